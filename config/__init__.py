@@ -1,0 +1,4 @@
+"""YAML + environment -> one validated, typed configuration.
+
+Imports nothing of the other packages.
+"""

@@ -1,0 +1,33 @@
+"""What is wrong with a configuration, in words that say where and what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Problem(NamedTuple):
+    """One thing to correct. `where` is `file:line`, a file, or an environment variable."""
+
+    where: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.text}"
+
+
+class BadValue(ValueError):
+    """A text that is not a value of its key; the message names the permitted ones."""
+
+
+class ConfigError(Exception):
+    """A configuration that a node must not start with; `problems` holds all of them at once."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        if len(problems) == 1:
+            message = str(problems[0])
+        else:
+            message = f"{len(problems)} problems in the configuration:"
+            message += "".join(f"\n  {problem}" for problem in problems)
+        super().__init__(message)
+        self.problems = tuple(problems)

@@ -1,0 +1,173 @@
+"""File and environment -> `Config`, or one `ConfigError` that lists every problem at once.
+
+Owns what must hold between values (one id twice, a batch larger than a segment). Opens the
+configuration file and nothing else: whether a port is free or a folder writable shows at start.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from config import keys
+from config.errors import BadValue, ConfigError, Problem
+from config.model import Address, Config
+from config.source import Entries, read
+from config.values import is_wildcard
+
+__all__ = ["ConfigError", "load"]
+
+REQUEST_OVERHEAD_BYTES = 1024
+"""What a Produce request may hold beside its batch: header, topic, client id."""
+
+
+def load(path: Path, environ: Mapping[str, str]) -> Config:
+    """The configuration in `path`, overridden by the QUORUMD_ variables of `environ`.
+
+    A relative `storage.dir` is one beside the file, wherever the process was started.
+    Raises ConfigError with every problem that the file and the environment have.
+    """
+    entries = read(path, environ)
+    problems = list(entries.problems)
+    found = _parse(entries, problems)
+    _check_presence(path, entries, problems)
+    _Checks(entries, found, problems).run()
+    if problems:
+        raise ConfigError(sorted(problems, key=_order_of))
+    found["storage_dir"] = path.absolute().parent / found["storage_dir"]
+    found["advertised_listeners"] = _in_order_of_listeners(found)
+    return Config(**found)
+
+
+def _parse(entries: Entries, problems: list[Problem]) -> dict[str, Any]:
+    """Values by field name of Config; a text that is no value of its key becomes a problem."""
+    found: dict[str, Any] = {}
+    for key, entry in entries.by_key.items():
+        try:
+            found[_field_of(key)] = keys.PARSERS[key](entry.text)
+        except BadValue as error:
+            problems.append(Problem(entry.where, f"{key}: {error}"))
+    return found
+
+
+def _check_presence(path: Path, entries: Entries, problems: list[Problem]) -> None:
+    given = entries.by_key.keys() | entries.unreadable
+    for key, meaning in keys.REQUIRED.items():
+        if key not in given:
+            problems.append(Problem(str(path), f"{key} is missing: set it to {meaning}"))
+    if not given & {"quorum.voters", "quorum.bootstrap.servers"}:
+        text = (
+            "quorum.voters or quorum.bootstrap.servers is missing: set one of them, so that this "
+            "node finds its quorum, for example quorum.voters: 1@db1.example.com:9093"
+        )
+        problems.append(Problem(str(path), text))
+
+
+class _Checks:
+    """The rules between values. A value that did not parse is left out, not reported again."""
+
+    def __init__(self, entries: Entries, found: dict[str, Any], problems: list[Problem]) -> None:
+        self._entries = entries
+        self._found = found
+        self._problems = problems
+
+    def run(self) -> None:
+        self._no_duplicates("quorum.voters", "id", lambda voter: voter.id)
+        self._no_duplicates("quorum.voters", "address", lambda voter: str(Address(*voter[1:])))
+        self._no_duplicates("quorum.bootstrap.servers", "address", str)
+        self._no_duplicates("listeners", "name", lambda listener: listener.name)
+        self._no_duplicates("listeners", "address", lambda listener: str(Address(*listener[1:])))
+        self._no_duplicates("advertised.listeners", "name", lambda listener: listener.name)
+        self._http_port_is_free()
+        self._advertised_listeners_fit()
+        self._at_most("quorum.retry.backoff.ms", "quorum.retry.backoff.max.ms")
+        self._at_most("log.max.batch.bytes", "log.segment.bytes")
+        self._at_most("log.max.batch.bytes", "socket.request.max.bytes", REQUEST_OVERHEAD_BYTES)
+
+    def _value(self, key: str) -> Any:
+        """The value given for a key, else its default, else None."""
+        if key in self._entries.by_key or key in self._entries.unreadable:
+            return self._found.get(_field_of(key))
+        return _defaults().get(_field_of(key))
+
+    def _report(self, key: str, text: str) -> None:
+        self._problems.append(Problem(self._entries.by_key[key].where, f"{key}: {text}"))
+
+    def _no_duplicates(self, key: str, what: str, part: Callable[[Any], object]) -> None:
+        for value in _repeated(part(item) for item in self._value(key) or ()):
+            self._report(key, f"{what} {value} occurs more than once: each needs its own")
+
+    def _http_port_is_free(self) -> None:
+        http, listeners = self._value("http.listen"), self._value("listeners")
+        for listener in listeners or ():
+            overlap = http and (
+                http.host == listener.host or is_wildcard(http.host) or is_wildcard(listener.host)
+            )
+            if overlap and http.port == listener.port:
+                self._report("http.listen", f"port {http.port} is that of {listener}: take another")
+
+    def _advertised_listeners_fit(self) -> None:
+        listeners, advertised = self._value("listeners"), self._value("advertised.listeners")
+        if listeners is None:
+            return
+        if advertised is not None:
+            names = sorted({listener.name for listener in listeners})
+            if sorted({listener.name for listener in advertised}) != names:
+                text = f"the names have to be those of listeners: {', '.join(names)}"
+                self._report("advertised.listeners", text)
+        elif "advertised.listeners" not in self._entries.by_key.keys() | self._entries.unreadable:
+            for listener in listeners:
+                if is_wildcard(listener.host):
+                    text = (
+                        f"{listener} names no host that another node could connect to: set "
+                        f"advertised.listeners too, for example "
+                        f"{listener.name}://db1.example.com:{listener.port}"
+                    )
+                    self._report("listeners", text)
+
+    def _at_most(self, key: str, limit_key: str, room: int = 0) -> None:
+        value, limit = self._value(key), self._value(limit_key)
+        if value is None or limit is None or value + room <= limit:
+            return
+        plus = f" plus {room}" if room else ""
+        blamed, other = (key, limit_key) if key in self._entries.by_key else (limit_key, key)
+        rule = f"{key} ({value}){plus} must not be above {limit_key} ({limit})"
+        self._report(blamed, f"{rule}: change this value or {other}")
+
+
+def _repeated(values: Iterable[object]) -> list[object]:
+    seen: set[object] = set()
+    repeated: dict[object, None] = {}
+    for value in values:
+        if value in seen:
+            repeated[value] = None
+        seen.add(value)
+    return list(repeated)
+
+
+def _in_order_of_listeners(found: Mapping[str, Any]) -> tuple[Any, ...]:
+    by_name = {listener.name: listener for listener in found.get("advertised_listeners", ())}
+    return tuple(by_name.get(listener.name, listener) for listener in found["listeners"])
+
+
+def _field_of(key: str) -> str:
+    return key.replace(".", "_")
+
+
+def _defaults() -> dict[str, Any]:
+    """Default values by field name, for the fields that have one."""
+    return {
+        field.name: field.default
+        for field in dataclasses.fields(Config)
+        if field.default is not dataclasses.MISSING
+    }
+
+
+def _order_of(problem: Problem) -> tuple[int, int]:
+    """By line within the file, then what concerns the file as a whole, then the environment."""
+    _, _, line = problem.where.rpartition(":")
+    if line.isdigit():
+        return 0, int(line)
+    return (2, 0) if problem.where.startswith("environment") else (1, 0)

@@ -1,0 +1,79 @@
+"""What a node is told before it starts: one immutable value with every key and its default.
+
+The key of a field is its name with dots for underscores: `quorum_fetch_timeout_ms` is
+`quorum.fetch.timeout.ms`. How text becomes a value is `config.keys`' business; what must hold
+between the values is checked in `config.load`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Address(NamedTuple):
+    """A host name or IP address (IPv6 without brackets) and a TCP port.
+
+    An empty host occurs only in addresses to listen on, and means every interface.
+    """
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return _host_and_port(self.host, self.port)
+
+
+class Listener(NamedTuple):
+    """A named address, as in `CONTROLLER://host:9093`; the name is upper case."""
+
+    name: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.name}://{_host_and_port(self.host, self.port)}"
+
+
+class ConfiguredVoter(NamedTuple):
+    """One entry of `quorum.voters`: the id of a voter and where it is reached."""
+
+    id: int
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.id}@{_host_and_port(self.host, self.port)}"
+
+
+def _host_and_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """The configuration of one node. Times are milliseconds, sizes are bytes.
+
+    `advertised_listeners` holds the same names as `listeners`, in the same order. `http_listen` of
+    None means that no HTTP is served. A node whose id is not in `quorum_voters` is an observer.
+    """
+
+    node_id: int
+    storage_dir: Path
+    listeners: tuple[Listener, ...]
+    advertised_listeners: tuple[Listener, ...]
+    http_listen: Address | None = None
+    quorum_voters: tuple[ConfiguredVoter, ...] = ()
+    quorum_bootstrap_servers: tuple[Address, ...] = ()
+    quorum_fetch_timeout_ms: int = 2_000
+    quorum_election_timeout_ms: int = 1_000
+    quorum_election_backoff_max_ms: int = 1_000
+    quorum_request_timeout_ms: int = 2_000
+    quorum_retry_backoff_ms: int = 20
+    quorum_retry_backoff_max_ms: int = 1_000
+    log_segment_bytes: int = 128 << 20
+    log_max_batch_bytes: int = 1 << 20
+    socket_request_max_bytes: int = 100 << 20
+    max_connections: int = 1_000
+    connections_max_idle_ms: int = 600_000

@@ -1,0 +1,188 @@
+"""Where a text comes from: a flat YAML file and the environment, each text with its place.
+
+Knows the syntax and nothing of the values. The YAML tree is read without building Python values,
+so that `node.id: 010` or `http.listen: no` stay the text that the operator wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from config import keys
+from config.errors import ConfigError, Problem
+
+MAX_FILE_BYTES = 1 << 20
+_NULL_TAG = "tag:yaml.org,2002:null"
+_SYNTAX_ADVICE = "expected lines of the form 'key: value'"
+
+
+class Entry(NamedTuple):
+    """The text of one value and the `file:line` or variable it comes from."""
+
+    text: str
+    where: str
+
+
+@dataclass(slots=True)
+class Entries:
+    """Every text found, by key; `problems` are those of syntax and of unknown keys.
+
+    A key whose value could not be read is in `unreadable`: it is not missing, too.
+    """
+
+    by_key: dict[str, Entry] = field(default_factory=dict)
+    unreadable: set[str] = field(default_factory=set)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def read(path: Path, environ: Mapping[str, str]) -> Entries:
+    """All texts of the file, those of the environment instead where it has one.
+
+    Raises ConfigError if the file cannot be read or is no YAML mapping: nothing else could be
+    said about it then.
+    """
+    entries = _read_file(path)
+    _read_environment(environ, entries)
+    return entries
+
+
+def _read_file(path: Path) -> Entries:
+    document = _compose(path, _text_of(path))
+    if document is None:
+        raise _fatal(
+            str(path), f"the file is empty: it has to set at least {', '.join(keys.REQUIRED)}"
+        )
+    if not isinstance(document, yaml.MappingNode):
+        where = _place(path, document)
+        raise _fatal(where, f"the file is not a mapping of keys to values: {_SYNTAX_ADVICE}")
+    entries = Entries()
+    first_lines: dict[str, int] = {}
+    for key_node, value_node in document.value:
+        where = _place(path, key_node)
+        if not isinstance(key_node, yaml.ScalarNode):
+            entries.problems.append(Problem(where, f"a key has to be text: {_SYNTAX_ADVICE}"))
+            continue
+        key = key_node.value
+        if key in first_lines:
+            text = f"{key} is set twice, first in line {first_lines[key]}: remove one of them"
+            entries.problems.append(Problem(where, text))
+            continue
+        first_lines[key] = key_node.start_mark.line + 1
+        if problem := _problem_of_key(key, value_node):
+            entries.problems.append(Problem(where, problem))
+        else:
+            _read_value(path, key, value_node, entries)
+    return entries
+
+
+def _text_of(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        advice = "there is no such file: name the configuration with --config FILE"
+        raise _fatal(str(path), advice) from None
+    except IsADirectoryError:
+        advice = "this is a folder: name the configuration file in it with --config FILE"
+        raise _fatal(str(path), advice) from None
+    except OSError as error:
+        advice = f"cannot be read ({error.strerror}): check the file and its permissions"
+        raise _fatal(str(path), advice) from None
+    if len(raw) > MAX_FILE_BYTES:
+        raise _fatal(
+            str(path), f"the file is larger than {MAX_FILE_BYTES} bytes: is it the right one?"
+        )
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise _fatal(f"{path}:{line}", "this is not UTF-8 text: is it the right file?") from None
+
+
+def _compose(path: Path, text: str) -> yaml.Node | None:
+    try:
+        node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise _fatal(where, _explained(error)) from None
+    except (yaml.YAMLError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise _fatal(str(path), f"this is not YAML ({reason}): {_SYNTAX_ADVICE}") from None
+    return node
+
+
+def _explained(error: yaml.MarkedYAMLError) -> str:
+    problem = error.problem or "syntax error"
+    if "'\\t'" in problem:
+        return "there is a tab here: YAML takes only spaces around keys and values"
+    if "another document" in problem:
+        return "a second document begins here: the file must hold one ('---' at most at the top)"
+    context = f"{error.context}, " if error.context else ""
+    return f"this is not YAML ({context}{problem}): {_SYNTAX_ADVICE}"
+
+
+def _problem_of_key(key: str, value: yaml.Node) -> str | None:
+    if key in keys.PARSERS:
+        return None
+    if key in keys.UNAVAILABLE:
+        return f"{key} is not available in this version: remove the line"
+    if isinstance(value, yaml.MappingNode):
+        return f"unknown key {key!r}: keys are flat, write 'quorum.voters: ...' and not a block"
+    known = keys.nearest(key)
+    advice = f"did you mean {known}?" if known else f"known are {', '.join(keys.PARSERS)}"
+    return f"unknown key {key!r}: {advice}"
+
+
+def _read_value(path: Path, key: str, node: yaml.Node, entries: Entries) -> None:
+    where = _place(path, node)
+    texts: list[str] = []
+    nodes = node.value if isinstance(node, yaml.SequenceNode) and key in keys.LISTS else [node]
+    for item in nodes:
+        if not isinstance(item, yaml.ScalarNode):
+            kind = "a list" if isinstance(item, yaml.SequenceNode) else "a block of keys"
+            problem = f"{key}: {kind} is the wrong type here, write one value"
+        elif item.tag == _NULL_TAG:
+            problem = f"{key} has no value: write one, or remove the line"
+        else:
+            texts.append(item.value.strip())
+            continue
+        entries.problems.append(Problem(_place(path, item), problem))
+        entries.unreadable.add(key)
+        return
+    if texts:
+        entries.by_key[key] = Entry(",".join(texts), where)
+
+
+def _read_environment(environ: Mapping[str, str], entries: Entries) -> None:
+    """A variable that is set to nothing counts as not set: that is how compose files pass it on."""
+    known = {keys.variable_of(key): key for key in keys.PARSERS}
+    unavailable = {keys.variable_of(key) for key in keys.UNAVAILABLE}
+    for name in sorted(environ):
+        if not name.startswith(keys.ENVIRONMENT_PREFIX) or not environ[name].strip():
+            continue
+        if name in known:
+            entries.by_key[known[name]] = Entry(environ[name].strip(), _variable(name))
+        elif name in unavailable:
+            text = "not available in this version: unset the variable"
+            entries.problems.append(Problem(_variable(name), text))
+        elif meant := keys.nearest_variable(name):
+            text = f"there is no such setting: did you mean {meant}?"
+            entries.problems.append(Problem(_variable(name), text))
+
+
+def _variable(name: str) -> str:
+    return f"environment variable {name}"
+
+
+def _place(path: Path, node: yaml.Node) -> str:
+    return f"{path}:{node.start_mark.line + 1}"
+
+
+def _fatal(where: str, text: str) -> ConfigError:
+    return ConfigError([Problem(where, text)])

@@ -1,0 +1,155 @@
+"""Text -> value, one function per kind of value; `BadValue` says what is permitted.
+
+A value from the YAML file and one from the environment are the same text to these functions, so
+that both accept and refuse the same things.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from config.errors import BadValue
+from config.model import Address, ConfiguredVoter, Listener
+
+MAX_ID = 2**31 - 1
+_WHOLE_NUMBER = re.compile(r"-?[0-9]+(_[0-9]+)*")
+_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_.])?")
+_DOTTED_NUMBERS = re.compile(r"[0-9.]+")
+_LISTENER_NAME = re.compile(r"[A-Za-z0-9_-]{1,249}")
+_WILDCARDS = frozenset({"", "0.0.0.0", "::"})
+
+
+def is_wildcard(host: str) -> bool:
+    """True for a host that means "every interface": one may listen on it but not connect to it."""
+    return host in _WILDCARDS
+
+
+def whole_number(low: int, high: int, unit: str = "") -> Callable[[str], int]:
+    """A parser of whole numbers from `low` to `high`, both inclusive."""
+    permitted = f"a whole number{f' of {unit}' if unit else ''} from {low} to {high}"
+
+    def parse(text: str) -> int:
+        if not _WHOLE_NUMBER.fullmatch(text):
+            raise BadValue(f"{_shown(text)} is not {permitted}")
+        # Digits beyond any limit are not handed to int(), whose own limit is a different error.
+        value = int(text) if len(text) <= 40 else high + 1
+        if not low <= value <= high:
+            raise BadValue(f"{_shown(text)} is out of range: permitted is {permitted}")
+        return value
+
+    return parse
+
+
+def folder(text: str) -> Path:
+    """A path, still relative if it was written so."""
+    if not text or "\0" in text:
+        raise BadValue(f"{_shown(text)} is not the path of a folder")
+    if text.startswith("~"):
+        raise BadValue(f"{_shown(text)}: '~' is not expanded, write the whole path")
+    return Path(text)
+
+
+def listen_address(text: str) -> Address:
+    """`host:port` to listen on; the host may be empty or a wildcard."""
+    return _address(text, "host:port, such as 127.0.0.1:8080 or [::1]:8080", may_be_wildcard=True)
+
+
+def listeners(text: str) -> tuple[Listener, ...]:
+    """`NAME://host:port`, separated by commas; a host may be empty or a wildcard."""
+    return tuple(_listener(entry, may_be_wildcard=True) for entry in _entries(text))
+
+
+def advertised_listeners(text: str) -> tuple[Listener, ...]:
+    """`NAME://host:port`, separated by commas; every host must be one that peers can connect to."""
+    return tuple(_listener(entry, may_be_wildcard=False) for entry in _entries(text))
+
+
+def addresses(text: str) -> tuple[Address, ...]:
+    """`host:port` of other nodes, separated by commas."""
+    form = "host:port, such as db1.example.com:9093 or [::1]:9093"
+    return tuple(_address(entry, form, may_be_wildcard=False) for entry in _entries(text))
+
+
+def voters(text: str) -> tuple[ConfiguredVoter, ...]:
+    """`id@host:port`, separated by commas."""
+    form = "id@host:port, such as 1@db1.example.com:9093"
+    found = []
+    for entry in _entries(text):
+        id_text, at, rest = entry.partition("@")
+        if not at:
+            raise BadValue(f"{_shown(entry)} is not of the form {form}")
+        try:
+            replica_id = whole_number(0, MAX_ID)(id_text.strip())
+        except BadValue as error:
+            raise BadValue(f"the id in {_shown(entry)}: {error}") from None
+        found.append(
+            ConfiguredVoter(replica_id, *_address(rest.strip(), form, may_be_wildcard=False))
+        )
+    return tuple(found)
+
+
+def _entries(text: str) -> list[str]:
+    entries = [entry.strip() for entry in text.split(",")]
+    if "" in entries:
+        raise BadValue(
+            f"{_shown(text)} has an empty entry: remove the comma, or write what is missing"
+        )
+    return entries
+
+
+def _listener(text: str, *, may_be_wildcard: bool) -> Listener:
+    form = "NAME://host:port, such as CONTROLLER://db1.example.com:9093"
+    name, separator, rest = text.partition("://")
+    if not separator or not _LISTENER_NAME.fullmatch(name):
+        raise BadValue(f"{_shown(text)} is not of the form {form}")
+    return Listener(name.upper(), *_address(rest, form, may_be_wildcard=may_be_wildcard))
+
+
+def _address(text: str, form: str, *, may_be_wildcard: bool) -> Address:
+    host, colon, port_text = text.rpartition(":")
+    if not colon:
+        raise BadValue(f"{_shown(text)} has no port: expected {form}")
+    try:
+        port = whole_number(1, 65535)(port_text)
+    except BadValue as error:
+        raise BadValue(f"the port in {_shown(text)}: {error}; expected {form}") from None
+    if host.startswith("[") and host.endswith("]"):
+        host = _ipv6(host[1:-1], text)
+    elif ":" in host:
+        raise BadValue(
+            f"{_shown(text)}: an IPv6 address is written in brackets, such as [::1]:9093"
+        )
+    elif host:
+        _check_host(host, text, form)
+    if not may_be_wildcard and is_wildcard(host):
+        raise BadValue(
+            f"{_shown(text)} names no host that another node could connect to: expected {form}"
+        )
+    return Address(host, port)
+
+
+def _ipv6(host: str, text: str) -> str:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        raise BadValue(f"{_shown(text)}: {_shown(host)} is not an IPv6 address") from None
+    return host
+
+
+def _check_host(host: str, text: str, form: str) -> None:
+    if not _HOST_NAME.fullmatch(host):
+        raise BadValue(
+            f"{_shown(text)}: {_shown(host)} is not a host name or IP address: expected {form}"
+        )
+    if _DOTTED_NUMBERS.fullmatch(host):
+        try:
+            ipaddress.IPv4Address(host)
+        except ValueError:
+            raise BadValue(f"{_shown(text)}: {_shown(host)} is not an IPv4 address") from None
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:77] + "...")

@@ -1,0 +1,568 @@
+"""A configuration either loads completely or is refused with every problem and its place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from config.keys import PARSERS, UNAVAILABLE, variable_of
+from config.load import ConfigError, load
+from config.model import Address, Config, ConfiguredVoter, Listener
+
+GOOD = {
+    "node.id": "1",
+    "storage.dir": "/var/lib/quorumd",
+    "listeners": "CONTROLLER://db1:9093",
+    "quorum.voters": "1@db1:9093,2@db2:9093,3@db3:9093",
+}
+EXAMPLE = Path(__file__).parents[2] / "config" / "controller.example.yaml"
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes controller.yaml: the good lines, with changes by key, and raw lines after them."""
+
+    def write_file(changes: dict[str, str | None] | None = None, extra: str = "") -> Path:
+        lines = {**GOOD, **(changes or {})}
+        text = "".join(f"{key}: {value}\n" for key, value in lines.items() if value is not None)
+        path = tmp_path / "controller.yaml"
+        path.write_text(text + extra)
+        return path
+
+    return write_file
+
+
+def refused(path: Path, environ: dict[str, str] | None = None) -> list[str]:
+    """The problems that a refusal lists, with the folder left out of their places."""
+    with pytest.raises(ConfigError) as caught:
+        load(path, environ or {})
+    for problem in caught.value.problems:
+        assert str(problem) in str(caught.value)
+    return [str(problem).replace(f"{path.parent}/", "") for problem in caught.value.problems]
+
+
+# --- what loads
+
+
+def test_a_minimal_file_gets_the_documented_defaults(write: Write) -> None:
+    assert load(write(), {}) == Config(
+        node_id=1,
+        storage_dir=Path("/var/lib/quorumd"),
+        listeners=(Listener("CONTROLLER", "db1", 9093),),
+        advertised_listeners=(Listener("CONTROLLER", "db1", 9093),),
+        http_listen=None,
+        quorum_voters=(
+            ConfiguredVoter(1, "db1", 9093),
+            ConfiguredVoter(2, "db2", 9093),
+            ConfiguredVoter(3, "db3", 9093),
+        ),
+        quorum_bootstrap_servers=(),
+        quorum_fetch_timeout_ms=2000,
+        quorum_election_timeout_ms=1000,
+        quorum_election_backoff_max_ms=1000,
+        quorum_request_timeout_ms=2000,
+        quorum_retry_backoff_ms=20,
+        quorum_retry_backoff_max_ms=1000,
+        log_segment_bytes=134217728,
+        log_max_batch_bytes=1048576,
+        socket_request_max_bytes=104857600,
+        max_connections=1000,
+        connections_max_idle_ms=600000,
+    )
+
+
+def test_an_id_outside_the_voters_is_an_observer_and_loads(write: Write) -> None:
+    assert load(write({"node.id": "7"}), {}).node_id == 7
+
+
+def test_bootstrap_servers_alone_are_enough(write: Write) -> None:
+    config = load(
+        write({"quorum.voters": None, "quorum.bootstrap.servers": "db1:9093, db2:9094"}), {}
+    )
+    assert config.quorum_bootstrap_servers == (Address("db1", 9093), Address("db2", 9094))
+    assert config.quorum_voters == ()
+
+
+def test_ipv6_hosts_are_written_in_brackets_and_kept_without(write: Write) -> None:
+    config = load(
+        write(
+            {
+                "listeners": "CONTROLLER://[::1]:9093",
+                "quorum.voters": "'1@[::1]:9093,2@[2001:db8::2]:9093'",
+                "http.listen": "'[::]:8080'",
+            }
+        ),
+        {},
+    )
+    assert config.listeners == (Listener("CONTROLLER", "::1", 9093),)
+    assert config.quorum_voters[1] == ConfiguredVoter(2, "2001:db8::2", 9093)
+    assert config.http_listen == Address("::", 8080)
+    assert str(config.listeners[0]) == "CONTROLLER://[::1]:9093"
+    assert str(config.quorum_voters[0]) == "1@[::1]:9093"
+    assert str(Address("db1", 1)) == "db1:1"
+
+
+def test_a_yaml_list_is_the_same_as_text_with_commas(write: Write) -> None:
+    extra = "quorum.voters:\n  - 1@db1:9093\n  - 2@db2:9093\n  - 3@db3:9093\n"
+    assert load(write({"quorum.voters": None}, extra), {}) == load(write(), {})
+
+
+def test_quoted_numbers_and_digit_groups_are_numbers(write: Write) -> None:
+    config = load(write({"node.id": "'3'", "log.segment.bytes": "134_217_728"}), {})
+    assert (config.node_id, config.log_segment_bytes) == (3, 134217728)
+
+
+def test_a_leading_zero_does_not_make_a_number_octal(write: Write) -> None:
+    assert load(write({"node.id": "010"}), {}).node_id == 10
+
+
+def test_a_relative_storage_dir_lies_beside_the_file_also_behind_a_symbolic_link(
+    write: Write, tmp_path: Path
+) -> None:
+    path = write({"storage.dir": "data/n1"})
+    assert load(path, {}).storage_dir == tmp_path / "data/n1"
+    link = tmp_path / "links" / "controller.yaml"
+    link.parent.mkdir()
+    link.symlink_to(path)
+    assert load(link, {}).storage_dir == tmp_path / "links/data/n1"
+
+
+def test_advertised_listeners_take_the_order_of_listeners(write: Write) -> None:
+    config = load(
+        write(
+            {
+                "listeners": "controller://:9093,CLIENT://0.0.0.0:9092",
+                "advertised.listeners": "CLIENT://pub:19092,CONTROLLER://db1:19093",
+            }
+        ),
+        {},
+    )
+    assert config.listeners == (
+        Listener("CONTROLLER", "", 9093),
+        Listener("CLIENT", "0.0.0.0", 9092),
+    )
+    assert config.advertised_listeners == (
+        Listener("CONTROLLER", "db1", 19093),
+        Listener("CLIENT", "pub", 19092),
+    )
+
+
+def test_the_environment_wins_over_the_file_also_over_its_bad_values(write: Write) -> None:
+    path = write({"node.id": "one"})
+    environ = {
+        "QUORUMD_NODE_ID": "4",
+        "QUORUMD_QUORUM_FETCH_TIMEOUT_MS": " 300 ",
+        "QUORUMD_QUORUM_VOTERS": "",
+        "QUORUMD_SERVICE_HOST": "10.0.0.1",
+        "HOME": "/root",
+    }
+    config = load(path, environ)
+    assert (config.node_id, config.quorum_fetch_timeout_ms) == (4, 300)
+    assert len(config.quorum_voters) == 3
+
+
+@pytest.mark.parametrize("key", sorted(PARSERS))
+def test_every_key_can_come_from_the_environment(write: Write, key: str) -> None:
+    path = write()
+    environ = {variable_of(key): "not:a:value of any key~,"}
+    if key == "storage.dir":
+        environ = {variable_of(key): "~/data"}
+    assert refused(path, environ)[0].startswith(f"environment variable {variable_of(key)}: {key}: ")
+
+
+def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(write: Write) -> None:
+    path = write()
+    expected = load(path, {})
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    assert load(path, {}) == expected
+
+
+# --- single problems
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        # names of keys
+        ({"qorum.voters": "x"}, "unknown key 'qorum.voters': did you mean quorum.voters?"),
+        (
+            {"quorum.fetch.timeout": "5"},
+            "unknown key 'quorum.fetch.timeout': did you mean quorum.fetch.timeout.ms?",
+        ),
+        ({"node_id": "1"}, "unknown key 'node_id': did you mean node.id?"),
+        ({"log.dirs": "/d"}, "unknown key 'log.dirs': did you mean storage.dir?"),
+        (
+            {"controller.quorum.voters": "x"},
+            "unknown key 'controller.quorum.voters': did you mean quorum.voters?",
+        ),
+        ({"zzz": "1"}, f"unknown key 'zzz': known are {', '.join(PARSERS)}"),
+        (
+            {"quorum": "{voters: x}"},
+            "unknown key 'quorum': keys are flat, write 'quorum.voters: ...' and not a block",
+        ),
+        ({"[a, b]": "1"}, "a key has to be text: expected lines of the form 'key: value'"),
+    ],
+)
+def test_a_wrong_key_is_refused(write: Write, changes: dict[str, str], problem: str) -> None:
+    assert refused(write(changes)) == [f"controller.yaml:5: {problem}"]
+
+
+@pytest.mark.parametrize("key", sorted(UNAVAILABLE))
+def test_a_key_of_a_later_version_is_refused(write: Write, key: str) -> None:
+    problem = "is not available in this version: remove the line"
+    assert refused(write({key: "1"})) == [f"controller.yaml:5: {key} {problem}"]
+    assert refused(write(), {variable_of(key): "1"}) == [
+        f"environment variable {variable_of(key)}: "
+        "not available in this version: unset the variable"
+    ]
+
+
+ID_RANGE = "a whole number from 0 to 2147483647"
+MS_RANGE = "a whole number of milliseconds from 1 to 86400000"
+VOTER_FORM = "id@host:port, such as 1@db1.example.com:9093"
+LISTENER_FORM = "NAME://host:port, such as CONTROLLER://db1.example.com:9093"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        # wrong types
+        ("node.id", "one", f"node.id: 'one' is not {ID_RANGE}"),
+        ("node.id", "1.5", f"node.id: '1.5' is not {ID_RANGE}"),
+        ("node.id", "true", f"node.id: 'true' is not {ID_RANGE}"),
+        ("node.id", "0x10", f"node.id: '0x10' is not {ID_RANGE}"),
+        ("node.id", "[1, 2]", "node.id: a list is the wrong type here, write one value"),
+        ("node.id", "{a: 1}", "node.id: a block of keys is the wrong type here, write one value"),
+        ("node.id", "", "node.id has no value: write one, or remove the line"),
+        ("node.id", "null", "node.id has no value: write one, or remove the line"),
+        ("node.id", "''", f"node.id: '' is not {ID_RANGE}"),
+        ("quorum.voters", "[[1]]", "quorum.voters: a list is the wrong type here, write one value"),
+        ("quorum.fetch.timeout.ms", "2s", f"quorum.fetch.timeout.ms: '2s' is not {MS_RANGE}"),
+        # impossible numbers
+        ("node.id", "-1", f"node.id: '-1' is out of range: permitted is {ID_RANGE}"),
+        (
+            "node.id",
+            "2147483648",
+            f"node.id: '2147483648' is out of range: permitted is {ID_RANGE}",
+        ),
+        (
+            "node.id",
+            "9" * 5000,
+            f"node.id: '{'9' * 77}...' is out of range: permitted is {ID_RANGE}",
+        ),
+        (
+            "quorum.election.timeout.ms",
+            "0",
+            f"quorum.election.timeout.ms: '0' is out of range: permitted is {MS_RANGE}",
+        ),
+        (
+            "log.max.batch.bytes",
+            "8388609",
+            "log.max.batch.bytes: '8388609' is out of range: permitted is a whole number of bytes "
+            "from 1024 to 8388608",
+        ),
+        # folders
+        (
+            "storage.dir",
+            "~/data",
+            "storage.dir: '~/data': '~' is not expanded, write the whole path",
+        ),
+        ("storage.dir", '"a\\0b"', "storage.dir: 'a\\x00b' is not the path of a folder"),
+        # voters
+        ("quorum.voters", "db1:9093", f"quorum.voters: 'db1:9093' is not of the form {VOTER_FORM}"),
+        (
+            "quorum.voters",
+            "a@db1:9093",
+            f"quorum.voters: the id in 'a@db1:9093': 'a' is not {ID_RANGE}",
+        ),
+        ("quorum.voters", "1@db1", f"quorum.voters: 'db1' has no port: expected {VOTER_FORM}"),
+        (
+            "quorum.voters",
+            "1@db1:99999",
+            "quorum.voters: the port in 'db1:99999': '99999' is out of range: permitted is a whole "
+            f"number from 1 to 65535; expected {VOTER_FORM}",
+        ),
+        (
+            "quorum.voters",
+            "1@::1:9093",
+            "quorum.voters: '::1:9093': an IPv6 address is written in brackets, such as [::1]:9093",
+        ),
+        (
+            "quorum.voters",
+            "1@[::g]:9093",
+            "quorum.voters: '[::g]:9093': '::g' is not an IPv6 address",
+        ),
+        (
+            "quorum.voters",
+            "1@10.0.0.256:9093",
+            "quorum.voters: '10.0.0.256:9093': '10.0.0.256' is not an IPv4 address",
+        ),
+        (
+            "quorum.voters",
+            "1@db 1:9093",
+            "quorum.voters: 'db 1:9093': 'db 1' is not a host name or IP address: "
+            f"expected {VOTER_FORM}",
+        ),
+        (
+            "quorum.voters",
+            "1@0.0.0.0:9093",
+            "quorum.voters: '0.0.0.0:9093' names no host that another node could connect to: "
+            f"expected {VOTER_FORM}",
+        ),
+        (
+            "quorum.voters",
+            "1@db1:9093,",
+            "quorum.voters: '1@db1:9093,' has an empty entry: remove the comma, or write what is "
+            "missing",
+        ),
+        (
+            "quorum.voters",
+            "1@db1:9093,1@db2:9093",
+            "quorum.voters: id 1 occurs more than once: each needs its own",
+        ),
+        (
+            "quorum.voters",
+            "1@db1:9093,2@db1:9093",
+            "quorum.voters: address db1:9093 occurs more than once: each needs its own",
+        ),
+        # listeners
+        ("listeners", "db1:9093", f"listeners: 'db1:9093' is not of the form {LISTENER_FORM}"),
+        ("listeners", "C D://h:1", f"listeners: 'C D://h:1' is not of the form {LISTENER_FORM}"),
+        (
+            "listeners",
+            "A://h:1,a://h:2",
+            "listeners: name A occurs more than once: each needs its own",
+        ),
+        (
+            "listeners",
+            "A://h:1,B://h:1",
+            "listeners: address h:1 occurs more than once: each needs its own",
+        ),
+        (
+            "listeners",
+            "CONTROLLER://:9093",
+            "listeners: CONTROLLER://:9093 names no host that another node could connect to: set "
+            "advertised.listeners too, for example CONTROLLER://db1.example.com:9093",
+        ),
+        (
+            "advertised.listeners",
+            "OTHER://db1:9093",
+            "advertised.listeners: the names have to be those of listeners: CONTROLLER",
+        ),
+        # http
+        (
+            "http.listen",
+            "8080",
+            "http.listen: '8080' has no port: expected host:port, such as 127.0.0.1:8080 or "
+            "[::1]:8080",
+        ),
+        (
+            "http.listen",
+            "0.0.0.0:9093",
+            "http.listen: port 9093 is that of CONTROLLER://db1:9093: take another",
+        ),
+        # values that contradict each other
+        (
+            "quorum.retry.backoff.ms",
+            "5000",
+            "quorum.retry.backoff.ms: quorum.retry.backoff.ms (5000) must not be above "
+            "quorum.retry.backoff.max.ms (1000): change this value or quorum.retry.backoff.max.ms",
+        ),
+        (
+            "log.segment.bytes",
+            "65536",
+            "log.segment.bytes: log.max.batch.bytes (1048576) must not be above log.segment.bytes "
+            "(65536): change this value or log.max.batch.bytes",
+        ),
+        (
+            "socket.request.max.bytes",
+            "1048576",
+            "socket.request.max.bytes: log.max.batch.bytes (1048576) plus 1024 must not be above "
+            "socket.request.max.bytes (1048576): change this value or log.max.batch.bytes",
+        ),
+    ],
+)
+def test_a_wrong_value_is_refused(write: Write, key: str, value: str, problem: str) -> None:
+    line = [*GOOD].index(key) + 1 if key in GOOD else len(GOOD) + 1
+    assert refused(write({key: value})) == [f"controller.yaml:{line}: {problem}"]
+
+
+@pytest.mark.parametrize("key", ["node.id", "storage.dir", "listeners"])
+def test_a_missing_key_is_named_with_an_example(write: Write, key: str) -> None:
+    (problem,) = refused(write({key: None}))
+    assert problem.startswith(f"controller.yaml: {key} is missing: set it to ")
+    assert "for example" in problem
+
+
+def test_a_node_has_to_know_some_other_node(write: Write) -> None:
+    (problem,) = refused(write({"quorum.voters": None}))
+    assert problem.startswith(
+        "controller.yaml: quorum.voters or quorum.bootstrap.servers is missing: set one of them"
+    )
+
+
+def test_a_key_that_is_set_twice_is_refused_and_not_the_last_one_taken(write: Write) -> None:
+    assert refused(write(extra="node.id: 2\n")) == [
+        "controller.yaml:5: node.id is set twice, first in line 1: remove one of them"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("QUORUMD_NODEID", "QUORUMD_NODE_ID"),
+        ("QUORUMD_QUORUM_VOTER", "QUORUMD_QUORUM_VOTERS"),
+        ("QUORUMD_LISTENER", "QUORUMD_LISTENERS"),
+    ],
+)
+def test_a_mistyped_variable_is_refused(write: Write, name: str, meant: str) -> None:
+    assert refused(write(), {name: "1"}) == [
+        f"environment variable {name}: there is no such setting: did you mean {meant}?"
+    ]
+
+
+def test_a_bad_value_of_a_variable_is_blamed_on_the_variable(write: Write) -> None:
+    assert refused(write(), {"QUORUMD_NODE_ID": "x"}) == [
+        f"environment variable QUORUMD_NODE_ID: node.id: 'x' is not {ID_RANGE}"
+    ]
+
+
+# --- all problems at once
+
+
+def test_every_problem_is_listed_at_once_in_the_order_of_the_file(write: Write) -> None:
+    path = write(
+        {"node.id": "one", "listeners": None, "quorum.voters": "1@db1:9093,1@db2:9093"},
+        "qorum.fetch.timeout.ms: 5\nretention.ms: 5\nmax.connections: 1\n",
+    )
+    problems = refused(path, {"QUORUMD_HTTP_LISTEN": "x"})
+    assert [problem.split(": ")[:2] for problem in problems] == [
+        ["controller.yaml:1", "node.id"],
+        ["controller.yaml:3", "quorum.voters"],
+        ["controller.yaml:4", "unknown key 'qorum.fetch.timeout.ms'"],
+        ["controller.yaml:5", "retention.ms is not available in this version"],
+        ["controller.yaml:6", "max.connections"],
+        ["controller.yaml", "listeners is missing"],
+        ["environment variable QUORUMD_HTTP_LISTEN", "http.listen"],
+    ]
+    with pytest.raises(ConfigError, match=r"^7 problems in the configuration:\n  /"):
+        load(path, {"QUORUMD_HTTP_LISTEN": "x"})
+
+
+# --- files that cannot be understood at all
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", ": the file is empty: it has to set at least node.id, storage.dir, listeners"),
+        (
+            b"# nothing\n\n",
+            ": the file is empty: it has to set at least node.id, storage.dir, listeners",
+        ),
+        (
+            b"- node.id\n",
+            ":1: the file is not a mapping of keys to values: "
+            "expected lines of the form 'key: value'",
+        ),
+        (
+            b"node.id=1\nlisteners=x\n",
+            ":1: the file is not a mapping of keys to values: "
+            "expected lines of the form 'key: value'",
+        ),
+        (
+            b"node.id: 1\n\tstorage.dir: /d\n",
+            ":2: there is a tab here: YAML takes only spaces around keys and values",
+        ),
+        (
+            b"node.id:\n\t1\n",
+            ":2: there is a tab here: YAML takes only spaces around keys and values",
+        ),
+        (
+            b"node.id: 1\n---\nnode.id: 2\n",
+            ":2: a second document begins here: the file must hold one ('---' at most at the top)",
+        ),
+        (
+            b"node.id: 1\nstorage.dir: [\n",
+            ":3: this is not YAML (while parsing a flow node, expected the node content, but found "
+            "'<stream end>'): expected lines of the form 'key: value'",
+        ),
+        (
+            b"node.id: 1\nstorage.dir: a: b\n",
+            ":2: this is not YAML (mapping values are not allowed here): "
+            "expected lines of the form 'key: value'",
+        ),
+        (
+            b"node.id: 1\nlisteners: *other\n",
+            ":2: this is not YAML (found undefined alias 'other'): "
+            "expected lines of the form 'key: value'",
+        ),
+        (b"node.id: 1\nname: \xff\xfe\n", ":2: this is not UTF-8 text: is it the right file?"),
+        (b"#" * (2 << 20), ": the file is larger than 1048576 bytes: is it the right one?"),
+    ],
+)
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
+    path = tmp_path / "controller.yaml"
+    path.write_bytes(content)
+    assert refused(path) == [f"controller.yaml{problem}"]
+
+
+@pytest.mark.parametrize("content", ["\0", "[" * 100_000, "a: &a [*a]\n? {x: *a}\n: 1\n"])
+def test_hostile_yaml_is_refused_and_nothing_else(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "controller.yaml"
+    path.write_text(content)
+    assert refused(path)
+
+
+def test_a_missing_file_and_a_folder_are_named_with_the_option(tmp_path: Path) -> None:
+    path = tmp_path / "controller.yaml"
+    assert refused(path) == [
+        "controller.yaml: there is no such file: name the configuration with --config FILE"
+    ]
+    path.mkdir()
+    assert refused(path) == [
+        "controller.yaml: this is a folder: name the configuration file in it with --config FILE"
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_a_file_without_read_permission_is_named(write: Write) -> None:
+    path = write()
+    path.chmod(0)
+    assert refused(path) == [
+        "controller.yaml: cannot be read (Permission denied): check the file and its permissions"
+    ]
+
+
+def test_a_file_that_cannot_be_opened_is_named_with_the_reason(tmp_path: Path) -> None:
+    path = tmp_path / "controller.yaml"
+    path.symlink_to(path)
+    assert refused(path) == [
+        "controller.yaml: cannot be read (Too many levels of symbolic links): "
+        "check the file and its permissions"
+    ]
+
+
+# --- the example
+
+
+def test_the_example_file_loads_with_the_defaults() -> None:
+    assert load(EXAMPLE, {}).node_id == 1
+
+
+def test_the_example_file_lists_every_key_with_its_default(tmp_path: Path) -> None:
+    text = EXAMPLE.read_text()
+    lines = [line.removeprefix("#") for line in text.splitlines()]
+    settings = [line for line in lines if line.partition(":")[0] in PARSERS]
+    assert sorted(line.partition(":")[0] for line in settings) == sorted(PARSERS)
+    everything = tmp_path / "controller.yaml"
+    everything.write_text("\n".join(settings))
+    explicit, implicit = load(everything, {}), load(EXAMPLE, {})
+    for name in Config.__slots__:
+        if name not in ("http_listen", "quorum_bootstrap_servers"):
+            assert getattr(explicit, name) == getattr(implicit, name), name
