@@ -1,0 +1,183 @@
+"""The 61-byte header of a record batch (magic 2): read it, check the CRC, stamp offset and epoch.
+
+Knows nothing of what is behind the header. Works on `bytes` and `memoryview` without copying.
+Source: KIP-98, "Message Format"; Apache Kafka 4.3, DefaultRecordBatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from wire.errors import CorruptBatch
+
+BATCH_OVERHEAD = 61
+"""Bytes of a batch without records."""
+LOG_OVERHEAD = 12
+"""Bytes before the ones that the batch's own length field counts."""
+MAGIC = 2
+
+CODEC_MASK = 0x07
+APPEND_TIME_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
+
+_CRC_AT = 17
+CRC_FROM = 21
+"""The CRC covers everything from this byte to the end of the batch."""
+
+# base offset, length, epoch, magic, crc, attributes, last offset delta, base and max timestamp,
+# producer id, producer epoch, base sequence, record count
+HEADER = Struct(">qiibIhiqqqhii")
+_STAMP = Struct(">qii")
+_LENGTH = Struct(">i")
+_new_tuple = tuple.__new__
+
+
+class BatchHeader(NamedTuple):
+    """A batch header. `size_bytes` is the whole batch, header included; times are ms."""
+
+    base_offset: int
+    size_bytes: int
+    epoch: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record (inclusive)."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """One past the last offset, whatever the record count says."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> int:
+        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd, 5-7 nothing known."""
+        return self.attributes & CODEC_MASK
+
+    @property
+    def is_append_time(self) -> bool:
+        """True if every record's timestamp is `max_timestamp`."""
+        return bool(self.attributes & APPEND_TIME_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+
+def read_header(data: bytes | memoryview, at: int = 0) -> BatchHeader:
+    """The header at `at`; the CRC is not looked at and the batch need not be whole.
+
+    Raises CorruptBatch if fewer than 61 bytes are there, magic is not 2 or the size is below 61.
+    """
+    if len(data) - at < BATCH_OVERHEAD:
+        raise CorruptBatch(f"only {len(data) - at} bytes of a batch header of 61", at)
+    (
+        base_offset,
+        length,
+        epoch,
+        magic,
+        crc,
+        attributes,
+        last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+    ) = HEADER.unpack_from(data, at)
+    if magic != MAGIC:
+        raise CorruptBatch(f"magic is {magic} instead of 2", at)
+    if length < BATCH_OVERHEAD - LOG_OVERHEAD:
+        raise CorruptBatch(f"a batch length of {length} is too small for a header", at)
+    return _new_tuple(
+        BatchHeader,
+        (
+            base_offset,
+            length + LOG_OVERHEAD,
+            epoch,
+            crc,
+            attributes,
+            last_offset_delta,
+            base_timestamp,
+            max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            record_count,
+        ),
+    )
+
+
+def crc_is_valid(data: bytes | memoryview, at: int, header: BatchHeader) -> bool:
+    """True if the batch at `at` is whole and its CRC-32C is the one that its header holds."""
+    end = at + header.size_bytes
+    if end > len(data):
+        return False
+    return bool(crc32c(memoryview(data)[at + CRC_FROM : end]) == header.crc)
+
+
+def iter_headers(
+    data: bytes | memoryview, at: int = 0, end: int | None = None
+) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of each whole batch in `data[at:end]`; a cut last one ends it silently.
+
+    No CRC is checked. Raises CorruptBatch for a wrong magic or an impossible size.
+    """
+    if end is None:
+        end = len(data)
+    while end - at >= BATCH_OVERHEAD:
+        header = read_header(data, at)
+        if at + header.size_bytes > end:
+            return
+        yield at, header
+        at += header.size_bytes
+
+
+def scan(data: bytes | memoryview) -> list[tuple[int, BatchHeader]]:
+    """(position, header) of each whole batch, every CRC verified; a cut last batch is left out.
+
+    Raises CorruptBatch with the position of the first batch whose CRC, magic or size is wrong.
+    """
+    view = memoryview(data)
+    found: list[tuple[int, BatchHeader]] = []
+    at = 0
+    end = len(data)
+    while end - at >= BATCH_OVERHEAD:
+        header = read_header(data, at)
+        batch_end = at + header[1]
+        if batch_end > end:
+            break
+        if crc32c(view[at + CRC_FROM : batch_end]) != header[3]:
+            raise CorruptBatch("the CRC does not match the contents", at)
+        found.append((at, header))
+        at = batch_end
+    return found
+
+
+def stamp(data: bytes | memoryview, base_offset: int, epoch: int) -> bytes:
+    """The batch at the start of `data` with this base offset and leader epoch, as new bytes.
+
+    The CRC covers neither, so it stays. Bytes behind the batch are left out.
+    """
+    (length,) = _LENGTH.unpack_from(data, 8)
+    head = _STAMP.pack(base_offset, length, epoch)
+    return b"".join((head, memoryview(data)[16 : length + LOG_OVERHEAD]))

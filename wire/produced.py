@@ -1,0 +1,181 @@
+"""What a leader demands of a batch that a client sends, before it takes it into the log.
+
+Looks at the bytes alone: topic, leadership and producer sequences are checked elsewhere. Compressed
+records are not unpacked here; a reader takes a batch that does not unpack for an empty one.
+Source: the order and codes of Apache Kafka 4.3 (LogValidator, UnifiedLog). Stricter in one point:
+offset deltas must be 0..n-1 in an uncompressed batch, because Kafka stores others as they are and
+readers then see wrong offsets.
+"""
+
+from __future__ import annotations
+
+from crc32c import crc32c
+
+from wire.batch_header import (
+    BATCH_OVERHEAD,
+    CODEC_MASK,
+    CONTROL_BIT,
+    CRC_FROM,
+    HEADER,
+    LOG_OVERHEAD,
+    MAGIC,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+)
+from wire.error_codes import ErrorCode
+from wire.errors import RefusedBatch
+from wire.record_walk import check_records
+
+MAX_AHEAD_MS = 3_600_000
+"""How far a timestamp may be ahead of the clock: Kafka's message.timestamp.after.max.ms."""
+
+_ZSTD = 4
+_ZSTD_FROM_VERSION = 7
+_OLD_HEADER_BYTES = 17
+_OLD_BATCH_LENGTH_MIN = 14
+_new_tuple = tuple.__new__
+
+
+def check_produced(
+    data: bytes | memoryview | None,
+    *,
+    produce_version: int,
+    max_batch_bytes: int,
+    now_ms: int,
+    max_ahead_ms: int = MAX_AHEAD_MS,
+) -> BatchHeader:
+    """The header of the one batch in `data`, a Produce request's records, if it may be appended.
+
+    Bytes behind it that are no whole batch are ignored: only `data[:header.size_bytes]` counts.
+    Raises RefusedBatch with, in this order: CORRUPT_MESSAGE or INVALID_RECORD (not one whole batch
+    of magic 2), UNSUPPORTED_COMPRESSION_TYPE (zstd below version 7), INVALID_RECORD (base offset
+    not 0), MESSAGE_TOO_LARGE, CORRUPT_MESSAGE (CRC), INVALID_RECORD (record count, control batch,
+    producer id without sequence), INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE (codecs 5-7),
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and INVALID_RECORD or INVALID_TIMESTAMP for a record.
+    """
+    if data is None or len(data) < BATCH_OVERHEAD:
+        raise _not_a_batch(data)
+    if type(data) is not bytes:
+        data = bytes(data)
+    (
+        base_offset,
+        length,
+        epoch,
+        magic,
+        crc,
+        attributes,
+        last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+    ) = HEADER.unpack_from(data)
+    size = length + LOG_OVERHEAD
+    if magic != MAGIC or size < BATCH_OVERHEAD or size > len(data):
+        raise _not_a_batch(data)
+    if size < len(data):
+        _refuse_second_batch(data, size)
+        data = data[:size]
+    codec = attributes & CODEC_MASK
+    if codec == _ZSTD and produce_version < _ZSTD_FROM_VERSION:
+        raise _refused(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"zstd needs Produce version {_ZSTD_FROM_VERSION} or later, not {produce_version}.",
+        )
+    if base_offset:
+        raise _refused(ErrorCode.INVALID_RECORD, f"The base offset is {base_offset}, not 0.")
+    if size > max_batch_bytes:
+        raise _refused(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"The batch has {size} bytes; at most {max_batch_bytes} are taken here"
+            " (log.max.batch.bytes). Send smaller batches.",
+        )
+    if crc32c(memoryview(data)[CRC_FROM:]) != crc:
+        raise _refused(ErrorCode.CORRUPT_MESSAGE, "The CRC does not match the batch's contents.")
+    if record_count < 1 or last_offset_delta != record_count - 1:
+        raise _refused(
+            ErrorCode.INVALID_RECORD,
+            f"{record_count} records do not end at offset delta {last_offset_delta}.",
+        )
+    if attributes & CONTROL_BIT:
+        raise _refused(ErrorCode.INVALID_RECORD, "Clients must not write control batches.")
+    if producer_id >= 0 and base_sequence < 0:
+        raise _refused(
+            ErrorCode.INVALID_RECORD,
+            f"Producer id {producer_id} comes with the sequence {base_sequence}.",
+        )
+    latest_ms = now_ms + max_ahead_ms
+    if max_timestamp > latest_ms or base_timestamp > latest_ms:
+        raise _refused(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"The batch's timestamps are more than {max_ahead_ms} ms ahead of the server's clock.",
+        )
+    if codec > _ZSTD:
+        raise _refused(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"There is no compression codec {codec}."
+        )
+    if attributes & TRANSACTIONAL_BIT:
+        raise _refused(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "Transactions are not available here: unset transactional.id.",
+        )
+    if not codec:
+        check_records(data, BATCH_OVERHEAD, record_count, latest_ms - base_timestamp)
+    return _new_tuple(
+        BatchHeader,
+        (
+            base_offset,
+            size,
+            epoch,
+            crc,
+            attributes,
+            last_offset_delta,
+            base_timestamp,
+            max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            record_count,
+        ),
+    )
+
+
+def _refused(error: ErrorCode, message: str) -> RefusedBatch:
+    return RefusedBatch(error, message)
+
+
+def _not_a_batch(data: bytes | memoryview | None) -> RefusedBatch:
+    """Why `data`, which doesn't begin with a whole batch of magic 2, is refused."""
+    if data is None or len(data) < _OLD_HEADER_BYTES:
+        return _refused(ErrorCode.INVALID_RECORD, "There is no record batch in the request.")
+    length = int.from_bytes(data[8:12], "big", signed=True)
+    magic = int.from_bytes(data[16:17], "big", signed=True)
+    if magic in (0, 1):
+        return _refused(
+            ErrorCode.INVALID_RECORD,
+            f"Records of the old format {magic} are not taken: the client must write format 2.",
+        )
+    if magic != MAGIC:
+        return _refused(ErrorCode.CORRUPT_MESSAGE, f"There is no record format {magic}.")
+    if length + LOG_OVERHEAD < BATCH_OVERHEAD:
+        return _refused(
+            ErrorCode.CORRUPT_MESSAGE, f"A batch length of {length} is too small for a header."
+        )
+    return _refused(
+        ErrorCode.INVALID_RECORD,
+        f"The batch should have {length + LOG_OVERHEAD} bytes but only {len(data)} are there.",
+    )
+
+
+def _refuse_second_batch(data: bytes, at: int) -> None:
+    """Raises RefusedBatch if another whole batch, of whatever format, begins at `at`."""
+    left = len(data) - at
+    if left < _OLD_HEADER_BYTES:
+        return
+    length = int.from_bytes(data[at + 8 : at + 12], "big", signed=True)
+    if length >= _OLD_BATCH_LENGTH_MIN and length + LOG_OVERHEAD <= left:
+        raise _refused(
+            ErrorCode.INVALID_RECORD, "A request must hold exactly one batch per partition."
+        )

@@ -1,0 +1,210 @@
+"""One pass over the records of an uncompressed batch: would every reader understand them?
+
+Knows nothing of the batch header and keeps nothing of what it reads. Records of equal shape that
+follow each other, which is what producers with fixed-size values send, are checked together: the
+bytes at one place of all of them are one strided slice. Everything else goes record by record.
+Source: KIP-98, record format; Apache Kafka 4.3, DefaultRecord.readFrom.
+"""
+
+from __future__ import annotations
+
+from wire.error_codes import ErrorCode
+from wire.errors import RefusedBatch
+from wire.varints import read_rest, read_rest_long
+
+_RUN_RECORDS_MIN = 4
+_BLOCK = 8192
+
+# The varint bytes of offset deltas. One byte: deltas below 64; two: below 8192; three: each block
+# of 8192 repeats the low bytes and the middle bytes, and has one high byte.
+_SINGLE = bytes(delta << 1 for delta in range(64))
+_LOW = bytes(delta << 1 | 0x80 for delta in range(64)) * (_BLOCK // 64)
+_HIGH = b"".join(bytes((value,)) * 64 for value in range(128))
+_MIDDLE = bytes(value | 0x80 for value in _HIGH)
+
+_LAST_BYTES = bytes(range(128))
+_MORE_BYTES = bytes(range(128, 256))
+
+
+def check_records(data: bytes, at: int, count: int, timestamp_delta_max: int) -> None:
+    """Check that `data[at:]` is exactly `count` well-formed records with offset deltas 0..count-1.
+
+    `timestamp_delta_max` is how far (ms) a record may be ahead of the batch's base timestamp.
+    Raises RefusedBatch, INVALID_RECORD or INVALID_TIMESTAMP, naming the record.
+    """
+    end = len(data)
+    delta_limit = timestamp_delta_max * 2
+    index = 0
+    run_from = 1
+    run_wait = 1
+    try:
+        while index < count:
+            start = at
+            length = data[at]
+            at += 1
+            if length > 127:
+                length, at = read_rest(data, at, length)
+            body_at = at
+            body_end = at + (length >> 1)
+            if length & 1 or body_end > end:
+                raise _invalid("its length does not fit the batch", index)
+            at += 2
+            timestamp = data[at - 1]
+            if timestamp > 127:
+                timestamp, at = read_rest_long(data, at, timestamp)
+            if timestamp > delta_limit and not timestamp & 1:
+                raise RefusedBatch(
+                    ErrorCode.INVALID_TIMESTAMP,
+                    f"Record {index}: its timestamp is too far ahead of the server's clock.",
+                    index,
+                )
+            offset_at = at
+            offset = data[at]
+            at += 1
+            if offset > 127:
+                offset, at = read_rest(data, at, offset)
+            if offset != index << 1:
+                raise _invalid("its offset delta is not its place in the batch", index)
+            key_at = at
+            size = data[at]
+            at += 1
+            if size > 127:
+                size, at = read_rest(data, at, size)
+            if not size & 1:
+                at += size >> 1
+            elif size != 1:
+                raise _invalid("its key length is negative", index)
+            value_at = at
+            size = data[at]
+            at += 1
+            if size > 127:
+                size, at = read_rest(data, at, size)
+            if not size & 1:
+                at += size >> 1
+            elif size != 1:
+                raise _invalid("its value length is negative", index)
+            headers = data[at]
+            at += 1
+            if headers:
+                at = _skip_headers(data, at, headers, index)
+            if at != body_end:
+                raise _invalid("its length is not that of its fields", index)
+            index += 1
+            if (
+                index >= run_from
+                and count - index >= _RUN_RECORDS_MIN
+                and not headers
+                and data[at] == data[start]
+            ):
+                fields = (start, body_at, offset_at, key_at, value_at, at)
+                run = _run_of_equals(data, fields, index, count - index, timestamp_delta_max)
+                if run:
+                    index += run
+                    at += run * (at - start)
+                    run_wait = 1
+                else:
+                    run_wait *= 2
+                run_from = index + run_wait
+    except IndexError:
+        raise _invalid("it runs past the end of the batch", index) from None
+    except ValueError as error:
+        if isinstance(error, RefusedBatch):
+            raise
+        raise _invalid(f"it holds {error}", index) from None
+    if at != end:
+        raise RefusedBatch(
+            ErrorCode.INVALID_RECORD,
+            f"The batch holds {end - at} bytes more than its {count} records.",
+        )
+
+
+def _run_of_equals(
+    data: bytes,
+    fields: tuple[int, int, int, int, int, int],
+    index: int,
+    count: int,
+    timestamp_delta_max: int,
+) -> int:
+    """How many of the next `count` records, the first being `index`, look like the one before them.
+
+    `fields` are the positions of that record's parts; it has no headers. Every byte that decides
+    the shape of a record is compared, so each counted record is as valid as the one before them.
+    Returns 0 where looking closer doesn't pay; the caller then goes on record by record.
+    """
+    start, body_at, offset_at, key_at, value_at, at = fields
+    stride = at - start
+    timestamp_bytes = offset_at - body_at - 1
+    if (1 << (7 * timestamp_bytes - 1)) > timestamp_delta_max:
+        return 0
+    offset_bytes = key_at - offset_at
+    place = index
+    room = 64 - index
+    if offset_bytes > 1:
+        place = index % _BLOCK
+        room = _BLOCK - place
+        if index < 64 or (offset_bytes == 2) != (index < _BLOCK) or offset_bytes > 3:
+            return 0
+    run = min(count, (len(data) - at) // stride, room)
+    if run < _RUN_RECORDS_MIN:
+        return 0
+
+    key_end, value_end = _varint_end(data, key_at), _varint_end(data, value_at)
+    for field_at in (
+        *range(start, body_at),
+        *range(key_at, key_end),
+        *range(value_at, value_end),
+        at - 1,
+    ):
+        column = data[field_at + stride : field_at + stride + run * stride : stride]
+        run -= len(column.lstrip(data[field_at : field_at + 1]))
+    last = offset_at - 1
+    for field_at in range(body_at + 1, offset_at):
+        column = data[field_at + stride : field_at + stride + run * stride : stride]
+        run -= len(column.lstrip(_LAST_BYTES if field_at == last else _MORE_BYTES))
+
+    if offset_bytes == 1:
+        expected: tuple[bytes, ...] = (_SINGLE,)
+    elif offset_bytes == 2:
+        expected = (_LOW, _HIGH)
+    else:
+        expected = (_LOW, _MIDDLE, bytes((index // _BLOCK,)) * _BLOCK)
+    for field_at, column_expected in enumerate(expected, offset_at + stride):
+        column = data[field_at : field_at + run * stride : stride]
+        if column != column_expected[place : place + run]:
+            return 0
+    return run
+
+
+def _varint_end(data: bytes, at: int) -> int:
+    while data[at] > 127:
+        at += 1
+    return at + 1
+
+
+def _skip_headers(data: bytes, at: int, count: int, index: int) -> int:
+    """The position behind `count` headers; each takes two bytes or more, so the data bound it."""
+    if count > 127:
+        count, at = read_rest(data, at, count)
+    if count & 1:
+        raise _invalid("its header count is negative", index)
+    for _ in range(count >> 1):
+        size = data[at]
+        at += 1
+        if size > 127:
+            size, at = read_rest(data, at, size)
+        if size & 1:
+            raise _invalid("a header key is null", index)
+        at += size >> 1
+        size = data[at]
+        at += 1
+        if size > 127:
+            size, at = read_rest(data, at, size)
+        if not size & 1:
+            at += size >> 1
+        elif size != 1:
+            raise _invalid("a header value length is negative", index)
+    return at
+
+
+def _invalid(what: str, index: int) -> RefusedBatch:
+    return RefusedBatch(ErrorCode.INVALID_RECORD, f"Record {index}: {what}.", index)
