@@ -1,0 +1,37 @@
+"""The control records that the rules write and read, as plain values.
+
+Their bytes are another package's business. Source: KIP-595 (LeaderChangeMessage), KIP-856 (voters).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raft.types import ReplicaKey, VoterSet
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderChange:
+    """First record of every epoch: who leads, who votes, and who voted for it."""
+
+    leader: ReplicaKey
+    voters: tuple[ReplicaKey, ...]
+    granting: tuple[ReplicaKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KRaftVersion:
+    """The level of kraft.version from this offset on."""
+
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class KRaftVoters:
+    """The whole voter set from this offset on, and the cluster id if the log carries one."""
+
+    voters: VoterSet
+    cluster_id: str | None = None
+
+
+ControlRecord = LeaderChange | KRaftVersion | KRaftVoters

@@ -1,0 +1,442 @@
+"""The state that all rules share, and the few verbs that change it.
+
+`Core` owns the durable triple (epoch, leader, vote), the view of the log, the role, the numbering of
+writes and requests, and the list of effects of the current step. It decides nothing: the rules live in
+`election`, `replication` and `leadership`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from raft import quorum
+from raft.control import KRaftVoters
+from raft.effects import (
+    AdoptClusterId,
+    AnnounceHighWatermark,
+    AnnounceRole,
+    Answered,
+    DropHeldRequests,
+    Effect,
+    FetchAnswer,
+    Peer,
+    PersistQuorumState,
+    Report,
+    Request,
+    SendAnswer,
+    SendRequest,
+    TruncateLog,
+)
+from raft.invariants import Snapshot, require
+from raft.log_view import LogView, VoterEntry
+from raft.roles import ROLE_OF, Follower, Leader, Observer, Resigned, Role, State, Unattached
+from raft.transitions import TRANSITIONS, Trigger
+from raft.types import Endpoint, ReplicaKey, VoterSet
+
+EPOCH_LIMIT = 2**31 - 2**20
+"""Epochs above this are refused: one hostile request must not use the epochs up."""
+
+CAMPAIGN_DELAY_MS = 50
+"""Bound (exclusive) of the random delay before a campaign that nothing else delays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaftConfig:
+    """What a replica is told when it starts. Times are ms.
+
+    `configured_voters` is quorum.voters, matched by id; empty if there is none. `is_bootstrap` is True
+    for a directory that was formatted as part of a new quorum: only then may this replica campaign,
+    vote or count before the log names the voters. `new_cluster_id` is used if it becomes the first
+    leader of a quorum that has no cluster id.
+    """
+
+    local: ReplicaKey
+    endpoints: tuple[Endpoint, ...] = ()
+    configured_voters: VoterSet = field(default_factory=VoterSet)
+    bootstrap_servers: int = 0
+    is_bootstrap: bool = False
+    cluster_id: str | None = None
+    new_cluster_id: str = ""
+    fetch_timeout_ms: int = 2000
+    election_timeout_ms: int = 1000
+    election_backoff_max_ms: int = 1000
+    retry_backoff_ms: int = 20
+    retry_backoff_max_ms: int = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredState:
+    """What was found on disk: quorum-state.json."""
+
+    epoch: int = 0
+    leader: ReplicaKey | None = None
+    voted: ReplicaKey | None = None
+    applied_offset: int = 0
+
+
+@dataclass(slots=True)
+class InFlight:
+    """A request without an answer yet."""
+
+    to: Peer
+    request: Request
+
+
+@dataclass(slots=True)
+class Backoff:
+    """Failures in a row of requests to one peer, and when the next one may be sent."""
+
+    attempts: int = 0
+    retry_at_ms: int = 0
+
+
+class Core:
+    """See the module's docstring. `draw(n)` returns a random integer in [0, n)."""
+
+    def __init__(
+        self, config: RaftConfig, stored: StoredState, log: LogView, draw: Callable[[int], int]
+    ) -> None:
+        self.config = config
+        self.local = config.local
+        self.draw = draw
+        self.log = log
+        self.log.voter_entries.insert(
+            0, VoterEntry(-1, KRaftVoters(config.configured_voters, config.cluster_id))
+        )
+        self.now_ms = 0
+        self.epoch = stored.epoch
+        self.leader: ReplicaKey | None = stored.leader
+        self.leader_endpoints: tuple[Endpoint, ...] = ()
+        self.voted: ReplicaKey | None = stored.voted
+        self.committed_offset = stored.applied_offset
+        self.recorded_offset = stored.applied_offset
+        self.high_watermark: int | None = None
+        self.cluster_id = config.cluster_id
+        self.heard_cluster_id: str | None = None
+        self.known_uuids: dict[int, ReplicaKey] = {}
+        self.unreachable: set[int] = set()
+        self.foreign_leader: dict[int, int] = {}
+        self.election_attempts = 0
+        self.is_shutting_down = False
+        self.state: State = Observer()
+        self.context = (self.epoch, self.leader)
+        self.last_contact_ms: int | None = None
+        self.effects: list[Effect] = []
+        self.last_write = 0
+        self.completed_write = 0
+        self.state_write = 0
+        self.log_writes: deque[tuple[int, int]] = deque()
+        self.last_request_id = 0
+        self.in_flight: dict[int, InFlight] = {}
+        self.busy: set[tuple[Peer, type[Request]]] = set()
+        self.backoffs: dict[Peer, Backoff] = {}
+
+    # -- who is who
+
+    @property
+    def role(self) -> Role:
+        return ROLE_OF[type(self.state)]
+
+    @property
+    def voters(self) -> VoterSet:
+        """The latest voter set, committed or not."""
+        return self.log.voters
+
+    @property
+    def is_voter(self) -> bool:
+        """True if this replica may campaign and counts for a majority.
+
+        Before the log names the voters, that takes a directory formatted as part of a new quorum: two
+        lost disks that come back empty must not elect each other.
+        """
+        if self.log.voters_offset < 0 and not self.config.is_bootstrap:
+            return False
+        return self.voters.find(self.local) is not None
+
+    @property
+    def leader_id(self) -> int | None:
+        return None if self.leader is None else self.leader.id
+
+    def is_local(self, key: ReplicaKey) -> bool:
+        return self.local.matches(key)
+
+    def other_voters(self) -> list[ReplicaKey]:
+        return [key for key in self.voters.keys if not self.is_local(key)]
+
+    def key_of(self, replica_id: int) -> ReplicaKey:
+        """The key of the only voter under this id; without uuid if that is not clear."""
+        keys = [key for key in self.voters.keys if key.id == replica_id]
+        return keys[0] if len(keys) == 1 else ReplicaKey(replica_id)
+
+    def endpoints_of(self, replica_id: int) -> tuple[Endpoint, ...]:
+        """Where a replica is reached, as far as voter set and leader hints tell."""
+        if replica_id == self.leader_id and self.leader_endpoints:
+            return self.leader_endpoints
+        if replica_id == self.local.id:
+            return self.config.endpoints
+        return self.voters.endpoints_of(replica_id) or self.config.configured_voters.endpoints_of(
+            replica_id
+        )
+
+    # -- effects
+
+    def report(self, reason: str) -> None:
+        self.effects.append(Report(reason=reason))
+
+    def answer(self, reply_to: int, answer: Answered) -> None:
+        """Answers leave once the quorum state that they speak of is on disk."""
+        self.effects.append(SendAnswer(reply_to=reply_to, answer=answer, after=self.state_write))
+
+    def next_write(self) -> int:
+        self.last_write += 1
+        return self.last_write
+
+    def next_log_write(self) -> int:
+        """The number of a write after which the log is synced up to its present end."""
+        write = self.next_write()
+        self.log_writes.append((write, self.log.end_offset))
+        return write
+
+    def complete_writes(self, write: int) -> bool:
+        """Note that everything up to `write` is on disk. Returns True if the synced end moved."""
+        assert write <= self.last_write, "a write completed that was never asked for"
+        self.completed_write = max(self.completed_write, write)
+        before = self.log.synced_end_offset
+        while self.log_writes and self.log_writes[0][0] <= write:
+            self.log.synced_end_offset = self.log_writes.popleft()[1]
+        return self.log.synced_end_offset != before
+
+    def persist(self) -> None:
+        """Have the durable triple written; nothing that depends on it leaves before."""
+        self.state_write = self.next_write()
+        self.recorded_offset = max(
+            self.recorded_offset, min(self.committed_offset, self.log.synced_end_offset)
+        )
+        self.effects.append(
+            PersistQuorumState(
+                write=self.state_write,
+                epoch=self.epoch,
+                leader=self.leader,
+                voted=self.voted,
+                applied_offset=self.recorded_offset,
+            )
+        )
+
+    def truncate(self, end_offset: int) -> None:
+        """Drop a diverging tail. A leader never truncates, nobody below what it knows committed."""
+        require(not isinstance(self.state, Leader), "a leader truncates its log")
+        require(
+            end_offset >= max(self.committed_offset, self.recorded_offset),
+            f"truncation to {end_offset} below the committed offset {self.committed_offset}",
+        )
+        changed = self.log.truncate(end_offset)
+        self.log_writes = deque((write, min(end, end_offset)) for write, end in self.log_writes)
+        self.effects.append(TruncateLog(write=self.next_log_write(), end_offset=end_offset))
+        if changed:
+            self.follow_voter_set()
+
+    # -- requests
+
+    def send(self, to: Peer, request: Request, after: int) -> None:
+        self.last_request_id += 1
+        self.in_flight[self.last_request_id] = InFlight(to, request)
+        self.busy.add((to, type(request)))
+        self.effects.append(
+            SendRequest(request_id=self.last_request_id, to=to, request=request, after=after)
+        )
+
+    def can_send(self, to: Peer, kind: type[Request]) -> bool:
+        """True if no such request to this peer is in flight and the peer is not backing off."""
+        if (to, kind) in self.busy:
+            return False
+        backoff = self.backoffs.get(to)
+        return backoff is None or backoff.retry_at_ms <= self.now_ms
+
+    def take(self, request_id: int) -> InFlight | None:
+        """The request of an answer; None if it belongs to an epoch or leader that is gone."""
+        request = self.in_flight.pop(request_id, None)
+        if request is not None:
+            self.busy.discard((request.to, type(request.request)))
+        return request
+
+    def back_off(self, to: Peer) -> None:
+        backoff = self.backoffs.setdefault(to, Backoff())
+        backoff.attempts += 1
+        backoff.retry_at_ms = self.now_ms + quorum.backoff_ms(
+            backoff.attempts, self.config.retry_backoff_ms, self.config.retry_backoff_max_ms
+        )
+
+    def forget_requests(self) -> None:
+        """Answers to what was sent in another epoch or role are ignored from now on."""
+        self.in_flight.clear()
+        self.busy.clear()
+        self.backoffs.clear()
+        self.effects.append(DropHeldRequests())
+
+    # -- transitions
+
+    def random_election_timeout_ms(self) -> int:
+        """Fresh, uniform in [E, 2E), so that elections rarely collide (KIP-595)."""
+        return self.config.election_timeout_ms + self.draw(self.config.election_timeout_ms)
+
+    def campaign_backoff_ms(self) -> int:
+        """Random delay of the next campaign: bounded by 50 ms, doubling with each one that failed."""
+        self.election_attempts += 1
+        bound = CAMPAIGN_DELAY_MS << min(self.election_attempts - 1, 20)
+        return self.draw(min(bound, max(1, self.config.election_backoff_max_ms)))
+
+    def move_to(self, trigger: Trigger, state: State) -> None:
+        """Change the role. The table decides whether that is possible."""
+        expected = TRANSITIONS.get((self.role, trigger))
+        require(
+            expected is ROLE_OF[type(state)],
+            f"no transition from {self.role} to {ROLE_OF[type(state)]}: {trigger}",
+        )
+        parked = list(self.state.parked) if isinstance(self.state, Leader) else []
+        if isinstance(self.state, Leader):
+            self.high_watermark = self.committed_offset
+        self.state = state
+        if self.context != (self.epoch, self.leader):
+            self.context = (self.epoch, self.leader)
+            self.last_contact_ms = None
+            self.forget_requests()
+        for reply_to in parked:
+            self.refuse_fetch(reply_to, "NOT_LEADER_OR_FOLLOWER")
+        self.announce(trigger)
+
+    def announce(self, reason: str) -> None:
+        self.effects.append(
+            AnnounceRole(
+                role=self.role, epoch=self.epoch, leader_id=self.leader_id, reason=str(reason)
+            )
+        )
+
+    def refuse_fetch(
+        self, reply_to: int, error: str | None, top_level_error: str | None = None
+    ) -> None:
+        """Answer a Fetch with an error; epoch and leader go along so that the asker can move on."""
+        self.answer(
+            reply_to,
+            FetchAnswer(
+                epoch=self.epoch,
+                leader_id=self.leader_id,
+                leader_endpoints=self.leader_endpoints_for_answers(),
+                error=error,
+                top_level_error=top_level_error,
+            ),
+        )
+
+    def leader_endpoints_for_answers(self) -> tuple[Endpoint, ...]:
+        return () if self.leader is None else self.endpoints_of(self.leader.id)
+
+    @property
+    def has_leader_contact(self) -> bool:
+        """True if the leader answered a fetch lately and its process is not known to be gone.
+
+        KIP-996: such a replica must not help to depose it. Judged at the moment of the request.
+        """
+        return (
+            self.leader is not None
+            and self.last_contact_ms is not None
+            and self.now_ms < self.last_contact_ms + self.config.fetch_timeout_ms
+            and self.leader.id not in self.unreachable
+        )
+
+    def become_unattached(
+        self, trigger: Trigger, epoch: int, timeout_ms: int | None = None
+    ) -> None:
+        """No leader of `epoch` is known: look for one; a voter does so until its election timeout."""
+        if epoch != self.epoch:
+            self.epoch, self.voted = epoch, None
+        self.leader, self.leader_endpoints = None, ()
+        if self.is_voter:
+            timeout = self.random_election_timeout_ms() if timeout_ms is None else timeout_ms
+            self.move_to(trigger, Unattached(self.now_ms + timeout))
+        else:
+            self.move_to(trigger, Observer())
+        self.persist()
+
+    def become_follower(
+        self, trigger: Trigger, epoch: int, leader: ReplicaKey, endpoints: tuple[Endpoint, ...]
+    ) -> None:
+        """Fetch from `leader` from now on."""
+        require(
+            epoch > self.epoch or self.leader is None or self.leader.id == leader.id,
+            f"two leaders in epoch {epoch}: {self.leader} and {leader}",
+        )
+        require(not self.is_local(leader), f"replica {self.local} follows itself")
+        changed = (epoch, leader) != (self.epoch, self.leader)
+        if epoch != self.epoch:
+            self.epoch, self.voted = epoch, None
+        self.leader, self.leader_endpoints = leader, endpoints
+        self.election_attempts = 0
+        if self.is_voter:
+            self.move_to(trigger, Follower(self.now_ms + self.config.fetch_timeout_ms))
+        else:
+            self.move_to(trigger, Observer())
+        if changed:
+            self.persist()
+
+    def follow_voter_set(self) -> None:
+        """Take the role that the latest voter set gives this replica (KIP-856, internal listener)."""
+        if self.leader is not None and self.leader.uuid is None:
+            self.leader = self.key_of(self.leader.id)
+            self.context = (self.epoch, self.leader)
+        if self.is_voter and isinstance(self.state, Observer):
+            if self.leader is not None:
+                fetch_deadline = self.now_ms + self.config.fetch_timeout_ms
+                self.move_to(Trigger.JOINED_VOTERS_WITH_LEADER, Follower(fetch_deadline))
+            else:
+                deadline = self.now_ms + self.random_election_timeout_ms()
+                self.move_to(Trigger.JOINED_VOTERS, Unattached(deadline))
+        elif not self.is_voter and not isinstance(self.state, (Observer, Leader, Resigned)):
+            self.move_to(Trigger.LEFT_VOTERS, Observer())
+
+    # -- commitment
+
+    def commit(self, offset: int) -> None:
+        """Everything below `offset` is committed; a smaller offset than before changes nothing."""
+        if self.high_watermark is not None and offset <= self.high_watermark:
+            return
+        if offset < self.committed_offset:
+            return
+        self.high_watermark = self.committed_offset = offset
+        self.effects.append(AnnounceHighWatermark(offset=offset))
+        entry = self.log.voter_entries[-1]
+        if 0 <= entry.offset < offset:
+            self._adopt_cluster_id(entry.record.cluster_id)
+            if self.recorded_offset <= entry.offset < self.log.synced_end_offset:
+                # Once on disk, this says for ever that the first voter set is committed.
+                self.persist()
+
+    def _adopt_cluster_id(self, cluster_id: str | None) -> None:
+        if self.cluster_id is None and cluster_id is not None:
+            self.cluster_id = cluster_id
+            self.effects.append(AdoptClusterId(cluster_id=cluster_id))
+
+    @property
+    def is_bootstrapping(self) -> bool:
+        """True until the first voter set of the log is known to be committed (KIP-856, bootstrapping).
+
+        Clients write nothing before, so that nothing can be lost to a set that not all voters know.
+        """
+        first = self.log.voter_entries[1].offset if len(self.log.voter_entries) > 1 else None
+        return first is None or max(self.committed_offset, self.recorded_offset) <= first
+
+    def snapshot(self) -> Snapshot:
+        """The part of the state that the invariants speak of."""
+        return Snapshot(
+            role=self.role,
+            epoch=self.epoch,
+            leader=self.leader,
+            voted=self.voted,
+            local=self.local,
+            is_voter=self.is_voter,
+            log_start_offset=self.log.start_offset,
+            log_end_offset=self.log.end_offset,
+            synced_end_offset=self.log.synced_end_offset,
+            last_epoch=self.log.last_epoch,
+            committed_offset=self.committed_offset,
+        )

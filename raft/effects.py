@@ -1,0 +1,227 @@
+"""What the state machine asks for: an ordered list of these is the answer to every event.
+
+Writes are numbered in the order in which they must reach the disk. An effect that may leave only after a
+write names it in `after` (0: none); the driver holds the effect until that write, and so every earlier
+one, is on disk. Durability is thus a value, not an order of calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raft.control import ControlRecord
+from raft.roles import Role
+from raft.types import Endpoint, OffsetAndEpoch, ReplicaKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistQuorumState:
+    """Replace the quorum state on disk.
+
+    `applied_offset` is a committed offset (exclusive) known now: nothing below it is ever truncated.
+    """
+
+    write: int
+    epoch: int
+    leader: ReplicaKey | None
+    voted: ReplicaKey | None
+    applied_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendControl:
+    """Append these control records as one batch."""
+
+    write: int
+    base_offset: int
+    epoch: int
+    records: tuple[ControlRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendClient:
+    """Append the clients' batches under this token, the first record at `base_offset`."""
+
+    write: int
+    base_offset: int
+    epoch: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefuseAppend:
+    """The clients' batches under this token are not appended; `error` names a Kafka error code."""
+
+    token: int
+    error: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendFetched:
+    """Append the batches under this token of a Fetch answer."""
+
+    write: int
+    token: int
+    base_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruncateLog:
+    """Drop everything from `end_offset` on."""
+
+    write: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote:
+    epoch: int
+    last: OffsetAndEpoch
+    pre_vote: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginQuorumEpoch:
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndQuorumEpoch:
+    """`leader_id` is None when a candidate shuts down."""
+
+    epoch: int
+    leader_id: int | None
+    successors: tuple[ReplicaKey, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    epoch: int
+    position: OffsetAndEpoch
+    high_watermark: int | None
+
+
+Request = Vote | BeginQuorumEpoch | EndQuorumEpoch | Fetch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bootstrap:
+    """A configured bootstrap address, by its position in the list: a peer whose key is not known."""
+
+    index: int
+
+
+Peer = ReplicaKey | Bootstrap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendRequest:
+    """Send to a peer; its answer, or failure, comes back as an event with the same id."""
+
+    request_id: int
+    to: Peer
+    request: Request
+    after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropHeldRequests:
+    """Requests that still wait for a write are void.
+
+    A Fetch acknowledges what it names; held over a change of epoch it would acknowledge to a deposed
+    leader what the new one may lack.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """The part that all answers share. `error` and `top_level_error` name Kafka error codes."""
+
+    epoch: int
+    leader_id: int | None
+    leader_endpoints: tuple[Endpoint, ...]
+    error: str | None = None
+    top_level_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteAnswer(Answered):
+    granted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchAnswer(Answered):
+    """`read_from` (inclusive) to `read_to` (exclusive) is what to send, None nothing."""
+
+    high_watermark: int | None = None
+    log_start_offset: int | None = None
+    diverging: OffsetAndEpoch | None = None
+    read_from: int | None = None
+    read_to: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendAnswer:
+    """Answer the request that came with `reply_to`."""
+
+    reply_to: int
+    answer: Answered
+    after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnounceHighWatermark:
+    """Everything below `offset` is committed."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnounceRole:
+    """The role, the epoch or the leader changed, for this reason."""
+
+    role: Role
+    epoch: int
+    leader_id: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptClusterId:
+    """The cluster id that the log carries is committed: keep it in meta.properties."""
+
+    cluster_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A message was ignored or refused, or something is wrong, for this reason."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halt:
+    """This node must stop: going on could harm the quorum."""
+
+    reason: str
+
+
+Effect = (
+    PersistQuorumState
+    | AppendControl
+    | AppendClient
+    | RefuseAppend
+    | AppendFetched
+    | TruncateLog
+    | SendRequest
+    | DropHeldRequests
+    | SendAnswer
+    | AnnounceHighWatermark
+    | AnnounceRole
+    | AdoptClusterId
+    | Report
+    | Halt
+)

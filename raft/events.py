@@ -1,0 +1,196 @@
+"""What can happen to a replica: everything that enters the state machine, in the past tense.
+
+A request from a peer carries `reply_to`, an opaque number that comes back with the answer. An answer of
+a peer carries the `request_id` under which the request was sent. Absent values are None: sentinels of the
+wire stop before they get here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raft.control import ControlRecord
+from raft.types import Endpoint, OffsetAndEpoch, ReplicaKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteRequested:
+    """A replica asks for a vote, or for a pre-vote in its current epoch (KIP-595, KIP-996)."""
+
+    reply_to: int
+    cluster_id: str | None
+    voter: ReplicaKey | None
+    """Whom the request is meant for, if the asker said."""
+    candidate: ReplicaKey
+    epoch: int
+    last: OffsetAndEpoch
+    pre_vote: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumEpochBegun:
+    """A new leader announces itself (KIP-595, BeginQuorumEpoch)."""
+
+    reply_to: int
+    cluster_id: str | None
+    voter: ReplicaKey | None
+    leader_id: int
+    epoch: int
+    endpoints: tuple[Endpoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumEpochEnded:
+    """A leader resigns, or a candidate shuts down (KIP-595, EndQuorumEpoch)."""
+
+    reply_to: int
+    cluster_id: str | None
+    leader_id: int | None
+    epoch: int
+    successors: tuple[ReplicaKey, ...]
+    endpoints: tuple[Endpoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchReceived:
+    """A replica fetches from its log end; the fetch acknowledges everything before it."""
+
+    reply_to: int
+    cluster_id: str | None
+    replica: ReplicaKey | None
+    """None is an observer without an id: it is served, not tracked."""
+    epoch: int
+    position: OffsetAndEpoch
+    max_wait_ms: int
+    high_watermark: int | None
+    """What the replica knows: -1 nothing yet, None if it does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderHint:
+    """What an answer says about its sender's epoch and leader."""
+
+    epoch: int
+    leader_id: int | None = None
+    endpoints: tuple[Endpoint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteAnswered:
+    """`error` is the name of a Kafka error code, None if there was none."""
+
+    request_id: int
+    error: str | None
+    hint: LeaderHint
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginAnswered:
+    request_id: int
+    error: str | None
+    hint: LeaderHint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndAnswered:
+    request_id: int
+    error: str | None
+    hint: LeaderHint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedRecords:
+    """Whole, checked batches of a Fetch answer; `token` lets the driver find their bytes."""
+
+    token: int
+    base_offset: int
+    end_offset: int
+    epochs: tuple[tuple[int, int], ...]
+    """(epoch, first offset) of each run of batches of one epoch, in order."""
+    control: tuple[tuple[int, ControlRecord], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchAnswered:
+    request_id: int
+    error: str | None
+    hint: LeaderHint
+    high_watermark: int | None = None
+    diverging: OffsetAndEpoch | None = None
+    records: FetchedRecords | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFailed:
+    """No usable answer: the connection failed, the time ran out, or the whole request was refused.
+
+    `error` names a top-level error code if there was an answer. `leader_id` is the leader that a
+    refusal named, if any.
+    """
+
+    request_id: int
+    reason: str
+    error: str | None = None
+    leader_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerUnreachable:
+    """The connection to this replica was reset and a new one was refused: its process is gone."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerReachable:
+    """A connection to this replica was made."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRequested:
+    """Clients' batches of one turn of the driver, `record_count` offsets long."""
+
+    token: int
+    record_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCompleted:
+    """This write, and all before it, are on disk."""
+
+    write: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """The deadline that the state machine asked for has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResignationRequested:
+    """Give leadership away, because the node shuts down or cannot write any more."""
+
+    reason: str
+    shutting_down: bool
+
+
+Event = (
+    VoteRequested
+    | QuorumEpochBegun
+    | QuorumEpochEnded
+    | FetchReceived
+    | VoteAnswered
+    | BeginAnswered
+    | EndAnswered
+    | FetchAnswered
+    | RequestFailed
+    | PeerUnreachable
+    | PeerReachable
+    | AppendRequested
+    | WriteCompleted
+    | TimerFired
+    | ResignationRequested
+)

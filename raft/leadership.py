@@ -1,0 +1,323 @@
+"""What the one leader of an epoch does: append, count, announce itself, and give up.
+
+Sources: KIP-595 (LeaderChange, extra condition on commitment, BeginQuorumEpoch, leader progress
+timeout, EndQuorumEpoch), KIP-856 (bootstrapping, high watermark).
+"""
+
+from __future__ import annotations
+
+from raft import quorum
+from raft.control import ControlRecord, KRaftVersion, KRaftVoters, LeaderChange
+from raft.core import Core
+from raft.effects import (
+    AppendClient,
+    AppendControl,
+    BeginQuorumEpoch,
+    EndQuorumEpoch,
+    FetchAnswer,
+    RefuseAppend,
+)
+from raft.events import AppendRequested, ResignationRequested
+from raft.roles import Candidate, Leader, ParkedFetch, Progress, Prospective, Resigned
+from raft.transitions import Trigger
+from raft.types import ReplicaKey, Voter, VoterSet
+
+ANNOUNCE_DELAY_MS = 5
+"""How long a new high watermark waits for records to travel with, before it travels alone."""
+
+
+def become_leader(core: Core, granting: tuple[ReplicaKey, ...]) -> None:
+    """Take office: leadership on disk, then LeaderChange as the first record of the epoch.
+
+    The high watermark is unknown until a record of this epoch is on a majority (KIP-595).
+    """
+    core.leader, core.leader_endpoints = core.local, core.config.endpoints
+    core.high_watermark = None
+    core.election_attempts = 0
+    core.persist()
+    leader = Leader(
+        epoch_start_offset=core.log.end_offset,
+        check_quorum_deadline_ms=core.now_ms + check_quorum_ms(core),
+    )
+    core.move_to(Trigger.VOTES_WON, leader)
+    for key in core.other_voters():
+        leader.progress[key] = Progress(begin_due_ms=core.now_ms)
+    change = LeaderChange(core.local, core.voters.keys, granting)
+    append_control(core, leader, (change,))
+    write_first_voters(core)
+
+
+def check_quorum_ms(core: Core) -> int:
+    """1.5 x the fetch timeout: a follower that missed one fetch has time to make it good."""
+    return core.config.fetch_timeout_ms * 3 // 2
+
+
+# -- appending
+
+
+def append_control(core: Core, leader: Leader, records: tuple[ControlRecord, ...]) -> None:
+    """Append control records as one batch; a voter set counts from now on, committed or not."""
+    base = core.log.end_offset
+    core.log.append(base + len(records), ((core.epoch, base),))
+    for at, record in enumerate(records):
+        if isinstance(record, KRaftVoters):
+            core.log.add_voters(base + at, record)
+    core.effects.append(
+        AppendControl(
+            write=core.next_log_write(), base_offset=base, epoch=core.epoch, records=records
+        )
+    )
+    wake_fetches(core, leader)
+
+
+def on_append_requested(core: Core, event: AppendRequested) -> None:
+    """Clients' batches: they get the next offsets and the present epoch, or are refused.
+
+    Errors: NOT_LEADER_OR_FOLLOWER; NOT_ENOUGH_REPLICAS until the first voter set is committed.
+    """
+    leader = core.state
+    if not isinstance(leader, Leader) or core.is_shutting_down:
+        core.effects.append(
+            RefuseAppend(token=event.token, error="NOT_LEADER_OR_FOLLOWER", reason="not the leader")
+        )
+        return
+    if core.is_bootstrapping:
+        core.effects.append(
+            RefuseAppend(
+                token=event.token, error="NOT_ENOUGH_REPLICAS", reason=bootstrap_obstacle(core)
+            )
+        )
+        return
+    base = core.log.end_offset
+    core.log.append(base + event.record_count, ((core.epoch, base),))
+    core.effects.append(
+        AppendClient(
+            write=core.next_log_write(), base_offset=base, epoch=core.epoch, token=event.token
+        )
+    )
+    wake_fetches(core, leader)
+
+
+# -- followers' fetches
+
+
+def wake_fetches(core: Core, leader: Leader) -> None:
+    """Answer every parked fetch: there are records beyond its position now."""
+    for reply_to, fetch in leader.parked.items():
+        answer_fetch(core, reply_to, fetch)
+    leader.parked.clear()
+    leader.parked_deadline_ms = leader.announce_at_ms = None
+
+
+def answer_fetch(core: Core, reply_to: int, fetch: ParkedFetch) -> None:
+    """Everything from the fetch's position up to the log end, committed or not."""
+    more = fetch.position.offset < core.log.end_offset
+    core.answer(
+        reply_to,
+        FetchAnswer(
+            epoch=core.epoch,
+            leader_id=core.local.id,
+            leader_endpoints=core.config.endpoints,
+            high_watermark=core.high_watermark,
+            log_start_offset=core.log.start_offset,
+            read_from=fetch.position.offset if more else None,
+            read_to=core.log.end_offset,
+        ),
+    )
+
+
+def park_fetch(core: Core, leader: Leader, reply_to: int, fetch: ParkedFetch) -> None:
+    """Keep a fetch until there is something to say; a newer fetch of a replica ends its older one."""
+    if fetch.replica is not None:
+        for older, parked in list(leader.parked.items()):
+            if parked.replica == fetch.replica:
+                del leader.parked[older]
+                answer_fetch(core, older, parked)
+    leader.parked[reply_to] = fetch
+    if leader.parked_deadline_ms is None or fetch.deadline_ms < leader.parked_deadline_ms:
+        leader.parked_deadline_ms = fetch.deadline_ms
+    if _lacks_high_watermark(core, fetch):
+        _announce_soon(core, leader)
+
+
+def _lacks_high_watermark(core: Core, fetch: ParkedFetch) -> bool:
+    known = fetch.high_watermark
+    return core.high_watermark is not None and known is not None and known < core.high_watermark
+
+
+def _announce_soon(core: Core, leader: Leader) -> None:
+    if leader.announce_at_ms is None:
+        leader.announce_at_ms = core.now_ms + ANNOUNCE_DELAY_MS
+
+
+def expire_fetches(core: Core, leader: Leader) -> None:
+    """Answer parked fetches whose time is up, or that lack the high watermark for long enough."""
+    announce = leader.announce_at_ms is not None and core.now_ms >= leader.announce_at_ms
+    due = leader.parked_deadline_ms is not None and core.now_ms >= leader.parked_deadline_ms
+    if not announce and not due:
+        return
+    for reply_to, fetch in list(leader.parked.items()):
+        if core.now_ms >= fetch.deadline_ms or (announce and _lacks_high_watermark(core, fetch)):
+            del leader.parked[reply_to]
+            answer_fetch(core, reply_to, fetch)
+    if announce:
+        leader.announce_at_ms = None
+    leader.parked_deadline_ms = min(
+        (fetch.deadline_ms for fetch in leader.parked.values()), default=None
+    )
+
+
+# -- commitment
+
+
+def progress_of(leader: Leader, voter: ReplicaKey) -> Progress | None:
+    """What is known of a voter; one known by id alone is whoever fetched last under that id."""
+    exact = leader.progress.get(voter)
+    if voter.uuid is not None:
+        return exact
+    best = exact
+    for key, progress in leader.progress.items():
+        if key.id == voter.id and (
+            best is None or (progress.last_fetch_ms or -1) > (best.last_fetch_ms or -1)
+        ):
+            best = progress
+    return best
+
+
+def synced_end_offset(core: Core, leader: Leader, voter: ReplicaKey) -> int:
+    """The exclusive end of what this voter has on disk, -1 if that is not known."""
+    if core.is_local(voter):
+        return core.log.synced_end_offset
+    progress = progress_of(leader, voter)
+    return -1 if progress is None else progress.end_offset
+
+
+def advance_high_watermark(core: Core, leader: Leader) -> None:
+    """Commit what a majority has synced, once that includes a record of this epoch.
+
+    While the first voter set of the log is not committed, every voter must have synced it before
+    anything is committed. Sources: KIP-595, Fetch request handling, step 4; KIP-856, bootstrapping.
+    """
+    if core.voters.is_by_id or not len(core.voters):
+        return
+    offsets = [synced_end_offset(core, leader, key) for key in core.voters.keys]
+    if core.is_bootstrapping and min(offsets) <= core.log.voters_offset:
+        return
+    offset = quorum.majority_end_offset(offsets)
+    if offset <= leader.epoch_start_offset or offset <= (core.high_watermark or 0):
+        return
+    core.commit(offset)
+    if leader.parked:
+        _announce_soon(core, leader)
+
+
+# -- the first voter set
+
+
+def bootstrap_obstacle(core: Core) -> str:
+    """Why clients cannot write yet, in words."""
+    missing = [
+        str(key.id)
+        for key in core.voters.keys
+        if not core.is_local(key) and key.id not in core.known_uuids
+    ]
+    if missing:
+        return f"this quorum is new and waits for voter {', '.join(missing)} to be seen once"
+    return "this quorum is new and waits until every voter has stored the first voter set"
+
+
+def write_first_voters(core: Core) -> None:
+    """Name the voters in the log once each configured id has shown its storage id.
+
+    Until that record is committed it may be replaced when an id turns up under another storage id:
+    nothing can have been written under the old one. Source: KIP-856, bootstrapping.
+    """
+    leader = core.state
+    configured = core.config.configured_voters
+    if not isinstance(leader, Leader) or not core.is_bootstrapping or not len(configured):
+        return
+    first = core.voters.is_by_id
+    if not first and all(
+        synced_end_offset(core, leader, key) > core.log.voters_offset for key in core.voters.keys
+    ):
+        return
+    keys = {**core.known_uuids, core.local.id: core.local}
+    if any(voter.key.id not in keys for voter in configured):
+        return
+    voters = VoterSet.of(
+        Voter(
+            keys[voter.key.id],
+            core.config.endpoints if voter.key.id == core.local.id else voter.endpoints,
+        )
+        for voter in configured
+    )
+    if voters.keys == core.voters.keys:
+        return
+    cluster_id = core.cluster_id or core.heard_cluster_id or core.config.new_cluster_id
+    record = KRaftVoters(voters, cluster_id)
+    append_control(core, leader, (KRaftVersion(1), record) if first else (record,))
+
+
+# -- announcing, and giving up
+
+
+def announce_epoch(core: Core, leader: Leader) -> None:
+    """BeginQuorumEpoch to every voter that has not fetched lately, the first at once (KIP-595)."""
+    for key in core.other_voters():
+        progress = leader.progress.setdefault(key, Progress(begin_due_ms=core.now_ms))
+        if core.now_ms >= progress.begin_due_ms and core.can_send(key, BeginQuorumEpoch):
+            progress.begin_due_ms = core.now_ms + core.config.fetch_timeout_ms // 2
+            core.send(key, BeginQuorumEpoch(epoch=core.epoch), after=core.state_write)
+
+
+def expire_leadership(core: Core, leader: Leader) -> None:
+    """Step down when a majority has been silent for too long (KIP-595, leader progress timeout)."""
+    if core.now_ms >= leader.check_quorum_deadline_ms:
+        if core.other_voters():
+            resign(core, leader, Trigger.QUORUM_LOST)
+        else:
+            leader.check_quorum_deadline_ms = core.now_ms + check_quorum_ms(core)
+
+
+def resign(core: Core, leader: Leader, trigger: Trigger) -> None:
+    """Stop leading and tell the voters, the most up-to-date first in line (EndQuorumEpoch)."""
+    others = core.other_voters()
+    successors = quorum.preferred_successors(
+        (key, synced_end_offset(core, leader, key)) for key in others
+    )
+    deadline = core.now_ms + core.random_election_timeout_ms()
+    core.move_to(trigger, Resigned(deadline, set(others), successors))
+
+
+def on_resignation_requested(core: Core, event: ResignationRequested) -> None:
+    """A leader hands over; a candidate that shuts down tells the others not to wait for it."""
+    core.is_shutting_down = core.is_shutting_down or event.shutting_down
+    state = core.state
+    if isinstance(state, Leader) and core.other_voters():
+        core.report(f"leadership is given away: {event.reason}")
+        resign(core, state, Trigger.RESIGNATION)
+    elif isinstance(state, (Candidate, Prospective)) and event.shutting_down:
+        end = EndQuorumEpoch(epoch=core.epoch, leader_id=None, successors=())
+        for key in core.other_voters():
+            core.send(key, end, after=core.state_write)
+
+
+def announce_end(core: Core, state: Resigned) -> None:
+    """EndQuorumEpoch to every voter that has not acknowledged it."""
+    end = EndQuorumEpoch(epoch=core.epoch, leader_id=core.local.id, successors=state.successors)
+    for key in sorted(state.unacknowledged, key=lambda key: key.sort_key()):
+        if core.can_send(key, EndQuorumEpoch):
+            core.send(key, end, after=core.state_write)
+
+
+def leader_deadline_ms(core: Core, leader: Leader) -> int:
+    """When the leader has something to do by itself."""
+    deadline = leader.check_quorum_deadline_ms
+    for due in (leader.parked_deadline_ms, leader.announce_at_ms):
+        if due is not None and due < deadline:
+            deadline = due
+    for key in core.other_voters():
+        progress = leader.progress.get(key)
+        if progress is not None and progress.begin_due_ms < deadline:
+            deadline = progress.begin_due_ms
+    return deadline

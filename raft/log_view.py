@@ -1,0 +1,108 @@
+"""What the rules know of the log: offsets, epochs and voter sets, never record bytes.
+
+Three cursors: the start, the end, and the end of what this replica has synced. Every change here is
+paired with an effect that makes the disk follow. Source: KIP-595 (log reconciliation), KIP-320.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from raft.control import KRaftVoters
+from raft.types import OffsetAndEpoch, VoterSet
+
+
+@dataclass(frozen=True, slots=True)
+class VoterEntry:
+    """A voter set and the offset of the record that named it; -1 if configuration did."""
+
+    offset: int
+    record: KRaftVoters
+
+
+@dataclass(slots=True)
+class LogView:
+    """Offsets are exclusive ends, except epoch starts, which are inclusive."""
+
+    start_offset: int = 0
+    end_offset: int = 0
+    synced_end_offset: int = 0
+    epoch_starts: list[tuple[int, int]] = field(default_factory=list)
+    voter_entries: list[VoterEntry] = field(default_factory=list)
+
+    @property
+    def last_epoch(self) -> int:
+        """Epoch of the last record, 0 if the log is empty."""
+        return self.epoch_starts[-1][0] if self.epoch_starts else 0
+
+    @property
+    def end(self) -> OffsetAndEpoch:
+        return OffsetAndEpoch(self.end_offset, self.last_epoch)
+
+    @property
+    def voters(self) -> VoterSet:
+        """The latest voter set, committed or not (KIP-856, internal listener)."""
+        return self.voter_entries[-1].record.voters
+
+    @property
+    def voters_offset(self) -> int:
+        """Offset of the record that named the latest voter set, -1 for a configured one."""
+        return self.voter_entries[-1].offset
+
+    def append(self, end_offset: int, epochs: Iterable[tuple[int, int]]) -> None:
+        """Records up to `end_offset` follow; `epochs` are their (epoch, first offset) runs."""
+        assert end_offset > self.end_offset, "an append moves the log end forward"
+        for epoch, start_offset in epochs:
+            assert epoch >= self.last_epoch, "epochs never go back along the log"
+            if epoch > self.last_epoch or not self.epoch_starts:
+                self.epoch_starts.append((epoch, start_offset))
+        self.end_offset = end_offset
+
+    def add_voters(self, offset: int, record: KRaftVoters) -> None:
+        self.voter_entries.append(VoterEntry(offset, record))
+
+    def truncate(self, end_offset: int) -> bool:
+        """Drop everything from `end_offset` on. Returns True if a voter set went with it."""
+        assert self.start_offset <= end_offset <= self.end_offset
+        self.end_offset = end_offset
+        self.synced_end_offset = min(self.synced_end_offset, end_offset)
+        while self.epoch_starts and self.epoch_starts[-1][1] >= end_offset:
+            self.epoch_starts.pop()
+        before = len(self.voter_entries)
+        while self.voter_entries[-1].offset >= end_offset:
+            self.voter_entries.pop()
+        return len(self.voter_entries) != before
+
+    def end_offset_for(self, epoch: int) -> OffsetAndEpoch:
+        """Largest epoch not above `epoch`, and where it ends (exclusive).
+
+        Source: KIP-595, Fetch request handling, step 3; KIP-320, OffsetsForLeaderEpoch.
+        """
+        if not self.epoch_starts or epoch >= self.last_epoch:
+            return self.end
+        at = bisect_right(self.epoch_starts, (epoch, 1 << 63))
+        if at == 0:
+            return OffsetAndEpoch(self.epoch_starts[0][1], epoch)
+        return OffsetAndEpoch(self.epoch_starts[at][1], self.epoch_starts[at - 1][0])
+
+    def contains(self, position: OffsetAndEpoch) -> bool:
+        """True if a log that ends at `position` is a prefix of this one."""
+        if position.offset == 0:
+            return self.start_offset == 0
+        if position.offset > self.end_offset:
+            return False
+        found = self.end_offset_for(position.epoch)
+        return found.epoch == position.epoch and position.offset <= found.offset
+
+    def truncation_point(self, diverging: OffsetAndEpoch) -> int:
+        """Where to cut after a leader said that its log ends `diverging.epoch` at `diverging.offset`.
+
+        Everything from that offset on, and everything of a later epoch, diverges
+        (KIP-595, Fetch response handling, step 2).
+        """
+        own = self.end_offset_for(diverging.epoch)
+        if own.epoch == diverging.epoch:
+            return min(own.offset, diverging.offset)
+        return min(own.offset, self.end_offset)

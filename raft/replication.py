@@ -1,0 +1,286 @@
+"""Copying the log by Fetch, seen from both ends.
+
+Sources: KIP-595 (Fetch request and response handling, log reconciliation, leader discovery), KIP-856
+(progress is kept by id and storage id).
+"""
+
+from __future__ import annotations
+
+from raft import quorum
+from raft.control import KRaftVoters
+from raft.core import Core
+from raft.effects import AppendFetched, Bootstrap, Fetch, FetchAnswer, Halt, Peer
+from raft.election import absorb, is_foreign, learn_voter, on_pre_vote_unsupported, on_vacancy
+from raft.events import FetchAnswered, FetchedRecords, FetchReceived, RequestFailed
+from raft.leadership import (
+    advance_high_watermark,
+    answer_fetch,
+    check_quorum_ms,
+    park_fetch,
+    write_first_voters,
+)
+from raft.roles import Follower, Leader, Observer, ParkedFetch, Progress, Prospective, Unattached
+from raft.transitions import Trigger
+from raft.types import OffsetAndEpoch, ReplicaKey
+
+# -- the leader's end
+
+
+def on_fetch_received(core: Core, event: FetchReceived) -> None:
+    """KIP-595, Fetch request handling.
+
+    Errors: INCONSISTENT_CLUSTER_ID and UNKNOWN_SERVER_ERROR (top level), FENCED_LEADER_EPOCH,
+    UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER. Epoch and leader go with every one of them.
+    """
+    if is_foreign(core, event.cluster_id):
+        core.report(f"fetch of {event.replica} refused: cluster {event.cluster_id}")
+        return core.refuse_fetch(event.reply_to, None, "INCONSISTENT_CLUSTER_ID")
+    position = event.position
+    if (
+        event.replica == core.local
+        or position.offset < 0
+        or not 0 <= position.epoch <= max(event.epoch, 0)
+        or event.max_wait_ms < 0
+    ):
+        core.report(f"fetch of {event.replica} refused: impossible values ({event})")
+        return core.refuse_fetch(event.reply_to, None, "UNKNOWN_SERVER_ERROR")
+    if event.epoch < core.epoch:
+        return core.refuse_fetch(event.reply_to, "FENCED_LEADER_EPOCH")
+    if event.epoch > core.epoch:
+        return core.refuse_fetch(event.reply_to, "UNKNOWN_LEADER_EPOCH")
+    leader = core.state
+    if not isinstance(leader, Leader):
+        return core.refuse_fetch(event.reply_to, "NOT_LEADER_OR_FOLLOWER")
+    if not core.log.contains(position):
+        return _answer_diverging(core, event.reply_to, position)
+    if event.replica is not None:
+        _note_progress(core, leader, event.replica, event)
+    fetch = ParkedFetch(
+        event.replica, position, core.now_ms + event.max_wait_ms, event.high_watermark
+    )
+    if position.offset < core.log.end_offset or event.max_wait_ms == 0:
+        answer_fetch(core, event.reply_to, fetch)
+    else:
+        park_fetch(core, leader, event.reply_to, fetch)
+    return None
+
+
+def _answer_diverging(core: Core, reply_to: int, position: OffsetAndEpoch) -> None:
+    """Where the fetcher's last epoch, or the one before it, ends here (KIP-595, step 3)."""
+    core.answer(
+        reply_to,
+        FetchAnswer(
+            epoch=core.epoch,
+            leader_id=core.local.id,
+            leader_endpoints=core.config.endpoints,
+            high_watermark=core.high_watermark,
+            log_start_offset=core.log.start_offset,
+            diverging=core.log.end_offset_for(position.epoch),
+        ),
+    )
+
+
+def _note_progress(core: Core, leader: Leader, replica: ReplicaKey, event: FetchReceived) -> None:
+    """A fetch acknowledges everything before its offset; caught up means: up to the log end."""
+    now, end = core.now_ms, core.log.end_offset
+    progress = leader.progress.get(replica)
+    if progress is None:
+        progress = leader.progress[replica] = Progress()
+    if event.position.offset >= end:
+        progress.last_caught_up_ms = now
+    elif event.position.offset >= progress.leader_end_at_last_fetch:
+        progress.last_caught_up_ms = progress.last_fetch_ms
+    progress.end_offset = event.position.offset
+    progress.last_fetch_ms = now
+    progress.leader_end_at_last_fetch = end
+    voter = core.voters.find(replica)
+    if voter is None:
+        return
+    leader.progress.setdefault(voter.key, progress).begin_due_ms = (
+        now + core.config.fetch_timeout_ms // 2
+    )
+    _note_heard(core, leader, voter.key)
+    if core.is_bootstrapping:
+        learn_voter(core, replica, event.cluster_id)
+        write_first_voters(core)
+    advance_high_watermark(core, leader)
+
+
+def _note_heard(core: Core, leader: Leader, voter: ReplicaKey) -> None:
+    """With a majority of the voters heard, the check-quorum timer starts again (KIP-595)."""
+    leader.heard_from.add(voter)
+    others = sum(key in leader.heard_from for key in core.other_voters())
+    own = 1 if core.voters.find(core.local) else 0
+    if others + own >= quorum.majority(len(core.voters)):
+        leader.heard_from.clear()
+        leader.check_quorum_deadline_ms = core.now_ms + check_quorum_ms(core)
+
+
+# -- the follower's end
+
+
+def on_fetch_answered(core: Core, event: FetchAnswered) -> None:
+    """KIP-595, Fetch response handling: a new leader, a place to truncate to, or records."""
+    request = core.take(event.request_id)
+    if request is None:
+        return
+    is_vacant = event.hint.leader_id is None and event.hint.epoch == core.epoch
+    if event.error is not None and is_vacant and isinstance(request.to, ReplicaKey):
+        on_vacancy(core, request.to)
+    if not absorb(core, request.to, event.error, event.hint):
+        return
+    if core.leader is None or event.hint.leader_id != core.leader_id:
+        core.report(f"fetch answer of {request.to} ignored: it does not lead")
+        core.back_off(request.to)
+        return
+    _note_contact(core)
+    if event.diverging is not None:
+        _truncate(core, request.to, event.diverging)
+        return
+    if event.records is not None and not _append(core, request.to, event.records):
+        return
+    if event.high_watermark is not None:
+        core.commit(min(core.log.end_offset, event.high_watermark))
+
+
+def _note_contact(core: Core) -> None:
+    """The leader answered: it is alive, whatever was thought before."""
+    core.last_contact_ms = core.now_ms
+    core.election_attempts = 0
+    if core.leader is not None:
+        core.unreachable.discard(core.leader.id)
+    deadline = core.now_ms + core.config.fetch_timeout_ms
+    if isinstance(core.state, Prospective):
+        core.move_to(Trigger.LEADER_ANSWERED, Follower(deadline))
+    elif isinstance(core.state, Follower):
+        core.state.fetch_deadline_ms = deadline
+        core.state.campaign_at_ms = None
+
+
+def _truncate(core: Core, to: Peer, diverging: OffsetAndEpoch) -> None:
+    """Cut what diverges from the leader's log, but nothing that is known to be committed."""
+    end_offset = core.log.truncation_point(diverging)
+    committed = max(core.committed_offset, core.recorded_offset)
+    if end_offset < committed:
+        core.report(
+            f"leader {core.leader} of epoch {core.epoch} asks to drop records from {end_offset} on, "
+            f"but everything below {committed} is committed: its log is not the one this replica "
+            "knows. Nothing was dropped. Check whether the other voters lost their disks, and restore "
+            "them from this replica."
+        )
+        core.back_off(to)
+    elif end_offset == core.log.end_offset:
+        core.report(f"leader {core.leader} asks to truncate to the present end {end_offset}")
+        core.back_off(to)
+    else:
+        core.truncate(end_offset)
+
+
+def _append(core: Core, to: Peer, records: FetchedRecords) -> bool:
+    """Append fetched batches. Returns False if they do not continue the log."""
+    log = core.log
+    fits = records.base_offset == log.end_offset and records.end_offset > records.base_offset
+    epochs = [epoch for epoch, _ in records.epochs]
+    in_order = epochs == sorted(epochs) and bool(epochs)
+    if not fits or not in_order or epochs[0] < log.last_epoch or epochs[-1] > core.epoch:
+        core.report(
+            f"records of {to} ignored: {records.base_offset} to {records.end_offset} of epochs {epochs} "
+            f"do not continue a log that ends at {log.end_offset} in epoch {log.last_epoch}"
+        )
+        core.back_off(to)
+        return False
+    log.append(records.end_offset, records.epochs)
+    core.effects.append(
+        AppendFetched(
+            write=core.next_log_write(),
+            token=records.token,
+            base_offset=records.base_offset,
+            end_offset=records.end_offset,
+        )
+    )
+    named = [(at, record) for at, record in records.control if isinstance(record, KRaftVoters)]
+    for offset, record in named:
+        log.add_voters(offset, record)
+    if named:
+        core.follow_voter_set()
+    return True
+
+
+def on_request_failed(core: Core, event: RequestFailed) -> None:
+    """No usable answer: try again after a backoff."""
+    request = core.take(event.request_id)
+    if request is None:
+        return
+    core.back_off(request.to)
+    if event.error == "UNSUPPORTED_VERSION":
+        on_pre_vote_unsupported(core, request.to)
+    if event.error == "INCONSISTENT_CLUSTER_ID" and isinstance(request.request, Fetch):
+        _note_foreign(core, request.to, event)
+
+
+def _note_foreign(core: Core, to: Peer, event: RequestFailed) -> None:
+    """Another cluster lives where this node was told to look.
+
+    Fatal only if a majority of the configured voters says so and names one leader, that leader itself
+    among them, before this directory ever fetched: one packet must not end a node (KIP-595, cluster
+    bootstrapping, step 1).
+    """
+    core.report(f"{to} belongs to another cluster than {core.cluster_id}")
+    if not isinstance(to, ReplicaKey) or event.leader_id is None or core.log.end_offset > 0:
+        return
+    core.foreign_leader[to.id] = event.leader_id
+    ids = core.config.configured_voters.ids
+    naming = sum(core.foreign_leader.get(voter) == event.leader_id for voter in ids)
+    if event.leader_id in core.foreign_leader and quorum.is_won(naming, len(ids)):
+        core.effects.append(
+            Halt(
+                reason=f"the quorum led by node {event.leader_id} is another cluster than "
+                f"{core.cluster_id}, which this directory was formatted for. Check quorum.voters, or "
+                "format a new directory for that cluster."
+            )
+        )
+
+
+# -- sending
+
+
+def send_fetches(core: Core) -> None:
+    """One fetch at the leader at any time; without a leader, one at every peer that may know it.
+
+    A replica without a leader thus fetches from any known voter before its first election timeout.
+    """
+    if isinstance(core.state, (Follower, Observer, Prospective)) and core.leader is not None:
+        _send_fetch(core, core.leader)
+        backoff = core.backoffs.get(core.leader)
+        if backoff is not None and backoff.attempts > 1:
+            _discover(core)
+    elif isinstance(core.state, (Unattached, Observer)):
+        _discover(core)
+
+
+def _discover(core: Core) -> None:
+    for key in core.other_voters():
+        if core.leader is None or key.id != core.leader.id:
+            _send_fetch(core, key)
+    for index in range(core.config.bootstrap_servers):
+        _send_fetch(core, Bootstrap(index=index))
+
+
+def _send_fetch(core: Core, to: Peer) -> None:
+    """A fetch acknowledges the whole log, so it leaves after everything so far is on disk."""
+    if core.can_send(to, Fetch):
+        known = -1 if core.high_watermark is None else core.high_watermark
+        fetch = Fetch(epoch=core.epoch, position=core.log.end, high_watermark=known)
+        core.send(to, fetch, after=core.last_write)
+
+
+def retry_deadline_ms(core: Core) -> int | None:
+    """When a peer that backs off may be asked again."""
+    return min(
+        (
+            backoff.retry_at_ms
+            for backoff in core.backoffs.values()
+            if backoff.retry_at_ms > core.now_ms
+        ),
+        default=None,
+    )

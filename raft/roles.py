@@ -1,0 +1,130 @@
+"""The roles of a replica, one value per role with just what that role needs to remember.
+
+Epoch, leader and vote belong to the replica, not to a role: they outlive it, on disk.
+Source: KIP-595 (state machine), KIP-996 (prospective).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from raft.types import OffsetAndEpoch, ReplicaKey
+
+
+class Role(StrEnum):
+    """What a replica is in its epoch."""
+
+    UNATTACHED = "unattached"
+    FOLLOWER = "follower"
+    PROSPECTIVE = "prospective"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+    RESIGNED = "resigned"
+    OBSERVER = "observer"
+
+
+@dataclass(slots=True)
+class Unattached:
+    """A voter that knows no leader; looks for one until its election timeout."""
+
+    election_deadline_ms: int
+    vacant: set[int] = field(default_factory=set)
+    """Ids of voters that answered in this epoch that they know no leader either."""
+
+
+@dataclass(slots=True)
+class Follower:
+    """A voter that fetches from the leader."""
+
+    fetch_deadline_ms: int
+    """The leader is silent from here on: a pre-vote may be asked for, and is granted."""
+    campaign_at_ms: int | None = None
+    """When to ask for pre-votes if that is not the fetch deadline: a lost pre-vote, a leader that
+    resigned, or one whose process is gone."""
+
+    @property
+    def election_deadline_ms(self) -> int:
+        return self.fetch_deadline_ms if self.campaign_at_ms is None else self.campaign_at_ms
+
+
+@dataclass(slots=True)
+class Prospective:
+    """A voter that asks whether it could win, without touching its epoch (KIP-996)."""
+
+    deadline_ms: int
+    votes: dict[ReplicaKey, bool]
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A voter that asks for votes in a new epoch; its own vote counts once it is on disk."""
+
+    deadline_ms: int
+    vote_write: int
+    votes: dict[ReplicaKey, bool] = field(default_factory=dict)
+    is_lost: bool = False
+
+
+@dataclass(slots=True)
+class Progress:
+    """What the leader knows of another replica. Times are the leader's, in ms; None is never."""
+
+    end_offset: int = -1
+    last_fetch_ms: int | None = None
+    last_caught_up_ms: int | None = None
+    leader_end_at_last_fetch: int = 0
+    begin_due_ms: int = 0
+
+
+@dataclass(slots=True)
+class ParkedFetch:
+    """A fetch that waits for records, for the high watermark, or for its time to run out."""
+
+    replica: ReplicaKey | None
+    position: OffsetAndEpoch
+    deadline_ms: int
+    high_watermark: int | None
+
+
+@dataclass(slots=True)
+class Leader:
+    """The one replica of its epoch that appends."""
+
+    epoch_start_offset: int
+    check_quorum_deadline_ms: int
+    progress: dict[ReplicaKey, Progress] = field(default_factory=dict)
+    heard_from: set[ReplicaKey] = field(default_factory=set)
+    """Voters that fetched since the check-quorum timer was restarted."""
+    parked: dict[int, ParkedFetch] = field(default_factory=dict)
+    parked_deadline_ms: int | None = None
+    """Earliest deadline of a parked fetch, or earlier."""
+    announce_at_ms: int | None = None
+    """When parked fetches that lack the new high watermark are answered."""
+
+
+@dataclass(slots=True)
+class Resigned:
+    """A leader that gave up, and tells the voters so; it still answers as leader of its epoch."""
+
+    election_deadline_ms: int
+    unacknowledged: set[ReplicaKey]
+    successors: tuple[ReplicaKey, ...]
+
+
+@dataclass(slots=True)
+class Observer:
+    """A replica outside the voter set: follows the leader, never campaigns."""
+
+
+State = Unattached | Follower | Prospective | Candidate | Leader | Resigned | Observer
+
+ROLE_OF: dict[type[State], Role] = {
+    Unattached: Role.UNATTACHED,
+    Follower: Role.FOLLOWER,
+    Prospective: Role.PROSPECTIVE,
+    Candidate: Role.CANDIDATE,
+    Leader: Role.LEADER,
+    Resigned: Role.RESIGNED,
+    Observer: Role.OBSERVER,
+}

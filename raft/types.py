@@ -1,0 +1,133 @@
+"""Plain values of the field: who a replica is, where it listens, which replicas vote.
+
+Knows no message, no file and no rule beyond what makes a value valid.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+
+def uuid_to_text(value: UUID) -> str:
+    """Kafka's text form: 16 bytes as URL-safe base64 without padding, always 22 characters."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode("ascii")
+
+
+def uuid_from_text(text: str) -> UUID:
+    """The inverse of `uuid_to_text`; padded text is accepted. Raises ValueError on anything else."""
+    if len(text) > 24:
+        raise ValueError(f"{text!r} is too long for a uuid: expected 22 characters of base64")
+    stripped = text.rstrip("=")
+    try:
+        raw = base64.b64decode(stripped + "=" * (-len(stripped) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"{text!r} is not a uuid: expected 22 characters of base64") from error
+    if len(raw) != 16:
+        raise ValueError(f"{text!r} is not a uuid: it holds {len(raw)} bytes instead of 16")
+    return UUID(bytes=raw)
+
+
+class ReplicaKey(NamedTuple):
+    """A replica: its id and the uuid of its storage; a uuid of None is one that is not known.
+
+    Source: KIP-856, "Log Directory Storage UUID".
+    """
+
+    id: int
+    uuid: UUID | None = None
+
+    def matches(self, other: ReplicaKey) -> bool:
+        """True if both may be the same replica: equal ids, and equal uuids unless one is unknown."""
+        return self.id == other.id and (
+            self.uuid is None or other.uuid is None or self.uuid == other.uuid
+        )
+
+    def sort_key(self) -> tuple[int, int]:
+        """A total order that does not depend on the hash seed; an unknown uuid comes first."""
+        return self.id, -1 if self.uuid is None else self.uuid.int
+
+    def __str__(self) -> str:
+        return f"{self.id}" if self.uuid is None else f"({self.id}, {uuid_to_text(self.uuid)})"
+
+
+class OffsetAndEpoch(NamedTuple):
+    """An end offset (exclusive) and the epoch of the record before it."""
+
+    offset: int
+    epoch: int
+
+
+class Endpoint(NamedTuple):
+    """One listener of a node; `name` is the listener's name, upper case."""
+
+    name: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    """A member of the voter set, all its listeners, and the kraft.version range that it supports."""
+
+    key: ReplicaKey
+    endpoints: tuple[Endpoint, ...] = ()
+    min_kraft_version: int = 0
+    max_kraft_version: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class VoterSet:
+    """The voters at some point of the log, ordered by key.
+
+    Two storage ids may stand under one id (KIP-856, disk failure recovery). A set that comes from
+    configuration has voters without uuid, which match by id alone.
+    """
+
+    voters: tuple[Voter, ...] = ()
+
+    @staticmethod
+    def of(voters: Iterable[Voter]) -> VoterSet:
+        """A set in canonical order. Raises ValueError if a key occurs twice."""
+        ordered = tuple(sorted(voters, key=lambda voter: voter.key.sort_key()))
+        if len({voter.key for voter in ordered}) != len(ordered):
+            raise ValueError("a replica key occurs twice in a voter set")
+        return VoterSet(ordered)
+
+    def __len__(self) -> int:
+        return len(self.voters)
+
+    def __iter__(self) -> Iterator[Voter]:
+        return iter(self.voters)
+
+    @property
+    def keys(self) -> tuple[ReplicaKey, ...]:
+        return tuple(voter.key for voter in self.voters)
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Each id once, ascending."""
+        return tuple(sorted({voter.key.id for voter in self.voters}))
+
+    @property
+    def is_by_id(self) -> bool:
+        """True if some voter's uuid is not known: the set is one of configuration, not of the log."""
+        return any(voter.key.uuid is None for voter in self.voters)
+
+    def find(self, key: ReplicaKey) -> Voter | None:
+        """The voter that this key is, or None."""
+        for voter in self.voters:
+            if voter.key.matches(key):
+                return voter
+        return None
+
+    def endpoints_of(self, replica_id: int) -> tuple[Endpoint, ...]:
+        """The endpoints of the first voter under this id, or none."""
+        for voter in self.voters:
+            if voter.key.id == replica_id:
+                return voter.endpoints
+        return ()
