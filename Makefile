@@ -1,0 +1,75 @@
+# make run | test | check | fix | bench | clean      needs: Python 3.11 or newer, and make
+#
+# Everything is installed into .venv, once; after that nothing here needs the network (the first
+# test run fetches Apache Kafka's jars with Maven where Java and Maven are installed).
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv run test check fix bench clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+RUN_READY := $(VENV)/.ready-run
+DEV_READY := $(VENV)/.ready-dev
+
+# The first candidate that is new enough; `make PYTHON=/path/to/python3 ...` chooses another.
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3.14; do \
+	"$$python" -c "$(NEW_ENOUGH)" >/dev/null 2>&1 && { echo "$$python"; break; }; done)
+
+help:
+	@echo "make run     three nodes on this machine, with a live table (quorumd demo)"
+	@echo "make test    check, and every test"
+	@echo "make check   ruff, formatting and types; changes nothing"
+	@echo "make fix     let ruff correct and format"
+	@echo "make bench   measure throughput, failover and footprint"
+	@echo "make clean   remove what make has made"
+
+venv: $(RUN_READY)
+
+run: $(RUN_READY)
+	@$(BIN)/quorumd demo
+
+test: check
+	@$(BIN)/python -m pytest
+
+check: $(DEV_READY)
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+fix: $(DEV_READY)
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+bench: $(RUN_READY)
+	@$(BIN)/python -m bench.run_throughput
+	@$(BIN)/python -m bench.run_failover
+	@$(BIN)/python -m bench.run_footprint
+
+clean:
+	rm -rf $(VENV) .cache/bench .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+# No build isolation: with setuptools in place, a changed pyproject.toml that asks for nothing new
+# is installed without the network.
+$(RUN_READY): pyproject.toml | $(BIN)/python
+	@echo "installing quorumd into $(VENV)"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check 'setuptools>=70.1'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e .
+	@touch $@
+
+$(DEV_READY): $(RUN_READY)
+	@echo "installing what the tests need into $(VENV)"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[dev]'
+	@touch $@
+
+$(BIN)/python:
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "Python 3.11 or newer is needed and was not found: install it, or name it with" >&2; \
+		echo "    make PYTHON=/path/to/python3.11" >&2; exit 1; fi
+	@if ! "$(PYTHON)" -c "$(NEW_ENOUGH)"; then \
+		echo "$(PYTHON) cannot be used: Python 3.11 or newer is needed (make PYTHON=...)" >&2; exit 1; fi
+	@if ! "$(PYTHON)" -m venv $(VENV); then rm -rf $(VENV); \
+		echo "no virtual environment could be made: see above (Debian, Ubuntu: apt install python3-venv)" >&2; \
+		exit 1; fi

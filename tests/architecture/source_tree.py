@@ -1,0 +1,106 @@
+"""Reads the project's sources as syntax trees: what each module imports, calls and documents."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("raft", "wire", "storage", "config", "server", "quorumd", "simulation")
+_SKIPPED = frozenset({"__pycache__", "build", "node_modules"})
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A Python file: its dotted name, its path below the root, its tree and its text."""
+
+    name: str
+    path: Path
+    is_package: bool
+    tree: ast.Module
+    text: str
+
+    @property
+    def package(self) -> str:
+        """The top-level package that this module is in."""
+        return self.name.partition(".")[0]
+
+
+def parse_module(name: str, text: str, *, path: Path | None = None) -> Module:
+    """A module from its text; the name of a package is that of the folder."""
+    where = path or Path(name.replace(".", "/") + ".py")
+    return Module(name, where, where.name == "__init__.py", ast.parse(text), text)
+
+
+def modules_below(folder: str) -> list[Module]:
+    """Every module below a folder of the project, by path; none if the folder does not exist."""
+    return [_read(path) for path in sorted(_files_below(ROOT / folder)) if path.suffix == ".py"]
+
+
+def text_files() -> list[Path]:
+    """Every file of the project that people write, tests left out, relative to the root."""
+    suffixes = {".py", ".md", ".toml", ".yaml", ".yml", ".c", ".sh", ".json", ".service", ""}
+    files = (path.relative_to(ROOT) for path in sorted(_files_below(ROOT)))
+    return [path for path in files if path.suffix in suffixes and path.parts[0] != "tests"]
+
+
+def imports_of(module: Module, own_modules: frozenset[str]) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of every module imported, wherever the import stands.
+
+    `from wire import records` names `wire.records` if there is such a module, else `wire`.
+    """
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(module, node)
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                yield node.lineno, full if full in own_modules else base
+
+
+def calls_of(module: Module) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of everything that is called, as written: `open`, `uuid.uuid4`."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call):
+            yield node.lineno, _dotted(node.func)
+
+
+def _absolute(module: Module, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = module.name.split(".")
+    parents = parts[: len(parts) - node.level + (1 if module.is_package else 0)]
+    return ".".join([*parents, *([node.module] if node.module else [])])
+
+
+def _dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _read(path: Path) -> Module:
+    relative = path.relative_to(ROOT)
+    parts = relative.with_suffix("").parts
+    name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    return parse_module(name, path.read_text(encoding="utf-8"), path=relative)
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    if not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        if path.name in _SKIPPED or path.name.endswith(".egg-info") or _is_hidden(path):
+            continue
+        if path.is_dir():
+            yield from _files_below(path)
+        elif path.is_file():
+            yield path
+
+
+def _is_hidden(path: Path) -> bool:
+    """Hidden folders hold what tools made; the CI's script is ours."""
+    return path.name.startswith(".") and path.name != ".ci"

@@ -1,0 +1,237 @@
+"""Which package may import which, what the core may not touch, and the habits of every file.
+
+The rules are checked on import statements and syntax trees, so that a forbidden import is found
+also where it stands inside a function.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterable, Iterator
+
+from tests.architecture.source_tree import (
+    PACKAGES,
+    ROOT,
+    Module,
+    calls_of,
+    imports_of,
+    modules_below,
+    parse_module,
+    text_files,
+)
+
+# Beside itself, what a package may import of ours; a name stands for the module and all below it.
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "raft": frozenset(),
+    "wire": frozenset(),
+    "config": frozenset(),
+    "storage": frozenset({"wire.records", "wire.control_records", "wire.errors", "raft.types"}),
+    "server": frozenset({"config", "raft", "wire", "storage"}),
+    "quorumd": frozenset({"wire", "storage.reader", "raft.types"}),
+    "simulation": frozenset({"raft", "storage", "wire", "server.translate", "server.driver"}),
+}
+# Time, randomness, ids and reasons are handed to the core or leave it as effects.
+NOT_IN_RAFT = frozenset(
+    {
+        "asyncio",
+        "datetime",
+        "importlib",
+        "logging",
+        "multiprocessing",
+        "os",
+        "random",
+        "secrets",
+        "select",
+        "selectors",
+        "socket",
+        "threading",
+        "time",
+    }
+)
+GENERATES_UUID = re.compile(r"(^|\.)(uuid[1-8]|getnode|urandom)$")
+TOUCHES_DISK = frozenset({"fcntl", "glob", "mmap", "os", "shutil", "tempfile"})
+DISK_CALL = re.compile(r"(^open|^io\.open|\.(read|write)_(text|bytes))$")
+LINES_MAX = 600
+# How the project came to be is no part of it. "Session" alone is a word of Kafka's protocol.
+PROVENANCE = re.compile(
+    r"/work/|\bshared/|design\.md|contracts\.md|kafka-facts|examples-to-follow|bench-peers"
+    r"|\bissues? (#?\d|show)|\bthis issue\b|\b(this|previous|next|other|my) session\b",
+    re.IGNORECASE,
+)
+UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+SILENCED = re.compile(
+    r"#\s*(?:type:\s*ignore|noqa)(?:\[[\w, -]*\]|:\s*[A-Z]+\d+(?:,\s*[A-Z]+\d+)*)?"
+)
+
+OURS = {package: modules_below(package) for package in PACKAGES}
+PACKAGE_MODULES = [module for modules in OURS.values() for module in modules]
+ALL_MODULES = [*PACKAGE_MODULES, *modules_below("bench"), *modules_below("tests")]
+OWN_NAMES = frozenset(module.name for module in PACKAGE_MODULES)
+
+
+def violations_of_direction(module: Module, own_names: frozenset[str]) -> Iterator[str]:
+    allowed = MAY_IMPORT[module.package] | {module.package}
+    for line, name in imports_of(module, own_names):
+        is_ours = name.partition(".")[0] in (*PACKAGES, "bench", "tests")
+        if is_ours and not any(name == top or name.startswith(f"{top}.") for top in allowed):
+            yield f"{module.path}:{line} imports {name}"
+
+
+def violations_in_raft(module: Module) -> Iterator[str]:
+    for line, name in imports_of(module, frozenset()):
+        top = name.partition(".")[0]
+        if top in NOT_IN_RAFT or (top != "raft" and top not in sys.stdlib_module_names):
+            yield f"{module.path}:{line} imports {name}"
+    for node in ast.walk(module.tree):
+        names: Iterable[str] = ()
+        if isinstance(node, ast.ImportFrom) and node.module == "uuid":
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            names = [node.attr]
+        for name in names:
+            if GENERATES_UUID.search(name):
+                yield f"{module.path}:{node.lineno} uses {name}"
+
+
+def violations_in_storage(module: Module) -> Iterator[str]:
+    if module.name == "storage.filesystem":
+        return
+    for line, name in imports_of(module, frozenset()):
+        if name.partition(".")[0] in TOUCHES_DISK:
+            yield f"{module.path}:{line} imports {name}"
+    for line, name in calls_of(module):
+        if DISK_CALL.search(name):
+            yield f"{module.path}:{line} calls {name}"
+
+
+def violations_of_silence(module: Module) -> Iterator[str]:
+    """A silenced check without a reason behind it on the line."""
+    for number, line in enumerate(module.text.splitlines(), 1):
+        match = SILENCED.search(line)
+        if match and len(re.findall(r"\w+", line[match.end() :])) < 3:
+            yield f"{module.path}:{number} silences a check without saying why"
+
+
+def lines_matching(pattern: re.Pattern[str]) -> Iterator[str]:
+    for path in text_files():
+        text = (ROOT / path).read_text(encoding="utf-8", errors="replace")
+        for number, line in enumerate(text.splitlines(), 1):
+            if match := pattern.search(line):
+                yield f"{path}:{number} says {match.group()!r}"
+
+
+# --- the project obeys
+
+
+def test_packages_import_only_what_they_may() -> None:
+    found = [
+        text for module in PACKAGE_MODULES for text in violations_of_direction(module, OWN_NAMES)
+    ]
+    assert found == []
+
+
+def test_raft_has_no_clock_no_randomness_no_input_and_no_output() -> None:
+    assert [text for module in OURS["raft"] for text in violations_in_raft(module)] == []
+
+
+def test_only_storage_filesystem_touches_the_disk() -> None:
+    assert [text for module in OURS["storage"] for text in violations_in_storage(module)] == []
+
+
+def test_every_module_says_what_it_is() -> None:
+    assert [str(m.path) for m in ALL_MODULES if not ast.get_docstring(m.tree)] == []
+
+
+def test_no_file_is_longer_than_its_limit() -> None:
+    lengths = [(str(m.path), len(m.text.splitlines())) for m in ALL_MODULES]
+    assert [(path, lines) for path, lines in lengths if lines > LINES_MAX] == []
+
+
+def test_no_bare_except() -> None:
+    handlers = [
+        (module.path, node)
+        for module in ALL_MODULES
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ExceptHandler)
+    ]
+    assert [f"{path}:{node.lineno}" for path, node in handlers if node.type is None] == []
+
+
+def test_no_file_speaks_of_how_it_came_to_be() -> None:
+    assert list(lines_matching(PROVENANCE)) == []
+
+
+def test_nothing_is_left_to_be_done() -> None:
+    assert list(lines_matching(UNFINISHED)) == []
+
+
+def test_every_silenced_check_has_its_reason() -> None:
+    assert [text for module in ALL_MODULES for text in violations_of_silence(module)] == []
+
+
+# --- the checks find what they are for
+
+
+def test_a_forbidden_import_is_found_in_every_spelling() -> None:
+    text = (
+        "import raft.node\n"
+        "from raft import types, node\n"
+        "from wire import records\n"
+        "from wire.messages import vote\n"
+        "def late():\n"
+        "    from server.main import main\n"
+        "from . import log\n"
+        "from ..raft import node\n"
+    )
+    names = frozenset({"raft.types", "raft.node", "wire.records", "wire.messages", "storage.log"})
+    module = parse_module("storage.sub.segment", text)
+    assert sorted(violations_of_direction(module, names)) == [
+        "storage/sub/segment.py:1 imports raft.node",
+        "storage/sub/segment.py:2 imports raft.node",
+        "storage/sub/segment.py:4 imports wire.messages",
+        "storage/sub/segment.py:6 imports server.main",
+    ]
+
+
+def test_a_relative_import_that_leaves_its_package_is_found() -> None:
+    module = parse_module("quorumd.client.log", "from ...storage import log\nfrom ..cli import x\n")
+    names = frozenset({"storage.log"})
+    assert [name for _, name in imports_of(module, names)] == ["storage.log", "quorumd.cli"]
+
+
+def test_a_clock_a_generator_and_a_library_are_found_in_raft() -> None:
+    text = (
+        "import time, dataclasses\n"
+        "from random import Random\n"
+        "from uuid import UUID, uuid4\n"
+        "import uuid\n"
+        "fresh = uuid.uuid4()\n"
+        "import crc32c\n"
+    )
+    assert sorted(violations_in_raft(parse_module("raft.election", text))) == [
+        "raft/election.py:1 imports time",
+        "raft/election.py:2 imports random",
+        "raft/election.py:3 uses uuid4",
+        "raft/election.py:5 uses uuid4",
+        "raft/election.py:6 imports crc32c",
+    ]
+
+
+def test_disk_access_is_found_in_storage_outside_the_file_system_module() -> None:
+    text = "import os.path\nopen('x')\nfile_system.open('x')\npath.read_text()\n"
+    assert list(violations_in_storage(parse_module("storage.log", text))) == [
+        "storage/log.py:1 imports os.path",
+        "storage/log.py:2 calls open",
+        "storage/log.py:4 calls path.read_text",
+    ]
+    assert list(violations_in_storage(parse_module("storage.filesystem", text))) == []
+
+
+def test_a_silenced_check_without_reason_is_found() -> None:
+    silence = "# type: " + "ignore[arg-type]"
+    text = f"a = 1  {silence}\nb = 1  {silence}  # the stub is wrong about None\n"
+    assert list(violations_of_silence(parse_module("wire.types", text))) == [
+        "wire/types.py:1 silences a check without saying why"
+    ]

@@ -1,0 +1,156 @@
+"""One real Apache Kafka KRaft controller on the loopback, for tests that ask it or read its log."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.kafka_jars import java_command, run_java
+from tests.support.ports import free_port
+
+CLUSTER_ID = "cXVvcnVtZC10ZXN0LTAwMQ"
+START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 20
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+class KafkaController:
+    """A formatted folder and the process that serves it; may be stopped and started again.
+
+    `port` is the controller listener's; its name is CONTROLLER. `extra` are further lines of the
+    properties file.
+    """
+
+    def __init__(
+        self, folder: Path, *, node_id: int = 1, extra: Mapping[str, str] | None = None
+    ) -> None:
+        self.folder = folder
+        self.node_id = node_id
+        self.port = free_port()
+        self._extra = dict(extra or {})
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """host:port, as --bootstrap-controller takes it."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def data_folder(self) -> Path:
+        """The folder with meta.properties."""
+        return self.folder / "data"
+
+    @property
+    def log_folder(self) -> Path:
+        """The folder of the metadata log's segments."""
+        return self.data_folder / "__cluster_metadata-0"
+
+    @property
+    def output(self) -> Path:
+        """What the process has written to stdout and stderr."""
+        return self.folder / "output.log"
+
+    def format(self) -> None:
+        """Prepares the folder as a new quorum of one. Raises RuntimeError with the tool's output."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._properties_file.write_text(self._properties())
+        done = run_java(
+            "kafka.tools.StorageTool",
+            *("format", "-t", CLUSTER_ID, "-c", str(self._properties_file), "-s"),
+        )
+        if done.returncode:
+            raise RuntimeError(f"StorageTool format failed: {done.stdout}{done.stderr}")
+
+    def start(self) -> None:
+        """Returns when the port accepts connections. Raises RuntimeError if it does not."""
+        command = java_command(
+            "kafka.Kafka",
+            str(self._properties_file),
+            properties={"kafka.test.level": "info", "kafka.logs.dir": str(self.folder)},
+        )
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=self.folder,
+                preexec_fn=_die_with_parent,
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._accepts_connections():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                tail = self.output.read_text(errors="replace")[-3000:]
+                self.kill()
+                raise RuntimeError(f"the Kafka controller did not start: {tail}")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL if that takes too long: a controller alone cannot hand over."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL: its active segment stays as it is, zeros behind the data included."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, signal_number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(signal_number)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    @property
+    def _properties_file(self) -> Path:
+        return self.folder / "controller.properties"
+
+    def _properties(self) -> str:
+        lines = {
+            "process.roles": "controller",
+            "node.id": str(self.node_id),
+            "listeners": f"CONTROLLER://{self.address}",
+            "advertised.listeners": f"CONTROLLER://{self.address}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT",
+            "controller.quorum.bootstrap.servers": self.address,
+            "log.dirs": str(self.data_folder),
+            **self._extra,
+        }
+        return "".join(f"{key}={value}\n" for key, value in lines.items())
+
+    def _accepts_connections(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+
+@contextmanager
+def running_controller(
+    folder: Path, *, node_id: int = 1, extra: Mapping[str, str] | None = None
+) -> Iterator[KafkaController]:
+    """A formatted and started controller; whatever is left of it at the end is killed."""
+    controller = KafkaController(folder, node_id=node_id, extra=extra)
+    controller.format()
+    try:
+        controller.start()
+        yield controller
+    finally:
+        controller.kill()
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
