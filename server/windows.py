@@ -1,0 +1,106 @@
+"""Figures over the last minute, as Kafka's clients and brokers compute theirs: two samples of 30 s each.
+
+`Histogram` beside them never forgets, so that Prometheus can form its own rates. Nothing here allocates
+when a value is recorded.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+SAMPLE_SECONDS = 30.0
+
+
+class Window:
+    """Average, maximum and rate of the values of the last 30 to 60 seconds."""
+
+    __slots__ = (
+        "_clock",
+        "_count",
+        "_max",
+        "_old_count",
+        "_old_max",
+        "_old_started",
+        "_old_sum",
+        "_started",
+        "_sum",
+    )
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock` gives seconds that never go back."""
+        self._clock = clock
+        self._started = clock()
+        self._count, self._sum, self._max = 0, 0.0, 0.0
+        self._old_started = self._started
+        self._old_count, self._old_sum, self._old_max = 0, 0.0, 0.0
+
+    def record(self, value: float) -> None:
+        """Take a value that is 0 or more."""
+        if self._clock() - self._started >= SAMPLE_SECONDS:
+            self._roll()
+        self._count += 1
+        self._sum += value
+        if value > self._max:
+            self._max = value
+
+    def average(self) -> float | None:
+        """None without a value in the window: neither 0 nor a number at all would be true."""
+        self._roll_if_due()
+        count = self._count + self._old_count
+        return (self._sum + self._old_sum) / count if count else None
+
+    def maximum(self) -> float | None:
+        """None without a value in the window."""
+        self._roll_if_due()
+        return max(self._max, self._old_max) if self._count or self._old_count else None
+
+    def rate(self) -> float:
+        """Sum of the values per second; a young window counts as 30 s, so that a start is no peak."""
+        self._roll_if_due()
+        elapsed = self._clock() - self._old_started
+        return (self._sum + self._old_sum) / max(elapsed, SAMPLE_SECONDS)
+
+    def _roll_if_due(self) -> None:
+        if self._clock() - self._started >= SAMPLE_SECONDS:
+            self._roll()
+
+    def _roll(self) -> None:
+        now = self._clock()
+        if now - self._started < 2 * SAMPLE_SECONDS:
+            self._old_started = self._started
+            self._old_count, self._old_sum, self._old_max = self._count, self._sum, self._max
+        else:
+            self._old_started = now
+            self._old_count, self._old_sum, self._old_max = 0, 0.0, 0.0
+        self._started = now
+        self._count, self._sum, self._max = 0, 0.0, 0.0
+
+
+class Histogram:
+    """Counts of values by upper bound (inclusive), and their sum."""
+
+    __slots__ = ("_counts", "bounds", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """`bounds` ascend; one more bucket, without a bound, takes what is above the last."""
+        self.bounds = tuple(bounds)
+        self._counts = [0] * (len(self.bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    @property
+    def count(self) -> int:
+        return sum(self._counts)
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Prometheus' form: (upper bound as text, how many values are not above it)."""
+        total = 0
+        pairs: list[tuple[str, float]] = []
+        for bound, count in zip((*map(str, self.bounds), "+Inf"), self._counts, strict=True):
+            total += count
+            pairs.append((bound, total))
+        return pairs
