@@ -1,0 +1,77 @@
+"""A stream of bytes cut into frames: each is an int32 length and that many bytes.
+
+Knows nothing of what a frame holds. Many small frames in one piece cost one slice each; a large
+frame that arrives in many pieces is joined once, when it is whole. Nothing is allocated on the word
+of a length: what is held is what was fed.
+Source: Apache Kafka protocol guide, "Network".
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from wire.errors import MalformedMessage
+
+_LENGTH = Struct(">i")
+_LENGTH_BYTES = 4
+_CHUNKS_MAX = 1024
+
+
+class FrameBuffer:
+    """Bytes go in by `feed`, whole frames come out of `frames`.
+
+    `max_frame_bytes` bounds a frame without its length. After an error the buffer is of no use.
+    """
+
+    __slots__ = ("_bytes_held", "_bytes_wanted", "_chunks", "_max_frame_bytes")
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._chunks: list[bytes] = []
+        self._bytes_held = 0
+        self._bytes_wanted = _LENGTH_BYTES
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes fed that no frame has been made of yet."""
+        return self._bytes_held
+
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
+        """Add the next bytes of the stream; a buffer that the caller will reuse is copied."""
+        self._chunks.append(data if type(data) is bytes else bytes(data))
+        self._bytes_held += len(data)
+        if len(self._chunks) > _CHUNKS_MAX and len(self._chunks) > self._bytes_held // 64:
+            # A peer that sends single bytes must not cost an object for each of them.
+            self._chunks = [b"".join(self._chunks)]
+
+    def frames(self) -> list[bytes]:
+        """The frames that are whole by now, without their lengths.
+
+        Raises MalformedMessage for a length that is not 1 to `max_frame_bytes`. Whole frames before
+        it are returned first and the next call raises, so a caller goes on until nothing comes.
+        """
+        if self._bytes_held < self._bytes_wanted:
+            return []
+        data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        found: list[bytes] = []
+        at = 0
+        end = len(data)
+        wanted = _LENGTH_BYTES
+        while end - at >= _LENGTH_BYTES:
+            (length,) = _LENGTH.unpack_from(data, at)
+            if not 0 < length <= self._max_frame_bytes:
+                if not found:
+                    raise MalformedMessage(
+                        f"a frame of {length} bytes; 1 to {self._max_frame_bytes} are allowed"
+                    )
+                break
+            frame_end = at + _LENGTH_BYTES + length
+            if frame_end > end:
+                wanted += length
+                break
+            found.append(data[at + _LENGTH_BYTES : frame_end])
+            at = frame_end
+        self._chunks = [data[at:]] if at < end else []
+        self._bytes_held = end - at
+        self._bytes_wanted = wanted
+        return found

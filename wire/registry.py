@@ -1,0 +1,108 @@
+"""Which requests this project speaks: number, versions, header forms and message classes.
+
+The message modules are imported when a class is asked for, so that a program pays only for what it
+speaks. What a node advertises is decided elsewhere; here is what can be encoded and decoded.
+Source: Apache Kafka 4.4, ApiKeys and the generated ApiMessageType; KIP-482 (header versions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from wire.errors import UnsupportedVersion
+from wire.schema import Message
+
+API_VERSIONS_KEY: Final = 18
+
+
+class ApiSpec(NamedTuple):
+    """A request and its response; versions are inclusive, flexible ones start at `flexible_from`."""
+
+    key: int
+    name: str
+    min_version: int
+    max_version: int
+    flexible_from: int
+    module: str
+
+    @property
+    def request(self) -> type[Message]:
+        return self._class("Request")
+
+    @property
+    def response(self) -> type[Message]:
+        return self._class("Response")
+
+    def supports(self, version: int) -> bool:
+        return self.min_version <= version <= self.max_version
+
+    def _class(self, suffix: str) -> type[Message]:
+        module = import_module(f"wire.messages.{self.module}")
+        found: type[Message] = getattr(module, self.name + suffix)
+        return found
+
+
+APIS: Final[Mapping[int, ApiSpec]] = MappingProxyType(
+    {
+        spec.key: spec
+        for spec in (
+            ApiSpec(0, "Produce", 3, 13, 9, "produce"),
+            ApiSpec(1, "Fetch", 4, 18, 12, "fetch"),
+            ApiSpec(2, "ListOffsets", 1, 11, 6, "list_offsets"),
+            ApiSpec(3, "Metadata", 0, 13, 9, "metadata"),
+            ApiSpec(10, "FindCoordinator", 0, 6, 3, "find_coordinator"),
+            ApiSpec(API_VERSIONS_KEY, "ApiVersions", 0, 4, 3, "api_versions"),
+            ApiSpec(22, "InitProducerId", 0, 5, 2, "init_producer_id"),
+            ApiSpec(23, "OffsetForLeaderEpoch", 2, 4, 4, "offset_for_leader_epoch"),
+            ApiSpec(32, "DescribeConfigs", 1, 4, 4, "describe_configs"),
+            ApiSpec(46, "ListPartitionReassignments", 0, 0, 0, "list_partition_reassignments"),
+            ApiSpec(52, "Vote", 0, 2, 0, "vote"),
+            ApiSpec(53, "BeginQuorumEpoch", 0, 1, 1, "begin_quorum_epoch"),
+            ApiSpec(54, "EndQuorumEpoch", 0, 1, 1, "end_quorum_epoch"),
+            ApiSpec(55, "DescribeQuorum", 0, 2, 0, "describe_quorum"),
+            ApiSpec(60, "DescribeCluster", 0, 2, 0, "describe_cluster"),
+        )
+    }
+)
+
+
+def api(key: int) -> ApiSpec:
+    """The API with this number. Raises UnsupportedVersion if there is none."""
+    spec = APIS.get(key)
+    if spec is None:
+        raise UnsupportedVersion(f"there is no request with the api key {key}")
+    return spec
+
+
+def request_header_version(key: int, version: int) -> int:
+    """2 (with a tag section) for flexible versions, else 1. Raises UnsupportedVersion."""
+    return 2 if version >= api(key).flexible_from else 1
+
+
+def response_header_version(key: int, version: int) -> int:
+    """1 (with a tag section) for flexible versions, else 0, and always 0 for ApiVersions.
+
+    Its reader may not know yet what the node speaks. Raises UnsupportedVersion.
+    """
+    if key == API_VERSIONS_KEY:
+        return 0
+    return 1 if version >= api(key).flexible_from else 0
+
+
+def warm(keys: Iterable[int]) -> None:
+    """Compile the codecs of these APIs now, requests and responses, every version (2 ms each).
+
+    For a process in which a first Vote or Fetch must not wait for a compiler.
+    """
+    from wire import codec
+
+    for key in keys:
+        spec = api(key)
+        codec.warm(
+            (message, version)
+            for message in (spec.request, spec.response)
+            for version in range(spec.min_version, spec.max_version + 1)
+        )
