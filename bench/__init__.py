@@ -1,0 +1,1 @@
+"""Measures a real quorum of three nodes on this machine; see README.md."""

@@ -1,0 +1,97 @@
+"""Records acknowledged per second and their latency: `python -m bench.run_throughput`.
+
+Closed loop against the leader of three nodes, every acknowledgement durable on a majority.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench.common import Cluster, generate, leader_of, running_quorum, write_json
+
+
+class Cell(NamedTuple):
+    """One kind of load; `records` per batch."""
+
+    clients: int
+    connections: int
+    records: int
+
+    @property
+    def title(self) -> str:
+        shared = "" if self.connections == self.clients else f" on {self.connections} connections"
+        batched = "" if self.records == 1 else f" x {self.records} records"
+        return f"{self.clients}{shared}{batched}"
+
+
+CELLS = (
+    Cell(1, 1, 1),
+    Cell(16, 16, 1),
+    Cell(64, 64, 1),
+    Cell(256, 256, 1),
+    Cell(256, 16, 1),
+    Cell(1, 1, 128),
+    Cell(64, 64, 128),
+)
+
+
+def measure(
+    cluster: Cluster, *, seconds: float, rounds: int, value_bytes: int
+) -> list[dict[str, Any]]:
+    """Every cell in turn, `rounds` times; one result per cell and round."""
+    results = []
+    generate(cluster, [cluster.ports[leader_of(cluster)]], clients=16, warmup=0, seconds=1)
+    for round_number in range(1, rounds + 1):
+        for cell in CELLS:
+            result = generate(
+                cluster,
+                [cluster.ports[leader_of(cluster)]],
+                **cell._asdict(),
+                value_bytes=value_bytes,
+                seconds=seconds,
+                warmup=1,
+            )
+            results.append({"cell": cell.title, "round": round_number, **result})
+            print(line_of(cell.title, [results[-1]]), flush=True)
+    return results
+
+
+def line_of(title: str, rows: list[dict[str, Any]]) -> str:
+    """Medians over the rows of one cell."""
+
+    def median(key: str) -> float:
+        return float(statistics.median(row[key] for row in rows))
+
+    return (
+        f"{title:24} {median('records_per_s'):9,.0f} records/s   p50 {median('p50_ms'):7.3f}"
+        f"  p99 {median('p99_ms'):7.3f}  max {median('max_ms'):7.1f} ms   cores: client"
+        f" {median('cores_client'):.2f}  nodes {median('cores_servers'):.2f}"
+        f"  other {median('cores_other'):.2f}   errors {sum(row['errors'] for row in rows)}"
+    )
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=5, help="per measurement")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--value-bytes", type=int, default=100)
+    parser.add_argument("--folder", type=Path, help="where the nodes keep their data while it runs")
+    parser.add_argument("--json", type=Path, help="file for all figures")
+    args = parser.parse_args()
+    with running_quorum(args.folder) as quorum:
+        results = measure(
+            quorum, seconds=args.seconds, rounds=args.rounds, value_bytes=args.value_bytes
+        )
+    if args.rounds > 1:
+        print(f"\nmedians of {args.rounds} rounds")
+        for cell in CELLS:
+            print(line_of(cell.title, [row for row in results if row["cell"] == cell.title]))
+    write_json(args.json, results)
+
+
+if __name__ == "__main__":
+    main()
