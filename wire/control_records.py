@@ -1,0 +1,185 @@
+"""Control records: what a log says about itself - leaders, the voter set, snapshots.
+
+Knows the bytes of keys, values and batches; ids and uuids stay as they are on the wire. Kafka writes
+version 0 of every value and reads it as such, whatever its version field says; so does this module.
+Tags 10000 and up of KRaftVoters are this project's own, and Kafka's readers skip them.
+Source: KIP-595 (LeaderChange), KIP-630 (snapshots), KIP-853 (KRaftVersion, KRaftVoters).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from struct import Struct as Fixed
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from wire.batch_header import read_header
+from wire.codec import decode, encode
+from wire.errors import CorruptBatch, MalformedMessage
+from wire.records import Record, build_batch, iter_records
+from wire.schema import INT16, INT32, INT64, STRING, UINT16, UUID_, Message, Struct, array, field
+
+_KEY = Fixed(">hh")
+_VALUE_VERSION = 0
+
+
+class ControlType(IntEnum):
+    """The types that keys carry."""
+
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+
+
+class LeaderChangeVoter(Struct):
+    """A voter by id; Kafka writes version 0, which has no uuids."""
+
+    voter_id: int = field(INT32)
+    voter_directory_id: UUID = field(UUID_, versions="1+")
+
+
+class LeaderChange(Message, versions="0-1", flexible="0+"):
+    """The first record of an epoch: its leader, all voters, and those that voted for it."""
+
+    version: int = field(INT16)
+    leader_id: int = field(INT32)
+    voters: tuple[LeaderChangeVoter, ...] = array(LeaderChangeVoter)
+    granting_voters: tuple[LeaderChangeVoter, ...] = array(LeaderChangeVoter)
+
+
+class SnapshotHeader(Message, versions="0", flexible="0+"):
+    """The first record of a snapshot; the time (ms) is that of the last record it stands for."""
+
+    version: int = field(INT16)
+    last_contained_log_timestamp: int = field(INT64)
+
+
+class SnapshotFooter(Message, versions="0", flexible="0+"):
+    """The last record of a snapshot."""
+
+    version: int = field(INT16)
+
+
+class KRaftVersion(Message, versions="0", flexible="0+"):
+    """The kraft.version from here on."""
+
+    version: int = field(INT16)
+    kraft_version: int = field(INT16)
+
+
+class KRaftVoterEndpoint(Struct):
+    """One listener of a voter."""
+
+    name: str = field(STRING)
+    host: str = field(STRING)
+    port: int = field(UINT16)
+
+
+class KRaftVersionFeature(Struct):
+    """The kraft.version range that a voter supports."""
+
+    min_supported_version: int = field(INT16)
+    max_supported_version: int = field(INT16)
+
+
+class KRaftVoter(Struct):
+    """A member of the voter set, with all its listeners."""
+
+    voter_id: int = field(INT32)
+    voter_directory_id: UUID = field(UUID_)
+    endpoints: tuple[KRaftVoterEndpoint, ...] = array(KRaftVoterEndpoint)
+    kraft_version_feature: KRaftVersionFeature = field(KRaftVersionFeature)
+
+
+class KRaftVoters(Message, versions="0", flexible="0+"):
+    """The whole voter set from here on.
+
+    `cluster_id` and `target_voters` (ids that a reassignment is on its way to) are None if absent.
+    """
+
+    version: int = field(INT16)
+    voters: tuple[KRaftVoter, ...] = array(KRaftVoter)
+    cluster_id: str | None = field(STRING, nullable="0+", default=None, tag=10000)
+    target_voters: tuple[int, ...] | None = array(INT32, nullable="0+", default=None, tag=10001)
+
+
+class UnknownControl(NamedTuple):
+    """A control record of a type that has no class here, with its value as it is."""
+
+    type: int
+    raw: bytes | None
+
+
+ControlRecord = (
+    LeaderChange | SnapshotHeader | SnapshotFooter | KRaftVersion | KRaftVoters | UnknownControl
+)
+
+_CLASSES: Final[dict[int, type[Message]]] = {
+    ControlType.LEADER_CHANGE: LeaderChange,
+    ControlType.SNAPSHOT_HEADER: SnapshotHeader,
+    ControlType.SNAPSHOT_FOOTER: SnapshotFooter,
+    ControlType.KRAFT_VERSION: KRaftVersion,
+    ControlType.KRAFT_VOTERS: KRaftVoters,
+}
+_TYPES: Final = {cls: number for number, cls in _CLASSES.items()}
+
+
+def encode_control_record(record: ControlRecord) -> tuple[bytes, bytes | None]:
+    """Key and value. Raises MalformedMessage if a member doesn't fit its type."""
+    if isinstance(record, UnknownControl):
+        return _KEY.pack(0, record.type), record.raw
+    return _KEY.pack(0, _TYPES[type(record)]), encode(record, _VALUE_VERSION)
+
+
+def decode_control_record(key: bytes | None, value: bytes | None) -> ControlRecord:
+    """The record behind key and value. Raises MalformedMessage if either is not what it should be."""
+    if key is None or len(key) < _KEY.size:
+        raise MalformedMessage(f"a control record's key has 4 bytes, not {key!r}")
+    version, number = _KEY.unpack_from(key)
+    if version < 0:
+        raise MalformedMessage(f"a control record's key has the version {version}")
+    cls = _CLASSES.get(number)
+    if cls is None:
+        return UnknownControl(number, value)
+    if value is None:
+        raise MalformedMessage(f"a {cls.__name__} record has no value")
+    record = decode(cls, _VALUE_VERSION, value)
+    assert isinstance(
+        record, LeaderChange | SnapshotHeader | SnapshotFooter | KRaftVersion | KRaftVoters
+    )
+    return record
+
+
+def encode_control_batch(
+    records: Sequence[ControlRecord], *, base_offset: int, epoch: int, timestamp_ms: int
+) -> bytes:
+    """One control batch with these records at consecutive offsets, all of them at `timestamp_ms`."""
+    pairs = [encode_control_record(record) for record in records]
+    return build_batch(
+        [Record(timestamp=timestamp_ms, key=key, value=value) for key, value in pairs],
+        base_offset=base_offset,
+        epoch=epoch,
+        base_timestamp=timestamp_ms,
+        is_control=True,
+    )
+
+
+def decode_control_batch(batch: bytes | memoryview) -> list[tuple[int, ControlRecord]]:
+    """(offset, record) of each record in the batch at the start of `batch`.
+
+    Raises CorruptBatch if it is no control batch or a record in it is malformed.
+    """
+    if not read_header(batch).is_control:
+        raise CorruptBatch("it is not a control batch")
+    try:
+        return [
+            (record.offset, decode_control_record(record.key, record.value))
+            for record in iter_records(batch)
+        ]
+    except MalformedMessage as error:
+        raise CorruptBatch(str(error)) from error
