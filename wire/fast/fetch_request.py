@@ -1,0 +1,249 @@
+"""Fetch requests for one partition: versions 12 to 18 read, 17 and 18 written as a replica does.
+
+Source: wire.messages.fetch, which declares the same bytes.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from struct import Struct
+from struct import error as StructError  # noqa: N812 # it is struct that breaks the convention
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from wire.headers import encode_request_header
+from wire.varints import encode_unsigned_varint
+
+_FLEXIBLE_FROM = 12
+_TOPIC_ID_FROM = 13
+_REPLICA_STATE_FROM = 15
+_DIRECTORY_FROM = 17
+_HIGH_WATERMARK_FROM = 18
+_FETCH_KEY = 1
+
+HIGH_WATERMARK_ABSENT: Final = 0x7FFFFFFFFFFFFFFF
+"""The high watermark of a request whose sender does not tell it."""
+_ZERO_UUID: Final = UUID(int=0)
+
+_REPLICA_ID = Struct(">i")
+# max wait, min and max bytes, isolation, session id and epoch, topic count
+_HEAD = Struct(">iiibiib")
+# partition count, partition, epoch, offset, last epoch, log start, max bytes
+_PARTITION = Struct(">biiqiqi")
+_HIGH_WATERMARK = Struct(">q")
+_REPLICA_STATE = Struct(">iqb")
+_WHOLE = Struct(">iiibiib16sbiiqiqi")
+_LENGTH = Struct(">i")
+_LENGTH_AND_IDS = Struct(">ihhi")
+
+
+class FastFetch(NamedTuple):
+    """A Fetch request of one partition. `topic` is its name as UTF-8, or from version 13 its id."""
+
+    cluster_id: str | None
+    replica_id: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    session_id: int
+    session_epoch: int
+    topic: bytes
+    partition: int
+    current_leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    partition_max_bytes: int
+    replica_directory_id: UUID
+    high_watermark: int
+
+
+def parse_fetch_request(version: int, body: bytes | memoryview, at: int = 0) -> FastFetch | None:
+    """The request (version 12 to 18) whose body begins at `body[at]`.
+
+    None unless it holds exactly one topic with one partition, no forgotten topics and only tags of
+    its version; damaged bytes give None too.
+    """
+    if not _FLEXIBLE_FROM <= version <= _HIGH_WATERMARK_FROM:
+        return None
+    try:
+        return _parse(version, body, at)
+    except (StructError, IndexError, ValueError):
+        return None
+
+
+def _parse(version: int, body: bytes | memoryview, at: int) -> FastFetch | None:
+    replica_id = -1
+    if version < _REPLICA_STATE_FROM:
+        (replica_id,) = _REPLICA_ID.unpack_from(body, at)
+        at += 4
+    max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch, topics = (
+        _HEAD.unpack_from(body, at)
+    )
+    at += 22
+    if topics != 2:
+        return None
+    if version >= _TOPIC_ID_FROM:
+        topic = bytes(body[at : at + 16])
+        at += 16
+    else:
+        size = body[at]
+        if not 0 < size < 128:
+            return None
+        topic = bytes(body[at + 1 : at + size])
+        at += size
+    partitions, partition, epoch, offset, last_epoch, log_start, partition_bytes = (
+        _PARTITION.unpack_from(body, at)
+    )
+    at += 33
+    if partitions != 2:
+        return None
+
+    directory_id = _ZERO_UUID
+    high_watermark = HIGH_WATERMARK_ABSENT
+    tags = body[at]
+    at += 1
+    for _ in range(tags):
+        tag = body[at]
+        if tag == 0 and version >= _DIRECTORY_FROM and body[at + 1] == 16:
+            directory_id = _uuid(bytes(body[at + 2 : at + 18]))
+            at += 18
+        elif tag == 1 and version >= _HIGH_WATERMARK_FROM and body[at + 1] == 8:
+            (high_watermark,) = _HIGH_WATERMARK.unpack_from(body, at + 2)
+            at += 10
+        else:
+            return None
+
+    # The topic's tags, no forgotten topics, the length of the rack id.
+    if body[at] or body[at + 1] != 1 or not 0 < body[at + 2] < 128:
+        return None
+    at += 2 + body[at + 2]
+
+    cluster_id = None
+    tags = body[at]
+    at += 1
+    for _ in range(tags):
+        tag = body[at]
+        if tag == 0:
+            tag_size, size = body[at + 1], body[at + 2]
+            if not 0 < size < 128 or tag_size != size:
+                return None
+            cluster_id = _text(bytes(body[at + 3 : at + 2 + size]))
+            at += 2 + size
+        elif tag == 1 and version >= _REPLICA_STATE_FROM and body[at + 1] == 13:
+            replica_id, _, state_tags = _REPLICA_STATE.unpack_from(body, at + 2)
+            if state_tags:
+                return None
+            at += 15
+        else:
+            return None
+    if at > len(body):
+        return None
+    return FastFetch(
+        cluster_id,
+        replica_id,
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        isolation,
+        session_id,
+        session_epoch,
+        topic,
+        partition,
+        epoch,
+        offset,
+        last_epoch,
+        log_start,
+        partition_bytes,
+        directory_id,
+        high_watermark,
+    )
+
+
+@lru_cache(maxsize=256)
+def _uuid(raw: bytes) -> UUID:
+    return UUID(bytes=raw)
+
+
+@lru_cache(maxsize=256)
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="replace")
+
+
+def encode_fetch_request(
+    version: int,
+    correlation_id: int,
+    *,
+    client_id: str,
+    cluster_id: str | None,
+    replica_id: int,
+    replica_directory_id: UUID,
+    topic_id: UUID,
+    partition: int,
+    current_leader_epoch: int,
+    fetch_offset: int,
+    last_fetched_epoch: int,
+    max_wait_ms: int,
+    max_bytes: int,
+    min_bytes: int = 0,
+    high_watermark: int = HIGH_WATERMARK_ABSENT,
+) -> bytes:
+    """A replica's complete request of version 17 or 18: length, header and body.
+
+    `high_watermark` is left out below version 18.
+    """
+    head, topic_raw, directory, end = _constant_parts(
+        version, client_id, cluster_id, replica_id, replica_directory_id, topic_id
+    )
+    whole = _WHOLE.pack(
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        0,
+        0,
+        -1,
+        2,
+        topic_raw,
+        2,
+        partition,
+        current_leader_epoch,
+        fetch_offset,
+        last_fetched_epoch,
+        -1,
+        0,
+    )
+    if version < _HIGH_WATERMARK_FROM or high_watermark == HIGH_WATERMARK_ABSENT:
+        tags = b"\1" + directory if directory else b"\0"
+    else:
+        count = b"\2" if directory else b"\1"
+        tags = count + directory + b"\1\x08" + _HIGH_WATERMARK.pack(high_watermark)
+    length = len(head) + len(whole) + len(tags) + len(end) + 8
+    ids = _LENGTH_AND_IDS.pack(length, _FETCH_KEY, version, correlation_id)
+    return b"".join((ids, head, whole, tags, end))
+
+
+@lru_cache(maxsize=256)
+def _constant_parts(
+    version: int,
+    client_id: str,
+    cluster_id: str | None,
+    replica_id: int,
+    directory_id: UUID,
+    topic_id: UUID,
+) -> tuple[bytes, bytes, bytes, bytes]:
+    """What one sender repeats in every request.
+
+    The header behind the correlation id, the topic's id, the tag of the directory id (empty for
+    none), and everything behind the partition's tags.
+    """
+    header = encode_request_header(_FETCH_KEY, version, 0, client_id)[8:]
+    directory = b"" if directory_id == _ZERO_UUID else b"\0\x10" + directory_id.bytes
+    tags = []
+    if cluster_id is not None:
+        raw = cluster_id.encode()
+        value = encode_unsigned_varint(len(raw) + 1) + raw
+        tags.append(b"\0" + encode_unsigned_varint(len(value)) + value)
+    if replica_id != -1:
+        tags.append(b"\1\x0d" + _REPLICA_STATE.pack(replica_id, -1, 0))
+    return header, topic_id.bytes, directory, b"\0\1\1" + bytes((len(tags),)) + b"".join(tags)

@@ -1,0 +1,288 @@
+"""Fetch responses for one partition: every version written, 12 to 18 read.
+
+Record bytes are neither copied nor looked at when writing: they stay buffers of their own.
+Source: wire.messages.fetch, which declares the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from struct import Struct
+from struct import error as StructError  # noqa: N812 # it is struct that breaks the convention
+from typing import NamedTuple
+
+from wire.varints import encode_unsigned_varint, read_unsigned_varint
+
+_FLEXIBLE_FROM = 12
+_TOPIC_ID_FROM = 13
+_ENDPOINTS_FROM = 16
+_TOP_ERROR_FROM = 7
+_LOG_START_FROM = 5
+_PREFERRED_REPLICA_FROM = 11
+_VERSION_MAX = 18
+_ENDPOINTS_BYTES_MAX = 1024
+
+
+class FetchEndpoint(NamedTuple):
+    """Where a node listens; `port` is an int32 in this message."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class FastFetchResponse(NamedTuple):
+    """A Fetch response of one partition. What is not set is None, or -1 for the leader."""
+
+    error_code: int
+    topic: bytes
+    partition: int
+    partition_error_code: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    diverging_epoch: tuple[int, int] | None
+    """Epoch, and its end offset (exclusive)."""
+    leader_id: int
+    leader_epoch: int
+    snapshot_id: tuple[int, int] | None
+    """End offset (exclusive), and epoch."""
+    records: bytes | memoryview
+    node_endpoints: tuple[FetchEndpoint, ...]
+
+
+# length, correlation id, header tags, throttle time, error, session id, topic count
+_HEAD = Struct(">iibihib")
+# partition count, index, error, high watermark, stable offset, log start, aborted, preferred
+_PARTITION = Struct(">bihqqqbi")
+_LEADER_TAG = Struct(">bbbiib")
+_OLD_HEAD = Struct(">iii")
+_OLD_TOP_ERROR = Struct(">hi")
+_OLD_TOPIC = Struct(">ih")
+_OLD_PARTITION = Struct(">iihqq")
+_INT64 = Struct(">q")
+_INT32 = Struct(">i")
+
+
+def encode_fetch_response(
+    version: int,
+    correlation_id: int,
+    *,
+    topic: bytes,
+    partition: int,
+    high_watermark: int,
+    log_start_offset: int,
+    records: Sequence[bytes | memoryview] = (),
+    error_code: int = 0,
+    last_stable_offset: int = -1,
+    leader_id: int = -1,
+    leader_epoch: int = -1,
+    leader_endpoint: FetchEndpoint | None = None,
+) -> list[bytes | memoryview]:
+    """A complete response as buffers to be written one after the other: head, records, tail.
+
+    `topic` is the name as UTF-8, or from version 13 the 16 bytes of the id; `error_code` is the
+    partition's. Leader and endpoint are left out by versions that lack them.
+    """
+    size = sum(map(len, records))
+    if version < _FLEXIBLE_FROM:
+        head = _old_head(
+            version,
+            topic,
+            partition,
+            high_watermark,
+            log_start_offset,
+            error_code,
+            last_stable_offset,
+        )
+        length = len(head) + size + 8
+        return [_OLD_HEAD.pack(length, correlation_id, 0) + head + _INT32.pack(size), *records]
+
+    name = topic if version >= _TOPIC_ID_FROM else encode_unsigned_varint(len(topic) + 1) + topic
+    fields = _PARTITION.pack(
+        2, partition, error_code, high_watermark, last_stable_offset, log_start_offset, 1, -1
+    )
+    if leader_id == -1 and leader_epoch == -1:
+        tail = b"\0\0"
+    else:
+        tail = _LEADER_TAG.pack(1, 1, 9, leader_id, leader_epoch, 0) + b"\0"
+    if leader_endpoint is None or version < _ENDPOINTS_FROM:
+        tail += b"\0"
+    else:
+        tail += _endpoint_tag(leader_endpoint)
+    records_length = encode_unsigned_varint(size + 1)
+    length = 16 + len(name) + 40 + len(records_length) + size + len(tail)
+    head = _HEAD.pack(length, correlation_id, 0, 0, 0, 0, 2)
+    return [b"".join((head, name, fields, records_length)), *records, tail]
+
+
+def _old_head(
+    version: int,
+    topic: bytes,
+    partition: int,
+    high_watermark: int,
+    log_start_offset: int,
+    error_code: int,
+    last_stable_offset: int,
+) -> bytes:
+    """What stands between the throttle time and the length of the records."""
+    parts = [_OLD_TOP_ERROR.pack(0, 0)] if version >= _TOP_ERROR_FROM else []
+    parts += (
+        _OLD_TOPIC.pack(1, len(topic)),
+        topic,
+        _OLD_PARTITION.pack(1, partition, error_code, high_watermark, last_stable_offset),
+    )
+    if version >= _LOG_START_FROM:
+        parts.append(_INT64.pack(log_start_offset))
+    parts.append(_INT32.pack(0))
+    if version >= _PREFERRED_REPLICA_FROM:
+        parts.append(_INT32.pack(-1))
+    return b"".join(parts)
+
+
+@lru_cache(maxsize=256)
+def _endpoint_tag(endpoint: FetchEndpoint) -> bytes:
+    """The tag section of a response with one node endpoint."""
+    host = endpoint.host.encode()
+    parts = [b"\2", _INT32.pack(endpoint.node_id), encode_unsigned_varint(len(host) + 1), host]
+    parts.append(_INT32.pack(endpoint.port))
+    if endpoint.rack is None:
+        parts.append(b"\0")
+    else:
+        rack = endpoint.rack.encode()
+        parts += (encode_unsigned_varint(len(rack) + 1), rack)
+    parts.append(b"\0")
+    value = b"".join(parts)
+    return b"\1\0" + encode_unsigned_varint(len(value)) + value
+
+
+# throttle time, error, session id, topic count
+_BODY_HEAD = Struct(">ihib")
+_DIVERGING = Struct(">iqb")
+_LEADER = Struct(">iib")
+_SNAPSHOT = Struct(">qib")
+
+
+def parse_fetch_response(
+    version: int, body: bytes | memoryview, at: int = 0
+) -> FastFetchResponse | None:
+    """The response (version 12 to 18) whose body begins at `body[at]`.
+
+    None unless it holds exactly one topic with one partition, no aborted transactions and only tags
+    of its version; damaged bytes give None too. Null records read as empty.
+    """
+    if not _FLEXIBLE_FROM <= version <= _VERSION_MAX:
+        return None
+    try:
+        return _parse(version, body, at)
+    except (StructError, IndexError, ValueError):
+        return None
+
+
+def _parse(version: int, body: bytes | memoryview, at: int) -> FastFetchResponse | None:
+    _, error_code, _, topics = _BODY_HEAD.unpack_from(body, at)
+    at += 11
+    if topics != 2:
+        return None
+    if version >= _TOPIC_ID_FROM:
+        topic = bytes(body[at : at + 16])
+        at += 16
+    else:
+        size = body[at]
+        if not 0 < size < 128:
+            return None
+        topic = bytes(body[at + 1 : at + size])
+        at += size
+    partitions, partition, partition_error, high_watermark, stable, log_start, aborted, _ = (
+        _PARTITION.unpack_from(body, at)
+    )
+    at += 40
+    if partitions != 2 or not 0 <= aborted <= 1:
+        return None
+    size, at = read_unsigned_varint(body, at)
+    end = at + size - 1 if size else at
+    records = body[at:end]
+    at = end
+
+    diverging_epoch = snapshot_id = None
+    leader_id = leader_epoch = -1
+    tags = body[at]
+    at += 1
+    for _ in range(tags):
+        tag, size = body[at], body[at + 1]
+        at += 2
+        if tag == 1 and size == 9:
+            leader_id, leader_epoch, inner = _LEADER.unpack_from(body, at)
+        elif tag == 0 and size == 13:
+            *diverging, inner = _DIVERGING.unpack_from(body, at)
+            diverging_epoch = _pair(diverging)
+        elif tag == 2 and size == 13:
+            *snapshot, inner = _SNAPSHOT.unpack_from(body, at)
+            snapshot_id = _pair(snapshot)
+        else:
+            return None
+        if inner:
+            return None
+        at += size
+
+    if body[at]:
+        return None
+    tags = body[at + 1]
+    at += 2
+    endpoints: tuple[FetchEndpoint, ...] = ()
+    if tags:
+        if tags != 1 or body[at] or version < _ENDPOINTS_FROM:
+            return None
+        size, at = read_unsigned_varint(body, at + 1)
+        end = at + size
+        if end > len(body) or size > _ENDPOINTS_BYTES_MAX:
+            return None
+        found = _endpoints(bytes(body[at:end]))
+        if found is None:
+            return None
+        endpoints = found
+    return FastFetchResponse(
+        error_code,
+        topic,
+        partition,
+        partition_error,
+        high_watermark,
+        stable,
+        log_start,
+        diverging_epoch,
+        leader_id,
+        leader_epoch,
+        snapshot_id,
+        records,
+        endpoints,
+    )
+
+
+def _pair(values: list[int]) -> tuple[int, int] | None:
+    """Both values; None where both are -1, which is how an absent struct reads."""
+    first, second = values
+    return None if first == second == -1 else (first, second)
+
+
+@lru_cache(maxsize=256)
+def _endpoints(raw: bytes) -> tuple[FetchEndpoint, ...] | None:
+    """The data of the tag NodeEndpoints; None if it is not exactly an array without inner tags."""
+    count, at = read_unsigned_varint(raw, 0)
+    if not 0 < count < 128:
+        return None
+    found = []
+    for _ in range(count - 1):
+        (node_id,) = _INT32.unpack_from(raw, at)
+        size, at = read_unsigned_varint(raw, at + 4)
+        host_end = at + size - 1
+        host = raw[at:host_end].decode(errors="replace")
+        (port,) = _INT32.unpack_from(raw, host_end)
+        rack_size, at = read_unsigned_varint(raw, host_end + 4)
+        rack = raw[at : at + rack_size - 1].decode(errors="replace") if rack_size else None
+        at += rack_size if rack_size else 1
+        if not 0 < size < 128 or rack_size >= 128 or raw[at - 1]:
+            return None
+        found.append(FetchEndpoint(node_id, host, port, rack))
+    return tuple(found) if at == len(raw) else None
