@@ -1,0 +1,509 @@
+"""One inbound connection: bytes to requests in the order in which they came, answers in that same order.
+
+Handlers may answer in any order and at any time; an answer waits until all earlier requests of its
+connection are answered. A connection that has too many requests unanswered, or whose peer doesn't read, is
+not read from until that has changed. Whatever goes wrong on a connection closes it and touches no other.
+Knows headers, not what messages mean. Belongs to the event loop's thread.
+Source: Apache Kafka protocol guide, "Network" (order); KIP-511 (ApiVersions of unknown versions).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Sequence
+from enum import StrEnum
+from struct import Struct
+from time import monotonic_ns
+from typing import Final, Protocol
+
+from config.model import Listener
+from server.logs import Logger, RateLimit
+from server.metrics import Metrics
+from wire.codec import encode
+from wire.errors import MalformedMessage, UnsupportedVersion
+from wire.framing import FrameBuffer
+from wire.headers import decode_request_header, encode_response_header
+from wire.schema import Message
+
+MAX_IN_FLIGHT: Final = 1_000
+MAX_IN_FLIGHT_BYTES: Final = 16 << 20
+WRITE_BUFFER_BYTES: Final = 1 << 20
+JOIN_BYTES_MAX: Final = 8 << 10
+
+_LENGTH = Struct(">i")
+_LOGGER = Logger("net")
+
+
+class Closed(StrEnum):
+    """Why a connection has ended, as the metrics have it."""
+
+    BY_PEER = "peer"
+    RESET = "reset"
+    MALFORMED = "malformed"
+    UNSUPPORTED = "unsupported"
+    REFUSED = "refused"
+    FAILED = "failed"
+    IDLE = "idle"
+    STALLED = "stalled"
+    MEMORY = "memory"
+    SHUTDOWN = "shutdown"
+
+
+class Dispatcher(Protocol):
+    """Who takes requests."""
+
+    def dispatch(self, request: InboundRequest) -> None:
+        """Take one request, and answer it now or later; called while its bytes are received.
+
+        MalformedMessage closes the connection as the peer's fault, any other exception as ours.
+        """
+
+
+class Shared:
+    """What the connections of one process have in common."""
+
+    __slots__ = (
+        "close_lines",
+        "connections",
+        "dispatcher",
+        "loop",
+        "max_connections",
+        "max_frame_bytes",
+        "max_partial_bytes",
+        "metrics",
+        "partial_bytes",
+        "unflushed",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        dispatcher: Dispatcher,
+        metrics: Metrics,
+        *,
+        max_frame_bytes: int,
+        max_connections: int,
+    ) -> None:
+        self.loop = loop
+        self.dispatcher = dispatcher
+        self.metrics = metrics
+        self.max_frame_bytes = max_frame_bytes
+        self.max_connections = max_connections
+        self.connections: set[Connection] = set()
+        self.partial_bytes = 0
+        """Bytes of frames that are not whole yet, all connections together."""
+        self.max_partial_bytes = 2 * max_frame_bytes
+        self.close_lines = RateLimit(per_second=20, burst=100)
+        self.unflushed: list[Connection] = []
+        """Those with answers that are collected for one write at the end of this turn."""
+
+    def flush_later(self, connection: Connection) -> None:
+        """Have this connection write before the event loop waits again."""
+        if not self.unflushed:
+            self.loop.call_soon(self._flush)
+        self.unflushed.append(connection)
+
+    def _flush(self) -> None:
+        connections, self.unflushed = self.unflushed, []
+        for connection in connections:
+            connection.flush()
+
+
+class InboundRequest:
+    """A request that must be answered, finished or closed exactly once.
+
+    The body is `frame[body_at:]`. `received_ns` is of `time.monotonic_ns`. Once the connection is gone,
+    answers go nowhere without an error.
+    """
+
+    __slots__ = (
+        "_answer",
+        "api_key",
+        "api_version",
+        "body_at",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "frame",
+        "received_ns",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        api_key: int,
+        api_version: int,
+        correlation_id: int,
+        client_id: str,
+        frame: bytes,
+        body_at: int,
+        received_ns: int,
+    ) -> None:
+        self.connection = connection
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.frame = frame
+        self.body_at = body_at
+        self.received_ns = received_ns
+        self._answer: Sequence[bytes | memoryview] | Closed | None = None
+
+    @property
+    def listener(self) -> Listener:
+        """The listener on which the request came in."""
+        return self.connection.listener
+
+    def respond(self, buffers: Sequence[bytes | memoryview]) -> None:
+        """Answer with a complete frame, its length and header included, in one or more pieces.
+
+        The pieces must not change any more: they may be sent later, and are not copied.
+        """
+        assert self._answer is None, "a request is answered twice"
+        self._answer = buffers
+        connection = self.connection
+        waiting = connection._waiting
+        if waiting and waiting[0] is self:
+            connection._send_finished()
+
+    def respond_message(self, message: Message, version: int | None = None) -> None:
+        """Answer with a message in the request's version, or in another (ApiVersions' error 35)."""
+        if version is None:
+            version = self.api_version
+        header = encode_response_header(self.api_key, version, self.correlation_id)
+        body = encode(message, version)
+        self.respond((_LENGTH.pack(len(header) + len(body)) + header + body,))
+
+    def finish_without_response(self) -> None:
+        """Nothing is sent: the request asked for no answer."""
+        self.respond(())
+
+    def close(self, reason: str, closed: Closed = Closed.REFUSED) -> None:
+        """Close the connection once all earlier requests are answered; one line in the log says why.
+
+        Nothing more is read from it, and requests behind this one get no answer.
+        """
+        assert self._answer is None, "a request is answered twice"
+        self._answer = closed
+        self.connection._stop_reading(closed, reason)
+        if self.connection._waiting and self.connection._waiting[0] is self:
+            self.connection._send_finished()
+
+
+class Connection(asyncio.Protocol):
+    """See the module's docstring. The event loop constructs one for each connection it accepts."""
+
+    __slots__ = (
+        "_backlog",
+        "_buffer",
+        "_in_flight_bytes",
+        "_is_going_on",
+        "_is_held",
+        "_is_write_paused",
+        "_out",
+        "_out_bytes",
+        "_partial_bytes",
+        "_reason",
+        "_shared",
+        "_transport",
+        "_waiting",
+        "active_ns",
+        "client_software_name",
+        "client_software_version",
+        "is_open",
+        "listener",
+        "peer",
+        "stalled_since_ns",
+    )
+
+    def __init__(self, shared: Shared, listener: Listener, loop: asyncio.AbstractEventLoop) -> None:
+        self.listener = listener
+        self.peer = "?"
+        self.client_software_name = ""
+        """From ApiVersions on this connection, empty before it; set by the handler."""
+        self.client_software_version = ""
+        self.is_open = False
+        self.active_ns = monotonic_ns()
+        """When the last whole request came in, or the connection was opened."""
+        self.stalled_since_ns: int | None = None
+        """Since when more than WRITE_BUFFER_BYTES wait for the peer to read; None if they don't."""
+        self._shared = shared
+        self._transport: asyncio.Transport
+        self._buffer = FrameBuffer(shared.max_frame_bytes)
+        self._partial_bytes = 0
+        self._backlog: deque[bytes] = deque()
+        self._waiting: deque[InboundRequest] = deque()
+        self._in_flight_bytes = 0
+        self._out: list[bytes | memoryview] = []
+        self._out_bytes = 0
+        self._is_held = False
+        self._is_write_paused = False
+        self._is_going_on = False
+        self._reason: Closed | None = None
+
+    @property
+    def unanswered(self) -> int:
+        """Requests that were dispatched and whose answers have not been sent."""
+        return len(self._waiting)
+
+    # -- called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        shared = self._shared
+        if len(shared.connections) >= shared.max_connections:
+            shared.metrics.connections_refused += 1
+            self._log("too many connections", limit=f"max.connections={shared.max_connections}")
+            transport.abort()
+            return
+        name = transport.get_extra_info("peername")
+        self.peer = f"{name[0]}:{name[1]}" if name else "?"
+        connected: socket.socket = transport.get_extra_info("socket")
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        shared.metrics.connections_opened += 1
+        shared.connections.add(self)
+        self.is_open = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.is_open:
+            return
+        self.is_open = False
+        shared = self._shared
+        shared.connections.discard(self)
+        shared.partial_bytes -= self._partial_bytes
+        if self._reason is None:
+            self._reason = Closed.BY_PEER if exc is None else Closed.RESET
+        shared.metrics.count_closed(self._reason)
+        self._waiting.clear()
+        self._backlog.clear()
+        self._out.clear()
+
+    def data_received(self, data: bytes) -> None:
+        now_ns = monotonic_ns()
+        size = len(data)
+        self._shared.metrics.bytes_received += size
+        if self._reason is not None:
+            return
+        if (
+            not self._partial_bytes
+            and not self._backlog
+            and size > 4
+            and _LENGTH.unpack_from(data)[0] == size - 4 <= self._shared.max_frame_bytes
+        ):
+            self._receive(data[4:], now_ns)
+            if len(self._waiting) >= MAX_IN_FLIGHT or self._in_flight_bytes >= MAX_IN_FLIGHT_BYTES:
+                self._hold()
+            return
+        self._receive_pieces(data)
+
+    def pause_writing(self) -> None:
+        self._is_write_paused = True
+        self.stalled_since_ns = monotonic_ns()
+        self._hold()
+
+    def resume_writing(self) -> None:
+        self._is_write_paused = False
+        self.stalled_since_ns = None
+        self._go_on_soon()
+
+    # -- called by whoever looks after the connections
+
+    def close(self, closed: Closed, reason: str) -> None:
+        """Close as soon as what has been answered is sent; nothing more is read or answered."""
+        self._stop_reading(closed, reason)
+        self._waiting.clear()
+        self._end()
+
+    def close_when_answered(self, closed: Closed) -> None:
+        """Take no further request, answer those that were taken, then close."""
+        if self._reason is None:
+            self._reason = closed
+            self._transport.pause_reading()
+            self._backlog.clear()
+        if not self._waiting:
+            self._end()
+
+    def abort(self, closed: Closed, reason: str) -> None:
+        """Close now, whatever has not been sent."""
+        self._stop_reading(closed, reason)
+        self._transport.abort()
+
+    # -- requests in
+
+    def _receive_pieces(self, data: bytes) -> None:
+        shared, buffer = self._shared, self._buffer
+        buffer.feed(data)
+        backlog = self._backlog
+        try:
+            while frames := buffer.frames():
+                backlog.extend(frames)
+        except MalformedMessage as error:
+            self._process_backlog()
+            self._refuse(Closed.MALFORMED, str(error))
+            return
+        held = buffer.bytes_held
+        shared.partial_bytes += held - self._partial_bytes
+        self._partial_bytes = held
+        if backlog:
+            self._process_backlog()
+        if held and shared.partial_bytes > shared.max_partial_bytes:
+            self._refuse(Closed.MEMORY, "too many unfinished requests are held in memory")
+
+    def _process_backlog(self) -> None:
+        """Dispatch what has been received, until a limit holds this connection up."""
+        now_ns = monotonic_ns()
+        backlog, waiting = self._backlog, self._waiting
+        while backlog:
+            if (
+                len(waiting) >= MAX_IN_FLIGHT
+                or self._in_flight_bytes >= MAX_IN_FLIGHT_BYTES
+                or self._is_write_paused
+            ):
+                self._hold()
+                return
+            self._receive(backlog.popleft(), now_ns)
+            if self._reason is not None:
+                return
+
+    def _receive(self, frame: bytes, now_ns: int) -> None:
+        shared = self._shared
+        self.active_ns = now_ns
+        try:
+            header, body_at = decode_request_header(frame)
+        except MalformedMessage as error:
+            unsupported = isinstance(error, UnsupportedVersion)
+            self._refuse(Closed.UNSUPPORTED if unsupported else Closed.MALFORMED, str(error))
+            return
+        key, version, correlation_id, client_id = header
+        request = InboundRequest(
+            self, key, version, correlation_id, client_id, frame, body_at, now_ns
+        )
+        self._waiting.append(request)
+        self._in_flight_bytes += len(frame)
+        requests = shared.metrics.requests
+        requests[key] = requests.get(key, 0) + 1
+        try:
+            shared.dispatcher.dispatch(request)
+        except MalformedMessage as error:
+            self._fail(request, Closed.MALFORMED, str(error))
+        except Exception as error:  # a fault of ours must not reach other connections
+            _LOGGER.exception("request failed", error, peer=self.peer, api_key=key, version=version)
+            self._fail(request, Closed.FAILED, f"the request could not be handled: {error}")
+
+    def _fail(self, request: InboundRequest, closed: Closed, reason: str) -> None:
+        if request._answer is None:
+            request.close(reason, closed)
+        else:
+            self.close(closed, reason)
+
+    def _refuse(self, closed: Closed, reason: str) -> None:
+        """Answer what came before, then close."""
+        last = InboundRequest(self, -1, -1, -1, "", b"", 0, 0)
+        self._waiting.append(last)
+        last.close(reason, closed)
+
+    # -- answers out
+
+    def flush(self) -> None:
+        """Write the answers that are collected, in one system call where possible."""
+        out = self._out
+        if not out:
+            return
+        size, self._out_bytes = self._out_bytes, 0
+        self._out = []
+        self._shared.metrics.bytes_sent += size
+        if len(out) == 1:
+            self._transport.write(out[0])
+        elif size <= JOIN_BYTES_MAX:
+            self._transport.write(b"".join(out))
+        else:
+            self._transport.writelines(out)
+
+    def _send_finished(self) -> None:
+        """Send the answers at the head of the line; the first one is known to be there.
+
+        A lone answer leaves at once. While more are awaited they are collected until the end of the
+        turn, because each write is a system call.
+        """
+        waiting, out = self._waiting, self._out
+        is_scheduled = bool(out)
+        while waiting:
+            request = waiting[0]
+            answer = request._answer
+            if answer is None:
+                break
+            waiting.popleft()
+            self._in_flight_bytes -= len(request.frame)
+            if isinstance(answer, Closed):
+                waiting.clear()
+                self._end()
+                return
+            for buffer in answer:
+                out.append(buffer)
+                self._out_bytes += len(buffer)
+        if not waiting:
+            self.flush()
+            if self._reason is not None:
+                self._end()
+        elif out and not is_scheduled:
+            self._shared.flush_later(self)
+        if self._is_held:
+            self._go_on_soon()
+
+    def _end(self) -> None:
+        self.flush()
+        self._transport.close()
+
+    # -- flow
+
+    def _hold(self) -> None:
+        if not self._is_held:
+            self._is_held = True
+            self._transport.pause_reading()
+
+    def _go_on_soon(self) -> None:
+        if self._is_held and not self._is_going_on and self._may_go_on():
+            self._is_going_on = True
+            self._shared.loop.call_soon(self._go_on)
+
+    def _may_go_on(self) -> bool:
+        return (
+            not self._is_write_paused
+            and len(self._waiting) <= MAX_IN_FLIGHT // 2
+            and self._in_flight_bytes <= MAX_IN_FLIGHT_BYTES // 2
+        )
+
+    def _go_on(self) -> None:
+        self._is_going_on = False
+        if not self.is_open or self._reason is not None or not self._may_go_on():
+            return
+        self._is_held = False
+        self._process_backlog()
+        if not self._is_held and self._reason is None:
+            self._transport.resume_reading()
+
+    # -- the end
+
+    def _stop_reading(self, closed: Closed, reason: str) -> None:
+        if self._reason is not None or not self.is_open:
+            return
+        self._reason = closed
+        self._backlog.clear()
+        self._transport.pause_reading()
+        self._log("connection closed", why=closed.value, reason=reason)
+
+    def _log(self, message: str, **fields: object) -> None:
+        suppressed = self._shared.close_lines.take()
+        if suppressed is None:
+            return
+        if suppressed:
+            fields["lines_suppressed"] = suppressed
+        client = f"{self.client_software_name} {self.client_software_version}".strip()
+        if client:
+            fields["client"] = client
+        _LOGGER.warning(message, peer=self.peer, listener=self.listener.name, **fields)
