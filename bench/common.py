@@ -309,10 +309,11 @@ def _describe_quorum(port: int) -> tuple[int, int] | None:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
             connection.sendall(struct.pack(">i", len(request)) + request)
-            answer = connection.makefile("rb").read(64)
+            stream = connection.makefile("rb")
+            answer = stream.read(int.from_bytes(stream.read(4), "big"))
     except OSError:
         return None
-    at = 4 + 4 + 1 + 2 + 1 + 1 + len(topic) + 1 + 4  # up to the partition's error code
+    at = 4 + 1 + 2 + 1 + 1 + len(topic) + 1 + 4  # up to the partition's error code
     if len(answer) < at + 6:
         return None
     error, leader_id = struct.unpack_from(">hi", answer, at)
