@@ -31,6 +31,7 @@ run: $(RUN_READY)
 	@$(BIN)/quorumd demo
 
 test: check
+	@$(BIN)/python -m tests.support.kafka_jars
 	@$(BIN)/python -m pytest
 
 check: $(DEV_READY)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from tests.architecture.source_tree import (
     PACKAGES,
@@ -85,14 +85,15 @@ def violations_in_raft(module: Module) -> Iterator[str]:
         if top in NOT_IN_RAFT or (top != "raft" and top not in sys.stdlib_module_names):
             yield f"{module.path}:{line} imports {name}"
     for node in ast.walk(module.tree):
-        names: Iterable[str] = ()
         if isinstance(node, ast.ImportFrom) and node.module == "uuid":
-            names = [alias.name for alias in node.names]
+            used = [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.Attribute):
-            names = [node.attr]
-        for name in names:
+            used = [(node.lineno, node.attr)]
+        else:
+            continue
+        for line, name in used:
             if GENERATES_UUID.search(name):
-                yield f"{module.path}:{node.lineno} uses {name}"
+                yield f"{module.path}:{line} uses {name}"
 
 
 def violations_in_storage(module: Module) -> Iterator[str]:
@@ -141,7 +142,8 @@ def test_only_storage_filesystem_touches_the_disk() -> None:
 
 
 def test_every_module_says_what_it_is() -> None:
-    assert [str(m.path) for m in ALL_MODULES if not ast.get_docstring(m.tree)] == []
+    written = [module for module in ALL_MODULES if module.text or module.package != "tests"]
+    assert [str(m.path) for m in written if not ast.get_docstring(m.tree)] == []
 
 
 def test_no_file_is_longer_than_its_limit() -> None:

@@ -169,3 +169,7 @@ def _pom() -> str:
         "<groupId>quorumd</groupId><artifactId>kafka-libs</artifactId><version>1</version>"
         f"<dependencies>{dependencies}</dependencies></project>"
     )
+
+
+if __name__ == "__main__":  # before the tests, so that no test's time limit covers the download
+    print(f"Java tests: {missing_tools() or kafka_libs()}")
