@@ -1,0 +1,47 @@
+"""Where to look for a quorum: `host:port` lists as users write them.
+
+Knows no socket. The form is the one of Kafka's bootstrap.servers, IPv6 in brackets.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Address(NamedTuple):
+    """A host name or IP address, and a TCP port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_addresses(text: str) -> tuple[Address, ...]:
+    """The addresses of `host:port,host:port`, in order and each once.
+
+    Raises ValueError with a sentence that names the part that is wrong.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    addresses = [_parse_address(part) for part in parts if part]
+    if not addresses:
+        raise ValueError("no address is given: expected host:port, or several separated by commas")
+    return tuple(dict.fromkeys(addresses))
+
+
+def _parse_address(part: str) -> Address:
+    if "://" in part:
+        part = part.partition("://")[2]
+    host, colon, port_text = part.rpartition(":")
+    if not colon:
+        raise ValueError(f"{part!r} has no port: expected host:port, such as {part}:9093")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"{part!r}: an IPv6 address needs brackets, such as [::1]:9093")
+    if not host or any(character.isspace() for character in host):
+        raise ValueError(f"{part!r} has no host: expected host:port")
+    if not (port_text.isascii() and port_text.isdigit()) or not 0 < int(port_text) < 65536:
+        raise ValueError(f"{part!r}: {port_text!r} is no port; a port is a number from 1 to 65535")
+    return Address(host, int(port_text))

@@ -1,0 +1,321 @@
+"""`QuorumClient`: append to a quorum's log, read what is committed, ask how the quorum is.
+
+    async with QuorumClient("10.0.0.1:9093,10.0.0.2:9093") as client:
+        offsets = await client.append([Record(key=b"color", value=b"blue")])
+
+Everything is done at the leader, wherever it is now; what can be retried is retried until the
+client's timeout. Knows no terminal and no files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from quorumd.client.addresses import Address, parse_addresses
+from quorumd.client.connection import Connection
+from quorumd.client.description import QuorumDescription, description_from
+from quorumd.client.errors import (
+    ConnectionFailed,
+    NotSupported,
+    OffsetOutOfRange,
+    RequestRefused,
+    error_code,
+)
+from quorumd.client.leader import (
+    ENDPOINT_TYPE_CONTROLLERS,
+    PARTITION,
+    TOPIC,
+    LeaderFinder,
+    check,
+)
+from quorumd.client.producing import BATCH_BYTES_DEFAULT, TOPIC_ID, TRY_TIMEOUT_MS, Appender
+from quorumd.client.reading import Fetched, batches_from
+from quorumd.client.timing import Deadline
+from wire.error_codes import ErrorCode
+from wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartition,
+    DescribeQuorumRequestTopic,
+    DescribeQuorumResponse,
+)
+from wire.messages.fetch import (
+    FetchRequest,
+    FetchRequestPartition,
+    FetchRequestTopic,
+    FetchResponse,
+    FetchResponsePartition,
+)
+from wire.messages.list_offsets import (
+    ListOffsetsRequest,
+    ListOffsetsRequestPartition,
+    ListOffsetsRequestTopic,
+    ListOffsetsResponse,
+)
+from wire.records import Record
+
+TIMEOUT_MS_DEFAULT = 10_000
+FETCH_BYTES_DEFAULT = 4 * 1024 * 1024
+FETCH_WAIT_MS_DEFAULT = 500
+EARLIEST = -2
+LATEST = -1
+
+
+class OffsetAt(NamedTuple):
+    """An answer to `list_offsets`; offset and timestamp (ms) are -1 if there is no such record."""
+
+    offset: int
+    timestamp: int
+
+
+class QuorumClient:
+    """A client of one quorum. Connects when first used; `close` it, or use it in `async with`.
+
+    `bootstrap_servers` are addresses to begin with, as `host:port,host:port` or parsed; any node
+    will do. `timeout_ms` bounds every call that has no other limit. A text that is no list of
+    addresses raises ValueError.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[Address],
+        *,
+        client_id: str = "quorumctl",
+        timeout_ms: int = TIMEOUT_MS_DEFAULT,
+    ) -> None:
+        if isinstance(bootstrap_servers, str):
+            bootstrap_servers = parse_addresses(bootstrap_servers)
+        self.timeout_ms = timeout_ms
+        self._finder = LeaderFinder(bootstrap_servers, client_id=client_id)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes all connections."""
+        self._finder.close()
+
+    async def append(
+        self, records: Iterable[Record], *, timeout_ms: int | None = None, idempotent: bool = True
+    ) -> list[int]:
+        """Appends records and returns their offsets when all are committed.
+
+        Several batches are made if one is not enough; the records keep their order, but those of
+        others may come between two batches. Raises AppendFailed, which says what is certain.
+        """
+        offsets: list[int] = []
+        appender = self.appender(
+            timeout_ms=timeout_ms,
+            idempotent=idempotent,
+            on_acknowledged=lambda base, count: offsets.extend(range(base, base + count)),
+        )
+        for record in records:
+            await appender.append(record)
+        await appender.flush()
+        return offsets
+
+    def appender(
+        self,
+        *,
+        timeout_ms: int | None = None,
+        idempotent: bool = True,
+        codec: int = 0,
+        batch_bytes: int = BATCH_BYTES_DEFAULT,
+        on_acknowledged: Callable[[int, int], None] | None = None,
+    ) -> Appender:
+        """A stream of records to the log, for more than fits into memory. See Appender."""
+        return Appender(
+            self._finder,
+            timeout_ms=self.timeout_ms if timeout_ms is None else timeout_ms,
+            idempotent=idempotent,
+            codec=codec,
+            batch_bytes=batch_bytes,
+            on_acknowledged=on_acknowledged,
+        )
+
+    async def fetch(
+        self,
+        offset: int,
+        *,
+        max_bytes: int = FETCH_BYTES_DEFAULT,
+        max_wait_ms: int = FETCH_WAIT_MS_DEFAULT,
+        timeout_ms: int | None = None,
+    ) -> Fetched:
+        """Committed records from `offset` on; at the log's end waits `max_wait_ms` for new ones.
+
+        At least one whole batch is brought if there is any, even if it is larger than `max_bytes`.
+        Raises OffsetOutOfRange, QuorumUnavailable, RequestRefused.
+        """
+        deadline = self._deadline(timeout_ms)
+
+        async def ask(connection: Connection) -> Fetched | None:
+            wait_ms = min(max_wait_ms, deadline.remaining_ms())
+            response = await connection.request(
+                _fetch_request(offset, max_bytes, wait_ms),
+                FetchResponse,
+                timeout_s=(wait_ms + TRY_TIMEOUT_MS) / 1000,
+            )
+            if response.error_code == ErrorCode.INVALID_REQUEST:
+                raise NotSupported(_ONLY_FOR_REPLICAS.format(connection.address))
+            check(_READ, response.error_code)
+            partition = _only_fetched(response)
+            if partition.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                return None
+            check(_READ, partition.error_code, response=response, partition=partition)
+            return _fetched(partition, offset)
+
+        fetched = await self._finder.at_leader(_READ, deadline, ask)
+        if fetched is None:
+            start, end = await self.list_offsets(EARLIEST), await self.list_offsets(LATEST)
+            raise OffsetOutOfRange(offset, start.offset, end.offset)
+        return fetched
+
+    async def read(self, offset: int, end_offset: int) -> AsyncIterator[Fetched]:
+        """Everything committed from `offset` to `end_offset` (exclusive), answer by answer.
+
+        The last answer may go beyond the end. Waits for what is not committed yet.
+        """
+        while offset < end_offset:
+            fetched = await self.fetch(offset)
+            offset = fetched.next_offset
+            yield fetched
+
+    async def list_offsets(self, timestamp: int) -> OffsetAt:
+        """EARLIEST: the log start; LATEST: the high watermark; else the first record since then."""
+        deadline = self._deadline(None)
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            topics=(
+                ListOffsetsRequestTopic(
+                    name=TOPIC,
+                    partitions=(
+                        ListOffsetsRequestPartition(partition_index=PARTITION, timestamp=timestamp),
+                    ),
+                ),
+            ),
+            timeout_ms=deadline.remaining_ms(),
+        )
+
+        async def ask(connection: Connection) -> OffsetAt:
+            response = await connection.request(
+                request, ListOffsetsResponse, timeout_s=_try_timeout_s(deadline)
+            )
+            partitions = [each for topic in response.topics for each in topic.partitions]
+            if len(partitions) != 1:
+                raise ConnectionFailed(f"answered for {len(partitions)} partitions instead of one")
+            check("look up an offset", partitions[0].error_code)
+            return OffsetAt(partitions[0].offset, partitions[0].timestamp)
+
+        return await self._finder.at_leader("look up an offset", deadline, ask)
+
+    async def describe_quorum(self) -> QuorumDescription:
+        """The leader's view of voters and observers; of a Kafka controller's quorum, too.
+
+        Raises QuorumUnavailable, RequestRefused, NotSupported.
+        """
+        goal = "describe the quorum"
+        deadline = self._deadline(None)
+        request = DescribeQuorumRequest(
+            topics=(
+                DescribeQuorumRequestTopic(
+                    topic_name=TOPIC,
+                    partitions=(DescribeQuorumRequestPartition(partition_index=PARTITION),),
+                ),
+            )
+        )
+
+        async def ask(connection: Connection) -> QuorumDescription:
+            response = await connection.request(
+                request, DescribeQuorumResponse, timeout_s=_try_timeout_s(deadline)
+            )
+            check(goal, response.error_code, message=response.error_message)
+            partitions = [each for topic in response.topics for each in topic.partitions]
+            if len(partitions) != 1:
+                raise ConnectionFailed(f"answered for {len(partitions)} partitions instead of one")
+            check(goal, partitions[0].error_code, message=partitions[0].error_message)
+            cluster_id = await _cluster_id(connection, _try_timeout_s(deadline))
+            return description_from(response, cluster_id)
+
+        return await self._finder.at_leader(goal, deadline, ask)
+
+    def _deadline(self, timeout_ms: int | None) -> Deadline:
+        return Deadline(self.timeout_ms if timeout_ms is None else timeout_ms)
+
+
+_READ = "read the log"
+_ONLY_FOR_REPLICAS = (
+    "{} refuses readers that are not replicas, as Kafka controllers do. Read its log from disk, "
+    "with `quorumctl dump-log` on its metadata directory, or from a quorumd observer of it."
+)
+
+
+def _fetch_request(offset: int, max_bytes: int, max_wait_ms: int) -> FetchRequest:
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        topics=(
+            FetchRequestTopic(
+                topic=TOPIC,
+                topic_id=TOPIC_ID,
+                partitions=(
+                    FetchRequestPartition(
+                        partition=PARTITION, fetch_offset=offset, partition_max_bytes=max_bytes
+                    ),
+                ),
+            ),
+        ),
+    )
+
+
+def _only_fetched(response: FetchResponse) -> FetchResponsePartition:
+    partitions = [each for topic in response.responses for each in topic.partitions]
+    if len(partitions) != 1:
+        raise ConnectionFailed(f"answered for {len(partitions)} partitions instead of one")
+    return partitions[0]
+
+
+def _fetched(partition: FetchResponsePartition, offset: int) -> Fetched:
+    data = partition.records or b""
+    batches, next_offset = batches_from(data, offset)
+    if data and next_offset == offset:
+        raise ConnectionFailed(f"sent {len(data)} bytes but no whole batch at offset {offset}")
+    return Fetched(
+        batches=batches,
+        next_offset=next_offset,
+        high_watermark=partition.high_watermark,
+        log_start_offset=partition.log_start_offset,
+    )
+
+
+async def _cluster_id(connection: Connection, timeout_s: float) -> str:
+    """The cluster id as this node knows it; a broker is asked as a broker."""
+    if not connection.offers(DescribeClusterRequest):
+        return ""
+    request = DescribeClusterRequest()
+    if connection.version_for(DescribeClusterRequest):
+        request = DescribeClusterRequest(endpoint_type=ENDPOINT_TYPE_CONTROLLERS)
+    response = await connection.request(request, DescribeClusterResponse, timeout_s=timeout_s)
+    if response.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE:
+        response = await connection.request(
+            DescribeClusterRequest(), DescribeClusterResponse, timeout_s=timeout_s
+        )
+    if response.error_code:
+        raise RequestRefused(
+            "learn the cluster id", error_code(response.error_code), response.error_message
+        )
+    return response.cluster_id
+
+
+def _try_timeout_s(deadline: Deadline) -> float:
+    return min(TRY_TIMEOUT_MS / 1000, deadline.remaining_s())

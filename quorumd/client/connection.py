@@ -1,0 +1,254 @@
+"""One connection to one server: requests out, responses matched to them, versions negotiated.
+
+Knows no leader and tries nothing twice: whatever goes wrong ends the connection, and everything
+that waits on it gets `ConnectionFailed` with a reason in a few words.
+Source: KIP-35 and KIP-511 (ApiVersions); responses come in the order of the requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple, TypeVar
+
+from quorumd.client.addresses import Address
+from quorumd.client.errors import ConnectionFailed, NotSupported, RequestRefused, error_code
+from wire.codec import decode, encode
+from wire.error_codes import ErrorCode
+from wire.errors import MalformedMessage
+from wire.framing import FrameBuffer
+from wire.headers import decode_response_header, encode_request_header
+from wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from wire.registry import API_VERSIONS_KEY
+from wire.schema import Message
+
+RESPONSE_BYTES_MAX = 256 * 1024 * 1024
+SOFTWARE_NAME = "quorumctl"
+
+R = TypeVar("R", bound=Message)
+
+
+class Sent(NamedTuple):
+    """A request that waits for its response; `answer` gets the whole response frame."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    answer: asyncio.Future[bytes]
+
+
+class Connection(asyncio.Protocol):
+    """An open connection. Made by `connect`."""
+
+    def __init__(self, address: Address, client_id: str) -> None:
+        self.address = address
+        self.versions: dict[int, tuple[int, int]] = {}
+        self._client_id = client_id
+        self._transport: asyncio.Transport | None = None
+        self._frames = FrameBuffer(RESPONSE_BYTES_MAX)
+        self._waiting: deque[Sent] = deque()
+        self._next_correlation_id = 0
+        self._failure: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._failure is None and self._transport is not None
+
+    def offers(self, request_type: type[Message]) -> bool:
+        """True if the server and this client have a version of the request in common."""
+        return self._common_version(request_type) is not None
+
+    def version_for(self, request_type: type[Message]) -> int:
+        """The highest version that both sides know. Raises NotSupported if there is none."""
+        found = self._common_version(request_type)
+        if found is None:
+            name = request_type.__name__.removesuffix("Request")
+            raise NotSupported(
+                f"{self.address} does not offer {name}. It is reachable but not a server that can "
+                "do this: name a quorumd node (for `describe` a Kafka controller will do, too)."
+            )
+        return found
+
+    async def request(
+        self, message: Message, response_type: type[R], *, timeout_s: float, version: int = -1
+    ) -> R:
+        """Sends and waits for the answer. Raises ConnectionFailed, also if the time is up."""
+        if version < 0:
+            version = self.version_for(type(message))
+        sent = self.send(message, version)
+        try:
+            async with asyncio.timeout(timeout_s):
+                frame = await sent.answer
+        except TimeoutError:
+            name = type(message).__name__.removesuffix("Request")
+            self.fail(f"no answer to {name} within {timeout_s:.3g} s")
+            raise self._failed() from None
+        return self.read(frame, sent, response_type)
+
+    def send(self, message: Message, version: int) -> Sent:
+        """Sends at `version` and returns at once. Raises ConnectionFailed if nothing can be sent."""
+        api_key = type(message).wire_spec.api_key
+        assert api_key is not None
+        return self.send_body(api_key, version, encode(message, version))
+
+    def send_body(self, api_key: int, version: int, body: bytes) -> Sent:
+        """As `send`, with a body that is encoded already."""
+        transport = self._transport
+        if transport is None or self._failure is not None:
+            raise self._failed()
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
+        header = encode_request_header(api_key, version, correlation_id, self._client_id)
+        answer = asyncio.get_running_loop().create_future()
+        sent = Sent(api_key, version, correlation_id, answer)
+        self._waiting.append(sent)
+        transport.write(b"".join(((len(header) + len(body)).to_bytes(4, "big"), header, body)))
+        return sent
+
+    def read(self, frame: bytes, sent: Sent, response_type: type[R]) -> R:
+        """The response in a frame. One that can't be read ends the connection: ConnectionFailed."""
+        try:
+            _, at = decode_response_header(sent.api_key, sent.api_version, frame)
+            return decode(response_type, sent.api_version, frame, at)
+        except MalformedMessage as error:
+            self.fail(f"sent an answer that can't be read: {error}")
+            raise self._failed() from None
+
+    def fail(self, reason: str) -> None:
+        """Ends the connection; everything that waits on it fails with this reason."""
+        if self._failure is None:
+            self._failure = reason
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+        while self._waiting:
+            answer = self._waiting.popleft().answer
+            if not answer.done():
+                answer.set_exception(ConnectionFailed(reason))
+                # Whoever sent it may have given up; an exception nobody fetches is no mistake then.
+                answer.exception()
+
+    def close(self) -> None:
+        """Ends the connection because it is not needed any more."""
+        self.fail("the connection was closed")
+
+    async def negotiate(self, timeout_s: float) -> None:
+        """ApiVersions, at the highest version both know. Raises ConnectionFailed, RequestRefused."""
+        highest = ApiVersionsRequest.wire_spec.versions.last
+        response = await self._ask_versions(highest, timeout_s)
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            offered = [
+                key.max_version for key in response.api_keys if key.api_key == API_VERSIONS_KEY
+            ]
+            response = await self._ask_versions(min([*offered, highest], default=0), timeout_s)
+        if response.error_code:
+            raise RequestRefused("agree on versions", error_code(response.error_code))
+        self.versions = {
+            key.api_key: (key.min_version, key.max_version) for key in response.api_keys
+        }
+
+    async def _ask_versions(self, api_version: int, timeout_s: float) -> ApiVersionsResponse:
+        request = ApiVersionsRequest(
+            client_software_name=SOFTWARE_NAME, client_software_version=_own_version()
+        )
+        sent = self.send(request, api_version)
+        try:
+            async with asyncio.timeout(timeout_s):
+                frame = await sent.answer
+        except TimeoutError:
+            self.fail(f"accepts connections but did not answer within {timeout_s:.3g} s")
+            raise self._failed() from None
+        if frame[4:6] == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big"):
+            # KIP-511: whatever was asked for, this error comes in the body of version 0.
+            sent = sent._replace(api_version=0)
+        return self.read(frame, sent, ApiVersionsResponse)
+
+    def _common_version(self, request_type: type[Message]) -> int | None:
+        spec = request_type.wire_spec
+        assert spec.api_key is not None
+        offered = self.versions.get(spec.api_key)
+        if offered is None:
+            return None
+        highest = min(offered[1], spec.versions.last)
+        return highest if highest >= max(offered[0], spec.versions.first) else None
+
+    def _failed(self) -> ConnectionFailed:
+        return ConnectionFailed(self._failure or "the connection is not open")
+
+    # --- called by asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._frames.feed(data)
+            while frames := self._frames.frames():
+                for frame in frames:
+                    self._take(frame)
+        except MalformedMessage as error:
+            if data.startswith(b"HTTP"):
+                self.fail("answers in HTTP: that is not the port of a listener")
+            else:
+                self.fail(f"sent something that is not Kafka's protocol: {error}")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        if self._waiting and not self.versions:
+            reason = "closed the connection at once; is the port one of a PLAINTEXT listener?"
+        elif isinstance(error, ConnectionResetError):
+            reason = "the connection was reset"
+        elif error is not None:
+            reason = f"the connection broke: {error}"
+        else:
+            reason = "closed the connection"
+        self.fail(reason)
+
+    def _take(self, frame: bytes) -> None:
+        if not self._waiting:
+            raise MalformedMessage("an answer to nothing")
+        sent = self._waiting.popleft()
+        if int.from_bytes(frame[:4], "big") != sent.correlation_id:
+            self._waiting.appendleft(sent)
+            raise MalformedMessage("an answer to another request")
+        if not sent.answer.done():
+            sent.answer.set_result(frame)
+
+
+async def connect(address: Address, *, client_id: str, timeout_s: float) -> Connection:
+    """A negotiated connection. Raises ConnectionFailed with the reason in words."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, connection = await loop.create_connection(
+                lambda: Connection(address, client_id), address.host, address.port
+            )
+    except TimeoutError:
+        reason = f"no answer to the connection attempt within {timeout_s:.3g} s"
+        raise ConnectionFailed(reason) from None
+    except OSError as error:
+        raise ConnectionFailed(_why_not_connected(error)) from None
+    try:
+        await connection.negotiate(timeout_s)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _why_not_connected(error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return f"the host name does not resolve ({error.strerror})"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused: nothing listens there"
+    return error.strerror or str(error)
+
+
+def _own_version() -> str:
+    try:
+        return version("quorumd")
+    except PackageNotFoundError:
+        return "0"

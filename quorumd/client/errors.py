@@ -1,0 +1,114 @@
+"""What can go wrong for a user of a quorum. Every message is a sentence that says what to do next.
+
+`ConnectionFailed` never reaches users: the client tries other addresses, and if none is left or the
+time is up it says so as `QuorumUnavailable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quorumd.client.addresses import Address
+from quorumd.client.explanations import explain
+from wire.error_codes import ErrorCode
+
+
+class QuorumError(Exception):
+    """The base of everything that the client raises."""
+
+
+class ConnectionFailed(QuorumError):
+    """A connection that could not be made or that broke; the text says why, in a few words."""
+
+
+class QuorumUnavailable(QuorumError):
+    """Nobody could do what was asked until the time was up.
+
+    `attempts` says for each address that was tried what went wrong there last.
+    """
+
+    def __init__(self, goal: str, timeout_ms: int, attempts: Mapping[Address, str]) -> None:
+        self.attempts = dict(attempts)
+        tried = "".join(f"\n  {address}: {reason}" for address, reason in self.attempts.items())
+        if not tried:
+            tried = "\n  (no address was reached before the time was up)"
+        super().__init__(
+            f"could not {goal} within {timeout_ms / 1000:g} s. Tried:{tried}\n"
+            "Check that the nodes run and that the addresses and ports are right; more than half "
+            "of the voters must be up. A longer --timeout waits longer."
+        )
+
+
+class RequestRefused(QuorumError):
+    """A server answered with an error that trying again does not cure."""
+
+    def __init__(self, goal: str, error: ErrorCode, server_message: str | None = None) -> None:
+        self.error = error
+        said = f" The server says: {server_message}" if server_message else ""
+        super().__init__(f"could not {goal}: {explain(error)} ({error.name}, {int(error)}).{said}")
+
+
+class NotSupported(QuorumError):
+    """The server does not offer what this needs; it is probably something else than quorumd."""
+
+
+class OffsetOutOfRange(QuorumError):
+    """An offset below the log's start or beyond its end."""
+
+    def __init__(self, offset: int, log_start_offset: int, end_offset: int) -> None:
+        self.offset = offset
+        self.log_start_offset = log_start_offset
+        self.end_offset = end_offset
+        super().__init__(
+            f"there is no offset {offset}: the log holds offsets {log_start_offset} to "
+            f"{end_offset} (exclusive). Choose one of these, or read from the beginning."
+        )
+
+
+class AppendFailed(QuorumError):
+    """Records that are not acknowledged.
+
+    `acknowledged_count` records were appended and will never be lost; `last_offset` (inclusive, -1
+    for none) is that of the last of them. `unknown_count` further records were sent without an
+    answer: they may or may not be in the log.
+    """
+
+    def __init__(
+        self, reason: str, *, acknowledged_count: int, last_offset: int, unknown_count: int
+    ) -> None:
+        self.acknowledged_count = acknowledged_count
+        self.last_offset = last_offset
+        self.unknown_count = unknown_count
+        parts = [reason]
+        if acknowledged_count:
+            parts.append(
+                f"{_records(acknowledged_count)} before that are acknowledged, the last one at "
+                f"offset {last_offset}."
+            )
+        else:
+            parts.append("Nothing was acknowledged.")
+        if unknown_count:
+            parts.append(
+                f"{_records(unknown_count)} were sent but not answered and may be in the log: look "
+                "with `quorumctl tail` before you append them again."
+            )
+        super().__init__("\n".join(parts))
+
+
+def _records(count: int) -> str:
+    return "1 record" if count == 1 else f"{count:,} records"
+
+
+def error_code(value: int) -> ErrorCode:
+    """The code that a response carries; a number that is not known reads as UNKNOWN_SERVER_ERROR."""
+    try:
+        return ErrorCode(value)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def server_message(response: Any) -> str | None:
+    """The text beside an error code, where this version of the response has one."""
+    text = getattr(response, "error_message", None)
+    return text if isinstance(text, str) and text else None

@@ -1,0 +1,295 @@
+"""Finding the leader and staying with it: bootstrap addresses, hints in answers, retries.
+
+Owns the open connections. Knows how to ask who leads, and nothing of what is asked of the leader
+afterwards. All addresses are asked at once, so that a node that is silent delays nobody.
+Source: KIP-595 (leader hints), KIP-951 (NodeEndpoints), KIP-919 (DescribeCluster on controllers).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from quorumd.client.addresses import Address
+from quorumd.client.connection import Connection, connect
+from quorumd.client.errors import (
+    ConnectionFailed,
+    NotSupported,
+    QuorumError,
+    QuorumUnavailable,
+    RequestRefused,
+    error_code,
+)
+from quorumd.client.explanations import LEADER_MOVED, RETRIABLE, explain
+from quorumd.client.timing import Backoff, Deadline
+from wire.error_codes import ErrorCode
+from wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+TOPIC = "__cluster_metadata"
+PARTITION = 0
+CONNECT_TIMEOUT_S = 3.0
+ENDPOINT_TYPE_CONTROLLERS = 2
+# A leader that has just failed may still be named by nodes that haven't noticed: others get this
+# long to name a newer one.
+_NEWER_LEADER_WAIT_S = 0.3
+
+T = TypeVar("T")
+
+
+class TryAgain(Exception):
+    """Raised by what is done at the leader: it could not do it now, for this reason.
+
+    `hint` is the address of the leader if the answer named it; `stay` says that the node is the
+    leader all the same and only needs time.
+    """
+
+    def __init__(self, reason: str, *, hint: Address | None = None, stay: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.hint = hint
+        self.stay = stay
+
+
+class Named(NamedTuple):
+    """Whom a node calls the leader, in which epoch (-1: not said), and all nodes it knows."""
+
+    address: Address | None
+    epoch: int
+    nodes: tuple[Address, ...]
+
+
+class LeaderFinder:
+    """The way to the leader of one quorum, from these bootstrap addresses."""
+
+    def __init__(self, bootstrap: Sequence[Address], *, client_id: str) -> None:
+        self.failures: dict[Address, str] = {}
+        self._bootstrap = tuple(bootstrap)
+        self._client_id = client_id
+        self._learnt: tuple[Address, ...] = ()
+        self._connections: dict[Address, Connection] = {}
+        self._leader: Address | None = None
+        self._epoch = -1
+        self._failed: tuple[Address, int] | None = None
+        self._unfit: dict[Address, QuorumError] = {}
+
+    async def at_leader(
+        self, goal: str, deadline: Deadline, action: Callable[[Connection], Awaitable[T]]
+    ) -> T:
+        """Does `action` at the leader, again at the next one if it raises TryAgain or breaks off.
+
+        `goal` completes "could not ...". Raises QuorumUnavailable when the time is up.
+        """
+        backoff = Backoff()
+        while True:
+            connection = await self.connection(goal, deadline)
+            try:
+                return await action(connection)
+            except ConnectionFailed as error:
+                self.forget(connection.address, str(error))
+            except TryAgain as error:
+                self.not_now(connection.address, error)
+            await self.pause(goal, deadline, backoff)
+
+    async def connection(self, goal: str, deadline: Deadline) -> Connection:
+        """An open connection to the leader. Raises QuorumUnavailable when the time is up."""
+        backoff = Backoff()
+        while True:
+            address = self._leader or await self._find(deadline)
+            if address is not None:
+                try:
+                    connection = await self._connect(address, deadline)
+                except ConnectionFailed as error:
+                    self.forget(address, str(error))
+                else:
+                    self._leader = address
+                    return connection
+            await self.pause(goal, deadline, backoff)
+
+    async def pause(self, goal: str, deadline: Deadline, backoff: Backoff) -> None:
+        """Waits before the next try. Raises QuorumUnavailable if the time is up then."""
+        await asyncio.sleep(min(backoff.next_s(), deadline.remaining_s()))
+        if deadline.has_passed:
+            raise QuorumUnavailable(goal, deadline.timeout_ms, self.failures)
+
+    def forget(self, address: Address, reason: str) -> None:
+        """The node at `address` failed: its connection goes, and another leader is looked for."""
+        self.failures[address] = reason
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.fail(reason)
+        if self._leader == address:
+            self._leader = None
+            self._failed = (address, self._epoch)
+
+    def not_now(self, address: Address, error: TryAgain) -> None:
+        """The node answered that it can't; follows its hint if it gave one."""
+        self.failures[address] = error.reason
+        if not error.stay:
+            self._leader = error.hint if error.hint != address else None
+
+    @property
+    def open_connection(self) -> Connection | None:
+        """The connection to the leader if there is one now; nothing is looked for."""
+        connection = None if self._leader is None else self._connections.get(self._leader)
+        return connection if connection is not None and connection.is_open else None
+
+    def close(self) -> None:
+        """Closes all connections."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def _candidates(self) -> tuple[Address, ...]:
+        first = () if self._leader is None else (self._leader,)
+        return tuple(dict.fromkeys((*first, *self._bootstrap, *self._learnt)))
+
+    async def _connect(self, address: Address, deadline: Deadline) -> Connection:
+        known = self._connections.get(address)
+        if known is not None and known.is_open:
+            return known
+        timeout_s = min(CONNECT_TIMEOUT_S, deadline.remaining_s())
+        made = await connect(address, client_id=self._client_id, timeout_s=timeout_s)
+        other = self._connections.get(address)
+        if other is not None and other.is_open:
+            made.close()
+            return other
+        self._connections[address] = made
+        return made
+
+    async def _find(self, deadline: Deadline) -> Address | None:
+        """Asks all known addresses at once; the first good answer, or the newest of doubtful ones."""
+        tasks = {
+            asyncio.create_task(self._ask(address, deadline)) for address in self._candidates()
+        }
+        doubtful: Named | None = None
+        timeout_s: float | None = None
+        try:
+            while tasks:
+                done, tasks = await asyncio.wait(
+                    tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    break
+                for named in (task.result() for task in done):
+                    if named is None or named.address is None:
+                        continue
+                    if not self._is_doubtful(named):
+                        return self._take(named)
+                    doubtful = named
+                    timeout_s = _NEWER_LEADER_WAIT_S
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if doubtful is not None:
+            return self._take(doubtful)
+        if self._unfit.keys() >= set(self._candidates()):
+            # Time changes nothing if every server that was named is of the wrong kind.
+            raise next(iter(self._unfit.values()))
+        return None
+
+    async def _ask(self, address: Address, deadline: Deadline) -> Named | None:
+        try:
+            connection = await self._connect(address, deadline)
+            named = await who_leads(connection, min(CONNECT_TIMEOUT_S, deadline.remaining_s()))
+        except ConnectionFailed as error:
+            self.failures[address] = str(error)
+            return None
+        except (NotSupported, RequestRefused) as error:
+            self.failures[address] = str(error)
+            self._unfit[address] = error
+            return None
+        self._unfit.pop(address, None)
+        self._learnt = tuple(dict.fromkeys((*self._learnt, *named.nodes)))
+        if named.address is None:
+            self.failures[address] = "answers, but knows no leader at the moment"
+        return named
+
+    def _is_doubtful(self, named: Named) -> bool:
+        if self._failed is None:
+            return False
+        address, epoch = self._failed
+        return named.address == address and (named.epoch < 0 or named.epoch <= epoch)
+
+    def _take(self, named: Named) -> Address | None:
+        self._epoch = named.epoch
+        return named.address
+
+
+async def who_leads(connection: Connection, timeout_s: float) -> Named:
+    """Whom this node calls the leader.
+
+    A broker of a Kafka cluster is named itself: it forwards what may be asked of it. Raises
+    ConnectionFailed, NotSupported, RequestRefused.
+    """
+    if connection.offers(MetadataRequest):
+        return await _by_metadata(connection, timeout_s)
+    if connection.offers(DescribeClusterRequest):
+        return await _by_describe_cluster(connection, timeout_s)
+    raise NotSupported(
+        f"{connection.address} says neither by Metadata nor by DescribeCluster who leads: it is "
+        "not a node of a quorum. Name a quorumd node or a Kafka controller."
+    )
+
+
+async def _by_metadata(connection: Connection, timeout_s: float) -> Named:
+    request = MetadataRequest(
+        topics=(MetadataRequestTopic(name=TOPIC),),
+        allow_auto_topic_creation=connection.version_for(MetadataRequest) < 4,
+    )
+    response = await connection.request(request, MetadataResponse, timeout_s=timeout_s)
+    brokers = {broker.node_id: Address(broker.host, broker.port) for broker in response.brokers}
+    nodes = tuple(brokers.values())
+    partitions = [partition for topic in response.topics for partition in topic.partitions]
+    if not partitions:
+        return Named(connection.address, -1, nodes)
+    return Named(brokers.get(partitions[0].leader_id), partitions[0].leader_epoch, nodes)
+
+
+async def _by_describe_cluster(connection: Connection, timeout_s: float) -> Named:
+    version = connection.version_for(DescribeClusterRequest)
+    request = DescribeClusterRequest(endpoint_type=ENDPOINT_TYPE_CONTROLLERS if version else 1)
+    response = await connection.request(request, DescribeClusterResponse, timeout_s=timeout_s)
+    if response.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE:
+        return Named(connection.address, -1, ())
+    if response.error_code:
+        raise RequestRefused(
+            "learn who leads", error_code(response.error_code), response.error_message
+        )
+    brokers = {broker.broker_id: Address(broker.host, broker.port) for broker in response.brokers}
+    return Named(brokers.get(response.controller_id), -1, tuple(brokers.values()))
+
+
+def check(
+    goal: str,
+    code: int,
+    *,
+    message: str | None = None,
+    response: Any = None,
+    partition: Any = None,
+) -> None:
+    """Nothing if `code` is 0; else TryAgain for what may pass, with the leader if it is named.
+
+    Raises RequestRefused for the rest.
+    """
+    if not code:
+        return
+    error = error_code(code)
+    if error in LEADER_MOVED:
+        raise TryAgain(explain(error), hint=leader_hint(response, partition))
+    if error in RETRIABLE:
+        raise TryAgain(explain(error), stay=True)
+    raise RequestRefused(goal, error, message)
+
+
+def leader_hint(response: Any, partition: Any) -> Address | None:
+    """The leader's address as CurrentLeader and NodeEndpoints give it, in versions that have them."""
+    leader = getattr(partition, "current_leader", None)
+    if leader is None or leader.leader_id < 0:
+        return None
+    for endpoint in getattr(response, "node_endpoints", ()):
+        if endpoint.node_id == leader.leader_id and endpoint.host:
+            return Address(endpoint.host, endpoint.port)
+    return None

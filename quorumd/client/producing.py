@@ -1,0 +1,278 @@
+"""Appending records: batches, a few in flight, and the same batches again after a leader change.
+
+An idempotent appender gets a producer id and numbers its records, so that the quorum recognises a
+batch that it already has: whatever fails in between, each record is in the log once and in order.
+Without it a retry may append twice. Knows no files and no terminal.
+Source: KIP-98 (idempotent producer): a leader remembers the last five batches of a producer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from uuid import UUID
+
+from quorumd.client.connection import Connection, Sent
+from quorumd.client.errors import (
+    AppendFailed,
+    ConnectionFailed,
+    NotSupported,
+    QuorumUnavailable,
+    RequestRefused,
+    error_code,
+)
+from quorumd.client.leader import PARTITION, TOPIC, LeaderFinder, TryAgain, check
+from quorumd.client.timing import Backoff, Deadline
+from wire.error_codes import ErrorCode
+from wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from wire.messages.produce import (
+    ProduceRequest,
+    ProduceRequestPartition,
+    ProduceRequestTopic,
+    ProduceResponse,
+    ProduceResponsePartition,
+)
+from wire.records import BATCH_OVERHEAD, Record, build_batch
+
+TOPIC_ID = UUID(int=1)
+BATCH_BYTES_DEFAULT = 256 * 1024
+IN_FLIGHT_MAX = 5
+"""As many batches as a leader remembers of a producer; more could not be recognised again."""
+TRY_TIMEOUT_MS = 3000
+"""A leader that is silent for longer has probably been replaced."""
+ACKS_ALL = -1
+
+_RECORD_OVERHEAD_BYTES = 24
+_SEQUENCE_MASK = 0x7FFFFFFF
+
+
+class _Batch:
+    """Records that are sent and acknowledged together."""
+
+    __slots__ = ("count", "data", "sent", "was_sent")
+
+    def __init__(self, data: bytes, count: int) -> None:
+        self.data = data
+        self.count = count
+        self.sent: Sent | None = None
+        self.was_sent = False
+
+
+class Appender:
+    """A stream of records to the log; `append` them, then `flush`. Not for several tasks at once.
+
+    `timeout_ms` is how long one batch may take, all its tries included. `on_acknowledged` is called
+    with the base offset and the record count of each batch, in order.
+    """
+
+    def __init__(
+        self,
+        finder: LeaderFinder,
+        *,
+        timeout_ms: int,
+        idempotent: bool = True,
+        codec: int = 0,
+        batch_bytes: int = BATCH_BYTES_DEFAULT,
+        on_acknowledged: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.acknowledged_count = 0
+        self.last_offset = -1
+        self._finder = finder
+        self._timeout_ms = timeout_ms
+        self._is_idempotent = idempotent
+        self._codec = codec
+        self._batch_bytes = batch_bytes
+        self._on_acknowledged = on_acknowledged
+        self._producer: tuple[int, int] | None = None
+        self._next_sequence = 0
+        self._gathered: list[Record] = []
+        self._gathered_bytes = BATCH_OVERHEAD
+        self._pending: deque[_Batch] = deque()
+
+    async def append(self, record: Record) -> None:
+        """Takes one record; sends when a batch is full, and waits while too many are in flight.
+
+        A timestamp of 0 becomes now. Raises AppendFailed.
+        """
+        size_bytes = _size_bytes(record)
+        if self._gathered and self._gathered_bytes + size_bytes > self._batch_bytes:
+            await self._seal()
+        if not record.timestamp:
+            record = record._replace(timestamp=int(time.time() * 1000))
+        self._gathered.append(record)
+        self._gathered_bytes += size_bytes
+
+    async def flush(self) -> None:
+        """Returns when every record is acknowledged. Raises AppendFailed."""
+        if self._gathered:
+            await self._seal()
+        await self._drain(0)
+
+    async def send_gathered(self) -> None:
+        """Sends what has been gathered, full or not, without waiting for its acknowledgement."""
+        if self._gathered:
+            await self._seal()
+
+    @property
+    def unknown_count(self) -> int:
+        """Records that were sent and are not acknowledged yet."""
+        return sum(batch.count for batch in self._pending if batch.was_sent)
+
+    async def _seal(self) -> None:
+        if self._is_idempotent and self._producer is None:
+            self._producer = await self._new_producer()
+        producer_id, producer_epoch = self._producer or (-1, -1)
+        records, self._gathered = self._gathered, []
+        self._gathered_bytes = BATCH_OVERHEAD
+        data = build_batch(
+            records,
+            codec=self._codec,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=self._next_sequence if self._is_idempotent else -1,
+        )
+        self._next_sequence = (self._next_sequence + len(records)) & _SEQUENCE_MASK
+        self._pending.append(_Batch(data, len(records)))
+        if connection := self._finder.open_connection:
+            self._send_pending(connection)
+        await self._drain(IN_FLIGHT_MAX)
+
+    async def _new_producer(self) -> tuple[int, int]:
+        deadline = Deadline(self._timeout_ms)
+        request = InitProducerIdRequest(transactional_id=None)
+
+        async def ask(connection: Connection) -> tuple[int, int]:
+            response = await connection.request(
+                request, InitProducerIdResponse, timeout_s=_try_timeout_s(deadline)
+            )
+            check("get a producer id", response.error_code)
+            return response.producer_id, response.producer_epoch
+
+        try:
+            return await self._finder.at_leader("get a producer id", deadline, ask)
+        except (QuorumUnavailable, RequestRefused, NotSupported) as error:
+            raise self._failed(str(error)) from error
+
+    @property
+    def _in_flight_max(self) -> int:
+        # The first batch goes alone: a leader that doesn't know the producer yet would take a later
+        # one before it. Without sequence numbers only one at a time keeps the order.
+        return IN_FLIGHT_MAX if self._is_idempotent and self.acknowledged_count else 1
+
+    async def _drain(self, limit: int) -> None:
+        """Returns when at most `limit` batches are not acknowledged."""
+        goal = "append to the log"
+        deadline = Deadline(self._timeout_ms)
+        backoff = Backoff()
+        while len(self._pending) > limit:
+            try:
+                connection = await self._finder.connection(goal, deadline)
+                try:
+                    self._send_pending(connection)
+                    await self._take_oldest(connection, deadline)
+                    deadline = Deadline(self._timeout_ms)
+                    backoff.reset()
+                    continue
+                except ConnectionFailed as error:
+                    self._finder.forget(connection.address, str(error))
+                except TryAgain as error:
+                    self._finder.not_now(connection.address, error)
+                self._send_again()
+                await self._finder.pause(goal, deadline, backoff)
+            except QuorumUnavailable as error:
+                raise self._failed(str(error)) from error
+            except (RequestRefused, NotSupported) as error:
+                if self._pending:
+                    self._pending[0].was_sent = False
+                raise self._failed(str(error)) from error
+
+    def _send_pending(self, connection: Connection) -> None:
+        version = connection.version_for(ProduceRequest)
+        for index, batch in enumerate(self._pending):
+            if index >= self._in_flight_max:
+                return
+            if batch.sent is None:
+                request = ProduceRequest(
+                    transactional_id=None,
+                    acks=ACKS_ALL,
+                    timeout_ms=self._server_timeout_ms,
+                    topic_data=(
+                        ProduceRequestTopic(
+                            name=TOPIC,
+                            topic_id=TOPIC_ID,
+                            partition_data=(
+                                ProduceRequestPartition(index=PARTITION, records=batch.data),
+                            ),
+                        ),
+                    ),
+                )
+                try:
+                    batch.sent = connection.send(request, version)
+                except ConnectionFailed:
+                    # Whoever waits for this batch finds out; sending ahead is only an offer.
+                    return
+                batch.was_sent = True
+
+    @property
+    def _server_timeout_ms(self) -> int:
+        # Without sequence numbers a second try could append twice: then one try gets all the time.
+        return min(self._timeout_ms, TRY_TIMEOUT_MS) if self._is_idempotent else self._timeout_ms
+
+    async def _take_oldest(self, connection: Connection, deadline: Deadline) -> None:
+        batch = self._pending[0]
+        sent = batch.sent
+        if sent is None:
+            raise ConnectionFailed("the connection broke before the records were sent")
+        try:
+            async with asyncio.timeout(min(self._server_timeout_ms / 1000, deadline.remaining_s())):
+                frame = await sent.answer
+        except TimeoutError:
+            raise ConnectionFailed(
+                f"no acknowledgement within {self._server_timeout_ms / 1000:g} s"
+            ) from None
+        response = connection.read(frame, sent, ProduceResponse)
+        partition = _only_partition(response)
+        error = error_code(partition.error_code)
+        if error is ErrorCode.INVALID_RECORD and partition.record_errors:
+            message = partition.record_errors[0].batch_index_error_message
+        else:
+            message = partition.error_message
+        check("append to the log", error, message=message, response=response, partition=partition)
+        self._pending.popleft()
+        self.acknowledged_count += batch.count
+        self.last_offset = partition.base_offset + batch.count - 1
+        if self._on_acknowledged is not None:
+            self._on_acknowledged(partition.base_offset, batch.count)
+
+    def _send_again(self) -> None:
+        for batch in self._pending:
+            batch.sent = None
+
+    def _failed(self, reason: str) -> AppendFailed:
+        return AppendFailed(
+            reason,
+            acknowledged_count=self.acknowledged_count,
+            last_offset=self.last_offset,
+            unknown_count=self.unknown_count,
+        )
+
+
+def _only_partition(response: ProduceResponse) -> ProduceResponsePartition:
+    partitions = [each for topic in response.responses for each in topic.partition_responses]
+    if len(partitions) != 1:
+        raise ConnectionFailed(f"answered for {len(partitions)} partitions instead of one")
+    return partitions[0]
+
+
+def _size_bytes(record: Record) -> int:
+    """About what the record takes in a batch; never less."""
+    size_bytes = _RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
+    for name, value in record.headers:
+        size_bytes += 10 + 4 * len(name) + len(value or b"")
+    return size_bytes
+
+
+def _try_timeout_s(deadline: Deadline) -> float:
+    return min(TRY_TIMEOUT_MS / 1000, deadline.remaining_s())

@@ -1,0 +1,437 @@
+"""A protocol peer for client tests: several nodes on real sockets that share one log in memory.
+
+No consensus: the test says who leads, which nodes are up, and which answers get lost. The leader
+deduplicates producers as a real one does. Every node answers with real bytes, made by wire/.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from wire.codec import decode, encode
+from wire.error_codes import ErrorCode
+from wire.framing import FrameBuffer
+from wire.headers import decode_request_header, encode_response_header
+from wire.messages.api_versions import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    ApiVersionsResponseApiKey,
+)
+from wire.messages.describe_cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeClusterResponseBroker,
+)
+from wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    DescribeQuorumResponseListener,
+    DescribeQuorumResponseNode,
+    DescribeQuorumResponsePartition,
+    DescribeQuorumResponseReplica,
+    DescribeQuorumResponseTopic,
+)
+from wire.messages.fetch import (
+    FetchRequest,
+    FetchResponse,
+    FetchResponseCurrentLeader,
+    FetchResponseNodeEndpoint,
+    FetchResponsePartition,
+    FetchResponseTopic,
+)
+from wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from wire.messages.list_offsets import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsResponsePartition,
+    ListOffsetsResponseTopic,
+)
+from wire.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from wire.messages.produce import (
+    ProduceRequest,
+    ProduceResponse,
+    ProduceResponseCurrentLeader,
+    ProduceResponseNodeEndpoint,
+    ProduceResponsePartition,
+    ProduceResponseTopic,
+)
+from wire.records import BatchHeader, Record, iter_records, read_header, stamp
+from wire.registry import API_VERSIONS_KEY, APIS
+from wire.schema import Message
+
+CLUSTER_ID = "fake-cluster"
+TOPIC = "__cluster_metadata"
+TOPIC_ID = UUID(int=1)
+
+OFFERED = (0, 1, 2, 3, 18, 22, 55, 60)
+
+
+@dataclass(slots=True)
+class FakeQuorum:
+    """Nodes 1..n. `leader_id` and `epoch` are what all nodes say; tests change them at will.
+
+    `before_answer` may look at each request and its answer: it returns the answer to send, another
+    one, or None to close the connection instead.
+    """
+
+    size: int = 3
+    offered: tuple[int, ...] = OFFERED
+    versions: dict[int, tuple[int, int]] = field(default_factory=dict)
+    leader_id: int = 1
+    epoch: int = 1
+    log: list[bytes] = field(default_factory=list)
+    end_offset: int = 0
+    log_start_offset: int = 0
+    nodes: dict[int, FakeNode] = field(default_factory=dict)
+    requests: list[tuple[int, Message]] = field(default_factory=list)
+    software: list[str] = field(default_factory=list)
+    before_answer: Callable[[int, Message, Message], Message | None] | None = None
+    refuse_produce: list[ErrorCode] = field(default_factory=list)
+    sequences: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+    appended: asyncio.Event = field(default_factory=asyncio.Event)
+    _next_producer_id: int = 1000
+
+    async def __aenter__(self) -> FakeQuorum:
+        for node_id in range(1, self.size + 1):
+            self.nodes[node_id] = FakeNode(self, node_id)
+            await self.nodes[node_id].start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for node in self.nodes.values():
+            await node.stop()
+
+    @property
+    def addresses(self) -> str:
+        return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes.values())
+
+    def elect(self, leader_id: int) -> None:
+        """All nodes name this leader from now on, in a new epoch."""
+        self.leader_id = leader_id
+        self.epoch += 1
+        self.appended.set()
+        self.appended = asyncio.Event()
+
+    def records(self) -> Iterator[Record]:
+        """All records of the log, in order."""
+        for batch in self.log:
+            if not read_header(batch).is_control:
+                yield from iter_records(batch)
+
+    def append(self, batch: bytes) -> int:
+        """Puts a batch at the end of the log; returns its base offset."""
+        base_offset = self.end_offset
+        self.log.append(stamp(batch, base_offset, self.epoch))
+        self.end_offset = read_header(self.log[-1]).next_offset
+        self.appended.set()
+        self.appended = asyncio.Event()
+        return base_offset
+
+    def new_producer_id(self) -> int:
+        self._next_producer_id += 1
+        return self._next_producer_id
+
+    def produce(self, batch: bytes) -> tuple[ErrorCode, int]:
+        """What a leader does with a batch: (error, base offset)."""
+        header = read_header(batch)
+        if header.producer_id < 0:
+            return ErrorCode.NONE, self.append(batch)
+        known = self.sequences.setdefault(header.producer_id, [])
+        last_sequence = (header.base_sequence + header.record_count - 1) & 0x7FFFFFFF
+        for first, last, offset in known:
+            if (first, last) == (header.base_sequence, last_sequence):
+                return ErrorCode.NONE, offset
+        if known and header.base_sequence != (known[-1][1] + 1) & 0x7FFFFFFF:
+            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+        offset = self.append(batch)
+        known.append((header.base_sequence, last_sequence, offset))
+        del known[:-5]
+        return ErrorCode.NONE, offset
+
+
+class FakeNode:
+    """One listener of the fake quorum."""
+
+    def __init__(self, quorum: FakeQuorum, node_id: int) -> None:
+        self.quorum = quorum
+        self.node_id = node_id
+        self.port = 0
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Listens, after a stop on the same port."""
+        self._server = await asyncio.start_server(
+            self._accepted, "127.0.0.1", self.port, reuse_address=True
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Closes the listener and resets all connections, as a killed process does."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for writer in self._writers:
+            writer.transport.abort()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self._writers.add(writer)
+        try:
+            with suppress(ConnectionError, asyncio.CancelledError):
+                await self._serve(reader, writer)
+        finally:
+            self._tasks.discard(task)
+            self._writers.discard(writer)
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frames = FrameBuffer(1 << 27)
+        while data := await reader.read(1 << 16):
+            frames.feed(data)
+            for frame in frames.frames():
+                answer = await self._answer(frame)
+                if answer is None:
+                    return
+                writer.write(len(answer).to_bytes(4, "big") + answer)
+
+    async def _answer(self, frame: bytes) -> bytes | None:
+        quorum = self.quorum
+        header, at = decode_request_header(frame)
+        spec = APIS[header.api_key]
+        response_header = encode_response_header(
+            header.api_key, header.api_version, header.correlation_id
+        )
+        first, last = quorum.versions.get(header.api_key, (spec.min_version, spec.max_version))
+        if not first <= header.api_version <= last:
+            if header.api_key != API_VERSIONS_KEY:
+                return None
+            refusal = ApiVersionsResponse(
+                error_code=ErrorCode.UNSUPPORTED_VERSION,
+                api_keys=(
+                    ApiVersionsResponseApiKey(
+                        api_key=API_VERSIONS_KEY, min_version=first, max_version=last
+                    ),
+                ),
+            )
+            return response_header + encode(refusal, 0)
+        request = decode(spec.request, header.api_version, frame, at)
+        quorum.requests.append((self.node_id, request))
+        response: Message | None = await self._handle(request, header.api_version)
+        if quorum.before_answer is not None and response is not None:
+            response = quorum.before_answer(self.node_id, request, response)
+        if response is None:
+            return None
+        return response_header + encode(response, header.api_version)
+
+    async def _handle(self, request: Message, version: int) -> Message:
+        match request:
+            case ApiVersionsRequest():
+                self.quorum.software.append(request.client_software_name)
+                return self._api_versions()
+            case MetadataRequest():
+                return self._metadata()
+            case DescribeClusterRequest():
+                return self._describe_cluster(request)
+            case DescribeQuorumRequest():
+                return self._describe_quorum(version)
+            case InitProducerIdRequest():
+                return InitProducerIdResponse(producer_id=self.quorum.new_producer_id())
+            case ListOffsetsRequest():
+                return self._list_offsets(request)
+            case ProduceRequest():
+                return self._produce(request)
+            case FetchRequest():
+                return await self._fetch(request)
+        raise AssertionError(f"the fake has no answer to {request}")
+
+    @property
+    def _is_leader(self) -> bool:
+        return self.node_id == self.quorum.leader_id
+
+    def _api_versions(self) -> ApiVersionsResponse:
+        keys = []
+        for key in self.quorum.offered:
+            spec = APIS[key]
+            first, last = self.quorum.versions.get(key, (spec.min_version, spec.max_version))
+            keys.append(ApiVersionsResponseApiKey(api_key=key, min_version=first, max_version=last))
+        return ApiVersionsResponse(api_keys=tuple(keys))
+
+    def _metadata(self) -> MetadataResponse:
+        leader_id = self.quorum.leader_id
+        partition = MetadataResponsePartition(
+            error_code=ErrorCode.NONE if leader_id > 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+            leader_id=leader_id,
+            leader_epoch=self.quorum.epoch,
+        )
+        return MetadataResponse(
+            cluster_id=CLUSTER_ID,
+            brokers=tuple(
+                MetadataResponseBroker(node_id=node.node_id, host="127.0.0.1", port=node.port)
+                for node in self.quorum.nodes.values()
+            ),
+            controller_id=leader_id,
+            topics=(MetadataResponseTopic(name=TOPIC, topic_id=TOPIC_ID, partitions=(partition,)),),
+        )
+
+    def _describe_cluster(self, request: DescribeClusterRequest) -> DescribeClusterResponse:
+        return DescribeClusterResponse(
+            endpoint_type=request.endpoint_type,
+            cluster_id=CLUSTER_ID,
+            controller_id=self.quorum.leader_id,
+            brokers=tuple(
+                DescribeClusterResponseBroker(
+                    broker_id=node.node_id, host="127.0.0.1", port=node.port
+                )
+                for node in self.quorum.nodes.values()
+            ),
+        )
+
+    def _describe_quorum(self, version: int) -> DescribeQuorumResponse:
+        if not self._is_leader:
+            partition = DescribeQuorumResponsePartition(
+                error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, error_message="not the leader"
+            )
+            topic = DescribeQuorumResponseTopic(topic_name=TOPIC, partitions=(partition,))
+            return DescribeQuorumResponse(topics=(topic,))
+        end, now_ms = self.quorum.end_offset, int(time.time() * 1000)
+        replicas = tuple(
+            DescribeQuorumResponseReplica(
+                replica_id=node_id,
+                replica_directory_id=UUID(int=(1 << 64) + node_id if version >= 2 else 0),
+                log_end_offset=end if node_id == self.quorum.leader_id else max(0, end - node_id),
+                last_fetch_timestamp=now_ms,
+                last_caught_up_timestamp=(
+                    now_ms if node_id == self.quorum.leader_id else now_ms - 10 * node_id
+                ),
+            )
+            for node_id in (*self.quorum.nodes, 9)
+        )
+        partition = DescribeQuorumResponsePartition(
+            leader_id=self.quorum.leader_id,
+            leader_epoch=self.quorum.epoch,
+            high_watermark=end,
+            current_voters=replicas[:-1],
+            observers=replicas[-1:],
+        )
+        return DescribeQuorumResponse(
+            topics=(DescribeQuorumResponseTopic(topic_name=TOPIC, partitions=(partition,)),),
+            nodes=tuple(
+                DescribeQuorumResponseNode(
+                    node_id=node.node_id,
+                    listeners=(
+                        DescribeQuorumResponseListener(
+                            name="PLAINTEXT", host="127.0.0.1", port=node.port
+                        ),
+                    ),
+                )
+                for node in self.quorum.nodes.values()
+                if version >= 2
+            ),
+        )
+
+    def _list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        timestamp = request.topics[0].partitions[0].timestamp
+        offset = self.quorum.log_start_offset if timestamp == -2 else self.quorum.end_offset
+        error = ErrorCode.NONE if self._is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        partition = ListOffsetsResponsePartition(error_code=error, offset=offset)
+        return ListOffsetsResponse(
+            topics=(ListOffsetsResponseTopic(name=TOPIC, partitions=(partition,)),)
+        )
+
+    def _produce(self, request: ProduceRequest) -> ProduceResponse:
+        data = bytes(request.topic_data[0].partition_data[0].records or b"")
+        leader = ProduceResponseCurrentLeader()
+        error, offset = ErrorCode.NOT_LEADER_OR_FOLLOWER, -1
+        if not self._is_leader:
+            leader = ProduceResponseCurrentLeader(
+                leader_id=self.quorum.leader_id, leader_epoch=self.quorum.epoch
+            )
+        elif self.quorum.refuse_produce:
+            error = self.quorum.refuse_produce.pop(0)
+        else:
+            error, offset = self.quorum.produce(data)
+        partition = ProduceResponsePartition(
+            error_code=error,
+            base_offset=offset,
+            error_message=None if error is ErrorCode.NONE else f"fake {error.name}",
+            current_leader=leader,
+        )
+        topic = ProduceResponseTopic(
+            name=TOPIC, topic_id=TOPIC_ID, partition_responses=(partition,)
+        )
+        return ProduceResponse(
+            responses=(topic,),
+            node_endpoints=tuple(
+                ProduceResponseNodeEndpoint(
+                    node_id=leader.leader_id,
+                    host="127.0.0.1",
+                    port=self.quorum.nodes[leader.leader_id].port,
+                )
+                for _ in range(leader.leader_id > 0)
+            ),
+        )
+
+    async def _fetch(self, request: FetchRequest) -> FetchResponse:
+        offset = request.topics[0].partitions[0].fetch_offset
+        quorum = self.quorum
+        deadline = time.monotonic() + request.max_wait_ms / 1000
+        while self._is_leader and offset == quorum.end_offset and time.monotonic() < deadline:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    await quorum.appended.wait()
+        error = ErrorCode.NONE
+        leader = FetchResponseCurrentLeader()
+        if not self._is_leader:
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            leader = FetchResponseCurrentLeader(
+                leader_id=quorum.leader_id, leader_epoch=quorum.epoch
+            )
+        elif not quorum.log_start_offset <= offset <= quorum.end_offset:
+            error = ErrorCode.OFFSET_OUT_OF_RANGE
+        records = b"" if error else _slice(quorum.log, offset, request.max_bytes)
+        partition = FetchResponsePartition(
+            error_code=error,
+            high_watermark=quorum.end_offset,
+            log_start_offset=quorum.log_start_offset,
+            current_leader=leader,
+            records=records,
+        )
+        topic = FetchResponseTopic(topic=TOPIC, topic_id=TOPIC_ID, partitions=(partition,))
+        return FetchResponse(
+            responses=(topic,),
+            node_endpoints=tuple(
+                FetchResponseNodeEndpoint(
+                    node_id=leader.leader_id,
+                    host="127.0.0.1",
+                    port=quorum.nodes[leader.leader_id].port,
+                )
+                for _ in range(leader.leader_id > 0)
+            ),
+        )
+
+
+def _slice(log: list[bytes], offset: int, max_bytes: int) -> bytes:
+    """Batches from the one that holds `offset`; cut at `max_bytes`, but the first one is whole."""
+    headers: list[tuple[BatchHeader, bytes]] = [(read_header(batch), batch) for batch in log]
+    wanted = [batch for header, batch in headers if header.next_offset > offset]
+    if not wanted:
+        return b""
+    return b"".join(wanted)[: max(max_bytes, len(wanted[0]))]
