@@ -1,12 +1,21 @@
-"""For the whole suite: tests marked `java` run, or are skipped with the reason, or fail on CI."""
+"""For the whole suite: what a `java` mark does, and that generated input is the same in every run.
+
+A test marked `java` runs, or is skipped with the reason, or fails on CI. To look for new input:
+HYPOTHESIS_PROFILE=explore.
+"""
 
 from __future__ import annotations
 
 import os
 
 import pytest
+from hypothesis import settings
 
 from tests.support.kafka_jars import missing_tools
+
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("explore", max_examples=2_000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,40 +9,7 @@ import pytest
 from config.keys import PARSERS, UNAVAILABLE, variable_of
 from config.load import ConfigError, load
 from config.model import Address, Config, ConfiguredVoter, Listener
-
-GOOD = {
-    "node.id": "1",
-    "storage.dir": "/var/lib/quorumd",
-    "listeners": "CONTROLLER://db1:9093",
-    "quorum.voters": "1@db1:9093,2@db2:9093,3@db3:9093",
-}
-EXAMPLE = Path(__file__).parents[2] / "config" / "controller.example.yaml"
-
-Write = Callable[..., Path]
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    """Writes controller.yaml: the good lines, with changes by key, and raw lines after them."""
-
-    def write_file(changes: dict[str, str | None] | None = None, extra: str = "") -> Path:
-        lines = {**GOOD, **(changes or {})}
-        text = "".join(f"{key}: {value}\n" for key, value in lines.items() if value is not None)
-        path = tmp_path / "controller.yaml"
-        path.write_text(text + extra)
-        return path
-
-    return write_file
-
-
-def refused(path: Path, environ: dict[str, str] | None = None) -> list[str]:
-    """The problems that a refusal lists, with the folder left out of their places."""
-    with pytest.raises(ConfigError) as caught:
-        load(path, environ or {})
-    for problem in caught.value.problems:
-        assert str(problem) in str(caught.value)
-    return [str(problem).replace(f"{path.parent}/", "") for problem in caught.value.problems]
-
+from tests.support.config_files import GOOD, Write, refused
 
 # --- what loads
 
@@ -159,6 +124,7 @@ def test_the_environment_wins_over_the_file_also_over_its_bad_values(write: Writ
         "QUORUMD_QUORUM_FETCH_TIMEOUT_MS": " 300 ",
         "QUORUMD_QUORUM_VOTERS": "",
         "QUORUMD_SERVICE_HOST": "10.0.0.1",
+        "QUORUMD_KAFKA_LIBS": "/opt/kafka",
         "HOME": "/root",
     }
     config = load(path, environ)
@@ -452,117 +418,3 @@ def test_every_problem_is_listed_at_once_in_the_order_of_the_file(write: Write) 
     ]
     with pytest.raises(ConfigError, match=r"^7 problems in the configuration:\n  /"):
         load(path, {"QUORUMD_HTTP_LISTEN": "x"})
-
-
-# --- files that cannot be understood at all
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        (b"", ": the file is empty: it has to set at least node.id, storage.dir, listeners"),
-        (
-            b"# nothing\n\n",
-            ": the file is empty: it has to set at least node.id, storage.dir, listeners",
-        ),
-        (
-            b"- node.id\n",
-            ":1: the file is not a mapping of keys to values: "
-            "expected lines of the form 'key: value'",
-        ),
-        (
-            b"node.id=1\nlisteners=x\n",
-            ":1: the file is not a mapping of keys to values: "
-            "expected lines of the form 'key: value'",
-        ),
-        (
-            b"node.id: 1\n\tstorage.dir: /d\n",
-            ":2: there is a tab here: YAML takes only spaces around keys and values",
-        ),
-        (
-            b"node.id:\n\t1\n",
-            ":2: there is a tab here: YAML takes only spaces around keys and values",
-        ),
-        (
-            b"node.id: 1\n---\nnode.id: 2\n",
-            ":2: a second document begins here: the file must hold one ('---' at most at the top)",
-        ),
-        (
-            b"node.id: 1\nstorage.dir: [\n",
-            ":3: this is not YAML (while parsing a flow node, expected the node content, but found "
-            "'<stream end>'): expected lines of the form 'key: value'",
-        ),
-        (
-            b"node.id: 1\nstorage.dir: a: b\n",
-            ":2: this is not YAML (mapping values are not allowed here): "
-            "expected lines of the form 'key: value'",
-        ),
-        (
-            b"node.id: 1\nlisteners: *other\n",
-            ":2: this is not YAML (found undefined alias 'other'): "
-            "expected lines of the form 'key: value'",
-        ),
-        (b"node.id: 1\nname: \xff\xfe\n", ":2: this is not UTF-8 text: is it the right file?"),
-        (b"#" * (2 << 20), ": the file is larger than 1048576 bytes: is it the right one?"),
-    ],
-)
-def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
-    path = tmp_path / "controller.yaml"
-    path.write_bytes(content)
-    assert refused(path) == [f"controller.yaml{problem}"]
-
-
-@pytest.mark.parametrize("content", ["\0", "[" * 100_000, "a: &a [*a]\n? {x: *a}\n: 1\n"])
-def test_hostile_yaml_is_refused_and_nothing_else(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "controller.yaml"
-    path.write_text(content)
-    assert refused(path)
-
-
-def test_a_missing_file_and_a_folder_are_named_with_the_option(tmp_path: Path) -> None:
-    path = tmp_path / "controller.yaml"
-    assert refused(path) == [
-        "controller.yaml: there is no such file: name the configuration with --config FILE"
-    ]
-    path.mkdir()
-    assert refused(path) == [
-        "controller.yaml: this is a folder: name the configuration file in it with --config FILE"
-    ]
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
-def test_a_file_without_read_permission_is_named(write: Write) -> None:
-    path = write()
-    path.chmod(0)
-    assert refused(path) == [
-        "controller.yaml: cannot be read (Permission denied): check the file and its permissions"
-    ]
-
-
-def test_a_file_that_cannot_be_opened_is_named_with_the_reason(tmp_path: Path) -> None:
-    path = tmp_path / "controller.yaml"
-    path.symlink_to(path)
-    assert refused(path) == [
-        "controller.yaml: cannot be read (Too many levels of symbolic links): "
-        "check the file and its permissions"
-    ]
-
-
-# --- the example
-
-
-def test_the_example_file_loads_with_the_defaults() -> None:
-    assert load(EXAMPLE, {}).node_id == 1
-
-
-def test_the_example_file_lists_every_key_with_its_default(tmp_path: Path) -> None:
-    text = EXAMPLE.read_text()
-    lines = [line.removeprefix("#") for line in text.splitlines()]
-    settings = [line for line in lines if line.partition(":")[0] in PARSERS]
-    assert sorted(line.partition(":")[0] for line in settings) == sorted(PARSERS)
-    everything = tmp_path / "controller.yaml"
-    everything.write_text("\n".join(settings))
-    explicit, implicit = load(everything, {}), load(EXAMPLE, {})
-    for name in Config.__slots__:
-        if name not in ("http_listen", "quorum_bootstrap_servers"):
-            assert getattr(explicit, name) == getattr(implicit, name), name
