@@ -7,6 +7,7 @@ tells at that moment, into Prometheus' text. Belongs to the event loop's thread.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Protocol
 
@@ -102,7 +103,7 @@ class Metrics:
         """By reason, a word of `server.connection`."""
         self.bytes_received = 0
         self.bytes_sent = 0
-        self.requests: dict[int, int] = {}
+        self.requests: defaultdict[int, int] = defaultdict(int)
         """By api key."""
         self.responses = 0
         self.peer_connections_opened = 0
@@ -138,7 +139,8 @@ class Metrics:
         return self.connections_opened - sum(self.connections_closed.values())
 
     def count_request(self, api_key: int) -> None:
-        self.requests[api_key] = self.requests.get(api_key, 0) + 1
+        """A request was taken; its header has been understood."""
+        self.requests[api_key] += 1
 
     def count_closed(self, reason: str) -> None:
         """An inbound connection that had been opened is gone."""
