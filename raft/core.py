@@ -36,7 +36,13 @@ from raft.transitions import TRANSITIONS, Trigger
 from raft.types import Endpoint, ReplicaKey, VoterSet
 
 EPOCH_LIMIT = 2**31 - 2**20
-"""Epochs above this are refused: one hostile request must not use the epochs up."""
+"""Above this, epochs are accepted in small steps only: a hostile request must not use them up."""
+
+EPOCH_STEP_LIMIT = 2**10
+"""The largest step that is small. It leaves room for elections after any one hostile request."""
+
+LAST_EPOCH = 2**31 - 2
+"""No campaign goes beyond this: the next epoch ends a real Kafka leader."""
 
 CAMPAIGN_DELAY_MS = 50
 """Bound (exclusive) of the random delay before a campaign that nothing else delays."""
@@ -92,6 +98,27 @@ class Backoff:
     retry_at_ms: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Electorate:
+    """What the latest voter set means to this replica, worked out once for each set."""
+
+    entry: VoterEntry
+    voters: VoterSet
+    keys: tuple[ReplicaKey, ...]
+    others: tuple[ReplicaKey, ...]
+    has_local: bool
+    majority: int
+
+    @staticmethod
+    def of(entry: VoterEntry, local: ReplicaKey) -> Electorate:
+        voters = entry.record.voters
+        others = tuple(key for key in voters.keys if not local.matches(key))
+        has_local = len(others) < len(voters)
+        return Electorate(
+            entry, voters, voters.keys, others, has_local, quorum.majority(len(voters))
+        )
+
+
 class Core:
     """See the module's docstring. `draw(n)` returns a random integer in [0, n)."""
 
@@ -105,6 +132,8 @@ class Core:
         self.log.voter_entries.insert(
             0, VoterEntry(-1, KRaftVoters(config.configured_voters, config.cluster_id))
         )
+        self._electorate = Electorate.of(self.log.voter_entries[-1], config.local)
+        self._has_bootstrapped = False
         self.now_ms = 0
         self.epoch = stored.epoch
         self.leader: ReplicaKey | None = stored.leader
@@ -123,6 +152,7 @@ class Core:
         self.state: State = Observer()
         self.context = (self.epoch, self.leader)
         self.last_contact_ms: int | None = None
+        self.leader_has_ended = False
         self.effects: list[Effect] = []
         self.last_write = 0
         self.completed_write = 0
@@ -131,13 +161,21 @@ class Core:
         self.last_request_id = 0
         self.in_flight: dict[int, InFlight] = {}
         self.busy: set[tuple[Peer, type[Request]]] = set()
-        self.backoffs: dict[Peer, Backoff] = {}
+        self.backoffs: dict[tuple[Peer, type[Request]], Backoff] = {}
 
     # -- who is who
 
     @property
     def role(self) -> Role:
         return ROLE_OF[type(self.state)]
+
+    @property
+    def electorate(self) -> Electorate:
+        """The latest voter set, committed or not, and this replica's place in it."""
+        entry = self.log.voter_entries[-1]
+        if entry is not self._electorate.entry:
+            self._electorate = Electorate.of(entry, self.local)
+        return self._electorate
 
     @property
     def voters(self) -> VoterSet:
@@ -153,7 +191,7 @@ class Core:
         """
         if self.log.voters_offset < 0 and not self.config.is_bootstrap:
             return False
-        return self.voters.find(self.local) is not None
+        return self.electorate.has_local
 
     @property
     def leader_id(self) -> int | None:
@@ -162,8 +200,8 @@ class Core:
     def is_local(self, key: ReplicaKey) -> bool:
         return self.local.matches(key)
 
-    def other_voters(self) -> list[ReplicaKey]:
-        return [key for key in self.voters.keys if not self.is_local(key)]
+    def other_voters(self) -> tuple[ReplicaKey, ...]:
+        return self.electorate.others
 
     def key_of(self, replica_id: int) -> ReplicaKey:
         """The key of the only voter under this id; without uuid if that is not clear."""
@@ -206,7 +244,10 @@ class Core:
         before = self.log.synced_end_offset
         while self.log_writes and self.log_writes[0][0] <= write:
             self.log.synced_end_offset = self.log_writes.popleft()[1]
-        return self.log.synced_end_offset != before
+        moved = self.log.synced_end_offset != before
+        if moved:
+            self._record_voter_set()
+        return moved
 
     def persist(self) -> None:
         """Have the durable triple written; nothing that depends on it leaves before."""
@@ -251,7 +292,7 @@ class Core:
         """True if no such request to this peer is in flight and the peer is not backing off."""
         if (to, kind) in self.busy:
             return False
-        backoff = self.backoffs.get(to)
+        backoff = self.backoffs.get((to, kind))
         return backoff is None or backoff.retry_at_ms <= self.now_ms
 
     def take(self, request_id: int) -> InFlight | None:
@@ -261,8 +302,12 @@ class Core:
             self.busy.discard((request.to, type(request.request)))
         return request
 
-    def back_off(self, to: Peer) -> None:
-        backoff = self.backoffs.setdefault(to, Backoff())
+    def back_off(self, request: InFlight) -> None:
+        """Wait before the next request of this kind to this peer, longer after each failure.
+
+        Kinds wait apart: that a peer has no records to give must not keep a vote from being asked.
+        """
+        backoff = self.backoffs.setdefault((request.to, type(request.request)), Backoff())
         backoff.attempts += 1
         backoff.retry_at_ms = self.now_ms + quorum.backoff_ms(
             backoff.attempts, self.config.retry_backoff_ms, self.config.retry_backoff_max_ms
@@ -301,6 +346,7 @@ class Core:
         if self.context != (self.epoch, self.leader):
             self.context = (self.epoch, self.leader)
             self.last_contact_ms = None
+            self.leader_has_ended = False
             self.forget_requests()
         for reply_to in parked:
             self.refuse_fetch(reply_to, "NOT_LEADER_OR_FOLLOWER")
@@ -340,6 +386,7 @@ class Core:
         return (
             self.leader is not None
             and self.last_contact_ms is not None
+            and not self.leader_has_ended
             and self.now_ms < self.last_contact_ms + self.config.fetch_timeout_ms
             and self.leader.id not in self.unreachable
         )
@@ -351,12 +398,12 @@ class Core:
         if epoch != self.epoch:
             self.epoch, self.voted = epoch, None
         self.leader, self.leader_endpoints = None, ()
+        self.persist()
         if self.is_voter:
             timeout = self.random_election_timeout_ms() if timeout_ms is None else timeout_ms
             self.move_to(trigger, Unattached(self.now_ms + timeout))
         else:
             self.move_to(trigger, Observer())
-        self.persist()
 
     def become_follower(
         self, trigger: Trigger, epoch: int, leader: ReplicaKey, endpoints: tuple[Endpoint, ...]
@@ -372,12 +419,12 @@ class Core:
             self.epoch, self.voted = epoch, None
         self.leader, self.leader_endpoints = leader, endpoints
         self.election_attempts = 0
+        if changed:
+            self.persist()
         if self.is_voter:
             self.move_to(trigger, Follower(self.now_ms + self.config.fetch_timeout_ms))
         else:
             self.move_to(trigger, Observer())
-        if changed:
-            self.persist()
 
     def follow_voter_set(self) -> None:
         """Take the role that the latest voter set gives this replica (KIP-856, internal listener)."""
@@ -404,12 +451,24 @@ class Core:
             return
         self.high_watermark = self.committed_offset = offset
         self.effects.append(AnnounceHighWatermark(offset=offset))
-        entry = self.log.voter_entries[-1]
-        if 0 <= entry.offset < offset:
-            self._adopt_cluster_id(entry.record.cluster_id)
-            if self.recorded_offset <= entry.offset < self.log.synced_end_offset:
-                # Once on disk, this says for ever that the first voter set is committed.
-                self.persist()
+        if self.cluster_id is None:
+            entry = self.log.voter_entries[-1]
+            if 0 <= entry.offset < offset:
+                self._adopt_cluster_id(entry.record.cluster_id)
+        self._record_voter_set()
+
+    def _record_voter_set(self) -> None:
+        """Keep on disk that the latest voter set is committed, as soon as it is in this log's.
+
+        That says for ever that bootstrapping is over.
+        """
+        named_at = self.log.voter_entries[-1].offset
+        if (
+            self.recorded_offset
+            <= named_at
+            < min(self.committed_offset, self.log.synced_end_offset)
+        ):
+            self.persist()
 
     def _adopt_cluster_id(self, cluster_id: str | None) -> None:
         if self.cluster_id is None and cluster_id is not None:
@@ -422,8 +481,11 @@ class Core:
 
         Clients write nothing before, so that nothing can be lost to a set that not all voters know.
         """
-        first = self.log.voter_entries[1].offset if len(self.log.voter_entries) > 1 else None
-        return first is None or max(self.committed_offset, self.recorded_offset) <= first
+        if self._has_bootstrapped:
+            return False
+        entries = self.log.voter_entries
+        self._has_bootstrapped = len(entries) > 1 and entries[1].offset < self.committed_offset
+        return not self._has_bootstrapped
 
     def snapshot(self) -> Snapshot:
         """The part of the state that the invariants speak of."""

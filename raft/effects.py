@@ -3,6 +3,8 @@
 Writes are numbered in the order in which they must reach the disk. An effect that may leave only after a
 write names it in `after` (0: none); the driver holds the effect until that write, and so every earlier
 one, is on disk. Durability is thus a value, not an order of calls.
+
+Effects are values and never change; those of the hot paths are not frozen, which halves their cost.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class AppendControl:
     records: tuple[ControlRecord, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class AppendClient:
     """Append the clients' batches under this token, the first record at `base_offset`."""
 
@@ -57,7 +59,7 @@ class RefuseAppend:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class AppendFetched:
     """Append the batches under this token of a Fetch answer."""
 
@@ -96,7 +98,7 @@ class EndQuorumEpoch:
     successors: tuple[ReplicaKey, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Fetch:
     epoch: int
     position: OffsetAndEpoch
@@ -116,7 +118,7 @@ class Bootstrap:
 Peer = ReplicaKey | Bootstrap
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SendRequest:
     """Send to a peer; its answer, or failure, comes back as an event with the same id."""
 
@@ -135,7 +137,7 @@ class DropHeldRequests:
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Answered:
     """The part that all answers share. `error` and `top_level_error` name Kafka error codes."""
 
@@ -146,12 +148,12 @@ class Answered:
     top_level_error: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class VoteAnswer(Answered):
     granted: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class FetchAnswer(Answered):
     """`read_from` (inclusive) to `read_to` (exclusive) is what to send, None nothing."""
 
@@ -162,7 +164,7 @@ class FetchAnswer(Answered):
     read_to: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SendAnswer:
     """Answer the request that came with `reply_to`."""
 
@@ -171,7 +173,7 @@ class SendAnswer:
     after: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class AnnounceHighWatermark:
     """Everything below `offset` is committed."""
 

@@ -8,7 +8,14 @@ UNKNOWN_SERVER_ERROR: they change nothing here, and no error that would end a Ka
 from __future__ import annotations
 
 from raft import quorum
-from raft.core import CAMPAIGN_DELAY_MS, EPOCH_LIMIT, Core
+from raft.core import (
+    CAMPAIGN_DELAY_MS,
+    EPOCH_LIMIT,
+    EPOCH_STEP_LIMIT,
+    LAST_EPOCH,
+    Core,
+    InFlight,
+)
 from raft.effects import Answered, Peer, Vote, VoteAnswer
 from raft.events import (
     EndAnswered,
@@ -35,7 +42,7 @@ def adopt(
 
     Source: KIP-595, "We piggyback current leader and epoch information on all responses".
     """
-    if epoch > EPOCH_LIMIT:
+    if is_out_of_reach(core, epoch):
         return f"epoch {epoch} is above the limit of {EPOCH_LIMIT}"
     if epoch < core.epoch:
         return None
@@ -59,6 +66,11 @@ def adopt(
     return None
 
 
+def is_out_of_reach(core: Core, epoch: int) -> bool:
+    """True if this epoch is near the last possible one and was not come to by elections."""
+    return epoch > max(EPOCH_LIMIT, min(core.epoch + EPOCH_STEP_LIMIT, LAST_EPOCH))
+
+
 def remaining_timeout_ms(core: Core) -> int | None:
     """What is left of the election timer: a replica that bumps epochs must not keep others waiting."""
     match core.state:
@@ -69,24 +81,26 @@ def remaining_timeout_ms(core: Core) -> int | None:
     return None
 
 
-def absorb(core: Core, to: Peer, error: str | None, hint: LeaderHint) -> bool:
+def absorb(core: Core, request: InFlight, error: str | None, hint: LeaderHint) -> bool:
     """Learn from an answer's epoch, leader and error. True if its content is to be looked at."""
+    to = request.to
     if hint.epoch < core.epoch or error == "UNKNOWN_LEADER_EPOCH":
         core.report(f"answer of {to} ignored: epoch {hint.epoch}, own epoch {core.epoch}")
-        core.back_off(to)
+        core.back_off(request)
         return False
     before = core.context
     contradiction = adopt(core, hint.epoch, hint.leader_id, hint.endpoints)
     if contradiction is not None:
         core.report(f"answer of {to} ignored: {contradiction}")
-        core.back_off(to)
+        core.back_off(request)
         return False
     if core.context != before:
         return False
     if error is not None:
-        core.back_off(to)
+        core.back_off(request)
         return False
-    core.backoffs.pop(to, None)
+    if core.backoffs:
+        core.backoffs.pop((to, type(request.request)), None)
     return True
 
 
@@ -137,10 +151,10 @@ def on_vote_requested(core: Core, event: VoteRequested) -> None:
     last_epoch_limit = event.epoch if event.pre_vote else event.epoch - 1
     if (
         candidate.id < 0
-        or candidate == core.local
+        or core.is_local(candidate)
         or event.last.offset < 0
         or not 0 <= event.last.epoch <= last_epoch_limit
-        or event.epoch > EPOCH_LIMIT
+        or is_out_of_reach(core, event.epoch)
     ):
         core.report(f"vote request of {candidate} refused: impossible values ({event})")
         return _answer_vote(core, event.reply_to, False, top_level="UNKNOWN_SERVER_ERROR")
@@ -152,12 +166,14 @@ def on_vote_requested(core: Core, event: VoteRequested) -> None:
         return _answer_vote(core, event.reply_to, False, error="INVALID_VOTER_KEY")
     learn_voter(core, candidate, event.cluster_id)
     granted = _grants_pre_vote(core, event) if event.pre_vote else _grants_vote(core, event)
+    if event.pre_vote and not granted:
+        _outbid(core, candidate)
     return _answer_vote(core, event.reply_to, granted)
 
 
 def learn_voter(core: Core, key: ReplicaKey, cluster_id: str | None) -> None:
     """Remember the uuid and the cluster id that a replica shows: a first leader needs both."""
-    if key.uuid is not None:
+    if key.uuid is not None and key.id in core.config.configured_voters.ids:
         core.known_uuids[key.id] = key
     if cluster_id is not None and core.heard_cluster_id is None and core.voters.find(key):
         core.heard_cluster_id = cluster_id
@@ -180,6 +196,23 @@ def _grants_pre_vote(core: Core, event: VoteRequested) -> bool:
     if isinstance(core.state, (Follower, Observer)) and core.has_leader_contact:
         return False
     return _is_up_to_date(core, event.last)
+
+
+def _outbid(core: Core, asker: ReplicaKey) -> None:
+    """A replica without leader asked, and was refused for its shorter log: better ask ourselves.
+
+    The asker may have refused us while it still heard of its leader. Only a replica that has no leader
+    either gets here with a role that campaigns.
+    """
+    state = core.state
+    if isinstance(state, Prospective):
+        for key in [key for key in state.votes if key.matches(asker) and not state.votes[key]]:
+            del state.votes[key]
+    elif isinstance(state, Follower) and not core.has_leader_contact:
+        soon = core.now_ms + core.draw(CAMPAIGN_DELAY_MS)
+        state.campaign_at_ms = min(state.election_deadline_ms, soon)
+    elif isinstance(state, Unattached):
+        _hurry(core, state)
 
 
 def _grants_vote(core: Core, event: VoteRequested) -> bool:
@@ -247,10 +280,11 @@ def on_quorum_epoch_ended(core: Core, event: QuorumEpochEnded) -> None:
     if event.leader_id is None:
         if isinstance(core.state, Unattached):
             _hurry(core, core.state)
-    elif isinstance(core.state, Follower) and core.leader_id == event.leader_id:
-        core.state.fetch_deadline_ms = core.now_ms
-        core.last_contact_ms = None
-        core.state.campaign_at_ms = core.now_ms + _successor_delay_ms(core, event.successors)
+    elif core.leader_id == event.leader_id and not core.leader_has_ended:
+        core.leader_has_ended = True
+        if isinstance(core.state, Follower):
+            core.state.fetch_deadline_ms = core.now_ms
+            core.state.campaign_at_ms = core.now_ms + _successor_delay_ms(core, event.successors)
     return core.answer(event.reply_to, _answered(core))
 
 
@@ -276,7 +310,7 @@ def become_prospective(core: Core, trigger: Trigger) -> None:
 
 def _become_candidate(core: Core, trigger: Trigger) -> None:
     """A new epoch, the own vote in it, on disk before anybody is asked (KIP-595, Vote)."""
-    if core.epoch >= EPOCH_LIMIT:
+    if core.epoch >= LAST_EPOCH:
         core.report(f"no election: epoch {core.epoch} is the last one")
         return lose_pre_votes(core)
     core.epoch += 1
@@ -311,7 +345,7 @@ def lose_pre_votes(core: Core) -> None:
 
 def _count_votes(core: Core) -> None:
     state = core.state
-    if not isinstance(state, (Prospective, Candidate)):
+    if not isinstance(state, (Prospective, Candidate)) or core.is_shutting_down:
         return None
     votes = [state.votes[key] for key in core.voters.keys if key in state.votes]
     granted = sum(votes)
@@ -331,7 +365,7 @@ def _count_votes(core: Core) -> None:
 def on_vote_answered(core: Core, event: VoteAnswered) -> None:
     """KIP-595, Vote response handling; top-level refusals arrive as failed requests."""
     request = core.take(event.request_id)
-    if request is None or not absorb(core, request.to, event.error, event.hint):
+    if request is None or not absorb(core, request, event.error, event.hint):
         return
     vote, state = request.request, core.state
     assert isinstance(vote, Vote), "a vote answers a Vote request"
@@ -351,7 +385,7 @@ def on_pre_vote_unsupported(core: Core, to: Peer) -> None:
 
 def on_end_answered(core: Core, event: EndAnswered) -> None:
     request = core.take(event.request_id)
-    if request is None or not absorb(core, request.to, event.error, event.hint):
+    if request is None or not absorb(core, request, event.error, event.hint):
         return
     if isinstance(core.state, Resigned) and isinstance(request.to, ReplicaKey):
         core.state.unacknowledged.discard(request.to)
@@ -384,19 +418,26 @@ def on_vacancy(core: Core, peer: ReplicaKey) -> None:
 def on_peer_unreachable(core: Core, event: PeerUnreachable) -> None:
     """The leader's process is gone: ask for pre-votes after a short random delay.
 
-    Nobody forgets the leader on this event alone; only a silent leader has to be waited for.
+    Nobody forgets the leader on this event alone; only a silent leader has to be waited for. The same
+    holds for a candidate that has this replica's vote.
     """
     core.unreachable.add(event.id)
     state = core.state
-    if isinstance(state, Follower) and event.id == core.leader_id and state.campaign_at_ms is None:
-        state.campaign_at_ms = core.now_ms + core.draw(CAMPAIGN_DELAY_MS)
+    if isinstance(state, Follower):
+        if event.id == core.leader_id and state.campaign_at_ms is None:
+            state.campaign_at_ms = core.now_ms + core.draw(CAMPAIGN_DELAY_MS)
+    elif isinstance(state, Unattached) and core.voted is not None and core.voted.id == event.id:
+        _hurry(core, state)
 
 
 def on_peer_reachable(core: Core, event: PeerReachable) -> None:
-    """The leader's process is there after all: wait for its silence as usual."""
+    """A process is there after all: ask it at once what is due, wait for a leader's silence as usual."""
     if event.id not in core.unreachable:
         return
     core.unreachable.discard(event.id)
+    for peer, kind in list(core.backoffs):
+        if isinstance(peer, ReplicaKey) and peer.id == event.id:
+            del core.backoffs[peer, kind]
     state = core.state
     if isinstance(state, Follower) and event.id == core.leader_id and core.has_leader_contact:
         state.campaign_at_ms = None
@@ -406,8 +447,10 @@ def on_peer_reachable(core: Core, event: PeerReachable) -> None:
 
 
 def expire(core: Core) -> None:
-    """Act on the timer of the present role, if it has run out."""
+    """Act on the timer of the present role, if it has run out; none runs in a node that stops."""
     state, now = core.state, core.now_ms
+    if core.is_shutting_down:
+        return
     if isinstance(state, Unattached) and now >= state.election_deadline_ms:
         become_prospective(core, Trigger.ELECTION_TIMEOUT)
     elif isinstance(state, Follower) and now >= state.election_deadline_ms:
@@ -422,14 +465,16 @@ def expire(core: Core) -> None:
 
 def _end_resignation(core: Core) -> None:
     """Nobody took over: take part in elections again, in an epoch that this replica did not lead."""
-    if not core.is_shutting_down and core.epoch < EPOCH_LIMIT:
+    if core.epoch < LAST_EPOCH:
         core.become_unattached(Trigger.RESIGNATION_OVER, core.epoch + 1, 0)
+    elif isinstance(core.state, Resigned):
+        core.state.election_deadline_ms = core.now_ms + core.random_election_timeout_ms()
 
 
 def ask_for_votes(core: Core) -> None:
     """Send Vote to every voter that has not answered and can be asked now."""
     state = core.state
-    if not isinstance(state, (Prospective, Candidate)):
+    if not isinstance(state, (Prospective, Candidate)) or core.is_shutting_down:
         return
     if isinstance(state, Candidate) and state.is_lost:
         return
@@ -441,11 +486,9 @@ def ask_for_votes(core: Core) -> None:
 
 def election_deadline_ms(core: Core) -> int | None:
     """When `expire` has something to do."""
-    match core.state:
-        case Unattached() | Follower():
-            return core.state.election_deadline_ms
-        case Resigned():
-            return None if core.is_shutting_down else core.state.election_deadline_ms
-        case Prospective() | Candidate():
-            return core.state.deadline_ms
-    return None
+    state = core.state
+    if core.is_shutting_down or isinstance(state, (Observer, Leader)):
+        return None
+    if isinstance(state, (Prospective, Candidate)):
+        return state.deadline_ms
+    return state.election_deadline_ms

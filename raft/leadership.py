@@ -25,6 +25,12 @@ from raft.types import ReplicaKey, Voter, VoterSet
 ANNOUNCE_DELAY_MS = 5
 """How long a new high watermark waits for records to travel with, before it travels alone."""
 
+OBSERVER_FORGOTTEN_MS = 300_000
+"""An observer that has been silent for this long is not listed any more."""
+
+MAX_OBSERVERS = 1000
+"""More replicas than these are served, but not kept account of."""
+
 
 def become_leader(core: Core, granting: tuple[ReplicaKey, ...]) -> None:
     """Take office: leadership on disk, then LeaderChange as the first record of the epoch.
@@ -40,8 +46,6 @@ def become_leader(core: Core, granting: tuple[ReplicaKey, ...]) -> None:
         check_quorum_deadline_ms=core.now_ms + check_quorum_ms(core),
     )
     core.move_to(Trigger.VOTES_WON, leader)
-    for key in core.other_voters():
-        leader.progress[key] = Progress(begin_due_ms=core.now_ms)
     change = LeaderChange(core.local, core.voters.keys, granting)
     append_control(core, leader, (change,))
     write_first_voters(core)
@@ -62,6 +66,8 @@ def append_control(core: Core, leader: Leader, records: tuple[ControlRecord, ...
     for at, record in enumerate(records):
         if isinstance(record, KRaftVoters):
             core.log.add_voters(base + at, record)
+            leader.heard_from.intersection_update(core.other_voters())
+            leader.next_begin_ms = core.now_ms
     core.effects.append(
         AppendControl(
             write=core.next_log_write(), base_offset=base, epoch=core.epoch, records=records
@@ -167,6 +173,59 @@ def expire_fetches(core: Core, leader: Leader) -> None:
     )
 
 
+# -- what is known of other replicas
+
+
+def note_progress(core: Core, leader: Leader, replica: ReplicaKey, end_offset: int) -> None:
+    """A fetch acknowledges everything before its offset; caught up means: up to the log end."""
+    now, end = core.now_ms, core.log.end_offset
+    progress = leader.progress.get(replica) or _new_progress(core, leader, replica)
+    if end_offset >= end:
+        progress.last_caught_up_ms = now
+    elif end_offset >= progress.leader_end_at_last_fetch:
+        progress.last_caught_up_ms = progress.last_fetch_ms
+    progress.end_offset = end_offset
+    progress.last_fetch_ms = now
+    progress.leader_end_at_last_fetch = end
+    voter = _voter_of(core, replica)
+    if voter is None:
+        return
+    if voter is not replica:
+        progress = leader.progress.setdefault(voter, progress)
+    progress.begin_due_ms = now + core.config.fetch_timeout_ms // 2
+    leader.heard_from.add(voter)
+    electorate = core.electorate
+    if len(leader.heard_from) + electorate.has_local >= electorate.majority:
+        leader.heard_from.clear()
+        leader.check_quorum_deadline_ms = now + check_quorum_ms(core)
+
+
+def _voter_of(core: Core, replica: ReplicaKey) -> ReplicaKey | None:
+    """The voter that a fetch counts for: the same key, or an id whose storage id nobody knows yet.
+
+    A replica that does not say its storage id counts for no voter that has one.
+    """
+    keys = core.electorate.keys
+    if replica in keys:
+        return replica
+    by_id = ReplicaKey(replica.id)
+    return by_id if by_id in keys else None
+
+
+def _new_progress(core: Core, leader: Leader, replica: ReplicaKey) -> Progress:
+    """Start to keep account of a replica; observers that fell silent make room."""
+    progress, voters = Progress(), core.electorate.keys
+    if replica not in voters and len(leader.progress) >= MAX_OBSERVERS:
+        return progress
+    for key, known in list(leader.progress.items()):
+        fetched = known.last_fetch_ms
+        is_silent = fetched is not None and fetched + OBSERVER_FORGOTTEN_MS < core.now_ms
+        if is_silent and key not in voters:
+            del leader.progress[key]
+    leader.progress[replica] = progress
+    return progress
+
+
 # -- commitment
 
 
@@ -184,6 +243,11 @@ def progress_of(leader: Leader, voter: ReplicaKey) -> Progress | None:
     return best
 
 
+def _end_offset_of(leader: Leader, voter: ReplicaKey) -> int:
+    known = leader.progress.get(voter)
+    return -1 if known is None else known.end_offset
+
+
 def synced_end_offset(core: Core, leader: Leader, voter: ReplicaKey) -> int:
     """The exclusive end of what this voter has on disk, -1 if that is not known."""
     if core.is_local(voter):
@@ -198,9 +262,12 @@ def advance_high_watermark(core: Core, leader: Leader) -> None:
     While the first voter set of the log is not committed, every voter must have synced it before
     anything is committed. Sources: KIP-595, Fetch request handling, step 4; KIP-856, bootstrapping.
     """
-    if core.voters.is_by_id or not len(core.voters):
+    if core.log.voters_offset < 0:
         return
-    offsets = [synced_end_offset(core, leader, key) for key in core.voters.keys]
+    electorate = core.electorate
+    offsets = [_end_offset_of(leader, key) for key in electorate.others]
+    if electorate.has_local:
+        offsets.append(core.log.synced_end_offset)
     if core.is_bootstrapping and min(offsets) <= core.log.voters_offset:
         return
     offset = quorum.majority_end_offset(offsets)
@@ -219,7 +286,7 @@ def bootstrap_obstacle(core: Core) -> str:
     missing = [
         str(key.id)
         for key in core.voters.keys
-        if not core.is_local(key) and key.id not in core.known_uuids
+        if key.uuid is None and not core.is_local(key) and key.id not in core.known_uuids
     ]
     if missing:
         return f"this quorum is new and waits for voter {', '.join(missing)} to be seen once"
@@ -236,12 +303,13 @@ def write_first_voters(core: Core) -> None:
     configured = core.config.configured_voters
     if not isinstance(leader, Leader) or not core.is_bootstrapping or not len(configured):
         return
-    first = core.voters.is_by_id
+    first = core.log.voters_offset < 0
     if not first and all(
         synced_end_offset(core, leader, key) > core.log.voters_offset for key in core.voters.keys
     ):
         return
-    keys = {**core.known_uuids, core.local.id: core.local}
+    named = [voter.key for voter in configured if voter.key.uuid is not None]
+    keys = {key.id: key for key in (*core.known_uuids.values(), *named, core.local)}
     if any(voter.key.id not in keys for voter in configured):
         return
     voters = VoterSet.of(
@@ -251,10 +319,10 @@ def write_first_voters(core: Core) -> None:
         )
         for voter in configured
     )
-    if voters.keys == core.voters.keys:
+    if not first and voters.keys == core.voters.keys:
         return
     cluster_id = core.cluster_id or core.heard_cluster_id or core.config.new_cluster_id
-    record = KRaftVoters(voters, cluster_id)
+    record = KRaftVoters(voters, cluster_id or None)
     append_control(core, leader, (KRaftVersion(1), record) if first else (record,))
 
 
@@ -263,11 +331,18 @@ def write_first_voters(core: Core) -> None:
 
 def announce_epoch(core: Core, leader: Leader) -> None:
     """BeginQuorumEpoch to every voter that has not fetched lately, the first at once (KIP-595)."""
+    now = core.now_ms
+    if now < leader.next_begin_ms:
+        return
+    interval_ms = core.config.fetch_timeout_ms // 2
+    leader.next_begin_ms = now + interval_ms
     for key in core.other_voters():
-        progress = leader.progress.setdefault(key, Progress(begin_due_ms=core.now_ms))
-        if core.now_ms >= progress.begin_due_ms and core.can_send(key, BeginQuorumEpoch):
-            progress.begin_due_ms = core.now_ms + core.config.fetch_timeout_ms // 2
-            core.send(key, BeginQuorumEpoch(epoch=core.epoch), after=core.state_write)
+        progress = leader.progress.setdefault(key, Progress(begin_due_ms=now))
+        if now >= progress.begin_due_ms:
+            progress.begin_due_ms = now + interval_ms
+            if core.can_send(key, BeginQuorumEpoch):
+                core.send(key, BeginQuorumEpoch(epoch=core.epoch), after=core.state_write)
+        leader.next_begin_ms = min(leader.next_begin_ms, progress.begin_due_ms)
 
 
 def expire_leadership(core: Core, leader: Leader) -> None:
@@ -310,14 +385,10 @@ def announce_end(core: Core, state: Resigned) -> None:
             core.send(key, end, after=core.state_write)
 
 
-def leader_deadline_ms(core: Core, leader: Leader) -> int:
+def leader_deadline_ms(leader: Leader) -> int:
     """When the leader has something to do by itself."""
-    deadline = leader.check_quorum_deadline_ms
+    deadline = min(leader.check_quorum_deadline_ms, leader.next_begin_ms)
     for due in (leader.parked_deadline_ms, leader.announce_at_ms):
         if due is not None and due < deadline:
             deadline = due
-    for key in core.other_voters():
-        progress = leader.progress.get(key)
-        if progress is not None and progress.begin_due_ms < deadline:
-            deadline = progress.begin_due_ms
     return deadline

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from raft.control import KRaftVoters
 from raft.types import OffsetAndEpoch, VoterSet
 
+_PAST_ALL_OFFSETS = 1 << 63
+
 
 @dataclass(frozen=True, slots=True)
 class VoterEntry:
@@ -82,19 +84,37 @@ class LogView:
         """
         if not self.epoch_starts or epoch >= self.last_epoch:
             return self.end
-        at = bisect_right(self.epoch_starts, (epoch, 1 << 63))
+        at = bisect_right(self.epoch_starts, (epoch, _PAST_ALL_OFFSETS))
         if at == 0:
             return OffsetAndEpoch(self.epoch_starts[0][1], epoch)
         return OffsetAndEpoch(self.epoch_starts[at][1], self.epoch_starts[at - 1][0])
 
     def contains(self, position: OffsetAndEpoch) -> bool:
         """True if a log that ends at `position` is a prefix of this one."""
-        if position.offset == 0:
+        offset, epoch = position
+        if offset == 0:
             return self.start_offset == 0
-        if position.offset > self.end_offset:
+        if not self.epoch_starts or offset > self.end_offset:
             return False
+        last_epoch, last_start = self.epoch_starts[-1]
+        if epoch == last_epoch:
+            return offset > last_start
+        at = bisect_right(self.epoch_starts, (epoch, _PAST_ALL_OFFSETS)) - 1
+        if at < 0 or at == len(self.epoch_starts) - 1:
+            return False
+        found, start_offset = self.epoch_starts[at]
+        return found == epoch and start_offset < offset <= self.epoch_starts[at + 1][1]
+
+    def diverging_from(self, position: OffsetAndEpoch) -> OffsetAndEpoch:
+        """What to tell a log that ends at `position`, which this one does not contain.
+
+        The largest epoch not above the position's that may still agree, and where it ends here
+        (KIP-595, Fetch request handling, step 3).
+        """
         found = self.end_offset_for(position.epoch)
-        return found.epoch == position.epoch and position.offset <= found.offset
+        if found.epoch == position.epoch and position.offset <= found.offset:
+            return self.end_offset_for(position.epoch - 1)
+        return found
 
     def truncation_point(self, diverging: OffsetAndEpoch) -> int:
         """Where to cut after a leader said that its log ends `diverging.epoch` at `diverging.offset`.
@@ -102,7 +122,4 @@ class LogView:
         Everything from that offset on, and everything of a later epoch, diverges
         (KIP-595, Fetch response handling, step 2).
         """
-        own = self.end_offset_for(diverging.epoch)
-        if own.epoch == diverging.epoch:
-            return min(own.offset, diverging.offset)
-        return min(own.offset, self.end_offset)
+        return min(self.end_offset_for(diverging.epoch).offset, diverging.offset)

@@ -12,7 +12,7 @@ from typing import Any
 
 from raft import election, leadership, replication
 from raft.core import Core, RaftConfig, StoredState
-from raft.effects import Effect
+from raft.effects import Effect, Halt
 from raft.events import (
     AppendRequested,
     BeginAnswered,
@@ -76,17 +76,23 @@ class RaftNode(Core):
         """Take up the role that the stored state implies.
 
         A stored vote for this replica makes it neither candidate nor leader again: its votes are lost
-        with the process, and a new campaign is safe in any case. Source: KIP-595, persistent state.
+        with the process, and a new campaign is safe in any case. A log that ends below the recorded
+        committed offset halts the node at once: no step may follow.
+        Source: KIP-595, persistent state; KIP-856, disk failures.
         """
         self.now_ms = now_ms
+        if self.recorded_offset > self.log.end_offset:
+            return [Halt(reason=self._what_the_disk_lost())]
         if self.epoch < self.log.last_epoch:
             self.epoch, self.leader, self.voted = self.log.last_epoch, None, None
+        if self.leader is not None and self.leader.id == self.local.id:
+            led = self.is_voter and self.is_local(self.leader)
+            self.leader = self.local if led else None
         timeout = self.random_election_timeout_ms()
-        if self.leader == self.local and not self.is_voter:
-            self.leader = None
         if self.leader == self.local:
             self.leader_endpoints = self.config.endpoints
-            self.state = Resigned(now_ms + timeout, set(self.other_voters()), ())
+            others = set(self.other_voters())
+            self.state = Resigned(now_ms + timeout if others else now_ms, others, ())
         elif not self.is_voter:
             self.state = Observer()
         elif self.leader is not None and self.endpoints_of(self.leader.id):
@@ -100,6 +106,14 @@ class RaftNode(Core):
         self.persist()
         self.announce("started")
         return self._finish()
+
+    def _what_the_disk_lost(self) -> str:
+        return (
+            f"the log ends at offset {self.log.end_offset}, but everything below "
+            f"{self.recorded_offset} was stored here and committed: this disk lost records that "
+            "other replicas rely on. Restore the log directory, or format it anew so that it joins "
+            "as a new replica with another storage id."
+        )
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
         """What this event asks for, in order. `now_ms` never goes back."""
@@ -128,7 +142,7 @@ class RaftNode(Core):
     def next_deadline_ms(self) -> int | None:
         """When `TimerFired` is due at the latest; None if only other events matter."""
         if isinstance(self.state, Leader):
-            own: int | None = leadership.leader_deadline_ms(self, self.state)
+            own: int | None = leadership.leader_deadline_ms(self.state)
         else:
             own = election.election_deadline_ms(self)
         if not self.backoffs:
@@ -177,7 +191,7 @@ def _on_begin_answered(core: Core, event: BeginAnswered) -> None:
     """An endorsement needs no note: the voter's fetches are the better one."""
     request = core.take(event.request_id)
     if request is not None:
-        election.absorb(core, request.to, event.error, event.hint)
+        election.absorb(core, request, event.error, event.hint)
 
 
 def _on_write_completed(core: Core, event: WriteCompleted) -> None:

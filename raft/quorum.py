@@ -42,7 +42,7 @@ def successor_delay_ms(position: int | None, backoff_ms: int, backoff_max_ms: in
         return backoff_max_ms
     if position == 0:
         return 0
-    return min(backoff_max_ms, backoff_ms << (position - 1))
+    return min(backoff_max_ms, backoff_ms << min(position - 1, 20))
 
 
 def backoff_ms(attempts: int, initial_ms: int, max_ms: int) -> int:

@@ -6,20 +6,22 @@ Sources: KIP-595 (Fetch request and response handling, log reconciliation, leade
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from raft import quorum
 from raft.control import KRaftVoters
-from raft.core import Core
-from raft.effects import AppendFetched, Bootstrap, Fetch, FetchAnswer, Halt, Peer
+from raft.core import Core, InFlight
+from raft.effects import AppendFetched, Bootstrap, Fetch, FetchAnswer, Halt, Peer, Vote
 from raft.election import absorb, is_foreign, learn_voter, on_pre_vote_unsupported, on_vacancy
 from raft.events import FetchAnswered, FetchedRecords, FetchReceived, RequestFailed
 from raft.leadership import (
     advance_high_watermark,
     answer_fetch,
-    check_quorum_ms,
+    note_progress,
     park_fetch,
     write_first_voters,
 )
-from raft.roles import Follower, Leader, Observer, ParkedFetch, Progress, Prospective, Unattached
+from raft.roles import Follower, Leader, Observer, ParkedFetch, Prospective, Unattached
 from raft.transitions import Trigger
 from raft.types import OffsetAndEpoch, ReplicaKey
 
@@ -37,7 +39,7 @@ def on_fetch_received(core: Core, event: FetchReceived) -> None:
         return core.refuse_fetch(event.reply_to, None, "INCONSISTENT_CLUSTER_ID")
     position = event.position
     if (
-        event.replica == core.local
+        (event.replica is not None and core.is_local(event.replica))
         or position.offset < 0
         or not 0 <= position.epoch <= max(event.epoch, 0)
         or event.max_wait_ms < 0
@@ -54,7 +56,10 @@ def on_fetch_received(core: Core, event: FetchReceived) -> None:
     if not core.log.contains(position):
         return _answer_diverging(core, event.reply_to, position)
     if event.replica is not None:
-        _note_progress(core, leader, event.replica, event)
+        note_progress(core, leader, event.replica, position.offset)
+        if core.is_bootstrapping:
+            _note_newcomer(core, leader, event.replica, event.cluster_id)
+        advance_high_watermark(core, leader)
     fetch = ParkedFetch(
         event.replica, position, core.now_ms + event.max_wait_ms, event.high_watermark
     )
@@ -75,45 +80,25 @@ def _answer_diverging(core: Core, reply_to: int, position: OffsetAndEpoch) -> No
             leader_endpoints=core.config.endpoints,
             high_watermark=core.high_watermark,
             log_start_offset=core.log.start_offset,
-            diverging=core.log.end_offset_for(position.epoch),
+            diverging=core.log.diverging_from(position),
         ),
     )
 
 
-def _note_progress(core: Core, leader: Leader, replica: ReplicaKey, event: FetchReceived) -> None:
-    """A fetch acknowledges everything before its offset; caught up means: up to the log end."""
-    now, end = core.now_ms, core.log.end_offset
-    progress = leader.progress.get(replica)
-    if progress is None:
-        progress = leader.progress[replica] = Progress()
-    if event.position.offset >= end:
-        progress.last_caught_up_ms = now
-    elif event.position.offset >= progress.leader_end_at_last_fetch:
-        progress.last_caught_up_ms = progress.last_fetch_ms
-    progress.end_offset = event.position.offset
-    progress.last_fetch_ms = now
-    progress.leader_end_at_last_fetch = end
-    voter = core.voters.find(replica)
-    if voter is None:
-        return
-    leader.progress.setdefault(voter.key, progress).begin_due_ms = (
-        now + core.config.fetch_timeout_ms // 2
-    )
-    _note_heard(core, leader, voter.key)
-    if core.is_bootstrapping:
-        learn_voter(core, replica, event.cluster_id)
-        write_first_voters(core)
-    advance_high_watermark(core, leader)
+def _note_newcomer(core: Core, leader: Leader, replica: ReplicaKey, cluster_id: str | None) -> None:
+    """While the first voter set is not committed, the storage id that fetches now is the right one.
 
-
-def _note_heard(core: Core, leader: Leader, voter: ReplicaKey) -> None:
-    """With a majority of the voters heard, the check-quorum timer starts again (KIP-595)."""
-    leader.heard_from.add(voter)
-    others = sum(key in leader.heard_from for key in core.other_voters())
-    own = 1 if core.voters.find(core.local) else 0
-    if others + own >= quorum.majority(len(core.voters)):
-        leader.heard_from.clear()
-        leader.check_quorum_deadline_ms = core.now_ms + check_quorum_ms(core)
+    Not so while the one that the log names under that id fetches, too: two disks must not take turns.
+    """
+    silent_since_ms = core.now_ms - core.config.fetch_timeout_ms
+    for key in core.electorate.keys:
+        known = leader.progress.get(key)
+        fetched = None if known is None else known.last_fetch_ms
+        is_rival = key.id == replica.id and key.uuid not in (None, replica.uuid)
+        if is_rival and fetched is not None and fetched > silent_since_ms:
+            return
+    learn_voter(core, replica, cluster_id)
+    write_first_voters(core)
 
 
 # -- the follower's end
@@ -127,24 +112,32 @@ def on_fetch_answered(core: Core, event: FetchAnswered) -> None:
     is_vacant = event.hint.leader_id is None and event.hint.epoch == core.epoch
     if event.error is not None and is_vacant and isinstance(request.to, ReplicaKey):
         on_vacancy(core, request.to)
-    if not absorb(core, request.to, event.error, event.hint):
+    if not absorb(core, request, event.error, event.hint):
         return
     if core.leader is None or event.hint.leader_id != core.leader_id:
         core.report(f"fetch answer of {request.to} ignored: it does not lead")
-        core.back_off(request.to)
+        core.back_off(request)
         return
     _note_contact(core)
-    if event.diverging is not None:
-        _truncate(core, request.to, event.diverging)
+    fetch = request.request
+    assert isinstance(fetch, Fetch), "a fetch answers a Fetch request"
+    if fetch.position != core.log.end:
+        # The leader was asked twice, by its key and as a bootstrap server. What it said of a former
+        # end of the log must not cut, extend or commit the present one.
         return
-    if event.records is not None and not _append(core, request.to, event.records):
+    if event.diverging is not None:
+        _truncate(core, request, event.diverging)
+        return
+    if event.records is not None and not _append(core, request, event.records):
         return
     if event.high_watermark is not None:
         core.commit(min(core.log.end_offset, event.high_watermark))
 
 
 def _note_contact(core: Core) -> None:
-    """The leader answered: it is alive, whatever was thought before."""
+    """The leader answered: it is alive, whatever was thought before, unless it has resigned."""
+    if core.leader_has_ended:
+        return
     core.last_contact_ms = core.now_ms
     core.election_attempts = 0
     if core.leader is not None:
@@ -157,7 +150,7 @@ def _note_contact(core: Core) -> None:
         core.state.campaign_at_ms = None
 
 
-def _truncate(core: Core, to: Peer, diverging: OffsetAndEpoch) -> None:
+def _truncate(core: Core, request: InFlight, diverging: OffsetAndEpoch) -> None:
     """Cut what diverges from the leader's log, but nothing that is known to be committed."""
     end_offset = core.log.truncation_point(diverging)
     committed = max(core.committed_offset, core.recorded_offset)
@@ -168,26 +161,24 @@ def _truncate(core: Core, to: Peer, diverging: OffsetAndEpoch) -> None:
             "knows. Nothing was dropped. Check whether the other voters lost their disks, and restore "
             "them from this replica."
         )
-        core.back_off(to)
+        core.back_off(request)
     elif end_offset == core.log.end_offset:
         core.report(f"leader {core.leader} asks to truncate to the present end {end_offset}")
-        core.back_off(to)
+        core.back_off(request)
     else:
         core.truncate(end_offset)
 
 
-def _append(core: Core, to: Peer, records: FetchedRecords) -> bool:
+def _append(core: Core, request: InFlight, records: FetchedRecords) -> bool:
     """Append fetched batches. Returns False if they do not continue the log."""
     log = core.log
-    fits = records.base_offset == log.end_offset and records.end_offset > records.base_offset
-    epochs = [epoch for epoch, _ in records.epochs]
-    in_order = epochs == sorted(epochs) and bool(epochs)
-    if not fits or not in_order or epochs[0] < log.last_epoch or epochs[-1] > core.epoch:
+    if not _continues(core, records):
         core.report(
-            f"records of {to} ignored: {records.base_offset} to {records.end_offset} of epochs {epochs} "
-            f"do not continue a log that ends at {log.end_offset} in epoch {log.last_epoch}"
+            f"records of {request.to} ignored: {records.base_offset} to {records.end_offset} of epochs "
+            f"{records.epochs} do not continue a log that ends at {log.end_offset} in epoch "
+            f"{log.last_epoch}"
         )
-        core.back_off(to)
+        core.back_off(request)
         return False
     log.append(records.end_offset, records.epochs)
     core.effects.append(
@@ -206,13 +197,31 @@ def _append(core: Core, to: Peer, records: FetchedRecords) -> bool:
     return True
 
 
+def _continues(core: Core, records: FetchedRecords) -> bool:
+    """True if the runs of epochs ascend from the log's last one up to the leader's at most."""
+    log, epochs = core.log, records.epochs
+    if records.base_offset != log.end_offset or not epochs or epochs[0][1] != log.end_offset:
+        return False
+    if len(epochs) > 1 and any(
+        first >= second
+        for run, after in pairwise(epochs)
+        for first, second in zip(run, after, strict=True)
+    ):
+        return False
+    return (
+        epochs[0][0] >= log.last_epoch
+        and epochs[-1][0] <= core.epoch
+        and epochs[-1][1] < records.end_offset
+    )
+
+
 def on_request_failed(core: Core, event: RequestFailed) -> None:
     """No usable answer: try again after a backoff."""
     request = core.take(event.request_id)
     if request is None:
         return
-    core.back_off(request.to)
-    if event.error == "UNSUPPORTED_VERSION":
+    core.back_off(request)
+    if event.error == "UNSUPPORTED_VERSION" and isinstance(request.request, Vote):
         on_pre_vote_unsupported(core, request.to)
     if event.error == "INCONSISTENT_CLUSTER_ID" and isinstance(request.request, Fetch):
         _note_foreign(core, request.to, event)
@@ -251,7 +260,7 @@ def send_fetches(core: Core) -> None:
     """
     if isinstance(core.state, (Follower, Observer, Prospective)) and core.leader is not None:
         _send_fetch(core, core.leader)
-        backoff = core.backoffs.get(core.leader)
+        backoff = core.backoffs.get((core.leader, Fetch))
         if backoff is not None and backoff.attempts > 1:
             _discover(core)
     elif isinstance(core.state, (Unattached, Observer)):

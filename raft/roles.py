@@ -38,7 +38,7 @@ class Follower:
     """A voter that fetches from the leader."""
 
     fetch_deadline_ms: int
-    """The leader is silent from here on: a pre-vote may be asked for, and is granted."""
+    """The leader counts as silent from here on."""
     campaign_at_ms: int | None = None
     """When to ask for pre-votes if that is not the fetch deadline: a lost pre-vote, a leader that
     resigned, or one whose process is gone."""
@@ -101,6 +101,8 @@ class Leader:
     """Earliest deadline of a parked fetch, or earlier."""
     announce_at_ms: int | None = None
     """When parked fetches that lack the new high watermark are answered."""
+    next_begin_ms: int = 0
+    """Earliest time at which a voter is due for BeginQuorumEpoch, or earlier."""
 
 
 @dataclass(slots=True)

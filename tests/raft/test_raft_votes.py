@@ -1,0 +1,611 @@
+"""Votes and pre-votes: who gets one, what is on disk before, and what hostile requests do."""
+
+from __future__ import annotations
+
+import pytest
+
+from raft.core import EPOCH_LIMIT, EPOCH_STEP_LIMIT, StoredState
+from raft.effects import (
+    EndQuorumEpoch,
+    Fetch,
+    PersistQuorumState,
+    SendAnswer,
+    Vote,
+)
+from raft.events import (
+    LeaderHint,
+    PeerReachable,
+    PeerUnreachable,
+    ResignationRequested,
+    VoteAnswered,
+)
+from raft.roles import Role
+from raft.types import OffsetAndEpoch, ReplicaKey
+from tests.raft.harness import (
+    BUILDERS,
+    candidate,
+    config_of,
+    follower,
+    fresh,
+    key,
+    leader,
+    log_of,
+    observer,
+    prospective,
+    unattached,
+    voter_set,
+)
+
+END = (3, 2)
+"""The log end of every replica of these tests: three records, the last of epoch 2."""
+
+
+# -- being asked for a vote
+
+
+@pytest.mark.parametrize(
+    ("last", "granted"),
+    [((3, 2), True), ((4, 2), True), ((1, 3), True), ((2, 2), False), ((9, 1), False)],
+)
+def test_a_vote_needs_a_log_that_is_up_to_date(last: tuple[int, int], granted: bool) -> None:
+    bench = unattached()
+    assert bench.vote(key(2), 4, last).granted is granted
+    assert bench.node.voted == (key(2) if granted else None)
+    assert bench.node.epoch == 4
+
+
+def test_a_granted_vote_is_on_disk_before_it_is_answered() -> None:
+    bench = unattached()
+    bench.vote(key(2), 4, END)
+    state = bench.find(PersistQuorumState)[-1]
+    answer = bench.find(SendAnswer)[-1]
+    assert (state.epoch, state.voted, state.leader) == (4, key(2), None)
+    assert answer.after == state.write
+    assert bench.last.index(state) < bench.last.index(answer)
+
+
+def test_one_vote_an_epoch_and_the_same_one_again() -> None:
+    bench = unattached()
+    assert bench.vote(key(2), 4, END).granted
+    assert not bench.vote(key(3), 4, (99, 3)).granted
+    assert not bench.vote(key(2, disk=1), 4, END).granted
+    assert bench.vote(key(2), 4, END).granted
+    assert not bench.vote(key(2), 3, END).granted
+
+
+def test_a_vote_survives_a_restart() -> None:
+    bench = unattached(stored=StoredState(epoch=4, voted=key(2)))
+    assert not bench.vote(key(3), 4, (99, 3)).granted
+    assert bench.vote(key(2), 4, END).granted
+
+
+def test_a_stored_vote_without_uuid_is_good_for_its_id() -> None:
+    bench = unattached(stored=StoredState(epoch=4, voted=ReplicaKey(2)))
+    assert not bench.vote(key(3), 4, END).granted
+    assert bench.vote(key(2), 4, END).granted
+
+
+def test_a_vote_needs_no_membership() -> None:
+    assert unattached().vote(key(7), 4, END).granted
+    assert observer().vote(key(2), 4, END).granted
+
+
+def test_a_lower_epoch_is_fenced_and_told_the_leader() -> None:
+    answer = follower().vote(key(3), 2, (9, 1))
+    assert (answer.error, answer.epoch, answer.leader_id) == ("FENCED_LEADER_EPOCH", 3, 2)
+    assert answer.leader_endpoints
+
+
+def test_who_knows_the_leader_of_the_epoch_does_not_vote_in_it() -> None:
+    assert not follower().vote(key(3), 3, END).granted
+    assert not observer().vote(key(3), 3, END).granted
+
+
+@pytest.mark.parametrize("role", [Role.CANDIDATE, Role.LEADER, Role.RESIGNED])
+def test_who_campaigns_or_led_does_not_vote_in_that_epoch(role: Role) -> None:
+    bench = BUILDERS[role]()
+    assert not bench.vote(key(3), bench.node.epoch, (99, 3)).granted
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_higher_epoch_ends_every_role(role: Role) -> None:
+    bench = BUILDERS[role]()
+    bench.vote(key(3), 9, (0, 0))
+    assert bench.node.epoch == 9
+    assert bench.role is (Role.OBSERVER if role is Role.OBSERVER else Role.UNATTACHED)
+    assert bench.node.leader is None
+    assert bench.node.voted is None
+
+
+@pytest.mark.parametrize("role", Role)
+def test_nothing_speaks_of_an_epoch_before_it_is_on_disk(role: Role) -> None:
+    bench = BUILDERS[role]()
+    if role is Role.LEADER:
+        bench.fetch(key(2), bench.node.log.end_offset, 4)
+    bench.vote(key(3), 9, (0, 0))
+    write = bench.find(PersistQuorumState)[0].write
+    answers = bench.find(SendAnswer)
+    assert len(answers) == (2 if role is Role.LEADER else 1)
+    assert all(answer.after >= write for answer in answers)
+    requests = bench.requests(Fetch) + bench.requests(Vote)
+    assert all(request.after >= write for request in requests)
+
+
+def test_a_vote_for_another_replica_is_not_answered_as_own() -> None:
+    bench = unattached()
+    answer = bench.vote(key(2), 4, END, voter=key(1, disk=1))
+    assert (answer.error, answer.granted) == ("INVALID_VOTER_KEY", False)
+    assert bench.node.epoch == 4
+    assert bench.node.voted is None
+    assert bench.vote(key(2), 4, END, voter=ReplicaKey(1)).granted
+    assert bench.vote(key(2), 4, END, voter=None).granted
+
+
+def test_a_foreign_cluster_is_refused_and_changes_nothing() -> None:
+    bench = unattached()
+    answer = bench.vote(key(2), 9, END, cluster_id="other")
+    assert answer.top_level_error == "INCONSISTENT_CLUSTER_ID"
+    assert bench.node.epoch == 3
+    assert bench.vote(key(2), 9, END, cluster_id=None).granted
+
+
+@pytest.mark.parametrize(
+    ("who", "epoch", "last"),
+    [
+        (ReplicaKey(-1), 4, END),
+        (key(1), 4, END),
+        (ReplicaKey(1), 4, END),
+        (key(2), 4, (-1, 2)),
+        (key(2), 4, (3, -1)),
+        (key(2), 4, (3, 4)),
+        (key(2), -1, (0, 0)),
+        (key(2), 2**31 - 1, END),
+        (key(2), EPOCH_LIMIT + 1, END),
+    ],
+)
+@pytest.mark.parametrize("role", Role)
+def test_impossible_votes_are_refused_and_change_nothing(
+    role: Role, who: ReplicaKey, epoch: int, last: tuple[int, int]
+) -> None:
+    bench = BUILDERS[role](local=key(1)) if role is not Role.OBSERVER else observer()
+    if role is Role.OBSERVER and who.id == 1:
+        return
+    before = bench.node.snapshot()
+    answer = bench.vote(who, epoch, last)
+    assert answer.top_level_error == "UNKNOWN_SERVER_ERROR"
+    assert not answer.granted
+    assert bench.node.snapshot() == before
+
+
+def test_one_request_cannot_use_up_the_epochs() -> None:
+    bench = unattached()
+    assert bench.vote(key(2), EPOCH_LIMIT, END).granted
+    assert bench.vote(key(3), EPOCH_LIMIT + 1, END).granted
+    assert bench.vote(key(3), EPOCH_LIMIT + 2 + EPOCH_STEP_LIMIT, END).top_level_error
+    bench.sync()
+    while bench.role is not Role.PROSPECTIVE:
+        bench.fire()
+    bench.grant(key(2))
+    assert (bench.role, bench.node.epoch) == (Role.CANDIDATE, EPOCH_LIMIT + 2)
+
+
+def test_the_last_epoch_of_all_is_never_left() -> None:
+    bench = prospective(stored=StoredState(epoch=2**31 - 2))
+    bench.grant(key(2))
+    assert bench.role is not Role.CANDIDATE
+    assert "the last" in bench.reports
+    bench.wait(3000)
+
+
+# -- being asked for a pre-vote
+
+
+@pytest.mark.parametrize("role", [Role.UNATTACHED, Role.PROSPECTIVE, Role.CANDIDATE, Role.RESIGNED])
+def test_a_pre_vote_is_granted_without_contact_to_a_leader(role: Role) -> None:
+    bench = BUILDERS[role]()
+    before, (end, epoch) = bench.node.snapshot(), bench.node.log.end
+    assert bench.pre_vote(key(2), bench.node.epoch, (end, epoch)).granted
+    assert not bench.pre_vote(key(2), bench.node.epoch, (end - 1, epoch)).granted
+    assert bench.node.snapshot() == before
+    assert not bench.find(PersistQuorumState)
+
+
+def test_a_leader_refuses_pre_votes() -> None:
+    assert not leader().pre_vote(key(2), 4, (99, 4)).granted
+
+
+def test_a_pre_vote_is_refused_while_in_contact_with_the_leader() -> None:
+    bench = follower()
+    assert not bench.pre_vote(key(3), 3, END).granted
+    bench.now_ms += 1999
+    assert not bench.pre_vote(key(3), 3, END).granted
+    bench.now_ms += 1
+    assert bench.pre_vote(key(3), 3, END).granted
+
+
+def test_a_pre_vote_is_granted_before_the_first_contact() -> None:
+    assert follower(contact=False).pre_vote(key(3), 3, END).granted
+
+
+def test_a_pre_vote_is_granted_once_the_leaders_process_is_gone() -> None:
+    bench = follower()
+    bench.step(PeerUnreachable(id=3))
+    assert not bench.pre_vote(key(3), 3, END).granted
+    bench.step(PeerUnreachable(id=2))
+    assert bench.pre_vote(key(3), 3, END).granted
+    bench.step(PeerReachable(id=2))
+    assert not bench.pre_vote(key(3), 3, END).granted
+
+
+def test_an_observer_in_contact_refuses_pre_votes() -> None:
+    bench = observer()
+    assert bench.pre_vote(key(3), 3, END).granted
+    bench.fetched()
+    assert not bench.pre_vote(key(3), 3, END).granted
+
+
+def test_a_pre_vote_of_a_higher_epoch_is_followed_into_it() -> None:
+    bench = follower()
+    assert bench.pre_vote(key(3), 5, END).granted
+    assert (bench.node.epoch, bench.role) == (5, Role.UNATTACHED)
+
+
+# -- asking
+
+
+def test_a_silent_leader_leads_to_pre_votes_in_the_same_epoch() -> None:
+    bench = follower()
+    bench.wait(1999)
+    assert bench.role is Role.FOLLOWER
+    bench.wait(1)
+    assert bench.role is Role.PROSPECTIVE
+    assert bench.node.leader == key(2)
+    asked = bench.requests(Vote, bench.all)
+    assert {e.to for e in asked} == {key(2), key(3)}
+    assert all(e.request == Vote(epoch=3, last=OffsetAndEpoch(*END), pre_vote=True) for e in asked)
+
+
+def test_the_leader_is_fetched_from_all_the_while_and_its_answer_ends_the_campaign() -> None:
+    bench = follower()
+    bench.wait(2000)
+    bench.fetched()
+    assert (bench.role, bench.node.leader) == (Role.FOLLOWER, key(2))
+    assert bench.node.next_deadline_ms() == bench.now_ms + 2000
+
+
+def test_a_candidate_asks_only_when_its_vote_is_on_disk() -> None:
+    bench = prospective()
+    bench.grant(key(2))
+    state = bench.find(PersistQuorumState)[-1]
+    assert (state.epoch, state.voted, state.leader) == (4, key(1), None)
+    votes = bench.requests(Vote)
+    assert {e.to for e in votes} == {key(2), key(3)}
+    assert all(e.after == state.write and not e.request.pre_vote for e in votes)
+
+
+def test_the_own_vote_counts_when_it_is_on_disk() -> None:
+    bench = prospective()
+    bench.grant(key(2))
+    bench.grant(key(2))
+    assert bench.role is Role.CANDIDATE
+    bench.sync()
+    assert bench.role is Role.LEADER
+
+
+def test_a_majority_of_others_does_without_the_own_vote() -> None:
+    bench = prospective()
+    bench.grant(key(2))
+    bench.grant(key(2))
+    bench.grant(key(3))
+    assert bench.role is Role.LEADER
+
+
+def test_five_voters_need_three_votes() -> None:
+    bench = candidate(5)
+    bench.grant(key(2))
+    assert bench.role is Role.CANDIDATE
+    bench.grant(key(5))
+    assert bench.role is Role.LEADER
+
+
+def test_a_lost_candidacy_is_tried_again_soon_by_pre_vote() -> None:
+    bench = candidate()
+    bench.grant(key(2), granted=False)
+    bench.grant(key(3), granted=False)
+    deadline = bench.node.next_deadline_ms()
+    assert deadline is not None
+    assert deadline - bench.now_ms <= 50
+    bench.fire()
+    assert (bench.role, bench.node.epoch) == (Role.PROSPECTIVE, 4)
+
+
+def test_lost_campaigns_back_off_up_to_the_bound() -> None:
+    bench = unattached(draw=lambda bound: bound - 1)
+    delays = []
+    for _ in range(8):
+        while bench.role is not Role.PROSPECTIVE:
+            start = bench.now_ms
+            bench.fire()
+        delays.append(bench.now_ms - start)
+        bench.grant(key(2), granted=False)
+        bench.grant(key(3), granted=False)
+        assert bench.role is Role.UNATTACHED
+    assert delays[1:] == [49, 99, 199, 399, 799, 999, 999]
+
+
+def test_answers_of_another_epoch_or_round_do_not_count() -> None:
+    bench = prospective()
+    asked = bench.outstanding(Vote, key(3))
+    bench.grant(key(2))
+    answer = VoteAnswered(
+        request_id=asked.request_id, error=None, hint=LeaderHint(epoch=3), granted=True
+    )
+    bench.sync()
+    bench.step(answer)
+    assert bench.role is Role.CANDIDATE
+
+
+def test_an_answer_with_a_higher_epoch_ends_the_campaign() -> None:
+    bench = candidate()
+    asked = bench.outstanding(Vote, key(2))
+    bench.step(
+        VoteAnswered(
+            request_id=asked.request_id,
+            error="FENCED_LEADER_EPOCH",
+            hint=LeaderHint(epoch=7, leader_id=3),
+            granted=False,
+        )
+    )
+    assert (bench.role, bench.node.epoch, bench.node.leader) == (Role.FOLLOWER, 7, key(3))
+
+
+def test_a_voter_without_pre_vote_makes_a_candidate_at_once() -> None:
+    bench = prospective()
+    bench.fail(Vote, key(2), error="UNSUPPORTED_VERSION")
+    assert bench.role is Role.CANDIDATE
+
+
+def test_only_an_unsupported_vote_says_that_pre_vote_is_unknown() -> None:
+    bench = follower()
+    bench.wait(2000)
+    assert bench.role is Role.PROSPECTIVE
+    bench.fail(Fetch, key(2), error="UNSUPPORTED_VERSION")
+    assert bench.role is Role.PROSPECTIVE
+
+
+def test_unreachable_voters_are_asked_again_with_backoff() -> None:
+    bench = prospective()
+    times = []
+    for _ in range(4):
+        bench.fail(Vote, key(2))
+        start = bench.now_ms
+        while not any(e.to == key(2) for e in bench.requests(Vote)):
+            bench.fire()
+        times.append(bench.now_ms - start)
+    assert times == [20, 40, 80, 160]
+
+
+def test_a_refused_fetch_does_not_keep_a_vote_back() -> None:
+    bench = unattached()
+    for _ in range(6):
+        bench.fetched(error="NOT_LEADER_OR_FOLLOWER", hint=LeaderHint(epoch=3), to=key(2))
+        bench.wait(1000 if _ == 5 else 20 * 2**_)
+        if bench.role is Role.PROSPECTIVE:
+            break
+    assert key(2) in {e.to for e in bench.requests(Vote, bench.all)}
+    assert bench.outstanding(Vote, key(2))
+
+
+def test_a_peer_that_is_back_is_asked_at_once() -> None:
+    bench = prospective()
+    for _ in range(5):
+        bench.fail(Vote, key(2))
+        while not any(e.to == key(2) for e in bench.requests(Vote)):
+            bench.fire()
+    bench.step(PeerUnreachable(id=2))
+    bench.fail(Vote, key(2))
+    bench.step(PeerReachable(id=2))
+    assert [e.to for e in bench.requests(Vote)] == [key(2)]
+
+
+# -- a refusal is not for ever
+
+
+def test_a_voter_that_lost_its_leader_later_is_asked_again_at_once() -> None:
+    """The other's log is shorter: only this replica can win, and must not wait for a new round."""
+    bench = follower()
+    bench.wait(2000)
+    bench.grant(key(3), granted=False)
+    assert bench.role is Role.PROSPECTIVE
+    assert not bench.pre_vote(key(3), 3, (2, 2)).granted
+    assert [e.to for e in bench.requests(Vote)] == [key(3)]
+    bench.grant(key(3))
+    assert bench.role is Role.CANDIDATE
+
+
+def test_a_better_candidate_campaigns_soon_when_a_worse_one_asks() -> None:
+    bench = follower(contact=False)
+    assert not bench.pre_vote(key(3), 3, (2, 2)).granted
+    deadline = bench.node.next_deadline_ms()
+    assert deadline is not None
+    assert deadline - bench.now_ms < 50
+
+
+def test_a_replica_in_contact_ignores_that_a_worse_one_asks() -> None:
+    bench = follower()
+    bench.pre_vote(key(3), 3, (2, 2))
+    assert bench.node.next_deadline_ms() == bench.now_ms + 2000
+
+
+def test_a_voter_whose_candidate_died_does_not_wait_for_its_timeout() -> None:
+    bench = unattached()
+    assert bench.vote(key(2), 4, END).granted
+    bench.step(PeerUnreachable(id=2))
+    deadline = bench.node.next_deadline_ms()
+    assert deadline is not None
+    assert deadline - bench.now_ms < 50
+
+
+# -- signs of life
+
+
+def test_the_death_of_the_leaders_process_starts_a_campaign_within_50_ms() -> None:
+    bench = follower(draw=lambda bound: bound - 1)
+    bench.step(PeerUnreachable(id=2))
+    assert bench.role is Role.FOLLOWER
+    bench.wait(49)
+    assert bench.role is Role.PROSPECTIVE
+
+
+def test_a_leader_that_is_back_is_waited_for_as_usual() -> None:
+    bench = follower()
+    bench.step(PeerUnreachable(id=2))
+    bench.step(PeerReachable(id=2))
+    bench.wait(1900)
+    assert bench.role is Role.FOLLOWER
+
+
+def test_the_death_of_another_voter_changes_nothing() -> None:
+    bench = follower()
+    bench.step(PeerUnreachable(id=3))
+    assert bench.node.next_deadline_ms() == bench.now_ms + 2000
+
+
+def test_a_majority_without_leader_campaigns_within_50_ms() -> None:
+    bench = unattached()
+    bench.fetched(error="NOT_LEADER_OR_FOLLOWER", hint=LeaderHint(epoch=3), to=key(3))
+    deadline = bench.node.next_deadline_ms()
+    assert deadline is not None
+    assert deadline - bench.now_ms < 50
+
+
+def test_five_voters_need_two_that_know_no_leader_either() -> None:
+    bench = unattached(5)
+    bench.fetched(error="NOT_LEADER_OR_FOLLOWER", hint=LeaderHint(epoch=3), to=key(3))
+    assert bench.node.state.election_deadline_ms - bench.now_ms > 50
+    bench.fetched(error="NOT_LEADER_OR_FOLLOWER", hint=LeaderHint(epoch=3), to=key(4))
+    assert bench.node.state.election_deadline_ms - bench.now_ms < 50
+
+
+# -- who takes part
+
+
+def test_an_empty_directory_that_joins_neither_votes_nor_campaigns() -> None:
+    bench = fresh(1, is_bootstrap=False)
+    assert bench.role is Role.OBSERVER
+    assert not bench.vote(key(2), 1, (0, 0)).granted
+    assert not bench.pre_vote(key(2), 1, (0, 0)).granted
+    bench.wait(10_000)
+    assert bench.role is Role.OBSERVER
+    assert bench.node.epoch == 1
+
+
+def test_it_votes_once_its_log_names_the_voters() -> None:
+    log = log_of(1, 1, 2, voters=voter_set(2, 3, 4))
+    bench = unattached(log=log, is_bootstrap=False)
+    assert bench.role is Role.OBSERVER
+    assert bench.vote(key(2), 4, END).granted
+
+
+def test_a_directory_of_a_new_quorum_votes_and_campaigns_by_id() -> None:
+    bench = fresh(1)
+    assert bench.role is Role.UNATTACHED
+    assert bench.vote(key(2), 1, (0, 0), cluster_id=None).granted
+    assert fresh(2).pre_vote(key(3), 0, (0, 0)).granted
+
+
+def test_another_disk_under_a_voters_id_is_an_observer() -> None:
+    bench = unattached(local=key(1, disk=1))
+    assert bench.role is Role.OBSERVER
+
+
+# -- one voter
+
+
+def test_the_only_voter_leads_as_soon_as_its_vote_is_on_disk() -> None:
+    bench = unattached(1)
+    assert bench.role is Role.CANDIDATE
+    bench.sync()
+    assert bench.role is Role.LEADER
+    bench.sync()
+    assert bench.node.high_watermark == bench.node.log.end_offset
+    assert not bench.requests(Vote, bench.all)
+    bench.wait(20_000)
+    assert bench.role is Role.LEADER
+
+
+def test_the_only_voter_leads_again_right_after_a_restart() -> None:
+    bench = unattached(1, stored=StoredState(epoch=3, leader=key(1), voted=key(1)))
+    bench.wait(0)
+    bench.sync()
+    assert (bench.role, bench.node.epoch) == (Role.LEADER, 5)
+
+
+def test_two_voters_need_each_other() -> None:
+    bench = candidate(2)
+    assert bench.role is Role.CANDIDATE
+    bench.grant(key(2))
+    assert bench.role is Role.LEADER
+
+
+# -- shutting down
+
+
+def test_a_candidate_that_shuts_down_says_so_and_asks_no_more() -> None:
+    bench = candidate()
+    bench.step(ResignationRequested("stopped", shutting_down=True))
+    ends = bench.requests(EndQuorumEpoch)
+    assert {e.to for e in ends} == {key(2), key(3)}
+    assert all(e.request.leader_id is None and e.request.epoch == 4 for e in ends)
+    bench.grant(key(2))
+    assert bench.role is Role.CANDIDATE
+    bench.wait(10_000)
+    assert bench.node.epoch == 4
+
+
+def test_a_follower_that_shuts_down_does_not_campaign() -> None:
+    bench = follower()
+    bench.step(ResignationRequested("stopped", shutting_down=True))
+    bench.wait(10_000)
+    assert bench.role is Role.FOLLOWER
+
+
+# -- start
+
+
+@pytest.mark.parametrize(
+    ("stored", "role", "epoch"),
+    [
+        (StoredState(), Role.UNATTACHED, 2),
+        (StoredState(epoch=1, leader=key(2)), Role.UNATTACHED, 2),
+        (StoredState(epoch=3), Role.UNATTACHED, 3),
+        (StoredState(epoch=3, leader=key(2)), Role.FOLLOWER, 3),
+        (StoredState(epoch=3, leader=key(1), voted=key(1)), Role.RESIGNED, 3),
+        (StoredState(epoch=3, leader=ReplicaKey(1)), Role.RESIGNED, 3),
+        (StoredState(epoch=3, leader=key(1, disk=1)), Role.UNATTACHED, 3),
+        (StoredState(epoch=3, voted=key(1)), Role.UNATTACHED, 3),
+        (StoredState(epoch=3, leader=key(8)), Role.UNATTACHED, 3),
+    ],
+)
+def test_the_stored_state_decides_the_first_role(
+    stored: StoredState, role: Role, epoch: int
+) -> None:
+    bench = unattached(stored=stored)
+    assert (bench.role, bench.node.epoch) == (role, epoch)
+    assert bench.find(PersistQuorumState)[0].epoch == epoch
+
+
+def test_a_disk_that_lost_committed_records_stops_the_node() -> None:
+    from raft.effects import Halt
+
+    bench = unattached(stored=StoredState(epoch=3, applied_offset=4))
+    halt = bench.find(Halt)
+    assert len(halt) == 1
+    assert "4" in halt[0].reason
+    assert not bench.find(PersistQuorumState)
+    assert not unattached(stored=StoredState(epoch=3, applied_offset=3)).find(Halt)
+
+
+def test_config_defaults_are_those_of_the_documents() -> None:
+    config = config_of()
+    assert (config.fetch_timeout_ms, config.election_timeout_ms) == (2000, 1000)
