@@ -13,14 +13,13 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Sequence
-from enum import StrEnum
 from struct import Struct
 from time import monotonic_ns
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from config.model import Listener
-from server.logs import Logger, RateLimit
-from server.metrics import Metrics
+from server.connection_group import Closed, ConnectionGroup
+from server.logs import Logger
 from wire.codec import encode
 from wire.errors import MalformedMessage, UnsupportedVersion
 from wire.framing import FrameBuffer
@@ -37,81 +36,6 @@ _INT32 = Struct(">i")
 _KEY_AND_VERSION = Struct(">hh")
 _HEAD = Struct(">ihhi")
 _LOGGER = Logger("net")
-
-
-class Closed(StrEnum):
-    """Why a connection has ended, as the metrics have it."""
-
-    BY_PEER = "peer"
-    RESET = "reset"
-    MALFORMED = "malformed"
-    UNSUPPORTED = "unsupported"
-    REFUSED = "refused"
-    FAILED = "failed"
-    IDLE = "idle"
-    STALLED = "stalled"
-    MEMORY = "memory"
-    SHUTDOWN = "shutdown"
-
-
-class Dispatcher(Protocol):
-    """Who takes requests."""
-
-    def dispatch(self, request: InboundRequest) -> None:
-        """Take one request, and answer it now or later; called while its bytes are received.
-
-        MalformedMessage closes the connection as the peer's fault, any other exception as ours.
-        """
-
-
-class Shared:
-    """What the connections of one process have in common."""
-
-    __slots__ = (
-        "close_lines",
-        "connections",
-        "dispatcher",
-        "loop",
-        "max_connections",
-        "max_frame_bytes",
-        "max_partial_bytes",
-        "metrics",
-        "partial_bytes",
-        "unflushed",
-    )
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        dispatcher: Dispatcher,
-        metrics: Metrics,
-        *,
-        max_frame_bytes: int,
-        max_connections: int,
-    ) -> None:
-        self.loop = loop
-        self.dispatcher = dispatcher
-        self.metrics = metrics
-        self.max_frame_bytes = max_frame_bytes
-        self.max_connections = max_connections
-        self.connections: set[Connection] = set()
-        self.partial_bytes = 0
-        """Bytes of frames that are not whole yet, all connections together."""
-        self.max_partial_bytes = 2 * max_frame_bytes
-        self.close_lines = RateLimit(per_second=20, burst=100)
-        self.unflushed: list[Connection] = []
-        """Those with answers that are collected for one write at the end of this turn."""
-
-    def flush_later(self, connection: Connection) -> None:
-        """Have this connection write before the event loop waits again."""
-        if not self.unflushed:
-            self.loop.call_soon(self._flush)
-        self.unflushed.append(connection)
-
-    def _flush(self) -> None:
-        connections, self.unflushed = self.unflushed, []
-        for connection in connections:
-            connection.flush()
 
 
 class InboundRequest:
@@ -184,7 +108,7 @@ class InboundRequest:
         waiting.clear()
         connection._in_flight_bytes = 0
         data = buffers[0]
-        connection._shared.metrics.bytes_sent += len(data)
+        connection._group.metrics.bytes_sent += len(data)
         connection._transport.write(data)
 
     def respond_message(self, message: Message, version: int | None = None) -> None:
@@ -220,6 +144,7 @@ class Connection(asyncio.Protocol):
         "_buffer",
         "_client",
         "_client_id",
+        "_group",
         "_in_flight_bytes",
         "_is_collecting",
         "_is_going_on",
@@ -230,7 +155,6 @@ class Connection(asyncio.Protocol):
         "_out_bytes",
         "_partial_bytes",
         "_reason",
-        "_shared",
         "_transport",
         "_version",
         "_waiting",
@@ -243,7 +167,7 @@ class Connection(asyncio.Protocol):
         "stalled_since_ns",
     )
 
-    def __init__(self, shared: Shared, listener: Listener) -> None:
+    def __init__(self, group: ConnectionGroup, listener: Listener) -> None:
         self.listener = listener
         self.peer = "?"
         self.client_software_name = ""
@@ -254,9 +178,9 @@ class Connection(asyncio.Protocol):
         """When the last whole request came in, or the connection was opened."""
         self.stalled_since_ns: int | None = None
         """Since when more than WRITE_BUFFER_BYTES wait for the peer to read; None if they don't."""
-        self._shared = shared
+        self._group = group
         self._transport: asyncio.Transport
-        self._buffer = FrameBuffer(shared.max_frame_bytes)
+        self._buffer = FrameBuffer(group.max_frame_bytes)
         self._partial_bytes = 0
         self._backlog: deque[bytes] = deque()
         self._waiting: deque[InboundRequest] = deque()
@@ -283,10 +207,10 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods but not the base class.
         self._transport = cast(asyncio.Transport, transport)
-        shared = self._shared
-        if len(shared.connections) >= shared.max_connections:
-            shared.metrics.connections_refused += 1
-            self._log("too many connections", limit=f"max.connections={shared.max_connections}")
+        group = self._group
+        if len(group.connections) >= group.max_connections:
+            group.metrics.connections_refused += 1
+            self._log("too many connections", limit=f"max.connections={group.max_connections}")
             self._transport.abort()
             return
         name = transport.get_extra_info("peername")
@@ -295,34 +219,34 @@ class Connection(asyncio.Protocol):
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        shared.metrics.connections_opened += 1
-        shared.connections.add(self)
+        group.metrics.connections_opened += 1
+        group.connections.add(self)
         self.is_open = True
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.is_open:
             return
         self.is_open = False
-        shared = self._shared
-        shared.connections.discard(self)
-        shared.partial_bytes -= self._partial_bytes
+        group = self._group
+        group.connections.discard(self)
+        group.partial_bytes -= self._partial_bytes
         if self._reason is None:
             self._reason = Closed.BY_PEER if exc is None else Closed.RESET
-        shared.metrics.count_closed(self._reason)
+        group.metrics.count_closed(self._reason)
         self._waiting.clear()
         self._backlog.clear()
         self._out.clear()
 
     def data_received(self, data: bytes) -> None:
         size = len(data)
-        self._shared.metrics.bytes_received += size
+        self._group.metrics.bytes_received += size
         if self._reason is not None:
             return
         if self._partial_bytes or self._backlog or size < _HEAD.size:
             self._receive_pieces(data)
             return
         length, key, version, correlation_id = _HEAD.unpack_from(data)
-        if length != size - 4 or length > self._shared.max_frame_bytes:
+        if length != size - 4 or length > self._group.max_frame_bytes:
             self._receive_pieces(data)
             return
         # One whole request, as nearly all of them come.
@@ -372,7 +296,7 @@ class Connection(asyncio.Protocol):
     # -- requests in
 
     def _receive_pieces(self, data: bytes) -> None:
-        shared, buffer = self._shared, self._buffer
+        group, buffer = self._group, self._buffer
         buffer.feed(data)
         backlog = self._backlog
         try:
@@ -383,11 +307,11 @@ class Connection(asyncio.Protocol):
             self._refuse(Closed.MALFORMED, str(error))
             return
         held = buffer.bytes_held
-        shared.partial_bytes += held - self._partial_bytes
+        group.partial_bytes += held - self._partial_bytes
         self._partial_bytes = held
         if backlog:
             self._process_backlog()
-        if held and shared.partial_bytes > shared.max_partial_bytes:
+        if held and group.partial_bytes > group.max_partial_bytes:
             self._refuse(Closed.MEMORY, "too many unfinished requests are held in memory")
 
     def _process_backlog(self) -> None:
@@ -407,6 +331,9 @@ class Connection(asyncio.Protocol):
             self._receive(backlog.popleft(), now_ns)
         self._is_collecting = False
         self.flush()
+        if self._reason is not None and not waiting:
+            self._end()
+        self._go_on_soon()
 
     def _receive(self, frame: bytes, now_ns: int) -> None:
         """Take one request.
@@ -441,12 +368,12 @@ class Connection(asyncio.Protocol):
         self._dispatch(request)
 
     def _dispatch(self, request: InboundRequest) -> None:
-        shared = self._shared
+        group = self._group
         self._waiting.append(request)
         self._in_flight_bytes += len(request.frame)
-        shared.metrics.requests[request.api_key] += 1
+        group.metrics.requests[request.api_key] += 1
         try:
-            shared.dispatcher.dispatch(request)
+            group.dispatcher.dispatch(request)
         except MalformedMessage as error:
             self._fail(request, Closed.MALFORMED, str(error))
         except Exception as error:  # a fault of ours must not reach other connections
@@ -480,7 +407,7 @@ class Connection(asyncio.Protocol):
             return
         size, self._out_bytes = self._out_bytes, 0
         self._out = []
-        self._shared.metrics.bytes_sent += size
+        self._group.metrics.bytes_sent += size
         if len(out) == 1:
             self._transport.write(out[0])
         elif size <= JOIN_BYTES_MAX:
@@ -512,7 +439,7 @@ class Connection(asyncio.Protocol):
                 self._out_bytes += len(buffer)
         if waiting:
             if out and not is_scheduled:
-                self._shared.flush_later(self)
+                self._group.flush_later(self)
         elif not self._is_collecting:
             self.flush()
             if self._reason is not None:
@@ -534,7 +461,7 @@ class Connection(asyncio.Protocol):
     def _go_on_soon(self) -> None:
         if self._is_held and not self._is_going_on and self._may_go_on():
             self._is_going_on = True
-            self._shared.loop.call_soon(self._go_on)
+            self._group.loop.call_soon(self._go_on)
 
     def _may_go_on(self) -> bool:
         return (
@@ -563,7 +490,7 @@ class Connection(asyncio.Protocol):
         self._log("connection closed", why=closed.value, reason=reason)
 
     def _log(self, message: str, **fields: object) -> None:
-        suppressed = self._shared.close_lines.take()
+        suppressed = self._group.close_lines.take()
         if suppressed is None:
             return
         if suppressed:

@@ -18,12 +18,10 @@ from config.model import Listener
 from server.connection import (
     MAX_IN_FLIGHT,
     MAX_IN_FLIGHT_BYTES,
-    Closed,
     Connection,
-    Dispatcher,
     InboundRequest,
-    Shared,
 )
+from server.connection_group import Closed, ConnectionGroup, Dispatcher
 from server.metrics import Metrics
 
 __all__ = [
@@ -80,7 +78,7 @@ class Listeners:
         self._max_idle_ms = max_idle_ms
         self._servers: list[asyncio.Server] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
-        self._shared = Shared(
+        self._group = ConnectionGroup(
             asyncio.get_running_loop(),
             dispatcher,
             metrics,
@@ -91,7 +89,7 @@ class Listeners:
     @property
     def connections(self) -> frozenset[Connection]:
         """Those that are open now."""
-        return frozenset(self._shared.connections)
+        return frozenset(self._group.connections)
 
     @property
     def addresses(self) -> tuple[Listener, ...]:
@@ -107,7 +105,7 @@ class Listeners:
         for listener in self._listeners:
             try:
                 server = await loop.create_server(
-                    partial(Connection, self._shared, listener),
+                    partial(Connection, self._group, listener),
                     listener.host or None,
                     listener.port,
                     backlog=BACKLOG,
@@ -138,7 +136,7 @@ class Listeners:
     async def _all_closed_within(self, timeout_s: float) -> bool:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        while self._shared.connections:
+        while self._group.connections:
             if loop.time() >= deadline:
                 return False
             await asyncio.sleep(min(0.005, timeout_s))
