@@ -11,7 +11,7 @@ import asyncio
 import socket
 from collections import deque
 from importlib.metadata import PackageNotFoundError, version
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 from quorumd.client.addresses import Address
 from quorumd.client.errors import ConnectionFailed, NotSupported, RequestRefused, error_code
@@ -180,8 +180,8 @@ class Connection(asyncio.Protocol):
     # --- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are none by inheritance.
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         try:

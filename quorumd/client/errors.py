@@ -15,7 +15,9 @@ from wire.error_codes import ErrorCode
 
 
 class QuorumError(Exception):
-    """The base of everything that the client raises."""
+    """The base of everything that the client raises; `exit_code` is a command's, if it fails so."""
+
+    exit_code = 1
 
 
 class ConnectionFailed(QuorumError):

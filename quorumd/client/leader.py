@@ -34,6 +34,8 @@ ENDPOINT_TYPE_CONTROLLERS = 2
 # A leader that has just failed may still be named by nodes that haven't noticed: others get this
 # long to name a newer one.
 _NEWER_LEADER_WAIT_S = 0.3
+# A try that had less time than this fails because the time is up; an earlier reason says more.
+_TELLING_TIMEOUT_S = 0.25
 
 T = TypeVar("T")
 
@@ -191,11 +193,13 @@ class LeaderFinder:
         return None
 
     async def _ask(self, address: Address, deadline: Deadline) -> Named | None:
+        timeout_s = min(CONNECT_TIMEOUT_S, deadline.remaining_s())
         try:
             connection = await self._connect(address, deadline)
             named = await who_leads(connection, min(CONNECT_TIMEOUT_S, deadline.remaining_s()))
         except ConnectionFailed as error:
-            self.failures[address] = str(error)
+            if timeout_s > _TELLING_TIMEOUT_S or address not in self.failures:
+                self.failures[address] = str(error)
             return None
         except (NotSupported, RequestRefused) as error:
             self.failures[address] = str(error)

@@ -194,20 +194,7 @@ class Appender:
             if index >= self._in_flight_max:
                 return
             if batch.sent is None:
-                request = ProduceRequest(
-                    transactional_id=None,
-                    acks=ACKS_ALL,
-                    timeout_ms=self._server_timeout_ms,
-                    topic_data=(
-                        ProduceRequestTopic(
-                            name=TOPIC,
-                            topic_id=TOPIC_ID,
-                            partition_data=(
-                                ProduceRequestPartition(index=PARTITION, records=batch.data),
-                            ),
-                        ),
-                    ),
-                )
+                request = produce_request(batch.data, timeout_ms=self._server_timeout_ms)
                 try:
                     batch.sent = connection.send(request, version)
                 except ConnectionFailed:
@@ -257,6 +244,15 @@ class Appender:
             last_offset=self.last_offset,
             unknown_count=self.unknown_count,
         )
+
+
+def produce_request(batch: bytes, *, timeout_ms: int) -> ProduceRequest:
+    """One batch for the log, to be answered when a majority has it."""
+    partition = ProduceRequestPartition(index=PARTITION, records=batch)
+    topic = ProduceRequestTopic(name=TOPIC, topic_id=TOPIC_ID, partition_data=(partition,))
+    return ProduceRequest(
+        transactional_id=None, acks=ACKS_ALL, timeout_ms=timeout_ms, topic_data=(topic,)
+    )
 
 
 def _only_partition(response: ProduceResponse) -> ProduceResponsePartition:

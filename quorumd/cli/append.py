@@ -1,0 +1,315 @@
+"""`quorumctl append`: records from arguments, a file or standard input to the log."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from quorumd.cli.options import (
+    bootstrap_option,
+    output_option,
+    run_async,
+    timeout_option,
+    to_ms,
+)
+from quorumd.cli.text import counted, to_json
+
+if TYPE_CHECKING:
+    from quorumd.client.addresses import Address
+    from quorumd.client.producing import Appender
+    from wire.records import Record
+
+CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+BATCH_BYTES_DEFAULT = 256 * 1024
+BATCH_BYTES_MAX = 8 << 20
+
+Idle = Callable[[], bool]
+OnPiece = Callable[[], None]
+Advance = Callable[[int], None]
+
+_HELP = """Append records to the log, and wait until a majority has them on disk.
+
+Each VALUE becomes one record. Without a VALUE each line of standard input does, or of --file.
+What is reported as appended is never lost. Records are sent in batches, in order, and each is
+appended once even if the leader changes meanwhile.
+
+\b
+Examples:
+  quorumctl append -b localhost:9093 hello world
+  quorumctl append --key color blue
+  quorumctl append --key-separator = --file settings.properties
+  journalctl -f | quorumctl append
+  quorumctl append --key color --null-value DELETED DELETED      (deletes the key)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordForm:
+    """How a line becomes a record."""
+
+    key: bytes | None
+    key_separator: bytes | None
+    null_value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+
+    def record(self, line: bytes) -> Record:
+        """The record of one line. Raises ClickException if it lacks the separator."""
+        from wire.records import Record
+
+        key = self.key
+        value: bytes | None = line
+        if self.key_separator is not None:
+            key, separator, value = line.partition(self.key_separator)
+            if not separator:
+                shown = line[:60].decode("utf-8", "replace")
+                raise click.ClickException(
+                    f"{shown!r} does not contain the separator "
+                    f"{self.key_separator.decode('utf-8', 'replace')!r} between key and value"
+                )
+        if value == self.null_value:
+            value = None
+        return Record(key=key, value=value, headers=self.headers)
+
+
+@click.command(help=_HELP, short_help="Append records to the log.")
+@bootstrap_option
+@click.argument("values", nargs=-1, metavar="[VALUE]...")
+@click.option("--key", help="The key of every record.")
+@click.option(
+    "--key-separator", metavar="TEXT", help="Each line is a key, this separator, and a value."
+)
+@click.option("--null-value", metavar="TEXT", help="A value equal to this becomes null.")
+@click.option(
+    "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of every record."
+)
+@click.option(
+    "--file",
+    "path",
+    type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True),
+    help="Read lines from this file.",
+)
+@click.option("--compression", type=click.Choice(tuple(CODECS)), default="none", show_default=True)
+@click.option(
+    "--batch-bytes",
+    type=click.IntRange(1, BATCH_BYTES_MAX),
+    default=BATCH_BYTES_DEFAULT,
+    show_default=True,
+    help="Send at most so much at once.",
+)
+@click.option(
+    "--idempotent/--no-idempotent",
+    default=True,
+    show_default=True,
+    help="Whether the quorum recognises a batch that is sent again. Without, a record may be "
+    "appended twice if a leader fails.",
+)
+@output_option("text", "json")
+@timeout_option
+def append(
+    servers: tuple[Address, ...],
+    values: tuple[str, ...],
+    key: str | None,
+    key_separator: str | None,
+    null_value: str | None,
+    headers: tuple[str, ...],
+    path: str | None,
+    compression: str,
+    batch_bytes: int,
+    idempotent: bool,
+    output: str,
+    timeout_s: float,
+) -> None:
+    """Sends everything, waits for the acknowledgements, prints what was appended."""
+    if values and path:
+        raise click.UsageError("give either values or --file, not both.")
+    if key is not None and key_separator is not None:
+        raise click.UsageError("--key and --key-separator exclude each other.")
+    if key_separator == "":
+        raise click.UsageError("--key-separator must not be empty.")
+    form = RecordForm(
+        key=None if key is None else os.fsencode(key),
+        key_separator=None if key_separator is None else os.fsencode(key_separator),
+        null_value=None if null_value is None else os.fsencode(null_value),
+        headers=tuple(_header(text) for text in headers),
+    )
+    job = AppendJob(
+        servers,
+        form,
+        timeout_ms=to_ms(timeout_s),
+        codec=CODECS[compression],
+        batch_bytes=batch_bytes,
+        idempotent=idempotent,
+    )
+    try:
+        if values:
+            run_async(job.append_lines([os.fsencode(value) for value in values]))
+        else:
+            with _opened(path) as descriptor:
+                run_async(job.append_stream(descriptor))
+    except KeyboardInterrupt:
+        click.echo(f"interrupted: {job.certainty()}", err=True)
+        raise
+    job.report(output)
+
+
+class AppendJob:
+    """One run of the command: what to send, and what has become of it."""
+
+    def __init__(
+        self,
+        servers: tuple[Address, ...],
+        form: RecordForm,
+        *,
+        timeout_ms: int,
+        codec: int,
+        batch_bytes: int,
+        idempotent: bool,
+    ) -> None:
+        self._servers = servers
+        self._form = form
+        self._timeout_ms = timeout_ms
+        self._codec = codec
+        self._batch_bytes = batch_bytes
+        self._is_idempotent = idempotent
+        self._count = 0
+        self._unknown_count = 0
+        self._first_offset = -1
+        self._last_offset = -1
+        self._started = time.monotonic()
+
+    async def append_lines(self, lines: list[bytes]) -> None:
+        """Appends these, and waits for them."""
+        await self._append(_once(lines), lambda: False, None)
+
+    async def append_stream(self, descriptor: int) -> None:
+        """Appends every line; whenever none is waiting, what was read is sent and waited for."""
+        from quorumd.cli.lines import LineReader
+
+        reader = LineReader(descriptor)
+        size_bytes = os.fstat(descriptor).st_size
+        if os.isatty(descriptor):
+            click.echo("Type one record per line; Ctrl-D ends the input.", err=True)
+        with _progress(size_bytes) as advance:
+            await self._append(
+                reader.pieces(), lambda: reader.is_waiting, lambda: advance(reader.bytes_read)
+            )
+
+    async def _append(
+        self, pieces: AsyncIterator[list[bytes]], is_idle: Idle, on_piece: OnPiece | None
+    ) -> None:
+        from quorumd.client.client import QuorumClient
+
+        async with QuorumClient(self._servers, timeout_ms=self._timeout_ms) as client:
+            appender = client.appender(
+                idempotent=self._is_idempotent,
+                codec=self._codec,
+                batch_bytes=self._batch_bytes,
+                on_acknowledged=self._acknowledged,
+            )
+            try:
+                await self._feed(appender, pieces, is_idle, on_piece)
+            except (asyncio.CancelledError, Exception):
+                self._unknown_count = appender.unknown_count
+                raise
+
+    async def _feed(
+        self,
+        appender: Appender,
+        pieces: AsyncIterator[list[bytes]],
+        is_idle: Idle,
+        on_piece: OnPiece | None,
+    ) -> None:
+        async for lines in pieces:
+            for line in lines:
+                await appender.append(await self._record(appender, line))
+            if is_idle():
+                await appender.flush()
+            if on_piece is not None:
+                on_piece()
+        await appender.flush()
+
+    async def _record(self, appender: Appender, line: bytes) -> Record:
+        """The record of a line; if it is none, everything before it is appended all the same."""
+        try:
+            return self._form.record(line)
+        except click.ClickException as error:
+            await appender.flush()
+            raise click.ClickException(f"{error.message}. {self.certainty()}.") from None
+
+    def _acknowledged(self, base_offset: int, count: int) -> None:
+        if self._first_offset < 0:
+            self._first_offset = base_offset
+        self._count += count
+        self._last_offset = base_offset + count - 1
+
+    def certainty(self) -> str:
+        """What is known about the records so far, for an end before the end."""
+        text = f"{counted(self._count, 'record')} acknowledged"
+        if self._count:
+            text += f", the last one at offset {self._last_offset}"
+        if self._unknown_count:
+            text += f"; {counted(self._unknown_count, 'record')} more may be in the log"
+        return text
+
+    def report(self, output: str) -> None:
+        """What was appended, and how fast if it took long enough to tell."""
+        seconds = time.monotonic() - self._started
+        if output == "json":
+            click.echo(
+                to_json(
+                    {
+                        "records": self._count,
+                        "first_offset": self._first_offset,
+                        "last_offset": self._last_offset,
+                        "seconds": round(seconds, 3),
+                    }
+                )
+            )
+            return
+        if not self._count:
+            click.echo("nothing to append: the input was empty")
+            return
+        text = f"appended {counted(self._count, 'record')}, last offset {self._last_offset}"
+        if self._count >= 1000:
+            text += f", {seconds:.1f} s, {self._count / seconds:,.0f} records/s"
+        click.echo(text)
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise click.UsageError(f"--header {text!r}: expected NAME=VALUE.")
+    return name, os.fsencode(value)
+
+
+async def _once(lines: list[bytes]) -> AsyncIterator[list[bytes]]:
+    yield lines
+
+
+@contextmanager
+def _opened(path: str | None) -> Iterator[int]:
+    if path is None or path == "-":
+        yield sys.stdin.fileno()
+        return
+    with open(path, "rb", buffering=0) as file:
+        yield file.fileno()
+
+
+@contextmanager
+def _progress(size_bytes: int) -> Iterator[Advance]:
+    """A bar on a terminal if the input's size is known; it is on stderr and gone at the end."""
+    if not size_bytes or not sys.stderr.isatty():
+        yield lambda bytes_read: None
+        return
+    from quorumd.cli.progress import byte_progress
+
+    with byte_progress("appending", size_bytes) as advance:
+        yield advance

@@ -1,0 +1,122 @@
+"""Control records as text and as JSON, and voter sets as the difference to the set before.
+
+Source: KIP-595 (LeaderChange), KIP-856 (voters are added and removed one by one; the log holds the
+whole set each time), KIP-630 (snapshots).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from quorumd.cli.text import legible, timestamp_text
+from raft.types import ReplicaKey, uuid_to_text
+from wire.control_records import (
+    ControlRecord,
+    KRaftVersion,
+    KRaftVoter,
+    KRaftVoters,
+    LeaderChange,
+    SnapshotFooter,
+    SnapshotHeader,
+    UnknownControl,
+)
+
+
+class VoterChange(NamedTuple):
+    """ADD, REMOVE or UPDATE (other endpoints or versions) of one voter, as it is afterwards."""
+
+    kind: str
+    voter: KRaftVoter
+
+
+def voter_changes(before: KRaftVoters | None, after: KRaftVoters) -> list[VoterChange]:
+    """What leads from one voter set to the next; everything is added to a set that isn't known."""
+    old = {_key(voter): voter for voter in before.voters} if before is not None else {}
+    new = {_key(voter): voter for voter in after.voters}
+    removed = [VoterChange("REMOVE", voter) for key, voter in old.items() if key not in new]
+    added = [VoterChange("ADD", voter) for key, voter in new.items() if key not in old]
+    updated = [
+        VoterChange("UPDATE", voter)
+        for key, voter in new.items()
+        if key in old and old[key] != voter
+    ]
+    return [*removed, *added, *updated]
+
+
+def _key(voter: KRaftVoter) -> ReplicaKey:
+    return ReplicaKey(voter.voter_id, voter.voter_directory_id)
+
+
+def voter_text(voter: KRaftVoter) -> str:
+    """(id, uuid) and where the voter listens."""
+    endpoints = [
+        f"{legible(each.name)}://{legible(each.host)}:{each.port}" for each in voter.endpoints
+    ]
+    feature = voter.kraft_version_feature
+    versions = f"{feature.min_supported_version}..{feature.max_supported_version}"
+    return " ".join([str(_key(voter)), *endpoints, f"kraft.version {versions}"])
+
+
+def control_lines(record: ControlRecord, voters_before: KRaftVoters | None) -> list[str]:
+    """The record in words, one line and for a voter set one more for each change."""
+    match record:
+        case LeaderChange():
+            voters = _ids(record.voters)
+            granted = _ids(record.granting_voters)
+            return [
+                f"LeaderChange leader {record.leader_id}, voters {voters}, granted by {granted}"
+            ]
+        case SnapshotHeader():
+            time = timestamp_text(record.last_contained_log_timestamp)
+            return [f"SnapshotHeader last contained log timestamp {time}"]
+        case SnapshotFooter():
+            return ["SnapshotFooter"]
+        case KRaftVersion():
+            return [f"KRaftVersion {record.kraft_version}"]
+        case KRaftVoters():
+            return _voters_lines(record, voters_before)
+        case UnknownControl():
+            return [f"unknown control type {record.type}, value {legible(record.raw)}"]
+
+
+def _voters_lines(record: KRaftVoters, before: KRaftVoters | None) -> list[str]:
+    ids = ", ".join(str(_key(voter)) for voter in record.voters)
+    head = f"KRaftVoters {ids or 'none'}"
+    if record.cluster_id is not None:
+        head += f", cluster id {legible(record.cluster_id)}"
+    if record.target_voters is not None:
+        head += f", target voters {' '.join(map(str, record.target_voters))}"
+    changes = voter_changes(before, record)
+    if not changes:
+        return [f"{head}, unchanged"]
+    return [head, *(f"  {kind} {voter_text(voter)}" for kind, voter in changes)]
+
+
+def _ids(voters: tuple[Any, ...]) -> str:
+    return " ".join(str(voter.voter_id) for voter in voters) or "nobody"
+
+
+def control_as_dict(record: ControlRecord, voters_before: KRaftVoters | None) -> dict[str, Any]:
+    """The record for programs: its type, its fields, and for a voter set the changes."""
+    if isinstance(record, UnknownControl):
+        raw = None if record.raw is None else record.raw.hex()
+        return {"type": "Unknown", "number": record.type, "value_hex": raw}
+    fields = _plain(dataclasses.asdict(record))
+    described = {"type": type(record).__name__, **fields}
+    if isinstance(record, KRaftVoters):
+        described["changes"] = [
+            {"kind": kind, **_plain(dataclasses.asdict(voter))}
+            for kind, voter in voter_changes(voters_before, record)
+        ]
+    return described
+
+
+def _plain(value: Any) -> Any:
+    """uuids in Kafka's text form, tuples as lists, all the way down."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return uuid_to_text(value) if isinstance(value, UUID) else value

@@ -1,0 +1,126 @@
+"""The command `quorumctl`: its subcommands, and how every failure becomes a line and an exit code.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 damaged files, 130 interrupted, 141 nobody reads the
+output any more. A traceback is shown only if QUORUMCTL_TRACEBACK is set.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from quorumd.cli.append import append
+from quorumd.cli.bench import bench
+from quorumd.cli.describe import describe
+from quorumd.cli.dump_log import dump_log
+from quorumd.cli.options import BOOTSTRAP_VARIABLE, TRACEBACK_VARIABLE, own_version
+from quorumd.cli.tail import tail
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+_HELP = f"""Ask a running quorum, append to its log and read it, or look into its files.
+
+\b
+Find out how the quorum is:
+  quorumctl describe --bootstrap-server host1:9093,host2:9093 --status
+  quorumctl describe --replication
+\b
+Write and read:
+  quorumctl append "first record" "second record"
+  quorumctl append --file records.txt
+  quorumctl tail --follow
+\b
+Look into a directory, no daemon needed:
+  quorumctl dump-log /var/lib/quorumd
+
+Any one node is enough as --bootstrap-server; the others are found through it. Instead of the option
+the variable {BOOTSTRAP_VARIABLE} may hold the addresses.
+
+\b
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 damaged files, 130 interrupted.
+"""
+
+
+class _OutputClosed(Exception):
+    """Whoever read the output has gone."""
+
+
+class _Commands(click.Group):
+    """The group; click would turn a closed output into exit code 1 by itself."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise _OutputClosed from None
+        return result
+
+
+@click.group(cls=_Commands, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(own_version(), prog_name="quorumctl")
+def cli() -> None:
+    """The group of all subcommands."""
+
+
+for _command in (describe, append, tail, dump_log, bench):
+    cli.add_command(_command)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs one command line and returns its exit code; prints whatever goes wrong on stderr."""
+    try:
+        result = cli.main(list(arguments), prog_name="quorumctl", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except _OutputClosed:
+        _discard_output()
+        return EXIT_BROKEN_PIPE
+    except Exception as error:
+        return _failed(error)
+    return result if isinstance(result, int) else 0
+
+
+def _failed(error: Exception) -> int:
+    if TRACEBACK_VARIABLE in os.environ:
+        raise error
+    exit_code = getattr(error, "exit_code", None)
+    if isinstance(exit_code, int):
+        # Errors that are made for users carry it: those of the client and those of storage.
+        click.echo(f"Error: {error}", err=True)
+        return exit_code
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"Error: {where}{error.strerror or error}", err=True)
+    else:
+        click.echo(
+            f"Error: quorumctl itself failed: {type(error).__name__}: {error}\n"
+            f"Please report this; with {TRACEBACK_VARIABLE}=1 in the environment it says where.",
+            err=True,
+        )
+    return EXIT_FAILED
+
+
+def _discard_output() -> None:
+    """So that the interpreter's own flush at exit does not complain about the pipe again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def main() -> None:
+    """The entry point of the installed command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that has no such character gets an escape, not an exception.
+            stream.reconfigure(errors="backslashreplace")
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,44 @@
+"""Progress bars on stderr, for terminals only; imported where one is shown, because rich is large."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+
+@contextmanager
+def byte_progress(label: str, size_bytes: int) -> Iterator[Callable[[int], None]]:
+    """A bar from 0 to `size_bytes`; what is yielded sets how many bytes are done."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(label, total=size_bytes)
+        yield lambda done_bytes: progress.update(task, completed=done_bytes)
+
+
+@contextmanager
+def time_progress(label: str, seconds: float) -> Iterator[Callable[[float, str], None]]:
+    """A bar of seconds with a changing text behind it."""
+    columns = (
+        TextColumn(label),
+        BarColumn(),
+        TextColumn("{task.fields[text]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=seconds, text="")
+        yield lambda elapsed_s, text: progress.update(task, completed=elapsed_s, text=text)

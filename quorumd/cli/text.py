@@ -1,0 +1,95 @@
+"""How bytes, times and tables are shown: exactly for programs, legibly and safely for people.
+
+Nothing that comes out of a log may move the cursor or colour the terminal: control characters are
+shown as escapes. Knows neither click nor rich.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+NULL = "<null>"
+
+_SHORT_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+def legible(data: str | bytes | None) -> str:
+    """One line of printable text; bytes that are no UTF-8 and control characters become escapes."""
+    if data is None:
+        return NULL
+    text = data if isinstance(data, str) else data.decode("utf-8", "surrogateescape")
+    if text.isprintable() and "\\" not in text:
+        return text
+    return "".join(map(_escaped, text))
+
+
+def _escaped(character: str) -> str:
+    if character in _SHORT_ESCAPES:
+        return _SHORT_ESCAPES[character]
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:
+        return f"\\x{code - 0xDC00:02x}"
+    if character.isprintable():
+        return character
+    return (
+        f"\\x{code:02x}"
+        if code < 0x100
+        else f"\\u{code:04x}"
+        if code < 0x10000
+        else f"\\U{code:08x}"
+    )
+
+
+def jsonable(data: str | bytes | None) -> str | dict[str, str] | None:
+    """Text as it is, null as null, and bytes that are no UTF-8 as {"base64": "..."}."""
+    if data is None or isinstance(data, str):
+        return data
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode("ascii")}
+
+
+def to_json(value: Any) -> str:
+    """One line of JSON, keys in the given order, characters beyond ASCII left as they are."""
+    return json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
+
+
+def timestamp_text(timestamp_ms: int) -> str:
+    """UTC with milliseconds; a number that is no time stays a number."""
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+    if timestamp_ms < 0:
+        return str(timestamp_ms)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"
+
+
+def bytes_text(size_bytes: float) -> str:
+    """A size with a binary unit."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size_bytes) < 1024 or unit == "GiB":
+            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    raise AssertionError("the last unit takes everything")
+
+
+def counted(count: int, singular: str) -> str:
+    """`1 record`, `1,200 records`, `2 batches`."""
+    if count == 1:
+        return f"1 {singular}"
+    return f"{count:,} {singular}{'es' if singular.endswith(('ch', 's')) else 's'}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of equal width, two spaces apart, nothing behind the last one."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
