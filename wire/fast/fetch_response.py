@@ -113,7 +113,7 @@ def encode_fetch_response(
     else:
         tail += _endpoint_tag(leader_endpoint)
     records_length = encode_unsigned_varint(size + 1)
-    length = 16 + len(name) + 40 + len(records_length) + size + len(tail)
+    length = 16 + len(name) + len(fields) + len(records_length) + size + len(tail)
     head = _HEAD.pack(length, correlation_id, 0, 0, 0, 0, 2)
     return [b"".join((head, name, fields, records_length)), *records, tail]
 
@@ -198,7 +198,7 @@ def _parse(version: int, body: bytes | memoryview, at: int) -> FastFetchResponse
     partitions, partition, partition_error, high_watermark, stable, log_start, aborted, _ = (
         _PARTITION.unpack_from(body, at)
     )
-    at += 40
+    at += _PARTITION.size
     if partitions != 2 or not 0 <= aborted <= 1:
         return None
     size, at = read_unsigned_varint(body, at)

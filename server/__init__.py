@@ -1,0 +1,1 @@
+"""The daemon: sockets, clock, threads and disk around the rules of `raft`."""

@@ -1,0 +1,195 @@
+"""From a request to its handler: by api key, and by topic where a partition is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from server import cluster_api
+from server.describe_quorum import describe_quorum
+from server.metrics import Metrics
+from server.partition import Partition
+from server.transport import InboundRequest
+from wire.codec import decode, warm
+from wire.fast import parse_fetch_request
+from wire.messages.api_versions import ApiVersionsRequest
+from wire.messages.describe_cluster import DescribeClusterRequest
+from wire.messages.describe_configs import DescribeConfigsRequest
+from wire.messages.describe_quorum import DescribeQuorumRequest
+from wire.messages.fetch import FetchRequest
+from wire.messages.find_coordinator import FindCoordinatorRequest
+from wire.messages.init_producer_id import InitProducerIdRequest
+from wire.messages.list_offsets import ListOffsetsRequest
+from wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from wire.messages.metadata import MetadataRequest
+from wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
+from wire.registry import API_VERSIONS_KEY, APIS
+
+REPLICA_FETCH_SINCE = 12
+"""Fetches below this version have no last fetched epoch: consumers send them."""
+NAME_WITHIN_BYTES = 512
+"""The first topic of a request begins within so many bytes of its body."""
+ELECTION_KEYS = (52, 53, 54)
+
+
+class Dispatch:
+    """Takes every request of a node. The first partition answers what is not about a topic."""
+
+    def __init__(self, partitions: Sequence[Partition], metrics: Metrics) -> None:
+        self._partitions = partitions
+        self._first = partitions[0]
+        self._metrics = metrics
+        self._handlers: dict[int, Callable[[InboundRequest], None]] = {
+            0: self._on_produce,
+            1: self._on_fetch,
+            2: self._on_list_offsets,
+            3: self._on_metadata,
+            10: self._on_find_coordinator,
+            18: self._on_api_versions,
+            22: self._on_init_producer_id,
+            23: self._on_offset_for_leader_epoch,
+            32: self._on_describe_configs,
+            46: self._on_list_partition_reassignments,
+            52: self._on_vote,
+            53: self._on_begin_quorum_epoch,
+            54: self._on_end_quorum_epoch,
+            55: self._on_describe_quorum,
+            60: self._on_describe_cluster,
+        }
+
+    def warm(self) -> None:
+        """Prepare the codecs that an election needs: they must not be late."""
+        warm(
+            (cls, spec.max_version)
+            for spec in (APIS[key] for key in ELECTION_KEYS)
+            for cls in (spec.request, spec.response)
+        )
+
+    def dispatch(self, request: InboundRequest) -> None:
+        """Raises MalformedMessage if the request's bytes are none."""
+        self._handlers[request.api_key](request)
+
+    def _partition(self, topic: bytes, index: int) -> Partition:
+        """The partition of this topic name or id; the first one answers for unknown ones."""
+        for partition in self._partitions:
+            known = partition.topic
+            if known.index == index and topic in (known.topic_id.bytes, known.name.encode()):
+                return partition
+        return self._first
+
+    # -- the log
+
+    def _on_produce(self, request: InboundRequest) -> None:
+        self._named_partition(request).produce.handle(request)
+
+    def _on_fetch(self, request: InboundRequest) -> None:
+        version = request.api_version
+        fast = parse_fetch_request(version, request.frame, request.body_at)
+        if fast is not None and fast.last_fetched_epoch >= 0:
+            self._partition(fast.topic, fast.partition).inbound.fetch(request, fast)
+            return
+        message = decode(FetchRequest, version, request.frame, request.body_at)
+        if version >= REPLICA_FETCH_SINCE and any(
+            partition.last_fetched_epoch >= 0
+            for topic in message.topics
+            for partition in topic.partitions
+        ):
+            self._first.inbound.refuse_fetch(request)
+            return
+        chosen = self._first
+        if message.topics and message.topics[0].partitions:
+            topic = message.topics[0]
+            name = topic.topic_id.bytes if version >= 13 else topic.topic.encode()
+            chosen = self._partition(name, topic.partitions[0].partition)
+        chosen.consume.fetch(request, message)
+
+    def _on_list_offsets(self, request: InboundRequest) -> None:
+        message = decode(ListOffsetsRequest, request.api_version, request.frame, request.body_at)
+        chosen = self._first
+        if message.topics and message.topics[0].partitions:
+            topic = message.topics[0]
+            chosen = self._partition(topic.name.encode(), topic.partitions[0].partition_index)
+        chosen.consume.list_offsets(request, message)
+
+    def _on_offset_for_leader_epoch(self, request: InboundRequest) -> None:
+        version = request.api_version
+        message = decode(OffsetForLeaderEpochRequest, version, request.frame, request.body_at)
+        chosen = self._first
+        if message.topics and message.topics[0].partitions:
+            topic = message.topics[0]
+            chosen = self._partition(topic.topic.encode(), topic.partitions[0].partition)
+        chosen.consume.offset_for_leader_epoch(request, message)
+
+    def _on_init_producer_id(self, request: InboundRequest) -> None:
+        version = request.api_version
+        message = decode(InitProducerIdRequest, version, request.frame, request.body_at)
+        request.respond_message(cluster_api.init_producer_id(message))
+
+    # -- the quorum
+
+    def _on_vote(self, request: InboundRequest) -> None:
+        self._named_partition(request).inbound.vote(request)
+
+    def _on_begin_quorum_epoch(self, request: InboundRequest) -> None:
+        self._named_partition(request).inbound.begin_quorum_epoch(request)
+
+    def _on_end_quorum_epoch(self, request: InboundRequest) -> None:
+        self._named_partition(request).inbound.end_quorum_epoch(request)
+
+    def _named_partition(self, request: InboundRequest) -> Partition:
+        """The partition whose name or id is in the request; whoever gets it checks that properly."""
+        if len(self._partitions) == 1:
+            return self._first
+        head = request.frame[request.body_at : request.body_at + NAME_WITHIN_BYTES]
+        for partition in self._partitions:
+            if partition.topic.name.encode() in head or partition.topic.topic_id.bytes in head:
+                return partition
+        return self._first
+
+    def _on_describe_quorum(self, request: InboundRequest) -> None:
+        version = request.api_version
+        message = decode(DescribeQuorumRequest, version, request.frame, request.body_at)
+        listener = request.listener.name
+        request.respond_message(describe_quorum(self._first.view, message, version, listener))
+
+    # -- the cluster
+
+    def _on_api_versions(self, request: InboundRequest) -> None:
+        version = request.api_version
+        spec = APIS[API_VERSIONS_KEY]
+        if not spec.min_version <= version <= spec.max_version:
+            request.respond_message(cluster_api.api_versions_unsupported(), version=0)
+            return
+        message = decode(ApiVersionsRequest, version, request.frame, request.body_at)
+        answer = cluster_api.api_versions(self._first.view, message, version)
+        if not answer.error_code:
+            request.connection.client_software_name = message.client_software_name
+            request.connection.client_software_version = message.client_software_version
+        request.respond_message(answer)
+
+    def _on_metadata(self, request: InboundRequest) -> None:
+        version = request.api_version
+        message = decode(MetadataRequest, version, request.frame, request.body_at)
+        listener = request.listener.name
+        answer = cluster_api.metadata(self._first.view, message, version, listener)
+        request.respond_message(answer)
+
+    def _on_describe_cluster(self, request: InboundRequest) -> None:
+        version = request.api_version
+        message = decode(DescribeClusterRequest, version, request.frame, request.body_at)
+        listener = request.listener.name
+        request.respond_message(cluster_api.describe_cluster(self._first.view, message, listener))
+
+    def _on_describe_configs(self, request: InboundRequest) -> None:
+        version = request.api_version
+        message = decode(DescribeConfigsRequest, version, request.frame, request.body_at)
+        request.respond_message(cluster_api.describe_configs(self._first.view, message))
+
+    def _on_find_coordinator(self, request: InboundRequest) -> None:
+        version = request.api_version
+        message = decode(FindCoordinatorRequest, version, request.frame, request.body_at)
+        request.respond_message(cluster_api.find_coordinator(message, version))
+
+    def _on_list_partition_reassignments(self, request: InboundRequest) -> None:
+        version = request.api_version
+        message = decode(ListPartitionReassignmentsRequest, version, request.frame, request.body_at)
+        request.respond_message(cluster_api.list_partition_reassignments(message))

@@ -1,0 +1,169 @@
+"""Carries out what the rules ask for, in order, and tells them what happened.
+
+The driver makes no decision. It holds an effect back until the write that the effect names is on disk,
+keeps one timer, and passes everything else on: records to the log, requests to peers, answers to whoever
+asked, news to listeners. It knows no socket, thread or clock, so that a simulator can run it as it is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from raft.effects import (
+    AdoptClusterId,
+    AnnounceHighWatermark,
+    AnnounceRole,
+    Answered,
+    AppendClient,
+    AppendControl,
+    AppendFetched,
+    DropHeldRequests,
+    Effect,
+    Halt,
+    PersistQuorumState,
+    RefuseAppend,
+    Report,
+    SendAnswer,
+    SendRequest,
+    TruncateLog,
+)
+from raft.events import Event, TimerFired, WriteCompleted
+from raft.node import RaftNode
+
+
+class Records(Protocol):
+    """Where records and state go: the log and its disk, in the order of the calls."""
+
+    def append_control(self, effect: AppendControl) -> None: ...
+    def append_client(self, effect: AppendClient) -> None: ...
+    def append_fetched(self, effect: AppendFetched) -> None: ...
+    def truncate(self, effect: TruncateLog) -> None: ...
+    def persist(self, effect: PersistQuorumState) -> None: ...
+
+
+class Network(Protocol):
+    """Where requests and answers go."""
+
+    def send_request(self, effect: SendRequest) -> None: ...
+    def send_answer(self, reply_to: int, answer: Answered) -> None: ...
+
+
+class Listener(Protocol):
+    """Who hears the news."""
+
+    def on_high_watermark(self, offset: int) -> None: ...
+    def on_append_refused(self, effect: RefuseAppend) -> None: ...
+    def on_role(self, effect: AnnounceRole) -> None: ...
+    def on_cluster_id(self, cluster_id: str) -> None: ...
+    def on_report(self, reason: str) -> None: ...
+    def on_halt(self, reason: str) -> None: ...
+
+
+class Timer(Protocol):
+    """One alarm: setting it again replaces the earlier one."""
+
+    def set(self, deadline_ms: int) -> None: ...
+
+
+class Driver:
+    """Runs one `RaftNode`. `now_ms` is a clock that never goes back."""
+
+    def __init__(
+        self,
+        node: RaftNode,
+        records: Records,
+        network: Network,
+        listener: Listener,
+        timer: Timer,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.node = node
+        self._network = network
+        self._listener = listener
+        self._timer = timer
+        self._now_ms = now_ms
+        self._completed_write = 0
+        self._held: deque[SendRequest | SendAnswer] = deque()
+        self._armed_ms: int | None = None
+        self._stepping = False
+        self._waiting: deque[Event] = deque()
+        self._perform: dict[type[Effect], Callable[[Any], None]] = {
+            AppendClient: records.append_client,
+            AppendControl: records.append_control,
+            AppendFetched: records.append_fetched,
+            TruncateLog: records.truncate,
+            PersistQuorumState: records.persist,
+            SendRequest: self._hold_or_send,
+            SendAnswer: self._hold_or_send,
+            DropHeldRequests: self._drop_held_requests,
+            AnnounceHighWatermark: lambda effect: listener.on_high_watermark(effect.offset),
+            AnnounceRole: listener.on_role,
+            RefuseAppend: listener.on_append_refused,
+            AdoptClusterId: lambda effect: listener.on_cluster_id(effect.cluster_id),
+            Report: lambda effect: listener.on_report(effect.reason),
+            Halt: lambda effect: listener.on_halt(effect.reason),
+        }
+
+    def start(self) -> None:
+        """Begin; call once, before any event."""
+        self._carry_out(self.node.start(self._now_ms()))
+
+    def handle(self, event: Event) -> None:
+        """Let the rules decide on an event, and do what they ask for.
+
+        An event that comes up while effects are carried out waits until they all are.
+        """
+        if self._stepping:
+            self._waiting.append(event)
+            return
+        self._carry_out(self.node.step(event, self._now_ms()))
+        while self._waiting:
+            self._carry_out(self.node.step(self._waiting.popleft(), self._now_ms()))
+
+    def on_writes_completed(self, write: int) -> None:
+        """Let everything go that waited for this write or an earlier one; then tell the rules."""
+        self._completed_write = write
+        if self._held:
+            held, self._held = self._held, deque()
+            for effect in held:
+                self._hold_or_send(effect)
+        self.handle(WriteCompleted(write))
+
+    def on_timer(self) -> None:
+        """The alarm went off; it may have been set for a deadline that has moved since."""
+        self._armed_ms = None
+        deadline = self.node.next_deadline_ms()
+        if deadline is not None and deadline <= self._now_ms():
+            self.handle(TimerFired())
+        else:
+            self._arm()
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        self._stepping = True
+        try:
+            perform = self._perform
+            for effect in effects:
+                perform[type(effect)](effect)
+        finally:
+            self._stepping = False
+        self._arm()
+
+    def _hold_or_send(self, effect: SendRequest | SendAnswer) -> None:
+        if effect.after > self._completed_write:
+            self._held.append(effect)
+        elif isinstance(effect, SendAnswer):
+            self._network.send_answer(effect.reply_to, effect.answer)
+        else:
+            self._network.send_request(effect)
+
+    def _drop_held_requests(self, effect: DropHeldRequests) -> None:
+        self._held = deque(held for held in self._held if isinstance(held, SendAnswer))
+
+    def _arm(self) -> None:
+        """Set the alarm if the next deadline is before it; a late alarm costs less than a reset."""
+        deadline = self.node.next_deadline_ms()
+        if deadline is not None and (self._armed_ms is None or deadline < self._armed_ms):
+            self._armed_ms = deadline
+            self._timer.set(deadline)

@@ -1,0 +1,54 @@
+"""Reads from a partition's log: from memory at once, from disk on a thread of its own.
+
+Disk reads never hold the event loop up, nor the thread that writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from storage.log import Log
+
+T = TypeVar("T")
+
+
+class LogReader:
+    """See the module's docstring. All methods are for the event loop's thread."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reader")
+
+    def cached(
+        self, offset: int, max_bytes: int, end_offset: int
+    ) -> list[bytes | memoryview] | None:
+        """Whole batches from the one that holds `offset` up to `end_offset`; None if not in memory."""
+        return self._log.read_cached(offset, max_bytes, end_offset)
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        end_offset: int,
+        done: Callable[[bytes | BaseException], None],
+    ) -> None:
+        """The same from disk; `done` gets the bytes, or what went wrong, on the event loop."""
+        self.run(lambda: self._log.read(offset, max_bytes, end_offset), done)
+
+    def run(self, action: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        """Run an action that reads the disk; `done` gets its result, or what went wrong."""
+
+        def finished(future: Future[T]) -> None:
+            error = future.exception()
+            outcome: T | BaseException = future.result() if error is None else error
+            self._loop.call_soon_threadsafe(done, outcome)
+
+        self._executor.submit(action).add_done_callback(finished)
+
+    def close(self) -> None:
+        """Let what runs finish; nothing new starts."""
+        self._executor.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,245 @@
+"""One node: its directory, its partitions, its listeners, and its life from start to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import os
+import signal
+from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+
+from config.model import Config
+from raft.core import RaftConfig, StoredState
+from raft.types import Endpoint, ReplicaKey, Voter, VoterSet, uuid_to_text
+from server.dispatch import Dispatch
+from server.logs import Logger
+from server.metrics import Metrics
+from server.outbound import OutboundSettings
+from server.partition import Partition, PartitionHooks
+from server.producer_state import ProducerState
+from server.translate import METADATA, TopicPartition
+from server.transport import Listeners
+from storage.directory import Directory
+from storage.errors import StorageError
+from storage.filesystem import FileSystem
+from storage.log import Log
+from storage.meta_properties import random_storage_id
+from storage.quorum_state import QuorumState
+
+LOG = Logger("node")
+
+TAIL_CACHE_BYTES = 16 * 2**20
+CLOSE_GRACE_S = 2.0
+EXIT_FAILED = 1
+
+
+def software_version() -> str:
+    """The version of this package, as peers and metrics see it."""
+    return importlib.metadata.version("quorumd")
+
+
+def open_log(
+    fs: FileSystem, directory: Directory, config: Config, applied_offset: int
+) -> tuple[Log, ProducerState]:
+    """Recover a partition's log, and what it says of producers. Raises StorageError."""
+    producers = ProducerState()
+    log = Log.open(
+        fs,
+        directory.log_directory,
+        segment_bytes=config.log_segment_bytes,
+        tail_cache_bytes=TAIL_CACHE_BYTES,
+        committed_offset=applied_offset,
+        observe=producers.note,
+    )
+    LOG.info(
+        "log opened",
+        path=directory.log_directory,
+        log_start=log.log_start_offset,
+        log_end=log.log_end_offset,
+        epoch=log.last_epoch,
+    )
+    for message in log.recovery.messages():
+        LOG.warning(message)
+    return log, producers
+
+
+def raft_config(config: Config, directory: Directory) -> RaftConfig:
+    """What the rules are told, from configuration and meta.properties."""
+    meta = directory.meta
+    peers_listener = config.advertised_listeners[0].name
+    return RaftConfig(
+        local=ReplicaKey(meta.node_id, meta.storage_id),
+        endpoints=tuple(Endpoint(*listener) for listener in config.advertised_listeners),
+        configured_voters=VoterSet.of(
+            Voter(ReplicaKey(voter.id), (Endpoint(peers_listener, voter.host, voter.port),))
+            for voter in config.quorum_voters
+        ),
+        bootstrap_servers=len(config.quorum_bootstrap_servers),
+        is_bootstrap=meta.bootstrap,
+        cluster_id=meta.cluster_id,
+        new_cluster_id=uuid_to_text(random_storage_id()),
+        fetch_timeout_ms=config.quorum_fetch_timeout_ms,
+        election_timeout_ms=config.quorum_election_timeout_ms,
+        election_backoff_max_ms=config.quorum_election_backoff_max_ms,
+        retry_backoff_ms=config.quorum_retry_backoff_ms,
+        retry_backoff_max_ms=config.quorum_retry_backoff_max_ms,
+    )
+
+
+def stored_state(state: QuorumState) -> StoredState:
+    """The rules' view of quorum-state.json."""
+    leader = voted = None
+    if state.leader_id is not None:
+        leader = ReplicaKey(state.leader_id, state.leader_uuid)
+    if state.voted_id is not None:
+        voted = ReplicaKey(state.voted_id, state.voted_uuid)
+    return StoredState(
+        epoch=state.leader_epoch, leader=leader, voted=voted, applied_offset=state.applied_offset
+    )
+
+
+def open_partition(
+    topic: TopicPartition,
+    config: Config,
+    fs: FileSystem,
+    directory: Directory,
+    metrics: Metrics,
+    fail: Callable[[str, BaseException | None], None],
+) -> Partition:
+    """Recover a partition and put it together; it does nothing before its `start`."""
+    state = directory.load_quorum_state() or QuorumState()
+    log, producers = open_log(fs, directory, config, state.applied_offset)
+    rules = raft_config(config, directory)
+    outbound = OutboundSettings(
+        listener=config.advertised_listeners[0].name,
+        software_version=software_version(),
+        request_timeout_ms=config.quorum_request_timeout_ms,
+        bootstrap_servers=tuple(
+            (address.host, address.port) for address in config.quorum_bootstrap_servers
+        ),
+    )
+
+    def adopt_cluster_id(cluster_id: str) -> None:
+        directory.save_meta(replace(directory.meta, cluster_id=cluster_id))
+
+    hooks = PartitionHooks(
+        save_state=directory.save_quorum_state, adopt_cluster_id=adopt_cluster_id, fail=fail
+    )
+    return Partition(
+        topic,
+        log,
+        producers,
+        rules,
+        stored_state(state),
+        outbound,
+        metrics,
+        config.log_max_batch_bytes,
+        hooks,
+    )
+
+
+class Node:
+    """Runs until it is told to stop."""
+
+    def __init__(
+        self,
+        config: Config,
+        fs: FileSystem,
+        directory: Directory,
+        exit_process: Callable[[int], None],
+    ) -> None:
+        self.config = config
+        self.metrics = Metrics()
+        self._directory = directory
+        self._exit_process = exit_process
+        self._stop = asyncio.Event()
+        self._has_failed = False
+        self.partition = open_partition(METADATA, config, fs, directory, self.metrics, self.fail)
+        self.dispatch = Dispatch([self.partition], self.metrics)
+        self.listeners = Listeners(
+            config.listeners,
+            self.dispatch,
+            self.metrics,
+            max_frame_bytes=config.socket_request_max_bytes,
+            max_connections=config.max_connections,
+            max_idle_ms=config.connections_max_idle_ms,
+        )
+        self.http: Any = None
+        if config.http_listen is not None:
+            from server.http import HttpServer
+            self.http = HttpServer(config.http_listen)
+
+    # -- life
+
+    async def run(self) -> None:
+        """Start, serve, and stop in order on SIGTERM or SIGINT. Raises ListenError."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        await self.listeners.open()
+        if self.http is not None:
+            await self.http.open()
+        LOG.info(
+            "started",
+            node=self.config.node_id,
+            listeners=",".join(str(listener) for listener in self.listeners.addresses),
+            http=self.config.http_listen or "-",
+            storage=self.config.storage_dir,
+            cluster_id=self._directory.meta.cluster_id or "-",
+        )
+        self.dispatch.warm()
+        self.partition.start()
+        await self._stop.wait()
+        await self._shut_down()
+
+    def stop(self) -> None:
+        """Ask for an orderly stop; asked twice, it is an immediate one."""
+        if self._stop.is_set():
+            LOG.warning("asked to stop a second time: stopping at once")
+            self._exit_process(EXIT_FAILED)
+        self._stop.set()
+
+    async def _shut_down(self) -> None:
+        LOG.info("stopping")
+        timeout_s = self.config.quorum_request_timeout_ms / 1000
+        await self.partition.hand_over(timeout_s)
+        await self.listeners.close(CLOSE_GRACE_S)
+        if self.http is not None:
+            await self.http.close()
+        await self.partition.close()
+        self._directory.close()
+        LOG.info("stopped")
+
+    def fail(self, reason: str, error: BaseException | None) -> None:
+        """End the process now: what is not on disk yet was promised to nobody."""
+        if self._has_failed:
+            return
+        self._has_failed = True
+        if isinstance(error, StorageError):
+            LOG.error(reason, error=str(error))
+        elif error is not None:
+            LOG.exception(reason, error)
+        else:
+            LOG.error(reason)
+        self._exit_process(error.exit_code if isinstance(error, StorageError) else EXIT_FAILED)
+
+    # -- health
+
+    def ready(self) -> tuple[bool, str]:
+        """Attached to a leader and caught up with it; else why not."""
+        problems = self.partition.problems()
+        return not problems, "; ".join(problems) or "ready"
+
+    def status(self) -> dict[str, object]:
+        """Everything an operator asks first, as JSON."""
+        return {
+            "node_id": self.config.node_id,
+            "version": software_version(),
+            "pid": os.getpid(),
+            "storage_dir": str(self.config.storage_dir),
+            "storage_id": uuid_to_text(self._directory.meta.storage_id),
+            "ready": self.ready()[0],
+            **self.partition.status(),
+        }

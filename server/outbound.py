@@ -1,0 +1,219 @@
+"""Requests of the rules to other replicas: which link, which bytes, and back as events.
+
+Each peer has two links: one for fetches, which may wait long for their answer, and one for everything
+else, which must not wait behind them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from raft.effects import BeginQuorumEpoch, Bootstrap, EndQuorumEpoch, Fetch, Peer, SendRequest, Vote
+from raft.events import Event, PeerReachable, PeerUnreachable, RequestFailed
+from raft.node import RaftNode
+from raft.types import Endpoint, ReplicaKey
+from server import translate, translate_fetch
+from server.logs import Logger
+from server.peers import Call, Link, request_frame
+from server.recorder import Recorder
+from server.translate import TopicPartition, WrongShape
+from wire.codec import decode
+from wire.errors import CorruptBatch, MalformedMessage
+from wire.messages.begin_quorum_epoch import BeginQuorumEpochResponse
+from wire.messages.end_quorum_epoch import EndQuorumEpochResponse
+from wire.messages.vote import VoteResponse
+from wire.schema import Message
+
+LOG = Logger("peers")
+
+FETCH, VOTE, BEGIN, END = 1, 52, 53, 54
+MAX_VERSIONS = {FETCH: 18, VOTE: 2, BEGIN: 1, END: 1}
+
+
+@dataclass(frozen=True, slots=True)
+class OutboundSettings:
+    """What all links of a node share. `listener` is the name of the peers' listener."""
+
+    listener: str
+    software_version: str
+    request_timeout_ms: int
+    bootstrap_servers: tuple[tuple[str, int], ...]
+
+
+class _PeerListener:
+    """Tells the rules whether a voter's process is there."""
+
+    def __init__(self, peer: Peer, handle: Callable[[Event], None]) -> None:
+        self._peer = peer
+        self._handle = handle
+
+    def on_link_up(self) -> None:
+        if isinstance(self._peer, ReplicaKey):
+            self._handle(PeerReachable(id=self._peer.id))
+
+    def on_link_refused(self) -> None:
+        if isinstance(self._peer, ReplicaKey):
+            self._handle(PeerUnreachable(id=self._peer.id))
+
+
+class Outbound:
+    """Sends one partition's requests. `handle` takes the events that come of them."""
+
+    def __init__(
+        self,
+        topic: TopicPartition,
+        settings: OutboundSettings,
+        recorder: Recorder,
+        handle: Callable[[Event], None],
+    ) -> None:
+        self._topic = topic
+        self._settings = settings
+        self._recorder = recorder
+        self._handle = handle
+        self._node: RaftNode | None = None
+        self._client_id = ""
+        self._links: dict[tuple[Peer, bool], Link] = {}
+
+    def attach(self, node: RaftNode) -> None:
+        """The rules whose requests are sent; call before anything is."""
+        self._node = node
+        self._client_id = f"raft-client-{node.local.id}"
+
+    @property
+    def node(self) -> RaftNode:
+        assert self._node is not None, "attached before anything is sent"
+        return self._node
+
+    def prepare(self, peers: Sequence[ReplicaKey]) -> None:
+        """Connect to these ahead of the first request, so that an election need not wait for it."""
+        for peer in peers:
+            self._link(peer, is_fetch=False)
+
+    async def close(self) -> None:
+        links, self._links = list(self._links.values()), {}
+        await asyncio.gather(*(link.close() for link in links))
+
+    def _link(self, peer: Peer, is_fetch: bool) -> Link:
+        link = self._links.get((peer, is_fetch))
+        if link is None:
+            link = Link(
+                self._name(peer),
+                lambda: self._addresses(peer),
+                self._client_id,
+                self._settings.software_version,
+                _PeerListener(peer, self._handle),
+                self._settings.request_timeout_ms,
+            )
+            self._links[peer, is_fetch] = link
+            link.open()
+        return link
+
+    def _name(self, peer: Peer) -> str:
+        if isinstance(peer, Bootstrap):
+            host, port = self._settings.bootstrap_servers[peer.index]
+            return f"bootstrap server {host}:{port}"
+        return f"replica {peer}"
+
+    def _addresses(self, peer: Peer) -> list[tuple[str, int]]:
+        """Where to try, the best first: as logged, then as configured."""
+        if isinstance(peer, Bootstrap):
+            return [self._settings.bootstrap_servers[peer.index]]
+        node = self.node
+        sources: list[tuple[Endpoint, ...]] = [
+            node.endpoints_of(peer.id),
+            node.config.configured_voters.endpoints_of(peer.id),
+        ]
+        found: list[tuple[str, int]] = []
+        for endpoints in sources:
+            at = translate.endpoint_on(endpoints, self._settings.listener)
+            if at is not None and (at.host, at.port) not in found:
+                found.append((at.host, at.port))
+        return found
+
+    # -- sending
+
+    def send_request(self, effect: SendRequest) -> None:
+        """Send it; an answer, or the failure to get one, comes back as an event."""
+        request, to, request_id = effect.request, effect.to, effect.request_id
+        if isinstance(request, Fetch):
+            key, build = FETCH, self._fetch_frame(request)
+            timeout_ms = self._settings.request_timeout_ms + translate_fetch.FETCH_MAX_WAIT_MS
+        else:
+            assert isinstance(to, ReplicaKey), "only fetches go to bootstrap servers"
+            key, message = self._message(request, to)
+            build = partial(self._frame, key, message)
+            timeout_ms = self._settings.request_timeout_ms
+        call = Call(
+            api_key=key,
+            max_version=MAX_VERSIONS[key],
+            build=build,
+            answered=partial(self._on_answer, key, request_id, to),
+            failed=partial(self._on_failure, request_id),
+            timeout_ms=timeout_ms,
+        )
+        self._link(to, is_fetch=key == FETCH).call(call)
+
+    def _fetch_frame(self, request: Fetch) -> Callable[[int, int], bytes]:
+        node = self.node
+
+        def build(version: int, correlation_id: int) -> bytes:
+            return translate_fetch.fetch_request_frame(
+                request,
+                self._topic,
+                version,
+                correlation_id,
+                self._client_id,
+                node.cluster_id,
+                node.local,
+            )
+
+        return build
+
+    def _frame(self, key: int, message: Message, version: int, correlation_id: int) -> bytes:
+        return request_frame(key, message, version, correlation_id, self._client_id)
+
+    def _message(
+        self, request: Vote | BeginQuorumEpoch | EndQuorumEpoch, to: ReplicaKey
+    ) -> tuple[int, Message]:
+        node, topic = self.node, self._topic
+        if isinstance(request, Vote):
+            return VOTE, translate.vote_message(request, topic, node.cluster_id, node.local, to)
+        if isinstance(request, BeginQuorumEpoch):
+            return BEGIN, translate.begin_message(
+                request, topic, node.cluster_id, node.local, to, node.config.endpoints
+            )
+        return END, translate.end_message(request, topic, node.cluster_id)
+
+    # -- being answered
+
+    def _on_answer(
+        self, key: int, request_id: int, to: Peer, version: int, frame: bytes, at: int
+    ) -> None:
+        try:
+            event = self._event(key, request_id, version, frame, at)
+        except (MalformedMessage, WrongShape, CorruptBatch) as error:
+            LOG.warning("unusable answer", peer=self._name(to), reason=str(error))
+            event = RequestFailed(request_id=request_id, reason=str(error))
+        self._handle(event)
+
+    def _on_failure(self, request_id: int, reason: str, error: str | None) -> None:
+        self._handle(RequestFailed(request_id=request_id, reason=reason, error=error))
+
+    def _event(self, key: int, request_id: int, version: int, frame: bytes, at: int) -> Event:
+        listener = self._settings.listener
+        if key == FETCH:
+            fetched = translate_fetch.fetch_answered(version, frame, at, request_id, listener)
+            if fetched.batches:
+                self._recorder.hold_fetched(request_id, fetched.data, fetched.batches)
+            return fetched.event
+        if key == VOTE:
+            vote = decode(VoteResponse, version, frame, at)
+            return translate.vote_answered(vote, request_id, listener)
+        if key == BEGIN:
+            begin = decode(BeginQuorumEpochResponse, version, frame, at)
+            return translate.begin_answered(begin, request_id, listener)
+        end = decode(EndQuorumEpochResponse, version, frame, at)
+        return translate.end_answered(end, request_id, listener)

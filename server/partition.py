@@ -1,0 +1,388 @@
+"""One replicated partition of a node: rules, log, disk, peers and clients, put together.
+
+Everything that can happen to it passes through `handle`: an exception there is a broken invariant or a
+failed disk, and ends the process before it can harm the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import SystemRandom
+
+from raft.control import KRaftVoters
+from raft.core import RaftConfig, StoredState
+from raft.effects import AnnounceRole, RefuseAppend
+from raft.events import AppendRequested, Event, ResignationRequested
+from raft.leadership import bootstrap_obstacle
+from raft.log_view import LogView
+from raft.node import RaftNode
+from raft.roles import Leader, Resigned, Role
+from raft.types import Endpoint, OffsetAndEpoch, uuid_to_text
+from server.consume import ConsumeHandler
+from server.disk_worker import DiskWorker
+from server.driver import Driver
+from server.inbound import Inbound
+from server.log_reader import LogReader
+from server.logs import Logger, RateLimit
+from server.metrics import Metrics
+from server.outbound import Outbound, OutboundSettings
+from server.produce import ProduceHandler
+from server.producer_state import ProducerState
+from server.recorder import Recorder
+from server.translate import TopicPartition
+from server.translate_fetch import control_records_of
+from server.view import QuorumView
+from storage.log import Log
+from storage.quorum_state import QuorumState
+
+LOG = Logger("raft")
+
+DRAIN_S = 2.0
+"""How long a leader that shuts down waits for what it has appended to be committed."""
+
+
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionHooks:
+    """What a partition asks of its node."""
+
+    save_state: Callable[[QuorumState], None]
+    """Write quorum-state.json; runs on the disk's thread."""
+    adopt_cluster_id: Callable[[str], None]
+    """Write the cluster id to meta.properties; runs on the reader's thread."""
+    fail: Callable[[str, BaseException | None], None]
+    """End the process, saying why."""
+
+
+class LoopTimer:
+    """One alarm on the event loop."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._callback = callback
+        self._handle: asyncio.TimerHandle | None = None
+
+    def set(self, deadline_ms: int) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        delay_s = max(0, deadline_ms - monotonic_ms()) / 1000
+        self._handle = self._loop.call_later(delay_s, self._callback)
+
+    def cancel(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+
+
+class Partition:
+    """See the module's docstring. Construct it on the event loop, then `start`."""
+
+    def __init__(
+        self,
+        topic: TopicPartition,
+        log: Log,
+        producers: ProducerState,
+        raft_config: RaftConfig,
+        stored: StoredState,
+        outbound: OutboundSettings,
+        metrics: Metrics,
+        max_batch_bytes: int,
+        hooks: PartitionHooks,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.topic = topic
+        self.log = log
+        self.metrics = metrics
+        self._hooks = hooks
+        self._is_draining = False
+        self._is_disk_full = False
+        self._election_since: float | None = None
+        self._role_since = time.monotonic()
+        self._progress = asyncio.Event()
+        self._report_lines = RateLimit(per_second=2, burst=20)
+        self.last_report = ""
+        self.producers = producers
+        producers.commit(stored.applied_offset)
+        self.node = RaftNode(raft_config, stored, log_view(log), SystemRandom().randrange)
+        self.view = QuorumView(self.node, monotonic_ms)
+        self.reader = LogReader(log)
+        self.disk = DiskWorker(log, hooks.save_state, self, loop.call_soon_threadsafe)
+        recorder = Recorder(log, self.disk, self.producers, metrics, lambda: self.node.cluster_id)
+        self.outbound = Outbound(topic, outbound, recorder, self.handle)
+        self.outbound.attach(self.node)
+        self.inbound = Inbound(topic, self.reader, metrics, self.handle)
+        self.produce = ProduceHandler(
+            self, self.producers, metrics, max_batch_bytes, loop.call_soon
+        )
+        recorder.batches = self.produce
+        self.consume = ConsumeHandler(self, log, self.reader)
+        self._timer = LoopTimer(self._on_timer)
+        self.driver = Driver(self.node, recorder, self, self, self._timer, monotonic_ms)
+
+    # -- life
+
+    def start(self) -> None:
+        """Begin to take part."""
+        self.disk.start()
+        self.outbound.prepare(self.node.other_voters())
+        self._guard(self.driver.start)
+
+    async def hand_over(self, timeout_s: float) -> None:
+        """Before the listeners close: let what was appended commit, then give leadership away."""
+        self._is_draining = True
+        if isinstance(self.node.state, Leader):
+            await self._wait_until(lambda: not self.produce.parked_count, DRAIN_S)
+        self.handle(ResignationRequested(reason="the node shuts down", shutting_down=True))
+        if isinstance(self.node.state, Resigned):
+            await self._wait_until(lambda: self.node.role is not Role.RESIGNED, timeout_s)
+
+    async def _wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        """Look again whenever something was committed or a role changed; give up after a while."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    self._progress.clear()
+                    await self._progress.wait()
+
+    async def close(self) -> None:
+        """Stop for good: peers, timers, disk, log, in this order. What was queued is written."""
+        self._timer.cancel()
+        self.produce.close()
+        self.consume.close()
+        await self.outbound.close()
+        await asyncio.to_thread(self.disk.stop)
+        await asyncio.to_thread(self.reader.close)
+        await asyncio.to_thread(self.log.close)
+
+    # -- events
+
+    def handle(self, event: Event) -> None:
+        """Let the rules decide on an event, and carry out what they ask for."""
+        self._guard(lambda: self.driver.handle(event))
+
+    def _on_timer(self) -> None:
+        self._guard(self.driver.on_timer)
+
+    def _guard(self, action: Callable[[], None]) -> None:
+        """A rule that fails must not be tried again on half-changed state."""
+        try:
+            action()
+        except BaseException as error:
+            self._hooks.fail(
+                "a rule of the quorum is broken; this is a bug, please report it", error
+            )
+            raise
+
+    def on_writes_completed(self, write: int, sync_s: float | None) -> None:
+        if sync_s is not None:
+            self.metrics.observe_fsync(sync_s)
+        self._guard(lambda: self.driver.on_writes_completed(write))
+
+    def on_disk_failed(self, error: BaseException) -> None:
+        self._hooks.fail("the disk failed", error)
+
+    def on_disk_full(self, is_full: bool) -> None:
+        self._is_disk_full = is_full
+        if is_full:
+            LOG.error("the disk is full: nothing is appended until there is space again")
+            self.handle(ResignationRequested(reason="the disk is full", shutting_down=False))
+        else:
+            LOG.info("there is space on the disk again")
+
+    # -- the driver's network
+
+    @property
+    def send_request(self) -> Callable[..., None]:
+        return self.outbound.send_request
+
+    @property
+    def send_answer(self) -> Callable[..., None]:
+        return self.inbound.send_answer
+
+    # -- the driver's listener
+
+    def on_high_watermark(self, offset: int) -> None:
+        self.producers.commit(offset)
+        self.produce.on_high_watermark(offset)
+        self.consume.on_high_watermark()
+        self._progress.set()
+
+    def on_append_refused(self, effect: RefuseAppend) -> None:
+        self.produce.on_append_refused(effect)
+
+    def on_role(self, effect: AnnounceRole) -> None:
+        self._role_since = time.monotonic()
+        leader = "-" if effect.leader_id is None else effect.leader_id
+        LOG.info(f"{effect.role}", epoch=effect.epoch, leader=leader, reason=effect.reason)
+        self._note_election(effect)
+        if effect.role is not Role.LEADER:
+            self.produce.on_leadership_lost()
+            self.consume.on_leadership_lost()
+        self.outbound.prepare(self.node.other_voters())
+        self._progress.set()
+
+    def _note_election(self, effect: AnnounceRole) -> None:
+        """How long this replica was without a leader since it began to campaign."""
+        if effect.role in (Role.PROSPECTIVE, Role.CANDIDATE):
+            self._election_since = self._election_since or time.monotonic()
+        elif self._election_since is not None and effect.leader_id is not None:
+            self.metrics.observe_election(time.monotonic() - self._election_since)
+            self.metrics.count_election("won" if effect.role is Role.LEADER else "lost")
+            self._election_since = None
+
+    def on_cluster_id(self, cluster_id: str) -> None:
+        LOG.info("cluster id is committed", cluster_id=cluster_id)
+
+        def done(outcome: BaseException | None) -> None:
+            if isinstance(outcome, BaseException):
+                self._hooks.fail("the cluster id could not be stored", outcome)
+
+        self.reader.run(lambda: self._hooks.adopt_cluster_id(cluster_id), done)
+
+    def on_report(self, reason: str) -> None:
+        self.last_report = reason
+        self.metrics.count_ignored("by the rules")
+        if self._report_lines.take() is not None:
+            LOG.info(reason)
+
+    def on_halt(self, reason: str) -> None:
+        self._hooks.fail(reason, None)
+
+    # -- what producers and consumers see
+
+    @property
+    def is_leader(self) -> bool:
+        return isinstance(self.node.state, Leader)
+
+    @property
+    def has_committed_in_epoch(self) -> bool:
+        return self.view.has_committed_in_epoch
+
+    @property
+    def leader_id(self) -> int | None:
+        return self.node.leader_id if not isinstance(self.node.state, Resigned) else None
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.node.epoch
+
+    @property
+    def leader_endpoints(self) -> tuple[Endpoint, ...]:
+        return self.node.leader_endpoints_for_answers()
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.node.log.start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.node.log.end_offset
+
+    @property
+    def committed_offset(self) -> int:
+        return self.node.committed_offset
+
+    def end_offset_for(self, epoch: int) -> OffsetAndEpoch:
+        return self.node.log.end_offset_for(epoch)
+
+    @property
+    def append_obstacle(self) -> tuple[str, str] | None:
+        """Kafka's error name and the reason, if nothing can be appended now."""
+        if not isinstance(self.node.state, Leader):
+            return "NOT_LEADER_OR_FOLLOWER", "this node does not lead"
+        if self._is_disk_full:
+            return "KAFKA_STORAGE_ERROR", "the disk of this node is full"
+        if self._is_draining:
+            return "NOT_LEADER_OR_FOLLOWER", "this node shuts down"
+        if self.node.is_bootstrapping:
+            return "NOT_ENOUGH_REPLICAS", bootstrap_obstacle(self.node)
+        return None
+
+    def append(self, token: int, record_count: int) -> None:
+        self.handle(AppendRequested(token, record_count))
+
+    # -- what operators see
+
+    def problems(self) -> list[str]:
+        """Why this node is not ready, in words; empty if it is."""
+        node, found = self.node, []
+        if self._is_disk_full:
+            found.append("the disk is full: free space, the node goes on by itself")
+        if node.leader is None or isinstance(node.state, Resigned):
+            reachable = len(node.voters) - len(node.unreachable & set(node.voters.ids))
+            found.append(
+                f"no leader is known in epoch {node.epoch}: {reachable} of {len(node.voters)} voters "
+                "seem to be up, a majority is needed"
+            )
+        elif isinstance(node.state, Leader):
+            if node.is_bootstrapping:
+                found.append(bootstrap_obstacle(node))
+            elif node.high_watermark is None:
+                found.append("leads, but has not committed a record of its epoch yet")
+        elif not node.has_leader_contact:
+            found.append(f"the leader, node {node.leader.id}, does not answer")
+        elif node.high_watermark is None:
+            found.append("follows, but does not know yet what is committed")
+        return found
+
+    def status(self) -> dict[str, object]:
+        """Where this replica stands, and what is wrong, for `/status`."""
+        view = self.view
+        return {
+            "problems": self.problems(),
+            "cluster_id": view.cluster_id,
+            "role": view.role,
+            "epoch": view.leader_epoch,
+            "leader_id": view.leader_id,
+            "role_since_s": round(time.monotonic() - self._role_since, 3),
+            "log_start_offset": view.log_start_offset,
+            "log_end_offset": view.log_end_offset,
+            "high_watermark": view.high_watermark,
+            "voters": [
+                {
+                    "id": voter.key.id,
+                    "storage_id": None if voter.key.uuid is None else uuid_to_text(voter.key.uuid),
+                    "endpoints": [f"{at.name}://{at.host}:{at.port}" for at in voter.endpoints],
+                    "unreachable": voter.key.id in self.node.unreachable,
+                }
+                for voter in view.voters
+            ],
+            "replicas": [
+                {
+                    "id": row.key.id,
+                    "storage_id": None if row.key.uuid is None else uuid_to_text(row.key.uuid),
+                    "is_voter": is_voter,
+                    "log_end_offset": row.log_end_offset,
+                    "lag": max(0, view.log_end_offset - max(0, row.log_end_offset)),
+                    "last_fetch_ms": row.last_fetch_ms,
+                    "last_caught_up_ms": row.last_caught_up_ms,
+                }
+                for is_voter, rows in (
+                    (True, view.voter_statuses()),
+                    (False, view.observer_statuses()),
+                )
+                for row in rows
+            ],
+            "last_report": self.last_report,
+        }
+
+
+def log_view(log: Log) -> LogView:
+    """What the rules know of a log that was just opened: its ends, epochs and voter sets."""
+    view = LogView(
+        start_offset=log.log_start_offset,
+        end_offset=log.log_end_offset,
+        synced_end_offset=log.log_end_offset,
+        epoch_starts=[(entry.epoch, entry.start_offset) for entry in log.epochs],
+    )
+    for batch in log.control_batches():
+        for offset, record in control_records_of(batch):
+            if isinstance(record, KRaftVoters):
+                view.add_voters(offset, record)
+    return view

@@ -1,0 +1,113 @@
+"""Brings records and state to the log and its disk, in the order in which the rules ask.
+
+The memory side (tail cache, producer state) changes at once, the disk follows through the worker. Knows
+no rule and no request.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from raft.effects import (
+    AppendClient,
+    AppendControl,
+    AppendFetched,
+    PersistQuorumState,
+    TruncateLog,
+)
+from server.disk_worker import Disk, SaveState, Truncate, WriteRecords
+from server.metrics import Metrics
+from server.producer_state import ProducerState
+from server.translate_fetch import control_batch
+from storage.log import Chunk, ChunkSummary, Log
+from storage.quorum_state import QuorumState
+from wire.batch_header import BatchHeader
+
+
+class Batches(Protocol):
+    """Who has the clients' batches."""
+
+    def take_batches(self, effect: AppendClient) -> Chunk:
+        """The batches under this token, stamped with offset and epoch, as one chunk."""
+
+
+class Recorder:
+    """See the module's docstring. `cluster_id` is asked whenever the state is written."""
+
+    def __init__(
+        self,
+        log: Log,
+        disk: Disk,
+        producers: ProducerState,
+        metrics: Metrics,
+        cluster_id: Callable[[], str | None],
+    ) -> None:
+        self._log = log
+        self._disk = disk
+        self._producers = producers
+        self._metrics = metrics
+        self._cluster_id = cluster_id
+        self._fetched: dict[int, tuple[bytes | memoryview, list[tuple[int, BatchHeader]]]] = {}
+        self.batches: Batches | None = None
+
+    def hold_fetched(
+        self, token: int, data: bytes | memoryview, batches: list[tuple[int, BatchHeader]]
+    ) -> None:
+        """Keep the bytes of a fetch answer until the rules decide on them."""
+        self._fetched.clear()
+        self._fetched[token] = (data, batches)
+
+    def append_client(self, effect: AppendClient) -> None:
+        assert self.batches is not None, "clients' batches have a source"
+        chunk = self.batches.take_batches(effect)
+        self._metrics.count_appended(chunk.end_offset - chunk.base_offset, len(chunk.data))
+        self._write(effect.write, chunk)
+
+    def append_control(self, effect: AppendControl) -> None:
+        now_ms = int(time.time() * 1000)
+        data = control_batch(effect.records, effect.base_offset, effect.epoch, now_ms)
+        end_offset = effect.base_offset + len(effect.records)
+        self._write(effect.write, Chunk(data, effect.base_offset, end_offset))
+
+    def append_fetched(self, effect: AppendFetched) -> None:
+        data, batches = self._fetched.pop(effect.token)
+        for _, header in batches:
+            self._producers.note(header)
+        self._metrics.count_fetched(effect.end_offset - effect.base_offset, len(data))
+        summary = summary_of([header for _, header in batches])
+        self._write(effect.write, Chunk(data, effect.base_offset, effect.end_offset, summary))
+
+    def truncate(self, effect: TruncateLog) -> None:
+        self._metrics.truncated_records += max(0, self._log.log_end_offset - effect.end_offset)
+        end_offset = self._log.truncate_cache(effect.end_offset)
+        assert end_offset == effect.end_offset, "a truncation cuts a batch in two"
+        self._producers.truncate(effect.end_offset)
+        self._disk.submit(Truncate(effect.write, effect.end_offset))
+
+    def persist(self, effect: PersistQuorumState) -> None:
+        leader, voted = effect.leader, effect.voted
+        state = QuorumState(
+            cluster_id=self._cluster_id(),
+            leader_id=None if leader is None else leader.id,
+            leader_uuid=None if leader is None else leader.uuid,
+            leader_epoch=effect.epoch,
+            voted_id=None if voted is None else voted.id,
+            voted_uuid=None if voted is None else voted.uuid,
+            applied_offset=effect.applied_offset,
+        )
+        self._disk.submit(SaveState(effect.write, state))
+
+    def _write(self, write: int, chunk: Chunk) -> None:
+        self._log.append(chunk.data, chunk.base_offset, chunk.end_offset)
+        self._disk.submit(WriteRecords(write, chunk))
+
+
+def summary_of(headers: Sequence[BatchHeader]) -> ChunkSummary | None:
+    """What the indexes need to know of batches of one epoch; None if they are of several."""
+    first = headers[0]
+    if any(header.epoch != first.epoch for header in headers):
+        return None
+    newest = max(headers, key=lambda header: header.max_timestamp)
+    return ChunkSummary(first.epoch, newest.max_timestamp, newest.last_offset)

@@ -1,0 +1,49 @@
+"""From a configuration to a running node and its exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import uvloop
+
+from config.model import Config
+from server.logs import BackgroundHandler, LevelError, Logger, configure
+from server.node import Node
+from server.transport import ListenError
+from storage.directory import open_directory
+from storage.errors import StorageError
+from storage.filesystem import RealFileSystem
+
+LOG = Logger("node")
+
+
+def run_node(config: Config) -> int:
+    """Run a node until it is told to stop. Returns the exit code of the process."""
+    try:
+        logs = configure(sys.stderr)
+    except LevelError as error:
+        print(f"quorumd: {error}", file=sys.stderr)
+        return 2
+    try:
+        uvloop.run(_serve(config, logs))
+    except StorageError as error:
+        LOG.error("cannot use the storage directory", error=str(error))
+        return error.exit_code
+    except ListenError as error:
+        LOG.error(str(error))
+        return 1
+    finally:
+        logs.close()
+    return 0
+
+
+async def _serve(config: Config, logs: BackgroundHandler) -> None:
+    def exit_at_once(code: int) -> None:
+        """Nothing may run any more: neither handlers nor destructors could make it better."""
+        logs.flush_within(1.0)
+        os._exit(code)
+
+    fs = RealFileSystem()
+    directory = open_directory(fs, config.storage_dir, node_id=config.node_id)
+    await Node(config, fs, directory, exit_at_once).run()

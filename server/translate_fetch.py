@@ -1,0 +1,308 @@
+"""Messages to events and effects to messages: Fetch between replicas.
+
+Pure functions; see `translate`. Record bytes are looked at batch by batch, never copied: headers and CRC
+of everything that came in, contents of control batches only. Source: KIP-595, KIP-853, KIP-1166.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+from uuid import UUID
+
+from raft.control import ControlRecord, KRaftVersion, KRaftVoters, LeaderChange
+from raft.effects import Fetch, FetchAnswer
+from raft.events import FetchAnswered, FetchedRecords, FetchReceived, RequestFailed
+from raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter, VoterSet
+from server.translate import (
+    TopicPartition,
+    WrongShape,
+    error_code,
+    error_name,
+    id_or_minus_one,
+    id_or_none,
+    leader_hint,
+    leader_nodes,
+    only_topic,
+    refused,
+    uuid_or_none,
+    uuid_or_zero,
+)
+from wire import control_records
+from wire.batch_header import BatchHeader
+from wire.codec import decode
+from wire.fast import (
+    FastFetch,
+    FetchEndpoint,
+    encode_fetch_request,
+    encode_fetch_response,
+    parse_fetch_response,
+)
+from wire.messages.fetch import (
+    FetchResponse,
+    FetchResponseCurrentLeader,
+    FetchResponseDivergingEpoch,
+    FetchResponseNodeEndpoint,
+    FetchResponsePartition,
+    FetchResponseTopic,
+)
+from wire.records import scan
+
+FETCH_MAX_BYTES = 8 * 2**20
+FETCH_MAX_WAIT_MS = 500
+HIGH_WATERMARK_UNSUPPORTED = 2**63 - 1
+NODE_ENDPOINTS_SINCE = 17
+"""Kafka's leaders name endpoints from this version on, although the field is one version older."""
+
+
+@lru_cache(maxsize=256)
+def _replica_key(replica_id: int, uuid: UUID) -> ReplicaKey | None:
+    return ReplicaKey(replica_id, uuid_or_none(uuid)) if replica_id >= 0 else None
+
+
+def fetch_received(asked: FastFetch, reply_to: int) -> FetchReceived:
+    """The event of a replica's fetch."""
+    known: int | None = asked.high_watermark
+    if known == HIGH_WATERMARK_UNSUPPORTED:
+        known = None
+    return FetchReceived(
+        reply_to,
+        asked.cluster_id,
+        _replica_key(asked.replica_id, asked.replica_directory_id),
+        asked.current_leader_epoch,
+        OffsetAndEpoch(asked.fetch_offset, asked.last_fetched_epoch),
+        asked.max_wait_ms,
+        known,
+    )
+
+
+def fetch_frame(
+    answer: FetchAnswer,
+    topic: TopicPartition,
+    version: int,
+    correlation_id: int,
+    listener: str,
+    records: Sequence[bytes | memoryview],
+) -> list[bytes | memoryview]:
+    """The complete answer to a replica without touching its records; no diverging epoch in it."""
+    nodes = leader_nodes(answer, listener, version >= NODE_ENDPOINTS_SINCE)
+    return encode_fetch_response(
+        version,
+        correlation_id,
+        topic=topic.topic_id.bytes if version >= 13 else topic.name.encode(),
+        partition=topic.index,
+        error_code=error_code(answer.error),
+        high_watermark=id_or_minus_one(answer.high_watermark),
+        log_start_offset=id_or_minus_one(answer.log_start_offset),
+        records=records,
+        leader_id=id_or_minus_one(answer.leader_id),
+        leader_epoch=answer.epoch,
+        leader_endpoint=FetchEndpoint(*nodes[0]) if nodes else None,
+    )
+
+
+def fetch_response(
+    answer: FetchAnswer,
+    topic: TopicPartition,
+    version: int,
+    listener: str,
+) -> FetchResponse:
+    """An answer without records; a top-level error has no topics, but still names the leader."""
+    nodes = tuple(
+        FetchResponseNodeEndpoint(node_id=node_id, host=host, port=port)
+        for node_id, host, port in leader_nodes(answer, listener, version >= NODE_ENDPOINTS_SINCE)
+    )
+    if answer.top_level_error is not None:
+        return FetchResponse(error_code=error_code(answer.top_level_error), node_endpoints=nodes)
+    diverging = FetchResponseDivergingEpoch()
+    if answer.diverging is not None:
+        diverging = FetchResponseDivergingEpoch(
+            epoch=answer.diverging.epoch, end_offset=answer.diverging.offset
+        )
+    partition = FetchResponsePartition(
+        partition_index=topic.index,
+        error_code=error_code(answer.error),
+        high_watermark=id_or_minus_one(answer.high_watermark),
+        log_start_offset=id_or_minus_one(answer.log_start_offset),
+        diverging_epoch=diverging,
+        current_leader=FetchResponseCurrentLeader(
+            leader_id=id_or_minus_one(answer.leader_id), leader_epoch=answer.epoch
+        ),
+        aborted_transactions=(),
+        records=b"",
+    )
+    responses = FetchResponseTopic(
+        topic=topic.name, topic_id=topic.topic_id, partitions=(partition,)
+    )
+    return FetchResponse(responses=(responses,), node_endpoints=nodes)
+
+
+def fetch_request_frame(
+    request: Fetch,
+    topic: TopicPartition,
+    version: int,
+    correlation_id: int,
+    client_id: str,
+    cluster_id: str | None,
+    local: ReplicaKey,
+) -> bytes:
+    """A replica's complete request."""
+    return encode_fetch_request(
+        version,
+        correlation_id,
+        client_id=client_id,
+        cluster_id=cluster_id,
+        replica_id=local.id,
+        replica_directory_id=uuid_or_zero(local.uuid),
+        topic_id=topic.topic_id,
+        partition=topic.index,
+        current_leader_epoch=request.epoch,
+        fetch_offset=request.position.offset,
+        last_fetched_epoch=request.position.epoch,
+        max_wait_ms=FETCH_MAX_WAIT_MS,
+        max_bytes=FETCH_MAX_BYTES,
+        high_watermark=id_or_minus_one(request.high_watermark),
+    )
+
+
+class FetchOutcome(NamedTuple):
+    """The event of a fetch answer, its record bytes, and their batches with positions."""
+
+    event: FetchAnswered | RequestFailed
+    data: bytes | memoryview
+    batches: list[tuple[int, BatchHeader]]
+
+
+def fetch_answered(
+    version: int, frame: bytes, at: int, request_id: int, listener: str
+) -> FetchOutcome:
+    """What a peer answered to a fetch.
+
+    Raises MalformedMessage and WrongShape; CorruptBatch if a batch is damaged, and then nothing of the
+    answer counts.
+    """
+    answer = parse_fetch_response(version, frame, at)
+    if answer is None:
+        message = decode(FetchResponse, version, frame, at)
+        if not message.error_code:
+            only_topic(message.responses)
+            raise WrongShape("a fetch answer in a form that replicas don't use")
+        leader_id = message.node_endpoints[0].node_id if message.node_endpoints else None
+        return FetchOutcome(refused(request_id, message.error_code, leader_id), b"", [])
+    nodes = [(node.node_id, node.host, node.port) for node in answer.node_endpoints]
+    if answer.error_code:
+        leader_id = nodes[0][0] if nodes else None
+        return FetchOutcome(refused(request_id, answer.error_code, leader_id), b"", [])
+    batches = scan(answer.records)
+    diverging = answer.diverging_epoch
+    event = FetchAnswered(
+        request_id=request_id,
+        error=error_name(answer.partition_error_code),
+        hint=leader_hint(answer.leader_id, answer.leader_epoch, nodes, listener),
+        high_watermark=id_or_none(answer.high_watermark),
+        diverging=None if diverging is None else OffsetAndEpoch(diverging[1], diverging[0]),
+        records=_fetched_records(answer.records, batches, request_id) if batches else None,
+    )
+    return FetchOutcome(event, answer.records, batches)
+
+
+def _fetched_records(
+    data: bytes | memoryview, batches: Sequence[tuple[int, BatchHeader]], token: int
+) -> FetchedRecords:
+    epochs: list[tuple[int, int]] = []
+    control: list[tuple[int, ControlRecord]] = []
+    for position, header in batches:
+        if not epochs or epochs[-1][0] != header.epoch:
+            epochs.append((header.epoch, header.base_offset))
+        if header.is_control:
+            control += control_records_of(data[position : position + header.size_bytes])
+    return FetchedRecords(
+        token=token,
+        base_offset=batches[0][1].base_offset,
+        end_offset=batches[-1][1].next_offset,
+        epochs=tuple(epochs),
+        control=tuple(control),
+    )
+
+
+# -- control records
+
+
+def control_records_of(batch: bytes | memoryview) -> list[tuple[int, ControlRecord]]:
+    """The control records of a batch that the rules know, with their offsets."""
+    found: list[tuple[int, ControlRecord]] = []
+    for offset, value in control_records.decode_control_batch(batch):
+        record = _from_wire(value)
+        if record is not None:
+            found.append((offset, record))
+    return found
+
+
+def _from_wire(value: object) -> ControlRecord | None:
+    if isinstance(value, control_records.LeaderChange):
+        return LeaderChange(
+            ReplicaKey(value.leader_id),
+            tuple(ReplicaKey(voter.voter_id) for voter in value.voters),
+            tuple(ReplicaKey(voter.voter_id) for voter in value.granting_voters),
+        )
+    if isinstance(value, control_records.KRaftVersion):
+        return KRaftVersion(value.kraft_version)
+    if isinstance(value, control_records.KRaftVoters):
+        return KRaftVoters(VoterSet.of(map(_voter_from_wire, value.voters)), value.cluster_id)
+    return None
+
+
+def _voter_from_wire(voter: control_records.KRaftVoter) -> Voter:
+    return Voter(
+        ReplicaKey(voter.voter_id, uuid_or_none(voter.voter_directory_id)),
+        tuple(Endpoint(at.name.upper(), at.host, at.port) for at in voter.endpoints),
+        voter.kraft_version_feature.min_supported_version,
+        voter.kraft_version_feature.max_supported_version,
+    )
+
+
+def control_batch(
+    records: Sequence[ControlRecord], base_offset: int, epoch: int, timestamp_ms: int
+) -> bytes:
+    """These control records as one batch."""
+    return control_records.encode_control_batch(
+        [_to_wire(record) for record in records],
+        base_offset=base_offset,
+        epoch=epoch,
+        timestamp_ms=timestamp_ms,
+    )
+
+
+def _to_wire(record: ControlRecord) -> control_records.ControlRecord:
+    if isinstance(record, LeaderChange):
+        return control_records.LeaderChange(
+            leader_id=record.leader.id,
+            voters=tuple(
+                control_records.LeaderChangeVoter(voter_id=key.id) for key in record.voters
+            ),
+            granting_voters=tuple(
+                control_records.LeaderChangeVoter(voter_id=key.id) for key in record.granting
+            ),
+        )
+    if isinstance(record, KRaftVersion):
+        return control_records.KRaftVersion(kraft_version=record.level)
+    return control_records.KRaftVoters(
+        voters=tuple(_voter_to_wire(voter) for voter in record.voters),
+        cluster_id=record.cluster_id,
+    )
+
+
+def _voter_to_wire(voter: Voter) -> control_records.KRaftVoter:
+    return control_records.KRaftVoter(
+        voter_id=voter.key.id,
+        voter_directory_id=uuid_or_zero(voter.key.uuid),
+        endpoints=tuple(
+            control_records.KRaftVoterEndpoint(name=at.name, host=at.host, port=at.port)
+            for at in voter.endpoints
+        ),
+        kraft_version_feature=control_records.KRaftVersionFeature(
+            min_supported_version=voter.min_kraft_version,
+            max_supported_version=voter.max_kraft_version,
+        ),
+    )
