@@ -1,0 +1,247 @@
+"""The directory of a node: format it, open it under its lock, keep a reserve for a full disk.
+
+`format` writes meta.properties last, so a directory is formatted or it is not. `open` takes the lock
+before it reads, checks whose directory it is, and sets up the reserve: 1 MiB of written bytes that
+are given back when quorum-state.json finds the disk full, because a node that can't write its vote
+can't take part in an election. The lock file stays behind after a stop: the lock is the kernel's
+(flock) and ends with the process; deleting the file would let two processes lock two files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+from storage.errors import (
+    AlreadyFormatted,
+    DirectoryLocked,
+    DiskFull,
+    ForeignDirectory,
+    NotFormatted,
+    from_os_error,
+)
+from storage.filesystem import FileSystem, read_file, write_all
+from storage.layout import (
+    LOCK,
+    META_PROPERTIES,
+    RESERVE,
+    TEMPORARY_SUFFIX,
+    partition_directory,
+)
+from storage.meta_properties import (
+    LogOwner,
+    MetaProperties,
+    load_meta_properties,
+    random_storage_id,
+    save_meta_properties,
+)
+from storage.quorum_state import QuorumState, load_quorum_state, save_quorum_state
+
+RESERVE_BYTES = 1 << 20
+
+
+def format_directory(
+    fs: FileSystem,
+    storage_dir: Path,
+    *,
+    node_id: int,
+    cluster_id: str | None = None,
+    storage_id: UUID | None = None,
+    log_owner: LogOwner = LogOwner.QUORUMD,
+    bootstrap: bool = False,
+) -> MetaProperties:
+    """Makes a directory ready for `open_directory`, creating it and its parents if need be.
+
+    Raises AlreadyFormatted if it has a meta.properties, or a log without one.
+    """
+    meta = MetaProperties(
+        node_id=node_id,
+        storage_id=storage_id or random_storage_id(),
+        cluster_id=cluster_id,
+        log_owner=log_owner,
+        bootstrap=bootstrap,
+    )
+    log_directory = partition_directory(storage_dir)
+    try:
+        _check_unused(fs, storage_dir, log_directory)
+        _make_directories(fs, log_directory)
+    except OSError as error:
+        raise from_os_error(error, storage_dir, "formatting") from error
+    save_meta_properties(fs, storage_dir, meta)
+    return meta
+
+
+def _check_unused(fs: FileSystem, storage_dir: Path, log_directory: Path) -> None:
+    if fs.exists(storage_dir / META_PROPERTIES):
+        raise AlreadyFormatted(
+            "the directory is formatted already",
+            path=storage_dir,
+            remedy="Start the node; or, to begin anew, choose another directory",
+        )
+    if fs.exists(log_directory) and fs.listdir(log_directory):
+        raise AlreadyFormatted(
+            "there is a log, but no meta.properties that says whose it is",
+            path=log_directory,
+            remedy="Restore meta.properties from a backup; or choose an empty directory",
+        )
+
+
+def _make_directories(fs: FileSystem, path: Path) -> None:
+    """Creates a directory and its missing parents; each is durable in its parent."""
+    if fs.exists(path):
+        return
+    _make_directories(fs, path.parent)
+    fs.mkdir(path)
+    fs.fsync_directory(path.parent)
+
+
+class Directory:
+    """An open, locked directory. Made by `open_directory`."""
+
+    def __init__(self, fs: FileSystem, path: Path, lock_handle: int, meta: MetaProperties) -> None:
+        self._fs = fs
+        self._lock_handle = lock_handle
+        self._meta = meta
+        self.path = path
+        self.log_directory = partition_directory(path)
+        self.reserve = Reserve(fs, path)
+
+    @property
+    def meta(self) -> MetaProperties:
+        return self._meta
+
+    def save_meta(self, meta: MetaProperties) -> None:
+        """Replaces meta.properties, with the reserve given back if the disk is full."""
+        self.reserve.spend_if_full(lambda: save_meta_properties(self._fs, self.path, meta))
+        self._meta = meta
+
+    def load_quorum_state(self) -> QuorumState | None:
+        """None on the first start. Raises DamagedFile."""
+        return load_quorum_state(self._fs, self.log_directory)
+
+    def save_quorum_state(self, state: QuorumState) -> None:
+        """Replaces quorum-state.json, with the reserve given back if the disk is full."""
+        self.reserve.spend_if_full(lambda: save_quorum_state(self._fs, self.log_directory, state))
+
+    def close(self) -> None:
+        """Gives the lock back."""
+        self._fs.close(self._lock_handle)
+
+
+def open_directory(fs: FileSystem, storage_dir: Path, *, node_id: int) -> Directory:
+    """Locks and checks a formatted directory.
+
+    Raises NotFormatted, DirectoryLocked, ForeignDirectory (another node's), DamagedFile,
+    ReadOnlyDirectory. Leftovers of interrupted replacements are deleted.
+    """
+    if not fs.exists(storage_dir / META_PROPERTIES):
+        raise NotFormatted(
+            "the directory is not formatted: there is no meta.properties",
+            path=storage_dir,
+            remedy="Run `quorumd format --config FILE`, or correct storage.dir",
+        )
+    handle = _lock(fs, storage_dir)
+    try:
+        meta = load_meta_properties(fs, storage_dir)
+        if meta.node_id != node_id:
+            raise ForeignDirectory(
+                f"the directory belongs to node {meta.node_id}, this is node {node_id}",
+                path=storage_dir,
+                remedy="Correct storage.dir or node.id; a directory is never shared or renamed",
+            )
+        try:
+            _make_directories(fs, partition_directory(storage_dir))
+            for name in fs.listdir(storage_dir):
+                if name == META_PROPERTIES + TEMPORARY_SUFFIX:
+                    fs.unlink(storage_dir / name)
+        except OSError as error:
+            raise from_os_error(error, storage_dir, "opening") from error
+        directory = Directory(fs, storage_dir, handle, meta)
+        directory.reserve.ensure()
+    except BaseException:
+        fs.close(handle)
+        raise
+    return directory
+
+
+def _lock(fs: FileSystem, storage_dir: Path) -> int:
+    path = storage_dir / LOCK
+    try:
+        handle = fs.open(path, writable=True, create=True)
+    except OSError as error:
+        raise from_os_error(error, path, "locking the directory") from error
+    if fs.try_lock(handle):
+        _note_holder(fs, handle)
+        return handle
+    fs.close(handle)
+    holder = read_file(fs, path).decode("ascii", "replace").strip() or "unknown"
+    raise DirectoryLocked(
+        f"the directory is in use by the process with pid {holder}",
+        path=storage_dir,
+        remedy="Stop that process first, or correct storage.dir",
+    )
+
+
+def _note_holder(fs: FileSystem, handle: int) -> None:
+    """For the message of the next process only: the lock holds without it."""
+    try:
+        fs.truncate(handle, 0)
+        write_all(fs, handle, [f"{fs.process_id()}\n".encode()], 0)
+    except OSError:
+        return
+
+
+class Reserve:
+    """1 MiB of disk, given back when it is needed."""
+
+    def __init__(self, fs: FileSystem, storage_dir: Path) -> None:
+        self._fs = fs
+        self._path = storage_dir / RESERVE
+        self._is_there = False
+
+    def ensure(self) -> bool:
+        """Sets the reserve up if there is space; says whether it is there. Raises StorageError."""
+        if self._is_there:
+            return True
+        try:
+            handle = self._fs.open(self._path, writable=True, create=True)
+            try:
+                if self._fs.size(handle) != RESERVE_BYTES:
+                    self._fs.truncate(handle, 0)
+                    write_all(self._fs, handle, [bytes(RESERVE_BYTES)], 0)
+                    self._fs.fsync(handle)
+            finally:
+                self._fs.close(handle)
+            self._fs.fsync_directory(self._path.parent)
+        except OSError as error:
+            failure = from_os_error(error, self._path, "setting up the reserve")
+            if not isinstance(failure, DiskFull):
+                raise failure from error
+            self._release()
+            return False
+        self._is_there = True
+        return True
+
+    def spend_if_full(self, action: Callable[[], None]) -> None:
+        """Runs `action`; if the disk is full, frees the reserve and runs it again.
+
+        Raises DiskFull only if that was not enough. The reserve comes back with the next call that
+        finds space.
+        """
+        try:
+            action()
+        except DiskFull:
+            self._release()
+            action()
+            return
+        self.ensure()
+
+    def _release(self) -> None:
+        self._is_there = False
+        try:
+            if self._fs.exists(self._path):
+                self._fs.unlink(self._path)
+                self._fs.fsync_directory(self._path.parent)
+        except OSError as error:
+            raise from_os_error(error, self._path, "freeing the reserve") from error

@@ -1,0 +1,117 @@
+"""What can go wrong with a storage directory: every error that storage/ raises on purpose.
+
+Each text says what happened, in which file, and what to do next. `exit_code` is what the daemon
+ends with if the error reaches it.
+"""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+EXIT_FAILED = 1
+EXIT_DAMAGED = 3
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FORBIDDEN = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+
+
+class StorageError(Exception):
+    """Base: `path` is the file or directory, `remedy` one sentence on what to do next."""
+
+    exit_code = EXIT_FAILED
+
+    def __init__(self, what: str, *, path: Path, remedy: str) -> None:
+        super().__init__(f"{path}: {what}. {remedy}")
+        self.path = path
+        self.remedy = remedy
+
+
+class NotFormatted(StorageError):
+    """There is no meta.properties: `quorumd format` was not run, or the path is wrong."""
+
+
+class AlreadyFormatted(StorageError):
+    """`format` on a directory that has a meta.properties or a log."""
+
+
+class ForeignDirectory(StorageError):
+    """The directory belongs to another node or another cluster."""
+
+
+class DirectoryLocked(StorageError):
+    """Another process has the directory open."""
+
+
+class ReadOnlyDirectory(StorageError):
+    """The file system refuses to write: read-only, or no permission."""
+
+
+class DiskFull(StorageError):
+    """No space left, or a quota reached. Nothing of the refused write is in the log."""
+
+
+class DiskFailed(StorageError):
+    """A read, write or fsync failed. After a failed fsync nobody knows what is on the disk: the
+    process has to end, and the call is never repeated."""
+
+
+class OffsetOutOfRange(Exception):
+    """An offset that the log doesn't hold. The bounds are the log's, the end is exclusive."""
+
+    def __init__(self, offset: int, log_start_offset: int, log_end_offset: int) -> None:
+        super().__init__(f"offset {offset} is outside {log_start_offset} .. {log_end_offset}")
+        self.offset = offset
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+
+
+class DamagedLog(StorageError):
+    """Bytes on disk that no crash explains. Nothing was changed.
+
+    `position` is in bytes from the start of `path`, `offset` the first log offset that is in doubt;
+    each is None where it makes no sense.
+    """
+
+    exit_code = EXIT_DAMAGED
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        path: Path,
+        remedy: str = "",
+        position: int | None = None,
+        offset: int | None = None,
+    ) -> None:
+        places = []
+        if position is not None:
+            places.append(f"byte {position}")
+        if offset is not None:
+            places.append(f"offset {offset}")
+        place = f" (at {', '.join(places)})" if places else ""
+        super().__init__(what + place, path=path, remedy=remedy or RESTORE)
+        self.position = position
+        self.offset = offset
+
+
+class DamagedFile(DamagedLog):
+    """A small file (meta.properties, quorum-state.json) that can't be read or contradicts itself."""
+
+
+RESTORE = (
+    "Nothing was changed. Keep a copy of the directory and check the disk, then restore it from a"
+    " backup, or format a new directory, whose node copies the log from the quorum"
+)
+
+
+def from_os_error(error: OSError, path: Path, doing: str) -> StorageError:
+    """The StorageError for a failed call; `doing` reads like "writing"."""
+    what = f"{doing} failed: {error.strerror or error}"
+    if error.errno in _FULL:
+        return DiskFull(what, path=path, remedy="Free space on this disk; nothing was lost")
+    if error.errno in _FORBIDDEN:
+        return ReadOnlyDirectory(
+            what, path=path, remedy="Check the mount options and who owns the directory"
+        )
+    return DiskFailed(what, path=path, remedy="Check the disk and the kernel log, then start again")

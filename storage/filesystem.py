@@ -1,0 +1,200 @@
+"""The only module that touches a disk: a small interface, and the real one behind it.
+
+Everything else in storage/ takes a `FileSystem`, so that tests can hand in one that loses writes,
+fills up or fails. Calls are synchronous and raise OSError; nothing here retries.
+
+Two rules of every caller: written bytes count only after `fdatasync` or `fsync` of their file, and
+a creation, rename or deletion only after `fsync_directory` of its directory.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from storage.errors import DiskFull, from_os_error
+
+Buffer = bytes | memoryview
+
+IOV_MAX = 1024
+"""The most buffers that one pwritev takes (Linux, UIO_MAXIOV)."""
+
+
+class FileSystem(Protocol):
+    """What storage/ needs of an operating system. Handles are small integers."""
+
+    def open(self, path: Path, *, writable: bool = False, create: bool = False) -> int:
+        """Opens a file; `create` makes an empty one if there is none."""
+
+    def close(self, handle: int) -> None: ...
+
+    def pread(self, handle: int, size: int, at: int) -> bytes:
+        """Up to `size` bytes from byte `at`; fewer only at the end of the file."""
+
+    def pwritev(self, handle: int, buffers: Sequence[Buffer], at: int) -> int:
+        """Writes at byte `at` and returns how many bytes were taken, which may be fewer."""
+
+    def truncate(self, handle: int, size: int) -> None: ...
+
+    def size(self, handle: int) -> int: ...
+
+    def fdatasync(self, handle: int) -> None:
+        """Makes the contents durable, and the size as far as reading them back needs it."""
+
+    def fsync(self, handle: int) -> None:
+        """`fdatasync`, and everything else about the file; used where a file got shorter."""
+
+    def fsync_directory(self, path: Path) -> None: ...
+
+    def drop_cached(self, handle: int) -> None:
+        """Forgets clean cached pages, so that the next read shows what the disk holds. A hint."""
+
+    def rename(self, source: Path, target: Path) -> None: ...
+
+    def unlink(self, path: Path) -> None: ...
+
+    def listdir(self, path: Path) -> list[str]:
+        """Names in a directory, sorted."""
+
+    def mkdir(self, path: Path) -> None: ...
+
+    def exists(self, path: Path) -> bool: ...
+
+    def try_lock(self, handle: int) -> bool:
+        """Takes the exclusive lock of an open file; False if another process has it."""
+
+    def process_id(self) -> int:
+        """The number that a lock file shows as its holder."""
+
+
+class RealFileSystem:
+    """The operating system's files."""
+
+    def open(self, path: Path, *, writable: bool = False, create: bool = False) -> int:
+        flags = os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY)
+        return os.open(path, flags | (os.O_CREAT if create else 0), 0o644)
+
+    def close(self, handle: int) -> None:
+        os.close(handle)
+
+    def pread(self, handle: int, size: int, at: int) -> bytes:
+        data = os.pread(handle, size, at)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size and (data := os.pread(handle, size - got, at + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def pwritev(self, handle: int, buffers: Sequence[Buffer], at: int) -> int:
+        return os.pwritev(handle, buffers, at)
+
+    def truncate(self, handle: int, size: int) -> None:
+        os.ftruncate(handle, size)
+
+    def size(self, handle: int) -> int:
+        return os.fstat(handle).st_size
+
+    def fdatasync(self, handle: int) -> None:
+        os.fdatasync(handle)
+
+    def fsync(self, handle: int) -> None:
+        os.fsync(handle)
+
+    def fsync_directory(self, path: Path) -> None:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def drop_cached(self, handle: int) -> None:
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def rename(self, source: Path, target: Path) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: Path) -> None:
+        os.unlink(path)
+
+    def listdir(self, path: Path) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def mkdir(self, path: Path) -> None:
+        os.mkdir(path)
+
+    def exists(self, path: Path) -> bool:
+        return os.path.exists(path)
+
+    def try_lock(self, handle: int) -> bool:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def process_id(self) -> int:
+        return os.getpid()
+
+
+def write_all(fs: FileSystem, handle: int, buffers: Sequence[Buffer], at: int) -> None:
+    """Writes all buffers one behind the other from byte `at`, however little each call takes."""
+    wanted = sum(map(len, buffers))
+    if len(buffers) <= IOV_MAX and fs.pwritev(handle, buffers, at) == wanted:
+        return
+    # Rare (a signal, a nearly full disk, very many buffers): begin again with one buffer.
+    rest = memoryview(b"".join(buffers))
+    while rest:
+        taken = fs.pwritev(handle, [rest], at)
+        if taken <= 0:
+            raise OSError(errno.EIO, "the file system took no bytes")
+        rest = rest[taken:]
+        at += taken
+
+
+def read_file(fs: FileSystem, path: Path) -> bytes:
+    """The whole of a small file. Raises OSError."""
+    handle = fs.open(path)
+    try:
+        return fs.pread(handle, fs.size(handle), 0)
+    finally:
+        fs.close(handle)
+
+
+def replace_file(fs: FileSystem, path: Path, data: bytes) -> None:
+    """Replaces a small file atomically and durably: after a crash it holds the old bytes or `data`.
+
+    Writes `<name>.tmp`, syncs it, renames it over the old file, syncs the directory. A crash leaves
+    at most the .tmp file behind, which every opener of a directory deletes.
+    Raises DiskFull (the old file is untouched), ReadOnlyDirectory, DiskFailed.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        handle = fs.open(temporary, writable=True, create=True)
+        try:
+            fs.truncate(handle, 0)
+            write_all(fs, handle, [data], 0)
+            fs.fsync(handle)
+        finally:
+            fs.close(handle)
+        fs.rename(temporary, path)
+        fs.fsync_directory(path.parent)
+    except OSError as error:
+        failure = from_os_error(error, path, "replacing the file")
+        if isinstance(failure, DiskFull):
+            _remove_quietly(fs, temporary)
+        raise failure from error
+
+
+def _remove_quietly(fs: FileSystem, path: Path) -> None:
+    try:
+        fs.unlink(path)
+    except OSError:
+        # The disk is full already; what stays is deleted at the next start.
+        return

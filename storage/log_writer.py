@@ -1,0 +1,377 @@
+"""The disk thread's side of the log: place, roll, sync, truncate.
+
+Order of what reaches the disk, each step durable before the next:
+
+* write: a new epoch's entry in leader-epoch-checkpoint, then the bytes (durable after `sync`).
+* roll: the full segment cut to its data, its two indexes, the new empty segment, then its bytes.
+* truncate: segments above from the newest down (.log first, then its indexes), the one that becomes
+  active cut, leader-epoch-checkpoint.
+
+After a crash between any two of them `storage.recovery` finds a log that ends where the last sync
+or later left it, or part way through a truncation, at a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from storage import layout
+from storage.batch_walk import BATCH_BYTES_MAX, reason_of, walk
+from storage.epoch_checkpoint import EpochStart, save_epochs
+from storage.errors import DamagedLog, DiskFull, from_os_error
+from storage.filesystem import Buffer, FileSystem
+from storage.index import SegmentIndex
+from storage.segment import (
+    RELATIVE_OFFSET_MAX,
+    ActiveFile,
+    Segment,
+    fsync_failed,
+    write_indexes,
+)
+from storage.segment_reads import seek
+from storage.segment_table import SegmentTable
+from wire.errors import CorruptBatch
+from wire.records import BatchHeader, iter_headers, read_header
+
+
+class ChunkSummary(NamedTuple):
+    """What a caller already knows about all batches of a chunk, which saves walking through it.
+
+    `epoch` is that of every batch; `max_timestamp` (ms) the greatest of their headers, and
+    `max_timestamp_offset` the last offset of the first batch that has it.
+    """
+
+    epoch: int
+    max_timestamp: int
+    max_timestamp_offset: int
+
+
+class Chunk(NamedTuple):
+    """Whole batches with offsets `base_offset` .. `end_offset` (exclusive), one behind the other."""
+
+    data: Buffer
+    base_offset: int
+    end_offset: int
+    summary: ChunkSummary | None = None
+
+
+class _IndexNote(NamedTuple):
+    """What the indexes get to know of a batch, or of a chunk that was not walked through."""
+
+    position: int
+    last_offset: int
+    max_timestamp: int
+    max_timestamp_offset: int
+
+
+class _Run:
+    """Bytes that go into one segment with one write."""
+
+    def __init__(self, end_offset: int) -> None:
+        self.buffers: list[Buffer] = []
+        self.size_bytes = 0
+        self.end_offset = end_offset
+        self.notes: list[_IndexNote] = []
+        self.epochs: list[EpochStart] = []
+
+
+class LogWriter:
+    """Writes to the last segment of a table. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: Path,
+        table: SegmentTable,
+        epochs: Sequence[EpochStart],
+        *,
+        segment_bytes: int,
+        index_interval_bytes: int,
+    ) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._table = table
+        self._segment_bytes = segment_bytes
+        self._index_interval_bytes = index_interval_bytes
+        self._is_dirty = False
+        self.epochs = tuple(epochs)
+        active = table.active
+        self._file = ActiveFile(fs, active.path, active.size_bytes, segment_bytes, create=False)
+
+    # --- writing
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        """Places chunks behind each other, with one write unless a segment gets full.
+
+        Raises DiskFull, after which nothing of them is in the log; ValueError if a chunk does not
+        continue the log or is no whole batches, likewise; DiskFailed.
+        """
+        end_offset = self._table.end_offset
+        try:
+            run = _Run(end_offset)
+            for chunk in chunks:
+                run = self._place(run, chunk)
+            self._flush(run)
+        except (DiskFull, ValueError):
+            # A part may have gone into the segment that was full.
+            if self._table.end_offset > end_offset:
+                self.truncate(end_offset)
+            raise
+
+    def _place(self, run: _Run, chunk: Chunk) -> _Run:
+        data, base_offset, end_offset, summary = chunk
+        if base_offset != run.end_offset or end_offset <= base_offset:
+            raise ValueError(
+                f"records {base_offset} .. {end_offset} do not continue the log at {run.end_offset}"
+            )
+        size = len(data)
+        first = read_header(data)
+        if not self._fits(run, size, end_offset):
+            return self._place_by_batch(run, chunk)
+        if first.size_bytes == size:
+            self._note(run, run.size_bytes, first)
+        elif summary is not None:
+            self._note_epoch(run, summary.epoch, base_offset)
+            run.notes.append(
+                _IndexNote(
+                    self._file.size_bytes + run.size_bytes,
+                    first.last_offset,
+                    summary.max_timestamp,
+                    summary.max_timestamp_offset,
+                )
+            )
+            run.end_offset = end_offset
+        else:
+            self._note_all(run, data)
+        if run.end_offset != end_offset:
+            raise ValueError(f"the batches end at offset {run.end_offset} instead of {end_offset}")
+        run.buffers.append(data)
+        run.size_bytes += size
+        return run
+
+    def _fits(self, run: _Run, size: int, end_offset: int) -> bool:
+        used = self._file.size_bytes + run.size_bytes
+        relative = end_offset - self._table.active.base_offset
+        return used + size <= self._segment_bytes and relative <= RELATIVE_OFFSET_MAX
+
+    def _place_by_batch(self, run: _Run, chunk: Chunk) -> _Run:
+        """Splits a chunk where the segment gets full; a batch larger than a segment gets its own."""
+        view = memoryview(chunk.data)
+        at = 0
+        for position, header in iter_headers(chunk.data):
+            at = position + header.size_bytes
+            is_empty = not self._file.size_bytes + run.size_bytes
+            if not is_empty and not self._fits(run, header.size_bytes, header.next_offset):
+                self._flush(run)
+                self._roll()
+                run = _Run(run.end_offset)
+            self._note(run, run.size_bytes, header)
+            run.buffers.append(view[position:at])
+            run.size_bytes += header.size_bytes
+        if at != len(chunk.data) or run.end_offset != chunk.end_offset:
+            raise ValueError(f"bytes {at} .. {len(chunk.data)} of a chunk are no whole batch")
+        return run
+
+    def _note_all(self, run: _Run, data: Buffer) -> None:
+        end = 0
+        for position, header in iter_headers(data):
+            self._note(run, run.size_bytes + position, header)
+            end = position + header.size_bytes
+        if end != len(data):
+            raise ValueError(f"bytes {end} .. {len(data)} of a chunk are no whole batch")
+
+    def _note(self, run: _Run, position: int, header: BatchHeader) -> None:
+        base_offset, size, epoch, _, _, delta, _, max_timestamp, *_ = header
+        if base_offset != run.end_offset or delta < 0 or size > BATCH_BYTES_MAX:
+            raise ValueError(
+                f"a batch with offset {base_offset}, last offset delta {delta} and {size} bytes does"
+                f" not continue the log at {run.end_offset}"
+            )
+        self._note_epoch(run, epoch, base_offset)
+        last_offset = base_offset + delta
+        place = self._file.size_bytes + position
+        run.notes.append(_IndexNote(place, last_offset, max_timestamp, last_offset))
+        run.end_offset = last_offset + 1
+
+    def _note_epoch(self, run: _Run, epoch: int, base_offset: int) -> None:
+        known = run.epochs or self.epochs
+        last = known[-1].epoch if known else -1
+        if epoch > last:
+            run.epochs.append(EpochStart(epoch, base_offset))
+        elif epoch < last:
+            raise ValueError(f"epoch {epoch} at offset {base_offset} follows epoch {last}")
+
+    def _flush(self, run: _Run) -> None:
+        if not run.buffers:
+            return
+        if run.epochs:
+            # If the write fails the file names an epoch too many: it is rebuilt from the log then.
+            save_epochs(self._fs, self._directory, (*self.epochs, *run.epochs))
+        self._file.write(run.buffers, run.size_bytes)
+        self._is_dirty = True
+        if run.epochs:
+            self.epochs = (*self.epochs, *run.epochs)
+        segment = self._table.active
+        index = segment.index
+        assert index is not None, "the active segment has its index in memory"
+        with self._table.lock:
+            for position, last_offset, max_timestamp, max_timestamp_offset in run.notes:
+                if index.is_due(position):
+                    index.add_entry(position, last_offset)
+                index.note_timestamp(max_timestamp, max_timestamp_offset)
+            segment.max_timestamp = index.max_timestamp
+            segment.max_timestamp_offset = index.max_timestamp_offset
+            segment.size_bytes = self._file.size_bytes
+            segment.end_offset = run.end_offset
+
+    def _roll(self) -> None:
+        """Closes the active segment and begins the next one. After DiskFull nothing has changed."""
+        full = self._table.active
+        assert full.index is not None, "the active segment has its index in memory"
+        self._file.cut(full.size_bytes)
+        self._is_dirty = False
+        write_indexes(self._fs, full, full.index)
+        path = layout.log_path(self._directory, full.end_offset)
+        try:
+            file = ActiveFile(self._fs, path, 0, self._segment_bytes, create=True)
+        except DiskFull:
+            self._unlink([path])
+            raise
+        self._file.close()
+        self._file = file
+        with self._table.changing() as segments:
+            full.index = None
+            segments.append(self._new_segment(full.end_offset))
+
+    def _new_segment(self, base_offset: int) -> Segment:
+        return new_segment(self._directory, base_offset, self._index_interval_bytes)
+
+    # --- the rest
+
+    def prepare(self) -> None:
+        """When there is nothing to do: writes zeros ahead. Not durable before the next `sync`."""
+        self._file.prepare()
+
+    def sync(self) -> None:
+        """Makes everything written durable. Raises DiskFailed."""
+        if self._is_dirty:
+            self._file.sync()
+            self._is_dirty = False
+
+    def truncate(self, offset: int) -> int:
+        """Durably drops everything from the batch that contains `offset`; returns the new end."""
+        if offset >= self._table.end_offset:
+            return self._table.end_offset
+        while self._table.active.base_offset > offset:
+            self._drop_active()
+        end_offset = self._cut_active(offset)
+        epochs = tuple(entry for entry in self.epochs if entry.start_offset < end_offset)
+        if epochs != self.epochs:
+            self.epochs = epochs
+            try:
+                save_epochs(self._fs, self._directory, epochs)
+            except DiskFull:
+                # Freeing space must not need space; the next start rebuilds the file.
+                return end_offset
+        return end_offset
+
+    def _drop_active(self) -> None:
+        with self._table.changing() as segments:
+            dropped = segments.pop()
+            self._table.generation += 1
+        self._file.close()
+        self._unlink([dropped.path, dropped.index_path, dropped.time_index_path])
+        active = self._table.active
+        self._file = ActiveFile(
+            self._fs, active.path, active.size_bytes, self._segment_bytes, create=False
+        )
+
+    def _cut_active(self, offset: int) -> int:
+        segment = self._table.active
+        fs = self._fs
+        try:
+            handle = fs.open(segment.path)
+            try:
+                position = segment.size_bytes
+                end_offset = segment.end_offset
+                if offset < end_offset:
+                    view = self._table.view_at(offset)
+                    position, header = seek(fs, handle, view, offset)
+                    end_offset = header.base_offset
+                index = self._cut_index(handle, segment, position, end_offset)
+            finally:
+                fs.close(handle)
+        except CorruptBatch as error:
+            raise DamagedLog(
+                f"can't truncate: {reason_of(error)}",
+                path=segment.path,
+                position=error.position,
+                offset=offset,
+            ) from error
+        except OSError as error:
+            raise from_os_error(error, segment.path, "reading") from error
+        with self._table.changing():
+            self._table.generation += 1
+            segment.index = index
+            segment.size_bytes = position
+            segment.end_offset = end_offset
+            segment.max_timestamp = index.max_timestamp
+            segment.max_timestamp_offset = index.max_timestamp_offset
+        self._file.cut(position)
+        self._is_dirty = False
+        self._unlink([segment.index_path, segment.time_index_path])
+        return end_offset
+
+    def _cut_index(
+        self, handle: int, segment: Segment, position: int, end_offset: int
+    ) -> SegmentIndex:
+        """The index of the active segment as of `position`; a closed one's is built anew."""
+        with self._table.lock:
+            index = segment.index
+            resume = 0 if index is None else index.cut(position, end_offset)
+        if index is None:
+            index = SegmentIndex(segment.base_offset, self._index_interval_bytes)
+        for at, header in walk(self._fs, handle, resume, position):
+            index.add(at, header.last_offset, header.max_timestamp)
+        return index
+
+    def _unlink(self, paths: Sequence[Path]) -> None:
+        """Deletes what is there, in this order, each durable before the next."""
+        for path in paths:
+            try:
+                if self._fs.exists(path):
+                    self._fs.unlink(path)
+                    self._fs.fsync_directory(self._directory)
+            except OSError as error:
+                raise fsync_failed(error, path) from error
+
+    def close(self) -> None:
+        """Cuts the active segment to its data, syncs it and puts its indexes on disk."""
+        segment = self._table.active
+        assert segment.index is not None, "the active segment has its index in memory"
+        try:
+            self._file.cut(segment.size_bytes)
+            try:
+                write_indexes(self._fs, segment, segment.index)
+            except DiskFull:
+                # They follow from the log.
+                return
+        finally:
+            self._file.close()
+
+    def abandon(self) -> None:
+        """Closes the file and nothing else, after a failure."""
+        self._file.close()
+
+
+def new_segment(directory: Path, base_offset: int, index_interval_bytes: int) -> Segment:
+    """An empty segment, not on disk yet."""
+    return Segment(
+        base_offset,
+        layout.log_path(directory, base_offset),
+        0,
+        base_offset,
+        index=SegmentIndex(base_offset, index_interval_bytes),
+    )

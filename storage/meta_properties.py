@@ -1,0 +1,157 @@
+"""meta.properties: whose directory this is. Java-properties text, read by Kafka's tools too.
+
+| key | meaning |
+|---|---|
+| version | 1; 0 or absent is the old form with broker.id; others are refused |
+| cluster.id | absent until the first leader's has reached this node through the log |
+| node.id | must be the configured one; broker.id is read too |
+| storage.id | the directory's uuid; directory.id holds the same value for Kafka's tools |
+| log.owner | kafka: this node follows a real Kafka quorum; else quorumd, also if absent |
+| bootstrap | true: formatted as part of a new quorum, may campaign before the log names voters |
+
+Unknown keys are kept when the file is rewritten.
+Source: KIP-856, "Log Directory Storage UUID"; KIP-631 (meta.properties version 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from uuid import UUID, uuid4
+
+from raft.types import uuid_from_text, uuid_to_text
+from storage import java_properties
+from storage.errors import DamagedFile, NotFormatted, from_os_error
+from storage.filesystem import FileSystem, read_file, replace_file
+from storage.layout import META_PROPERTIES
+
+_OWN_KEYS = frozenset(
+    {
+        "version",
+        "cluster.id",
+        "node.id",
+        "broker.id",
+        "storage.id",
+        "directory.id",
+        "log.owner",
+        "bootstrap",
+    }
+)
+
+
+class LogOwner(Enum):
+    """Whose log the directory holds: of a quorumd quorum, or of a real Kafka quorum."""
+
+    QUORUMD = "quorumd"
+    KAFKA = "kafka"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaProperties:
+    """The contents. `cluster_id` is None while it is not known; `others` are keys of strangers."""
+
+    node_id: int
+    storage_id: UUID
+    cluster_id: str | None = None
+    log_owner: LogOwner = LogOwner.QUORUMD
+    bootstrap: bool = False
+    others: tuple[tuple[str, str], ...] = ()
+
+
+def random_storage_id() -> UUID:
+    """A version 4 uuid whose text does not begin with '-', which command lines would misread."""
+    while uuid_to_text(found := uuid4()).startswith("-"):
+        pass
+    return found
+
+
+def load_meta_properties(
+    fs: FileSystem, storage_dir: Path, *, new_storage_id: Callable[[], UUID] = random_storage_id
+) -> MetaProperties:
+    """Reads the file; one without storage id gets one, written back atomically.
+
+    Raises NotFormatted if there is no file, DamagedFile if it can't be understood.
+    """
+    path = storage_dir / META_PROPERTIES
+    try:
+        text = read_file(fs, path).decode("latin-1")
+    except FileNotFoundError:
+        raise NotFormatted(
+            "the directory is not formatted: there is no such file",
+            path=path,
+            remedy="Run `quorumd format --config FILE`, or correct storage.dir",
+        ) from None
+    except OSError as error:
+        raise from_os_error(error, path, "reading") from error
+    try:
+        pairs = java_properties.parse(text)
+        storage_id = _storage_id(pairs)
+        meta = _from_pairs(pairs, storage_id or UUID(int=0))
+    except ValueError as error:
+        raise DamagedFile(
+            str(error), path=path, remedy="Correct the file by hand, or restore it from a backup"
+        ) from None
+    if storage_id is None:
+        meta = replace(meta, storage_id=new_storage_id())
+        save_meta_properties(fs, storage_dir, meta)
+    return meta
+
+
+def save_meta_properties(fs: FileSystem, storage_dir: Path, meta: MetaProperties) -> None:
+    """Replaces the file atomically and durably. Raises as `replace_file` does."""
+    storage_id = uuid_to_text(meta.storage_id)
+    pairs = {"version": "1", "node.id": str(meta.node_id)}
+    if meta.cluster_id is not None:
+        pairs["cluster.id"] = meta.cluster_id
+    pairs |= {
+        "storage.id": storage_id,
+        "directory.id": storage_id,
+        "log.owner": meta.log_owner.value,
+        "bootstrap": "true" if meta.bootstrap else "false",
+    }
+    pairs |= dict(meta.others)
+    text = "# Written by quorumd; says whose directory this is.\n" + java_properties.render(pairs)
+    replace_file(fs, storage_dir / META_PROPERTIES, text.encode("ascii"))
+
+
+def _from_pairs(pairs: dict[str, str], storage_id: UUID) -> MetaProperties:
+    version = pairs.get("version", "0")
+    if version not in ("0", "1"):
+        raise ValueError(f"version is {version!r}; this quorumd reads 0 and 1")
+    owner = pairs.get("log.owner", LogOwner.QUORUMD.value)
+    if owner not in ("quorumd", "kafka"):
+        raise ValueError(f"log.owner is {owner!r} instead of quorumd or kafka")
+    bootstrap = pairs.get("bootstrap", "false")
+    if bootstrap not in ("true", "false"):
+        raise ValueError(f"bootstrap is {bootstrap!r} instead of true or false")
+    return MetaProperties(
+        node_id=_node_id(pairs),
+        storage_id=storage_id,
+        cluster_id=pairs.get("cluster.id") or None,
+        log_owner=LogOwner(owner),
+        bootstrap=bootstrap == "true",
+        others=tuple((key, value) for key, value in pairs.items() if key not in _OWN_KEYS),
+    )
+
+
+def _node_id(pairs: dict[str, str]) -> int:
+    texts = {pairs[key] for key in ("node.id", "broker.id") if key in pairs}
+    if not texts:
+        raise ValueError("node.id is missing")
+    if len(texts) > 1:
+        raise ValueError("node.id and broker.id differ")
+    text = texts.pop()
+    if not (text.isascii() and text.isdigit() and int(text) < 1 << 31):
+        raise ValueError(f"node.id is {text!r} instead of a number from 0 to {(1 << 31) - 1}")
+    return int(text)
+
+
+def _storage_id(pairs: dict[str, str]) -> UUID | None:
+    found = {uuid_from_text(pairs[key]) for key in ("storage.id", "directory.id") if key in pairs}
+    if len(found) > 1:
+        raise ValueError("storage.id and directory.id differ")
+    if UUID(int=0) in found:
+        raise ValueError("storage.id is the zero uuid")
+    return found.pop() if found else None

@@ -1,0 +1,377 @@
+"""What a start makes of the files it finds: checks all of them, repairs what a crash explains.
+
+First everything is looked at and nothing changed; damage is raised from there. Then repairs follow.
+
+| found | verdict |
+|---|---|
+| zeros behind the last batch of the last segment | written ahead: kept |
+| last batch of the last segment short or not valid, no valid one after it | torn: cut, reported |
+| the same, with a valid batch after it | DamagedLog |
+| a batch with a valid CRC whose offset or epoch doesn't continue the log | DamagedLog |
+| anything but whole batches in a segment that is not the last | DamagedLog |
+| first offset of a segment is not the end of the one before (gap, overlap, missing, doubled) | DamagedLog |
+| log starts above 0 and no snapshot covers it; epochs are recorded and there is no segment | DamagedLog |
+| log ends below an offset that was recorded as committed | DamagedLog |
+| .index or .timeindex missing, or saying anything that the log doesn't | rebuilt |
+| leader-epoch-checkpoint missing, unreadable or different from the log | rebuilt: the log is the truth |
+| .tmp files, indexes without a segment | deleted |
+| any other name | left alone, reported |
+
+Which CRCs are verified: all in the last segment, since only its bytes may be newer than the last
+sync. It is synced first and its cached pages are dropped, so that what is checked is on the disk,
+also after a failed fsync in an earlier life, and is durable before the node counts it. Closed
+segments were synced before the next one was begun: their headers are checked (structure, offsets,
+epochs), their contents whenever they are read (`Log.read`, `Log.scan_headers`). With an observer
+every CRC is verified, because state is built from what it sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from storage import layout
+from storage.batch_walk import reason_of, walk
+from storage.epoch_checkpoint import EpochStart, load_epochs, save_epochs
+from storage.errors import DamagedLog, from_os_error
+from storage.filesystem import FileSystem
+from storage.index import SegmentIndex
+from storage.index_checks import FoundSegment, IndexChecks
+from storage.segment import Segment, write_indexes
+from storage.torn_tail import Tail, examine_tail
+from wire.errors import CorruptBatch
+from wire.records import BatchHeader
+
+Observer = Callable[[BatchHeader], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryReport:
+    """What a start found and did. `cut_bytes` counts the torn tail without the zeros behind it."""
+
+    log_start_offset: int
+    log_end_offset: int
+    cut_bytes: int = 0
+    cut_path: Path | None = None
+    cut_position: int = 0
+    rebuilt_indexes: tuple[Path, ...] = ()
+    rebuilt_epochs: bool = False
+    removed_files: tuple[str, ...] = ()
+    foreign_files: tuple[str, ...] = ()
+
+    def messages(self) -> list[str]:
+        """One line for each thing that an operator may want to know; none after a clean stop."""
+        lines = []
+        if self.cut_bytes:
+            lines.append(
+                f"{self.cut_path}: cut off {self.cut_bytes} bytes of an unfinished write at byte"
+                f" {self.cut_position}; the log ends at offset {self.log_end_offset}"
+            )
+        lines += [f"{path}: index rebuilt from the log" for path in self.rebuilt_indexes]
+        if self.rebuilt_epochs:
+            lines.append("leader-epoch-checkpoint rebuilt from the log")
+        if self.removed_files:
+            lines.append(f"deleted leftovers: {', '.join(self.removed_files)}")
+        if self.foreign_files:
+            lines.append(f"left alone, not known here: {', '.join(self.foreign_files)}")
+        return lines
+
+
+@dataclass(slots=True, kw_only=True)
+class Recovered:
+    """The log as found. `segments` ascend, the last one is active and has its index in memory."""
+
+    segments: list[Segment]
+    epochs: list[EpochStart]
+    control_offsets: list[int]
+    report: RecoveryReport
+
+
+def recover(
+    fs: FileSystem,
+    directory: Path,
+    *,
+    index_interval_bytes: int,
+    committed_offset: int = 0,
+    observe: Observer | None = None,
+) -> Recovered:
+    """Checks and repairs the log in `directory`, which must exist.
+
+    `committed_offset`: an end offset (exclusive) that is known to be committed. `observe` is called
+    with the header of every batch that stays, in order. Raises DamagedLog, with nothing changed, or
+    another StorageError if a repair fails. An empty directory is an empty log without segments.
+    """
+    try:
+        names = fs.listdir(directory)
+        inspection = _Inspection(fs, directory, names, index_interval_bytes, observe)
+        inspection.run()
+    except OSError as error:
+        raise from_os_error(error, directory, "reading the log") from error
+    if inspection.end_offset < committed_offset:
+        raise DamagedLog(
+            f"the log ends at offset {inspection.end_offset}, but everything below"
+            f" {committed_offset} was committed",
+            path=directory,
+            offset=inspection.end_offset,
+        )
+    return _repair(fs, directory, inspection)
+
+
+@dataclass(slots=True)
+class _Inspection:
+    """One pass over the directory that changes nothing."""
+
+    fs: FileSystem
+    directory: Path
+    names: list[str]
+    index_interval_bytes: int
+    observe: Observer | None
+    found: list[FoundSegment] = field(default_factory=list)
+    epochs: list[EpochStart] = field(default_factory=list)
+    control_offsets: list[int] = field(default_factory=list)
+    tail: Tail | None = None
+    start_offset: int = 0
+    end_offset: int = 0
+    _epoch: int = -1
+
+    def run(self) -> None:
+        bases = self._segment_bases()
+        if not bases:
+            self._check_that_none_are_missing()
+            return
+        self._check_start(bases[0])
+        self.start_offset = self.end_offset = bases[0]
+        for base_offset in bases:
+            self._inspect(base_offset, is_last=base_offset == bases[-1])
+
+    def _segment_bases(self) -> list[int]:
+        parsed = (layout.parse_segment_name(name) for name in self.names)
+        return sorted(found[0] for found in parsed if found and found[1] == layout.LOG_SUFFIX)
+
+    def _check_that_none_are_missing(self) -> None:
+        epochs = load_epochs(self.fs, self.directory)
+        if epochs:
+            raise DamagedLog(
+                f"there is no segment, but leader-epoch-checkpoint names epoch {epochs[-1].epoch}",
+                path=self.directory,
+                offset=epochs[0].start_offset,
+            )
+
+    def _check_start(self, base_offset: int) -> None:
+        snapshots = (layout.parse_snapshot_name(name) for name in self.names)
+        if base_offset and not any(found and found[0] >= base_offset for found in snapshots):
+            raise DamagedLog(
+                f"the log begins at offset {base_offset} and no snapshot holds what was before:"
+                " earlier segments are missing",
+                path=layout.log_path(self.directory, base_offset),
+                offset=0,
+            )
+
+    def _inspect(self, base_offset: int, *, is_last: bool) -> None:
+        path = layout.log_path(self.directory, base_offset)
+        if base_offset != self.end_offset:
+            what = "a gap" if base_offset > self.end_offset else "an overlap"
+            raise DamagedLog(
+                f"{what} between segments: this one begins at offset {base_offset}, the one before"
+                f" ends at {self.end_offset}",
+                path=path,
+                offset=min(base_offset, self.end_offset),
+            )
+        handle = self.fs.open(path, writable=is_last)
+        try:
+            if is_last:
+                self.fs.fsync(handle)
+                self.fs.drop_cached(handle)
+            self._inspect_file(path, base_offset, handle, is_last=is_last)
+        finally:
+            self.fs.close(handle)
+
+    def _inspect_file(self, path: Path, base_offset: int, handle: int, *, is_last: bool) -> None:
+        size = self.fs.size(handle)
+        found = FoundSegment(
+            Segment(base_offset, path, 0, base_offset),
+            SegmentIndex(base_offset, self.index_interval_bytes),
+        )
+        checks = IndexChecks(found)
+        if not is_last:
+            checks.load(self.fs)
+        position = 0
+        reason = "the last batch is short"
+        verify_crc = is_last or self.observe is not None
+        try:
+            for position, header in walk(self.fs, handle, 0, size, verify_crc=verify_crc):
+                self._check_sequence(path, position, header, handle, is_last)
+                checks.add(position, header)
+                self._note(header)
+                position += header.size_bytes
+                found.segment.size_bytes = position
+        except CorruptBatch as error:
+            reason = reason_of(error)
+        except _TornHeader:
+            reason = "the header of the last batch is half written"
+        segment = found.segment
+        segment.end_offset = self.end_offset
+        segment.max_timestamp = found.index.max_timestamp
+        segment.max_timestamp_offset = found.index.max_timestamp_offset
+        if segment.size_bytes < size:
+            self._on_rest(segment, handle, size, reason, is_last)
+        if not is_last:
+            checks.finish()
+        self.found.append(found)
+
+    def _check_sequence(
+        self, path: Path, position: int, header: BatchHeader, handle: int, is_last: bool
+    ) -> None:
+        base_offset, _, epoch, _, _, delta, *_ = header
+        if base_offset == self.end_offset and epoch >= self._epoch and epoch >= 0 and delta >= 0:
+            return
+        if is_last and _lacks_first_sector(self.fs, handle, position, self.end_offset):
+            raise _TornHeader
+        if base_offset != self.end_offset:
+            what = f"a batch with offset {base_offset} where {self.end_offset} must follow"
+        elif epoch < self._epoch or epoch < 0:
+            what = f"a batch of epoch {epoch} after one of epoch {self._epoch}"
+        else:
+            what = f"a batch whose last offset is {delta} from its first"
+        raise DamagedLog(what, path=path, position=position, offset=self.end_offset)
+
+    def _note(self, header: BatchHeader) -> None:
+        if header.epoch != self._epoch:
+            self._epoch = header.epoch
+            self.epochs.append(EpochStart(header.epoch, header.base_offset))
+        if header.is_control:
+            self.control_offsets.append(header.base_offset)
+        self.end_offset = header.next_offset
+        if self.observe is not None:
+            self.observe(header)
+
+    def _on_rest(
+        self, segment: Segment, handle: int, size: int, reason: str, is_last: bool
+    ) -> None:
+        """Bytes behind the last good batch: zeros or a torn write in the last segment, or damage."""
+        position = segment.size_bytes
+        if not is_last:
+            raise DamagedLog(
+                f"not a sequence of whole batches: {reason}",
+                path=segment.path,
+                position=position,
+                offset=self.end_offset,
+            )
+        self.tail = examine_tail(
+            self.fs, handle, position, size, self.end_offset, epoch=max(self._epoch, 0)
+        )
+        if self.tail.valid_after is not None:
+            raise DamagedLog(
+                f"damage in the middle: {reason}, and a valid batch follows at byte"
+                f" {self.tail.valid_after}",
+                path=segment.path,
+                position=position,
+                offset=self.end_offset,
+            )
+
+
+class _TornHeader(Exception):
+    """Control flow: the batch at hand is the unfinished last one."""
+
+
+def _lacks_first_sector(fs: FileSystem, handle: int, position: int, next_offset: int) -> bool:
+    """True if a disk sector ends inside the header and the part before it was never written.
+
+    Sectors of one unfinished write may reach the disk in any order. The first 17 bytes of a header
+    are not covered by its CRC, so such a batch can look valid with its offset gone.
+    """
+    before_boundary = -position % 512
+    if not 0 < before_boundary < 17:
+        return False
+    should_be = next_offset.to_bytes(8, "big") + b"size"
+    if not any(should_be[:before_boundary]):
+        return False
+    return not any(fs.pread(handle, before_boundary, position))
+
+
+def _repair(fs: FileSystem, directory: Path, inspection: _Inspection) -> Recovered:
+    tail = inspection.tail
+    cut = tail is not None and tail.torn_bytes > 0
+    if cut:
+        _cut(fs, inspection.found[-1].segment)
+    rebuilt: list[Path] = []
+    for found in inspection.found[:-1]:
+        segment = found.segment
+        if not (found.index_is_good and found.time_index_is_good):
+            write_indexes(fs, segment, found.index)
+            if not found.index_is_good:
+                rebuilt.append(segment.index_path)
+            if not found.time_index_is_good:
+                rebuilt.append(segment.time_index_path)
+    segments = [found.segment for found in inspection.found]
+    removed = _remove_leftovers(fs, directory, inspection.names, segments)
+    rebuilt_epochs = (load_epochs(fs, directory) or []) != inspection.epochs
+    if rebuilt_epochs:
+        save_epochs(fs, directory, inspection.epochs)
+    if inspection.found:
+        inspection.found[-1].segment.index = inspection.found[-1].index
+    try:
+        # The last life may have ended between creating, renaming or deleting a file and this.
+        fs.fsync_directory(directory)
+    except OSError as error:
+        raise from_os_error(error, directory, "syncing the directory") from error
+    report = RecoveryReport(
+        log_start_offset=inspection.start_offset,
+        log_end_offset=inspection.end_offset,
+        cut_bytes=tail.torn_bytes if tail is not None else 0,
+        cut_path=segments[-1].path if cut else None,
+        cut_position=segments[-1].size_bytes if cut else 0,
+        rebuilt_indexes=tuple(rebuilt),
+        rebuilt_epochs=rebuilt_epochs,
+        removed_files=tuple(removed),
+        foreign_files=tuple(_foreign(inspection.names)),
+    )
+    return Recovered(
+        segments=segments,
+        epochs=inspection.epochs,
+        control_offsets=inspection.control_offsets,
+        report=report,
+    )
+
+
+def _cut(fs: FileSystem, segment: Segment) -> None:
+    try:
+        handle = fs.open(segment.path, writable=True)
+        try:
+            fs.truncate(handle, segment.size_bytes)
+            fs.fsync(handle)
+        finally:
+            fs.close(handle)
+    except OSError as error:
+        raise from_os_error(error, segment.path, "cutting off the torn tail") from error
+
+
+def _remove_leftovers(
+    fs: FileSystem, directory: Path, names: list[str], segments: list[Segment]
+) -> list[str]:
+    bases = {segment.base_offset for segment in segments}
+    active = segments[-1].base_offset if segments else None
+    removed = []
+    try:
+        for name in names:
+            parsed = layout.parse_segment_name(name)
+            is_orphan = parsed is not None and parsed[0] not in bases
+            # The indexes of a cleanly stopped log's last segment go stale with the first write.
+            is_stale = parsed is not None and parsed[0] == active and parsed[1] != layout.LOG_SUFFIX
+            if _is_temporary(name) or is_orphan or is_stale:
+                fs.unlink(directory / name)
+                if not is_stale:
+                    removed.append(name)
+    except OSError as error:
+        raise from_os_error(error, directory, "deleting leftovers") from error
+    return removed
+
+
+def _is_temporary(name: str) -> bool:
+    stem = name.removesuffix(layout.TEMPORARY_SUFFIX)
+    return stem != name and layout.is_known_name(stem)
+
+
+def _foreign(names: list[str]) -> Iterator[str]:
+    return (name for name in names if not layout.is_known_name(name) and not _is_temporary(name))

@@ -1,0 +1,232 @@
+"""Reading from segments: by offset, by timestamp, by header. Any thread; nothing is shared.
+
+Every CRC is verified before bytes are handed out, so that a bit that flipped since the segment was
+written is noticed and not served. An index is only a hint of where to begin: one that leads
+nowhere costs a walk from the start of the segment.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from storage.batch_walk import reason_of, walk
+from storage.errors import DamagedLog, from_os_error
+from storage.filesystem import FileSystem, read_file
+from storage.index import OffsetIndex, TimeIndex
+from storage.segment_table import SegmentView
+from wire.errors import CorruptBatch
+from wire.records import BatchHeader, iter_records, read_header, scan
+
+_SEEK_WINDOW_BYTES = 64 << 10
+
+
+class RecordPlace(NamedTuple):
+    """A record found by its timestamp (ms)."""
+
+    offset: int
+    timestamp: int
+    epoch: int
+
+
+def read_batches(
+    fs: FileSystem, view: SegmentView, offset: int, max_bytes: int, end_offset: int
+) -> bytes:
+    """Whole batches from the one with `offset`, up to `end_offset` (exclusive), of one segment.
+
+    Up to `max_bytes`, but at least one batch if one ends at or below `end_offset`. Raises
+    DamagedLog; FileNotFoundError if the segment is gone.
+    """
+    handle = open_segment(fs, view)
+    try:
+        position, first = seek(fs, handle, view, offset)
+        size = min(max(max_bytes, first.size_bytes), view.size_bytes - position)
+        data = fs.pread(handle, size, position)
+    except CorruptBatch as error:
+        raise _damaged(view, error.position, offset, error) from error
+    except OSError as error:
+        raise from_os_error(error, view.path, "reading") from error
+    finally:
+        fs.close(handle)
+    try:
+        batches = scan(data)
+    except CorruptBatch as error:
+        raise _damaged(view, position + error.position, offset, error) from error
+    while batches and batches[-1][1].next_offset > end_offset:
+        batches.pop()
+    if not batches:
+        return b""
+    at, last = batches[-1]
+    return data[: at + last.size_bytes] if at + last.size_bytes < len(data) else data
+
+
+def open_segment(fs: FileSystem, view: SegmentView) -> int:
+    """A handle to read from. Raises FileNotFoundError if a truncation has deleted the segment."""
+    try:
+        return fs.open(view.path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise from_os_error(error, view.path, "opening") from error
+
+
+def seek(fs: FileSystem, handle: int, view: SegmentView, offset: int) -> tuple[int, BatchHeader]:
+    """(position, header) of the batch that contains `offset`. Raises CorruptBatch, OSError."""
+    start = view.start if view.start is not None else _closed_start(fs, view, offset)
+    if start:
+        try:
+            return _seek_from(fs, handle, start, view, offset)
+        except CorruptBatch:
+            # The index may be what is wrong.
+            start = 0
+    return _seek_from(fs, handle, start, view, offset)
+
+
+def _seek_from(
+    fs: FileSystem, handle: int, start: int, view: SegmentView, offset: int
+) -> tuple[int, BatchHeader]:
+    found = walk(fs, handle, start, view.size_bytes, window_bytes=_SEEK_WINDOW_BYTES)
+    for position, header in found:
+        if header.base_offset > offset:
+            raise CorruptBatch(f"offset {offset} is not where it should be", position)
+        if header.next_offset > offset:
+            return position, header
+    raise CorruptBatch(f"offset {offset} is not in its segment", start)
+
+
+def _closed_start(fs: FileSystem, view: SegmentView, offset: int) -> int:
+    try:
+        data = read_file(fs, view.index_path)
+        start = OffsetIndex.from_bytes(view.base_offset, data).lookup(offset)
+    except (FileNotFoundError, ValueError):
+        return 0
+    return start if 0 <= start < view.size_bytes else 0
+
+
+def headers_from(
+    fs: FileSystem, view: SegmentView, offset: int, *, verify_crc: bool
+) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of the batches of a segment that end above `offset`.
+
+    Raises DamagedLog, OSError.
+    """
+    if offset >= view.end_offset:
+        return
+    handle = open_segment(fs, view)
+    end_offset = offset
+    position = 0
+    try:
+        start = seek(fs, handle, view, offset)[0] if offset > view.base_offset else 0
+        for position, header in walk(fs, handle, start, view.size_bytes, verify_crc=verify_crc):
+            end_offset = header.next_offset
+            yield position, header
+        if end_offset != view.end_offset:
+            raise CorruptBatch(f"the segment ends at {end_offset}", position)
+    except CorruptBatch as error:
+        raise _damaged(view, error.position, end_offset, error) from error
+    finally:
+        fs.close(handle)
+
+
+def first_at_or_after(
+    fs: FileSystem,
+    view: SegmentView,
+    timestamp: int,
+    end_offset: int,
+    times: list[tuple[int, int]] | None,
+    read: Callable[[int], bytes],
+) -> RecordPlace | None:
+    """The first record below `end_offset` with this timestamp or a later one in one segment.
+
+    `times` are the entries of the time index if it is in memory, `read` gives the verified batch at
+    an offset. A batch that does not unpack counts as empty.
+    """
+    entries = times if times is not None else _closed_times(fs, view)
+    at = bisect_right(entries, (timestamp - 1, 1 << 63)) - 1
+    start = entries[at][1] if at >= 0 else view.base_offset
+    for _, header in headers_from(fs, view, start, verify_crc=False):
+        if header.next_offset > end_offset:
+            return None
+        if header.max_timestamp < timestamp:
+            continue
+        place = _first_record(read(header.base_offset), lambda found: found >= timestamp)
+        if place is not None:
+            return place
+    return None
+
+
+def greatest_timestamp(
+    fs: FileSystem, view: SegmentView, end_offset: int, times: list[tuple[int, int]] | None
+) -> tuple[int, int]:
+    """(timestamp, an offset in the first batch that has it) below `end_offset` in one segment.
+
+    `view` was taken for `end_offset - 1`, so that `start` is near there; `times` as above.
+    """
+    if view.end_offset <= end_offset:
+        return view.max_timestamp, view.max_timestamp_offset
+    entries = times if times is not None else _closed_times(fs, view)
+    known = max((entry for entry in entries if entry[1] < end_offset), default=(-1, -1))
+    start = view.start if view.start is not None else _closed_start(fs, view, end_offset - 1)
+    handle = open_segment(fs, view)
+    try:
+        try:
+            return _greatest_from(fs, handle, start, view, end_offset, known)
+        except CorruptBatch:
+            # The index may be what is wrong; then the time index is not relied on either.
+            return _greatest_from(fs, handle, 0, view, end_offset, (-1, -1))
+    except CorruptBatch as error:
+        raise _damaged(view, error.position, view.base_offset, error) from error
+    finally:
+        fs.close(handle)
+
+
+def _greatest_from(
+    fs: FileSystem,
+    handle: int,
+    start: int,
+    view: SegmentView,
+    end_offset: int,
+    best: tuple[int, int],
+) -> tuple[int, int]:
+    """`best`, or what beats it among the batches from `start`, which the time index leaves out."""
+    for _, header in walk(fs, handle, start, view.size_bytes):
+        if header.next_offset > end_offset:
+            break
+        if header.max_timestamp > best[0]:
+            best = header.max_timestamp, header.last_offset
+    return best
+
+
+def record_with_timestamp(batch: bytes, timestamp: int) -> RecordPlace | None:
+    """The first record of a batch with exactly this timestamp."""
+    return _first_record(batch, lambda found: found == timestamp)
+
+
+def _first_record(batch: bytes, wanted: Callable[[int], bool]) -> RecordPlace | None:
+    epoch = read_header(batch).epoch
+    try:
+        for record in iter_records(batch):
+            if wanted(record.timestamp):
+                return RecordPlace(record.offset, record.timestamp, epoch)
+    except CorruptBatch:
+        # Its CRC is right: the producer sent contents that are no records. Empty for every reader.
+        return None
+    return None
+
+
+def _closed_times(fs: FileSystem, view: SegmentView) -> list[tuple[int, int]]:
+    try:
+        data = read_file(fs, view.time_index_path)
+        return TimeIndex.from_bytes(view.base_offset, data).entries()
+    except (FileNotFoundError, ValueError):
+        return []
+
+
+def _damaged(view: SegmentView, position: int, offset: int, error: CorruptBatch) -> DamagedLog:
+    return DamagedLog(
+        f"damaged since it was written: {reason_of(error)}",
+        path=view.path,
+        position=position,
+        offset=offset,
+    )

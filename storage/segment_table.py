@@ -1,0 +1,104 @@
+"""The segments of a log as all threads see them: one lock, and snapshots to read by.
+
+The disk thread changes the table; readers take a view under the lock and read files without it.
+Knows no file contents.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import NamedTuple
+
+from storage.segment import Segment
+
+
+class SegmentView(NamedTuple):
+    """A segment at some moment. Bytes below `size_bytes` are whole batches up to `end_offset`.
+
+    `start` is where to begin looking for what was asked for, None if the index is on disk.
+    """
+
+    path: Path
+    base_offset: int
+    size_bytes: int
+    end_offset: int
+    max_timestamp: int
+    max_timestamp_offset: int
+    index_path: Path
+    time_index_path: Path
+    start: int | None
+
+
+class SegmentTable:
+    """Segments in order, never none. `generation` grows with every truncation, before files change:
+    a reader that finds bytes wrong and the generation changed has been overtaken, nothing more."""
+
+    def __init__(self, segments: list[Segment]) -> None:
+        self._lock = Lock()
+        self._segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self.generation = 0
+
+    @contextmanager
+    def changing(self) -> Iterator[list[Segment]]:
+        """The segments, for the disk thread to change under the lock; they must stay in order."""
+        with self._lock:
+            yield self._segments
+            self._bases = [segment.base_offset for segment in self._segments]
+
+    @property
+    def lock(self) -> Lock:
+        """To change what is inside a segment without changing the table."""
+        return self._lock
+
+    @property
+    def active(self) -> Segment:
+        return self._segments[-1]
+
+    @property
+    def start_offset(self) -> int:
+        return self._bases[0]
+
+    @property
+    def end_offset(self) -> int:
+        """Exclusive end of what was written."""
+        return self._segments[-1].end_offset
+
+    def view_at(self, offset: int) -> SegmentView:
+        """The segment that `offset` falls into; below the start, the first one."""
+        with self._lock:
+            at = max(0, bisect_right(self._bases, offset) - 1)
+            return _view(self._segments[at], offset)
+
+    def views_from(self, offset: int) -> list[SegmentView]:
+        """The segment that `offset` falls into and all after it."""
+        with self._lock:
+            at = max(0, bisect_right(self._bases, offset) - 1)
+            return [_view(segment, offset) for segment in self._segments[at:]]
+
+    def time_entries(self, base_offset: int) -> list[tuple[int, int]] | None:
+        """(timestamp, offset) entries of a segment whose index is in memory, else None."""
+        with self._lock:
+            for segment in self._segments:
+                if segment.base_offset == base_offset and segment.index is not None:
+                    return segment.index.times.entries()
+        return None
+
+
+def _view(segment: Segment, offset: int) -> SegmentView:
+    start = segment.index.offsets.lookup(offset) if segment.index is not None else None
+    return SegmentView(
+        segment.path,
+        segment.base_offset,
+        segment.size_bytes,
+        segment.end_offset,
+        segment.max_timestamp,
+        segment.max_timestamp_offset,
+        segment.index_path,
+        segment.time_index_path,
+        start,
+    )

@@ -1,0 +1,98 @@
+"""Batches to write and logs to write them to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from storage.filesystem import FileSystem
+from storage.log import Log
+from tests.storage.faulty_filesystem import FaultyFileSystem
+from wire.records import Record, build_batch, iter_headers
+
+DIRECTORY = Path("/data/__cluster_metadata-0")
+START_MS = 1_700_000_000_000
+
+
+def batch(
+    base_offset: int,
+    *,
+    count: int = 1,
+    epoch: int = 1,
+    timestamp: int | None = None,
+    value_bytes: int = 10,
+    codec: int = 0,
+    is_control: bool = False,
+) -> bytes:
+    """Offsets from `base_offset`; one ms between records unless a timestamp is given."""
+    records = [
+        Record(
+            timestamp=START_MS + base_offset + i if timestamp is None else timestamp,
+            key=b"key",
+            value=bytes([65 + (base_offset + i) % 26]) * value_bytes,
+        )
+        for i in range(count)
+    ]
+    return build_batch(
+        records, base_offset=base_offset, epoch=epoch, codec=codec, is_control=is_control
+    )
+
+
+def empty_disk() -> FaultyFileSystem:
+    """A faulty file system on which DIRECTORY is there, durably."""
+    fs = FaultyFileSystem()
+    for path in (DIRECTORY.parent, DIRECTORY):
+        fs.mkdir(path)
+        fs.fsync_directory(path.parent)
+    return fs
+
+
+def open_log(
+    fs: FileSystem,
+    directory: Path = DIRECTORY,
+    *,
+    segment_bytes: int = 1 << 20,
+    tail_cache_bytes: int = 1 << 20,
+    index_interval_bytes: int = 4096,
+    committed_offset: int = 0,
+) -> Log:
+    return Log.open(
+        fs,
+        directory,
+        segment_bytes=segment_bytes,
+        tail_cache_bytes=tail_cache_bytes,
+        index_interval_bytes=index_interval_bytes,
+        committed_offset=committed_offset,
+    )
+
+
+def append(log: Log, data: bytes, base_offset: int, end_offset: int) -> None:
+    """Both halves of an append, durable."""
+    log.append(data, base_offset, end_offset)
+    log.write(data, base_offset, end_offset)
+    log.sync()
+
+
+def fill(log: Log, offsets: Sequence[int], *, epoch: int = 1, value_bytes: int = 10) -> None:
+    """One batch of one record for each offset, each synced on its own."""
+    for offset in offsets:
+        append(log, batch(offset, epoch=epoch, value_bytes=value_bytes), offset, offset + 1)
+
+
+def contents(log: Log) -> bytes:
+    """Everything that was written, read segment by segment."""
+    parts = []
+    offset = log.log_start_offset
+    end = log.written_end_offset
+    while offset < end:
+        data = log.read(offset, 1 << 30, end)
+        parts.append(data)
+        offset = last_end(data)
+    return b"".join(parts)
+
+
+def last_end(data: bytes) -> int:
+    end = -1
+    for _, header in iter_headers(data):
+        end = header.next_offset
+    return end

@@ -1,0 +1,174 @@
+"""Disks that are full, fail, or write less than they were given."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from storage.errors import DiskFailed, DiskFull, ReadOnlyDirectory
+from storage.filesystem import IOV_MAX, RealFileSystem, write_all
+from storage.log import Chunk, Log
+from tests.storage.faulty_filesystem import FaultyFileSystem, Survival
+from tests.storage.helpers import append, batch, contents, empty_disk, fill, open_log
+
+
+@pytest.fixture
+def fs() -> FaultyFileSystem:
+    return empty_disk()
+
+
+def used_bytes(fs: FaultyFileSystem) -> int:
+    return sum(len(file.data) for file in fs._live.values())
+
+
+CALLS: dict[str, Callable[[Log], object]] = {
+    "append": lambda log: log.append(batch(4), 4, 5),
+    "write": lambda log: log.write(batch(4), 4, 5),
+    "sync": lambda log: log.sync(),
+    "truncate": lambda log: log.truncate(0),
+    "truncate_cache": lambda log: log.truncate_cache(0),
+    "read": lambda log: log.read(0, 1, 1),
+    "prepare": lambda log: log.prepare(),
+}
+
+
+@pytest.mark.parametrize("error_number", [errno.EIO, errno.ENOSPC])
+def test_after_a_failed_fsync_the_log_refuses_everything(
+    fs: FaultyFileSystem, error_number: int
+) -> None:
+    log = open_log(fs)
+    fill(log, range(3))
+    log.append(batch(3), 3, 4)
+    log.write(batch(3), 3, 4)
+    fs.errors["fdatasync"] = error_number
+    with pytest.raises(DiskFailed, match="making data durable failed"):
+        log.sync()
+    fs.errors.clear()
+    fs.log.clear()
+    for call in CALLS.values():
+        with pytest.raises(DiskFailed, match="refused after an earlier failure"):
+            call(log)
+    log.close()
+    assert fs.log == []
+    assert fs.open_handles == 0
+
+
+def test_a_failed_write_is_final_too(fs: FaultyFileSystem) -> None:
+    log = open_log(fs)
+    fill(log, range(3))
+    log.append(batch(3), 3, 4)
+    fs.errors["pwritev"] = errno.EIO
+    with pytest.raises(DiskFailed):
+        log.write(batch(3), 3, 4)
+    fs.errors.clear()
+    with pytest.raises(DiskFailed, match="refused"):
+        log.write(batch(3), 3, 4)
+
+
+@pytest.mark.parametrize("spare_bytes", range(0, 1500, 97))
+def test_a_full_disk_refuses_a_write_as_a_whole_and_takes_it_later(
+    fs: FaultyFileSystem, spare_bytes: int
+) -> None:
+    log = open_log(fs, segment_bytes=400, index_interval_bytes=50)
+    fill(log, range(7))
+    before = contents(log)
+    epochs = log.epochs
+    chunks = [
+        Chunk(b"".join(batch(i, epoch=2) for i in range(start, start + 5)), start, start + 5)
+        for start in (7, 12)
+    ]
+    for chunk in chunks:
+        log.append(*chunk[:3])
+    fs.capacity_bytes = used_bytes(fs) + spare_bytes
+    for _ in range(2):
+        refusal = ""
+        try:
+            log.write_many(chunks)
+        except DiskFull as error:
+            refusal = str(error)
+        if refusal:
+            assert "Free space" in refusal
+            assert log.written_end_offset == 7
+            assert contents(log) == before
+            assert log.epochs == epochs
+            assert log.read_cached(7, 1 << 20, 17) == [chunk.data for chunk in chunks]
+            after = fs.crash(Survival.KEEP, Random(0))
+            assert contents(open_log(after, segment_bytes=400)) == before
+        else:
+            break
+    else:
+        fs.capacity_bytes = None
+        log.write_many(chunks)
+    fs.capacity_bytes = None
+    log.sync()
+    expected = before + b"".join(chunk.data for chunk in chunks)
+    assert contents(log) == expected
+    fill(log, [17], epoch=2)
+    log.close()
+    again = open_log(fs, segment_bytes=400)
+    assert contents(again)[: len(expected)] == expected
+    assert again.recovery.messages() == []
+
+
+def test_appends_refused_for_space_can_be_taken_back(fs: FaultyFileSystem) -> None:
+    log = open_log(fs, segment_bytes=400)
+    fill(log, range(7))
+    log.append(batch(7, value_bytes=2000), 7, 8)
+    fs.capacity_bytes = used_bytes(fs)
+    with pytest.raises(DiskFull):
+        log.write(batch(7, value_bytes=2000), 7, 8)
+    assert log.truncate_cache(3) == 3
+    assert log.truncate(3) == 3
+    assert contents(log) == b"".join(batch(i) for i in range(3))
+    fs.capacity_bytes = None
+    fill(log, range(3, 9), epoch=2)
+    log.close()
+    assert open_log(fs, segment_bytes=400).log_end_offset == 9
+
+
+def test_a_full_disk_does_not_stop_a_clean_stop(fs: FaultyFileSystem) -> None:
+    log = open_log(fs, segment_bytes=1 << 20, index_interval_bytes=1)
+    fill(log, range(7))
+    fs.capacity_bytes = 0
+    log.close()
+    fs.capacity_bytes = None
+    assert open_log(fs).log_end_offset == 7
+
+
+def test_short_writes_are_continued(fs: FaultyFileSystem) -> None:
+    fs.write_bytes_max = 100
+    log = open_log(fs, segment_bytes=2000)
+    chunks = [Chunk(batch(i) + batch(i + 1), i, i + 2) for i in range(0, 40, 2)]
+    for chunk in chunks:
+        log.append(*chunk[:3])
+    log.write_many(chunks)
+    log.sync()
+    expected = b"".join(chunk.data for chunk in chunks)
+    assert contents(log) == expected
+    log.close()
+    assert contents(open_log(fs, segment_bytes=2000)) == expected
+
+
+def test_more_buffers_than_one_call_takes_are_written(
+    fs: FaultyFileSystem, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("many") / "file"
+    real = RealFileSystem()
+    handle = real.open(path, writable=True, create=True)
+    parts = [b"%d," % i for i in range(IOV_MAX * 2 + 1)]
+    write_all(real, handle, parts, 0)
+    assert path.read_bytes() == b"".join(parts)
+    real.close(handle)
+
+
+@pytest.mark.parametrize("error_number", [errno.EROFS, errno.EACCES])
+def test_a_read_only_directory_is_named_as_such(fs: FaultyFileSystem, error_number: int) -> None:
+    log = open_log(fs)
+    append(log, batch(0), 0, 1)
+    log.close()
+    fs.errors["open for writing"] = error_number
+    with pytest.raises(ReadOnlyDirectory, match="mount options"):
+        open_log(fs)
