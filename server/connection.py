@@ -30,6 +30,7 @@ MAX_IN_FLIGHT: Final = 1_000
 NO_KEY: Final = 1 << 15
 MAX_IN_FLIGHT_BYTES: Final = 16 << 20
 WRITE_BUFFER_BYTES: Final = 1 << 20
+LINGER_S: Final = 1.0
 JOIN_BYTES_MAX: Final = 8 << 10
 
 _INT32 = Struct(">i")
@@ -151,6 +152,7 @@ class Connection(asyncio.Protocol):
         "_is_held",
         "_is_write_paused",
         "_key",
+        "_lingering",
         "_out",
         "_out_bytes",
         "_partial_bytes",
@@ -191,6 +193,7 @@ class Connection(asyncio.Protocol):
         self._client = b""
         self._client_id = ""
         self._body_at = 0
+        self._lingering: asyncio.TimerHandle | None = None
         self._is_collecting = False
         self._is_held = False
         self._is_write_paused = False
@@ -227,6 +230,8 @@ class Connection(asyncio.Protocol):
         if not self.is_open:
             return
         self.is_open = False
+        if self._lingering is not None:
+            self._lingering.cancel()
         group = self._group
         group.connections.discard(self)
         group.partial_bytes -= self._partial_bytes
@@ -448,8 +453,17 @@ class Connection(asyncio.Protocol):
             self._go_on_soon()
 
     def _end(self) -> None:
+        """Send what is left, say that no more will come, and wait for the peer to close.
+
+        What it still sends is read and thrown away: closing with bytes unread makes the kernel reset the
+        connection, which destroys answers on their way.
+        """
+        if self._lingering is not None or not self.is_open:
+            return
         self.flush()
-        self._transport.close()
+        self._transport.write_eof()
+        self._transport.resume_reading()
+        self._lingering = self._group.loop.call_later(LINGER_S, self._transport.abort)
 
     # -- flow
 

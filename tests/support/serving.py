@@ -1,0 +1,163 @@
+"""Servers and raw clients on one event loop, for tests that speak through real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import uvloop
+
+from config.model import Listener
+from server.metrics import Metrics
+from server.transport import InboundRequest, Listeners
+
+T = TypeVar("T")
+
+API_VERSIONS, PRODUCE, DESCRIBE_CLUSTER = 18, 0, 60
+DEADLINE_S = 10.0
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end on an event loop like the daemon's; fails after DEADLINE_S."""
+
+    async def bounded() -> T:
+        async with asyncio.timeout(DEADLINE_S):
+            return await work
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(bounded())
+
+
+def frame(body: bytes) -> bytes:
+    """A frame: length and body."""
+    return struct.pack(">i", len(body)) + body
+
+
+def request_frame(
+    correlation_id: int,
+    *,
+    key: int = PRODUCE,
+    version: int = 9,
+    client_id: bytes | None = b"tester",
+    tags: bytes = b"\0",
+    body: bytes = b"",
+) -> bytes:
+    """A request; `tags` is the header's tag section, empty for versions that are not flexible."""
+    head = struct.pack(">hhi", key, version, correlation_id)
+    size = struct.pack(">h", -1 if client_id is None else len(client_id))
+    return frame(head + size + (client_id or b"") + tags + body)
+
+
+def answer_frame(request: InboundRequest, body: bytes = b"") -> bytes:
+    """What the tests' handlers answer: the correlation id, and a body."""
+    return frame(struct.pack(">i", request.correlation_id) + body)
+
+
+class Parking:
+    """A dispatcher that keeps requests until the test answers them."""
+
+    def __init__(self, on_request: Callable[[InboundRequest], None] | None = None) -> None:
+        self.requests: list[InboundRequest] = []
+        self._on_request = on_request
+        self._changed = asyncio.Condition()
+        self._notes: set[asyncio.Task[None]] = set()
+
+    def dispatch(self, request: InboundRequest) -> None:
+        self.requests.append(request)
+        note = asyncio.ensure_future(self._note())
+        self._notes.add(note)
+        note.add_done_callback(self._notes.discard)
+        if self._on_request is not None:
+            self._on_request(request)
+
+    async def received(self, count: int) -> list[InboundRequest]:
+        """All requests so far, as soon as there are so many."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self.requests) >= count)
+        return self.requests
+
+    async def _note(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+
+def answering(request: InboundRequest) -> None:
+    """Answer at once, with the body that was sent."""
+    request.respond((answer_frame(request, request.frame[request.body_at :]),))
+
+
+class Client:
+    """A connection that sends any bytes and reads frames."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def answer(self) -> tuple[int, bytes]:
+        """Correlation id and body of the next answer."""
+        (length,) = struct.unpack(">i", await self.reader.readexactly(4))
+        data = await self.reader.readexactly(length)
+        return struct.unpack_from(">i", data)[0], data[4:]
+
+    async def rest(self) -> bytes:
+        """Everything until the server closes; then this side closes too."""
+        data = await self.reader.read()
+        self.close()
+        return data
+
+    def close(self) -> None:
+        self.writer.transport.abort()
+
+
+class Served:
+    """Open listeners, and clients that are closed with them."""
+
+    def __init__(self, listeners: Listeners, metrics: Metrics) -> None:
+        self.listeners = listeners
+        self.metrics = metrics
+        self._clients: list[Client] = []
+
+    async def connect(self, listener: int = 0) -> Client:
+        address = self.listeners.addresses[listener]
+        client = Client(*await asyncio.open_connection(address.host, address.port))
+        self._clients.append(client)
+        return client
+
+    def close_clients(self) -> None:
+        for client in self._clients:
+            client.close()
+
+
+@asynccontextmanager
+async def serving(
+    dispatcher: Parking,
+    *,
+    names: tuple[str, ...] = ("PLAINTEXT",),
+    max_frame_bytes: int = 1 << 20,
+    max_connections: int = 100,
+    max_idle_ms: int = 0,
+) -> AsyncIterator[Served]:
+    """Listeners on free ports of the loopback."""
+    metrics = Metrics()
+    listeners = Listeners(
+        tuple(Listener(name, "127.0.0.1", 0) for name in names),
+        dispatcher,
+        metrics,
+        max_frame_bytes=max_frame_bytes,
+        max_connections=max_connections,
+        max_idle_ms=max_idle_ms,
+    )
+    await listeners.open()
+    served = Served(listeners, metrics)
+    try:
+        yield served
+    finally:
+        served.close_clients()
+        await listeners.close(0)
