@@ -81,7 +81,7 @@ def _parse(version: int, body: bytes | memoryview, at: int) -> FastFetch | None:
     max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch, topics = (
         _HEAD.unpack_from(body, at)
     )
-    at += 22
+    at += _HEAD.size
     if topics != 2:
         return None
     if version >= _TOPIC_ID_FROM:
@@ -96,7 +96,7 @@ def _parse(version: int, body: bytes | memoryview, at: int) -> FastFetch | None:
     partitions, partition, epoch, offset, last_epoch, log_start, partition_bytes = (
         _PARTITION.unpack_from(body, at)
     )
-    at += 33
+    at += _PARTITION.size
     if partitions != 2:
         return None
 

@@ -97,7 +97,7 @@ def encode_fetch_response(
             error_code,
             last_stable_offset,
         )
-        length = len(head) + size + 8
+        length = _OLD_HEAD.size - 4 + len(head) + _INT32.size + size
         return [_OLD_HEAD.pack(length, correlation_id, 0) + head + _INT32.pack(size), *records]
 
     name = topic if version >= _TOPIC_ID_FROM else encode_unsigned_varint(len(topic) + 1) + topic
@@ -113,7 +113,7 @@ def encode_fetch_response(
     else:
         tail += _endpoint_tag(leader_endpoint)
     records_length = encode_unsigned_varint(size + 1)
-    length = 16 + len(name) + len(fields) + len(records_length) + size + len(tail)
+    length = _HEAD.size - 4 + len(name) + len(fields) + len(records_length) + size + len(tail)
     head = _HEAD.pack(length, correlation_id, 0, 0, 0, 0, 2)
     return [b"".join((head, name, fields, records_length)), *records, tail]
 
@@ -183,7 +183,7 @@ def parse_fetch_response(
 
 def _parse(version: int, body: bytes | memoryview, at: int) -> FastFetchResponse | None:
     _, error_code, _, topics = _BODY_HEAD.unpack_from(body, at)
-    at += 11
+    at += _BODY_HEAD.size
     if topics != 2:
         return None
     if version >= _TOPIC_ID_FROM:

@@ -56,7 +56,7 @@ def _parse_flexible(version: int, body: bytes | memoryview, at: int) -> FastProd
         transactional_id, acks, timeout_ms, topics, topic, partitions, index = (
             _HEAD_WITH_ID.unpack_from(body, at)
         )
-        at += 29
+        at += _HEAD_WITH_ID.size
     else:
         transactional_id, acks, timeout_ms, topics, size = _HEAD_WITH_NAME.unpack_from(body, at)
         if not 0 < size < 128:

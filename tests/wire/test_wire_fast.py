@@ -1,0 +1,466 @@
+"""The struct-based readers and writers agree with the declarations on everything they handle."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.wire.wire_values import messages
+from wire.codec import decode, encode
+from wire.errors import MalformedMessage
+from wire.fast import (
+    FetchEndpoint,
+    encode_fetch_request,
+    encode_fetch_response,
+    encode_produce_response,
+    parse_fetch_request,
+    parse_fetch_response,
+    parse_produce,
+)
+from wire.fast.fetch_request import HIGH_WATERMARK_ABSENT
+from wire.framing import FrameBuffer
+from wire.headers import decode_request_header, decode_response_header
+from wire.messages.fetch import (
+    FetchRequest,
+    FetchRequestPartition,
+    FetchRequestReplicaState,
+    FetchRequestTopic,
+    FetchResponse,
+    FetchResponseCurrentLeader,
+    FetchResponseDivergingEpoch,
+    FetchResponseNodeEndpoint,
+    FetchResponsePartition,
+    FetchResponseSnapshotId,
+    FetchResponseTopic,
+)
+from wire.messages.produce import (
+    ProduceRequest,
+    ProduceRequestPartition,
+    ProduceRequestTopic,
+    ProduceResponse,
+    ProduceResponsePartition,
+    ProduceResponseTopic,
+)
+
+SOME = settings(
+    phases=[Phase.explicit, Phase.generate],
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+PRODUCE_VERSIONS = range(3, 14)
+FETCH_VERSIONS = range(12, 19)
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+INT16 = st.integers(-(2**15), 2**15 - 1)
+NAMES = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
+UUIDS = st.just(UUID(int=0)) | st.uuids()
+RECORDS = st.binary(max_size=300)
+
+
+def frame_of(whole: bytes) -> bytes:
+    """The one frame that these bytes are."""
+    buffer = FrameBuffer(max_frame_bytes=1 << 20)
+    buffer.feed(whole)
+    (frame,) = buffer.frames()
+    assert buffer.bytes_held == 0
+    return frame
+
+
+def topic_fields(
+    version: int, name: str, topic_id: UUID, *, id_from: int = 13
+) -> dict[str, object]:
+    return {"topic_id": topic_id} if version >= id_from else {"topic": name}
+
+
+def topic_bytes(version: int, name: str, topic_id: UUID) -> bytes:
+    return topic_id.bytes if version >= 13 else name.encode()
+
+
+def damaged(data: st.DataObject, whole: bytes) -> bytes:
+    place = data.draw(st.integers(0, len(whole) - 1))
+    kind = data.draw(st.sampled_from(["cut", "flip", "insert", "repeat"]))
+    if kind == "cut":
+        return whole[:place]
+    if kind == "insert":
+        return whole[:place] + data.draw(st.binary(max_size=4)) + whole[place:]
+    if kind == "repeat":
+        return whole[:place] + whole[place : place + 12] + whole[place:]
+    return (
+        whole[:place] + bytes((whole[place] ^ data.draw(st.integers(1, 255)),)) + whole[place + 1 :]
+    )
+
+
+# Produce
+
+
+def same_produce(fast, message: ProduceRequest, version: int) -> bool:
+    (topic,) = message.topic_data
+    (partition,) = topic.partition_data
+    name = fast.topic if version >= 13 else fast.topic.decode(errors="replace")
+    return (
+        message.transactional_id is None
+        and (fast.acks, fast.timeout_ms) == (message.acks, message.timeout_ms)
+        and name == (topic.topic_id.bytes if version >= 13 else topic.name)
+        and (fast.partition, fast.records) == (partition.index, partition.records)
+    )
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+@SOME
+@given(data=st.data())
+def test_produce_requests_of_one_partition_are_read_as_declared(version, data):
+    name, topic_id = data.draw(NAMES), data.draw(UUIDS)
+    partition = ProduceRequestPartition(index=data.draw(INT32), records=data.draw(RECORDS))
+    named = {"topic_id": topic_id} if version >= 13 else {"name": name}
+    message = ProduceRequest(
+        acks=data.draw(INT16),
+        timeout_ms=data.draw(INT32),
+        topic_data=(ProduceRequestTopic(partition_data=(partition,), **named),),
+    )
+    body = encode(message, version)
+
+    fast = parse_produce(version, b"head" + body, 4)
+    if len(name.encode()) < 127 or version >= 13:
+        assert fast is not None
+        assert same_produce(fast, message, version)
+        assert parse_produce(version, memoryview(body)) == fast
+
+    for _ in range(4):
+        raw = damaged(data, body)
+        fast = parse_produce(version, raw)
+        if fast is not None:
+            assert same_produce(fast, decode(ProduceRequest, version, raw), version)
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+@SOME
+@given(data=st.data())
+def test_other_produce_requests_are_left_to_the_codec(version, data):
+    message = data.draw(messages(ProduceRequest, version))
+    fast = parse_produce(version, encode(message, version))
+    partitions = [part for topic in message.topic_data for part in topic.partition_data]
+    if fast is not None:
+        assert same_produce(fast, message, version)
+    if (
+        len(message.topic_data) != 1
+        or len(partitions) != 1
+        or message.transactional_id is not None
+        or partitions[0].records is None
+    ):
+        assert fast is None
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+@SOME
+@given(
+    name=NAMES | st.just("n" * 200), topic_id=UUIDS, numbers=st.tuples(INT32, INT16, INT64, INT64)
+)
+def test_produce_answers_are_written_as_declared(version, name, topic_id, numbers):
+    index, error, base_offset, log_start = numbers
+    partition = ProduceResponsePartition(
+        index=index, error_code=error, base_offset=base_offset, log_start_offset=log_start
+    )
+    named = {"topic_id": topic_id} if version >= 13 else {"name": name}
+    message = ProduceResponse(
+        responses=(ProduceResponseTopic(partition_responses=(partition,), **named),)
+    )
+    topic = topic_bytes(version, name, topic_id)
+
+    frame = frame_of(encode_produce_response(version, 77, topic, *numbers))
+
+    correlation_id, body_at = decode_response_header(0, version, frame)
+    assert correlation_id == 77
+    assert frame[body_at:] == encode(message, version)
+
+
+# Fetch requests
+
+
+def fetch_request(data: st.DataObject, version: int) -> tuple[FetchRequest, FetchRequestPartition]:
+    tagged = {}
+    if version >= 17:
+        tagged["replica_directory_id"] = data.draw(UUIDS)
+    if version >= 18:
+        tagged["high_watermark"] = data.draw(st.just(HIGH_WATERMARK_ABSENT) | INT64)
+    partition = FetchRequestPartition(
+        partition=data.draw(INT32),
+        current_leader_epoch=data.draw(INT32),
+        fetch_offset=data.draw(INT64),
+        last_fetched_epoch=data.draw(INT32),
+        log_start_offset=data.draw(INT64),
+        partition_max_bytes=data.draw(INT32),
+        **tagged,
+    )
+    replica = data.draw(st.just(-1) | INT32)
+    sender = (
+        {"replica_state": FetchRequestReplicaState(replica_id=replica)}
+        if version >= 15
+        else {"replica_id": replica}
+    )
+    topic = FetchRequestTopic(
+        partitions=(partition,),
+        **topic_fields(version, data.draw(NAMES), data.draw(UUIDS)),
+    )
+    request = FetchRequest(
+        cluster_id=data.draw(st.none() | NAMES),
+        max_wait_ms=data.draw(INT32),
+        min_bytes=data.draw(INT32),
+        max_bytes=data.draw(INT32),
+        isolation_level=data.draw(st.integers(-128, 127)),
+        session_id=data.draw(INT32),
+        session_epoch=data.draw(INT32),
+        topics=(topic,),
+        rack_id=data.draw(NAMES),
+        **sender,
+    )
+    return request, partition
+
+
+def same_fetch(fast, message: FetchRequest, version: int) -> bool:
+    (topic,) = message.topics
+    (partition,) = topic.partitions
+    replica = message.replica_state.replica_id if version >= 15 else message.replica_id
+    topic_read = fast.topic if version >= 13 else fast.topic.decode(errors="replace")
+    alike = ["max_wait_ms", "min_bytes", "max_bytes", "isolation_level"]
+    alike += ["session_id", "session_epoch", "cluster_id"]
+    return (
+        all(getattr(fast, name) == getattr(message, name) for name in alike)
+        and not message.forgotten_topics_data
+        and fast.replica_id == replica
+        and topic_read == (topic.topic_id.bytes if version >= 13 else topic.topic)
+        and all(
+            getattr(fast, spec.name) == getattr(partition, spec.name)
+            for spec in FetchRequestPartition.wire_spec.fields
+        )
+    )
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+@SOME
+@given(data=st.data())
+def test_fetch_requests_of_one_partition_are_read_as_declared(version, data):
+    message, _ = fetch_request(data, version)
+    body = encode(message, version)
+    texts = (message.topics[0].topic, message.rack_id, message.cluster_id or "")
+    fast = parse_fetch_request(version, b"head" + body, 4)
+    if all(len(text.encode()) < 127 for text in texts):
+        assert fast is not None
+    if fast is not None:
+        assert same_fetch(fast, message, version)
+        assert parse_fetch_request(version, memoryview(body)) == fast
+    for _ in range(4):
+        raw = damaged(data, body)
+        fast = parse_fetch_request(version, raw)
+        if fast is not None:
+            assert same_fetch(fast, decode(FetchRequest, version, raw), version)
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+@SOME
+@given(data=st.data())
+def test_other_fetch_requests_are_left_to_the_codec(version, data):
+    message = data.draw(messages(FetchRequest, version))
+    fast = parse_fetch_request(version, encode(message, version))
+    if len(message.topics) != 1 or len(message.topics[0].partitions) != 1:
+        assert fast is None
+    if fast is not None:
+        assert same_fetch(fast, message, version)
+
+
+@pytest.mark.parametrize("version", [17, 18])
+@SOME
+@given(data=st.data())
+def test_fetch_requests_of_a_replica_are_written_as_declared(version, data):
+    message, partition = fetch_request(data, version)
+    client_id, correlation_id = data.draw(NAMES), data.draw(INT32)
+    whole = encode_fetch_request(
+        version,
+        correlation_id,
+        client_id=client_id,
+        cluster_id=message.cluster_id,
+        replica_id=message.replica_state.replica_id,
+        replica_directory_id=partition.replica_directory_id,
+        topic_id=message.topics[0].topic_id,
+        partition=partition.partition,
+        current_leader_epoch=partition.current_leader_epoch,
+        fetch_offset=partition.fetch_offset,
+        last_fetched_epoch=partition.last_fetched_epoch,
+        max_wait_ms=message.max_wait_ms,
+        min_bytes=message.min_bytes,
+        max_bytes=message.max_bytes,
+        high_watermark=partition.high_watermark,
+    )
+    frame = frame_of(whole)
+    header, body_at = decode_request_header(frame)
+    assert header == (1, version, correlation_id, client_id)
+    read = decode(FetchRequest, version, frame, body_at)
+    assert encode(read, version) == frame[body_at:]
+    fast = parse_fetch_request(version, frame, body_at)
+    if fast is not None:
+        assert same_fetch(fast, read, version)
+    (found,) = read.topics[0].partitions
+    assert (read.cluster_id, read.replica_state) == (message.cluster_id, message.replica_state)
+    assert (read.max_wait_ms, read.min_bytes) == (message.max_wait_ms, message.min_bytes)
+    assert found.fetch_offset == partition.fetch_offset
+    assert found.high_watermark == partition.high_watermark
+    assert found.replica_directory_id == partition.replica_directory_id
+
+
+# Fetch responses
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+@SOME
+@given(data=st.data())
+def test_fetch_responses_of_one_partition_are_written_as_declared(version, data):
+    chunks = data.draw(st.lists(RECORDS, max_size=3))
+    name, topic_id = data.draw(NAMES), data.draw(UUIDS)
+    leader_id, leader_epoch = data.draw(st.just((-1, -1)) | st.tuples(INT32, INT32))
+    endpoint = data.draw(
+        st.none()
+        | st.builds(FetchEndpoint, INT32, NAMES, INT32, st.none() | NAMES | st.just("r" * 200))
+    )
+    values = {
+        "error_code": data.draw(INT16),
+        "high_watermark": data.draw(INT64),
+        "last_stable_offset": data.draw(INT64),
+        "log_start_offset": data.draw(INT64),
+    }
+    index = data.draw(INT32)
+    leader = FetchResponseCurrentLeader(leader_id=leader_id, leader_epoch=leader_epoch)
+    partition = FetchResponsePartition(
+        partition_index=index,
+        records=b"".join(chunks),
+        **values,
+        **({"current_leader": leader} if version >= 12 else {}),
+    )
+    message = FetchResponse(
+        responses=(
+            FetchResponseTopic(partitions=(partition,), **topic_fields(version, name, topic_id)),
+        ),
+        node_endpoints=(
+            (FetchResponseNodeEndpoint(**endpoint._asdict()),) if endpoint and version >= 16 else ()
+        ),
+    )
+
+    buffers = encode_fetch_response(
+        version,
+        5,
+        topic=topic_bytes(version, name, topic_id),
+        partition=index,
+        records=[memoryview(chunk) for chunk in chunks],
+        leader_id=leader_id,
+        leader_epoch=leader_epoch,
+        leader_endpoint=endpoint,
+        **values,
+    )
+
+    frame = frame_of(b"".join(buffers))
+    correlation_id, body_at = decode_response_header(1, version, frame)
+    assert correlation_id == 5
+    assert frame[body_at:] == encode(message, version)
+    fast = parse_fetch_response(version, frame, body_at)
+    if fast is not None:
+        assert same_response(fast, message, version)
+
+
+def same_response(fast, message: FetchResponse, version: int) -> bool:
+    (topic,) = message.responses
+    (partition,) = topic.partitions
+    diverging, snapshot = partition.diverging_epoch, partition.snapshot_id
+    topic_read = fast.topic if version >= 13 else fast.topic.decode(errors="replace")
+    endpoints = tuple((e.node_id, e.host, e.port, e.rack) for e in message.node_endpoints)
+    return (
+        fast.error_code == message.error_code
+        and topic_read == (topic.topic_id.bytes if version >= 13 else topic.topic)
+        and fast.partition == partition.partition_index
+        and fast.partition_error_code == partition.error_code
+        and fast.high_watermark == partition.high_watermark
+        and fast.last_stable_offset == partition.last_stable_offset
+        and fast.log_start_offset == partition.log_start_offset
+        and (fast.diverging_epoch or (-1, -1)) == (diverging.epoch, diverging.end_offset)
+        and (fast.snapshot_id or (-1, -1)) == (snapshot.end_offset, snapshot.epoch)
+        and (fast.leader_id, fast.leader_epoch)
+        == (partition.current_leader.leader_id, partition.current_leader.leader_epoch)
+        and fast.records == (partition.records or b"")
+        and fast.node_endpoints == endpoints
+        and not partition.aborted_transactions
+    )
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+@SOME
+@given(data=st.data())
+def test_fetch_responses_of_one_partition_are_read_as_declared(version, data):
+    pairs = st.just((-1, -1)) | st.tuples(INT32, INT32)
+    (epoch, end), (leader, leader_epoch), (snapshot_end, snapshot_epoch) = (
+        data.draw(pairs) for _ in range(3)
+    )
+    partition = FetchResponsePartition(
+        partition_index=data.draw(INT32),
+        error_code=data.draw(INT16),
+        high_watermark=data.draw(INT64),
+        last_stable_offset=data.draw(INT64),
+        log_start_offset=data.draw(INT64),
+        diverging_epoch=FetchResponseDivergingEpoch(epoch=epoch, end_offset=end),
+        current_leader=FetchResponseCurrentLeader(leader_id=leader, leader_epoch=leader_epoch),
+        snapshot_id=FetchResponseSnapshotId(end_offset=snapshot_end, epoch=snapshot_epoch),
+        aborted_transactions=data.draw(st.none() | st.just(())),
+        preferred_read_replica=data.draw(INT32),
+        records=data.draw(st.none() | RECORDS),
+    )
+    endpoints = st.builds(
+        FetchResponseNodeEndpoint, node_id=INT32, host=NAMES, port=INT32, rack=st.none() | NAMES
+    )
+    message = FetchResponse(
+        throttle_time_ms=data.draw(INT32),
+        error_code=data.draw(INT16),
+        session_id=data.draw(INT32),
+        responses=(
+            FetchResponseTopic(
+                partitions=(partition,),
+                **topic_fields(version, data.draw(NAMES), data.draw(UUIDS)),
+            ),
+        ),
+        node_endpoints=(tuple(data.draw(st.lists(endpoints, max_size=2))) if version >= 16 else ()),
+    )
+    body = encode(message, version)
+    texts = [message.responses[0].topic]
+    texts += [text or "" for e in message.node_endpoints for text in (e.host, e.rack)]
+
+    fast = parse_fetch_response(version, b"head" + body, 4)
+
+    if all(len(text.encode()) < 127 for text in texts):
+        assert fast is not None
+    if fast is not None:
+        assert same_response(fast, message, version)
+        assert parse_fetch_response(version, memoryview(body)) == fast
+    for _ in range(4):
+        raw = damaged(data, body)
+        fast = parse_fetch_response(version, raw)
+        if fast is not None:
+            assert same_response(fast, decode(FetchResponse, version, raw), version)
+
+
+@SOME
+@given(
+    version=st.integers(-1, 20),
+    data=st.binary(max_size=120),
+    at=st.integers(0, 130),
+)
+def test_random_bytes_are_left_to_the_codec_or_read_as_declared(version, data, at):
+    for parse, cls in (
+        (parse_produce, ProduceRequest),
+        (parse_fetch_request, FetchRequest),
+        (parse_fetch_response, FetchResponse),
+    ):
+        if parse(version, data, at) is not None:
+            try:
+                decode(cls, version, data, at)
+            except MalformedMessage:
+                pytest.fail("read although it is no message")

@@ -1,0 +1,232 @@
+"""Bytes that are no message: only MalformedMessage comes out, and soon; both parsers agree."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.wire.wire_values import ALL_BODIES, BODY_IDS, messages
+from wire.codec import codec_for, decode, encode
+from wire.errors import MalformedMessage
+from wire.framing import FrameBuffer
+from wire.headers import decode_request_header, decode_response_header
+from wire.messages.fetch import FetchRequest
+from wire.messages.metadata import MetadataRequest
+from wire.primitives import ELEMENTS_MAX, Source
+
+SLOW = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+MANY = settings(SLOW, max_examples=600)
+FEW = settings(SLOW, max_examples=3)
+EACH_BODY = pytest.mark.parametrize(("cls", "version"), ALL_BODIES, ids=BODY_IDS)
+ABSURD = ["ffffffff07", "feffffff07", "ffff03", "7fffffff", "80000000", "ffffffffff0f", "7f"]
+
+
+def verdicts(cls, version, data):
+    """What the compiled and the plain parser say: a message, or None for a refusal."""
+    try:
+        compiled = decode(cls, version, data)
+    except MalformedMessage:
+        compiled = None
+    try:
+        plain = codec_for(cls, version).construct._parse(Source(data), None, "")
+    except Exception:
+        plain = None
+    return compiled, plain
+
+
+@MANY
+@given(body=st.sampled_from(ALL_BODIES), data=st.binary(max_size=300))
+def test_random_bytes_are_refused_or_read_and_both_parsers_agree(body, data):
+    compiled, plain = verdicts(*body, data)
+    assert compiled == plain
+
+
+@EACH_BODY
+@FEW
+@given(data=st.data())
+def test_damaged_messages_are_refused_or_read_and_both_parsers_agree(cls, version, data):
+    whole = encode(data.draw(messages(cls, version)), version)
+    for _ in range(8):
+        damaged = bytearray(whole)
+        place = data.draw(st.integers(0, len(damaged)))
+        match data.draw(st.sampled_from(["cut", "flip", "insert", "absurd", "repeat"])):
+            case "cut":
+                del damaged[place:]
+            case "flip":
+                if place < len(damaged):
+                    damaged[place] ^= data.draw(st.integers(1, 255))
+            case "insert":
+                damaged[place:place] = data.draw(st.binary(max_size=8))
+            case "absurd":
+                absurd = bytes.fromhex(data.draw(st.sampled_from(ABSURD)))
+                damaged[place : place + len(absurd)] = absurd
+            case "repeat":
+                damaged[place:place] = damaged[place : place + 20]
+        compiled, plain = verdicts(cls, version, bytes(damaged))
+        assert compiled == plain
+
+
+@EACH_BODY
+def test_every_cut_of_a_message_is_refused_or_reads_as_a_message(cls, version):
+    whole = encode(cls(), version)
+    for size in range(len(whole)):
+        with pytest.raises(MalformedMessage, match=f"{cls.__name__} version {version}"):
+            decode(cls, version, whole[:size])
+
+
+@pytest.mark.parametrize("count", [2**31 - 2, 2**30, 10**6, 1000])
+def test_a_count_beyond_the_bytes_left_is_refused_before_anything_is_read(count):
+    old = count.to_bytes(4, "big") + b"\0" * 50
+    with pytest.raises(MalformedMessage, match=f"{count} elements in the 50 bytes left"):
+        decode(MetadataRequest, 4, old)
+
+
+def metadata_of_empty_names(count: int) -> bytes:
+    return count.to_bytes(4, "big") + b"\0\0" * count + b"\0"
+
+
+def test_a_frame_of_many_megabytes_of_tiny_elements_is_refused_at_once():
+    frame = metadata_of_empty_names(8_000_000)
+    began = time.process_time()
+    with pytest.raises(MalformedMessage, match="more than 131072 elements"):
+        decode(MetadataRequest, 4, frame)
+    assert time.process_time() - began < 1
+
+
+def test_all_arrays_of_a_message_share_one_budget():
+    assert len(decode(MetadataRequest, 4, metadata_of_empty_names(ELEMENTS_MAX)).topics or ()) > 0
+    # Topics with partitions that are none: each topic's own count is small.
+    topic = b"\0\0" + (700).to_bytes(4, "big") + b"\0" * 28 * 700
+    head = bytes.fromhex("ffffffff 00000000 00000000 7fffffff 00 00000000 ffffffff")
+    body = head + (200).to_bytes(4, "big") + topic * 200 + bytes(4)
+    with pytest.raises(MalformedMessage, match="more than 131072 elements"):
+        decode(FetchRequest, 9, body)
+
+
+def test_a_million_unknown_tags_are_refused_at_once():
+    body = bytes.fromhex("0000000000000000000000000000000000ffffffff010101")
+    tags = bytes.fromhex("c0843d") + b"\x63\0" * 1_000_000
+    began = time.process_time()
+    with pytest.raises(MalformedMessage, match="more than 131072 elements"):
+        decode(FetchRequest, 17, body + tags)
+    assert time.process_time() - began < 1
+
+
+@MANY
+@given(frame=st.binary(max_size=60))
+def test_random_request_headers_are_refused_or_read(frame):
+    try:
+        header, body_at = decode_request_header(frame)
+    except MalformedMessage:
+        return
+    assert 10 <= body_at <= len(frame)
+    assert isinstance(header.client_id, str)
+
+
+@given(data=st.binary(max_size=40))
+@settings(SLOW, max_examples=200)
+def test_random_response_headers_are_refused_or_read(data):
+    try:
+        _, body_at = decode_response_header(52, 2, data)
+    except MalformedMessage:
+        return
+    assert 5 <= body_at <= len(data)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0012",
+        "7fff 0000 00000001 ffff",  # no such key
+        "0034 0003 00000001 ffff 00",  # no such version
+        "0001 0003 00000001 ffff",  # a version that is no longer spoken
+        "0034 0002 00000001 0005 6161",  # the client id is cut
+        "0034 0002 00000001 ffff",  # the tags are missing
+        "0034 0002 00000001 ffff 01",
+        "0034 0002 00000001 ffff 01 05 20 00",
+        "0034 0002 00000001 ffff ffffffffff01",
+        "0034 0002 00000001 ffff ffffff07",
+        "0012 0063 00000001 ffff",  # an unknown ApiVersions has tags all the same
+    ],
+)
+def test_headers_that_are_none_are_refused(text):
+    with pytest.raises(MalformedMessage):
+        decode_request_header(bytes.fromhex(text))
+
+
+@pytest.mark.parametrize(("version", "tags"), [("0005", "00"), ("7fff", "00"), ("ffff", "")])
+def test_an_api_versions_request_of_an_unknown_version_keeps_its_header(version, tags):
+    frame = bytes.fromhex("0012" + version + "00000009 0001 71" + tags)
+    header, body_at = decode_request_header(frame)
+    assert (header.api_key, header.correlation_id, header.client_id) == (18, 9, "q")
+    assert body_at == len(frame)
+
+
+def test_tags_of_a_request_header_are_skipped():
+    frame = bytes.fromhex("0034 0002 00000001 ffff 02 00 02 abcd 63 00") + b"body"
+    assert frame[decode_request_header(frame)[1] :] == b"body"
+
+
+def framed(*payloads: bytes) -> bytes:
+    return b"".join(len(payload).to_bytes(4, "big") + payload for payload in payloads)
+
+
+@given(
+    payloads=st.lists(st.binary(min_size=1, max_size=40), max_size=8),
+    sizes=st.lists(st.integers(1, 30), min_size=1, max_size=20),
+)
+@settings(SLOW, max_examples=200)
+def test_frames_come_out_whole_however_the_stream_is_cut(payloads, sizes):
+    stream = framed(*payloads)
+    buffer = FrameBuffer(max_frame_bytes=100)
+    found = []
+    at = turn = 0
+    while at < len(stream):
+        size = sizes[turn % len(sizes)]
+        buffer.feed(stream[at : at + size])
+        found += buffer.frames()
+        at, turn = at + size, turn + 1
+    assert found == payloads
+    assert buffer.bytes_held == 0
+
+
+@pytest.mark.parametrize("length", [0, -1, -(2**31), 101, 2**31 - 1])
+def test_a_length_that_is_no_length_is_refused_after_the_frames_before_it(length):
+    buffer = FrameBuffer(max_frame_bytes=100)
+    buffer.feed(framed(b"one", b"two") + length.to_bytes(4, "big", signed=True))
+    assert buffer.frames() == [b"one", b"two"]
+    with pytest.raises(MalformedMessage, match=f"a frame of {length} bytes; 1 to 100"):
+        buffer.frames()
+
+
+def test_a_frame_of_the_largest_size_is_taken():
+    buffer = FrameBuffer(max_frame_bytes=100)
+    buffer.feed(framed(b"x" * 100))
+    assert buffer.frames() == [b"x" * 100]
+
+
+def test_a_large_frame_in_many_pieces_is_copied_a_bounded_number_of_times():
+    payload = bytes(8 * 1024 * 1024)
+    stream = framed(payload, b"next")
+    buffer = FrameBuffer(max_frame_bytes=len(payload))
+    found = []
+    began = time.process_time()
+    for at in range(0, len(stream), 512):
+        buffer.feed(memoryview(stream)[at : at + 512])
+        found += buffer.frames()
+    assert found == [payload, b"next"]
+    assert time.process_time() - began < 2
+
+
+def test_single_bytes_do_not_pile_up_as_objects():
+    buffer = FrameBuffer(max_frame_bytes=10_000)
+    stream = framed(b"x" * 9_000)
+    for at in range(8_000):
+        buffer.feed(stream[at : at + 1])
+        assert buffer.frames() == []
+        assert len(buffer._chunks) <= 1025
+    assert buffer.bytes_held == 8_000

@@ -1,0 +1,216 @@
+"""Every message in every version: against kio, against itself, and the rules of encoding."""
+
+from __future__ import annotations
+
+import io
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kio.serial import entity_reader, entity_writer
+
+from tests.wire.wire_values import ALL_BODIES, BODY_IDS, kio_class, messages, to_kio
+from wire.codec import codec_for, decode, encode
+from wire.errors import MalformedMessage, UnsupportedVersion
+from wire.messages.api_versions import ApiVersionsRequest
+from wire.messages.end_quorum_epoch import (
+    EndQuorumEpochRequest,
+    EndQuorumEpochRequestPartition,
+    EndQuorumEpochRequestPreferredCandidate,
+    EndQuorumEpochRequestTopic,
+)
+from wire.messages.fetch import FetchRequest, FetchRequestReplicaState
+from wire.messages.metadata import MetadataRequest
+from wire.messages.vote import VoteRequest, VoteRequestPartition, VoteRequestTopic
+
+EACH_BODY = pytest.mark.parametrize(("cls", "version"), ALL_BODIES, ids=BODY_IDS)
+FEW = settings(
+    max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+
+
+@EACH_BODY
+@FEW
+@given(data=st.data())
+def test_bytes_are_those_of_an_independent_encoder_and_read_back_as_the_same_message(
+    cls, version, data
+):
+    message = data.draw(messages(cls, version))
+    kio_cls = kio_class(cls, version)
+    kio_message = to_kio(message, kio_cls, version)
+    buffer = io.BytesIO()
+    entity_writer(kio_cls)(buffer, kio_message)
+    plain = io.BytesIO()
+    codec_for(cls, version).construct._build(message, plain, None, "")
+
+    encoded = encode(message, version)
+
+    assert encoded == buffer.getvalue()
+    assert encoded == plain.getvalue()
+    read, size = entity_reader(kio_cls)(encoded, 0)
+    assert read == kio_message
+    assert size == len(encoded)
+    assert decode(cls, version, encoded) == message
+    framed = memoryview(b"before" + encoded + b"behind")
+    assert decode(cls, version, framed, 6) == message
+
+
+@EACH_BODY
+def test_a_message_at_its_defaults_is_written_as_kio_writes_it(cls, version):
+    message = cls()
+    buffer = io.BytesIO()
+    kio_cls = kio_class(cls, version)
+    entity_writer(kio_cls)(buffer, to_kio(message, kio_cls, version))
+    assert encode(message, version) == buffer.getvalue()
+    assert decode(cls, version, buffer.getvalue()) == message
+
+
+def test_a_field_that_the_version_lacks_is_dropped_if_ignorable_and_refused_if_not():
+    at_default = encode(VoteRequest(), 0)
+    assert encode(VoteRequest(voter_id=3), 0) == at_default
+
+    partition = VoteRequestPartition(pre_vote=True)
+    request = VoteRequest(topics=(VoteRequestTopic(topic_name="t", partitions=(partition,)),))
+    with pytest.raises(UnsupportedVersion, match=r"VoteRequest version 1.*pre_vote"):
+        encode(request, 1)
+    assert decode(VoteRequest, 2, encode(request, 2)) == request
+
+
+def test_an_encoder_keeps_the_one_of_two_lists_that_the_version_has():
+    partition = EndQuorumEpochRequestPartition(
+        preferred_successors=(2, 3),
+        preferred_candidates=(EndQuorumEpochRequestPreferredCandidate(candidate_id=2),),
+    )
+    request = EndQuorumEpochRequest(topics=(EndQuorumEpochRequestTopic(partitions=(partition,)),))
+
+    (topic,) = decode(EndQuorumEpochRequest, 0, encode(request, 0)).topics
+    assert topic.partitions[0].preferred_successors == (2, 3)
+    assert topic.partitions[0].preferred_candidates == ()
+    (topic,) = decode(EndQuorumEpochRequest, 1, encode(request, 1)).topics
+    assert topic.partitions[0].preferred_successors == ()
+    assert topic.partitions[0].preferred_candidates == partition.preferred_candidates
+
+
+def test_null_is_refused_in_a_version_that_has_no_form_for_it():
+    assert decode(MetadataRequest, 1, encode(MetadataRequest(topics=None), 1)).topics is None
+    with pytest.raises(UnsupportedVersion, match="null"):
+        encode(MetadataRequest(topics=None), 0)
+
+
+def test_a_version_that_does_not_exist_is_refused_both_ways():
+    with pytest.raises(UnsupportedVersion, match="VoteRequest has versions 0 to 2, not 3"):
+        encode(VoteRequest(), 3)
+    with pytest.raises(UnsupportedVersion, match="FetchRequest has versions 4 to 18, not 3"):
+        decode(FetchRequest, 3, b"")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        VoteRequest(voter_id=2**31),
+        VoteRequest(cluster_id="x" * 32768),
+        VoteRequest(cluster_id="\ud800"),
+        VoteRequest(topics=(VoteRequestTopic(topic_name=None),)),
+        VoteRequest(topics=3),
+        VoteRequest(cluster_id=7),
+    ],
+    ids=["too large", "too long", "not unicode", "null", "not an array", "not a string"],
+)
+def test_a_value_that_does_not_fit_its_type_is_refused(message):
+    with pytest.raises(MalformedMessage, match="VoteRequest version 2"):
+        encode(message, 2)
+
+
+# What follows are the tolerances and refusals of Kafka's own reader.
+
+
+def vote_request_with(cluster_id: bytes, topics: bytes) -> bytes:
+    return cluster_id + bytes.fromhex("00000002") + topics + b"\0"
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [
+        ("00", None),
+        ("ffffffff0f", None),  # 2^32-1 - 1 as a signed number
+        ("8180808008", None),
+        ("8000", None),  # longer than needed
+        ("828000" + "61", "a"),
+        ("01", ""),
+        ("03c328", "�("),
+        ("04eda080", "\ufffd\ufffd\ufffd"),
+    ],
+)
+def test_compact_strings_are_read_as_kafka_reads_them(raw, value):
+    data = vote_request_with(bytes.fromhex(raw), b"\1")
+    assert decode(VoteRequest, 2, data).cluster_id == value
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        "ffffffffff01",  # a sixth byte
+        "80808080",  # cut
+        "8080808008",  # 2^31-1 bytes
+        "05616263",  # one byte more than there is before the next field, then cut
+        "818002" + "61" * 32768,
+    ],
+)
+def test_compact_strings_that_kafka_refuses_are_refused(raw):
+    with pytest.raises(MalformedMessage, match="VoteRequest version 2"):
+        decode(VoteRequest, 2, bytes.fromhex(raw))
+
+
+def test_a_null_array_is_refused_where_null_is_not_allowed():
+    with pytest.raises(MalformedMessage, match="null"):
+        decode(VoteRequest, 2, vote_request_with(b"\0", b"\0"))
+
+
+def test_a_negative_count_or_length_of_the_old_form_is_null():
+    assert decode(MetadataRequest, 1, bytes.fromhex("fffffff6")).topics is None
+    with pytest.raises(MalformedMessage):
+        decode(MetadataRequest, 0, bytes.fromhex("ffffffff"))
+
+
+def test_any_byte_but_zero_is_true():
+    data = bytes.fromhex("00000000" + "07")
+    assert decode(MetadataRequest, 4, data).allow_auto_topic_creation is True
+
+
+def test_unknown_tags_are_skipped_and_known_ones_come_in_any_order():
+    body = bytes.fromhex("0000000000000000000000000000000000ffffffff010101")
+    tags = bytes.fromhex("03 63 02 beef 01 0d 00000002ffffffffffffffff00 00 04 04616263")
+    request = decode(FetchRequest, 17, body + tags)
+    assert request.cluster_id == "abc"
+    assert request.replica_state == FetchRequestReplicaState(replica_id=2)
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        "01 00 05 04616263",  # a size that is not that of the data
+        "01 63 05 beef",  # a size beyond the message
+        "ffff7f",  # more tags than bytes
+        "01",
+        "0100",
+    ],
+)
+def test_tags_with_a_wrong_size_or_count_are_refused(tags):
+    body = bytes.fromhex("0000000000000000000000000000000000ffffffff010101")
+    with pytest.raises(MalformedMessage, match="FetchRequest version 17"):
+        decode(FetchRequest, 17, body + bytes.fromhex(tags))
+
+
+def test_a_tag_count_that_is_negative_as_a_signed_number_means_no_tags():
+    assert decode(ApiVersionsRequest, 3, bytes.fromhex("0101ffffffff0f")) == ApiVersionsRequest()
+
+
+def test_messages_are_immutable_values_with_slots():
+    request = VoteRequest(voter_id=1)
+    with pytest.raises(AttributeError):
+        request.voter_id = 2
+    assert not hasattr(request, "__dict__")
+    assert request == VoteRequest(voter_id=1)
+    assert hash(request) == hash(VoteRequest(voter_id=1))
+    assert VoteRequestPartition().replica_directory_id == UUID(int=0)
