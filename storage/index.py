@@ -141,12 +141,12 @@ class SegmentIndex:
     """Both indexes of a segment that is being written or walked through.
 
     Invariant: a time entry covers everything below the last offset entry, so that after `cut` only
-    the batches from there on have to be looked at again.
+    the batches from there on have to be looked at again. A batch above `due_above` gets an entry.
     """
 
     __slots__ = (
-        "_due_above",
-        "_interval_bytes",
+        "due_above",
+        "interval_bytes",
         "max_timestamp",
         "max_timestamp_offset",
         "offsets",
@@ -158,16 +158,12 @@ class SegmentIndex:
         self.times = TimeIndex(base_offset)
         self.max_timestamp = -1
         self.max_timestamp_offset = -1
-        self._interval_bytes = interval_bytes
-        self._due_above = interval_bytes
-
-    def is_due(self, position: int) -> bool:
-        """True if the batch at `position` gets an offset entry."""
-        return position > self._due_above
+        self.interval_bytes = interval_bytes
+        self.due_above = interval_bytes
 
     def add(self, position: int, last_offset: int, max_timestamp: int) -> None:
         """The next batch."""
-        if position > self._due_above:
+        if position > self.due_above:
             self.add_entry(position, last_offset)
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
@@ -177,7 +173,7 @@ class SegmentIndex:
         """An offset entry for the batch at `position`, before its timestamp is noted."""
         self.times.append(self.max_timestamp, self.max_timestamp_offset)
         self.offsets.append(last_offset, position)
-        self._due_above = position + self._interval_bytes
+        self.due_above = position + self.interval_bytes
 
     def note_timestamp(self, max_timestamp: int, offset: int) -> None:
         """The greatest timestamp of some batches, and the last offset of the first that has it."""
@@ -198,5 +194,5 @@ class SegmentIndex:
         resume = self.offsets.cut(position)
         self.times.cut(offset)
         self.max_timestamp, self.max_timestamp_offset = self.times.last
-        self._due_above = resume + self._interval_bytes
+        self.due_above = resume + self.interval_bytes
         return resume

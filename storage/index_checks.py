@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from storage.filesystem import FileSystem, read_file
 from storage.index import OffsetIndex, SegmentIndex, TimeIndex
 from storage.segment import Segment
-from wire.records import BatchHeader
 
 
 @dataclass(slots=True)
@@ -47,10 +46,9 @@ class IndexChecks:
         except (FileNotFoundError, ValueError):
             self._times = None
 
-    def add(self, position: int, header: BatchHeader) -> None:
+    def add(self, position: int, last_offset: int, max_timestamp: int) -> None:
+        """The next batch: into the new index, and compared with the old one."""
         index = self._found.index
-        last_offset = header.last_offset
-        max_timestamp = header.max_timestamp
         if self._positions is not None and self._positions.get(position) == last_offset:
             self._matched += 1
         if self._times is not None and max_timestamp > index.max_timestamp:

@@ -33,7 +33,7 @@ from storage.segment import (
 from storage.segment_reads import seek
 from storage.segment_table import SegmentTable
 from wire.errors import CorruptBatch
-from wire.records import BatchHeader, iter_headers, read_header
+from wire.records import iter_headers, read_header
 
 
 class ChunkSummary(NamedTuple):
@@ -57,8 +57,8 @@ class Chunk(NamedTuple):
     summary: ChunkSummary | None = None
 
 
-class _IndexNote(NamedTuple):
-    """What the indexes get to know of a batch, or of a chunk that was not walked through."""
+class _Entry(NamedTuple):
+    """An offset entry to be made, and the greatest timestamp of the run before that batch."""
 
     position: int
     last_offset: int
@@ -67,14 +67,39 @@ class _IndexNote(NamedTuple):
 
 
 class _Run:
-    """Bytes that go into one segment with one write."""
+    """Bytes that go into one segment with one write, and what the indexes get to know of them.
 
-    def __init__(self, end_offset: int) -> None:
+    Nothing of it counts before it is written, so it can be dropped at any time.
+    """
+
+    def __init__(self, position: int, end_offset: int, index: SegmentIndex) -> None:
         self.buffers: list[Buffer] = []
-        self.size_bytes = 0
+        self.position = position
         self.end_offset = end_offset
-        self.notes: list[_IndexNote] = []
         self.epochs: list[EpochStart] = []
+        self.entries: list[_Entry] = []
+        self.max_timestamp = -1
+        self.max_timestamp_offset = -1
+        self.due_above = index.due_above
+        self._interval_bytes = index.interval_bytes
+
+    def add_entry(self, position: int, last_offset: int) -> None:
+        """Where the index is due: a batch whose timestamp is not noted yet."""
+        self.entries.append(
+            _Entry(position, last_offset, self.max_timestamp, self.max_timestamp_offset)
+        )
+        self.due_above = position + self._interval_bytes
+
+    def note_timestamp(self, max_timestamp: int, offset: int) -> None:
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = offset
+
+    def add_to(self, index: SegmentIndex) -> None:
+        for position, last_offset, max_timestamp, offset in self.entries:
+            index.note_timestamp(max_timestamp, offset)
+            index.add_entry(position, last_offset)
+        index.note_timestamp(self.max_timestamp, self.max_timestamp_offset)
 
 
 class LogWriter:
@@ -110,7 +135,7 @@ class LogWriter:
         """
         end_offset = self._table.end_offset
         try:
-            run = _Run(end_offset)
+            run = self._new_run()
             for chunk in chunks:
                 run = self._place(run, chunk)
             self._flush(run)
@@ -120,6 +145,10 @@ class LogWriter:
                 self.truncate(end_offset)
             raise
 
+    def _new_run(self) -> _Run:
+        active = self._table.active
+        return _Run(active.size_bytes, active.end_offset, _index_of(active))
+
     def _place(self, run: _Run, chunk: Chunk) -> _Run:
         data, base_offset, end_offset, summary = chunk
         if base_offset != run.end_offset or end_offset <= base_offset:
@@ -127,34 +156,21 @@ class LogWriter:
                 f"records {base_offset} .. {end_offset} do not continue the log at {run.end_offset}"
             )
         size = len(data)
-        first = read_header(data)
         if not self._fits(run, size, end_offset):
             return self._place_by_batch(run, chunk)
-        if first.size_bytes == size:
-            self._note(run, run.size_bytes, first)
-        elif summary is not None:
-            self._note_epoch(run, summary.epoch, base_offset)
-            run.notes.append(
-                _IndexNote(
-                    self._file.size_bytes + run.size_bytes,
-                    first.last_offset,
-                    summary.max_timestamp,
-                    summary.max_timestamp_offset,
-                )
-            )
-            run.end_offset = end_offset
-        else:
+        if summary is None:
             self._note_all(run, data)
+        else:
+            self._note_summary(run, data, summary, end_offset)
         if run.end_offset != end_offset:
             raise ValueError(f"the batches end at offset {run.end_offset} instead of {end_offset}")
         run.buffers.append(data)
-        run.size_bytes += size
+        run.position += size
         return run
 
     def _fits(self, run: _Run, size: int, end_offset: int) -> bool:
-        used = self._file.size_bytes + run.size_bytes
         relative = end_offset - self._table.active.base_offset
-        return used + size <= self._segment_bytes and relative <= RELATIVE_OFFSET_MAX
+        return run.position + size <= self._segment_bytes and relative <= RELATIVE_OFFSET_MAX
 
     def _place_by_batch(self, run: _Run, chunk: Chunk) -> _Run:
         """Splits a chunk where the segment gets full; a batch larger than a segment gets its own."""
@@ -162,46 +178,62 @@ class LogWriter:
         at = 0
         for position, header in iter_headers(chunk.data):
             at = position + header.size_bytes
-            is_empty = not self._file.size_bytes + run.size_bytes
-            if not is_empty and not self._fits(run, header.size_bytes, header.next_offset):
+            if run.position and not self._fits(run, header.size_bytes, header.next_offset):
                 self._flush(run)
                 self._roll()
-                run = _Run(run.end_offset)
-            self._note(run, run.size_bytes, header)
+                run = self._new_run()
+            self._note_all(run, view[position:at])
             run.buffers.append(view[position:at])
-            run.size_bytes += header.size_bytes
+            run.position += header.size_bytes
         if at != len(chunk.data) or run.end_offset != chunk.end_offset:
             raise ValueError(f"bytes {at} .. {len(chunk.data)} of a chunk are no whole batch")
         return run
 
+    def _note_summary(
+        self, run: _Run, data: Buffer, summary: ChunkSummary, end_offset: int
+    ) -> None:
+        epoch, max_timestamp, max_timestamp_offset = summary
+        if epoch != self._last_epoch(run):
+            self._note_epoch(run, epoch, run.end_offset)
+        if run.position > run.due_above:
+            run.add_entry(run.position, read_header(data).last_offset)
+        run.note_timestamp(max_timestamp, max_timestamp_offset)
+        run.end_offset = end_offset
+
     def _note_all(self, run: _Run, data: Buffer) -> None:
+        """Walks through the headers: once per batch, so everything that can be is kept local."""
         end = 0
-        for position, header in iter_headers(data):
-            self._note(run, run.size_bytes + position, header)
-            end = position + header.size_bytes
+        next_offset = run.end_offset
+        last_epoch = self._last_epoch(run)
+        for at, header in iter_headers(data):
+            base_offset, size, epoch, _, _, delta, _, max_timestamp, _, _, _, _ = header
+            if base_offset != next_offset or delta < 0 or size > BATCH_BYTES_MAX:
+                raise ValueError(
+                    f"a batch with offset {base_offset}, last offset delta {delta} and {size} bytes"
+                    f" does not continue the log at {next_offset}"
+                )
+            if epoch != last_epoch:
+                self._note_epoch(run, epoch, base_offset)
+                last_epoch = epoch
+            next_offset += delta + 1
+            if run.position + at > run.due_above:
+                run.add_entry(run.position + at, next_offset - 1)
+            if max_timestamp > run.max_timestamp:
+                run.note_timestamp(max_timestamp, next_offset - 1)
+            end = at + size
         if end != len(data):
             raise ValueError(f"bytes {end} .. {len(data)} of a chunk are no whole batch")
+        run.end_offset = next_offset
 
-    def _note(self, run: _Run, position: int, header: BatchHeader) -> None:
-        base_offset, size, epoch, _, _, delta, _, max_timestamp, *_ = header
-        if base_offset != run.end_offset or delta < 0 or size > BATCH_BYTES_MAX:
-            raise ValueError(
-                f"a batch with offset {base_offset}, last offset delta {delta} and {size} bytes does"
-                f" not continue the log at {run.end_offset}"
-            )
-        self._note_epoch(run, epoch, base_offset)
-        last_offset = base_offset + delta
-        place = self._file.size_bytes + position
-        run.notes.append(_IndexNote(place, last_offset, max_timestamp, last_offset))
-        run.end_offset = last_offset + 1
+    def _last_epoch(self, run: _Run) -> int:
+        known = run.epochs or self.epochs
+        return known[-1].epoch if known else -1
 
     def _note_epoch(self, run: _Run, epoch: int, base_offset: int) -> None:
-        known = run.epochs or self.epochs
-        last = known[-1].epoch if known else -1
-        if epoch > last:
-            run.epochs.append(EpochStart(epoch, base_offset))
-        elif epoch < last:
+        last = self._last_epoch(run)
+        if epoch < max(last, 0):
             raise ValueError(f"epoch {epoch} at offset {base_offset} follows epoch {last}")
+        run.epochs.append(EpochStart(epoch, base_offset))
 
     def _flush(self, run: _Run) -> None:
         if not run.buffers:
@@ -209,30 +241,25 @@ class LogWriter:
         if run.epochs:
             # If the write fails the file names an epoch too many: it is rebuilt from the log then.
             save_epochs(self._fs, self._directory, (*self.epochs, *run.epochs))
-        self._file.write(run.buffers, run.size_bytes)
+        self._file.write(run.buffers, run.position - self._file.size_bytes)
         self._is_dirty = True
         if run.epochs:
             self.epochs = (*self.epochs, *run.epochs)
         segment = self._table.active
-        index = segment.index
-        assert index is not None, "the active segment has its index in memory"
+        index = _index_of(segment)
         with self._table.lock:
-            for position, last_offset, max_timestamp, max_timestamp_offset in run.notes:
-                if index.is_due(position):
-                    index.add_entry(position, last_offset)
-                index.note_timestamp(max_timestamp, max_timestamp_offset)
+            run.add_to(index)
             segment.max_timestamp = index.max_timestamp
             segment.max_timestamp_offset = index.max_timestamp_offset
-            segment.size_bytes = self._file.size_bytes
+            segment.size_bytes = run.position
             segment.end_offset = run.end_offset
 
     def _roll(self) -> None:
         """Closes the active segment and begins the next one. After DiskFull nothing has changed."""
         full = self._table.active
-        assert full.index is not None, "the active segment has its index in memory"
         self._file.cut(full.size_bytes)
         self._is_dirty = False
-        write_indexes(self._fs, full, full.index)
+        write_indexes(self._fs, full, _index_of(full))
         path = layout.log_path(self._directory, full.end_offset)
         try:
             file = ActiveFile(self._fs, path, 0, self._segment_bytes, create=True)
@@ -350,11 +377,10 @@ class LogWriter:
     def close(self) -> None:
         """Cuts the active segment to its data, syncs it and puts its indexes on disk."""
         segment = self._table.active
-        assert segment.index is not None, "the active segment has its index in memory"
         try:
             self._file.cut(segment.size_bytes)
             try:
-                write_indexes(self._fs, segment, segment.index)
+                write_indexes(self._fs, segment, _index_of(segment))
             except DiskFull:
                 # They follow from the log.
                 return
@@ -375,3 +401,8 @@ def new_segment(directory: Path, base_offset: int, index_interval_bytes: int) ->
         base_offset,
         index=SegmentIndex(base_offset, index_interval_bytes),
     )
+
+
+def _index_of(active: Segment) -> SegmentIndex:
+    assert active.index is not None, "the active segment has its index in memory"
+    return active.index

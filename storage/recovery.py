@@ -45,6 +45,9 @@ from wire.records import BatchHeader
 
 Observer = Callable[[BatchHeader], object]
 
+_CODEC_BITS = 7
+"""Attributes up to this say nothing but the codec: most batches."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
@@ -196,21 +199,14 @@ class _Inspection:
         checks = IndexChecks(found)
         if not is_last:
             checks.load(self.fs)
-        position = 0
+        segment = found.segment
         reason = "the last batch is short"
-        verify_crc = is_last or self.observe is not None
         try:
-            for position, header in walk(self.fs, handle, 0, size, verify_crc=verify_crc):
-                self._check_sequence(path, position, header, handle, is_last)
-                checks.add(position, header)
-                self._note(header)
-                position += header.size_bytes
-                found.segment.size_bytes = position
+            self._inspect_batches(found, checks, handle, size, is_last=is_last)
         except CorruptBatch as error:
             reason = reason_of(error)
         except _TornHeader:
             reason = "the header of the last batch is half written"
-        segment = found.segment
         segment.end_offset = self.end_offset
         segment.max_timestamp = found.index.max_timestamp
         segment.max_timestamp_offset = found.index.max_timestamp_offset
@@ -220,11 +216,38 @@ class _Inspection:
             checks.finish()
         self.found.append(found)
 
+    def _inspect_batches(
+        self, found: FoundSegment, checks: IndexChecks, handle: int, size: int, *, is_last: bool
+    ) -> None:
+        """Every batch of a segment; `self.end_offset` and the segment's size follow each of them.
+
+        Runs once per batch of the whole log, so what is rare is decided elsewhere.
+        """
+        segment = found.segment
+        add = found.index.add if is_last else checks.add
+        observe = self.observe
+        verify_crc = is_last or observe is not None
+        for position, header in walk(self.fs, handle, 0, size, verify_crc=verify_crc):
+            base_offset, size_bytes, epoch, _, attributes, delta, _, timestamp, *_ = header
+            if base_offset != self.end_offset or epoch != self._epoch or delta < 0:
+                self._check_sequence(segment.path, position, header, handle, is_last)
+                self._epoch = epoch
+                self.epochs.append(EpochStart(epoch, base_offset))
+            if attributes > _CODEC_BITS and header.is_control:
+                self.control_offsets.append(base_offset)
+            last_offset = base_offset + delta
+            add(position, last_offset, timestamp)
+            self.end_offset = last_offset + 1
+            segment.size_bytes = position + size_bytes
+            if observe is not None:
+                observe(header)
+
     def _check_sequence(
         self, path: Path, position: int, header: BatchHeader, handle: int, is_last: bool
     ) -> None:
-        base_offset, _, epoch, _, _, delta, *_ = header
-        if base_offset == self.end_offset and epoch >= self._epoch and epoch >= 0 and delta >= 0:
+        """Passes a batch that begins a new epoch. Raises DamagedLog or _TornHeader for others."""
+        base_offset, epoch, delta = header.base_offset, header.epoch, header.last_offset_delta
+        if base_offset == self.end_offset and epoch > self._epoch and delta >= 0:
             return
         if is_last and _lacks_first_sector(self.fs, handle, position, self.end_offset):
             raise _TornHeader
@@ -235,16 +258,6 @@ class _Inspection:
         else:
             what = f"a batch whose last offset is {delta} from its first"
         raise DamagedLog(what, path=path, position=position, offset=self.end_offset)
-
-    def _note(self, header: BatchHeader) -> None:
-        if header.epoch != self._epoch:
-            self._epoch = header.epoch
-            self.epochs.append(EpochStart(header.epoch, header.base_offset))
-        if header.is_control:
-            self.control_offsets.append(header.base_offset)
-        self.end_offset = header.next_offset
-        if self.observe is not None:
-            self.observe(header)
 
     def _on_rest(
         self, segment: Segment, handle: int, size: int, reason: str, is_last: bool
