@@ -47,6 +47,9 @@ LAST_EPOCH = 2**31 - 2
 CAMPAIGN_DELAY_MS = 50
 """Bound (exclusive) of the random delay before a campaign that nothing else delays."""
 
+REFUSAL_GRACE_MS = 100
+"""After a first refusal, how long the other voters' answers are waited for before a new round."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftConfig:

@@ -13,6 +13,7 @@ from raft.core import (
     EPOCH_LIMIT,
     EPOCH_STEP_LIMIT,
     LAST_EPOCH,
+    REFUSAL_GRACE_MS,
     Core,
     InFlight,
 )
@@ -299,6 +300,14 @@ def _successor_delay_ms(core: Core, successors: tuple[ReplicaKey, ...]) -> int:
 # -- asking
 
 
+def _campaign_after_silence(core: Core, state: Follower) -> None:
+    """The fetch timeout is the same for all: a random delay keeps followers from colliding."""
+    if state.campaign_at_ms is None:
+        state.campaign_at_ms = core.now_ms + core.draw(CAMPAIGN_DELAY_MS)
+    if core.now_ms >= state.campaign_at_ms:
+        become_prospective(core, Trigger.LEADER_SILENT)
+
+
 def become_prospective(core: Core, trigger: Trigger) -> None:
     """Ask every other voter whether it would vote (KIP-996)."""
     own = core.voters.find(core.local)
@@ -347,19 +356,38 @@ def _count_votes(core: Core) -> None:
     state = core.state
     if not isinstance(state, (Prospective, Candidate)) or core.is_shutting_down:
         return None
-    votes = [state.votes[key] for key in core.voters.keys if key in state.votes]
+    keys = core.electorate.keys
+    votes = [state.votes[key] for key in keys if key in state.votes]
     granted = sum(votes)
+    refused = len(votes) - granted
     if quorum.is_won(granted, len(core.voters)):
         if isinstance(state, Prospective):
             return _become_candidate(core, Trigger.PRE_VOTES_WON)
         return become_leader(core, tuple(key for key, yes in state.votes.items() if yes))
-    if quorum.is_lost(len(votes) - granted, len(core.voters)):
-        if isinstance(state, Prospective):
+    if not refused:
+        return None
+    silent = sum(key not in state.votes and _is_absent(core, key) for key in keys)
+    is_lost = quorum.is_lost(refused + silent, len(keys))
+    if isinstance(state, Prospective):
+        if is_lost:
             return lose_pre_votes(core)
-        if not state.is_lost:
-            state.is_lost = True
-            state.deadline_ms = core.now_ms + core.campaign_backoff_ms()
+        state.deadline_ms = min(state.deadline_ms, core.now_ms + REFUSAL_GRACE_MS)
+    elif not state.is_lost and (is_lost or not state.is_doubtful):
+        wait_ms = core.campaign_backoff_ms() + (0 if is_lost else REFUSAL_GRACE_MS)
+        state.is_lost, state.is_doubtful = is_lost, True
+        state.deadline_ms = min(state.deadline_ms, core.now_ms + wait_ms)
     return None
+
+
+def _is_absent(core: Core, voter: ReplicaKey) -> bool:
+    """True if this voter cannot be asked at present: one refusal more may decide against this round."""
+    return voter.id in core.unreachable or (voter, Vote) in core.backoffs
+
+
+def on_vote_failed(core: Core) -> None:
+    """A voter could not be asked: with another one's refusal, that can end the round (KIP-595,
+    gridlocked elections)."""
+    _count_votes(core)
 
 
 def on_vote_answered(core: Core, event: VoteAnswered) -> None:
@@ -454,7 +482,7 @@ def expire(core: Core) -> None:
     if isinstance(state, Unattached) and now >= state.election_deadline_ms:
         become_prospective(core, Trigger.ELECTION_TIMEOUT)
     elif isinstance(state, Follower) and now >= state.election_deadline_ms:
-        become_prospective(core, Trigger.LEADER_SILENT)
+        _campaign_after_silence(core, state)
     elif isinstance(state, Prospective) and now >= state.deadline_ms:
         lose_pre_votes(core)
     elif isinstance(state, Candidate) and now >= state.deadline_ms:

@@ -12,7 +12,14 @@ from raft import quorum
 from raft.control import KRaftVoters
 from raft.core import Core, InFlight
 from raft.effects import AppendFetched, Bootstrap, Fetch, FetchAnswer, Halt, Peer, Vote
-from raft.election import absorb, is_foreign, learn_voter, on_pre_vote_unsupported, on_vacancy
+from raft.election import (
+    absorb,
+    is_foreign,
+    learn_voter,
+    on_pre_vote_unsupported,
+    on_vacancy,
+    on_vote_failed,
+)
 from raft.events import FetchAnswered, FetchedRecords, FetchReceived, RequestFailed
 from raft.leadership import (
     advance_high_watermark,
@@ -223,6 +230,8 @@ def on_request_failed(core: Core, event: RequestFailed) -> None:
     core.back_off(request)
     if event.error == "UNSUPPORTED_VERSION" and isinstance(request.request, Vote):
         on_pre_vote_unsupported(core, request.to)
+    elif isinstance(request.request, Vote):
+        on_vote_failed(core)
     if event.error == "INCONSISTENT_CLUSTER_ID" and isinstance(request.request, Fetch):
         _note_foreign(core, request.to, event)
 

@@ -64,6 +64,9 @@ class Candidate:
     vote_write: int
     votes: dict[ReplicaKey, bool] = field(default_factory=dict)
     is_lost: bool = False
+    """No majority can be reached any more: nobody else is asked."""
+    is_doubtful: bool = False
+    """Somebody refused: the other answers are waited for only briefly."""
 
 
 @dataclass(slots=True)

@@ -286,7 +286,7 @@ class Bench:
 
 def config_of(local: ReplicaKey | None = None, size: int = 3, **more: Any) -> RaftConfig:
     me = key(1) if local is None else local
-    values = {
+    values: dict[str, Any] = {
         "local": me,
         "endpoints": endpoints(me.id),
         "configured_voters": voter_set(*range(1, size + 1), by_id=True),

@@ -255,7 +255,7 @@ def test_a_pre_vote_of_a_higher_epoch_is_followed_into_it() -> None:
 
 def test_a_silent_leader_leads_to_pre_votes_in_the_same_epoch() -> None:
     bench = follower()
-    bench.wait(1999)
+    bench.wait(2024)
     assert bench.role is Role.FOLLOWER
     bench.wait(1)
     assert bench.role is Role.PROSPECTIVE
@@ -267,7 +267,7 @@ def test_a_silent_leader_leads_to_pre_votes_in_the_same_epoch() -> None:
 
 def test_the_leader_is_fetched_from_all_the_while_and_its_answer_ends_the_campaign() -> None:
     bench = follower()
-    bench.wait(2000)
+    bench.wait(2025)
     bench.fetched()
     assert (bench.role, bench.node.leader) == (Role.FOLLOWER, key(2))
     assert bench.node.next_deadline_ms() == bench.now_ms + 2000
@@ -367,7 +367,7 @@ def test_a_voter_without_pre_vote_makes_a_candidate_at_once() -> None:
 
 def test_only_an_unsupported_vote_says_that_pre_vote_is_unknown() -> None:
     bench = follower()
-    bench.wait(2000)
+    bench.wait(2025)
     assert bench.role is Role.PROSPECTIVE
     bench.fail(Fetch, key(2), error="UNSUPPORTED_VERSION")
     assert bench.role is Role.PROSPECTIVE
@@ -411,10 +411,44 @@ def test_a_peer_that_is_back_is_asked_at_once() -> None:
 # -- a refusal is not for ever
 
 
+def test_a_split_vote_is_tried_again_soon_when_the_third_voter_cannot_be_asked() -> None:
+    bench = candidate()
+    bench.fail(Vote, key(3))
+    bench.grant(key(2), granted=False)
+    deadline = bench.node.next_deadline_ms()
+    assert deadline is not None
+    assert deadline - bench.now_ms < 50
+
+
+def test_a_split_vote_is_tried_again_soon_when_the_third_voter_fails_later() -> None:
+    bench = candidate()
+    bench.grant(key(2), granted=False)
+    bench.fail(Vote, key(3))
+    assert bench.node.state.deadline_ms - bench.now_ms < 150
+
+
+@pytest.mark.parametrize("start", [prospective, candidate])
+def test_after_a_refusal_the_other_answers_are_waited_for_only_briefly(
+    start: Callable[[], Bench],
+) -> None:
+    bench = start()
+    bench.grant(key(2), granted=False)
+    assert 100 <= bench.node.state.deadline_ms - bench.now_ms < 150
+    bench.grant(key(3))
+    assert bench.role is (Role.CANDIDATE if start is prospective else Role.LEADER)
+
+
+def test_silence_alone_does_not_end_a_round() -> None:
+    bench = candidate()
+    bench.fail(Vote, key(2))
+    bench.fail(Vote, key(3))
+    assert bench.node.state.deadline_ms - bench.now_ms >= 1000
+
+
 def test_a_voter_that_lost_its_leader_later_is_asked_again_at_once() -> None:
     """The other's log is shorter: only this replica can win, and must not wait for a new round."""
     bench = follower()
-    bench.wait(2000)
+    bench.wait(2025)
     bench.grant(key(3), granted=False)
     assert bench.role is Role.PROSPECTIVE
     assert not bench.pre_vote(key(3), 3, (2, 2)).granted
