@@ -6,7 +6,6 @@ import asyncio
 import importlib.metadata
 import os
 import signal
-from typing import Any
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,8 +13,10 @@ from config.model import Config
 from raft.core import RaftConfig, StoredState
 from raft.types import Endpoint, ReplicaKey, Voter, VoterSet, uuid_to_text
 from server.dispatch import Dispatch
+from server.http import HttpServer
 from server.logs import Logger
 from server.metrics import Metrics
+from server.metrics_page import MetricsPage
 from server.outbound import OutboundSettings
 from server.partition import Partition, PartitionHooks
 from server.producer_state import ProducerState
@@ -166,10 +167,12 @@ class Node:
             max_connections=config.max_connections,
             max_idle_ms=config.connections_max_idle_ms,
         )
-        self.http: Any = None
+        self.http: HttpServer | None = None
         if config.http_listen is not None:
-            from server.http import HttpServer
-            self.http = HttpServer(config.http_listen)
+            page = MetricsPage(self.metrics, self.partition.view, software_version())
+            self.http = HttpServer(
+                config.http_listen, ready=self.ready, status=self.status, metrics=page.render
+            )
 
     # -- life
 

@@ -17,6 +17,7 @@ from raft.node import RaftNode
 from raft.types import Endpoint, ReplicaKey
 from server import translate, translate_fetch
 from server.logs import Logger
+from server.metrics import Metrics
 from server.peers import Call, Link, request_frame
 from server.recorder import Recorder
 from server.translate import TopicPartition, WrongShape
@@ -67,11 +68,13 @@ class Outbound:
         topic: TopicPartition,
         settings: OutboundSettings,
         recorder: Recorder,
+        metrics: Metrics,
         handle: Callable[[Event], None],
     ) -> None:
         self._topic = topic
         self._settings = settings
         self._recorder = recorder
+        self._metrics = metrics
         self._handle = handle
         self._node: RaftNode | None = None
         self._client_id = ""
@@ -106,6 +109,7 @@ class Outbound:
                 self._settings.software_version,
                 _PeerListener(peer, self._handle),
                 self._settings.request_timeout_ms,
+                self._metrics,
             )
             self._links[peer, is_fetch] = link
             link.open()

@@ -114,7 +114,7 @@ class Partition:
         self.reader = LogReader(log)
         self.disk = DiskWorker(log, hooks.save_state, self, loop.call_soon_threadsafe)
         recorder = Recorder(log, self.disk, self.producers, metrics, lambda: self.node.cluster_id)
-        self.outbound = Outbound(topic, outbound, recorder, self.handle)
+        self.outbound = Outbound(topic, outbound, recorder, metrics, self.handle)
         self.outbound.attach(self.node)
         self.inbound = Inbound(topic, self.reader, metrics, self.handle)
         self.produce = ProduceHandler(

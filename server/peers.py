@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from server.logs import Logger
+from server.metrics import Metrics
 from wire.codec import decode, encode
 from wire.errors import MalformedMessage
 from wire.framing import FrameBuffer
@@ -85,6 +86,7 @@ class Link(asyncio.Protocol):
         software_version: str,
         listener: LinkListener,
         connect_timeout_ms: int,
+        metrics: Metrics,
     ) -> None:
         self._name = name
         self._addresses = addresses
@@ -92,6 +94,7 @@ class Link(asyncio.Protocol):
         self._software_version = software_version
         self._listener = listener
         self._connect_timeout_s = connect_timeout_ms / 1000
+        self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._frames = FrameBuffer(ANSWER_BYTES_MAX)
@@ -147,6 +150,7 @@ class Link(asyncio.Protocol):
                 )
             except (OSError, TimeoutError) as error:
                 refused += isinstance(error, (ConnectionRefusedError, ConnectionResetError))
+                self._metrics.peer_connect_failures += 1
                 self._last_error = f"cannot connect to {host}:{port}: {error or 'timed out'}"
             else:
                 return True
@@ -161,6 +165,7 @@ class Link(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._frames = FrameBuffer(ANSWER_BYTES_MAX)
         self._versions = None
+        self._metrics.peer_connections_opened += 1
         self._listener.on_link_up()
         request = ApiVersionsRequest(
             client_software_name="quorumd", client_software_version=self._software_version
@@ -214,6 +219,7 @@ class Link(asyncio.Protocol):
         frame = call.build(version, self._correlation_id)
         deadline = self._loop.time() + call.timeout_ms / 1000
         self._pending.append(_Pending(call, version, self._correlation_id, deadline))
+        self._metrics.peer_bytes_sent += len(frame)
         self._transport.write(frame)
         if self._alarm is None:
             self._alarm = self._loop.call_at(deadline, self._on_alarm)
@@ -221,6 +227,7 @@ class Link(asyncio.Protocol):
     # -- being answered
 
     def data_received(self, data: bytes) -> None:
+        self._metrics.peer_bytes_received += len(data)
         try:
             self._frames.feed(data)
             while frames := self._frames.frames():
