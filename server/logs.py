@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import time
 from collections import deque
@@ -42,8 +43,9 @@ def level_from(environ: Mapping[str, str]) -> int:
 def quoted(value: object) -> str:
     """A field's value as it is printed: bare if that is unambiguous, else in quotes and escaped."""
     if isinstance(value, (bytes, bytearray, memoryview)):
-        text = bytes(value[: FIELD_CHARACTERS_MAX + 1]).decode("ascii", "backslashreplace")
-    elif value is None:
+        shown = repr(bytes(value[:FIELD_CHARACTERS_MAX]))[2:-1]
+        return shown if _BARE.fullmatch(shown) else f'"{shown.translate(_QUOTES)}"'
+    if value is None:
         text = "-"
     elif isinstance(value, bool):
         text = "true" if value else "false"
@@ -59,6 +61,7 @@ def quoted(value: object) -> str:
 
 
 _QUOTES = str.maketrans({'"': '\\"'})
+_BARE = re.compile(r"[!#-<>-\[\]-~]+")
 
 
 def escaped(text: str) -> str:

@@ -1,0 +1,64 @@
+"""A quorum to look at, for tests of what is shown of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from raft.types import Endpoint, ReplicaKey, Voter, VoterSet
+from server.cluster_view import ReplicaStatus
+
+
+def endpoints(node: int) -> tuple[Endpoint, ...]:
+    return (
+        Endpoint("CONTROLLER", f"node{node}.internal", 9093),
+        Endpoint("CLIENT", f"node{node}.example", 9092),
+    )
+
+
+def voter(node: int, uuid: int | None = None) -> Voter:
+    return Voter(ReplicaKey(node, UUID(int=1000 + node if uuid is None else uuid)), endpoints(node))
+
+
+NODE_2 = ReplicaKey(2, UUID(int=1002))
+
+
+@dataclass(slots=True)
+class FixedView:
+    """Three voters, led by node 2 in epoch 7; this is node 2. Implements `StatusSource`."""
+
+    cluster_id: str | None = "cluster-of-tests"
+    local: ReplicaKey = NODE_2
+    leader_id: int | None = 2
+    leader_epoch: int = 7
+    leader_endpoints: tuple[Endpoint, ...] = endpoints(2)
+    is_leader: bool = True
+    has_committed_in_epoch: bool = True
+    voters: VoterSet = field(default_factory=lambda: VoterSet.of([voter(1), voter(2), voter(3)]))
+    log_start_offset: int = 0
+    log_end_offset: int = 120
+    high_watermark: int = 110
+    kraft_version: int = 1
+    kraft_version_offset: int = 3
+    in_sync: tuple[int, ...] = (2, 3)
+    voter_rows: tuple[ReplicaStatus, ...] = ()
+    observer_rows: tuple[ReplicaStatus, ...] = ()
+    announced: tuple[tuple[int, tuple[Endpoint, ...]], ...] = ()
+    role: str = "leader"
+    voted_id: int | None = 2
+    log_end_epoch: int = 7
+    unknown_voter_connections: int = 0
+    is_adding_voter: bool = False
+    is_removing_voter: bool = False
+
+    def in_sync_ids(self) -> tuple[int, ...]:
+        return self.in_sync
+
+    def voter_statuses(self) -> tuple[ReplicaStatus, ...]:
+        return self.voter_rows
+
+    def observer_statuses(self) -> tuple[ReplicaStatus, ...]:
+        return self.observer_rows
+
+    def observer_endpoints(self) -> tuple[tuple[int, tuple[Endpoint, ...]], ...]:
+        return self.announced
