@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _LABEL_WIDTH = 24
 _COLUMNS = ("ReplicaId", "ReplicaUuid", "LogEndOffset", "Lag", "LagTimeMs", "Status")
+_TABLE_WIDTH_MIN = 100
 _COLOURS = {"Leader": "green", "Follower": "", "Observer": "dim"}
 
 _HELP = """Show the state of a quorum, as its leader sees it.
@@ -143,13 +144,16 @@ def _show_replication(description: QuorumDescription) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in _COLUMNS:
         is_number = column in ("LogEndOffset", "Lag", "LagTimeMs")
         table.add_column(column, justify="right" if is_number else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row, style=_COLOURS[row[-1]])
-    Console().print(table)
+    # A narrower terminal wraps the lines: a shortened uuid would be of no use.
+    console = Console()
+    console.width = max(console.width, _TABLE_WIDTH_MIN)
+    console.print(table)
 
 
 def description_as_dict(description: QuorumDescription) -> dict[str, Any]:

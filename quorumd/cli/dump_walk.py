@@ -10,7 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from storage.reader import FoundBatch, LogFile, TailKind
-from wire.control_records import ControlRecord, KRaftVoters, decode_control_batch
+from wire.control_records import (
+    ControlRecord,
+    KRaftVoters,
+    SnapshotFooter,
+    SnapshotHeader,
+    decode_control_batch,
+)
 from wire.errors import CorruptBatch
 from wire.records import Record, iter_records
 
@@ -84,13 +90,21 @@ class FileWalk:
         self._history = history
         self._with_records = with_records
         self._is_closed = is_closed or file.snapshot_id is not None
+        self._first: ControlRecord | None = None
+        self._last: ControlRecord | None = None
 
     def batches(self) -> Iterator[DumpedBatch]:
         """Every batch that can be made out. Raises StorageError if the file can't be read."""
         self._history.begin(self.file)
         for found in self.file.batches():
-            yield self._dump(found)
+            batch = self._dump(found)
+            if self.summary.batches == 1 and batch.control:
+                self._first = batch.control[0][1]
+            self._last = batch.control[-1][1] if batch.control else None
+            yield batch
         self._judge_tail()
+        if self.file.snapshot_id is not None:
+            self._judge_snapshot()
 
     def _dump(self, found: FoundBatch) -> DumpedBatch:
         problems = self._out_of_place(found)
@@ -161,6 +175,14 @@ class FileWalk:
         summary.next_offset = max(summary.next_offset, header.next_offset)
         summary.last_epoch = max(summary.last_epoch, header.epoch)
         summary.end_position = found.position + header.size_bytes
+
+    def _judge_snapshot(self) -> None:
+        """Header first, footer last: a file without its footer was never finished."""
+        if not isinstance(self._first, SnapshotHeader):
+            self.summary.damage.append("byte 0: the snapshot does not begin with its header")
+        if not isinstance(self._last, SnapshotFooter):
+            where = f"byte {self.summary.end_position}"
+            self.summary.damage.append(f"{where}: the snapshot ends without its footer")
 
     def _judge_tail(self) -> None:
         tail, summary = self.file.tail, self.summary

@@ -53,8 +53,12 @@ class _OutputClosed(Exception):
     """Whoever read the output has gone."""
 
 
+class _Interrupted(Exception):
+    """Ctrl-C."""
+
+
 class _Commands(click.Group):
-    """The group; click would turn a closed output into exit code 1 by itself."""
+    """The group; click has ends of its own for a closed output and for Ctrl-C."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -62,6 +66,8 @@ class _Commands(click.Group):
             sys.stdout.flush()
         except BrokenPipeError:
             raise _OutputClosed from None
+        except KeyboardInterrupt:
+            raise _Interrupted from None
         return result
 
 
@@ -82,7 +88,10 @@ def run(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
+    except (_Interrupted, click.Abort, KeyboardInterrupt):
+        if sys.stderr.isatty():
+            # The terminal has just shown ^C; the prompt belongs on the next line.
+            click.echo(err=True)
         return EXIT_INTERRUPTED
     except _OutputClosed:
         _discard_output()

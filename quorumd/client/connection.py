@@ -66,8 +66,9 @@ class Connection(asyncio.Protocol):
         if found is None:
             name = request_type.__name__.removesuffix("Request")
             raise NotSupported(
-                f"{self.address} does not offer {name}. It is reachable but not a server that can "
-                "do this: name a quorumd node (for `describe` a Kafka controller will do, too)."
+                f"{self.address} is reachable but does not offer {name}, so it is no quorumd node. "
+                "A Kafka controller answers `quorumctl describe`, and `quorumctl dump-log` reads "
+                "its directory; for anything else name a quorumd node."
             )
         return found
 

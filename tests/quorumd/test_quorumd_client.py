@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -23,6 +24,7 @@ from raft.types import ReplicaKey
 from tests.quorumd.fake_quorum import CLUSTER_ID, FakeQuorum
 from tests.support.ports import free_port
 from wire.error_codes import ErrorCode
+from wire.messages.fetch import FetchResponse
 from wire.messages.init_producer_id import InitProducerIdRequest
 from wire.messages.produce import ProduceRequest
 from wire.records import build_batch
@@ -383,6 +385,27 @@ def test_a_batch_that_does_not_unpack_is_an_empty_one_with_a_problem() -> None:
         assert problems[0] is None
         assert "gzip" in str(problems[1])
         assert problems[2] is None
+
+    with_quorum(story)
+
+
+def test_records_that_arrive_damaged_are_fetched_again() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        await client.append(numbered(3))
+        is_first = [True]
+
+        def damage(node_id: int, request: Message, response: Message) -> Message | None:
+            if not isinstance(response, FetchResponse) or not is_first:
+                return response
+            is_first.pop()
+            (topic,) = response.responses
+            data = bytes(topic.partitions[0].records or b"")
+            partition = replace(topic.partitions[0], records=data[:-1] + b"\xff")
+            return replace(response, responses=(replace(topic, partitions=(partition,)),))
+
+        quorum.before_answer = damage
+        assert [record.value for record in (await client.fetch(0)).records] == [b"0", b"1", b"2"]
+        assert not is_first
 
     with_quorum(story)
 
