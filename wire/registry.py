@@ -92,10 +92,11 @@ def response_header_version(key: int, version: int) -> int:
     return 1 if version >= api(key).flexible_from else 0
 
 
-def warm(keys: Iterable[int]) -> None:
-    """Compile the codecs of these APIs now, requests and responses, every version (2 ms each).
+def warm(keys: Iterable[int], *, every_version: bool = False) -> None:
+    """Compile the codecs of these APIs now: requests and responses, at the newest version.
 
-    For a process in which a first Vote or Fetch must not wait for a compiler.
+    For a process in which a first Vote or Fetch must not wait for a compiler: a codec takes about
+    2 ms, and the first of all 30 ms more. All versions of everything together take 0.4 s.
     """
     from wire import codec
 
@@ -104,5 +105,7 @@ def warm(keys: Iterable[int]) -> None:
         codec.warm(
             (message, version)
             for message in (spec.request, spec.response)
-            for version in range(spec.min_version, spec.max_version + 1)
+            for version in range(
+                spec.min_version if every_version else spec.max_version, spec.max_version + 1
+            )
         )

@@ -42,8 +42,12 @@ def read_unsigned_varint(data: bytes | bytearray | memoryview, at: int) -> tuple
 
 def read_rest(data: bytes | bytearray | memoryview, at: int, first: int) -> tuple[int, int]:
     """The rest of a 32-bit varint whose first byte, already read, asks for more."""
-    value = first & 0x7F
-    for shift in (7, 14, 21, 28):
+    byte = data[at]
+    at += 1
+    value = first & 0x7F | (byte & 0x7F) << 7
+    if byte < 128:
+        return value, at
+    for shift in (14, 21, 28):
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import io
+import keyword
+import subprocess
+import sys
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -23,7 +27,9 @@ from wire.messages.end_quorum_epoch import (
 from wire.messages.fetch import FetchRequest, FetchRequestReplicaState
 from wire.messages.metadata import MetadataRequest
 from wire.messages.vote import VoteRequest, VoteRequestPartition, VoteRequestTopic
+from wire.schema import Kind
 
+ROOT = Path(__file__).resolve().parents[2]
 EACH_BODY = pytest.mark.parametrize(("cls", "version"), ALL_BODIES, ids=BODY_IDS)
 FEW = settings(
     max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
@@ -214,3 +220,35 @@ def test_messages_are_immutable_values_with_slots():
     assert request == VoteRequest(voter_id=1)
     assert hash(request) == hash(VoteRequest(voter_id=1))
     assert VoteRequestPartition().replica_directory_id == UUID(int=0)
+
+
+def test_importing_messages_compiles_nothing_and_warming_compiles_what_is_asked_for():
+    script = """
+import sys, wire.codec, wire.headers, wire.framing, wire.registry
+import wire.messages.vote, wire.messages.fetch
+assert "construct" not in sys.modules
+assert not {"lz4", "snappy", "zstandard"} & set(sys.modules)
+assert wire.codec._codecs == {}
+wire.registry.warm([52])
+assert [(cls.__name__, version) for cls, version in wire.codec._codecs] == [
+    ("VoteRequest", 2), ("VoteResponse", 2)]
+wire.registry.warm([52], every_version=True)
+assert len(wire.codec._codecs) == 6
+"""
+    run = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+def test_every_declared_field_can_be_a_name_in_the_compiled_source():
+    # The names that generated code uses for itself would otherwise hide a field.
+    own = {"io", "this", "obj", "record", "count", "outer", "rest", "tag", "end"}
+
+    def names(cls):
+        for spec in cls.wire_spec.fields:
+            yield spec.name
+            if not isinstance(spec.of, Kind):
+                yield from names(spec.of)
+
+    declared = {name for cls, _ in ALL_BODIES for name in names(cls)}
+    assert not declared & own
+    assert not declared & set(keyword.kwlist)
