@@ -295,6 +295,8 @@ class Core:
         """True if no such request to this peer is in flight and the peer is not backing off."""
         if (to, kind) in self.busy:
             return False
+        if not self.backoffs:
+            return True
         backoff = self.backoffs.get((to, kind))
         return backoff is None or backoff.retry_at_ms <= self.now_ms
 

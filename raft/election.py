@@ -89,6 +89,14 @@ def absorb(core: Core, request: InFlight, error: str | None, hint: LeaderHint) -
         core.report(f"answer of {to} ignored: epoch {hint.epoch}, own epoch {core.epoch}")
         core.back_off(request)
         return False
+    leader_id = None if core.leader is None else core.leader.id
+    is_news = (
+        hint.epoch != core.epoch
+        or hint.leader_id != leader_id
+        or len(hint.endpoints) > len(core.leader_endpoints)
+    )
+    if error is None and not is_news and not core.backoffs:
+        return True
     before = core.context
     contradiction = adopt(core, hint.epoch, hint.leader_id, hint.endpoints)
     if contradiction is not None:
@@ -477,7 +485,7 @@ def on_peer_reachable(core: Core, event: PeerReachable) -> None:
 def expire(core: Core) -> None:
     """Act on the timer of the present role, if it has run out; none runs in a node that stops."""
     state, now = core.state, core.now_ms
-    if core.is_shutting_down:
+    if core.is_shutting_down or isinstance(state, Observer):
         return
     if isinstance(state, Unattached) and now >= state.election_deadline_ms:
         become_prospective(core, Trigger.ELECTION_TIMEOUT)

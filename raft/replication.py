@@ -267,9 +267,10 @@ def send_fetches(core: Core) -> None:
 
     A replica without a leader thus fetches from any known voter before its first election timeout.
     """
-    if isinstance(core.state, (Follower, Observer, Prospective)) and core.leader is not None:
-        _send_fetch(core, core.leader)
-        backoff = core.backoffs.get((core.leader, Fetch))
+    leader = core.leader
+    if leader is not None and isinstance(core.state, (Follower, Observer, Prospective)):
+        _send_fetch(core, leader)
+        backoff = core.backoffs.get((leader, Fetch)) if core.backoffs else None
         if backoff is not None and backoff.attempts > 1:
             _discover(core)
     elif isinstance(core.state, (Unattached, Observer)):

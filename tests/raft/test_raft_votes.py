@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from raft.core import EPOCH_LIMIT, EPOCH_STEP_LIMIT, StoredState
@@ -23,6 +25,7 @@ from raft.roles import Role
 from raft.types import OffsetAndEpoch, ReplicaKey
 from tests.raft.harness import (
     BUILDERS,
+    Bench,
     candidate,
     config_of,
     follower,
