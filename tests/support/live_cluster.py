@@ -1,0 +1,389 @@
+"""Real `quorumd` processes on the loopback, for tests of a live quorum and of what happens to it.
+
+Knows a node only from outside: its command line, its signals, DescribeQuorum on its port, its HTTP
+pages and its files. Nothing survives the test process: the kernel kills the nodes with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+from urllib.error import HTTPError
+
+from storage.layout import PARTITION_DIRECTORY
+from storage.reader import TailKind, find_files
+from tests.support.ports import free_ports
+from wire.codec import decode, encode
+from wire.errors import MalformedMessage
+from wire.headers import decode_response_header, encode_request_header
+from wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartition,
+    DescribeQuorumRequestTopic,
+    DescribeQuorumResponse,
+    DescribeQuorumResponsePartition,
+)
+from wire.records import Record, iter_records
+
+TOPIC = "__cluster_metadata"
+WAIT_S = 20.0
+STOP_S = 15.0
+ASK_S = 1.0
+POLL_S = 0.01
+LOG_LINES = 60
+
+_DESCRIBE_QUORUM, _DESCRIBE_VERSION = 55, 2
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+T = TypeVar("T")
+
+
+class Ended(NamedTuple):
+    """How a node's process ended (negative: by that signal), and what it had logged."""
+
+    exit_code: int
+    output: str
+
+
+class Cluster:
+    """Formatted nodes, by id from 1. `settings` are configuration keys that differ from the defaults.
+
+    Start and stop nodes from the thread that made the cluster: the kernel ends a node with the thread
+    that started it.
+    """
+
+    def __init__(
+        self, folder: Path, *, size: int = 3, settings: Mapping[str, object] | None = None
+    ) -> None:
+        self.folder = folder
+        self.ids = tuple(range(1, size + 1))
+        self._settings = dict(settings or {})
+        ports = free_ports(2 * size)
+        self._ports = dict(zip(self.ids, ports[:size], strict=True))
+        self._http_ports = dict(zip(self.ids, ports[size:], strict=True))
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._suspended: set[int] = set()
+
+    # -- where things are
+
+    def address(self, node: int) -> str:
+        """host:port of the node's listener."""
+        return f"127.0.0.1:{self._ports[node]}"
+
+    def port(self, node: int) -> int:
+        """The listener's port."""
+        return self._ports[node]
+
+    @property
+    def bootstrap(self) -> str:
+        """Every node's address, as clients take them."""
+        return ",".join(map(self.address, self.ids))
+
+    def http_url(self, node: int, page: str) -> str:
+        """Where the node serves a page, `/status` for example."""
+        return f"http://127.0.0.1:{self._http_ports[node]}{page}"
+
+    def storage_dir(self, node: int) -> Path:
+        """The folder with meta.properties."""
+        return self.folder / f"node-{node}"
+
+    def log_folder(self, node: int) -> Path:
+        """The folder with the segments."""
+        return self.storage_dir(node) / PARTITION_DIRECTORY
+
+    def config_path(self, node: int) -> Path:
+        """The node's configuration file."""
+        return self.folder / f"node-{node}.yaml"
+
+    def output(self, node: int) -> str:
+        """Everything that the node has logged, over all its starts."""
+        path = self._output_path(node)
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def logs(self) -> str:
+        """The newest log lines of every node."""
+        parts = []
+        for node in self.ids:
+            lines = self.output(node).splitlines()[-LOG_LINES:]
+            parts.append("\n".join([f"-- node {node}", *lines]))
+        return "\n".join(parts)
+
+    # -- what is done to nodes
+
+    def format(self, *, bootstrap: bool = True) -> None:
+        """Write the configuration files and prepare the folders, all nodes at once."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        runs = []
+        for node in self.ids:
+            self.write_config(node)
+            command = ["format", "--config", str(self.config_path(node))]
+            command += ["--bootstrap"] if bootstrap else []
+            runs.append(self._run(command, subprocess.PIPE))
+        for run in runs:
+            output, _ = run.communicate(timeout=WAIT_S)
+            if run.returncode:
+                raise AssertionError(f"format failed: {output.decode(errors='replace')}")
+
+    def write_config(self, node: int, changes: Mapping[str, object] | None = None) -> None:
+        """The node's file, with these keys added or changed for its next start."""
+        voters = ",".join(f"{other}@{self.address(other)}" for other in self.ids)
+        keys = {
+            "node.id": node,
+            "storage.dir": self.storage_dir(node),
+            "listeners": f"CONTROLLER://{self.address(node)}",
+            "http.listen": f"127.0.0.1:{self._http_ports[node]}",
+            "quorum.voters": voters,
+            **self._settings,
+            **(changes or {}),
+        }
+        self.config_path(node).write_text("".join(f"{k}: {v}\n" for k, v in keys.items()))
+
+    def start(self, *nodes: int) -> None:
+        """Start these nodes (none named: all) that do not run; does not wait for them."""
+        for node in nodes or self.ids:
+            if node in self._processes:
+                continue
+            with self._output_path(node).open("ab") as output:
+                command = ["start", "--config", str(self.config_path(node))]
+                self._processes[node] = self._run(command, output)
+
+    def stop(self, node: int) -> Ended:
+        """SIGTERM, and wait for the end. Fails if the node does not end by itself in time."""
+        return self._end(node, signal.SIGTERM)
+
+    def kill(self, node: int) -> Ended:
+        """SIGKILL, and wait for the end."""
+        return self._end(node, signal.SIGKILL)
+
+    def restart(self, node: int) -> None:
+        """Stop it in order, start it again, and wait until it is ready."""
+        self.stop(node)
+        self.start(node)
+        self.wait_ready(node)
+
+    def suspend(self, node: int) -> None:
+        """SIGSTOP: its connections stay open, and nothing answers."""
+        self._processes[node].send_signal(signal.SIGSTOP)
+        self._suspended.add(node)
+
+    def resume(self, node: int) -> None:
+        """SIGCONT."""
+        self._processes[node].send_signal(signal.SIGCONT)
+        self._suspended.discard(node)
+
+    def kill_all(self) -> None:
+        """SIGKILL to whatever runs."""
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.wait()
+        self._processes.clear()
+        self._suspended.clear()
+
+    def stop_all(self) -> None:
+        """SIGTERM to every node, one after the other, so that the last ones still have a quorum."""
+        for node in sorted(self._processes):
+            self.stop(node)
+
+    def running(self) -> tuple[int, ...]:
+        """The nodes whose process runs and is not suspended."""
+        return tuple(
+            node
+            for node in self.ids
+            if node in self._processes
+            and self._processes[node].poll() is None
+            and node not in self._suspended
+        )
+
+    def pid(self, node: int) -> int:
+        """Process id of a node that was started."""
+        return self._processes[node].pid
+
+    def wait_exit(self, node: int, timeout_s: float = STOP_S) -> Ended:
+        """Wait for a node that ends by itself."""
+        process = self._processes[node]
+        try:
+            exit_code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"node {node} runs on after {timeout_s} s") from None
+        del self._processes[node]
+        self._suspended.discard(node)
+        return Ended(exit_code, self.output(node))
+
+    # -- what nodes say
+
+    def describe(self, node: int) -> DescribeQuorumResponsePartition | None:
+        """The node's answer to DescribeQuorum; None if it gives none within a second."""
+        partition = DescribeQuorumRequestPartition(partition_index=0)
+        topic = DescribeQuorumRequestTopic(topic_name=TOPIC, partitions=(partition,))
+        header = encode_request_header(_DESCRIBE_QUORUM, _DESCRIBE_VERSION, 1, "tests")
+        body = encode(DescribeQuorumRequest(topics=(topic,)), _DESCRIBE_VERSION)
+        frame = header + body
+        try:
+            with socket.create_connection(("127.0.0.1", self._ports[node]), ASK_S) as connection:
+                connection.sendall(struct.pack(">i", len(frame)) + frame)
+                stream = connection.makefile("rb")
+                answer = stream.read(int.from_bytes(stream.read(4), "big"))
+            _, body_at = decode_response_header(_DESCRIBE_QUORUM, _DESCRIBE_VERSION, answer)
+            decoded = decode(DescribeQuorumResponse, _DESCRIBE_VERSION, answer, body_at)
+        except (OSError, MalformedMessage):
+            return None
+        return decoded.topics[0].partitions[0] if decoded.topics else None
+
+    def leader(self) -> int | None:
+        """The node that says it leads, in the newest epoch if several do."""
+        claims = []
+        for node in self.running():
+            answer = self.describe(node)
+            if answer is not None and not answer.error_code and answer.leader_id == node:
+                claims.append((answer.leader_epoch, node))
+        return max(claims)[1] if claims else None
+
+    def status(self, node: int) -> dict[str, Any]:
+        """The node's /status. Raises OSError if it does not answer."""
+        with urllib.request.urlopen(self.http_url(node, "/status"), timeout=ASK_S) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
+
+    def is_ready(self, node: int) -> bool:
+        """Whether /readyz answers 200."""
+        try:
+            with urllib.request.urlopen(self.http_url(node, "/readyz"), timeout=ASK_S) as answer:
+                return bool(answer.status == 200)
+        except HTTPError as error:
+            error.close()
+            return False
+        except OSError:
+            return False
+
+    # -- waiting
+
+    def wait_leader(self, *, other_than: int | None = None, timeout_s: float = WAIT_S) -> int:
+        """The leader, as soon as there is one (and it is another one)."""
+
+        def found() -> int | None:
+            leader = self.leader()
+            return None if leader == other_than else leader
+
+        return self.wait_for(found, "a leader", timeout_s)
+
+    def wait_ready(self, *nodes: int, timeout_s: float = WAIT_S) -> None:
+        """Return when these nodes (none named: all that run) are ready."""
+        for node in nodes or self.running():
+            self.wait_for(partial(self.is_ready, node), f"node {node} ready", timeout_s)
+
+    def wait_converged(self, timeout_s: float = WAIT_S) -> int:
+        """The log end offset, as soon as all running nodes have the same and all of it is committed."""
+
+        def found() -> int | None:
+            seen = [self.status(node) for node in self.running()]
+            ends = {row[key] for row in seen for key in ("log_end_offset", "high_watermark")}
+            return ends.pop() if len(ends) == 1 else None
+
+        return self.wait_for(found, "the same committed log everywhere", timeout_s)
+
+    def wait_for(self, look: Callable[[], T | None], what: str, timeout_s: float = WAIT_S) -> T:
+        """What `look` finds as soon as it is truthy; a node that does not answer is asked again."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self._check_alive()
+            try:
+                if found := look():
+                    return found
+            except OSError:
+                pass
+            if time.monotonic() > deadline:
+                raise AssertionError(f"waited {timeout_s} s for {what}\n{self.logs()}")
+            time.sleep(POLL_S)
+
+    # -- what is on the disks
+
+    def log_bytes(self, node: int) -> bytes:
+        """The whole batches of the node's log, without what is written ahead behind them."""
+        return b"".join(self._batches(node))
+
+    def records(self, node: int) -> list[Record]:
+        """Every record in the node's log that a client wrote, committed or not, in order."""
+        found: list[Record] = []
+        for data in self._batches(node, is_control=False):
+            found.extend(iter_records(data))
+        return found
+
+    def assert_same_logs(self) -> None:
+        """All running nodes hold, byte for byte, the same log. Nothing may be appended meanwhile."""
+        self.wait_converged()
+        deadline = time.monotonic() + WAIT_S
+        # What a follower has told its leader is on its disk; what it has just been told may not be.
+        while len({self.log_bytes(node) for node in self.running()}) > 1:
+            if time.monotonic() > deadline:
+                sizes = {node: len(self.log_bytes(node)) for node in self.running()}
+                raise AssertionError(f"the replicas' logs differ: bytes by node {sizes}")
+            time.sleep(POLL_S)
+
+    def _batches(self, node: int, is_control: bool | None = None) -> Iterator[bytes]:
+        for file in find_files(self.log_folder(node)):
+            for batch in file.batches():
+                assert batch.crc_is_valid, f"{file.path} at byte {batch.position}"
+                if is_control is None or batch.header.is_control == is_control:
+                    yield batch.data
+            tail = file.tail
+            assert tail is not None, "the walk is over"
+            assert tail.kind is not TailKind.DAMAGE, f"{file.path}: {tail.reason}"
+
+    # -- processes
+
+    def _output_path(self, node: int) -> Path:
+        return self.folder / f"node-{node}.log"
+
+    def _run(self, command: list[str], output: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [str(Path(sys.executable).with_name("quorumd")), *command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=self.folder,
+            preexec_fn=_die_with_parent,
+        )
+
+    def _end(self, node: int, number: signal.Signals) -> Ended:
+        self._processes[node].send_signal(number)
+        return self.wait_exit(node)
+
+    def _check_alive(self) -> None:
+        for node, process in self._processes.items():
+            if process.poll() is not None:
+                raise AssertionError(
+                    f"node {node} ended by itself, exit code {process.returncode}\n{self.logs()}"
+                )
+
+
+@contextmanager
+def running_cluster(
+    folder: Path, *, size: int = 3, settings: Mapping[str, object] | None = None
+) -> Iterator[Cluster]:
+    """A fresh quorum that is ready; whatever is left of it at the end is killed."""
+    cluster = Cluster(folder, size=size, settings=settings)
+    try:
+        cluster.format()
+        cluster.start()
+        cluster.wait_ready()
+        yield cluster
+    finally:
+        cluster.kill_all()
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
