@@ -115,9 +115,10 @@ class Replica:
                 case fx.DropHeldRequests():
                     self.held = [e for e in self.held if isinstance(e, fx.SendAnswer)]
                 case fx.AnnounceHighWatermark(offset=offset):
+                    self.cluster.note(f"{self.local.id} knows {offset} records to be committed")
                     self.cluster.note_committed(self, offset)
-                case fx.AnnounceRole(role=role, epoch=epoch):
-                    self.cluster.note_role(self, role, epoch)
+                case fx.AnnounceRole(role=role, epoch=epoch, reason=reason):
+                    self.cluster.note_role(self, role, epoch, reason)
                 case fx.AdoptClusterId(cluster_id=cluster_id):
                     self.disk.cluster_id = cluster_id
                 case fx.RefuseAppend() | fx.Report():
@@ -142,6 +143,7 @@ class Replica:
                     disk.stored = state
 
             case fx.TruncateLog(end_offset=end):
+                self.cluster.note(f"{self.local.id} cuts its log from {len(records)} to {end}")
                 del records[end:]
 
                 def apply() -> None:
@@ -315,6 +317,8 @@ class Cluster:
         return next((r for r in self.replicas.values() if r.local.id == peer.id), None)
 
     def send(self, sender: Replica, effect: fx.SendRequest) -> None:
+        if isinstance(effect.to, ReplicaKey) and not isinstance(effect.request, fx.Fetch):
+            self.note(f"{sender.local.id} -> {effect.to.id} {_in_words(effect.request)}")
         to, failure = (
             self._find(effect.to),
             ev.RequestFailed(request_id=effect.request_id, reason=""),
@@ -478,8 +482,9 @@ class Cluster:
     def note(self, text: str) -> None:
         self.log.append(f"{self.now_ms:>6} {text}")
 
-    def note_role(self, replica: Replica, role: Role, epoch: int) -> None:
-        self.note(f"{replica.local.id} {role} epoch={epoch} leader={replica.node.leader_id}")
+    def note_role(self, replica: Replica, role: Role, epoch: int, reason: str) -> None:
+        leader = replica.node.leader_id or "unknown"
+        self.note(f"{replica.local.id} is {role} in epoch {epoch}, leader {leader}: {reason}")
         if role is Role.LEADER:
             assert self.leaders.setdefault(epoch, replica.local) == replica.local, "two leaders"
             if epoch == max(self.leaders):
@@ -513,6 +518,21 @@ class Cluster:
             for r in self.replicas.values()
         ]
         return "\n".join([*rows, *self.log[-40:]])
+
+
+def _in_words(request: fx.Request) -> str:
+    match request:
+        case fx.Vote(epoch=epoch, last=last, pre_vote=pre_vote):
+            kind = "pre-vote" if pre_vote else "vote"
+            return (
+                f"asks for a {kind} in epoch {epoch}, log end {last.offset} of epoch {last.epoch}"
+            )
+        case fx.BeginQuorumEpoch(epoch=epoch):
+            return f"leads epoch {epoch}"
+        case fx.EndQuorumEpoch(epoch=epoch, successors=successors):
+            order = ", ".join(str(successor.id) for successor in successors) or "nobody named"
+            return f"ends epoch {epoch}, next: {order}"
+    return "fetches"
 
 
 def _head(answer: fx.Answered) -> dict[str, Any]:
