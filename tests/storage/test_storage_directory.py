@@ -1,0 +1,182 @@
+"""Formatting, locking, whose directory it is, and the reserve for a full disk."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from storage.directory import RESERVE_BYTES, format_directory, open_directory
+from storage.errors import (
+    AlreadyFormatted,
+    DirectoryLocked,
+    DiskFull,
+    ForeignDirectory,
+    NotFormatted,
+    ReadOnlyDirectory,
+)
+from storage.filesystem import RealFileSystem
+from storage.meta_properties import LogOwner, MetaProperties
+from storage.quorum_state import QuorumState
+from tests.storage.faulty_filesystem import FaultyFileSystem, PowerLoss, Survival
+
+ROOT = Path("/srv/quorumd/data")
+ONE = UUID("3a2b1c0d-4e5f-4a6b-8c7d-9e8f7a6b5c4d")
+
+
+def used_bytes(fs: FaultyFileSystem) -> int:
+    return sum(len(file.data) for file in fs._live.values())
+
+
+def formatted() -> FaultyFileSystem:
+    fs = FaultyFileSystem()
+    format_directory(fs, ROOT, node_id=1, storage_id=ONE, cluster_id="c")
+    return fs
+
+
+def test_a_formatted_directory_opens() -> None:
+    fs = FaultyFileSystem()
+    meta = format_directory(
+        fs, ROOT, node_id=2, cluster_id="c", log_owner=LogOwner.KAFKA, bootstrap=True
+    )
+    directory = open_directory(fs, ROOT, node_id=2)
+    assert directory.meta == meta
+    assert meta == MetaProperties(
+        node_id=2,
+        storage_id=meta.storage_id,
+        cluster_id="c",
+        log_owner=LogOwner.KAFKA,
+        bootstrap=True,
+    )
+    assert directory.load_quorum_state() is None
+    directory.save_quorum_state(QuorumState(leader_epoch=3))
+    directory.save_meta(MetaProperties(node_id=2, storage_id=ONE, cluster_id="d"))
+    directory.close()
+    again = open_directory(fs, ROOT, node_id=2)
+    assert again.load_quorum_state() == QuorumState(leader_epoch=3)
+    assert again.meta.cluster_id == "d"
+
+
+@pytest.mark.parametrize("survival", Survival)
+def test_a_crash_while_formatting_leaves_a_formatted_directory_or_none(survival: Survival) -> None:
+    for at in range(1, 15):
+        fs = FaultyFileSystem()
+        fs.crash_at = at
+        is_done = False
+        with suppress(PowerLoss):
+            format_directory(fs, ROOT, node_id=1, storage_id=ONE)
+            is_done = True
+        after = fs.crash(survival, Random(at))
+        try:
+            open_directory(after, ROOT, node_id=1).close()
+        except NotFormatted:
+            assert not is_done
+            format_directory(after, ROOT, node_id=1, storage_id=ONE)
+
+
+def test_a_directory_is_formatted_once() -> None:
+    fs = formatted()
+    with pytest.raises(AlreadyFormatted, match="formatted already"):
+        format_directory(fs, ROOT, node_id=1)
+
+
+def test_a_log_without_meta_properties_is_not_formatted_over() -> None:
+    fs = formatted()
+    fs.put(ROOT / "__cluster_metadata-0/00000000000000000000.log", b"")
+    fs.remove(ROOT / "meta.properties")
+    with pytest.raises(AlreadyFormatted, match=r"no meta\.properties"):
+        format_directory(fs, ROOT, node_id=1)
+
+
+def test_an_unformatted_directory_names_the_command() -> None:
+    with pytest.raises(NotFormatted, match="quorumd format"):
+        open_directory(FaultyFileSystem(), ROOT, node_id=1)
+
+
+def test_the_directory_of_another_node_is_refused_and_unlocked() -> None:
+    fs = formatted()
+    with pytest.raises(ForeignDirectory, match="belongs to node 1, this is node 2"):
+        open_directory(fs, ROOT, node_id=2)
+    assert fs.open_handles == 0
+    open_directory(fs, ROOT, node_id=1)
+
+
+def test_a_locked_directory_names_the_process() -> None:
+    fs = formatted()
+    directory = open_directory(fs, ROOT, node_id=1)
+    with pytest.raises(DirectoryLocked, match="pid 4711"):
+        open_directory(fs, ROOT, node_id=1)
+    directory.close()
+    open_directory(fs, ROOT, node_id=1)
+
+
+def test_the_lock_is_seen_by_another_process_and_ends_with_it(tmp_path: Path) -> None:
+    fs = RealFileSystem()
+    format_directory(fs, tmp_path / "data", node_id=1)
+    script = (
+        "import sys; from pathlib import Path; from storage.directory import open_directory\n"
+        "from storage.filesystem import RealFileSystem\n"
+        "open_directory(RealFileSystem(), Path(sys.argv[1]), node_id=1)\n"
+        "print('open', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "data")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"open\n"
+        with pytest.raises(DirectoryLocked, match=f"pid {holder.pid}"):
+            open_directory(fs, tmp_path / "data", node_id=1)
+    finally:
+        holder.kill()
+        holder.communicate()
+    open_directory(fs, tmp_path / "data", node_id=1).close()
+
+
+def test_a_read_only_directory_is_refused() -> None:
+    fs = formatted()
+    fs.errors["create"] = 30
+    with pytest.raises(ReadOnlyDirectory):
+        open_directory(fs, ROOT, node_id=1)
+
+
+def test_the_reserve_lets_a_full_disk_take_votes() -> None:
+    fs = formatted()
+    directory = open_directory(fs, ROOT, node_id=1)
+    reserve = ROOT / ".reserve"
+    assert len(fs.contents(reserve)) == RESERVE_BYTES
+    fs.capacity_bytes = used_bytes(fs)
+    for epoch in range(1, 20):
+        # Whatever the reserve gives back, somebody else may take all but a little of it.
+        directory.save_quorum_state(QuorumState(leader_epoch=epoch))
+        if fs.exists(reserve):
+            continue
+        fs.capacity_bytes = used_bytes(fs) + 4096
+    assert directory.load_quorum_state() == QuorumState(leader_epoch=19)
+    assert not fs.exists(reserve)
+    fs.capacity_bytes = None
+    directory.save_quorum_state(QuorumState(leader_epoch=20))
+    assert len(fs.contents(reserve)) == RESERVE_BYTES
+
+
+def test_a_disk_without_any_space_is_full_even_with_the_reserve_spent() -> None:
+    fs = formatted()
+    fs.capacity_bytes = 0
+    directory = open_directory(fs, ROOT, node_id=1)
+    with pytest.raises(DiskFull):
+        directory.save_quorum_state(QuorumState(leader_epoch=1))
+    assert directory.load_quorum_state() is None
+
+
+def test_leftovers_of_an_interrupted_replacement_are_deleted() -> None:
+    fs = formatted()
+    fs.put(ROOT / "meta.properties.tmp", b"half")
+    open_directory(fs, ROOT, node_id=1)
+    assert not fs.exists(ROOT / "meta.properties.tmp")
