@@ -5,10 +5,10 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.wire.wire_values import messages
+from tests.wire.wire_values import examples, messages
 from wire.codec import decode, encode
 from wire.errors import MalformedMessage
 from wire.fast import (
@@ -45,13 +45,7 @@ from wire.messages.produce import (
     ProduceResponseTopic,
 )
 
-SOME = settings(
-    phases=[Phase.explicit, Phase.generate],
-    max_examples=12,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-)
+SOME = examples(12)
 PRODUCE_VERSIONS = range(3, 14)
 FETCH_VERSIONS = range(12, 19)
 INT32 = st.integers(-(2**31), 2**31 - 1)

@@ -10,11 +10,11 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
-from tests.wire.wire_values import ALL_BODIES, BODY_IDS, kio_class, messages, to_kio
+from tests.wire.wire_values import ALL_BODIES, BODY_IDS, examples, kio_class, messages, to_kio
 from wire.codec import codec_for, decode, encode
 from wire.errors import MalformedMessage, UnsupportedVersion
 from wire.messages.api_versions import ApiVersionsRequest
@@ -31,9 +31,7 @@ from wire.schema import Kind
 
 ROOT = Path(__file__).resolve().parents[2]
 EACH_BODY = pytest.mark.parametrize(("cls", "version"), ALL_BODIES, ids=BODY_IDS)
-FEW = settings(
-    max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+FEW = examples(4)
 
 
 @EACH_BODY

@@ -9,9 +9,10 @@ import warnings
 import pytest
 from construct import Bytes, Int8sb, Int16sb, Int32sb, Int32ub, Int64sb, Struct
 from crc32c import crc32c
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.wire.wire_values import examples
 from wire.compression import Codec, pack, unpack
 from wire.control_records import (
     KRaftVersion,
@@ -44,7 +45,6 @@ with warnings.catch_warnings():
     from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 NOW = 1_700_000_000_000
-SLOW = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 CODECS = list(Codec)
 PACKED = CODECS[1:]
 
@@ -109,7 +109,7 @@ def refusal_text(data, otherwise: str = "") -> str:
 
 
 @given(records=RECORDS, codec=st.sampled_from(CODECS))
-@settings(SLOW, max_examples=60)
+@examples(60)
 def test_batches_are_read_by_kafka_python_as_they_were_written(records, codec):
     batch = build_batch(records, base_offset=70, epoch=3, codec=codec, producer_id=5)
     theirs = DefaultRecordBatch(batch)
@@ -126,7 +126,7 @@ def test_batches_are_read_by_kafka_python_as_they_were_written(records, codec):
 
 
 @given(records=RECORDS, codec=st.sampled_from(CODECS))
-@settings(SLOW, max_examples=60)
+@examples(60)
 def test_batches_of_kafka_python_are_accepted_and_read(records, codec):
     builder = DefaultRecordBatchBuilder(2, int(codec), False, 9, 0, 7, 1 << 20)
     for offset, (_, timestamp, key, value, headers) in enumerate(records):
@@ -144,7 +144,7 @@ def test_batches_of_kafka_python_are_accepted_and_read(records, codec):
 
 
 @given(records=RECORDS, codec=st.sampled_from(CODECS))
-@settings(SLOW, max_examples=60)
+@examples(60)
 def test_what_is_built_is_read_back(records, codec):
     batch = build_batch(records, base_offset=2**40, epoch=7, codec=codec)
     assert list(iter_records(batch + b"behind")) == at_offsets(records, 2**40)
@@ -353,7 +353,7 @@ def test_records_that_a_reader_would_choke_on_are_refused(payload, count, index)
 
 
 @given(data=st.data())
-@settings(SLOW, max_examples=60)
+@examples(60)
 def test_compressed_payloads_are_not_looked_at(data):
     junk = data.draw(st.binary(max_size=50))
     codec = data.draw(st.sampled_from(PACKED))
@@ -380,7 +380,7 @@ EQUAL_RECORDS = [Record(timestamp=NOW + i % 3, key=b"k", value=b"\2\0v\1") for i
 
 
 @given(count=st.sampled_from([20, 100, 300] * 6 + [9000, 17_000]), data=st.data())
-@settings(SLOW, max_examples=150)
+@examples(60)
 def test_one_damaged_byte_in_a_run_is_judged_as_a_reader_judges_it(count, data):
     batch = bytearray(build_batch(EQUAL_RECORDS[:count]))
     place = data.draw(st.integers(BATCH_OVERHEAD, len(batch) - 1))
@@ -404,7 +404,7 @@ def test_one_damaged_byte_in_a_run_is_judged_as_a_reader_judges_it(count, data):
     sizes=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=300),
     steps=st.lists(st.sampled_from([0, 1, 63, 64, 70, 9000]), min_size=1, max_size=4),
 )
-@settings(SLOW, max_examples=100)
+@examples(100)
 def test_batches_of_changing_shape_are_accepted(sizes, steps):
     records = [
         Record(
@@ -416,7 +416,7 @@ def test_batches_of_changing_shape_are_accepted(sizes, steps):
 
 
 @given(payload=st.binary(max_size=120), count=st.integers(1, 6))
-@settings(SLOW, max_examples=300)
+@examples(300)
 def test_random_records_are_refused_or_read(payload, count):
     batch = batch_of(payload, count)
     try:
@@ -438,7 +438,7 @@ def test_a_large_batch_of_tiny_records_is_checked_in_bounded_time():
 
 
 @given(data=st.binary(max_size=200))
-@settings(SLOW, max_examples=200)
+@examples(200)
 def test_random_bytes_are_no_batch(data):
     for attempt in (lambda: scan(data), lambda: list(iter_records(data))):
         try:
@@ -450,7 +450,7 @@ def test_random_bytes_are_no_batch(data):
 
 @pytest.mark.parametrize("codec", CODECS)
 @given(data=st.data())
-@settings(SLOW, max_examples=40)
+@examples(15)
 def test_a_damaged_payload_is_corrupt_or_read_and_nothing_else(codec, data):
     records = data.draw(RECORDS)
     batch = bytearray(build_batch(records, codec=codec))

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
+import os
 import typing
 from typing import Any
 from uuid import UUID
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode as KioErrorCode
@@ -19,6 +22,20 @@ from kio.static.constants import EntityType
 
 from wire.registry import APIS
 from wire.schema import FieldSpec, Kind, Message, Struct
+
+DEPTH = int(os.environ.get("WIRE_TEST_DEPTH", "1"))
+"""Set to 20 or so for a long run: that many times the examples, and other ones each time."""
+
+
+def examples(count: int) -> settings:
+    """Settings of a property that is tried on `count` examples in an ordinary run."""
+    return settings(
+        max_examples=count * DEPTH,
+        deadline=None,
+        derandomize=DEPTH == 1,
+        suppress_health_check=list(HealthCheck),
+    )
+
 
 ALL_BODIES: list[tuple[type[Message], int]] = [
     (cls, version)
@@ -42,6 +59,7 @@ _KNOWN_ERRORS = sorted(int(code) for code in KioErrorCode)
 _DATETIME_MS_MAX = 2**41
 
 
+@functools.cache
 def messages(cls: type[Struct], version: int) -> st.SearchStrategy[Any]:
     """Any message of `cls` that can be written at `version`."""
     fields = {
@@ -81,6 +99,7 @@ def _value(spec: FieldSpec, version: int) -> st.SearchStrategy[Any]:
     return st.binary(max_size=200)
 
 
+@functools.cache
 def kio_class(cls: type[Message], version: int) -> type[Any]:
     key = cls.wire_spec.api_key
     assert key is not None
@@ -128,6 +147,7 @@ def _to_kio_value(value: Any, field: Any, hint: Any, version: int) -> Any:
     return value
 
 
+@functools.cache
 def _entity(hint: Any) -> Any:
     """The struct class inside a type such as `tuple[X, ...] | None`."""
     if dataclasses.is_dataclass(hint):
