@@ -124,6 +124,39 @@ def start(config_path: Path) -> None:
     raise SystemExit(run_node(load_config(config_path)))
 
 
+@cli.command()
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("demo-data"),
+    show_default=True,
+    help="Where configuration, data and logs of the nodes are; made if it is not there.",
+)
+@click.option("--detach", is_flag=True, help="Run in the background, until --stop.")
+@click.option("--stop", is_flag=True, help="Stop a demo in this directory, and keep its data.")
+def demo(directory: Path, detach: bool, stop: bool) -> None:
+    """Three real nodes on this machine, with a live table and keys to kill and restart them.
+
+    The data stays in the directory: the next start goes on with it. Without a terminal, changes are
+    printed line by line. Ctrl-C stops all three.
+    """
+    from server import demo as demo_run
+    from server.demo_nodes import DemoError
+
+    if detach and stop:
+        raise click.UsageError("--detach and --stop exclude each other.")
+    try:
+        if stop:
+            click.echo("stopped" if demo_run.stop(directory) else f"nothing runs in {directory}")
+        elif detach:
+            demo_run.detach(directory)
+        else:
+            raise SystemExit(demo_run.run(directory))
+    except DemoError as error:
+        fail(str(error))
+
+
 @cli.command("random-uuid")
 def random_uuid() -> None:
     """Print a random uuid in Kafka's text form, for a cluster id or storage id."""

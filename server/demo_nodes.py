@@ -1,0 +1,316 @@
+"""The demo's three nodes: their files under one directory, their ports, their processes.
+
+Ports and files are made once. A node is formatted as a first voter only before any node of the directory
+was ever started, which a marker file says; a node whose data was deleted later joins as an observer,
+as on a real host.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from config import keys
+from config.errors import ConfigError
+from config.load import load
+from config.model import Address
+from storage.directory import format_directory
+from storage.errors import StorageError
+from storage.filesystem import RealFileSystem
+from storage.layout import LOCK, META_PROPERTIES
+
+NODE_IDS = (1, 2, 3)
+HOST = "127.0.0.1"
+MARKER = "demo.json"
+DEMO_LOCK = "demo.pid"
+DEMO_LOG = "demo.log"
+# Below the range from which systems take the ports of outgoing connections.
+FIRST_PORT, LAST_PORT, PORT_STEP = 19_091, 31_991, 100
+HTTP_BELOW = 10
+LOG_TAIL_BYTES = 8192
+
+
+class DemoError(Exception):
+    """The demo cannot run; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFiles:
+    """Where one node of the demo keeps its things, and where it is reached."""
+
+    node_id: int
+    config_path: Path
+    log_path: Path
+    storage_dir: Path
+    address: Address
+    http: Address
+
+
+def config_path(directory: Path, node_id: int) -> Path:
+    return directory / f"node{node_id}.yaml"
+
+
+def prepare(directory: Path) -> tuple[list[NodeFiles], list[str]]:
+    """The nodes of a directory, made and formatted if need be, and what was done. Raises DemoError."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        is_first = not (directory / MARKER).exists()
+        if is_first:
+            _check_empty(directory)
+            _write_configs(directory)
+        nodes = read_nodes(directory)
+        formatted = [node.node_id for node in nodes if _format(node, bootstrap=is_first)]
+        if is_first:
+            text = json.dumps({"made_by": "quorumd demo", "made_at": int(time.time())})
+            (directory / MARKER).write_text(text + "\n")
+            return nodes, [f"made three nodes under {directory}"]
+    except OSError as error:
+        raise DemoError(f"cannot use {directory}: {error.strerror or error}") from error
+    return nodes, [
+        f"node {node_id} has no data: formatted anew, it joins as an observer, because a voter is its "
+        "id together with its storage id"
+        for node_id in formatted
+    ]
+
+
+def read_nodes(directory: Path) -> list[NodeFiles]:
+    """The nodes as their configuration files describe them. Raises DemoError."""
+    return [_read_node(directory, node_id) for node_id in NODE_IDS]
+
+
+def _read_node(directory: Path, node_id: int) -> NodeFiles:
+    path = config_path(directory, node_id)
+    if not path.exists():
+        raise DemoError(f"{path} is missing: put it back, or begin anew with another --dir")
+    try:
+        config = load(path, {})
+    except ConfigError as error:
+        raise DemoError(str(error)) from error
+    if config.http_listen is None:
+        raise DemoError(f"{path} has no http.listen, where the demo asks for the node's status")
+    return NodeFiles(
+        node_id=node_id,
+        config_path=path,
+        log_path=directory / f"node{node_id}.log",
+        storage_dir=config.storage_dir,
+        address=Address(config.listeners[0].host, config.listeners[0].port),
+        http=config.http_listen,
+    )
+
+
+def _check_empty(directory: Path) -> None:
+    ours = {DEMO_LOCK, DEMO_LOG}
+    ours.update(f"node{node_id}{suffix}" for node_id in NODE_IDS for suffix in ("", ".yaml"))
+    if foreign := sorted({path.name for path in directory.iterdir()} - ours):
+        raise DemoError(
+            f"{directory} holds other things ({', '.join(foreign[:3])}): name an empty or new "
+            "directory with --dir"
+        )
+
+
+def _write_configs(directory: Path) -> None:
+    if all(config_path(directory, node_id).exists() for node_id in NODE_IDS):
+        return
+    ports = choose_ports()
+    voters = ",".join(
+        f"{node_id}@{HOST}:{port}" for node_id, port in zip(NODE_IDS, ports, strict=True)
+    )
+    for node_id, port in zip(NODE_IDS, ports, strict=True):
+        config_path(directory, node_id).write_text(
+            f"# Node {node_id} of `quorumd demo`, which wrote this once and does not change it again.\n"
+            f"node.id: {node_id}\n"
+            f"storage.dir: node{node_id}\n"
+            f"listeners: CONTROLLER://{HOST}:{port}\n"
+            f"http.listen: {HOST}:{port - HTTP_BELOW}\n"
+            f"quorum.voters: {voters}\n"
+        )
+
+
+def choose_ports() -> list[int]:
+    """Three ports, free like those `HTTP_BELOW` them. Raises DemoError."""
+    for first in range(FIRST_PORT, LAST_PORT, PORT_STEP):
+        ports = [first, first + 1, first + 2]
+        if all(is_free(HOST, port) and is_free(HOST, port - HTTP_BELOW) for port in ports):
+            return ports
+    raise DemoError(f"no free ports were found between {FIRST_PORT} and {LAST_PORT} on {HOST}")
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether a node could listen there now."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def _format(node: NodeFiles, *, bootstrap: bool) -> bool:
+    if (node.storage_dir / META_PROPERTIES).exists():
+        return False
+    try:
+        format_directory(
+            RealFileSystem(), node.storage_dir, node_id=node.node_id, bootstrap=bootstrap
+        )
+    except StorageError as error:
+        raise DemoError(str(error)) from error
+    return True
+
+
+def check_startable(directory: Path, nodes: list[NodeFiles]) -> None:
+    """Raises DemoError if a node runs already, or somebody else has one of its ports."""
+    for node in nodes:
+        if (pid := lock_holder(node.storage_dir / LOCK)) is not None:
+            raise DemoError(
+                f"node {node.node_id} still runs, as process {pid}, from a demo that was killed: "
+                f"`quorumd demo --dir {directory} --stop` ends it"
+            )
+        for key, address in (("listeners", node.address), ("http.listen", node.http)):
+            if not is_free(*address):
+                raise DemoError(
+                    f"port {address.port} of node {node.node_id} is in use by another program: end "
+                    f"that one, or change {key} in {node.config_path} (and quorum.voters in all "
+                    "three), or take another --dir, which gets ports of its own"
+                )
+
+
+def lock_holder(path: Path) -> int | None:
+    """The process that holds this lock file, None if nobody does."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.read(handle, 32).decode("ascii", "replace").strip()
+        return int(text) if text.isdigit() else None
+    else:
+        return None
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def demo_lock(directory: Path) -> Iterator[None]:
+    """One demo at a time in a directory. Raises DemoError."""
+    path = directory / DEMO_LOCK
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise DemoError(f"cannot use {directory}: {error.strerror or error}") from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DemoError(
+                f"a demo runs in {directory} already, as process {lock_holder(path)}: "
+                f"`quorumd demo --dir {directory} --stop` ends it"
+            ) from None
+        os.truncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+class NodeProcess:
+    """A node's process, which can be killed, frozen and started again."""
+
+    def __init__(self, files: NodeFiles) -> None:
+        self.files = files
+        self.is_frozen = False
+        self.since = time.monotonic()
+        self.exit_code: int | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def node_id(self) -> int:
+        return self.files.node_id
+
+    @property
+    def pid(self) -> int | None:
+        """None if it does not run."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start it. Its environment is ours, without the variables that override configuration."""
+        known = {keys.variable_of(key) for key in keys.PARSERS}
+        environ = {name: value for name, value in os.environ.items() if name not in known}
+        # A session of its own, so that Ctrl-C reaches the demo alone, and a path without the
+        # current directory, which may hold modules with the names of ours.
+        command = [sys.executable, "-P", "-m", "server.main", "start", "--config"]
+        with self.files.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, str(self.files.config_path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environ,
+                start_new_session=True,
+            )
+        self._changed()
+
+    def has_ended(self) -> bool:
+        """True once, when the process has ended since the last look; then `exit_code` is set."""
+        if self._process is None or (code := self._process.poll()) is None:
+            return False
+        self._process = None
+        self._changed()
+        self.exit_code = code
+        return True
+
+    def kill(self) -> None:
+        """SIGKILL: as if the power had gone, but for what the kernel still holds."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+            self._changed()
+
+    def freeze(self) -> None:
+        """SIGSTOP: the process lives and its connections are open, but it says nothing."""
+        self._signal(signal.SIGSTOP)
+        self._changed()
+        self.is_frozen = True
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
+        self._changed()
+
+    def terminate(self) -> None:
+        """SIGTERM: an orderly stop."""
+        if self.is_frozen:
+            self.thaw()
+        self._signal(signal.SIGTERM)
+
+    def last_log_line(self) -> str:
+        """What the node said last, to explain why it ended."""
+        with suppress(OSError), self.files.log_path.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(0, size - LOG_TAIL_BYTES))
+            lines = log.read().decode("utf-8", "replace").splitlines()
+            return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return ""
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def _changed(self) -> None:
+        self.since = time.monotonic()
+        self.is_frozen = False
+        self.exit_code = None

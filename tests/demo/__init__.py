@@ -1,0 +1,1 @@
+"""The demo, run as a user runs it."""

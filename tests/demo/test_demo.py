@@ -1,0 +1,206 @@
+"""The demo on a terminal, without one, and in the background: nodes die, come back, and end with it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from server.demo_nodes import DEMO_LOCK, lock_holder, prepare
+from storage.layout import LOCK
+from tests.demo.terminal import DEADLINE_S, Terminal
+
+PROGRAM = [sys.executable, "-P", "-m", "server.main"]
+QUORUMCTL = [sys.executable, "-P", "-c", "from quorumd.cli.main import main; main()"]
+LEADS = r"node (\d) leads epoch (\d+)"
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """Where a demo may run; none runs there afterwards."""
+    path = tmp_path / "demo"
+    yield path
+    demo(path, "--stop")
+    assert running_pids(path) == []
+
+
+def demo(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PROGRAM, "demo", "--dir", str(directory), *options],
+        capture_output=True,
+        text=True,
+        timeout=2 * DEADLINE_S,
+        check=False,
+    )
+
+
+def on_terminal(directory: Path) -> Terminal:
+    return Terminal([*PROGRAM, "demo", "--dir", str(directory)], directory.parent)
+
+
+def running_pids(directory: Path) -> list[int]:
+    """The processes that hold the directories of the demo's nodes."""
+    locks = [directory / f"node{node_id}" / LOCK for node_id in (1, 2, 3)]
+    return [pid for lock in locks if (pid := lock_holder(lock)) is not None]
+
+
+def row_of(node_id: str, role: str) -> str:
+    """The node's row of the table, caught up with the leader."""
+    return rf"│ {node_id} +│\s+\d+ │ {role} +│\s+\d+ │\s+\d+ │\s+\d+ │\s+0 │"
+
+
+def servers_in(shown: str) -> str:
+    match = re.search(r"QUORUM_BOOTSTRAP_SERVERS=(\S+)", shown)
+    assert match is not None
+    return match[1]
+
+
+def test_a_killed_leader_is_replaced_returns_and_the_data_outlive_the_demo(directory: Path) -> None:
+    with on_terminal(directory) as terminal:
+        leader, epoch = terminal.expect(LEADS).groups()
+        terminal.press(leader)
+        second = terminal.expect(LEADS + rf", (\d+) ms after node {leader} was killed")
+        assert second[1] != leader
+        assert int(second[2]) > int(epoch)
+        terminal.press(leader)
+        terminal.expect(f"node {leader} restarted")
+        terminal.expect(row_of(leader, "follower"))
+        assert len(running_pids(directory)) == 3
+        terminal.press("a")
+        terminal.expect("quorumctl append: .*offset")
+        terminal.press("q")
+        assert terminal.exit_code() == 0
+    assert running_pids(directory) == []
+    configs = [path.read_text() for path in sorted(directory.glob("*.yaml"))]
+
+    with on_terminal(directory) as terminal:
+        again = terminal.expect(LEADS)
+        assert int(again[2]) > int(second[2])
+        tail = subprocess.run(
+            [*QUORUMCTL, "tail", "--from-beginning", "-b", servers_in(terminal.shown)],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=True,
+        )
+        assert "hello at " in tail.stdout
+        terminal.press("\x03")
+        assert terminal.exit_code() == 0
+        assert "made three nodes" not in terminal.shown
+    assert running_pids(directory) == []
+    assert [path.read_text() for path in sorted(directory.glob("*.yaml"))] == configs
+
+
+def test_a_frozen_leader_is_replaced_and_follows_when_it_thaws(directory: Path) -> None:
+    with on_terminal(directory) as terminal:
+        leader = terminal.expect(LEADS)[1]
+        terminal.expect(row_of(leader, "leader"))
+        terminal.press("s")
+        terminal.expect(LEADS + rf", \d+ ms after node {leader} was frozen")
+        terminal.press("s")
+        terminal.expect(f"node {leader} thawed")
+        terminal.expect(row_of(leader, "follower"))
+        terminal.press("s")
+        terminal.expect("frozen with SIGSTOP")
+        terminal.press("q")
+        assert terminal.exit_code() == 0
+    assert running_pids(directory) == []
+
+
+def test_without_a_terminal_changes_are_lines_and_sigterm_ends_all(directory: Path) -> None:
+    with subprocess.Popen(
+        [*PROGRAM, "demo", "--dir", str(directory)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        lines = iter(process.stdout)
+        leader = next(match[1] for line in lines if (match := re.search(LEADS, line)))
+        assert len(running_pids(directory)) == 3
+        pid = lock_holder(directory / f"node{leader}" / LOCK)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        assert any(f"node {leader} ended by itself, exit code -9" in line for line in lines)
+        assert any(re.search(LEADS, line) for line in lines)
+        process.send_signal(signal.SIGTERM)
+        rest = "".join(lines)
+        assert process.wait(DEADLINE_S) == 0
+    assert "\x1b" not in rest
+    assert "stopped; the data is kept" in rest
+    assert running_pids(directory) == []
+
+
+def test_in_the_background_it_runs_until_it_is_stopped(directory: Path) -> None:
+    started = demo(directory, "--detach")
+    assert started.returncode == 0, started.stderr
+    assert "--stop" in started.stdout
+    assert len(running_pids(directory)) == 3
+    second = demo(directory)
+    assert second.returncode == 1
+    assert "runs in" in second.stderr
+    assert "--stop" in second.stderr
+    assert demo(directory, "--stop").stdout == "stopped\n"
+    assert running_pids(directory) == []
+    assert demo(directory, "--stop").stdout == f"nothing runs in {directory}\n"
+
+
+def test_nodes_of_a_demo_that_was_killed_are_named_and_can_be_stopped(directory: Path) -> None:
+    assert demo(directory, "--detach").returncode == 0
+    supervisor = lock_holder(directory / DEMO_LOCK)
+    assert supervisor is not None
+    os.kill(supervisor, signal.SIGKILL)
+    deadline = time.monotonic() + DEADLINE_S
+    while lock_holder(directory / DEMO_LOCK) is not None:
+        assert time.monotonic() < deadline
+    again = demo(directory)
+    assert again.returncode == 1
+    assert f"node 1 still runs, as process {running_pids(directory)[0]}" in again.stderr
+    assert demo(directory, "--stop").stdout == "stopped\n"
+    assert running_pids(directory) == []
+
+
+def test_a_port_in_use_is_named_with_its_remedy(directory: Path) -> None:
+    nodes, _ = prepare(directory)
+    with socket.create_server(nodes[1].address):
+        refused = demo(directory)
+    assert refused.returncode == 1
+    assert f"port {nodes[1].address.port} of node 2 is in use" in refused.stderr
+    assert str(nodes[1].config_path) in refused.stderr
+
+
+def test_ports_are_chosen_among_the_free_ones_and_kept(directory: Path, tmp_path: Path) -> None:
+    first, _ = prepare(directory)
+    with socket.create_server(first[0].http):
+        other, _ = prepare(tmp_path / "other")
+    again, done = prepare(directory)
+    assert again == first
+    assert done == []
+    assert not {node.address for node in first} & {node.address for node in other}
+
+
+def test_a_node_without_data_is_no_first_voter_again(directory: Path) -> None:
+    nodes, _ = prepare(directory)
+    (nodes[2].storage_dir / "meta.properties").unlink()
+    _, done = prepare(directory)
+    assert "node 3 has no data" in done[0]
+    text = (nodes[2].storage_dir / "meta.properties").read_text()
+    assert "bootstrap=false" in text
+    assert "bootstrap=true" in (nodes[0].storage_dir / "meta.properties").read_text()
+
+
+def test_a_directory_with_other_things_is_left_alone(directory: Path) -> None:
+    directory.mkdir()
+    (directory / "thesis.tex").write_text("important")
+    refused = demo(directory)
+    assert refused.returncode == 1
+    assert "thesis.tex" in refused.stderr
+    assert not list(directory.glob("node*"))
