@@ -36,7 +36,19 @@ def misfortune(cluster: Cluster) -> None:
     """One random thing that goes wrong, or right again."""
     draw, network = cluster.random, cluster.network
     match draw.choice(
-        ["crash", "crash", "start", "start", "cut", "heal", "lossy", "slow", "stop", "resign"]
+        [
+            "crash",
+            "blink",
+            "blink",
+            "start",
+            "start",
+            "cut",
+            "heal",
+            "lossy",
+            "slow",
+            "stop",
+            "resign",
+        ]
     ):
         case "crash" if cluster.replicas:
             cluster.crash(draw.choice(list(cluster.replicas)))
@@ -49,9 +61,15 @@ def misfortune(cluster: Cluster) -> None:
             network.cut.add((one.id, other.id))
             if draw.random() < 0.5:
                 network.isolate([one.id], [k.id for k in cluster.keys if k != one])
+        case "blink" if cluster.replicas:
+            who = draw.choice(list(cluster.replicas))
+            cluster.crash(who)
+            cluster.run(draw.randint(0, 8))
+            cluster.start(who)
         case "heal":
             network.cut.clear()
-            network.loss, network.latency_ms, network.sync_ms = 0.0, (1, 3), (0, 3)
+            network.loss, network.latency_ms = 0.0, (1, 3)
+            network.sync_ms = draw.choice([(0, 3), (5, 40)])
         case "lossy":
             network.loss = draw.choice([0.05, 0.2, 0.5])
             network.tells_of_deaths = draw.random() < 0.5
@@ -85,7 +103,7 @@ def test_no_history_loses_or_forks_what_was_committed(
                 running = list(cluster.replicas.values())
                 cluster.append(cluster.random.choice(running) if running else None)
                 cluster.run(cluster.random.randint(0, 30))
-            cluster.run(cluster.random.choice([0, 5, 50, 300, 1500]))
+            cluster.run(cluster.random.choice([0, 5, cluster.random.randint(10, 80), 300, 1500]))
         cluster.settle(20_000)
         cluster.check_end()
 
