@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import signal
 import socket
 import struct
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -59,21 +60,27 @@ class Ended(NamedTuple):
 
 
 class Cluster:
-    """Formatted nodes, by id from 1. `settings` are configuration keys that differ from the defaults.
+    """Formatted nodes, by id from 1: `size` voters, then the observers.
 
-    Start and stop nodes from the thread that made the cluster: the kernel ends a node with the thread
-    that started it.
+    `settings` are configuration keys that differ from the defaults. Start and stop nodes from the thread
+    that made the cluster: the kernel ends a node with the thread that started it.
     """
 
     def __init__(
-        self, folder: Path, *, size: int = 3, settings: Mapping[str, object] | None = None
+        self,
+        folder: Path,
+        *,
+        size: int = 3,
+        observers: int = 0,
+        settings: Mapping[str, object] | None = None,
     ) -> None:
         self.folder = folder
-        self.ids = tuple(range(1, size + 1))
+        self.ids = tuple(range(1, size + observers + 1))
+        self.voters = self.ids[:size]
         self._settings = dict(settings or {})
-        ports = free_ports(2 * size)
-        self._ports = dict(zip(self.ids, ports[:size], strict=True))
-        self._http_ports = dict(zip(self.ids, ports[size:], strict=True))
+        ports = free_ports(2 * len(self.ids))
+        self._ports = dict(zip(self.ids, ports[: len(self.ids)], strict=True))
+        self._http_ports = dict(zip(self.ids, ports[len(self.ids) :], strict=True))
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._suspended: set[int] = set()
 
@@ -130,7 +137,7 @@ class Cluster:
         for node in self.ids:
             self.write_config(node)
             command = ["format", "--config", str(self.config_path(node))]
-            command += ["--bootstrap"] if bootstrap else []
+            command += ["--bootstrap"] if bootstrap and node in self.voters else []
             runs.append(self._run(command, subprocess.PIPE))
         for run in runs:
             output, _ = run.communicate(timeout=WAIT_S)
@@ -139,7 +146,7 @@ class Cluster:
 
     def write_config(self, node: int, changes: Mapping[str, object] | None = None) -> None:
         """The node's file, with these keys added or changed for its next start."""
-        voters = ",".join(f"{other}@{self.address(other)}" for other in self.ids)
+        voters = ",".join(f"{other}@{self.address(other)}" for other in self.voters)
         keys = {
             "node.id": node,
             "storage.dir": self.storage_dir(node),
@@ -154,11 +161,16 @@ class Cluster:
     def start(self, *nodes: int) -> None:
         """Start these nodes (none named: all) that do not run; does not wait for them."""
         for node in nodes or self.ids:
-            if node in self._processes:
-                continue
-            with self._output_path(node).open("ab") as output:
-                command = ["start", "--config", str(self.config_path(node))]
-                self._processes[node] = self._run(command, output)
+            if node not in self._processes:
+                self.start_with(node)
+
+    def start_with(
+        self, node: int, *, prefix: Sequence[str] = (), environ: Mapping[str, str] | None = None
+    ) -> None:
+        """Start a node under another command (strace, for one) or with more in its environment."""
+        with self._output_path(node).open("ab") as output:
+            command = ["start", "--config", str(self.config_path(node))]
+            self._processes[node] = self._run(command, output, prefix, environ)
 
     def stop(self, node: int) -> Ended:
         """SIGTERM, and wait for the end. Fails if the node does not end by itself in time."""
@@ -348,9 +360,16 @@ class Cluster:
     def _output_path(self, node: int) -> Path:
         return self.folder / f"node-{node}.log"
 
-    def _run(self, command: list[str], output: Any) -> subprocess.Popen[bytes]:
+    def _run(
+        self,
+        command: list[str],
+        output: Any,
+        prefix: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [str(Path(sys.executable).with_name("quorumd")), *command],
+            [*prefix, str(Path(sys.executable).with_name("quorumd")), *command],
+            env={**os.environ, **(environ or {})},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -372,10 +391,14 @@ class Cluster:
 
 @contextmanager
 def running_cluster(
-    folder: Path, *, size: int = 3, settings: Mapping[str, object] | None = None
+    folder: Path,
+    *,
+    size: int = 3,
+    observers: int = 0,
+    settings: Mapping[str, object] | None = None,
 ) -> Iterator[Cluster]:
     """A fresh quorum that is ready; whatever is left of it at the end is killed."""
-    cluster = Cluster(folder, size=size, settings=settings)
+    cluster = Cluster(folder, size=size, observers=observers, settings=settings)
     try:
         cluster.format()
         cluster.start()

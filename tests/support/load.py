@@ -1,0 +1,141 @@
+"""Writers that append to a live quorum and remember what was acknowledged, to hold the quorum to it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from tests.support.live_cluster import TOPIC, Cluster
+from tests.support.raw_client import Hungup, RawClient
+from wire.errors import MalformedMessage
+from wire.messages.produce import (
+    ProduceRequest,
+    ProduceRequestPartition,
+    ProduceRequestTopic,
+    ProduceResponse,
+    ProduceResponsePartition,
+)
+from wire.records import Record, build_batch
+
+PRODUCE, PRODUCE_VERSION = 0, 9
+TRY_S = 3.0
+PAUSE_S = 0.002
+RETRY_S = 0.01
+
+
+class Acknowledged(NamedTuple):
+    offset: int
+    value: bytes
+
+
+def produce_message(values: Sequence[bytes], timeout_ms: int = 2000) -> ProduceRequest:
+    """One batch of records with these values, timestamped now."""
+    now = int(time.time() * 1000)
+    batch = build_batch([Record(value=value, timestamp=now) for value in values])
+    return produce_of(batch, timeout_ms)
+
+
+def produce_of(batch: bytes | None, timeout_ms: int = 2000) -> ProduceRequest:
+    """A request that appends these bytes as they are."""
+    partition = ProduceRequestPartition(index=0, records=batch)
+    topic = ProduceRequestTopic(name=TOPIC, partition_data=(partition,))
+    return ProduceRequest(acks=-1, timeout_ms=timeout_ms, topic_data=(topic,))
+
+
+def produce(client: RawClient, message: ProduceRequest) -> ProduceResponsePartition:
+    """What became of it. Raises Hungup."""
+    answer = client.ask(PRODUCE, PRODUCE_VERSION, message, ProduceResponse)
+    return answer.responses[0].partition_responses[0]
+
+
+class Load:
+    """Writers with a connection each, one record at a time, at whichever node leads.
+
+    A record whose fate is not known is not sent again, so nothing is in the log twice. Use it in `with`.
+    """
+
+    def __init__(self, cluster: Cluster, *, writers: int = 4, value_bytes: int = 20) -> None:
+        self.acknowledged: list[Acknowledged] = []
+        self.refusals: list[tuple[int, str | None]] = []
+        """Error codes that were answered, with their texts."""
+        self.failures = 0
+        """Tries without an acknowledgement, refused ones included."""
+        self._cluster = cluster
+        self._value_bytes = value_bytes
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._write, args=(number,)) for number in range(writers)
+        ]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Let the tries under way end."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+
+    def wait_progress(self, records: int = 20, timeout_s: float = 15.0) -> None:
+        """Return when so many more records are acknowledged."""
+        wanted = len(self.acknowledged) + records
+        deadline = time.monotonic() + timeout_s
+        while len(self.acknowledged) < wanted:
+            if time.monotonic() > deadline:
+                raise AssertionError(
+                    f"no progress in {timeout_s} s; last answers: {self.refusals[-3:]}\n"
+                    f"{self._cluster.logs()}"
+                )
+            time.sleep(0.005)
+
+    def assert_nothing_lost(self, *nodes: int) -> None:
+        """Every acknowledged record is where it was acknowledged, in the logs of these nodes' disks."""
+        for node in nodes or self._cluster.running():
+            found = {record.offset: record.value for record in self._cluster.records(node)}
+            lost = [one for one in self.acknowledged if found.get(one.offset) != one.value]
+            assert not lost, f"node {node} lost {len(lost)} acknowledged records: {lost[:5]}"
+            assert len(set(found.values())) == len(found), f"a record is twice on node {node}"
+
+    # -- a writer
+
+    def _write(self, number: int) -> None:
+        client: RawClient | None = None
+        nodes = list(self._cluster.ids)
+        at = number
+        count = 0
+        while not self._stopping.is_set():
+            try:
+                if client is None:
+                    client = RawClient(self._cluster.port(nodes[at % len(nodes)]), TRY_S)
+                count += 1
+                value = f"{number}-{count}-".encode().ljust(self._value_bytes, b".")
+                answer = produce(client, produce_message([value]))
+            except (OSError, Hungup, MalformedMessage):
+                answer = None
+            if answer is not None and answer.error_code == 0:
+                self.acknowledged.append(Acknowledged(answer.base_offset, value))
+                self._stopping.wait(PAUSE_S)
+                continue
+            self.failures += 1
+            if answer is not None:
+                self.refusals.append((answer.error_code, answer.error_message))
+            if client is not None:
+                client.close()
+                client = None
+            at += 1
+            self._stopping.wait(RETRY_S)
+        if client is not None:
+            client.close()
