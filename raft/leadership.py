@@ -22,6 +22,8 @@ from raft.roles import Candidate, Leader, ParkedFetch, Progress, Prospective, Re
 from raft.transitions import Trigger
 from raft.types import ReplicaKey, Voter, VoterSet
 
+SPREAD_DELAY_MS = 2
+"""How long voters that a commit does not need, and observers, wait for records that exist."""
 ANNOUNCE_DELAY_MS = 5
 """How long a new high watermark waits for records to travel with, before it travels alone."""
 
@@ -108,11 +110,33 @@ def on_append_requested(core: Core, event: AppendRequested) -> None:
 
 
 def wake_fetches(core: Core, leader: Leader) -> None:
-    """Answer every parked fetch: there are records beyond its position now."""
-    for reply_to, fetch in leader.parked.items():
-        answer_fetch(core, reply_to, fetch)
-    leader.parked.clear()
-    leader.parked_deadline_ms = leader.announce_at_ms = None
+    """Answer parked fetches: there are records beyond their position now.
+
+    As many voters as a commit needs get the records at once, those that have waited longest first; the
+    rest a moment later, or with the next records. Voters thus take turns, the next records find one
+    that is free, and a slow voter is asked less often. Before the first voter set is committed
+    everybody is needed.
+    """
+    voters = core.electorate.keys
+    missing = core.electorate.majority - core.electorate.has_local
+    if core.is_bootstrapping:
+        missing = len(leader.parked)
+    for reply_to, fetch in list(leader.parked.items()):
+        if missing <= 0:
+            break
+        if core.is_bootstrapping or fetch.replica in voters:
+            missing -= 1
+            del leader.parked[reply_to]
+            answer_fetch(core, reply_to, fetch)
+    leader.spread_at_ms = None
+    if not leader.parked:
+        leader.parked_deadline_ms = leader.announce_at_ms = None
+    for fetch in leader.parked.values():
+        if fetch.lacking_since_ms is None:
+            fetch.lacking_since_ms = core.now_ms
+        spread_at_ms = fetch.lacking_since_ms + SPREAD_DELAY_MS
+        if leader.spread_at_ms is None or spread_at_ms < leader.spread_at_ms:
+            leader.spread_at_ms = spread_at_ms
 
 
 def answer_fetch(core: Core, reply_to: int, fetch: ParkedFetch) -> None:
@@ -157,17 +181,25 @@ def _announce_soon(core: Core, leader: Leader) -> None:
 
 
 def expire_fetches(core: Core, leader: Leader) -> None:
-    """Answer parked fetches whose time is up, or that lack the high watermark for long enough."""
-    announce = leader.announce_at_ms is not None and core.now_ms >= leader.announce_at_ms
-    due = leader.parked_deadline_ms is not None and core.now_ms >= leader.parked_deadline_ms
-    if not announce and not due:
+    """Answer parked fetches whose time is up, or that lack records or the high watermark for long."""
+    now = core.now_ms
+    announce = leader.announce_at_ms is not None and now >= leader.announce_at_ms
+    spread = leader.spread_at_ms is not None and now >= leader.spread_at_ms
+    due = leader.parked_deadline_ms is not None and now >= leader.parked_deadline_ms
+    if not announce and not spread and not due:
         return
     for reply_to, fetch in list(leader.parked.items()):
-        if core.now_ms >= fetch.deadline_ms or (announce and _lacks_high_watermark(core, fetch)):
+        if (
+            now >= fetch.deadline_ms
+            or (spread and fetch.lacking_since_ms is not None)
+            or (announce and _lacks_high_watermark(core, fetch))
+        ):
             del leader.parked[reply_to]
             answer_fetch(core, reply_to, fetch)
     if announce:
         leader.announce_at_ms = None
+    if spread:
+        leader.spread_at_ms = None
     leader.parked_deadline_ms = min(
         (fetch.deadline_ms for fetch in leader.parked.values()), default=None
     )
@@ -388,7 +420,7 @@ def announce_end(core: Core, state: Resigned) -> None:
 def leader_deadline_ms(leader: Leader) -> int:
     """When the leader has something to do by itself."""
     deadline = min(leader.check_quorum_deadline_ms, leader.next_begin_ms)
-    for due in (leader.parked_deadline_ms, leader.announce_at_ms):
+    for due in (leader.parked_deadline_ms, leader.announce_at_ms, leader.spread_at_ms):
         if due is not None and due < deadline:
             deadline = due
     return deadline

@@ -142,9 +142,8 @@ class RaftNode(Core):
     def next_deadline_ms(self) -> int | None:
         """When `TimerFired` is due at the latest; None if only other events matter."""
         if isinstance(self.state, Leader):
-            own: int | None = leadership.leader_deadline_ms(self.state)
-        else:
-            own = election.election_deadline_ms(self)
+            return leadership.leader_deadline_ms(self.state)
+        own = election.election_deadline_ms(self)
         if not self.backoffs:
             return own
         retry = replication.retry_deadline_ms(self)

@@ -88,6 +88,8 @@ class ParkedFetch:
     position: OffsetAndEpoch
     deadline_ms: int
     high_watermark: int | None
+    lacking_since_ms: int | None = None
+    """Since when there are records beyond its position."""
 
 
 @dataclass(slots=True)
@@ -104,6 +106,8 @@ class Leader:
     """Earliest deadline of a parked fetch, or earlier."""
     announce_at_ms: int | None = None
     """When parked fetches that lack the new high watermark are answered."""
+    spread_at_ms: int | None = None
+    """When parked fetches that lack records are answered, if no new records come before."""
     next_begin_ms: int = 0
     """Earliest time at which a voter is due for BeginQuorumEpoch, or earlier."""
 

@@ -43,13 +43,6 @@ class Records(Protocol):
     def persist(self, effect: PersistQuorumState) -> None: ...
 
 
-class Network(Protocol):
-    """Where requests and answers go."""
-
-    def send_request(self, effect: SendRequest) -> None: ...
-    def send_answer(self, reply_to: int, answer: Answered) -> None: ...
-
-
 class Listener(Protocol):
     """Who hears the news."""
 
@@ -68,19 +61,25 @@ class Timer(Protocol):
 
 
 class Driver:
-    """Runs one `RaftNode`. `now_ms` is a clock that never goes back."""
+    """Runs one `RaftNode`. `now_ms` is a clock that never goes back.
+
+    `send_request` and `send_answer` bring requests to peers, and answers to whoever asked under a
+    number.
+    """
 
     def __init__(
         self,
         node: RaftNode,
         records: Records,
-        network: Network,
+        send_request: Callable[[SendRequest], None],
+        send_answer: Callable[[int, Answered], None],
         listener: Listener,
         timer: Timer,
         now_ms: Callable[[], int],
     ) -> None:
         self.node = node
-        self._network = network
+        self._send_request = send_request
+        self._send_answer = send_answer
         self._listener = listener
         self._timer = timer
         self._now_ms = now_ms
@@ -95,8 +94,8 @@ class Driver:
             AppendFetched: records.append_fetched,
             TruncateLog: records.truncate,
             PersistQuorumState: records.persist,
-            SendRequest: self._hold_or_send,
-            SendAnswer: self._hold_or_send,
+            SendRequest: self._hold_or_send_request,
+            SendAnswer: self._hold_or_send_answer,
             DropHeldRequests: self._drop_held_requests,
             AnnounceHighWatermark: lambda effect: listener.on_high_watermark(effect.offset),
             AnnounceRole: listener.on_role,
@@ -128,7 +127,10 @@ class Driver:
         if self._held:
             held, self._held = self._held, deque()
             for effect in held:
-                self._hold_or_send(effect)
+                if isinstance(effect, SendAnswer):
+                    self._hold_or_send_answer(effect)
+                else:
+                    self._hold_or_send_request(effect)
         self.handle(WriteCompleted(write))
 
     def on_timer(self) -> None:
@@ -150,13 +152,17 @@ class Driver:
             self._stepping = False
         self._arm()
 
-    def _hold_or_send(self, effect: SendRequest | SendAnswer) -> None:
+    def _hold_or_send_request(self, effect: SendRequest) -> None:
         if effect.after > self._completed_write:
             self._held.append(effect)
-        elif isinstance(effect, SendAnswer):
-            self._network.send_answer(effect.reply_to, effect.answer)
         else:
-            self._network.send_request(effect)
+            self._send_request(effect)
+
+    def _hold_or_send_answer(self, effect: SendAnswer) -> None:
+        if effect.after > self._completed_write:
+            self._held.append(effect)
+        else:
+            self._send_answer(effect.reply_to, effect.answer)
 
     def _drop_held_requests(self, effect: DropHeldRequests) -> None:
         self._held = deque(held for held in self._held if isinstance(held, SendAnswer))

@@ -123,7 +123,15 @@ class Partition:
         recorder.batches = self.produce
         self.consume = ConsumeHandler(self, log, self.reader)
         self._timer = LoopTimer(self._on_timer)
-        self.driver = Driver(self.node, recorder, self, self, self._timer, monotonic_ms)
+        self.driver = Driver(
+            self.node,
+            recorder,
+            self.outbound.send_request,
+            self.inbound.send_answer,
+            self,
+            self._timer,
+            monotonic_ms,
+        )
 
     # -- life
 
@@ -131,7 +139,7 @@ class Partition:
         """Begin to take part."""
         self.disk.start()
         self.outbound.prepare(self.node.other_voters())
-        self._guard(self.driver.start)
+        self.driver.start()
 
     async def hand_over(self, timeout_s: float) -> None:
         """Before the listeners close: let what was appended commit, then give leadership away."""
@@ -194,16 +202,6 @@ class Partition:
             self.handle(ResignationRequested(reason="the disk is full", shutting_down=False))
         else:
             LOG.info("there is space on the disk again")
-
-    # -- the driver's network
-
-    @property
-    def send_request(self) -> Callable[..., None]:
-        return self.outbound.send_request
-
-    @property
-    def send_answer(self) -> Callable[..., None]:
-        return self.inbound.send_answer
 
     # -- the driver's listener
 

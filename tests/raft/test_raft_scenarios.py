@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from raft.events import ResignationRequested
+from raft.roles import Role
 from tests.raft.harness import key
 from tests.raft.network import Cluster, Replica
 
@@ -90,9 +91,8 @@ def divergence_and_truncation() -> Cluster:
         cluster.append(old)
     cluster.run(2600)
     cluster.note("a client writes to the new leader")
-    cluster.append(
-        max(cluster.replicas.values(), key=lambda r: r.node.epoch if r is not old else -1)
-    )
+    others = [replica for replica in cluster.replicas.values() if replica is not old]
+    cluster.append(next(replica for replica in others if replica.node.role is Role.LEADER))
     cluster.run(600)
     cluster.note(f"{old.local.id} is back")
     cluster.network.cut.clear()
