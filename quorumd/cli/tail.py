@@ -120,10 +120,15 @@ async def _tail(
         end_offset = (await client.list_offsets(LATEST)).offset
         offset = await _first_offset(client, wanted, end_offset)
         left = wanted.max_records
+        is_lost = False
         while wanted.follow or offset < end_offset:
-            fetched = await _fetch(client, offset, follow=wanted.follow)
+            fetched = await _fetch(client, offset, follow=wanted.follow, is_quiet=is_lost)
             if fetched is None:
+                is_lost = True
                 continue
+            if is_lost:
+                click.echo("the quorum can be read again", err=True)
+                is_lost = False
             offset = fetched.next_offset
             limit = None if wanted.follow else end_offset
             left = _show_all(fetched, limit, left, show)
@@ -156,21 +161,27 @@ async def _first_offset(client: QuorumClient, wanted: Wanted, end_offset: int) -
         reach *= 2
 
 
-async def _fetch(client: QuorumClient, offset: int, *, follow: bool) -> Fetched | None:
-    """The next records; None if a follower has to wait for the quorum to come back."""
+async def _fetch(
+    client: QuorumClient, offset: int, *, follow: bool, is_quiet: bool
+) -> Fetched | None:
+    """The next records; None if a follower has to wait for the quorum to come back.
+
+    That is said once, not each time: `is_quiet`.
+    """
     from quorumd.client.errors import QuorumUnavailable
 
     try:
         return await client.fetch(
             offset,
             max_wait_ms=_FOLLOW_WAIT_MS if follow else 500,
-            timeout_ms=client.timeout_ms + (_FOLLOW_WAIT_MS if follow else 0),
+            timeout_ms=client.timeout_ms,
         )
     except QuorumUnavailable as error:
         if not follow:
             raise
-        reasons = "; ".join(f"{address}: {reason}" for address, reason in error.attempts.items())
-        click.echo(f"no leader can be reached ({reasons}); still trying", err=True)
+        if not is_quiet:
+            reasons = [f"{address}: {reason}" for address, reason in error.attempts.items()]
+            click.echo(f"no leader can be reached ({'; '.join(reasons)}); still trying", err=True)
         return None
 
 

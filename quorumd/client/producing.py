@@ -44,6 +44,7 @@ TRY_TIMEOUT_MS = 3000
 """A leader that is silent for longer has probably been replaced."""
 ACKS_ALL = -1
 
+_GOAL = "append to the log"
 _RECORD_OVERHEAD_BYTES = 24
 _SEQUENCE_MASK = 0x7FFFFFFF
 
@@ -147,11 +148,11 @@ class Appender:
             response = await connection.request(
                 request, InitProducerIdResponse, timeout_s=_try_timeout_s(deadline)
             )
-            check("get a producer id", response.error_code)
+            check(_GOAL, response.error_code)
             return response.producer_id, response.producer_epoch
 
         try:
-            return await self._finder.at_leader("get a producer id", deadline, ask)
+            return await self._finder.at_leader(_GOAL, deadline, ask)
         except (QuorumUnavailable, RequestRefused, NotSupported) as error:
             raise self._failed(str(error)) from error
 
@@ -163,12 +164,11 @@ class Appender:
 
     async def _drain(self, limit: int) -> None:
         """Returns when at most `limit` batches are not acknowledged."""
-        goal = "append to the log"
         deadline = Deadline(self._timeout_ms)
         backoff = Backoff()
         while len(self._pending) > limit:
             try:
-                connection = await self._finder.connection(goal, deadline)
+                connection = await self._finder.connection(_GOAL, deadline)
                 try:
                     self._send_pending(connection)
                     await self._take_oldest(connection, deadline)
@@ -180,7 +180,7 @@ class Appender:
                 except TryAgain as error:
                     self._finder.not_now(connection.address, error)
                 self._send_again()
-                await self._finder.pause(goal, deadline, backoff)
+                await self._finder.pause(_GOAL, deadline, backoff)
             except QuorumUnavailable as error:
                 raise self._failed(str(error)) from error
             except (RequestRefused, NotSupported) as error:
@@ -226,7 +226,7 @@ class Appender:
             message = partition.record_errors[0].batch_index_error_message
         else:
             message = partition.error_message
-        check("append to the log", error, message=message, response=response, partition=partition)
+        check(_GOAL, error, message=message, response=response, partition=partition)
         self._pending.popleft()
         self.acknowledged_count += batch.count
         self.last_offset = partition.base_offset + batch.count - 1

@@ -346,6 +346,24 @@ def test_following_survives_a_leader_change_and_ends_quietly_by_ctrl_c(
         assert (process.returncode, out, err) == (130, b"", b"")
 
 
+def test_following_waits_for_a_quorum_that_is_gone_and_says_so_once(
+    quorum: QuorumThread, quorumctl: Run
+) -> None:
+    quorumctl("append", "one")
+    with started("tail", "--follow", "--timeout", "0.2") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        for node in quorum.quorum.nodes.values():
+            quorum.call(lambda _, node=node: node.stop())
+        assert b"no leader can be reached" in process.stderr.readline()
+        for node in quorum.quorum.nodes.values():
+            quorum.call(lambda _, node=node: node.start())
+        assert process.stderr.readline() == b"the quorum can be read again\n"
+        quorum.call(lambda fake: fake.append(build_batch([Record(value=b"two")])))
+        assert process.stdout.readline() == b"1\t<null>\ttwo\n"
+
+
 def test_an_interrupted_append_says_what_is_certain(quorum: QuorumThread) -> None:
     with started("append") as process:
         assert process.stdin is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from uuid import UUID
@@ -113,6 +114,34 @@ def test_a_leader_change_in_the_middle_loses_and_repeats_nothing() -> None:
         await appender.flush()
         assert quorum.epoch == 3
         assert values(quorum) == [b"%d" % number for number in range(100)]
+
+    with_quorum(story)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_fails_each_record_is_in_the_log_once_and_in_order(seed: int) -> None:
+    chance = random.Random(seed)
+    errors = [
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ]
+
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        def disturb(node_id: int, request: Message, response: Message) -> Message | None:
+            if chance.random() < 0.1:
+                quorum.refuse_produce.append(chance.choice(errors))
+            if chance.random() < 0.05:
+                quorum.elect(chance.randint(1, 3))
+            return None if chance.random() < 0.1 else response
+
+        quorum.before_answer = disturb
+        appender = client.appender(batch_bytes=250)
+        for record in numbered(80):
+            await appender.append(record)
+        await appender.flush()
+        assert values(quorum) == [b"%d" % number for number in range(80)]
+        assert (appender.acknowledged_count, appender.last_offset) == (80, 79)
 
     with_quorum(story)
 
