@@ -128,15 +128,13 @@ def wake_fetches(core: Core, leader: Leader) -> None:
             missing -= 1
             del leader.parked[reply_to]
             answer_fetch(core, reply_to, fetch)
-    leader.spread_at_ms = None
-    if not leader.parked:
-        leader.parked_deadline_ms = leader.announce_at_ms = None
     for fetch in leader.parked.values():
-        if fetch.lacking_since_ms is None:
-            fetch.lacking_since_ms = core.now_ms
-        spread_at_ms = fetch.lacking_since_ms + SPREAD_DELAY_MS
-        if leader.spread_at_ms is None or spread_at_ms < leader.spread_at_ms:
-            leader.spread_at_ms = spread_at_ms
+        fetch.due_ms = min(fetch.due_ms, core.now_ms + SPREAD_DELAY_MS)
+    _note_earliest_due(leader)
+
+
+def _note_earliest_due(leader: Leader) -> None:
+    leader.fetch_due_ms = min((fetch.due_ms for fetch in leader.parked.values()), default=None)
 
 
 def answer_fetch(core: Core, reply_to: int, fetch: ParkedFetch) -> None:
@@ -164,45 +162,33 @@ def park_fetch(core: Core, leader: Leader, reply_to: int, fetch: ParkedFetch) ->
                 del leader.parked[older]
                 answer_fetch(core, older, parked)
     leader.parked[reply_to] = fetch
-    if leader.parked_deadline_ms is None or fetch.deadline_ms < leader.parked_deadline_ms:
-        leader.parked_deadline_ms = fetch.deadline_ms
-    if _lacks_high_watermark(core, fetch):
-        _announce_soon(core, leader)
+    _hasten_if_behind(core, fetch)
+    _note_earliest_due(leader)
 
 
-def _lacks_high_watermark(core: Core, fetch: ParkedFetch) -> bool:
+def _hasten_if_behind(core: Core, fetch: ParkedFetch) -> None:
+    """A replica that lacks the high watermark gets it soon, if no records take it along before."""
     known = fetch.high_watermark
-    return core.high_watermark is not None and known is not None and known < core.high_watermark
+    if core.high_watermark is not None and known is not None and known < core.high_watermark:
+        fetch.due_ms = min(fetch.due_ms, core.now_ms + ANNOUNCE_DELAY_MS)
 
 
-def _announce_soon(core: Core, leader: Leader) -> None:
-    if leader.announce_at_ms is None:
-        leader.announce_at_ms = core.now_ms + ANNOUNCE_DELAY_MS
+def announce_high_watermark(core: Core, leader: Leader) -> None:
+    """The high watermark has moved: parked fetches that do not know it are answered soon."""
+    for fetch in leader.parked.values():
+        _hasten_if_behind(core, fetch)
+    _note_earliest_due(leader)
 
 
 def expire_fetches(core: Core, leader: Leader) -> None:
-    """Answer parked fetches whose time is up, or that lack records or the high watermark for long."""
-    now = core.now_ms
-    announce = leader.announce_at_ms is not None and now >= leader.announce_at_ms
-    spread = leader.spread_at_ms is not None and now >= leader.spread_at_ms
-    due = leader.parked_deadline_ms is not None and now >= leader.parked_deadline_ms
-    if not announce and not spread and not due:
+    """Answer parked fetches whose time is up, or that have lacked something for long enough."""
+    if leader.fetch_due_ms is None or core.now_ms < leader.fetch_due_ms:
         return
     for reply_to, fetch in list(leader.parked.items()):
-        if (
-            now >= fetch.deadline_ms
-            or (spread and fetch.lacking_since_ms is not None)
-            or (announce and _lacks_high_watermark(core, fetch))
-        ):
+        if core.now_ms >= fetch.due_ms:
             del leader.parked[reply_to]
             answer_fetch(core, reply_to, fetch)
-    if announce:
-        leader.announce_at_ms = None
-    if spread:
-        leader.spread_at_ms = None
-    leader.parked_deadline_ms = min(
-        (fetch.deadline_ms for fetch in leader.parked.values()), default=None
-    )
+    _note_earliest_due(leader)
 
 
 # -- what is known of other replicas
@@ -306,8 +292,7 @@ def advance_high_watermark(core: Core, leader: Leader) -> None:
     if offset <= leader.epoch_start_offset or offset <= (core.high_watermark or 0):
         return
     core.commit(offset)
-    if leader.parked:
-        _announce_soon(core, leader)
+    announce_high_watermark(core, leader)
 
 
 # -- the first voter set
@@ -420,7 +405,6 @@ def announce_end(core: Core, state: Resigned) -> None:
 def leader_deadline_ms(leader: Leader) -> int:
     """When the leader has something to do by itself."""
     deadline = min(leader.check_quorum_deadline_ms, leader.next_begin_ms)
-    for due in (leader.parked_deadline_ms, leader.announce_at_ms, leader.spread_at_ms):
-        if due is not None and due < deadline:
-            deadline = due
+    if leader.fetch_due_ms is not None and leader.fetch_due_ms < deadline:
+        return leader.fetch_due_ms
     return deadline

@@ -86,10 +86,9 @@ class ParkedFetch:
 
     replica: ReplicaKey | None
     position: OffsetAndEpoch
-    deadline_ms: int
+    due_ms: int
+    """When it is answered at the latest: its time is up, or it has lacked something for a while."""
     high_watermark: int | None
-    lacking_since_ms: int | None = None
-    """Since when there are records beyond its position."""
 
 
 @dataclass(slots=True)
@@ -102,12 +101,8 @@ class Leader:
     heard_from: set[ReplicaKey] = field(default_factory=set)
     """Voters that fetched since the check-quorum timer was restarted."""
     parked: dict[int, ParkedFetch] = field(default_factory=dict)
-    parked_deadline_ms: int | None = None
-    """Earliest deadline of a parked fetch, or earlier."""
-    announce_at_ms: int | None = None
-    """When parked fetches that lack the new high watermark are answered."""
-    spread_at_ms: int | None = None
-    """When parked fetches that lack records are answered, if no new records come before."""
+    fetch_due_ms: int | None = None
+    """Earliest time at which a parked fetch is due."""
     next_begin_ms: int = 0
     """Earliest time at which a voter is due for BeginQuorumEpoch, or earlier."""
 

@@ -108,6 +108,7 @@ class Driver:
     def start(self) -> None:
         """Begin; call once, before any event."""
         self._carry_out(self.node.start(self._now_ms()))
+        self._arm()
 
     def handle(self, event: Event) -> None:
         """Let the rules decide on an event, and do what they ask for.
@@ -120,6 +121,7 @@ class Driver:
         self._carry_out(self.node.step(event, self._now_ms()))
         while self._waiting:
             self._carry_out(self.node.step(self._waiting.popleft(), self._now_ms()))
+        self._arm()
 
     def on_writes_completed(self, write: int) -> None:
         """Let everything go that waited for this write or an earlier one; then tell the rules."""
@@ -150,7 +152,6 @@ class Driver:
                 perform[type(effect)](effect)
         finally:
             self._stepping = False
-        self._arm()
 
     def _hold_or_send_request(self, effect: SendRequest) -> None:
         if effect.after > self._completed_write:

@@ -172,25 +172,31 @@ class Partition:
 
     def handle(self, event: Event) -> None:
         """Let the rules decide on an event, and carry out what they ask for."""
-        self._guard(lambda: self.driver.handle(event))
+        try:
+            self.driver.handle(event)
+        except BaseException as error:
+            self._end(error)
+            raise
 
     def _on_timer(self) -> None:
-        self._guard(self.driver.on_timer)
-
-    def _guard(self, action: Callable[[], None]) -> None:
-        """A rule that fails must not be tried again on half-changed state."""
         try:
-            action()
+            self.driver.on_timer()
         except BaseException as error:
-            self._hooks.fail(
-                "a rule of the quorum is broken; this is a bug, please report it", error
-            )
+            self._end(error)
             raise
 
     def on_writes_completed(self, write: int, sync_s: float | None) -> None:
         if sync_s is not None:
             self.metrics.observe_fsync(sync_s)
-        self._guard(lambda: self.driver.on_writes_completed(write))
+        try:
+            self.driver.on_writes_completed(write)
+        except BaseException as error:
+            self._end(error)
+            raise
+
+    def _end(self, error: BaseException) -> None:
+        """A rule that failed must not be tried again on half-changed state."""
+        self._hooks.fail("a rule of the quorum is broken; this is a bug, please report it", error)
 
     def on_disk_failed(self, error: BaseException) -> None:
         self._hooks.fail("the disk failed", error)
