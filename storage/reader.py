@@ -88,13 +88,21 @@ class LogFile:
             self._fs.close(handle)
 
     def _walk(self, handle: int, end: int) -> Iterator[FoundBatch]:
+        place = _Place(self.base_offset or 0)
+        while True:
+            yield from self._walk_on(handle, end, place)
+            tail = self._tail(handle, end, place)
+            if tail.kind is not TailKind.DAMAGE or _is_unchanged(self._fs, handle, place):
+                self.tail = tail
+                return
+            # A running node has written here since: what follows was no sign of damage.
+
+    def _walk_on(self, handle: int, end: int, place: _Place) -> Iterator[FoundBatch]:
+        """The batches from a place, which moves along, to where none can be made out."""
         fs = self._fs
-        position = 0
+        position = place.position
         window = b""
-        window_at = 0
-        next_offset = self.base_offset or 0
-        epoch = 0
-        reason = ""
+        window_at = position
         while position < end:
             at = position - window_at
             if len(window) - at < BATCH_OVERHEAD:
@@ -103,39 +111,63 @@ class LogFile:
             try:
                 header = read_header(window, at)
             except CorruptBatch as error:
-                reason = reason_of(error)
-                break
+                place.stop(reason_of(error), window[at : at + BATCH_OVERHEAD])
+                return
             if header.size_bytes > min(end - position, BATCH_BYTES_MAX):
                 reason = f"a batch of {header.size_bytes} bytes where {end - position} are left"
-                break
-            if at + header.size_bytes > len(window):
+                place.stop(reason, window[at : at + BATCH_OVERHEAD])
+                return
+            is_whole = at + header.size_bytes <= len(window)
+            is_valid = is_whole and crc_is_valid(window, at, header)
+            if not is_whole or (at and not is_valid):
+                # What was read ahead may be older than what a running node has written since.
                 window_at, at = position, 0
                 size = min(max(_WINDOW_BYTES, header.size_bytes), end - position)
                 window = fs.pread(handle, size, position)
                 if len(window) < header.size_bytes:
-                    reason = "the file got shorter"
-                    break
-            is_valid = crc_is_valid(window, at, header)
-            data = window[at : at + header.size_bytes]
-            yield FoundBatch(position, header, data, is_valid)
+                    place.stop("the file got shorter", window[:BATCH_OVERHEAD])
+                    return
+                is_valid = crc_is_valid(window, at, header)
+            yield FoundBatch(position, header, window[at : at + header.size_bytes], is_valid)
             position += header.size_bytes
-            next_offset = max(next_offset, header.next_offset)
-            epoch = max(epoch, header.epoch)
-        self.tail = self._tail(handle, position, end, next_offset, epoch, reason)
+            place.move(position, header)
 
-    def _tail(
-        self, handle: int, position: int, end: int, next_offset: int, epoch: int, reason: str
-    ) -> FileTail:
+    def _tail(self, handle: int, end: int, place: _Place) -> FileTail:
+        position, reason = place.position, place.reason
         size = end - position
         if size == 0:
             return FileTail(TailKind.NONE, position, 0)
-        tail = examine_tail(self._fs, handle, position, end, next_offset, epoch=epoch)
+        tail = examine_tail(self._fs, handle, position, end, place.next_offset, epoch=place.epoch)
         if tail.torn_bytes == 0:
             return FileTail(TailKind.ZEROS, position, size)
         if tail.valid_after is None:
             return FileTail(TailKind.TORN, position, size, reason)
         reason = f"{reason}; a valid batch follows at byte {tail.valid_after}"
         return FileTail(TailKind.DAMAGE, position, size, reason)
+
+
+class _Place:
+    """How far a walk has come, and what it saw where it stopped."""
+
+    def __init__(self, next_offset: int) -> None:
+        self.position = 0
+        self.next_offset = next_offset
+        self.epoch = 0
+        self.reason = ""
+        self.seen = b""
+
+    def move(self, position: int, header: BatchHeader) -> None:
+        self.position = position
+        self.next_offset = max(self.next_offset, header.next_offset)
+        self.epoch = max(self.epoch, header.epoch)
+
+    def stop(self, reason: str, seen: bytes) -> None:
+        self.reason = reason
+        self.seen = seen
+
+
+def _is_unchanged(fs: FileSystem, handle: int, place: _Place) -> bool:
+    return fs.pread(handle, len(place.seen), place.position) == place.seen
 
 
 def find_files(path: Path, fs: FileSystem | None = None) -> list[LogFile]:

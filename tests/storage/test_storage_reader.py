@@ -44,6 +44,21 @@ def test_a_live_log_is_read_without_touching_it() -> None:
     assert fs.open_handles == 1
 
 
+def test_what_is_written_during_a_walk_is_found_or_left_out_but_is_no_damage() -> None:
+    fs = empty_disk()
+    log = open_log(fs, segment_bytes=1 << 20)
+    fill(log, range(3))
+    (file,) = find_files(DIRECTORY.parent, fs)
+    walk = file.batches()
+    found = [next(walk)]
+    fill(log, range(3, 6))
+    found += walk
+    assert [entry.header.base_offset for entry in found] == list(range(6))
+    assert all(entry.crc_is_valid for entry in found)
+    assert file.tail is not None
+    assert file.tail.kind is TailKind.ZEROS
+
+
 @pytest.mark.parametrize(
     ("data", "kind", "count"),
     [
