@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from server.logs import Logger
 from server.metrics import Metrics
@@ -51,8 +50,7 @@ class LinkListener(Protocol):
         """Nobody listens at any of the peer's addresses."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A request to be sent: `build(version, correlation id)` makes its frame, length and header included.
 
     Exactly one of `answered(version, frame, body position)` and `failed(reason, error)` is called;
@@ -67,8 +65,7 @@ class Call:
     timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending:
+class _Pending(NamedTuple):
     call: Call
     version: int
     correlation_id: int
