@@ -176,6 +176,10 @@ class Cluster:
         """SIGTERM, and wait for the end. Fails if the node does not end by itself in time."""
         return self._end(node, signal.SIGTERM)
 
+    def terminate(self, node: int) -> None:
+        """SIGTERM, without waiting."""
+        self._processes[node].send_signal(signal.SIGTERM)
+
     def kill(self, node: int) -> Ended:
         """SIGKILL, and wait for the end."""
         return self._end(node, signal.SIGKILL)
