@@ -1,0 +1,53 @@
+"""What the documents name is there: tests, files, configuration keys with their defaults, metrics."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from config import keys
+from config.model import Config
+from server.exposition import QuorumCollector
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+OPERATIONS = (ROOT / "docs/operations.md").read_text()
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_to_files(path: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text())
+    assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_tests_that_are_named_exist(path: Path) -> None:
+    named = set(re.findall(r"`(test_\w+)`", path.read_text()))
+    sources = "".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
+    assert named - set(re.findall(r"def (test_\w+)", sources)) == set()
+
+
+def test_every_configuration_key_is_listed_with_its_default() -> None:
+    section = OPERATIONS.partition("## Configuration")[2].partition("\n## ")[0]
+    listed = dict(re.findall(r"^\| `([\w.]+)` \| ([^|]+) \|", section, re.MULTILINE))
+    assert set(listed) == set(keys.PARSERS)
+    for field in dataclasses.fields(Config):
+        if isinstance(field.default, int):
+            assert listed[field.name.replace("_", ".")] == str(field.default)
+
+
+def test_every_metric_is_listed() -> None:
+    text = Path(QuorumCollector.collect.__code__.co_filename).read_text()
+    own = set(re.findall(r'"(quorumd_\w+)"', text))
+    windowed = {"election_latency", "commit_latency"}
+    of_the_kips = {
+        *re.findall(r'_raft\(\s*"(\w+)"', text),
+        *(f"{name}_{figure}" for name in windowed for figure in ("avg", "max")),
+    }
+    named = set(re.findall(r"\b((?:quorumd|raft_manager)_\w+)", OPERATIONS))
+    known = {name.removesuffix("_total") for name in named}
+    assert {f"raft_manager_{name}" for name in of_the_kips} - known == set()
+    assert own - known == set()
