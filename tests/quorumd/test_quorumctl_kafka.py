@@ -24,7 +24,9 @@ def test_a_kafka_controller_is_described_and_its_directory_dumped(
 ) -> None:
     with running_controller(tmp_path / "kafka", node_id=7) as controller:
         server = ("-b", controller.address)
-        described = json.loads(quorumctl("describe", *server, "-o", "json").out)
+        first = quorumctl("describe", *server, "-o", "json", "--timeout", "60")
+        assert first.code == 0, first.err
+        described = json.loads(first.out)
         assert (described["cluster_id"], described["leader_id"]) == (CLUSTER_ID, 7)
         (member,) = described["voters"]
         assert member["endpoints"] == [
