@@ -200,6 +200,11 @@ class Cluster:
         self._processes[node].send_signal(signal.SIGCONT)
         self._suspended.discard(node)
 
+    def resume_all(self) -> None:
+        """SIGCONT to every node that is suspended."""
+        for node in list(self._suspended):
+            self.resume(node)
+
     def kill_all(self) -> None:
         """SIGKILL to whatever runs."""
         for process in self._processes.values():

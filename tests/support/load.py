@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import Counter
@@ -25,6 +26,8 @@ PRODUCE, PRODUCE_VERSION = 0, 9
 TRY_S = 3.0
 PAUSE_S = 0.002
 RETRY_S = 0.01
+
+_load_numbers = itertools.count(1)
 
 
 class Acknowledged(NamedTuple):
@@ -65,6 +68,7 @@ class Load:
         self.failures = 0
         """Tries without an acknowledgement, refused ones included."""
         self._cluster = cluster
+        self._name = f"load {next(_load_numbers)}"
         self._value_bytes = value_bytes
         self._stopping = threading.Event()
         self._threads = [
@@ -124,7 +128,7 @@ class Load:
                 if client is None:
                     client = RawClient(self._cluster.port(nodes[at % len(nodes)]), TRY_S)
                 count += 1
-                value = f"{number}-{count}-".encode().ljust(self._value_bytes, b".")
+                value = f"{self._name}-{number}-{count}-".encode().ljust(self._value_bytes, b".")
                 answer = produce(client, produce_message([value]))
             except (OSError, Hungup, MalformedMessage):
                 answer = None
