@@ -57,7 +57,7 @@ READY_WITHIN_S = 20.0
 STOPPED_WITHIN_S = 15.0
 EVENTS_SHOWN = 8
 _QUORUMCTL = "from quorumd.cli.main import main; main()"
-KEYS = "1 2 3  kill -9 or restart    s  freeze the leader or thaw    a  append    q  quit"
+KEYS = "1 2 3 kill -9 or restart   s freeze leader or thaw   a append   q quit"
 
 
 class Demo:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 TOPIC = "__cluster_metadata"
 STATUS_BYTES_MAX = 1 << 20
 _STYLES = {"leader": "bold green", "follower": "", "killed": "red", "frozen": "cyan"}
-_COLUMNS = ("node", "pid", "role", "epoch", "log end", "high watermark", "lag", "since", "address")
-_NUMBERS = {"pid", "epoch", "log end", "high watermark", "lag", "since"}
+_COLUMNS = ("node", "port", "pid", "role", "epoch", "log end", "high\nwatermark", "lag", "since")
+_LEFT = {"node", "role"}
 
 Status = Mapping[str, Any]
 
@@ -49,6 +49,7 @@ class NodeState:
         """The columns of the table as text."""
         return (
             str(self.node_id),
+            str(self.address.port),
             _number(self.pid),
             self.role,
             _number(self.epoch),
@@ -56,7 +57,6 @@ class NodeState:
             _number(self.high_watermark),
             _number(self.lag),
             duration(self.since_s),
-            str(self.address),
         )
 
     def line(self) -> str:
@@ -125,15 +125,15 @@ def differences(old: Sequence[NodeState], new: Sequence[NodeState]) -> list[Node
 
 
 def table(states: Sequence[NodeState], events: Sequence[str], keys: str) -> RenderableType:
-    """The table, the latest events below it, and the keys."""
-    from rich.box import ROUNDED
+    """The table, the latest events below it, and the keys; fits 80 columns."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(box=ROUNDED)
+    grid = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in _COLUMNS:
-        grid.add_column(column, justify="right" if column in _NUMBERS else "left", no_wrap=True)
+        grid.add_column(column, justify="left" if column in _LEFT else "right", no_wrap=True)
     for state in states:
         style = _STYLES.get(state.role.partition(" ")[0], "yellow")
         grid.add_row(*state.cells(), style=style)

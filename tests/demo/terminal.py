@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-ROWS, COLUMNS = 50, 150
+ROWS, COLUMNS = 40, 80
 DEADLINE_S = 40.0
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 

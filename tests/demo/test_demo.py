@@ -54,7 +54,7 @@ def running_pids(directory: Path) -> list[int]:
 
 def row_of(node_id: str, role: str) -> str:
     """The node's row of the table, caught up with the leader."""
-    return rf"│ {node_id} +│\s+\d+ │ {role} +│\s+\d+ │\s+\d+ │\s+\d+ │\s+0 │"
+    return rf"\n +{node_id} +\d+ +\d+ +{role} +\d+ +\d+ +\d+ +0 +\d"
 
 
 def servers_in(shown: str) -> str:
