@@ -20,7 +20,7 @@ from raft.effects import (
 from raft.events import AppendRequested, ResignationRequested
 from raft.roles import Candidate, Leader, ParkedFetch, Progress, Prospective, Resigned
 from raft.transitions import Trigger
-from raft.types import ReplicaKey, Voter, VoterSet
+from raft.types import OffsetAndEpoch, ReplicaKey, Voter, VoterSet
 
 SPREAD_DELAY_MS = 2
 """How long voters that a commit does not need, and observers, wait for records that exist."""
@@ -137,9 +137,15 @@ def _note_earliest_due(leader: Leader) -> None:
     leader.fetch_due_ms = min((fetch.due_ms for fetch in leader.parked.values()), default=None)
 
 
-def answer_fetch(core: Core, reply_to: int, fetch: ParkedFetch) -> None:
-    """Everything from the fetch's position up to the log end, committed or not."""
-    more = fetch.position.offset < core.log.end_offset
+def answer_fetch(
+    core: Core, reply_to: int, fetch: ParkedFetch, diverging: OffsetAndEpoch | None = None
+) -> None:
+    """Everything from the fetch's position up to the log end, committed or not.
+
+    If the logs diverge: no record, but where the fetcher's last epoch, or the one before it, ends here
+    (KIP-595, Fetch request handling, step 3).
+    """
+    more = diverging is None and fetch.position.offset < core.log.end_offset
     core.answer(
         reply_to,
         FetchAnswer(
@@ -148,6 +154,7 @@ def answer_fetch(core: Core, reply_to: int, fetch: ParkedFetch) -> None:
             leader_endpoints=core.config.endpoints,
             high_watermark=core.high_watermark,
             log_start_offset=core.log.start_offset,
+            diverging=diverging,
             read_from=fetch.position.offset if more else None,
             read_to=core.log.end_offset,
         ),

@@ -11,7 +11,7 @@ from itertools import pairwise
 from raft import quorum
 from raft.control import KRaftVoters
 from raft.core import Core, InFlight
-from raft.effects import AppendFetched, Bootstrap, Fetch, FetchAnswer, Halt, Peer, Vote
+from raft.effects import AppendFetched, Bootstrap, Fetch, Halt, Peer, Vote
 from raft.election import (
     absorb,
     is_foreign,
@@ -60,36 +60,21 @@ def on_fetch_received(core: Core, event: FetchReceived) -> None:
     leader = core.state
     if not isinstance(leader, Leader):
         return core.refuse_fetch(event.reply_to, "NOT_LEADER_OR_FOLLOWER")
+    fetch = ParkedFetch(
+        event.replica, position, core.now_ms + event.max_wait_ms, event.high_watermark
+    )
     if not core.log.contains(position):
-        return _answer_diverging(core, event.reply_to, position)
+        return answer_fetch(core, event.reply_to, fetch, core.log.diverging_from(position))
     if event.replica is not None:
         note_progress(core, leader, event.replica, position.offset)
         if core.is_bootstrapping:
             _note_newcomer(core, leader, event.replica, event.cluster_id)
         advance_high_watermark(core, leader)
-    fetch = ParkedFetch(
-        event.replica, position, core.now_ms + event.max_wait_ms, event.high_watermark
-    )
     if position.offset < core.log.end_offset or event.max_wait_ms == 0:
         answer_fetch(core, event.reply_to, fetch)
     else:
         park_fetch(core, leader, event.reply_to, fetch)
     return None
-
-
-def _answer_diverging(core: Core, reply_to: int, position: OffsetAndEpoch) -> None:
-    """Where the fetcher's last epoch, or the one before it, ends here (KIP-595, step 3)."""
-    core.answer(
-        reply_to,
-        FetchAnswer(
-            epoch=core.epoch,
-            leader_id=core.local.id,
-            leader_endpoints=core.config.endpoints,
-            high_watermark=core.high_watermark,
-            log_start_offset=core.log.start_offset,
-            diverging=core.log.diverging_from(position),
-        ),
-    )
 
 
 def _note_newcomer(core: Core, leader: Leader, replica: ReplicaKey, cluster_id: str | None) -> None:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
-from raft.types import Endpoint, OffsetAndEpoch
+from raft.types import OffsetAndEpoch
 from server.log_reader import LogReader
-from server.translate import TopicPartition, endpoint_on, id_or_minus_one
+from server.served import Served
+from server.translate import endpoint_on, id_or_minus_one
 from server.transport import InboundRequest
 from storage.errors import OffsetOutOfRange
 from storage.log import Log
@@ -54,25 +55,11 @@ SPECIAL_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST
 """The version from which each special timestamp is known; -1 and -2 always were."""
 
 
-class ReadTarget(Protocol):
-    """The partition as consumers see it. Offsets are exclusive ends, except the start."""
+class ReadTarget(Served, Protocol):
+    """The partition as consumers see it."""
 
-    topic: TopicPartition
-
-    @property
-    def is_leader(self) -> bool: ...
     @property
     def has_committed_in_epoch(self) -> bool: ...
-    @property
-    def leader_id(self) -> int | None: ...
-    @property
-    def leader_epoch(self) -> int: ...
-    @property
-    def leader_endpoints(self) -> tuple[Endpoint, ...]: ...
-    @property
-    def log_start_offset(self) -> int: ...
-    @property
-    def committed_offset(self) -> int: ...
     def end_offset_for(self, epoch: int) -> OffsetAndEpoch:
         """Largest epoch not above `epoch`, and its end."""
 

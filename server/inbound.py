@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from raft.effects import Answered, FetchAnswer, VoteAnswer
+from raft.effects import Answered, FetchAnswer
 from raft.events import Event
 from server import translate, translate_fetch
 from server.log_reader import LogReader
@@ -28,7 +28,6 @@ from wire.schema import Message
 
 LOG = Logger("raft")
 
-BEGIN_QUORUM_EPOCH = 53
 KAFKA_SOFTWARE = "apache-kafka-java"
 FETCH_MAX_BYTES = translate_fetch.FETCH_MAX_BYTES
 
@@ -145,13 +144,7 @@ class Inbound:
             self._send_fetch_answer(request, answer, max_bytes)
             return
         version, listener = request.api_version, request.listener.name
-        response: Message
-        if isinstance(answer, VoteAnswer):
-            response = translate.vote_response(answer, self._topic, version, listener)
-        elif request.api_key == BEGIN_QUORUM_EPOCH:
-            response = translate.begin_response(answer, self._topic, version, listener)
-        else:
-            response = translate.end_response(answer, self._topic, version, listener)
+        response = translate.raft_response(request.api_key, answer, self._topic, version, listener)
         self._respond(request, response)
 
     def _send_fetch_answer(

@@ -31,6 +31,9 @@ from wire.schema import Message
 LOG = Logger("peers")
 
 FETCH, VOTE, BEGIN, END = 1, 52, 53, 54
+RESPONSES: dict[
+    int, type[VoteResponse] | type[BeginQuorumEpochResponse] | type[EndQuorumEpochResponse]
+] = {VOTE: VoteResponse, BEGIN: BeginQuorumEpochResponse, END: EndQuorumEpochResponse}
 MAX_VERSIONS = {FETCH: 18, VOTE: 2, BEGIN: 1, END: 1}
 
 
@@ -213,11 +216,5 @@ class Outbound:
             if fetched.batches:
                 self._recorder.hold_fetched(request_id, fetched.data, fetched.batches)
             return fetched.event
-        if key == VOTE:
-            vote = decode(VoteResponse, version, frame, at)
-            return translate.vote_answered(vote, request_id, listener)
-        if key == BEGIN:
-            begin = decode(BeginQuorumEpochResponse, version, frame, at)
-            return translate.begin_answered(begin, request_id, listener)
-        end = decode(EndQuorumEpochResponse, version, frame, at)
-        return translate.end_answered(end, request_id, listener)
+        message = decode(RESPONSES[key], version, frame, at)
+        return translate.raft_answered(message, request_id, listener)

@@ -16,10 +16,10 @@ from typing import Protocol
 from uuid import UUID
 
 from raft.effects import AppendClient, RefuseAppend
-from raft.types import Endpoint
 from server.metrics import Metrics
 from server.producer_state import Duplicate, ProducerState, Refused
-from server.translate import TopicPartition, endpoint_on
+from server.served import Served
+from server.translate import endpoint_on
 from server.transport import InboundRequest
 from storage.log import Chunk, ChunkSummary
 from wire.batch_header import BatchHeader, stamp
@@ -46,25 +46,11 @@ SWEEP_S = 0.1
 """How often parked requests are looked through for those whose time is over."""
 
 
-class AppendTarget(Protocol):
+class AppendTarget(Served, Protocol):
     """The partition as producers see it."""
 
-    topic: TopicPartition
-
-    @property
-    def is_leader(self) -> bool: ...
-    @property
-    def leader_id(self) -> int | None: ...
-    @property
-    def leader_epoch(self) -> int: ...
-    @property
-    def leader_endpoints(self) -> tuple[Endpoint, ...]: ...
     @property
     def log_end_offset(self) -> int: ...
-    @property
-    def log_start_offset(self) -> int: ...
-    @property
-    def committed_offset(self) -> int: ...
     @property
     def append_obstacle(self) -> tuple[str, str] | None:
         """Kafka's error name and the reason, if nothing can be appended now."""

@@ -6,9 +6,9 @@ wire's sentinels (-1, the zero uuid, null) stop here. Source: KIP-595, KIP-853, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, cast
 from uuid import UUID
 
 from raft.effects import Answered, BeginQuorumEpoch, EndQuorumEpoch, Vote, VoteAnswer
@@ -53,6 +53,7 @@ from wire.messages.vote import (
     VoteResponsePartition,
     VoteResponseTopic,
 )
+from wire.schema import Message, Struct
 
 ZERO_UUID = UUID(int=0)
 
@@ -207,46 +208,45 @@ def epoch_ended(message: EndQuorumEpochRequest, version: int, reply_to: int) -> 
 # -- answers to peers
 
 
-def vote_response(
-    answer: VoteAnswer, topic: TopicPartition, version: int, listener: str
-) -> VoteResponse:
-    partition = VoteResponsePartition(**_plain_fields(answer, topic), vote_granted=answer.granted)
-    answered = VoteResponseTopic(topic_name=topic.name, partitions=(partition,))
-    return VoteResponse(
+class _Makers(NamedTuple):
+    """What a raft response is made of."""
+
+    response: Callable[..., Message]
+    topic: Callable[..., Struct]
+    partition: Callable[..., Struct]
+    node: Callable[..., Struct]
+
+
+_MAKERS = {
+    52: _Makers(VoteResponse, VoteResponseTopic, VoteResponsePartition, VoteResponseNodeEndpoint),
+    53: _Makers(
+        BeginQuorumEpochResponse,
+        BeginQuorumEpochResponseTopic,
+        BeginQuorumEpochResponsePartition,
+        BeginQuorumEpochResponseNodeEndpoint,
+    ),
+    54: _Makers(
+        EndQuorumEpochResponse,
+        EndQuorumEpochResponseTopic,
+        EndQuorumEpochResponsePartition,
+        EndQuorumEpochResponseNodeEndpoint,
+    ),
+}
+
+
+def raft_response(
+    api_key: int, answer: Answered, topic: TopicPartition, version: int, listener: str
+) -> Message:
+    """The answer to Vote, BeginQuorumEpoch or EndQuorumEpoch: they differ in VoteGranted alone."""
+    make = _MAKERS[api_key]
+    granted = {"vote_granted": answer.granted} if isinstance(answer, VoteAnswer) else {}
+    partition = make.partition(**_plain_fields(answer, topic), **granted)
+    answered = make.topic(topic_name=topic.name, partitions=(partition,))
+    return make.response(
         error_code=error_code(answer.top_level_error),
         topics=() if answer.top_level_error else (answered,),
         node_endpoints=tuple(
-            VoteResponseNodeEndpoint(node_id=node_id, host=host, port=port)
-            for node_id, host, port in leader_nodes(answer, listener, is_known=version > 0)
-        ),
-    )
-
-
-def begin_response(
-    answer: Answered, topic: TopicPartition, version: int, listener: str
-) -> BeginQuorumEpochResponse:
-    partition = BeginQuorumEpochResponsePartition(**_plain_fields(answer, topic))
-    answered = BeginQuorumEpochResponseTopic(topic_name=topic.name, partitions=(partition,))
-    return BeginQuorumEpochResponse(
-        error_code=error_code(answer.top_level_error),
-        topics=() if answer.top_level_error else (answered,),
-        node_endpoints=tuple(
-            BeginQuorumEpochResponseNodeEndpoint(node_id=node_id, host=host, port=port)
-            for node_id, host, port in leader_nodes(answer, listener, is_known=version > 0)
-        ),
-    )
-
-
-def end_response(
-    answer: Answered, topic: TopicPartition, version: int, listener: str
-) -> EndQuorumEpochResponse:
-    partition = EndQuorumEpochResponsePartition(**_plain_fields(answer, topic))
-    answered = EndQuorumEpochResponseTopic(topic_name=topic.name, partitions=(partition,))
-    return EndQuorumEpochResponse(
-        error_code=error_code(answer.top_level_error),
-        topics=() if answer.top_level_error else (answered,),
-        node_endpoints=tuple(
-            EndQuorumEpochResponseNodeEndpoint(node_id=node_id, host=host, port=port)
+            make.node(node_id=node_id, host=host, port=port)
             for node_id, host, port in leader_nodes(answer, listener, is_known=version > 0)
         ),
     )
@@ -355,47 +355,33 @@ def refused(request_id: int, code: int, leader_id: int | None = None) -> Request
     )
 
 
-def vote_answered(
-    message: VoteResponse, request_id: int, listener: str
-) -> VoteAnswered | RequestFailed:
-    """Raises WrongShape."""
+class _PlainAnswer(Protocol):
+    """What the partition of every raft answer holds."""
+
+    @property
+    def error_code(self) -> int: ...
+    @property
+    def leader_id(self) -> int: ...
+    @property
+    def leader_epoch(self) -> int: ...
+
+
+def raft_answered(
+    message: VoteResponse | BeginQuorumEpochResponse | EndQuorumEpochResponse,
+    request_id: int,
+    listener: str,
+) -> VoteAnswered | BeginAnswered | EndAnswered | RequestFailed:
+    """What a peer answered to Vote, BeginQuorumEpoch or EndQuorumEpoch. Raises WrongShape."""
     if message.error_code:
         return refused(request_id, message.error_code)
-    answer = only_topic(message.topics).partitions[0]
+    answer = cast(_PlainAnswer, only_topic(message.topics).partitions[0])
     nodes = [(node.node_id, node.host, node.port) for node in message.node_endpoints]
-    return VoteAnswered(
-        request_id=request_id,
-        error=error_name(answer.error_code),
-        hint=leader_hint(answer.leader_id, answer.leader_epoch, nodes, listener),
-        granted=answer.vote_granted,
-    )
-
-
-def begin_answered(
-    message: BeginQuorumEpochResponse, request_id: int, listener: str
-) -> BeginAnswered | RequestFailed:
-    """Raises WrongShape."""
-    if message.error_code:
-        return refused(request_id, message.error_code)
-    answer = only_topic(message.topics).partitions[0]
-    nodes = [(node.node_id, node.host, node.port) for node in message.node_endpoints]
-    return BeginAnswered(
-        request_id=request_id,
-        error=error_name(answer.error_code),
-        hint=leader_hint(answer.leader_id, answer.leader_epoch, nodes, listener),
-    )
-
-
-def end_answered(
-    message: EndQuorumEpochResponse, request_id: int, listener: str
-) -> EndAnswered | RequestFailed:
-    """Raises WrongShape."""
-    if message.error_code:
-        return refused(request_id, message.error_code)
-    answer = only_topic(message.topics).partitions[0]
-    nodes = [(node.node_id, node.host, node.port) for node in message.node_endpoints]
-    return EndAnswered(
-        request_id=request_id,
-        error=error_name(answer.error_code),
-        hint=leader_hint(answer.leader_id, answer.leader_epoch, nodes, listener),
-    )
+    error = error_name(answer.error_code)
+    hint = leader_hint(answer.leader_id, answer.leader_epoch, nodes, listener)
+    if isinstance(answer, VoteResponsePartition):
+        return VoteAnswered(
+            request_id=request_id, error=error, hint=hint, granted=answer.vote_granted
+        )
+    if isinstance(message, BeginQuorumEpochResponse):
+        return BeginAnswered(request_id=request_id, error=error, hint=hint)
+    return EndAnswered(request_id=request_id, error=error, hint=hint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from raft.effects import FetchAnswer, SendAnswer
 from raft.events import AppendRequested
 from raft.leadership import SPREAD_DELAY_MS
+from raft.roles import Leader
 from raft.types import ReplicaKey
 from tests.raft import harness
 from tests.raft.harness import Bench
@@ -35,7 +36,9 @@ def answered_with_records(effects: list[object]) -> list[int]:
 
 
 def parked(bench: Bench) -> list[ReplicaKey | None]:
-    return [fetch.replica for fetch in bench.node.state.parked.values()]  # type: ignore[union-attr] # it leads
+    state = bench.node.state
+    assert isinstance(state, Leader)
+    return [fetch.replica for fetch in state.parked.values()]
 
 
 def test_records_go_at_once_to_as_many_voters_as_a_commit_needs() -> None:
