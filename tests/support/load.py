@@ -69,7 +69,8 @@ class Load:
         """Tries without an acknowledgement, refused ones included."""
         self._cluster = cluster
         self._name = f"load {next(_load_numbers)}"
-        self._value_bytes = value_bytes
+        self.value_bytes = value_bytes
+        """The size of the next values; may be changed at any time."""
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._write, args=(number,)) for number in range(writers)
@@ -128,7 +129,7 @@ class Load:
                 if client is None:
                     client = RawClient(self._cluster.port(nodes[at % len(nodes)]), TRY_S)
                 count += 1
-                value = f"{self._name}-{number}-{count}-".encode().ljust(self._value_bytes, b".")
+                value = f"{self._name}-{number}-{count}-".encode().ljust(self.value_bytes, b".")
                 answer = produce(client, produce_message([value]))
             except (OSError, Hungup, MalformedMessage):
                 answer = None

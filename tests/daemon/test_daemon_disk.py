@@ -1,0 +1,262 @@
+"""A disk that fills up, or whose syncs fail, under one node of a quorum that is written to."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.live_cluster import Cluster, running_cluster
+from tests.support.load import Load, produce, produce_message
+from tests.support.mounts import mounted, tmpfs_or_skip
+from tests.support.raw_client import RawClient
+from wire.error_codes import ErrorCode
+
+SMALL_DISK = "24m"
+SEGMENTS = {"log.segment.bytes": 4 << 20}
+LARGE, SMALL = 20_000, 20
+FULL_LINE = "the disk is full: nothing is appended until there is space again"
+FREE_LINE = "there is space on the disk again"
+FAILED = 1
+
+
+@contextmanager
+def quorum_with_small_disk(folder: Path, *, size: int = 3, node: int = 1) -> Iterator[Cluster]:
+    """A quorum whose first node has little space."""
+    small = folder / f"node-{node}"
+    small.mkdir(parents=True)
+    with (
+        mounted(small, tmpfs_or_skip(SMALL_DISK)),
+        running_cluster(folder, size=size, settings=SEGMENTS) as cluster,
+    ):
+        yield cluster
+
+
+def fill(cluster: Cluster, node: int) -> Path:
+    """Take all space that is left on the node's disk."""
+    ballast = cluster.storage_dir(node) / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(65536)):
+                pass
+        except OSError:
+            pass
+        try:
+            while file.write(bytes(512)):
+                pass
+        except OSError:
+            pass
+    return ballast
+
+
+def is_full(cluster: Cluster, node: int) -> bool:
+    return any("the disk is full" in problem for problem in cluster.status(node)["problems"])
+
+
+def write_until_full(cluster: Cluster, load: Load, node: int) -> Path:
+    """Take all space and use up what was written ahead. Returns what to delete to free the space."""
+    ballast = fill(cluster, node)
+    load.value_bytes = LARGE
+    cluster.wait_for(lambda: is_full(cluster, node), "a full disk")
+    load.value_bytes = SMALL
+    return ballast
+
+
+def test_a_leader_whose_disk_is_full_gives_leadership_away_and_comes_back_by_itself(
+    folder: Path,
+) -> None:
+    with quorum_with_small_disk(folder) as quorum, Load(quorum, value_bytes=SMALL) as load:
+        load.wait_progress()
+        while quorum.wait_leader() != 1:
+            quorum.restart(quorum.wait_leader())
+        ballast = write_until_full(quorum, load, 1)
+        new = quorum.wait_leader(other_than=1)
+        load.wait_progress(50)
+        assert FULL_LINE in quorum.output(1)
+        assert "leadership is given away: the disk is full" in quorum.output(1)
+        status = quorum.status(1)
+        assert "free space, the node goes on by itself" in " ".join(status["problems"])
+        assert not status["ready"]
+        assert quorum.status(new)["role"] == "leader"
+        ballast.unlink()
+        quorum.wait_ready(1)
+        assert FREE_LINE in quorum.output(1)
+        load.wait_progress(50)
+        load.stop()
+        quorum.assert_same_logs()
+        load.assert_nothing_lost(1, 2, 3)
+
+
+def test_a_follower_whose_disk_is_full_disturbs_nobody_and_comes_back_by_itself(
+    folder: Path,
+) -> None:
+    with quorum_with_small_disk(folder) as quorum, Load(quorum, value_bytes=SMALL) as load:
+        load.wait_progress()
+        if quorum.wait_leader() == 1:
+            quorum.restart(1)
+        leader = quorum.wait_leader()
+        assert leader != 1
+        epoch = quorum.status(leader)["epoch"]
+        load.wait_progress()
+        failures = load.failures
+        ballast = write_until_full(quorum, load, 1)
+        load.wait_progress(50)
+        assert FULL_LINE in quorum.output(1)
+        after = quorum.status(leader)
+        assert (after["role"], after["epoch"], load.failures) == ("leader", epoch, failures)
+        ballast.unlink()
+        quorum.wait_ready(1)
+        load.stop()
+        quorum.assert_same_logs()
+        load.assert_nothing_lost(1, 2, 3)
+        assert quorum.status(leader)["epoch"] == epoch
+
+
+def test_a_lone_node_whose_disk_is_full_refuses_appends_with_56_and_goes_on_later(
+    folder: Path,
+) -> None:
+    with quorum_with_small_disk(folder, size=1) as quorum:
+        with Load(quorum, writers=2, value_bytes=SMALL) as load:
+            load.wait_progress()
+            ballast = write_until_full(quorum, load, 1)
+            with RawClient(quorum.port(1)) as client:
+                answer = produce(client, produce_message([b"refused"]))
+            assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert answer.error_message is not None
+            assert "disk" in answer.error_message
+            assert "full" in answer.error_message
+            ballast.unlink()
+            quorum.wait_ready(1)
+            load.wait_progress()
+            load.stop()
+        load.assert_nothing_lost(1)
+        assert not any(record.value == b"refused" for record in quorum.records(1))
+
+
+def test_a_node_that_is_stopped_or_started_on_a_full_disk_says_so_and_loses_nothing(
+    folder: Path,
+) -> None:
+    with quorum_with_small_disk(folder) as quorum, Load(quorum, value_bytes=SMALL) as load:
+        load.wait_progress()
+        ballast = write_until_full(quorum, load, 1)
+        begun = len(quorum.output(1))
+        ended = quorum.stop(1)
+        assert "Traceback" not in ended.output[begun:], ended.output[begun:]
+        load.wait_progress()
+        quorum.start(1)
+        quorum.wait_for(lambda: quorum.status(1)["pid"], "an answer")
+        load.wait_progress()
+        ballast.unlink()
+        quorum.wait_ready(1)
+        load.stop()
+        quorum.assert_same_logs()
+        load.assert_nothing_lost(1, 2, 3)
+
+
+# -- syncs that fail
+
+SHIM = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* fdatasync fails with EIO as long as the file named by FAIL_SYNCS is there. */
+int fdatasync(int fd) {
+    static int (*real)(int);
+    if (!real) real = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
+    const char *marker = getenv("FAIL_SYNCS");
+    if (marker && access(marker, F_OK) == 0) { errno = EIO; return -1; }
+    return real(fd);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library that makes syncs fail on demand."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    folder = tmp_path_factory.mktemp("shim")
+    source, library = folder / "shim.c", folder / "shim.so"
+    source.write_text(SHIM)
+    command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"]
+    subprocess.run(command, check=True, capture_output=True)
+    return library
+
+
+@pytest.mark.parametrize("fails", ["leader", "follower"])
+def test_a_failed_sync_ends_the_process_at_once_and_nothing_unsynced_was_acknowledged(
+    folder: Path, shim: Path, fails: str
+) -> None:
+    marker = folder.parent / "fail"
+    environ = {"LD_PRELOAD": str(shim), "FAIL_SYNCS": str(marker)}
+    quorum = Cluster(folder)
+    try:
+        quorum.format()
+        for node in quorum.ids:
+            quorum.start_with(node, environ={**environ, "FAIL_SYNCS": f"{marker}-{node}"})
+        quorum.wait_ready()
+        with Load(quorum) as load:
+            load.wait_progress()
+            leader = quorum.wait_leader()
+            followers = [node for node in quorum.ids if node != leader]
+            victim = leader if fails == "leader" else followers[0]
+            begun = len(quorum.output(victim))
+            Path(f"{marker}-{victim}").touch()
+            ended = quorum.wait_exit(victim)
+            text = ended.output[begun:]
+            assert ended.exit_code == FAILED
+            assert "the disk failed" in text
+            assert "Input/output error" in text
+            assert ".log" in text
+            assert "What is on this disk is uncertain" in text
+            assert "Traceback" not in text
+            load.wait_progress()
+            Path(f"{marker}-{victim}").unlink()
+            quorum.start(victim)
+            quorum.wait_ready()
+            load.stop()
+        quorum.assert_same_logs()
+        load.assert_nothing_lost(*quorum.ids)
+    finally:
+        quorum.kill_all()
+
+
+def test_nothing_is_acknowledged_that_only_failed_syncs_would_have_kept(
+    folder: Path, shim: Path
+) -> None:
+    """All three disks fail at once: whatever was answered before is in all logs, nothing else was."""
+    marker = folder.parent / "fail"
+    quorum = Cluster(folder)
+    try:
+        quorum.format()
+        for node in quorum.ids:
+            environ = {"LD_PRELOAD": str(shim), "FAIL_SYNCS": str(marker)}
+            quorum.start_with(node, environ=environ)
+        quorum.wait_ready()
+        with Load(quorum) as load:
+            load.wait_progress()
+            marker.touch()
+            deadline = time.monotonic() + 10
+            while len(quorum.running()) > 1 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            count = len(load.acknowledged)
+            load.stop()
+            assert len(quorum.running()) <= 1, quorum.logs()
+            assert len(load.acknowledged) == count
+        quorum.kill_all()
+        marker.unlink()
+        quorum.start()
+        quorum.wait_ready()
+        quorum.assert_same_logs()
+        load.assert_nothing_lost(*quorum.ids)
+    finally:
+        quorum.kill_all()
