@@ -24,8 +24,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(autouse=True)
-def _whole_quorum(cluster: Cluster) -> Iterator[None]:
+def _whole_quorum(cluster: Cluster) -> None:
     """Every test begins with three nodes, whatever the one before it did to them."""
     cluster.start()
     cluster.wait_ready()
-    yield
