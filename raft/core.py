@@ -156,6 +156,8 @@ class Core:
         self.context = (self.epoch, self.leader)
         self.last_contact_ms: int | None = None
         self.leader_has_ended = False
+        self.obstacle: str | None = None
+        """Why this replica cannot take over what its leader has, in words."""
         self.effects: list[Effect] = []
         self.last_write = 0
         self.completed_write = 0
@@ -352,6 +354,7 @@ class Core:
             self.context = (self.epoch, self.leader)
             self.last_contact_ms = None
             self.leader_has_ended = False
+            self.obstacle = None
             self.forget_requests()
         for reply_to in parked:
             self.refuse_fetch(reply_to, "NOT_LEADER_OR_FOLLOWER")

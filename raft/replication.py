@@ -120,6 +120,7 @@ def on_fetch_answered(core: Core, event: FetchAnswered) -> None:
     if event.diverging is not None:
         _truncate(core, request, event.diverging)
         return
+    core.obstacle = None
     if event.records is not None and not _append(core, request, event.records):
         return
     if event.high_watermark is not None:
@@ -147,12 +148,13 @@ def _truncate(core: Core, request: InFlight, diverging: OffsetAndEpoch) -> None:
     end_offset = core.log.truncation_point(diverging)
     committed = max(core.committed_offset, core.recorded_offset)
     if end_offset < committed:
-        core.report(
+        core.obstacle = (
             f"leader {core.leader} of epoch {core.epoch} asks to drop records from {end_offset} on, "
             f"but everything below {committed} is committed: its log is not the one this replica "
             "knows. Nothing was dropped. Check whether the other voters lost their disks, and restore "
             "them from this replica."
         )
+        core.report(core.obstacle)
         core.back_off(request)
     elif end_offset == core.log.end_offset:
         core.report(f"leader {core.leader} asks to truncate to the present end {end_offset}")

@@ -329,6 +329,8 @@ class Partition:
                 found.append(bootstrap_obstacle(node))
             elif node.high_watermark is None:
                 found.append("leads, but has not committed a record of its epoch yet")
+        elif node.obstacle is not None:
+            found.append(node.obstacle)
         elif not node.has_leader_contact:
             found.append(f"the leader, node {node.leader.id}, does not answer")
         elif node.high_watermark is None:
