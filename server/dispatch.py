@@ -8,6 +8,7 @@ from server import cluster_api
 from server.describe_quorum import describe_quorum
 from server.metrics import Metrics
 from server.partition import Partition
+from server.peers import NODE_SOFTWARE
 from server.transport import InboundRequest
 from wire.codec import decode, warm
 from wire.fast import parse_fetch_request
@@ -146,10 +147,19 @@ class Dispatch:
         return self._first
 
     def _on_describe_quorum(self, request: InboundRequest) -> None:
+        """Only the leader knows; others ask it for the client, once: what a node asks is not passed on."""
         version = request.api_version
         message = decode(DescribeQuorumRequest, version, request.frame, request.body_at)
-        listener = request.listener.name
-        request.respond_message(describe_quorum(self._first.view, message, version, listener))
+        view, listener = self._first.view, request.listener.name
+
+        def answer_here() -> None:
+            request.respond_message(describe_quorum(view, message, version, listener))
+
+        from_node = request.connection.client_software_name == NODE_SOFTWARE
+        if view.is_leader or view.leader_id is None or from_node:
+            answer_here()
+        else:
+            self._first.outbound.forward(request, answer_here)
 
     # -- the cluster
 

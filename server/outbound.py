@@ -21,8 +21,10 @@ from server.metrics import Metrics
 from server.peers import Call, Link, request_frame
 from server.recorder import Recorder
 from server.translate import TopicPartition, WrongShape
+from server.transport import InboundRequest
 from wire.codec import decode
-from wire.errors import CorruptBatch, MalformedMessage
+from wire.errors import CorruptBatch, MalformedMessage, UnsupportedVersion
+from wire.headers import encode_request_header, encode_response_header
 from wire.messages.begin_quorum_epoch import BeginQuorumEpochResponse
 from wire.messages.end_quorum_epoch import EndQuorumEpochResponse
 from wire.messages.vote import VoteResponse
@@ -193,6 +195,42 @@ class Outbound:
                 request, topic, node.cluster_id, node.local, to, node.config.endpoints
             )
         return END, translate.end_message(request, topic, node.cluster_id)
+
+    def forward(self, request: InboundRequest, otherwise: Callable[[], None]) -> None:
+        """Let the leader answer a client's request; `otherwise` is called if it can't.
+
+        Clients that are told to ask another node don't all do so: Kafka's admin client asks the same
+        one again until its time is over.
+        """
+        leader = self.node.leader
+        if leader is None or self.node.is_local(leader):
+            otherwise()
+            return
+        asked = request.api_version
+        body = request.frame[request.body_at :]
+
+        def build(version: int, correlation_id: int) -> bytes:
+            if version != asked:
+                raise UnsupportedVersion(f"the leader does not know version {asked}")
+            header = encode_request_header(
+                request.api_key, version, correlation_id, self._client_id
+            )
+            return b"".join(((len(header) + len(body)).to_bytes(4, "big"), header, body))
+
+        def answered(version: int, frame: bytes, at: int) -> None:
+            header = encode_response_header(request.api_key, version, request.correlation_id)
+            length = len(header) + len(frame) - at
+            request.respond((length.to_bytes(4, "big") + header, memoryview(frame)[at:]))
+
+        call = Call(
+            api_key=request.api_key,
+            max_version=asked,
+            build=build,
+            answered=answered,
+            failed=lambda reason, error: otherwise(),
+            timeout_ms=self._settings.request_timeout_ms,
+        )
+        self._link(leader, is_fetch=False).call(call)
 
     # -- being answered
 

@@ -23,6 +23,8 @@ from wire.schema import Message
 
 LOG = Logger("peers")
 
+NODE_SOFTWARE = "quorumd"
+"""How nodes call themselves when they connect to each other."""
 API_VERSIONS_KEY = 18
 API_VERSIONS_VERSION = 3
 RECONNECT_MS = 20
@@ -165,7 +167,7 @@ class Link(asyncio.Protocol):
         self._metrics.peer_connections_opened += 1
         self._listener.on_link_up()
         request = ApiVersionsRequest(
-            client_software_name="quorumd", client_software_version=self._software_version
+            client_software_name=NODE_SOFTWARE, client_software_version=self._software_version
         )
         handshake = Call(
             api_key=API_VERSIONS_KEY,
