@@ -100,8 +100,9 @@ class DamagedFile(DamagedLog):
 
 
 RESTORE = (
-    "Nothing was changed. Keep a copy of the directory and check the disk, then restore it from a"
-    " backup, or format a new directory, whose node copies the log from the quorum"
+    "Nothing was changed. Keep a copy of the directory and check the disk, then format a new directory"
+    " (without --bootstrap): its node copies the log from the quorum. Never put an old copy in its"
+    " place: a voter that forgets what it promised can cost committed records"
 )
 
 

@@ -22,8 +22,8 @@ from storage.layout import KAFKA_QUORUM_STATE, QUORUM_STATE
 
 _NO_UUID = uuid_to_text(UUID(int=0))
 _REMEDY = (
-    "Without it this node could vote twice in an epoch. Restore the file from a backup, or"
-    " format a new directory and join as a new replica"
+    "Without it this node could vote twice in an epoch, and an old copy is no better. Format a new"
+    " directory (without --bootstrap), and join as a new replica"
 )
 
 
