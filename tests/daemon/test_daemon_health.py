@@ -1,0 +1,299 @@
+"""What a node says of itself while its quorum comes and goes, and what it does to greedy clients."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.error import HTTPError
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.live_cluster import TOPIC, Cluster, running_cluster
+from tests.support.load import Load, produce, produce_message
+from tests.support.raw_client import Hungup, RawClient, frame, request
+from wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from wire.messages.fetch import (
+    FetchRequest,
+    FetchRequestPartition,
+    FetchRequestTopic,
+    FetchResponse,
+)
+from wire.messages.metadata import MetadataRequest
+
+QUICK = {"quorum.fetch.timeout.ms": 600, "quorum.election.timeout.ms": 300}
+API_VERSIONS, METADATA, FETCH = 18, 3, 1
+
+
+def page(cluster: Cluster, node: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(cluster.http_url(node, path), timeout=2) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def metrics(cluster: Cluster, node: int) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """Samples by name, as a Prometheus would read them."""
+    status, text = page(cluster, node, "/metrics")
+    assert status == 200
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+# -- health
+
+
+@pytest.fixture(scope="module")
+def quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running_cluster(tmp_path_factory.mktemp("quorum"), settings=QUICK) as cluster:
+        yield cluster
+
+
+def test_a_node_that_lost_its_quorum_lives_is_not_ready_and_says_why(quorum: Cluster) -> None:
+    leader = quorum.wait_leader()
+    others = [node for node in quorum.ids if node != leader]
+    assert page(quorum, leader, "/readyz") == (200, "ready\n")
+    assert quorum.status(leader)["problems"] == []
+    for node in others:
+        quorum.kill(node)
+    quorum.wait_for(lambda: page(quorum, leader, "/readyz")[0] == 503, "not ready")
+    # It stays that way, and alive, for as long as the others are away.
+    deadline = time.monotonic() + 1.0
+    while time.monotonic() < deadline:
+        assert page(quorum, leader, "/livez")[0] == 200
+        assert page(quorum, leader, "/readyz")[0] == 503
+        time.sleep(0.05)
+    text = page(quorum, leader, "/readyz")[1]
+    assert "no leader is known" in text
+    assert "1 of 3 voters seem to be up, a majority is needed" in text
+    assert quorum.status(leader)["problems"] == [text.strip()]
+    assert not quorum.status(leader)["ready"]
+    unreachable = [v["id"] for v in quorum.status(leader)["voters"] if v["unreachable"]]
+    assert unreachable == others
+    # A scrape works without a quorum, too.
+    assert metrics(quorum, leader)["raft_manager_current_leader"][0][1] == -1
+    quorum.start()
+    quorum.wait_ready()
+    assert page(quorum, leader, "/readyz")[0] == 200
+
+
+def test_all_metrics_that_operators_were_promised_are_there(quorum: Cluster) -> None:
+    with Load(quorum) as load:
+        load.wait_progress(50)
+    leader = quorum.wait_leader()
+    quorum.assert_same_logs()
+    states = {}
+    for node in quorum.ids:
+        found = metrics(quorum, node)
+        for name in (
+            "current_leader",
+            "current_epoch",
+            "current_vote",
+            "log_end_offset",
+            "log_end_epoch",
+            "high_watermark",
+            "current_state",
+            "number_unknown_voter_connections",
+            "fetch_records_rate",
+            "append_records_rate",
+            "poll_idle_ratio_avg",
+            "number_of_voters",
+            "number_of_possible_voters",
+            "pending_add_voter",
+            "pending_remove_voter",
+        ):
+            assert f"raft_manager_{name}" in found, (node, name)
+        assert found["raft_manager_current_leader"][0][1] == leader
+        assert found["raft_manager_number_of_voters"][0][1] == 3
+        states[node] = [
+            labels["state"] for labels, value in found["raft_manager_current_state"] if value == 1
+        ]
+    assert states.pop(leader) == ["leader"]
+    assert set(map(tuple, states.values())) == {("follower",)}
+    at_leader = metrics(quorum, leader)
+    for name in ("commit_latency_avg", "commit_latency_max"):
+        assert at_leader[f"raft_manager_{name}"][0][1] > 0
+    assert any("lag" in name for name in at_leader)
+    for name in ("commit", "fsync", "requests", "elections", "build_info"):
+        assert any(key.startswith("quorumd_") and name in key for key in at_leader), name
+
+
+# -- limits
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One node with small limits."""
+    settings = {"max.connections": 16, "connections.max.idle.ms": 1000}
+    folder = tmp_path_factory.mktemp("narrow")
+    with running_cluster(folder, size=1, settings=settings) as cluster:
+        yield cluster
+
+
+def ask_versions(client: RawClient) -> None:
+    message = ApiVersionsRequest(client_software_name="t", client_software_version="1")
+    assert client.ask(API_VERSIONS, 4, message, ApiVersionsResponse).error_code == 0
+
+
+def test_a_connection_above_the_limit_is_closed_and_the_others_work_on(narrow: Cluster) -> None:
+    with ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(narrow.port(1))) for _ in range(16)]
+        for client in clients:
+            ask_versions(client)
+        with RawClient(narrow.port(1)) as one_more:
+            assert one_more.wait_hungup() == b""
+        assert "too many connections" in narrow.output(1)
+        assert "max.connections=16" in narrow.output(1)
+        for client in clients:
+            ask_versions(client)
+        refused = metrics(narrow, 1)
+        assert any("refused" in name and rows[0][1] >= 1 for name, rows in refused.items())
+        clients[0].close()
+        narrow.wait_for(lambda: try_to_connect(narrow), "room for one more")
+
+
+def try_to_connect(cluster: Cluster) -> bool:
+    try:
+        with RawClient(cluster.port(1)) as client:
+            ask_versions(client)
+    except (Hungup, OSError):
+        return False
+    return True
+
+
+def test_idle_connections_are_closed_and_parked_fetches_are_not_idle(narrow: Cluster) -> None:
+    end = narrow.status(1)["high_watermark"]
+    asked = FetchRequestPartition(fetch_offset=end, partition_max_bytes=1 << 20)
+    message = FetchRequest(
+        max_wait_ms=2500, min_bytes=1, topics=(FetchRequestTopic(topic=TOPIC, partitions=(asked,)),)
+    )
+    with RawClient(narrow.port(1)) as idle, RawClient(narrow.port(1)) as parked:
+        ask_versions(idle)
+        begun = time.monotonic()
+        parked.send(frame(request(FETCH, 11, message)))
+        assert idle.wait_hungup() == b""
+        assert 0.9 < time.monotonic() - begun < 2.4
+        answer = parked.answer(FETCH, 11, FetchResponse)
+        assert time.monotonic() - begun > 2.4
+        assert answer.responses[0].partitions[0].error_code == 0
+    assert "nothing was asked for connections.max.idle.ms" in narrow.output(1)
+
+
+def test_a_client_that_does_not_read_its_answers_holds_up_nobody(quorum: Cluster) -> None:
+    """It is not read from any more, and its answers do not fill the memory."""
+    leader = quorum.wait_leader()
+    before = memory_bytes(quorum.pid(leader))
+    data = frame(request(METADATA, 12, MetadataRequest(topics=None))) * 2000
+    with socket.create_connection(("127.0.0.1", quorum.port(leader))) as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.settimeout(0.5)
+
+        def flood() -> None:
+            try:
+                for _ in range(500):
+                    deaf.sendall(data)
+            except OSError:
+                return
+
+        flooding = threading.Thread(target=flood)
+        flooding.start()
+        with Load(quorum) as load:
+            load.wait_progress(300)
+        flooding.join()
+        assert memory_bytes(quorum.pid(leader)) - before < 48 << 20
+
+
+def memory_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no VmRSS")
+
+
+def test_a_thousand_idle_connections_cost_little(folder: Path) -> None:
+    settings = {"max.connections": 1500}
+    with running_cluster(folder, size=1, settings=settings) as cluster, ExitStack() as stack:
+        pid = cluster.pid(1)
+        with RawClient(cluster.port(1)) as client:
+            produce(client, produce_message([b"warm"]))
+        before = memory_bytes(pid)
+        for _ in range(900):
+            stack.enter_context(RawClient(cluster.port(1)))
+        with RawClient(cluster.port(1)) as client:
+            started = time.monotonic()
+            for _ in range(50):
+                assert produce(client, produce_message([b"x"])).error_code == 0
+            took_s = time.monotonic() - started
+        assert memory_bytes(pid) - before < 30 << 20
+        assert took_s < 2.0
+        used = cpu_s(pid)
+        time.sleep(1.0)
+        assert cpu_s(pid) - used < 0.2
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+# -- names and addresses
+
+
+def test_a_voter_whose_name_does_not_resolve_yet_disturbs_nobody(folder: Path) -> None:
+    """Two of three are enough; attempts are spaced, and the name is asked for again each time."""
+    cluster = Cluster(folder, settings=QUICK)
+    try:
+        cluster.format()
+        for node in (1, 2):
+            path = cluster.config_path(node)
+            known = path.read_text()
+            voter = f"3@127.0.0.1:{cluster.port(3)}"
+            assert voter in known
+            path.write_text(known.replace(voter, f"3@not-there-yet.invalid:{cluster.port(3)}"))
+        cluster.start(1, 2)
+        # The quorum is new: it needs every voter once, and says which one is missing.
+        leader = cluster.wait_leader()
+        text = page(cluster, leader, "/readyz")[1]
+        assert "this quorum is new and waits for voter 3 to be seen once" in text
+        failures = connect_failures(cluster, leader)
+        time.sleep(1.0)
+        assert connect_failures(cluster, leader) - failures < 30
+        # It is found by its own address as soon as it shows itself.
+        cluster.start(3)
+        cluster.wait_ready()
+        with Load(cluster) as load:
+            load.wait_progress()
+    finally:
+        cluster.kill_all()
+
+
+def connect_failures(cluster: Cluster, node: int) -> float:
+    rows = [rows for name, rows in metrics(cluster, node).items() if "connect_failures" in name]
+    assert rows
+    return sum(value for _, value in rows[0])
+
+
+def test_a_voter_that_is_away_for_long_is_asked_ever_less(quorum: Cluster) -> None:
+    leader = quorum.wait_leader()
+    away = next(node for node in quorum.ids if node != leader)
+    quorum.kill(away)
+    with Load(quorum) as load:
+        load.wait_progress(50)
+        time.sleep(1.5)
+        failures = connect_failures(quorum, leader)
+        time.sleep(2.0)
+        tries = connect_failures(quorum, leader) - failures
+        # Two links, at most one try a second each once they back off.
+        assert tries <= 6
+        quorum.start(away)
+        quorum.wait_ready(away)
