@@ -79,7 +79,7 @@ class ClusterView(Protocol):
     def in_sync_ids(self) -> tuple[int, ...]:
         """Voters that fetched within the fetch timeout, the leader among them, ascending.
 
-        On a node that does not lead: what can be said without asking, the leader alone or nothing.
+        On a node that does not lead: the voters that it does not know to be gone; none without a leader.
         """
 
     def voter_statuses(self) -> tuple[ReplicaStatus, ...]:

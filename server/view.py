@@ -101,7 +101,10 @@ class QuorumView:
     def in_sync_ids(self) -> tuple[int, ...]:
         node = self._node
         if not self.is_leader:
-            return () if node.leader_id is None else (node.leader_id,)
+            # Who fetches from the leader is not seen from here. To leave somebody out without need
+            # would raise an alarm about a partition that is fine.
+            known = () if self.leader_id is None else node.voters.ids
+            return tuple(voter_id for voter_id in known if voter_id not in node.unreachable)
         oldest = self._now_ms() - node.config.fetch_timeout_ms
         ids = {
             row.key.id
