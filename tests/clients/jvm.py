@@ -18,7 +18,7 @@ PRODUCER = f"{TOOLS}.ConsoleProducer"
 CONSUMER = f"{TOOLS}.consumer.ConsoleConsumer"
 PERFORMANCE = f"{TOOLS}.ProducerPerformance"
 AT_ONCE = 3
-TIMEOUT_S = 60.0
+TIMEOUT_S = 25.0
 END_S = 30.0
 
 _LINE = re.compile(r"CreateTime:(\d+)\tOffset:(\d+)\t(.*)")

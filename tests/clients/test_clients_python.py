@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.clients.adapters import (
-    CLIENTS,
+from tests.clients.adapters import CLIENTS
+from tests.clients.interface import (
     EARLIEST,
     LATEST,
     Client,
@@ -19,7 +19,9 @@ from tests.clients.adapters import (
     Start,
     Timestamp,
 )
-from tests.support.live_cluster import Cluster
+from tests.clients.kafka_python import KafkaAdminClient
+from tests.clients.librdkafka import LibrdkafkaConsumer
+from tests.support.live_cluster import TOPIC, Cluster
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -208,3 +210,34 @@ def test_a_transactional_producer_is_told_at_once(cluster: Cluster, client: Clie
     with pytest.raises(Exception, match=r"(?i)transactional_?id_?authorization_?failed") as caught:
         client.begin_transactions(cluster.bootstrap)
     assert time.monotonic() - since < AT_ONCE_S, caught.value
+
+
+def test_librdkafka_reads_what_is_assigned_after_one_word_about_groups(cluster: Cluster) -> None:
+    """It asks for a coordinator whatever it needs one for; the error is an event, not the end."""
+    offsets = write(CLIENTS["librdkafka"].producer(cluster.bootstrap), [b"1", b"2"])
+    consumer = LibrdkafkaConsumer(cluster.bootstrap, offsets[0])
+    assert [r.value for r in consumer.read(2)] == [b"1", b"2"]
+    later = write(CLIENTS["librdkafka"].producer(cluster.bootstrap), [b"3"])
+    assert [r.offset for r in consumer.read(1)] == later
+    assert consumer.group_errors <= 1
+    since = time.monotonic()
+    consumer.close()
+    assert time.monotonic() - since < AT_ONCE_S
+
+
+def test_kafka_pythons_admin_client_describes_the_quorum(cluster: Cluster) -> None:
+    leader, end = cluster.wait_leader(), cluster.wait_converged()
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+    try:
+        described = admin.describe_metadata_quorum()
+        nodes = admin.describe_cluster()["brokers"]
+        topics = admin.list_topics()
+    finally:
+        admin.close()
+    assert (described["leader_id"], described["high_watermark"]) == (leader, end)
+    ends = {voter["replica_id"]: voter["log_end_offset"] for voter in described["current_voters"]}
+    assert ends == dict.fromkeys(cluster.ids, end)
+    assert {node["node_id"]: node["port"] for node in nodes} == {
+        node: cluster.port(node) for node in cluster.ids
+    }
+    assert TOPIC in str(topics)

@@ -1,0 +1,184 @@
+"""Kafka's own tools ask a live quorum and read the files it leaves."""
+
+from __future__ import annotations
+
+import random
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.clients.adapters import CLIENTS
+from tests.clients.jvm import TOOLS, Command, run_all
+from tests.support.live_cluster import TOPIC, Cluster
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
+
+QUORUM = f"{TOOLS}.MetadataQuorumCommand"
+TOPICS = f"{TOOLS}.TopicCommand"
+DUMP = f"{TOOLS}.DumpLogSegments"
+RECORDS, RECORD_BYTES = 30, 500_000
+
+
+@pytest.fixture(scope="module")
+def written(cluster: Cluster) -> list[int]:
+    """Offsets of enough records for several segments, each record with a time of its own."""
+    producer = CLIENTS["librdkafka"].producer(cluster.bootstrap)
+    noise = random.Random(3)
+    for i in range(RECORDS):
+        producer.send(noise.randbytes(RECORD_BYTES), timestamp_ms=1_700_000_000_000 + i)
+    outcomes = producer.finish()
+    offsets = [outcome for outcome in outcomes if isinstance(outcome, int)]
+    assert len(offsets) == RECORDS, outcomes
+    cluster.wait_converged()
+    return offsets
+
+
+@pytest.fixture(scope="module")
+def outputs(cluster: Cluster, written: list[int]) -> dict[str, str]:
+    """What every tool prints, by a name; all of them ended well."""
+    server = ("--bootstrap-server", cluster.bootstrap)
+    controller = ("--bootstrap-controller", cluster.bootstrap)
+    offsets = (*server, "--topic", TOPIC, "--time")
+    get_offsets = f"{TOOLS}.GetOffsetShell"
+    commands = {
+        "status": Command(QUORUM, (*server, "describe", "--status")),
+        "replication": Command(QUORUM, (*server, "describe", "--replication")),
+        "controller status": Command(QUORUM, (*controller, "describe", "--status")),
+        "controller replication": Command(QUORUM, (*controller, "describe", "--replication")),
+        "topics": Command(TOPICS, (*server, "--list")),
+        "topic": Command(TOPICS, (*server, "--describe")),
+        "cluster id": Command(f"{TOOLS}.ClusterTool", ("cluster-id", *server)),
+        "features": Command(f"{TOOLS}.FeatureCommand", (*server, "describe")),
+        "controller features": Command(f"{TOOLS}.FeatureCommand", (*controller, "describe")),
+        "earliest": Command(get_offsets, (*offsets, "earliest")),
+        "latest": Command(get_offsets, (*offsets, "latest")),
+        "by time": Command(get_offsets, (*offsets, str(1_700_000_000_000 + 7))),
+        "max timestamp": Command(get_offsets, (*offsets, "max-timestamp")),
+        "versions": Command(f"{TOOLS}.BrokerApiVersionsCommand", server),
+    }
+    found = {}
+    for name, done in zip(commands, run_all(commands.values()), strict=True):
+        assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
+        assert "Exception" not in done.stderr, f"{name}: {done.stderr}"
+        found[name] = done.stdout
+    return found
+
+
+def values_of(output: str) -> dict[str, str]:
+    return dict(re.findall(r"^(\w+):\s+(.*)$", output, re.MULTILINE))
+
+
+@pytest.mark.parametrize("way", ["status", "controller status"])
+def test_the_status_of_the_quorum_is_described(
+    cluster: Cluster, outputs: dict[str, str], way: str
+) -> None:
+    leader = cluster.wait_leader()
+    partition = cluster.describe(leader)
+    assert partition is not None
+    answers = values_of(outputs[way])
+    assert answers["ClusterId"] == cluster.status(leader)["cluster_id"]
+    assert answers["LeaderId"] == str(leader)
+    assert answers["LeaderEpoch"] == str(partition.leader_epoch)
+    assert answers["HighWatermark"] == str(partition.high_watermark)
+    assert answers["MaxFollowerLag"] == "0"
+    for node in cluster.ids:
+        assert f'"id": {node}, "directoryId": "{_storage_id(cluster, node)}"' in outputs[way]
+        assert f'"CONTROLLER://{cluster.address(node)}"' in outputs[way]
+    assert answers["CurrentObservers"] == "[]"
+
+
+@pytest.mark.parametrize("way", ["replication", "controller replication"])
+def test_the_replicas_are_described(cluster: Cluster, outputs: dict[str, str], way: str) -> None:
+    leader = cluster.wait_leader()
+    end = cluster.wait_converged()
+    header, *rows = outputs[way].splitlines()
+    assert header.split()[:4] == ["NodeId", "DirectoryId", "LogEndOffset", "Lag"]
+    found = {int(row.split()[0]): row.split() for row in rows}
+    assert found.keys() == set(cluster.ids)
+    for node, row in found.items():
+        status = "Leader" if node == leader else "Follower"
+        assert (row[1], row[2], row[3]) == (_storage_id(cluster, node), str(end), "0")
+        assert row[-1] == status
+
+
+def test_the_topic_is_listed_and_described(cluster: Cluster, outputs: dict[str, str]) -> None:
+    assert outputs["topics"].split() == [TOPIC]
+    leader = cluster.wait_leader()
+    assert f"Topic: {TOPIC}\tTopicId: AAAAAAAAAAAAAAAAAAAAAQ\tPartitionCount: 1" in outputs["topic"]
+    assert f"Partition: 0\tLeader: {leader}\tReplicas: 1,2,3\tIsr: 1,2,3" in outputs["topic"]
+
+
+def test_the_cluster_id_and_the_features_are_shown(
+    cluster: Cluster, outputs: dict[str, str]
+) -> None:
+    cluster_id = cluster.status(cluster.wait_leader())["cluster_id"]
+    assert outputs["cluster id"].strip() == f"Cluster ID: {cluster_id}"
+    for way in ("features", "controller features"):
+        shown = r"Feature: kraft\.version\s+SupportedMinVersion: 0\s+SupportedMaxVersion: 1"
+        assert re.search(shown, outputs[way]), outputs[way]
+        assert "FinalizedVersionLevel: 1" in outputs[way]
+
+
+def test_offsets_are_found_by_name_and_by_time(
+    cluster: Cluster, outputs: dict[str, str], written: list[int]
+) -> None:
+    expected = {
+        "earliest": 0,
+        "latest": cluster.wait_converged(),
+        # The control records of the first epoch are younger than the records that came after them.
+        "by time": 0,
+    }
+    for name, offset in expected.items():
+        assert outputs[name].strip() == f"{TOPIC}:0:{offset}", name
+    assert outputs["max timestamp"].startswith(f"{TOPIC}:0:")
+    assert outputs["versions"].count("Produce(0): 0 to 13") == len(cluster.ids)
+    del written
+
+
+def test_segments_are_dumped(cluster: Cluster, written: list[int]) -> None:
+    """The closed ones of a running node, and all of a stopped one, indexes included."""
+    node = cluster.wait_leader()
+    end = cluster.wait_converged()
+    closed = sorted(cluster.log_folder(node).glob("*.log"))[:-1]
+    assert len(closed) >= 2
+    live = run_all([_dump(closed)])[0]
+    cluster.stop(node)
+    files = sorted(cluster.log_folder(node).glob("*.log"))
+    indexes = sorted(cluster.log_folder(node).glob("*index"))
+    assert len(indexes) == 2 * len(files)
+    stopped, checked = run_all([_dump(files), Command(DUMP, ("--files", _joined(indexes)))])
+
+    offsets = dumped_offsets(live)
+    assert offsets == list(range(len(offsets)))
+    offsets = dumped_offsets(stopped)
+    assert offsets[:end] == list(range(end))
+    assert set(written) <= set(offsets)
+    for record in ("LeaderChange", "KRaftVersion", "KRaftVoters"):
+        assert record in stopped.stdout
+    assert checked.returncode == 0, checked.stderr
+    for complaint in ("Mismatches", "out of order", "out-of-order", "not found", "corrupt"):
+        assert complaint not in checked.stdout
+
+
+def dumped_offsets(done: subprocess.CompletedProcess[str]) -> list[int]:
+    assert done.returncode == 0, done.stderr
+    for complaint in ("invalid bytes", "isValid: false", "Error at"):
+        assert complaint not in done.stdout
+    return [int(found) for found in re.findall(r"^\| offset: (\d+)", done.stdout, re.MULTILINE)]
+
+
+def _dump(files: list[Path]) -> Command:
+    return Command(DUMP, ("--print-data-log", "--files", _joined(files)))
+
+
+def _joined(files: list[Path]) -> str:
+    return ",".join(map(str, files))
+
+
+def _storage_id(cluster: Cluster, node: int) -> str:
+    text = (cluster.storage_dir(node) / "meta.properties").read_text()
+    found = re.search(r"^storage\.id=(.*)$", text, re.MULTILINE)
+    assert found is not None
+    return found[1].replace("\\", "")
