@@ -22,6 +22,7 @@ from tests.clients.interface import (
 from tests.clients.kafka_python import KafkaAdminClient
 from tests.clients.librdkafka import LibrdkafkaConsumer
 from tests.support.live_cluster import TOPIC, Cluster
+from wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -234,10 +235,23 @@ def test_kafka_pythons_admin_client_describes_the_quorum(cluster: Cluster) -> No
         topics = admin.list_topics()
     finally:
         admin.close()
-    assert (described["leader_id"], described["high_watermark"]) == (leader, end)
-    ends = {voter["replica_id"]: voter["log_end_offset"] for voter in described["current_voters"]}
+    (partition,) = described["topics"][0]["partitions"]
+    assert (partition["leader_id"], partition["high_watermark"]) == (leader, end)
+    ends = {voter["replica_id"]: voter["log_end_offset"] for voter in partition["current_voters"]}
     assert ends == dict.fromkeys(cluster.ids, end)
-    assert {node["node_id"]: node["port"] for node in nodes} == {
-        node: cluster.port(node) for node in cluster.ids
-    }
-    assert TOPIC in str(topics)
+    ports = {node["broker_id"]: node["port"] for node in nodes}
+    assert ports == {node: cluster.port(node) for node in cluster.ids}
+    assert topics == [TOPIC]
+
+
+def test_every_node_gives_the_same_metadata(cluster: Cluster) -> None:
+    leader = cluster.wait_leader()
+    cluster.wait_converged()
+    topics = (MetadataRequestTopic(name=TOPIC),)
+    for node in cluster.ids:
+        answer = cluster.ask(node, MetadataRequest(topics=topics), MetadataResponse, 12)
+        assert answer is not None
+        assert [broker.node_id for broker in answer.brokers] == list(cluster.ids)
+        (partition,) = answer.topics[0].partitions
+        found = (partition.leader_id, partition.replica_nodes, partition.isr_nodes)
+        assert found == (leader, cluster.ids, cluster.ids), node

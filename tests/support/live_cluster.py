@@ -37,6 +37,7 @@ from wire.messages.describe_quorum import (
     DescribeQuorumResponsePartition,
 )
 from wire.records import Record, iter_records
+from wire.schema import Message
 
 TOPIC = "__cluster_metadata"
 WAIT_S = 20.0
@@ -45,11 +46,12 @@ ASK_S = 1.0
 POLL_S = 0.01
 LOG_LINES = 60
 
-_DESCRIBE_QUORUM, _DESCRIBE_VERSION = 55, 2
+_DESCRIBE_VERSION = 2
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 
 class Ended(NamedTuple):
@@ -246,23 +248,28 @@ class Cluster:
 
     # -- what nodes say
 
-    def describe(self, node: int) -> DescribeQuorumResponsePartition | None:
-        """The node's answer to DescribeQuorum; None if it gives none within a second."""
-        partition = DescribeQuorumRequestPartition(partition_index=0)
-        topic = DescribeQuorumRequestTopic(topic_name=TOPIC, partitions=(partition,))
-        header = encode_request_header(_DESCRIBE_QUORUM, _DESCRIBE_VERSION, 1, "tests")
-        body = encode(DescribeQuorumRequest(topics=(topic,)), _DESCRIBE_VERSION)
-        frame = header + body
+    def ask(self, node: int, request: Message, response: type[M], version: int) -> M | None:
+        """The node's answer to a request, on a connection of its own; None if it gives none."""
+        key = request.wire_spec.api_key
+        assert key is not None, "requests have one"
+        frame = encode_request_header(key, version, 1, "tests") + encode(request, version)
         try:
             with socket.create_connection(("127.0.0.1", self._ports[node]), ASK_S) as connection:
                 connection.sendall(struct.pack(">i", len(frame)) + frame)
                 stream = connection.makefile("rb")
                 answer = stream.read(int.from_bytes(stream.read(4), "big"))
-            _, body_at = decode_response_header(_DESCRIBE_QUORUM, _DESCRIBE_VERSION, answer)
-            decoded = decode(DescribeQuorumResponse, _DESCRIBE_VERSION, answer, body_at)
+            _, body_at = decode_response_header(key, version, answer)
+            return decode(response, version, answer, body_at)
         except (OSError, MalformedMessage):
             return None
-        return decoded.topics[0].partitions[0] if decoded.topics else None
+
+    def describe(self, node: int) -> DescribeQuorumResponsePartition | None:
+        """The node's answer to DescribeQuorum; None if it gives none within a second."""
+        partition = DescribeQuorumRequestPartition(partition_index=0)
+        topic = DescribeQuorumRequestTopic(topic_name=TOPIC, partitions=(partition,))
+        request = DescribeQuorumRequest(topics=(topic,))
+        answer = self.ask(node, request, DescribeQuorumResponse, _DESCRIBE_VERSION)
+        return answer.topics[0].partitions[0] if answer is not None and answer.topics else None
 
     def leader(self) -> int | None:
         """The node that says it leads, in the newest epoch if several do."""
