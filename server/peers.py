@@ -144,9 +144,9 @@ class Link(asyncio.Protocol):
         addresses = self._addresses()
         for host, port in addresses:
             try:
-                await asyncio.wait_for(
-                    self._loop.create_connection(lambda: self, host, port), self._connect_timeout_s
-                )
+                # Not wait_for: before Python 3.12 it may swallow the cancellation of `close`.
+                async with asyncio.timeout(self._connect_timeout_s):
+                    await self._loop.create_connection(lambda: self, host, port)
             except (OSError, TimeoutError) as error:
                 refused += isinstance(error, (ConnectionRefusedError, ConnectionResetError))
                 self._metrics.peer_connect_failures += 1
