@@ -22,7 +22,7 @@ from raft.roles import Candidate, Leader, ParkedFetch, Progress, Prospective, Re
 from raft.transitions import Trigger
 from raft.types import OffsetAndEpoch, ReplicaKey, Voter, VoterSet
 
-SPREAD_DELAY_MS = 2
+SPREAD_DELAY_MS = 5
 """How long voters that a commit does not need, and observers, wait for records that exist."""
 ANNOUNCE_DELAY_MS = 5
 """How long a new high watermark waits for records to travel with, before it travels alone."""

@@ -41,6 +41,10 @@ class ReplicaKey(NamedTuple):
     id: int
     uuid: UUID | None = None
 
+    def __hash__(self) -> int:
+        # Keys are looked up several times for every fetch, and two uuids under one id are rare.
+        return self.id
+
     def matches(self, other: ReplicaKey) -> bool:
         """True if both may be the same replica: equal ids, and equal uuids unless one is unknown."""
         return self.id == other.id and (
