@@ -21,6 +21,8 @@ from storage.log import Chunk, Log
 from storage.quorum_state import QuorumState
 
 FULL_DISK_RETRY_S = 0.5
+IDLE_S = 0.05
+"""How long nothing must have been asked for before space is prepared ahead."""
 
 
 class WriteRecords(NamedTuple):
@@ -60,7 +62,10 @@ class Disk(Protocol):
     """What the driver needs of a disk."""
 
     def submit(self, job: Job) -> None:
-        """Queue a job; never blocks."""
+        """Take a job; it waits for `flush`. Never blocks."""
+
+    def flush(self) -> None:
+        """Begin to carry out what was taken. Never blocks."""
 
 
 class DiskWorker:
@@ -77,7 +82,8 @@ class DiskWorker:
         self._save_state = save_state
         self._listener = listener
         self._call_on_loop = call_on_loop
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._taken: list[Job] = []
+        self._jobs: SimpleQueue[list[Job] | None] = SimpleQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="disk", daemon=True)
 
@@ -85,37 +91,51 @@ class DiskWorker:
         self._thread.start()
 
     def submit(self, job: Job) -> None:
-        self._jobs.put(job)
+        self._taken.append(job)
+
+    def flush(self) -> None:
+        # To wake the thread is the last thing that a turn of the event loop does: woken earlier, it
+        # would wait for the interpreter's lock, and be woken once more.
+        if self._taken:
+            self._jobs.put(self._taken)
+            self._taken = []
 
     def stop(self) -> None:
         """Finish what is queued, then end the thread. Blocks until it has ended."""
+        self.flush()
         self._stopping.set()
         self._jobs.put(None)
         self._thread.join()
 
     def _run(self) -> None:
-        jobs: list[Job] = []
         try:
             while True:
-                job = self._jobs.get()
-                while job is not None:
-                    jobs.append(job)
-                    try:
-                        job = self._jobs.get_nowait()
-                    except Empty:
-                        break
+                jobs, is_last = self._next_jobs()
                 if jobs:
                     sync_s = self._carry_out(jobs)
                     completed = self._listener.on_writes_completed
                     self._call_on_loop(completed, jobs[-1].write, sync_s)
-                    jobs.clear()
-                if job is None:
+                if is_last:
                     return
-                if self._jobs.empty():
-                    with suppress(DiskFull):
-                        self._log.prepare()
         except BaseException as error:  # the thread must not die unnoticed, whatever it died of
             self._call_on_loop(self._listener.on_disk_failed, error)
+
+    def _next_jobs(self) -> tuple[list[Job], bool]:
+        """Everything that waits, at least something; and whether it is the end."""
+        try:
+            jobs = self._jobs.get(timeout=IDLE_S)
+        except Empty:
+            with suppress(DiskFull):
+                self._log.prepare()
+            jobs = self._jobs.get()
+        found: list[Job] = []
+        while jobs is not None:
+            found += jobs
+            try:
+                jobs = self._jobs.get_nowait()
+            except Empty:
+                return found, False
+        return found, True
 
     def _carry_out(self, jobs: list[Job]) -> float | None:
         """Write in order; one sync covers all records among the jobs. Returns how long it took."""

@@ -41,6 +41,8 @@ class Records(Protocol):
     def append_fetched(self, effect: AppendFetched) -> None: ...
     def truncate(self, effect: TruncateLog) -> None: ...
     def persist(self, effect: PersistQuorumState) -> None: ...
+    def flush(self) -> None:
+        """The effects of this event are all there: let the disk begin."""
 
 
 class Listener(Protocol):
@@ -78,6 +80,7 @@ class Driver:
         now_ms: Callable[[], int],
     ) -> None:
         self.node = node
+        self._records = records
         self._send_request = send_request
         self._send_answer = send_answer
         self._listener = listener
@@ -87,6 +90,7 @@ class Driver:
         self._held: deque[SendRequest | SendAnswer] = deque()
         self._armed_ms: int | None = None
         self._stepping = False
+        self._is_stopped = False
         self._waiting: deque[Event] = deque()
         self._perform: dict[type[Effect], Callable[[Any], None]] = {
             AppendClient: records.append_client,
@@ -108,7 +112,13 @@ class Driver:
     def start(self) -> None:
         """Begin; call once, before any event."""
         self._carry_out(self.node.start(self._now_ms()))
-        self._arm()
+        self._carry_on()
+
+    def stop(self) -> None:
+        """Take no event any more: who would carry out what comes of it is about to close."""
+        self._is_stopped = True
+        self._held.clear()
+        self._waiting.clear()
 
     def handle(self, event: Event) -> None:
         """Let the rules decide on an event, and do what they ask for.
@@ -118,10 +128,10 @@ class Driver:
         if self._stepping:
             self._waiting.append(event)
             return
+        if self._is_stopped:
+            return
         self._carry_out(self.node.step(event, self._now_ms()))
-        while self._waiting:
-            self._carry_out(self.node.step(self._waiting.popleft(), self._now_ms()))
-        self._arm()
+        self._carry_on()
 
     def on_writes_completed(self, write: int) -> None:
         """Let everything go that waited for this write or an earlier one; then tell the rules."""
@@ -138,6 +148,8 @@ class Driver:
     def on_timer(self) -> None:
         """The alarm went off; it may have been set for a deadline that has moved since."""
         self._armed_ms = None
+        if self._is_stopped:
+            return
         deadline = self.node.next_deadline_ms()
         if deadline is not None and deadline <= self._now_ms():
             self.handle(TimerFired())
@@ -167,6 +179,13 @@ class Driver:
 
     def _drop_held_requests(self, effect: DropHeldRequests) -> None:
         self._held = deque(held for held in self._held if isinstance(held, SendAnswer))
+
+    def _carry_on(self) -> None:
+        """Take the events that came up meanwhile, let the disk begin, wait for the next deadline."""
+        while self._waiting:
+            self._carry_out(self.node.step(self._waiting.popleft(), self._now_ms()))
+        self._arm()
+        self._records.flush()
 
     def _arm(self) -> None:
         """Set the alarm if the next deadline is before it; a late alarm costs less than a reset."""

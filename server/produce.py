@@ -44,6 +44,8 @@ UNCOMMITTED_BYTES_MAX = 64 * 2**20
 """What clients may have appended beyond the high watermark before more is refused."""
 SWEEP_S = 0.1
 """How often parked requests are looked through for those whose time is over."""
+WAITING_BYTES = 1000
+"""What a batch costs in memory besides its own bytes until it is committed."""
 
 
 class AppendTarget(Served, Protocol):
@@ -130,6 +132,8 @@ class ProduceHandler:
         self._max_batch_bytes = max_batch_bytes
         self._call_soon = call_soon
         self._turn: list[Waiting] = []
+        self._last_turn_size = 0
+        self._duplicates: list[Waiting] = []
         self._appending: dict[int, list[Waiting]] = {}
         self._token = 0
         self._parked: deque[Waiting] = deque()
@@ -219,15 +223,19 @@ class ProduceHandler:
             return
         assert records is not None, "a batch that passed has bytes"
         data = records if len(records) == header.size_bytes else records[: header.size_bytes]
-        if not self._turn:
-            self._call_soon(self._end_turn)
         self._turn.append(Waiting(answering, at, bytes(data), header))
+        if len(self._turn) == 1:
+            if self._last_turn_size == 1 and not self._parked:
+                self._end_turn()  # a lone client that waits for its answer: nobody else will come
+            else:
+                self._call_soon(self._end_turn)
 
     # -- the turn ends
 
     def _end_turn(self) -> None:
         """One append for everything that came in since the last turn."""
         turn, self._turn = self._turn, []
+        self._last_turn_size = len(turn)
         obstacle = self._target.append_obstacle
         if obstacle is not None:
             for waiting in turn:
@@ -245,18 +253,23 @@ class ProduceHandler:
             offset += header.record_count
             waiting.end_offset = offset
             waiting.since = now
-            waiting.appended_bytes = header.size_bytes
-            self._uncommitted_bytes += header.size_bytes
+            waiting.appended_bytes = header.size_bytes + WAITING_BYTES
+            self._uncommitted_bytes += waiting.appended_bytes
             accepted.append(waiting)
         if accepted:
             self._token += 1
             self._appending[self._token] = accepted
             self._parked.extend(accepted)
             self._arm_sweeper()
+        if self._duplicates:
+            duplicates, self._duplicates = self._duplicates, []
+            for waiting in duplicates:
+                self._park_duplicate(waiting)
+        if accepted:
             self._target.append(self._token, offset - accepted[0].base_offset)
 
     def _sort_out(self, waiting: Waiting, offset: int) -> bool:
-        """Idempotence. True if the batch is new and goes to `offset`; else it is answered or parked."""
+        """Idempotence. True if the batch is new and goes to `offset`; else it is answered or noted."""
         header = waiting.header
         verdict = self._producers.check(
             header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
@@ -270,7 +283,7 @@ class ProduceHandler:
             waiting.end_offset = verdict.last_offset + 1
             waiting.data = b""
             waiting.since = time.monotonic()
-            self._park_duplicate(waiting)
+            self._duplicates.append(waiting)
             return False
         last_offset = offset + header.record_count - 1
         self._producers.append(
@@ -373,6 +386,7 @@ class ProduceHandler:
         """Tell requests whose time is over; their records stay appended and may still commit."""
         self._sweeper = None
         now = time.monotonic()
+        has_idle_duplicates = False
         for waiting in self._parked:
             if not waiting.done and waiting.answering.deadline <= now:
                 waiting.done = True
@@ -381,6 +395,11 @@ class ProduceHandler:
                     "appended, but not committed in time: no majority of the voters answers",
                 )
                 self._refuse(waiting.answering, waiting.at, answer)
+                has_idle_duplicates = has_idle_duplicates or not waiting.appended_bytes
+        if has_idle_duplicates:
+            self._parked = deque(
+                waiting for waiting in self._parked if waiting.appended_bytes or not waiting.done
+            )
         if self._parked:
             self._arm_sweeper()
 

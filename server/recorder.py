@@ -7,7 +7,7 @@ no rule and no request.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from raft.effects import (
@@ -23,7 +23,9 @@ from server.producer_state import ProducerState
 from server.translate_fetch import control_batch
 from storage.log import Chunk, ChunkSummary, Log
 from storage.quorum_state import QuorumState
-from wire.batch_header import BatchHeader
+from wire.batch_header import BatchHeader, iter_headers
+
+RECOUNT_BYTES = 2**20
 
 
 class Batches(Protocol):
@@ -83,8 +85,32 @@ class Recorder:
         self._metrics.truncated_records += max(0, self._log.log_end_offset - effect.end_offset)
         end_offset = self._log.truncate_cache(effect.end_offset)
         assert end_offset == effect.end_offset, "a truncation cuts a batch in two"
-        self._producers.truncate(effect.end_offset)
+        if not self._producers.truncate(effect.end_offset):
+            self._recount_producers(effect.end_offset)
         self._disk.submit(Truncate(effect.write, effect.end_offset))
+
+    def _recount_producers(self, end_offset: int) -> None:
+        """Read what the log says of producers once more: so much was never truncated before.
+
+        What is cached is newer than the same offsets on disk, where truncations may be pending.
+        """
+        offset = self._log.log_start_offset
+        while offset < end_offset:
+            for header in self._headers_from(offset, end_offset):
+                self._producers.note(header)
+                offset = header.next_offset
+
+    def _headers_from(self, offset: int, end_offset: int) -> Iterator[BatchHeader]:
+        """Headers of some batches from `offset` on, at least one: all from memory, or all from disk."""
+        cached = self._log.read_cached(offset, RECOUNT_BYTES, end_offset)
+        if cached is not None:
+            for data in cached:
+                yield from (header for _, header in iter_headers(data))
+            return
+        for header in self._log.scan_headers(offset):
+            if self._log.read_cached(header.base_offset, 1, end_offset) is not None:
+                return
+            yield header
 
     def persist(self, effect: PersistQuorumState) -> None:
         leader, voted = effect.leader, effect.voted
@@ -99,6 +125,9 @@ class Recorder:
         )
         self._disk.submit(SaveState(effect.write, state))
 
+    def flush(self) -> None:
+        self._disk.flush()
+
     def _write(self, write: int, chunk: Chunk) -> None:
         self._log.append(chunk.data, chunk.base_offset, chunk.end_offset)
         self._disk.submit(WriteRecords(write, chunk))
@@ -107,6 +136,8 @@ class Recorder:
 def summary_of(headers: Sequence[BatchHeader]) -> ChunkSummary | None:
     """What the indexes need to know of batches of one epoch; None if they are of several."""
     first = headers[0]
+    if len(headers) == 1:
+        return ChunkSummary(first.epoch, first.max_timestamp, first.last_offset)
     if any(header.epoch != first.epoch for header in headers):
         return None
     newest = max(headers, key=lambda header: header.max_timestamp)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeVar, cast
 from uuid import UUID
 
@@ -135,8 +136,9 @@ def _meant_for(voter_id: int, uuid: UUID) -> ReplicaKey | None:
     return None if voter_id < 0 else ReplicaKey(voter_id, uuid_or_none(uuid))
 
 
+@lru_cache(maxsize=64)
 def leader_hint(
-    leader_id: int, epoch: int, nodes: Sequence[tuple[int, str, int]], listener: str
+    leader_id: int, epoch: int, nodes: tuple[tuple[int, str, int], ...], listener: str
 ) -> LeaderHint:
     """What an answer says of epoch and leader; endpoints of other nodes are of no use."""
     endpoints = tuple(
@@ -375,7 +377,7 @@ def raft_answered(
     if message.error_code:
         return refused(request_id, message.error_code)
     answer = cast(_PlainAnswer, only_topic(message.topics).partitions[0])
-    nodes = [(node.node_id, node.host, node.port) for node in message.node_endpoints]
+    nodes = tuple((node.node_id, node.host, node.port) for node in message.node_endpoints)
     error = error_name(answer.error_code)
     hint = leader_hint(answer.leader_id, answer.leader_epoch, nodes, listener)
     if isinstance(answer, VoteResponsePartition):

@@ -32,6 +32,7 @@ from server.translate import (
 from wire import control_records
 from wire.batch_header import BatchHeader
 from wire.codec import decode
+from wire.errors import CorruptBatch, UnsupportedVersion
 from wire.fast import (
     FastFetch,
     FetchEndpoint,
@@ -52,6 +53,10 @@ from wire.records import scan
 FETCH_MAX_BYTES = 8 * 2**20
 FETCH_MAX_WAIT_MS = 500
 HIGH_WATERMARK_UNSUPPORTED = 2**63 - 1
+DIRECTORY_ID_SINCE = 17
+MAX_WAIT_MS_MAX = 5_000
+"""Longest wait that a replica is granted, ten times Kafka's: one whose connection is gone is remembered
+for so long."""
 NODE_ENDPOINTS_SINCE = 17
 """Kafka's leaders name endpoints from this version on, although the field is one version older."""
 
@@ -72,7 +77,7 @@ def fetch_received(asked: FastFetch, reply_to: int) -> FetchReceived:
         _replica_key(asked.replica_id, asked.replica_directory_id),
         asked.current_leader_epoch,
         OffsetAndEpoch(asked.fetch_offset, asked.last_fetched_epoch),
-        asked.max_wait_ms,
+        min(asked.max_wait_ms, MAX_WAIT_MS_MAX),
         known,
     )
 
@@ -147,7 +152,9 @@ def fetch_request_frame(
     cluster_id: str | None,
     local: ReplicaKey,
 ) -> bytes:
-    """A replica's complete request."""
+    """A replica's complete request. Raises UnsupportedVersion if it could not say who it is."""
+    if version < DIRECTORY_ID_SINCE:
+        raise UnsupportedVersion(f"Fetch {version} has no field for the storage id")
     return encode_fetch_request(
         version,
         correlation_id,
@@ -190,7 +197,7 @@ def fetch_answered(
             raise WrongShape("a fetch answer in a form that replicas don't use")
         leader_id = message.node_endpoints[0].node_id if message.node_endpoints else None
         return FetchOutcome(refused(request_id, message.error_code, leader_id), b"", [])
-    nodes = [(node.node_id, node.host, node.port) for node in answer.node_endpoints]
+    nodes = tuple((node.node_id, node.host, node.port) for node in answer.node_endpoints)
     if answer.error_code:
         leader_id = nodes[0][0] if nodes else None
         return FetchOutcome(refused(request_id, answer.error_code, leader_id), b"", [])
@@ -204,15 +211,25 @@ def fetch_answered(
         diverging=None if diverging is None else OffsetAndEpoch(diverging[1], diverging[0]),
         records=_fetched_records(answer.records, batches, request_id) if batches else None,
     )
-    return FetchOutcome(event, answer.records, batches)
+    data = answer.records
+    if batches:
+        # A Kafka leader cuts its answer at so many bytes: what is left of the last batch is no record.
+        end = batches[-1][0] + batches[-1][1].size_bytes
+        data = data if end == len(data) else data[:end]
+    return FetchOutcome(event, data, batches)
 
 
 def _fetched_records(
     data: bytes | memoryview, batches: Sequence[tuple[int, BatchHeader]], token: int
 ) -> FetchedRecords:
+    """Raises CorruptBatch if the batches do not follow one another without a gap."""
     epochs: list[tuple[int, int]] = []
     control: list[tuple[int, ControlRecord]] = []
+    next_offset = batches[0][1].base_offset
     for position, header in batches:
+        if header.base_offset != next_offset or header.last_offset_delta < 0:
+            raise CorruptBatch(f"it begins at {header.base_offset}, not {next_offset}", position)
+        next_offset = header.base_offset + header.last_offset_delta + 1
         if not epochs or epochs[-1][0] != header.epoch:
             epochs.append((header.epoch, header.base_offset))
         if header.is_control:
