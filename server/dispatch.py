@@ -13,9 +13,11 @@ from server.transport import InboundRequest
 from wire.codec import decode, warm
 from wire.fast import parse_fetch_request
 from wire.messages.api_versions import ApiVersionsRequest
+from wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest
 from wire.messages.describe_cluster import DescribeClusterRequest
 from wire.messages.describe_configs import DescribeConfigsRequest
 from wire.messages.describe_quorum import DescribeQuorumRequest
+from wire.messages.end_quorum_epoch import EndQuorumEpochRequest
 from wire.messages.fetch import FetchRequest
 from wire.messages.find_coordinator import FindCoordinatorRequest
 from wire.messages.init_producer_id import InitProducerIdRequest
@@ -23,12 +25,13 @@ from wire.messages.list_offsets import ListOffsetsRequest
 from wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from wire.messages.metadata import MetadataRequest
 from wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
+from wire.messages.produce import ProduceRequest
+from wire.messages.vote import VoteRequest
 from wire.registry import API_VERSIONS_KEY, APIS
+from wire.schema import Message
 
 REPLICA_FETCH_SINCE = 12
 """Fetches below this version have no last fetched epoch: consumers send them."""
-NAME_WITHIN_BYTES = 512
-"""The first topic of a request begins within so many bytes of its body."""
 ELECTION_KEYS = (52, 53, 54)
 
 
@@ -137,14 +140,12 @@ class Dispatch:
         self._named_partition(request).inbound.end_quorum_epoch(request)
 
     def _named_partition(self, request: InboundRequest) -> Partition:
-        """The partition whose name or id is in the request; whoever gets it checks that properly."""
+        """The partition that the request names first; whoever gets it checks the rest."""
         if len(self._partitions) == 1:
             return self._first
-        head = request.frame[request.body_at : request.body_at + NAME_WITHIN_BYTES]
-        for partition in self._partitions:
-            if partition.topic.name.encode() in head or partition.topic.topic_id.bytes in head:
-                return partition
-        return self._first
+        cls = APIS[request.api_key].request
+        message = decode(cls, request.api_version, request.frame, request.body_at)
+        return self._partition(*_first_named(message))
 
     def _on_describe_quorum(self, request: InboundRequest) -> None:
         """Only the leader knows; others ask it for the client, once: what a node asks is not passed on."""
@@ -203,3 +204,16 @@ class Dispatch:
         version = request.api_version
         message = decode(ListPartitionReassignmentsRequest, version, request.frame, request.body_at)
         request.respond_message(cluster_api.list_partition_reassignments(message))
+
+
+def _first_named(message: Message) -> tuple[bytes, int]:
+    """Name or id of the first topic of a Produce or election request, and its first partition."""
+    if isinstance(message, ProduceRequest):
+        for data in message.topic_data:
+            for part in data.partition_data:
+                return data.name.encode() or data.topic_id.bytes, part.index
+    elif isinstance(message, VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest):
+        for topic in message.topics:
+            for partition in topic.partitions:
+                return topic.topic_name.encode(), partition.partition_index
+    return b"", -1
