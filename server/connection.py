@@ -238,6 +238,8 @@ class Connection(asyncio.Protocol):
         if self._reason is None:
             self._reason = Closed.BY_PEER if exc is None else Closed.RESET
         group.metrics.count_closed(self._reason)
+        for request in self._waiting:
+            request.frame = b""  # who waits with it may do so for long, but needs it no more
         self._waiting.clear()
         self._backlog.clear()
         self._out.clear()

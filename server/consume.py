@@ -49,6 +49,10 @@ FETCH_BYTES_MAX = 16 * 2**20
 """Most bytes of one answer, whatever the consumer asks for; a first batch is whole all the same."""
 PARKED_MAX = 10_000
 """Most fetches that wait at a time; one more is answered empty at once."""
+LOOK_AROUND_S = 5.0
+"""How often fetches that wait are looked through for those whose connection is gone."""
+LEADER_ERRORS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+"""Errors after which a consumer looks for the leader: the answer says where it is."""
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = range(-1, -7, -1)
 SPECIAL_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
@@ -95,6 +99,7 @@ class ConsumeHandler:
         self._loop = asyncio.get_running_loop()
         self._parked: list[ConsumerFetch] = []
         self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = 0.0
 
     # -- Fetch
 
@@ -106,15 +111,15 @@ class ConsumeHandler:
         if message.session_epoch not in (0, -1):
             self._refuse(request, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             return
-        if message.isolation_level not in (0, 1) or message.max_bytes < 0:
-            self._refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR)
-            return
+        is_odd = message.isolation_level not in (0, 1) or message.max_bytes < 0
         slots: dict[tuple[int, int], Slot] = {}
         served: Slot | None = None
         for i, topic in enumerate(message.topics):
             for k, asked in enumerate(topic.partitions):
                 slot = Slot(asked.partition, asked)
                 slot.error = self._check(request.api_version, topic.topic, topic.topic_id, asked)
+                if is_odd and slot.error is ErrorCode.NONE:
+                    slot.error = ErrorCode.UNKNOWN_SERVER_ERROR
                 slots[i, k] = slot
                 if slot.error is ErrorCode.NONE:
                     served = slot
@@ -165,7 +170,8 @@ class ConsumeHandler:
             if offset < target.committed_offset:
                 self._read(fetch, slot)
                 return
-        if not self._park(fetch):
+        asked_for_none = min(fetch.message.min_bytes, fetch.message.max_bytes) <= 0
+        if asked_for_none or not self._park(fetch):
             self._answer(fetch)
 
     def _park(self, fetch: ConsumerFetch) -> bool:
@@ -173,7 +179,7 @@ class ConsumeHandler:
         if fetch.deadline <= self._loop.time() or len(self._parked) >= PARKED_MAX:
             return False
         self._parked.append(fetch)
-        self._arm()
+        self._arm(fetch.deadline)
         return True
 
     def _read(self, fetch: ConsumerFetch, slot: Slot) -> None:
@@ -204,7 +210,9 @@ class ConsumeHandler:
         wanted = min(
             fetch.message.min_bytes, fetch.message.max_bytes, slot.asked.partition_max_bytes
         )
-        if size < wanted and self._park(fetch):
+        if not self._target.is_leader:
+            slot.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        elif size < wanted and self._park(fetch):
             return
         slot.records = records
         self._answer(fetch)
@@ -223,24 +231,30 @@ class ConsumeHandler:
             fetch.slot.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
             self._answer(fetch)
 
-    def _arm(self) -> None:
-        if self._alarm is None and self._parked:
-            first = min(fetch.deadline for fetch in self._parked)
-            self._alarm = self._loop.call_at(first, self._on_alarm)
+    def _arm(self, deadline: float) -> None:
+        """Set the alarm for a deadline, unless it goes off before; at the latest for a look around."""
+        at = min(deadline, self._loop.time() + LOOK_AROUND_S)
+        if self._alarm is not None:
+            if self._alarm_at <= at:
+                return
+            self._alarm.cancel()
+        self._alarm_at = at
+        self._alarm = self._loop.call_at(at, self._on_alarm)
 
     def _on_alarm(self) -> None:
+        """Answer the fetches whose time is over with what there is, and forget those of nobody."""
         self._alarm = None
         now = self._loop.time()
         due = [fetch for fetch in self._parked if fetch.deadline <= now]
-        self._parked = [fetch for fetch in self._parked if fetch.deadline > now]
+        self._parked = [
+            fetch
+            for fetch in self._parked
+            if fetch.deadline > now and fetch.request.connection.is_open
+        ]
+        if self._parked:
+            self._arm(min(fetch.deadline for fetch in self._parked))
         for fetch in due:
-            slot = fetch.slot
-            assert slot is not None, "only fetches of this partition are parked"
-            if slot.asked.fetch_offset < self._target.committed_offset and self._target.is_leader:
-                self._read(fetch, slot)
-            else:
-                self._answer(fetch)
-        self._arm()
+            self._serve(fetch)
 
     def close(self) -> None:
         """Stop looking at the clock."""
@@ -264,7 +278,7 @@ class ConsumeHandler:
         errors = {slot.error for slot in fetch.slots.values()}
         nodes: tuple[FetchResponseNodeEndpoint, ...] = ()
         leader_id = self._target.leader_id
-        if ErrorCode.NOT_LEADER_OR_FOLLOWER in errors and version >= 16 and leader_id is not None:
+        if errors & set(LEADER_ERRORS) and version >= 16 and leader_id is not None:
             at = endpoint_on(self._target.leader_endpoints, request.listener.name)
             if at is not None:
                 node = FetchResponseNodeEndpoint(node_id=leader_id, host=at.host, port=at.port)
@@ -275,7 +289,7 @@ class ConsumeHandler:
         target = self._target
         if slot.error is not ErrorCode.NONE:
             current = FetchResponseCurrentLeader()
-            if slot.error is ErrorCode.NOT_LEADER_OR_FOLLOWER and version >= 12:
+            if slot.error in LEADER_ERRORS and version >= 12:
                 current = FetchResponseCurrentLeader(
                     leader_id=id_or_minus_one(target.leader_id), leader_epoch=target.leader_epoch
                 )
@@ -397,7 +411,7 @@ class ConsumeHandler:
         return ListOffsetsResponsePartition(
             partition_index=asked.partition_index,
             offset=offset,
-            leader_epoch=target.leader_epoch if version >= 4 else -1,
+            leader_epoch=target.leader_epoch if version >= 4 and offset >= 0 else -1,
         )
 
     def _answer_list_offsets(

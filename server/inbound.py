@@ -16,6 +16,7 @@ from server.logs import Logger, RateLimit
 from server.metrics import Metrics
 from server.translate import TopicPartition, WrongShape, only_topic
 from server.transport import InboundRequest
+from storage.errors import OffsetOutOfRange
 from wire.codec import decode
 from wire.error_codes import ErrorCode
 from wire.errors import MalformedMessage
@@ -153,7 +154,11 @@ class Inbound:
         if answer.read_from is None:
             self._respond_fetch(request, answer, ())
             return
-        cached = self._reader.cached(answer.read_from, max_bytes, answer.read_to)
+        try:
+            cached = self._reader.cached(answer.read_from, max_bytes, answer.read_to)
+        except OffsetOutOfRange as error:
+            request.close(f"the log was truncated while an answer waited for the disk: {error}")
+            return
         if cached is not None:
             self._respond_fetch(request, answer, cached)
             return

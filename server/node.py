@@ -46,6 +46,7 @@ def open_log(
 ) -> tuple[Log, ProducerState]:
     """Recover a partition's log, and what it says of producers. Raises StorageError."""
     producers = ProducerState()
+    producers.commit(applied_offset)
     log = Log.open(
         fs,
         directory.log_directory,

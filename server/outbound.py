@@ -20,10 +20,10 @@ from server.logs import Logger
 from server.metrics import Metrics
 from server.peers import Call, Link, request_frame
 from server.recorder import Recorder
-from server.translate import TopicPartition, WrongShape
+from server.translate import TopicPartition
 from server.transport import InboundRequest
 from wire.codec import decode
-from wire.errors import CorruptBatch, MalformedMessage, UnsupportedVersion
+from wire.errors import UnsupportedVersion
 from wire.headers import encode_request_header, encode_response_header
 from wire.messages.begin_quorum_epoch import BeginQuorumEpochResponse
 from wire.messages.end_quorum_epoch import EndQuorumEpochResponse
@@ -84,6 +84,7 @@ class Outbound:
         self._node: RaftNode | None = None
         self._client_id = ""
         self._links: dict[tuple[Peer, bool], Link] = {}
+        self._is_closed = False
 
     def attach(self, node: RaftNode) -> None:
         """The rules whose requests are sent; call before anything is."""
@@ -97,16 +98,33 @@ class Outbound:
 
     def prepare(self, peers: Sequence[ReplicaKey]) -> None:
         """Connect to these ahead of the first request, so that an election need not wait for it."""
+        if self._is_closed:
+            return
+        self._discard_strangers(None)
         for peer in peers:
             self._link(peer, is_fetch=False)
 
     async def close(self) -> None:
+        """Give all links up; nothing is sent from now on."""
+        self._is_closed = True
         links, self._links = list(self._links.values()), {}
         await asyncio.gather(*(link.close() for link in links))
+
+    def _discard_strangers(self, wanted: Peer | None) -> None:
+        """Give up the links of replicas that neither vote nor lead any more, nor are `wanted` now.
+
+        A voter whose storage id has become known is another peer than the one known by its id alone.
+        """
+        node = self.node
+        known = {wanted, node.leader, *node.voters.keys}
+        for key in [key for key in self._links if isinstance(key[0], ReplicaKey)]:
+            if key[0] not in known:
+                self._links.pop(key).discard()
 
     def _link(self, peer: Peer, is_fetch: bool) -> Link:
         link = self._links.get((peer, is_fetch))
         if link is None:
+            self._discard_strangers(peer)
             link = Link(
                 self._name(peer),
                 lambda: self._addresses(peer),
@@ -146,6 +164,8 @@ class Outbound:
 
     def send_request(self, effect: SendRequest) -> None:
         """Send it; an answer, or the failure to get one, comes back as an event."""
+        if self._is_closed:
+            return
         request, to, request_id = effect.request, effect.to, effect.request_id
         if isinstance(request, Fetch):
             key, build = FETCH, self._fetch_frame(request)
@@ -203,7 +223,7 @@ class Outbound:
         one again until its time is over.
         """
         leader = self.node.leader
-        if leader is None or self.node.is_local(leader):
+        if leader is None or self.node.is_local(leader) or self._is_closed:
             otherwise()
             return
         asked = request.api_version
@@ -239,7 +259,7 @@ class Outbound:
     ) -> None:
         try:
             event = self._event(key, request_id, version, frame, at)
-        except (MalformedMessage, WrongShape, CorruptBatch) as error:
+        except ValueError as error:  # what wire raises, WrongShape, and values that make no sense
             LOG.warning("unusable answer", peer=self._name(to), reason=str(error))
             event = RequestFailed(request_id=request_id, reason=str(error))
         self._handle(event)

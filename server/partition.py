@@ -95,7 +95,7 @@ class Partition:
         max_batch_bytes: int,
         hooks: PartitionHooks,
     ) -> None:
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         self.topic = topic
         self.log = log
         self.metrics = metrics
@@ -118,7 +118,7 @@ class Partition:
         self.outbound.attach(self.node)
         self.inbound = Inbound(topic, self.reader, metrics, self.handle)
         self.produce = ProduceHandler(
-            self, self.producers, metrics, max_batch_bytes, loop.call_soon
+            self, self.producers, metrics, max_batch_bytes, self._call_soon
         )
         recorder.batches = self.produce
         self.consume = ConsumeHandler(self, log, self.reader)
@@ -147,6 +147,7 @@ class Partition:
         if isinstance(self.node.state, Leader):
             await self._wait_until(lambda: not self.produce.parked_count, DRAIN_S)
         self.handle(ResignationRequested(reason="the node shuts down", shutting_down=True))
+        self.consume.on_leadership_lost()
         if isinstance(self.node.state, Resigned):
             await self._wait_until(lambda: self.node.role is not Role.RESIGNED, timeout_s)
 
@@ -160,6 +161,7 @@ class Partition:
 
     async def close(self) -> None:
         """Stop for good: peers, timers, disk, log, in this order. What was queued is written."""
+        self.driver.stop()
         self._timer.cancel()
         self.produce.close()
         self.consume.close()
@@ -190,6 +192,17 @@ class Partition:
             self.metrics.observe_fsync(sync_s)
         try:
             self.driver.on_writes_completed(write)
+        except BaseException as error:
+            self._end(error)
+            raise
+
+    def _call_soon(self, callback: Callable[[], None]) -> None:
+        """Call at the end of this turn of the event loop, which would only log what goes wrong."""
+        self._loop.call_soon(self._guarded, callback)
+
+    def _guarded(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
         except BaseException as error:
             self._end(error)
             raise
@@ -334,7 +347,10 @@ class Partition:
         elif not node.has_leader_contact:
             found.append(f"the leader, node {node.leader.id}, does not answer")
         elif node.high_watermark is None:
-            found.append("follows, but does not know yet what is committed")
+            found.append(
+                f"follows, but does not know yet what is committed: ask node {node.leader.id}, which "
+                "leads and knows what it waits for"
+            )
         return found
 
     def status(self) -> dict[str, object]:

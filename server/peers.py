@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol, cast
 from server.logs import Logger
 from server.metrics import Metrics
 from wire.codec import decode, encode
+from wire.error_codes import ErrorCode
 from wire.errors import MalformedMessage
 from wire.framing import FrameBuffer
 from wire.headers import decode_response_header, encode_request_header
@@ -106,35 +107,46 @@ class Link(asyncio.Protocol):
         self._keeper: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
         self._connecting = False
+        self._is_closed = False
+        self._failures = 0
 
     # -- life
 
     def open(self) -> None:
-        """Connect, and connect again whenever the connection is lost."""
+        """Connect, and connect again whenever the connection is lost: at once after one that was in
+        use, else later and later."""
+        self._connecting = True
         self._keeper = self._loop.create_task(self._keep_connected(), name=f"link {self._name}")
 
     async def close(self) -> None:
         """Give the connection up; requests without an answer fail."""
+        self.discard()
+        if self._keeper is not None:
+            await asyncio.gather(self._keeper, return_exceptions=True)
+
+    def discard(self) -> None:
+        """As `close`, without waiting for the end of what is going on."""
         if self._keeper is not None:
             self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+        self._is_closed = True
+        self._connecting = False
         if self._transport is not None:
             self._transport.abort()
-        self._fail_all("this node shuts down")
+        self._fail_all("the link is closed")
 
     async def _keep_connected(self) -> None:
-        failures = 0
         while True:
             self._connecting = True
             connected = await self._connect()
             self._connecting = False
             if connected:
-                failures = 0
                 await self._lost.wait()
-                continue
+                if not self._failures:
+                    continue
+            self._connecting = False
             self._fail_all(self._last_error)
-            delay_ms = min(RECONNECT_MAX_MS, RECONNECT_MS << min(failures, 10))
-            failures += 1
+            delay_ms = min(RECONNECT_MAX_MS, RECONNECT_MS << min(self._failures, 10))
+            self._failures += 1
             await asyncio.sleep(delay_ms / 1000)
 
     async def _connect(self) -> bool:
@@ -147,10 +159,12 @@ class Link(asyncio.Protocol):
                 # Not wait_for: before Python 3.12 it may swallow the cancellation of `close`.
                 async with asyncio.timeout(self._connect_timeout_s):
                     await self._loop.create_connection(lambda: self, host, port)
-            except (OSError, TimeoutError) as error:
+            except Exception as error:  # whatever an odd host name provokes must not end this link
                 refused += isinstance(error, (ConnectionRefusedError, ConnectionResetError))
                 self._metrics.peer_connect_failures += 1
-                self._last_error = f"cannot connect to {host}:{port}: {error or 'timed out'}"
+                reason = "timed out" if isinstance(error, TimeoutError) else str(error)
+                self._last_error = f"cannot connect to {host}:{port}: {reason}"
+                await self._drop_late_connection()
             else:
                 return True
         if not addresses:
@@ -159,9 +173,19 @@ class Link(asyncio.Protocol):
             self._listener.on_link_refused()
         return False
 
+    async def _drop_late_connection(self) -> None:
+        """A connection that was made in the very moment in which its time ran out."""
+        if self._transport is not None:
+            self._transport.abort()
+            await self._lost.wait()
+        self._lost.clear()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are no subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
+        if self._is_closed:
+            self._transport.abort()
+            return
         self._frames = FrameBuffer(ANSWER_BYTES_MAX)
         self._versions = None
         self._metrics.peer_connections_opened += 1
@@ -184,7 +208,10 @@ class Link(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._last_error = f"the connection to {self._name} was lost: {exc or 'closed by the peer'}"
-        self._connecting = True
+        if self._versions is None:
+            # The peer accepts, and serves nothing: to try again at once would make a busy loop.
+            self._failures = max(1, self._failures)
+        self._connecting = not self._failures and not self._is_closed
         self._fail_all(self._last_error)
         self._lost.set()
 
@@ -204,8 +231,9 @@ class Link(asyncio.Protocol):
         lowest, highest = self._versions.get(call.api_key, (0, -1))
         version = min(highest, call.max_version)
         if version < lowest:
-            text = f"{self._name} does not serve api {call.api_key}"
-            self._loop.call_soon(call.failed, text, "UNSUPPORTED_VERSION")
+            # No reason to campaign without pre-votes: it does not know votes at all.
+            text = f"{self._name} does not serve api {call.api_key} in a version known here"
+            self._loop.call_soon(call.failed, text, None)
             return
         try:
             self._write(call, version)
@@ -238,20 +266,23 @@ class Link(asyncio.Protocol):
     def _on_frame(self, frame: bytes) -> None:
         if not self._pending:
             raise MalformedMessage("an answer to nothing that was asked")
-        pending = self._pending.popleft()
+        pending = self._pending[0]
         call = pending.call
         correlation_id, body_at = decode_response_header(call.api_key, pending.version, frame)
         if correlation_id != pending.correlation_id:
-            self._pending.appendleft(pending)
             raise MalformedMessage(f"correlation id {correlation_id}, not {pending.correlation_id}")
+        self._pending.popleft()
         call.answered(pending.version, frame, body_at)
 
     def _on_versions(self, version: int, frame: bytes, body_at: int) -> None:
-        refused = int.from_bytes(frame[body_at : body_at + 2], "big") != 0
-        answer = decode(ApiVersionsResponse, 0 if refused else version, frame, body_at)
+        code = int.from_bytes(frame[body_at : body_at + 2], "big", signed=True)
+        if code not in (0, ErrorCode.UNSUPPORTED_VERSION):
+            raise MalformedMessage(f"the handshake was refused with error {code}")
+        answer = decode(ApiVersionsResponse, 0 if code else version, frame, body_at)
         self._versions = {
             key.api_key: (key.min_version, key.max_version) for key in answer.api_keys
         }
+        self._failures = 0
         queue, self._queue = self._queue, deque()
         for call in queue:
             self._send(call)

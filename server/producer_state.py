@@ -15,6 +15,8 @@ from wire.batch_header import BatchHeader
 
 REMEMBERED_BATCHES = 5
 REMEMBERED_PRODUCERS = 10_000
+REMEMBERED_UNDOS = 2**16
+"""Batches that can be taken back: more than a leader lets clients append beyond what is committed."""
 SEQUENCE_END = 2**31
 """Sequences count from 0 to 2^31 - 1 and start over."""
 
@@ -62,6 +64,8 @@ class ProducerState:
     def __init__(self) -> None:
         self._producers: dict[int, Producer] = {}
         self._undo: deque[tuple[int, int, Producer | None, tuple[int, Producer] | None]] = deque()
+        self._committed_offset = 0
+        self._forgotten_offset = -1
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -74,6 +78,8 @@ class ProducerState:
         Errors: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER.
         """
         known = self._producers.get(producer_id)
+        if epoch < 0:
+            return Refused("INVALID_PRODUCER_EPOCH", f"producer {producer_id} has no epoch")
         if known is None:
             return None
         if epoch < known.epoch:
@@ -114,7 +120,10 @@ class ProducerState:
         earlier = known.batches if known is not None and known.epoch == epoch else ()
         batches = (*earlier, batch)[-REMEMBERED_BATCHES:]
         self._producers[producer_id] = Producer(epoch, batches)
-        self._undo.append((base_offset, producer_id, known, evicted))
+        if base_offset >= self._committed_offset:
+            self._undo.append((base_offset, producer_id, known, evicted))
+            if len(self._undo) > REMEMBERED_UNDOS:
+                self._forgotten_offset = self._undo.popleft()[0]
 
     def note(self, header: BatchHeader) -> None:
         """This batch of the log is there now; batches without a producer don't matter."""
@@ -127,10 +136,19 @@ class ProducerState:
                 header.last_offset,
             )
 
-    def truncate(self, end_offset: int) -> None:
-        """Take back every batch from `end_offset` on."""
+    def truncate(self, end_offset: int) -> bool:
+        """Take back every batch from `end_offset` on.
+
+        Returns False if more went than is remembered: everything is forgotten then, and the batches
+        below `end_offset` have to be noted anew.
+        """
+        if end_offset <= self._forgotten_offset:
+            self._producers.clear()
+            self._undo.clear()
+            self._forgotten_offset = -1
+            return False
         if not self._undo or self._undo[-1][0] < end_offset:
-            return
+            return True
         while self._undo and self._undo[-1][0] >= end_offset:
             _, producer_id, known, evicted = self._undo.pop()
             del self._producers[producer_id]
@@ -140,8 +158,10 @@ class ProducerState:
                 self._producers[evicted[0]] = evicted[1]
         by_age = sorted(self._producers.items(), key=lambda item: item[1].batches[-1].last_offset)
         self._producers = dict(by_age)
+        return True
 
     def commit(self, offset: int) -> None:
         """Everything below `offset` is committed and will never be taken back."""
+        self._committed_offset = offset
         while self._undo and self._undo[0][0] < offset:
             self._undo.popleft()

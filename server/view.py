@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from raft.node import RaftNode, ReplicaProgress
-from raft.roles import Leader
+from raft.roles import Leader, Resigned
 from raft.types import Endpoint, ReplicaKey, VoterSet
 from server.cluster_view import ReplicaStatus
 
@@ -35,7 +35,8 @@ class QuorumView:
 
     @property
     def leader_id(self) -> int | None:
-        return self._node.leader_id
+        """None on a leader that has resigned, too: clients find nobody there to write to."""
+        return None if isinstance(self._node.state, Resigned) else self._node.leader_id
 
     @property
     def leader_epoch(self) -> int:
@@ -43,6 +44,8 @@ class QuorumView:
 
     @property
     def leader_endpoints(self) -> tuple[Endpoint, ...]:
+        if self.leader_id is None:
+            return ()
         return self._node.leader_endpoints_for_answers()
 
     @property
@@ -122,7 +125,7 @@ class QuorumView:
         return tuple(
             self._status(row)
             for row in self._node.progress()
-            if not row.is_voter and (row.last_fetch_ms or 0) >= oldest
+            if not row.is_voter and row.last_fetch_ms is not None and row.last_fetch_ms >= oldest
         )
 
     def observer_endpoints(self) -> tuple[tuple[int, tuple[Endpoint, ...]], ...]:

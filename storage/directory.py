@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 from uuid import UUID
 
 from storage.errors import (
@@ -97,7 +98,7 @@ def _make_directories(fs: FileSystem, path: Path) -> None:
 
 
 class Directory:
-    """An open, locked directory. Made by `open_directory`."""
+    """An open, locked directory. Made by `open_directory`. Any thread may save."""
 
     def __init__(self, fs: FileSystem, path: Path, lock_handle: int, meta: MetaProperties) -> None:
         self._fs = fs
@@ -106,6 +107,7 @@ class Directory:
         self.path = path
         self.log_directory = partition_directory(path)
         self.reserve = Reserve(fs, path)
+        self._saving = Lock()
 
     @property
     def meta(self) -> MetaProperties:
@@ -113,8 +115,9 @@ class Directory:
 
     def save_meta(self, meta: MetaProperties) -> None:
         """Replaces meta.properties, with the reserve given back if the disk is full."""
-        self.reserve.spend_if_full(lambda: save_meta_properties(self._fs, self.path, meta))
-        self._meta = meta
+        with self._saving:
+            self.reserve.spend_if_full(lambda: save_meta_properties(self._fs, self.path, meta))
+            self._meta = meta
 
     def load_quorum_state(self) -> QuorumState | None:
         """None on the first start. Raises DamagedFile."""
@@ -122,7 +125,10 @@ class Directory:
 
     def save_quorum_state(self, state: QuorumState) -> None:
         """Replaces quorum-state.json, with the reserve given back if the disk is full."""
-        self.reserve.spend_if_full(lambda: save_quorum_state(self._fs, self.log_directory, state))
+        with self._saving:
+            self.reserve.spend_if_full(
+                lambda: save_quorum_state(self._fs, self.log_directory, state)
+            )
 
     def close(self) -> None:
         """Gives the lock back."""

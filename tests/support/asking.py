@@ -1,0 +1,88 @@
+"""Questions on the raw connections of `serving`, with messages instead of bytes; and a partition in
+memory for the handlers that answer them."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+from raft.effects import AppendClient
+from raft.log_view import LogView
+from raft.types import Endpoint, OffsetAndEpoch
+from server.produce import ProduceHandler
+from server.translate import METADATA, TopicPartition
+from storage.log import Chunk
+from tests.support.serving import Client, frame
+from wire.codec import decode, encode
+from wire.headers import decode_response_header, encode_request_header
+from wire.records import Record, build_batch
+from wire.registry import APIS
+from wire.schema import Message
+
+TOPIC = METADATA.name
+
+
+def question(key: int, version: int, message: Message, correlation_id: int = 1) -> bytes:
+    """A complete request."""
+    header = encode_request_header(key, version, correlation_id, "tests")
+    return frame(header + encode(message, version))
+
+
+async def answer_to(client: Client, key: int, version: int) -> Message:
+    """The next answer, which must be one to this api key and version."""
+    (length,) = struct.unpack(">i", await client.reader.readexactly(4))
+    data = await client.reader.readexactly(length)
+    _, body_at = decode_response_header(key, version, data)
+    return decode(APIS[key].response, version, data, body_at)
+
+
+async def ask(client: Client, key: int, version: int, message: Message) -> Message:
+    """One request and its answer."""
+    await client.send(question(key, version, message))
+    return await answer_to(client, key, version)
+
+
+def batch(
+    count: int = 1, *, producer: tuple[int, int, int] = (-1, -1, -1), value: bytes = b"v"
+) -> bytes:
+    """A batch as clients send it; `producer` is id, epoch and first sequence."""
+    return build_batch(
+        [Record(timestamp=1, key=b"k", value=value) for _ in range(count)],
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=producer[2],
+    )
+
+
+@dataclass
+class InMemoryPartition:
+    """A leader whose commits the test decides; what is appended goes to `chunks`."""
+
+    topic: TopicPartition = METADATA
+    is_leader: bool = True
+    has_committed_in_epoch: bool = True
+    leader_id: int | None = 1
+    leader_epoch: int = 5
+    leader_endpoints: tuple[Endpoint, ...] = (Endpoint("PLAINTEXT", "leader.example", 9092),)
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    committed_offset: int = 0
+    append_obstacle: tuple[str, str] | None = None
+    chunks: list[Chunk] = field(default_factory=list)
+    view: LogView = field(default_factory=LogView)
+    produce: ProduceHandler | None = None
+
+    def append(self, token: int, record_count: int) -> None:
+        assert self.produce is not None
+        base = self.log_end_offset
+        self.log_end_offset = base + record_count
+        effect = AppendClient(write=1, base_offset=base, epoch=self.leader_epoch, token=token)
+        self.chunks.append(self.produce.take_batches(effect))
+
+    def commit(self, offset: int) -> None:
+        assert self.produce is not None
+        self.committed_offset = offset
+        self.produce.on_high_watermark(offset)
+
+    def end_offset_for(self, epoch: int) -> OffsetAndEpoch:
+        return self.view.end_offset_for(epoch)
