@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 import re
 import subprocess
+import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tests.clients.adapters import CLIENTS
 from tests.clients.jvm import TOOLS, Command, run_all
 from tests.support.live_cluster import TOPIC, Cluster
+from wire.messages.describe_quorum import DescribeQuorumResponsePartition
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
@@ -19,6 +22,8 @@ QUORUM = f"{TOOLS}.MetadataQuorumCommand"
 TOPICS = f"{TOOLS}.TopicCommand"
 DUMP = f"{TOOLS}.DumpLogSegments"
 RECORDS, RECORD_BYTES = 30, 500_000
+# Younger than anything else in the log, and within what a node takes of the future.
+FIRST_MS = int(time.time() * 1000) + 600_000
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +32,7 @@ def written(cluster: Cluster) -> list[int]:
     producer = CLIENTS["librdkafka"].producer(cluster.bootstrap)
     noise = random.Random(3)
     for i in range(RECORDS):
-        producer.send(noise.randbytes(RECORD_BYTES), timestamp_ms=1_700_000_000_000 + i)
+        producer.send(noise.randbytes(RECORD_BYTES), timestamp_ms=FIRST_MS + i)
     outcomes = producer.finish()
     offsets = [outcome for outcome in outcomes if isinstance(outcome, int)]
     assert len(offsets) == RECORDS, outcomes
@@ -35,9 +40,19 @@ def written(cluster: Cluster) -> list[int]:
     return offsets
 
 
+class Asked(NamedTuple):
+    """What every tool printed, by a name, and how the quorum stood then."""
+
+    outputs: dict[str, str]
+    quorum: DescribeQuorumResponsePartition
+
+
 @pytest.fixture(scope="module")
-def outputs(cluster: Cluster, written: list[int]) -> dict[str, str]:
-    """What every tool prints, by a name; all of them ended well."""
+def asked(cluster: Cluster, written: list[int]) -> Asked:
+    """Every tool, run once; all of them ended well."""
+    cluster.start()
+    cluster.wait_ready()
+    cluster.wait_converged()
     server = ("--bootstrap-server", cluster.bootstrap)
     controller = ("--bootstrap-controller", cluster.bootstrap)
     offsets = (*server, "--topic", TOPIC, "--time")
@@ -54,7 +69,7 @@ def outputs(cluster: Cluster, written: list[int]) -> dict[str, str]:
         "controller features": Command(f"{TOOLS}.FeatureCommand", (*controller, "describe")),
         "earliest": Command(get_offsets, (*offsets, "earliest")),
         "latest": Command(get_offsets, (*offsets, "latest")),
-        "by time": Command(get_offsets, (*offsets, str(1_700_000_000_000 + 7))),
+        "by time": Command(get_offsets, (*offsets, str(FIRST_MS + 7))),
         "max timestamp": Command(get_offsets, (*offsets, "max-timestamp")),
         "versions": Command(f"{TOOLS}.BrokerApiVersionsCommand", server),
     }
@@ -63,7 +78,9 @@ def outputs(cluster: Cluster, written: list[int]) -> dict[str, str]:
         assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
         assert "Exception" not in done.stderr, f"{name}: {done.stderr}"
         found[name] = done.stdout
-    return found
+    partition = cluster.describe(cluster.wait_leader())
+    assert partition is not None
+    return Asked(found, partition)
 
 
 def values_of(output: str) -> dict[str, str]:
@@ -71,29 +88,24 @@ def values_of(output: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("way", ["status", "controller status"])
-def test_the_status_of_the_quorum_is_described(
-    cluster: Cluster, outputs: dict[str, str], way: str
-) -> None:
-    leader = cluster.wait_leader()
-    partition = cluster.describe(leader)
-    assert partition is not None
-    answers = values_of(outputs[way])
-    assert answers["ClusterId"] == cluster.status(leader)["cluster_id"]
-    assert answers["LeaderId"] == str(leader)
+def test_the_status_of_the_quorum_is_described(cluster: Cluster, asked: Asked, way: str) -> None:
+    partition = asked.quorum
+    answers = values_of(asked.outputs[way])
+    assert answers["ClusterId"] == cluster.status(1)["cluster_id"]
+    assert answers["LeaderId"] == str(partition.leader_id)
     assert answers["LeaderEpoch"] == str(partition.leader_epoch)
     assert answers["HighWatermark"] == str(partition.high_watermark)
     assert answers["MaxFollowerLag"] == "0"
     for node in cluster.ids:
-        assert f'"id": {node}, "directoryId": "{_storage_id(cluster, node)}"' in outputs[way]
-        assert f'"CONTROLLER://{cluster.address(node)}"' in outputs[way]
+        assert f'"id": {node}, "directoryId": "{_storage_id(cluster, node)}"' in asked.outputs[way]
+        assert f'"CONTROLLER://{cluster.address(node)}"' in asked.outputs[way]
     assert answers["CurrentObservers"] == "[]"
 
 
 @pytest.mark.parametrize("way", ["replication", "controller replication"])
-def test_the_replicas_are_described(cluster: Cluster, outputs: dict[str, str], way: str) -> None:
-    leader = cluster.wait_leader()
-    end = cluster.wait_converged()
-    header, *rows = outputs[way].splitlines()
+def test_the_replicas_are_described(cluster: Cluster, asked: Asked, way: str) -> None:
+    leader, end = asked.quorum.leader_id, asked.quorum.high_watermark
+    header, *rows = asked.outputs[way].splitlines()
     assert header.split()[:4] == ["NodeId", "DirectoryId", "LogEndOffset", "Lag"]
     found = {int(row.split()[0]): row.split() for row in rows}
     assert found.keys() == set(cluster.ids)
@@ -103,38 +115,37 @@ def test_the_replicas_are_described(cluster: Cluster, outputs: dict[str, str], w
         assert row[-1] == status
 
 
-def test_the_topic_is_listed_and_described(cluster: Cluster, outputs: dict[str, str]) -> None:
-    assert outputs["topics"].split() == [TOPIC]
-    leader = cluster.wait_leader()
-    assert f"Topic: {TOPIC}\tTopicId: AAAAAAAAAAAAAAAAAAAAAQ\tPartitionCount: 1" in outputs["topic"]
-    assert f"Partition: 0\tLeader: {leader}\tReplicas: 1,2,3\tIsr: 1,2,3" in outputs["topic"]
+def test_the_topic_is_listed_and_described(cluster: Cluster, asked: Asked) -> None:
+    assert asked.outputs["topics"].split() == [TOPIC]
+    leader = asked.quorum.leader_id
+    assert (
+        f"Topic: {TOPIC}\tTopicId: AAAAAAAAAAAAAAAAAAAAAQ\tPartitionCount: 1"
+        in asked.outputs["topic"]
+    )
+    assert f"Partition: 0\tLeader: {leader}\tReplicas: 1,2,3\tIsr: 1,2,3" in asked.outputs["topic"]
 
 
-def test_the_cluster_id_and_the_features_are_shown(
-    cluster: Cluster, outputs: dict[str, str]
-) -> None:
-    cluster_id = cluster.status(cluster.wait_leader())["cluster_id"]
-    assert outputs["cluster id"].strip() == f"Cluster ID: {cluster_id}"
+def test_the_cluster_id_and_the_features_are_shown(cluster: Cluster, asked: Asked) -> None:
+    cluster_id = cluster.status(1)["cluster_id"]
+    assert asked.outputs["cluster id"].strip() == f"Cluster ID: {cluster_id}"
     for way in ("features", "controller features"):
         shown = r"Feature: kraft\.version\s+SupportedMinVersion: 0\s+SupportedMaxVersion: 1"
-        assert re.search(shown, outputs[way]), outputs[way]
-        assert "FinalizedVersionLevel: 1" in outputs[way]
+        assert re.search(shown, asked.outputs[way]), asked.outputs[way]
+        assert "FinalizedVersionLevel: 1" in asked.outputs[way]
 
 
 def test_offsets_are_found_by_name_and_by_time(
-    cluster: Cluster, outputs: dict[str, str], written: list[int]
+    cluster: Cluster, asked: Asked, written: list[int]
 ) -> None:
     expected = {
         "earliest": 0,
-        "latest": cluster.wait_converged(),
-        # The control records of the first epoch are younger than the records that came after them.
-        "by time": 0,
+        "latest": asked.quorum.high_watermark,
+        "by time": written[7],
+        "max timestamp": written[-1],
     }
     for name, offset in expected.items():
-        assert outputs[name].strip() == f"{TOPIC}:0:{offset}", name
-    assert outputs["max timestamp"].startswith(f"{TOPIC}:0:")
-    assert outputs["versions"].count("Produce(0): 0 to 13") == len(cluster.ids)
-    del written
+        assert asked.outputs[name].strip() == f"{TOPIC}:0:{offset}", name
+    assert asked.outputs["versions"].count("Produce(0): 0 to 13") == len(cluster.ids)
 
 
 def test_segments_are_dumped(cluster: Cluster, written: list[int]) -> None:
