@@ -106,12 +106,13 @@ def test_a_record_that_only_a_frozen_leader_has_is_not_acknowledged(quorum: Clus
     with RawClient(quorum.port(old)) as client:
         for node in others:
             quorum.suspend(node)
-        # The fetches that are parked at the leader take the first record along.
+        # The fetches that are parked at the leader take the first record along, one a little later.
         for value in (b"taken along", b"lost"):
             end = quorum.status(old)["log_end_offset"]
             message = produce_message([value], 30_000)
             client.send(frame(request(PRODUCE, PRODUCE_VERSION, message)))
             quorum.wait_for(lambda end=end: quorum.status(old)["log_end_offset"] > end, "an append")
+            time.sleep(0.2)
         quorum.suspend(old)
         for node in others:
             quorum.resume(node)

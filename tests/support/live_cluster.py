@@ -132,7 +132,7 @@ class Cluster:
 
     # -- what is done to nodes
 
-    def format(self, *, bootstrap: bool = True) -> None:
+    def format(self, *, bootstrap: bool = True, cluster_id: str | None = None) -> None:
         """Write the configuration files and prepare the folders, all nodes at once."""
         self.folder.mkdir(parents=True, exist_ok=True)
         runs = []
@@ -140,6 +140,7 @@ class Cluster:
             self.write_config(node)
             command = ["format", "--config", str(self.config_path(node))]
             command += ["--bootstrap"] if bootstrap and node in self.voters else []
+            command += [] if cluster_id is None else ["--cluster-id", cluster_id]
             runs.append(self._run(command, subprocess.PIPE))
         for run in runs:
             output, _ = run.communicate(timeout=WAIT_S)
