@@ -106,8 +106,9 @@ def test_one_lying_voter_does_not_end_a_node(cluster: Cluster, is_first: bool) -
             cluster.start(1, 2)
             cluster.start(4)
             cluster.wait_for(lambda: liar.lies > 0, "a lie")
+        text = f"belongs to another cluster than {CLUSTER_ID}"
+        cluster.wait_for(lambda: text in cluster.output(4), "a log line")
         status = cluster.status(4)
-        assert f"belongs to another cluster than {CLUSTER_ID}" in cluster.output(4)
         assert not status["ready"]
         assert status["problems"]
     # The liar goes, the quorum comes: the same process joins it.
