@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol
 
 from server.logs import Logger
 from server.metrics import Metrics
@@ -75,7 +75,28 @@ class _Pending(NamedTuple):
     deadline: float
 
 
-class Link(asyncio.Protocol):
+class _Connection(asyncio.Protocol):
+    """Passes on what comes in once it is a link's connection.
+
+    It is not so from the beginning: uvloop tells of a connection whose attempt was given up in that very
+    moment, and never of its end.
+    """
+
+    def __init__(self) -> None:
+        self.link: Link | None = None
+        self.is_lost = False
+
+    def data_received(self, data: bytes) -> None:
+        if self.link is not None:
+            self.link.on_data(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_lost = True
+        if self.link is not None:
+            self.link.on_lost(exc)
+
+
+class Link:
     """One connection to one peer, kept up from `open` to `close`."""
 
     def __init__(
@@ -103,12 +124,16 @@ class Link(asyncio.Protocol):
         self._pending: deque[_Pending] = deque()
         self._correlation_id = 0
         self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = 0.0
         self._last_error = "not connected yet"
         self._keeper: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
         self._connecting = False
         self._is_closed = False
         self._failures = 0
+        self._made_at = 0.0
+        self._has_answered = False
+        self._given_up: str | None = None
 
     # -- life
 
@@ -158,36 +183,34 @@ class Link(asyncio.Protocol):
             try:
                 # Not wait_for: before Python 3.12 it may swallow the cancellation of `close`.
                 async with asyncio.timeout(self._connect_timeout_s):
-                    await self._loop.create_connection(lambda: self, host, port)
+                    made = await self._loop.create_connection(_Connection, host, port)
             except Exception as error:  # whatever an odd host name provokes must not end this link
                 refused += isinstance(error, (ConnectionRefusedError, ConnectionResetError))
                 self._metrics.peer_connect_failures += 1
                 reason = "timed out" if isinstance(error, TimeoutError) else str(error)
                 self._last_error = f"cannot connect to {host}:{port}: {reason}"
-                await self._drop_late_connection()
             else:
-                return True
+                if self._begin(*made):
+                    return True
         if not addresses:
             self._last_error = f"no address is known of {self._name}"
         elif refused == len(addresses):
             self._listener.on_link_refused()
         return False
 
-    async def _drop_late_connection(self) -> None:
-        """A connection that was made in the very moment in which its time ran out."""
-        if self._transport is not None:
-            self._transport.abort()
-            await self._lost.wait()
-        self._lost.clear()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclasses of asyncio's.
-        self._transport = cast(asyncio.Transport, transport)
-        if self._is_closed:
-            self._transport.abort()
-            return
+    def _begin(self, transport: asyncio.Transport, connection: _Connection) -> bool:
+        """Shake hands on a new connection. Returns False if it is gone already, or not wanted any more."""
+        if self._is_closed or connection.is_lost:
+            self._last_error = f"the connection to {self._name} was lost at once"
+            transport.abort()
+            return False
+        self._transport = transport
+        connection.link = self
         self._frames = FrameBuffer(ANSWER_BYTES_MAX)
         self._versions = None
+        self._made_at = self._loop.time()
+        self._has_answered = False
+        self._given_up = None
         self._metrics.peer_connections_opened += 1
         self._listener.on_link_up()
         request = ApiVersionsRequest(
@@ -204,11 +227,16 @@ class Link(asyncio.Protocol):
             timeout_ms=int(self._connect_timeout_s * 1000),
         )
         self._write(handshake, API_VERSIONS_VERSION)
+        return True
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def on_lost(self, exc: Exception | None) -> None:
+        """The connection is gone, whoever ended it."""
         self._transport = None
-        self._last_error = f"the connection to {self._name} was lost: {exc or 'closed by the peer'}"
-        if self._versions is None:
+        lost = f"the connection to {self._name} was lost: {exc or 'closed by the peer'}"
+        self._last_error = self._given_up or lost
+        if self._has_answered or self._loop.time() - self._made_at > RECONNECT_MAX_MS / 1000:
+            self._failures = 0
+        else:
             # The peer accepts, and serves nothing: to try again at once would make a busy loop.
             self._failures = max(1, self._failures)
         self._connecting = not self._failures and not self._is_closed
@@ -248,12 +276,13 @@ class Link(asyncio.Protocol):
         self._pending.append(_Pending(call, version, self._correlation_id, deadline))
         self._metrics.peer_bytes_sent += len(frame)
         self._transport.write(frame)
-        if self._alarm is None:
-            self._alarm = self._loop.call_at(deadline, self._on_alarm)
+        if self._alarm is None or deadline < self._alarm_at:
+            self._arm(deadline)
 
     # -- being answered
 
-    def data_received(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
+        """The next bytes of the peer's answers."""
         self._metrics.peer_bytes_received += len(data)
         try:
             self._frames.feed(data)
@@ -272,6 +301,7 @@ class Link(asyncio.Protocol):
         if correlation_id != pending.correlation_id:
             raise MalformedMessage(f"correlation id {correlation_id}, not {pending.correlation_id}")
         self._pending.popleft()
+        self._has_answered = self._versions is not None
         call.answered(pending.version, frame, body_at)
 
     def _on_versions(self, version: int, frame: bytes, body_at: int) -> None:
@@ -282,7 +312,6 @@ class Link(asyncio.Protocol):
         self._versions = {
             key.api_key: (key.min_version, key.max_version) for key in answer.api_keys
         }
-        self._failures = 0
         queue, self._queue = self._queue, deque()
         for call in queue:
             self._send(call)
@@ -293,16 +322,22 @@ class Link(asyncio.Protocol):
         self._alarm = None
         if not self._pending:
             return
-        deadline = self._pending[0].deadline
-        if deadline > self._loop.time():
-            self._alarm = self._loop.call_at(deadline, self._on_alarm)
+        first = min(self._pending, key=lambda pending: pending.deadline)
+        if first.deadline > self._loop.time():
+            self._arm(first.deadline)
         else:
-            self._give_up(f"{self._name} did not answer in {self._pending[0].call.timeout_ms} ms")
+            self._give_up(f"{self._name} did not answer in {first.call.timeout_ms} ms")
+
+    def _arm(self, deadline: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = deadline
+        self._alarm = self._loop.call_at(deadline, self._on_alarm)
 
     def _give_up(self, reason: str) -> None:
         """An answer that comes late would answer the wrong question: begin anew."""
         LOG.info("connection given up", peer=self._name, reason=reason)
-        self._last_error = reason
+        self._given_up = reason
         if self._transport is not None:
             self._transport.abort()
 
