@@ -279,7 +279,7 @@ def test_a_peer_that_serves_no_votes_is_no_reason_to_do_without_pre_votes(
     async def work(peer: Peer, owner: Owner) -> None:
         owner.link.open()
         owner.vote()
-        name, kind, error, reason = (await owner.outcome())[0]
+        _, kind, error, reason = (await owner.outcome())[0]
         assert (kind, error) == ("failed", None)
         assert "does not serve api 52" in reason
 
@@ -365,7 +365,7 @@ def test_a_refused_handshake_fails_what_waits_and_is_not_repeated_at_once(code: 
     async def work(peer: Peer, owner: Owner) -> None:
         owner.link.open()
         owner.vote()
-        name, kind, error, reason = (await owner.outcome())[0]
+        _, kind, error, reason = (await owner.outcome())[0]
         assert (kind, error) == ("failed", None)
         assert f"error {code}" in reason
 
