@@ -158,6 +158,8 @@ def test_two_lost_disks_that_are_formatted_with_bootstrap_destroy_nothing_on_the
     for node in (2, 3):
         quorum.kill(node)
         reformat(quorum, node, "--bootstrap")
+    # While node 1 leads, the two would just follow it; alone it gives up soon.
+    quorum.wait_for(lambda: quorum.status(1)["role"] != "leader", "node 1 alone")
     quorum.start(2, 3)
     said = "everything below"
 
