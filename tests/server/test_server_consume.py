@@ -1,26 +1,19 @@
-"""Consumers, on real sockets against a real log: Fetch, ListOffsets, OffsetForLeaderEpoch."""
+"""Consumers' Fetch, on real sockets against a real log: what is read, and how long is waited."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 from uuid import UUID
 
 import pytest
 
-from raft.log_view import LogView
 from server import consume
-from server.consume import ConsumeHandler
-from server.log_reader import LogReader
 from server.translate import METADATA
 from server.transport import InboundRequest
-from storage.filesystem import RealFileSystem
-from storage.log import Log
-from tests.support.asking import TOPIC, InMemoryPartition, answer_to, ask, question
-from tests.support.serving import Client, Parking, Served, run, serving
-from wire.codec import decode
+from tests.support.asking import TOPIC
+from tests.support.consuming import BATCH_BYTES, RECORDS, Bench, until, with_bench
 from wire.error_codes import ErrorCode
 from wire.messages.fetch import (
     FetchRequest,
@@ -29,119 +22,10 @@ from wire.messages.fetch import (
     FetchResponse,
     FetchResponsePartition,
 )
-from wire.messages.list_offsets import (
-    ListOffsetsRequest,
-    ListOffsetsRequestPartition,
-    ListOffsetsRequestTopic,
-    ListOffsetsResponse,
-    ListOffsetsResponsePartition,
-)
-from wire.messages.offset_for_leader_epoch import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochRequestPartition,
-    OffsetForLeaderEpochRequestTopic,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderEpochResponsePartition,
-)
-from wire.records import Record, build_batch, iter_headers
-from wire.registry import APIS
+from wire.records import iter_headers
 
-FETCH, LIST_OFFSETS, EPOCH_END = 1, 2, 23
 VERSIONS = range(4, 19)
-RECORDS = 10
-"""In the log, each a batch; the first five are of epoch 4, the others of the leader's epoch 5."""
 LONG_MS = 60_000
-
-M = TypeVar("M")
-
-
-def one_batch(offset: int) -> bytes:
-    epoch = 4 if offset < 5 else 5
-    record = Record(timestamp=1000 + offset * 10, key=b"k", value=b"x" * 100)
-    return build_batch([record], base_offset=offset, epoch=epoch)
-
-
-BATCH_BYTES = len(one_batch(0))
-
-
-class Bench:
-    def __init__(self, served: Served, client: Client, handler: ConsumeHandler, log: Log) -> None:
-        self.served = served
-        self.client = client
-        self.handler = handler
-        self.log = log
-        self.partition = cast(InMemoryPartition, handler._target)
-
-    async def fetch(self, message: FetchRequest, version: int = 11) -> FetchResponse:
-        return cast(FetchResponse, await ask(self.client, FETCH, version, message))
-
-    async def parked(self, message: FetchRequest, version: int = 11, count: int = 1) -> None:
-        """Send it, and see it wait."""
-        await self.client.send(question(FETCH, version, message))
-        await until(lambda: len(self.handler._parked) == count)
-
-    async def answer(self, version: int = 11) -> FetchResponse:
-        return cast(FetchResponse, await answer_to(self.client, FETCH, version))
-
-    def append(self) -> None:
-        offset = self.log.log_end_offset
-        data = one_batch(offset)
-        self.log.append(data, offset, offset + 1)
-        self.log.write(data, offset, offset + 1)
-        self.partition.committed_offset = offset + 1
-        self.handler.on_high_watermark()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - there is no event to wait for
-        await asyncio.sleep(0.001)
-
-
-def with_bench(
-    folder: Path,
-    work: Callable[[Bench], Coroutine[Any, Any, None]],
-    *,
-    is_cached: bool = True,
-    **settings: Any,
-) -> None:
-    log = Log.open(
-        RealFileSystem(),
-        folder,
-        segment_bytes=1 << 20,
-        tail_cache_bytes=1 << 20 if is_cached else 0,
-        index_interval_bytes=1,
-    )
-    for offset in range(RECORDS):
-        data = one_batch(offset)
-        log.append(data, offset, offset + 1)
-        log.write(data, offset, offset + 1)
-
-    async def whole() -> None:
-        view = LogView(end_offset=RECORDS, epoch_starts=[(4, 0), (5, 5)])
-        values = {"committed_offset": RECORDS, "log_end_offset": RECORDS, "view": view, **settings}
-        reader = LogReader(log)
-        handler = ConsumeHandler(InMemoryPartition(**values), log, reader)
-
-        def dispatch(request: InboundRequest) -> None:
-            spec = APIS[request.api_key]
-            message = decode(spec.request, request.api_version, request.frame, request.body_at)
-            if isinstance(message, FetchRequest):
-                handler.fetch(request, message)
-            elif isinstance(message, ListOffsetsRequest):
-                handler.list_offsets(request, message)
-            else:
-                assert isinstance(message, OffsetForLeaderEpochRequest)
-                handler.offset_for_leader_epoch(request, message)
-
-        async with serving(Parking(dispatch)) as served:
-            await work(Bench(served, await served.connect(), handler, log))
-        handler.close()
-        reader.close()
-
-    try:
-        run(whole())
-    finally:
-        log.close()
 
 
 def consumer(
@@ -479,143 +363,3 @@ def test_the_same_partition_twice_is_answered_twice(tmp_path: Path) -> None:
         assert [len(topic.partitions) for topic in answer.responses] == [1, 1]
 
     with_bench(tmp_path, work)
-
-
-# -- ListOffsets
-
-
-async def listed(
-    at: Bench, timestamp: int, version: int = 11, *, times: int = 1, **fields: Any
-) -> ListOffsetsResponsePartition:
-    epoch = fields.pop("epoch", -1)
-    name = fields.pop("name", TOPIC)
-    asked = ListOffsetsRequestPartition(timestamp=timestamp, current_leader_epoch=epoch)
-    topics = (ListOffsetsRequestTopic(name=name, partitions=(asked,) * times),)
-    message = ListOffsetsRequest(replica_id=-1, topics=topics, **fields)
-    answer = cast(ListOffsetsResponse, await ask(at.client, LIST_OFFSETS, version, message))
-    return answer.topics[0].partitions[0]
-
-
-SPECIAL = {-1: (1, 8), -2: (1, 0), -3: (7, 7), -4: (8, 0), -5: (9, -1), -6: (11, 0)}
-
-
-@pytest.mark.parametrize("version", range(1, 12))
-@pytest.mark.parametrize("timestamp", [*SPECIAL, -7, -(2**63)])
-def test_special_timestamps_mean_something_from_their_version_on(
-    tmp_path: Path, timestamp: int, version: int
-) -> None:
-    async def work(at: Bench) -> None:
-        row = await listed(at, timestamp, version)
-        since, offset = SPECIAL.get(timestamp, (99, -1))
-        if version < since:
-            assert row.error_code == ErrorCode.UNSUPPORTED_VERSION
-            return
-        assert (row.error_code, row.offset) == (0, offset)
-        assert row.timestamp == (1070 if timestamp == -3 else -1)
-        if version >= 4 and offset >= 0:
-            assert row.leader_epoch == 5
-        if offset < 0:
-            assert row.leader_epoch == -1
-
-    with_bench(tmp_path, work, committed_offset=8)
-
-
-@pytest.mark.parametrize(
-    ("timestamp", "found"),
-    [(0, (0, 1000, 4)), (1045, (5, 1050, 5)), (1070, (7, 1070, 5)), (1071, (-1, -1, -1))],
-)
-def test_the_first_committed_record_from_a_time_on_is_found(
-    tmp_path: Path, timestamp: int, found: tuple[int, int, int]
-) -> None:
-    async def work(at: Bench) -> None:
-        row = await listed(at, timestamp)
-        assert (row.error_code, row.offset, row.timestamp, row.leader_epoch) == (0, *found)
-
-    with_bench(tmp_path, work, committed_offset=8)
-
-
-@pytest.mark.parametrize(
-    ("fields", "code"),
-    [
-        ({"epoch": 4}, 74),
-        ({"epoch": -2}, 74),
-        ({"epoch": 6}, 75),
-        ({"name": "x"}, 3),
-        ({"isolation_level": 2}, -1),
-        ({"isolation_level": 1}, 0),
-        ({"times": 2}, 42),
-    ],
-)
-@pytest.mark.parametrize("timestamp", [-1, 1000])
-def test_list_offsets_refuses(
-    tmp_path: Path, timestamp: int, fields: dict[str, Any], code: int
-) -> None:
-    async def work(at: Bench) -> None:
-        assert (await listed(at, timestamp, **fields)).error_code == code
-
-    with_bench(tmp_path, work)
-
-
-@pytest.mark.parametrize(("version", "code"), [(1, 5), (4, 5), (5, 78), (11, 78)])
-def test_list_offsets_before_the_epoch_has_committed(
-    tmp_path: Path, version: int, code: int
-) -> None:
-    async def work(at: Bench) -> None:
-        assert (await listed(at, -1, version)).error_code == code
-
-    with_bench(tmp_path, work, has_committed_in_epoch=False)
-
-
-def test_list_offsets_on_another_node_than_the_leader(tmp_path: Path) -> None:
-    async def work(at: Bench) -> None:
-        assert (await listed(at, -1)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-    with_bench(tmp_path, work, is_leader=False)
-
-
-# -- OffsetForLeaderEpoch
-
-
-async def epoch_end(
-    at: Bench, epoch: int, *, current: int = -1, replica: int = -1, version: int = 4
-) -> OffsetForLeaderEpochResponsePartition:
-    asked = OffsetForLeaderEpochRequestPartition(current_leader_epoch=current, leader_epoch=epoch)
-    topics = (OffsetForLeaderEpochRequestTopic(topic=TOPIC, partitions=(asked,)),)
-    message = OffsetForLeaderEpochRequest(replica_id=replica, topics=topics)
-    answer = await ask(at.client, EPOCH_END, version, message)
-    return cast(OffsetForLeaderEpochResponse, answer).topics[0].partitions[0]
-
-
-@pytest.mark.parametrize("version", [2, 3, 4])
-@pytest.mark.parametrize(
-    ("epoch", "found"),
-    [(4, (4, 5)), (5, (5, 8)), (3, (3, 0)), (6, (-1, -1)), (-1, (-1, -1))],
-)
-def test_where_an_epoch_ends_is_bounded_by_what_is_committed(
-    tmp_path: Path, version: int, epoch: int, found: tuple[int, int]
-) -> None:
-    async def work(at: Bench) -> None:
-        row = await epoch_end(at, epoch, version=version)
-        assert (row.error_code, row.leader_epoch, row.end_offset) == (0, *found)
-
-    with_bench(tmp_path, work, committed_offset=8)
-
-
-@pytest.mark.parametrize(("current", "code"), [(4, 74), (6, 75), (5, 0)])
-def test_where_an_epoch_ends_is_told_to_those_of_the_same_epoch(
-    tmp_path: Path, current: int, code: int
-) -> None:
-    async def work(at: Bench) -> None:
-        assert (await epoch_end(at, 4, current=current)).error_code == code
-
-    with_bench(tmp_path, work)
-
-
-@pytest.mark.parametrize(("settings", "code"), [({"is_leader": False}, 6), ({}, 78)])
-def test_where_an_epoch_ends_is_told_by_a_leader_that_knows(
-    tmp_path: Path, settings: dict[str, Any], code: int
-) -> None:
-    async def work(at: Bench) -> None:
-        assert (await epoch_end(at, 4)).error_code == code
-
-    with_bench(tmp_path, work, has_committed_in_epoch=False, **settings)

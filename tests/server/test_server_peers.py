@@ -8,6 +8,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -178,6 +179,10 @@ def with_peer(
             peer.close()
 
     run(whole())
+
+
+def is_unconnected(link: Link) -> bool:
+    return link._transport is None
 
 
 def free_port() -> int:
@@ -541,7 +546,7 @@ def test_a_link_that_is_closed_while_it_connects_leaves_no_connection_behind() -
                 await asyncio.sleep(0)
             other.link.discard()
             assert len(other.outcomes) == 1
-            await until(lambda other=other: other.link._transport is None)  # type: ignore[misc]
+            await until(partial(is_unconnected, other.link))
             keeper = other.link._keeper
             assert keeper is not None
             await asyncio.gather(keeper, return_exceptions=True)

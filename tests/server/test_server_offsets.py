@@ -1,0 +1,165 @@
+"""ListOffsets and OffsetForLeaderEpoch, on real sockets against a real log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.support.asking import TOPIC, ask
+from tests.support.consuming import EPOCH_END, LIST_OFFSETS, Bench, with_bench
+from wire.error_codes import ErrorCode
+from wire.messages.list_offsets import (
+    ListOffsetsRequest,
+    ListOffsetsRequestPartition,
+    ListOffsetsRequestTopic,
+    ListOffsetsResponse,
+    ListOffsetsResponsePartition,
+)
+from wire.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochRequestPartition,
+    OffsetForLeaderEpochRequestTopic,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderEpochResponsePartition,
+)
+
+# -- ListOffsets
+
+
+async def listed(
+    at: Bench, timestamp: int, version: int = 11, *, times: int = 1, **fields: Any
+) -> ListOffsetsResponsePartition:
+    epoch = fields.pop("epoch", -1)
+    name = fields.pop("name", TOPIC)
+    asked = ListOffsetsRequestPartition(timestamp=timestamp, current_leader_epoch=epoch)
+    topics = (ListOffsetsRequestTopic(name=name, partitions=(asked,) * times),)
+    message = ListOffsetsRequest(replica_id=-1, topics=topics, **fields)
+    answer = cast(ListOffsetsResponse, await ask(at.client, LIST_OFFSETS, version, message))
+    return answer.topics[0].partitions[0]
+
+
+SPECIAL = {-1: (1, 8), -2: (1, 0), -3: (7, 7), -4: (8, 0), -5: (9, -1), -6: (11, 0)}
+
+
+@pytest.mark.parametrize("version", range(1, 12))
+@pytest.mark.parametrize("timestamp", [*SPECIAL, -7, -(2**63)])
+def test_special_timestamps_mean_something_from_their_version_on(
+    tmp_path: Path, timestamp: int, version: int
+) -> None:
+    async def work(at: Bench) -> None:
+        row = await listed(at, timestamp, version)
+        since, offset = SPECIAL.get(timestamp, (99, -1))
+        if version < since:
+            assert row.error_code == ErrorCode.UNSUPPORTED_VERSION
+            return
+        assert (row.error_code, row.offset) == (0, offset)
+        assert row.timestamp == (1070 if timestamp == -3 else -1)
+        if version >= 4 and offset >= 0:
+            assert row.leader_epoch == 5
+        if offset < 0:
+            assert row.leader_epoch == -1
+
+    with_bench(tmp_path, work, committed_offset=8)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "found"),
+    [(0, (0, 1000, 4)), (1045, (5, 1050, 5)), (1070, (7, 1070, 5)), (1071, (-1, -1, -1))],
+)
+def test_the_first_committed_record_from_a_time_on_is_found(
+    tmp_path: Path, timestamp: int, found: tuple[int, int, int]
+) -> None:
+    async def work(at: Bench) -> None:
+        row = await listed(at, timestamp)
+        assert (row.error_code, row.offset, row.timestamp, row.leader_epoch) == (0, *found)
+
+    with_bench(tmp_path, work, committed_offset=8)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"epoch": 4}, 74),
+        ({"epoch": -2}, 74),
+        ({"epoch": 6}, 75),
+        ({"name": "x"}, 3),
+        ({"isolation_level": 2}, -1),
+        ({"isolation_level": 1}, 0),
+        ({"times": 2}, 42),
+    ],
+)
+@pytest.mark.parametrize("timestamp", [-1, 1000])
+def test_list_offsets_refuses(
+    tmp_path: Path, timestamp: int, fields: dict[str, Any], code: int
+) -> None:
+    async def work(at: Bench) -> None:
+        assert (await listed(at, timestamp, **fields)).error_code == code
+
+    with_bench(tmp_path, work)
+
+
+@pytest.mark.parametrize(("version", "code"), [(1, 5), (4, 5), (5, 78), (11, 78)])
+def test_list_offsets_before_the_epoch_has_committed(
+    tmp_path: Path, version: int, code: int
+) -> None:
+    async def work(at: Bench) -> None:
+        assert (await listed(at, -1, version)).error_code == code
+
+    with_bench(tmp_path, work, has_committed_in_epoch=False)
+
+
+def test_list_offsets_on_another_node_than_the_leader(tmp_path: Path) -> None:
+    async def work(at: Bench) -> None:
+        assert (await listed(at, -1)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    with_bench(tmp_path, work, is_leader=False)
+
+
+# -- OffsetForLeaderEpoch
+
+
+async def epoch_end(
+    at: Bench, epoch: int, *, current: int = -1, replica: int = -1, version: int = 4
+) -> OffsetForLeaderEpochResponsePartition:
+    asked = OffsetForLeaderEpochRequestPartition(current_leader_epoch=current, leader_epoch=epoch)
+    topics = (OffsetForLeaderEpochRequestTopic(topic=TOPIC, partitions=(asked,)),)
+    message = OffsetForLeaderEpochRequest(replica_id=replica, topics=topics)
+    answer = await ask(at.client, EPOCH_END, version, message)
+    return cast(OffsetForLeaderEpochResponse, answer).topics[0].partitions[0]
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("epoch", "found"),
+    [(4, (4, 5)), (5, (5, 8)), (3, (3, 0)), (6, (-1, -1)), (-1, (-1, -1))],
+)
+def test_where_an_epoch_ends_is_bounded_by_what_is_committed(
+    tmp_path: Path, version: int, epoch: int, found: tuple[int, int]
+) -> None:
+    async def work(at: Bench) -> None:
+        row = await epoch_end(at, epoch, version=version)
+        assert (row.error_code, row.leader_epoch, row.end_offset) == (0, *found)
+
+    with_bench(tmp_path, work, committed_offset=8)
+
+
+@pytest.mark.parametrize(("current", "code"), [(4, 74), (6, 75), (5, 0)])
+def test_where_an_epoch_ends_is_told_to_those_of_the_same_epoch(
+    tmp_path: Path, current: int, code: int
+) -> None:
+    async def work(at: Bench) -> None:
+        assert (await epoch_end(at, 4, current=current)).error_code == code
+
+    with_bench(tmp_path, work)
+
+
+@pytest.mark.parametrize(("settings", "code"), [({"is_leader": False}, 6), ({}, 78)])
+def test_where_an_epoch_ends_is_told_by_a_leader_that_knows(
+    tmp_path: Path, settings: dict[str, Any], code: int
+) -> None:
+    async def work(at: Bench) -> None:
+        assert (await epoch_end(at, 4)).error_code == code
+
+    with_bench(tmp_path, work, has_committed_in_epoch=False, **settings)

@@ -1,0 +1,116 @@
+"""Consumers' requests on real sockets, answered from a real log by a partition in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, cast
+
+from raft.log_view import LogView
+from server.consume import ConsumeHandler
+from server.log_reader import LogReader
+from server.transport import InboundRequest
+from storage.filesystem import RealFileSystem
+from storage.log import Log
+from tests.support.asking import InMemoryPartition, answer_to, ask, question
+from tests.support.serving import Client, Parking, Served, run, serving
+from wire.codec import decode
+from wire.messages.fetch import FetchRequest, FetchResponse
+from wire.messages.list_offsets import ListOffsetsRequest
+from wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
+from wire.records import Record, build_batch
+from wire.registry import APIS
+
+FETCH, LIST_OFFSETS, EPOCH_END = 1, 2, 23
+RECORDS = 10
+"""In the log, each a batch; the first five are of epoch 4, the others of the leader's epoch 5."""
+
+
+def one_batch(offset: int) -> bytes:
+    epoch = 4 if offset < 5 else 5
+    record = Record(timestamp=1000 + offset * 10, key=b"k", value=b"x" * 100)
+    return build_batch([record], base_offset=offset, epoch=epoch)
+
+
+BATCH_BYTES = len(one_batch(0))
+
+
+class Bench:
+    def __init__(self, served: Served, client: Client, handler: ConsumeHandler, log: Log) -> None:
+        self.served = served
+        self.client = client
+        self.handler = handler
+        self.log = log
+        self.partition = cast(InMemoryPartition, handler._target)
+
+    async def fetch(self, message: FetchRequest, version: int = 11) -> FetchResponse:
+        return cast(FetchResponse, await ask(self.client, FETCH, version, message))
+
+    async def parked(self, message: FetchRequest, version: int = 11, count: int = 1) -> None:
+        """Send it, and see it wait."""
+        await self.client.send(question(FETCH, version, message))
+        await until(lambda: len(self.handler._parked) == count)
+
+    async def answer(self, version: int = 11) -> FetchResponse:
+        return cast(FetchResponse, await answer_to(self.client, FETCH, version))
+
+    def append(self) -> None:
+        offset = self.log.log_end_offset
+        data = one_batch(offset)
+        self.log.append(data, offset, offset + 1)
+        self.log.write(data, offset, offset + 1)
+        self.partition.committed_offset = offset + 1
+        self.handler.on_high_watermark()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - there is no event to wait for
+        await asyncio.sleep(0.001)
+
+
+def with_bench(
+    folder: Path,
+    work: Callable[[Bench], Coroutine[Any, Any, None]],
+    *,
+    is_cached: bool = True,
+    **settings: Any,
+) -> None:
+    log = Log.open(
+        RealFileSystem(),
+        folder,
+        segment_bytes=1 << 20,
+        tail_cache_bytes=1 << 20 if is_cached else 0,
+        index_interval_bytes=1,
+    )
+    for offset in range(RECORDS):
+        data = one_batch(offset)
+        log.append(data, offset, offset + 1)
+        log.write(data, offset, offset + 1)
+
+    async def whole() -> None:
+        view = LogView(end_offset=RECORDS, epoch_starts=[(4, 0), (5, 5)])
+        values = {"committed_offset": RECORDS, "log_end_offset": RECORDS, "view": view, **settings}
+        reader = LogReader(log)
+        handler = ConsumeHandler(InMemoryPartition(**values), log, reader)
+
+        def dispatch(request: InboundRequest) -> None:
+            spec = APIS[request.api_key]
+            message = decode(spec.request, request.api_version, request.frame, request.body_at)
+            if isinstance(message, FetchRequest):
+                handler.fetch(request, message)
+            elif isinstance(message, ListOffsetsRequest):
+                handler.list_offsets(request, message)
+            else:
+                assert isinstance(message, OffsetForLeaderEpochRequest)
+                handler.offset_for_leader_epoch(request, message)
+
+        async with serving(Parking(dispatch)) as served:
+            await work(Bench(served, await served.connect(), handler, log))
+        handler.close()
+        reader.close()
+
+    try:
+        run(whole())
+    finally:
+        log.close()
