@@ -112,16 +112,15 @@ def on_append_requested(core: Core, event: AppendRequested) -> None:
 def wake_fetches(core: Core, leader: Leader) -> None:
     """Answer parked fetches: there are records beyond their position now.
 
-    As many voters as a commit needs get the records at once, those that have waited longest first; the
-    rest a moment later, or with the next records. Voters thus take turns, the next records find one
-    that is free, and a slow voter is asked less often. Before the first voter set is committed
-    everybody is needed.
+    As many voters as a commit needs get the records at once, those that came back last first: they are
+    the fast ones. The rest get them a moment later, or with the next records, which thus find a voter
+    that is free. Before the first voter set is committed everybody is needed.
     """
     voters = core.electorate.keys
     missing = core.electorate.majority - core.electorate.has_local
     if core.is_bootstrapping:
         missing = len(leader.parked)
-    for reply_to, fetch in list(leader.parked.items()):
+    for reply_to, fetch in reversed(list(leader.parked.items())):
         if missing <= 0:
             break
         if core.is_bootstrapping or fetch.replica in voters:

@@ -47,7 +47,7 @@ def test_records_go_at_once_to_as_many_voters_as_a_commit_needs() -> None:
         waiting = parked(bench)
         effects = bench.step(AppendRequested(1, 1))
         assert len(answered_with_records(effects)) == needed
-        assert parked(bench) == waiting[needed:], "those that waited longest are served first"
+        assert parked(bench) == waiting[:-needed], "those that came back last are served first"
 
 
 def test_the_others_get_the_records_a_moment_later() -> None:
@@ -58,9 +58,9 @@ def test_the_others_get_the_records_a_moment_later() -> None:
     assert parked(bench) == []
 
 
-def test_voters_take_turns_and_the_next_records_find_a_free_one() -> None:
+def test_the_next_records_find_a_voter_that_is_free() -> None:
     bench = with_everybody_parked()
-    first, second = parked(bench)
+    second, first = parked(bench)
     bench.step(AppendRequested(1, 1))
     assert parked(bench) == [second]
     effects = bench.step(AppendRequested(2, 1))
