@@ -17,6 +17,7 @@ from raft.effects import (
     AdoptClusterId,
     AnnounceHighWatermark,
     AnnounceRole,
+    AnnounceVoters,
     Answered,
     DropHeldRequests,
     Effect,
@@ -367,6 +368,9 @@ class Core:
             )
         )
 
+    def announce_voters(self) -> None:
+        self.effects.append(AnnounceVoters(voters=self.voters))
+
     def refuse_fetch(
         self, reply_to: int, error: str | None, top_level_error: str | None = None
     ) -> None:
@@ -436,6 +440,7 @@ class Core:
 
     def follow_voter_set(self) -> None:
         """Take the role that the latest voter set gives this replica (KIP-856, internal listener)."""
+        self.announce_voters()
         if self.leader is not None and self.leader.uuid is None:
             self.leader = self.key_of(self.leader.id)
             self.context = (self.epoch, self.leader)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from raft.control import ControlRecord
 from raft.roles import Role
-from raft.types import Endpoint, OffsetAndEpoch, ReplicaKey
+from raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, VoterSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +191,13 @@ class AnnounceRole:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnnounceVoters:
+    """The latest voter set of the log, committed or not, is another one now."""
+
+    voters: VoterSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptClusterId:
     """The cluster id that the log carries is committed: keep it in meta.properties."""
 
@@ -223,6 +230,7 @@ Effect = (
     | SendAnswer
     | AnnounceHighWatermark
     | AnnounceRole
+    | AnnounceVoters
     | AdoptClusterId
     | Report
     | Halt

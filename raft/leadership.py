@@ -68,6 +68,7 @@ def append_control(core: Core, leader: Leader, records: tuple[ControlRecord, ...
     for at, record in enumerate(records):
         if isinstance(record, KRaftVoters):
             core.log.add_voters(base + at, record)
+            core.announce_voters()
             leader.heard_from.intersection_update(core.other_voters())
             leader.next_begin_ms = core.now_ms
     core.effects.append(

@@ -15,6 +15,7 @@ from raft.effects import (
     AdoptClusterId,
     AnnounceHighWatermark,
     AnnounceRole,
+    AnnounceVoters,
     Answered,
     AppendClient,
     AppendControl,
@@ -51,6 +52,7 @@ class Listener(Protocol):
     def on_high_watermark(self, offset: int) -> None: ...
     def on_append_refused(self, effect: RefuseAppend) -> None: ...
     def on_role(self, effect: AnnounceRole) -> None: ...
+    def on_voters(self, effect: AnnounceVoters) -> None: ...
     def on_cluster_id(self, cluster_id: str) -> None: ...
     def on_report(self, reason: str) -> None: ...
     def on_halt(self, reason: str) -> None: ...
@@ -103,6 +105,7 @@ class Driver:
             DropHeldRequests: self._drop_held_requests,
             AnnounceHighWatermark: lambda effect: listener.on_high_watermark(effect.offset),
             AnnounceRole: listener.on_role,
+            AnnounceVoters: listener.on_voters,
             RefuseAppend: listener.on_append_refused,
             AdoptClusterId: lambda effect: listener.on_cluster_id(effect.cluster_id),
             Report: lambda effect: listener.on_report(effect.reason),

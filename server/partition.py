@@ -15,7 +15,7 @@ from random import SystemRandom
 
 from raft.control import KRaftVoters
 from raft.core import RaftConfig, StoredState
-from raft.effects import AnnounceRole, RefuseAppend
+from raft.effects import AnnounceRole, AnnounceVoters, RefuseAppend
 from raft.events import AppendRequested, Event, ResignationRequested
 from raft.leadership import bootstrap_obstacle
 from raft.log_view import LogView
@@ -241,8 +241,11 @@ class Partition:
         if effect.role is not Role.LEADER:
             self.produce.on_leadership_lost()
             self.consume.on_leadership_lost()
-        self.outbound.prepare(self.node.other_voters())
         self._progress.set()
+
+    def on_voters(self, effect: AnnounceVoters) -> None:
+        """A voter that is known by another key than before is another peer: connect to it now."""
+        self.outbound.prepare([key for key in effect.voters.keys if not self.node.is_local(key)])
 
     def _note_election(self, effect: AnnounceRole) -> None:
         """How long this replica was without a leader since it began to campaign."""

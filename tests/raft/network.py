@@ -121,7 +121,7 @@ class Replica:
                     self.cluster.note_role(self, role, epoch, reason)
                 case fx.AdoptClusterId(cluster_id=cluster_id):
                     self.disk.cluster_id = cluster_id
-                case fx.RefuseAppend() | fx.Report():
+                case fx.RefuseAppend() | fx.Report() | fx.AnnounceVoters():
                     pass
                 case fx.Halt(reason=reason):
                     raise AssertionError(reason)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from raft.control import KRaftVersion, KRaftVoters
 from raft.core import StoredState
-from raft.effects import AdoptClusterId, AppendControl, RefuseAppend
+from raft.effects import AdoptClusterId, AnnounceVoters, AppendControl, RefuseAppend
 from raft.events import AppendRequested
 from raft.roles import Role
 from tests.raft.harness import (
     CLUSTER,
     Bench,
+    first_batch,
     fresh,
     key,
     keyed_set,
@@ -53,6 +54,30 @@ def test_the_voters_are_named_once_every_id_has_shown_its_storage_id() -> None:
     voters = voter_set(1, 2, 3)
     assert named(bench) == [(1, (KRaftVersion(1), KRaftVoters(voters, CLUSTER)))]
     assert bench.node.voters == voters
+
+
+def test_the_leader_announces_the_voters_that_it_names() -> None:
+    bench = first_leader()
+    bench.fetch(key(2), 0, 0)
+    assert not bench.find_all(AnnounceVoters)
+    bench.fetch(key(3), 0, 0)
+    assert bench.find_all(AnnounceVoters) == [AnnounceVoters(voters=voter_set(1, 2, 3))]
+
+
+def test_a_follower_announces_the_voters_that_it_reads_and_those_that_truncation_brings_back() -> (
+    None
+):
+    bench = fresh(1)
+    configured = bench.node.voters
+    bench.begin(2, 1)
+    bench.sync()
+    bench.fetched(epochs=(1, 1, 1), control=first_batch())
+    assert bench.find(AnnounceVoters) == [AnnounceVoters(voters=voter_set(1, 2, 3))]
+    bench.sync()
+    bench.begin(3, 2)
+    bench.sync()
+    bench.fetched(diverging=(0, 0))
+    assert bench.find(AnnounceVoters) == [AnnounceVoters(voters=configured)]
 
 
 def test_vote_requests_show_a_storage_id_too() -> None:

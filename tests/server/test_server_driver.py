@@ -12,6 +12,7 @@ from raft.core import RaftConfig, StoredState
 from raft.effects import (
     AnnounceHighWatermark,
     AnnounceRole,
+    AnnounceVoters,
     Answered,
     AppendClient,
     AppendControl,
@@ -94,6 +95,9 @@ class World:
         self.note(effect)
 
     def on_role(self, effect: AnnounceRole) -> None:
+        self.note(effect)
+
+    def on_voters(self, effect: AnnounceVoters) -> None:
         self.note(effect)
 
     def on_cluster_id(self, cluster_id: str) -> None:
