@@ -55,6 +55,8 @@ class AiokafkaProducer:
     def __init__(self, servers: str, *, idempotent: bool, codec: str | None) -> None:
         self._outcomes = Outcomes()
         self._thread = LoopThread()
+        # Sends that wait for metadata go on in any order: one at a time keeps the caller's.
+        self._sending = asyncio.Lock()
         self._producer = self._thread.run(self._open(servers, idempotent, codec))
 
     async def _open(
@@ -82,14 +84,15 @@ class AiokafkaProducer:
 
         async def send() -> None:
             try:
-                sent = await self._producer.send(
-                    TOPIC,
-                    value,
-                    key=key,
-                    partition=0,
-                    timestamp_ms=timestamp_ms,
-                    headers=list(headers),
-                )
+                async with self._sending:
+                    sent = await self._producer.send(
+                        TOPIC,
+                        value,
+                        key=key,
+                        partition=0,
+                        timestamp_ms=timestamp_ms,
+                        headers=list(headers),
+                    )
             except Exception as error:
                 self._outcomes.note(index, error)
                 return
