@@ -7,14 +7,13 @@ high watermark, at most MaxWaitMs. Source: Kafka's consumer protocol; KIP-320, K
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
 from raft.types import OffsetAndEpoch
-from server.log_reader import LogReader
+from server.host import Alarm, Host, Reader
 from server.served import Served
 from server.translate import endpoint_on, id_or_minus_one
 from server.transport import InboundRequest
@@ -92,13 +91,13 @@ class ConsumerFetch:
 class ConsumeHandler:
     """Answers consumers for one partition."""
 
-    def __init__(self, target: ReadTarget, log: Log, reader: LogReader) -> None:
+    def __init__(self, target: ReadTarget, log: Log, reader: Reader, host: Host) -> None:
         self._target = target
         self._log = log
         self._reader = reader
-        self._loop = asyncio.get_running_loop()
+        self._host = host
         self._parked: list[ConsumerFetch] = []
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm: Alarm | None = None
         self._alarm_at = 0.0
 
     # -- Fetch
@@ -124,7 +123,7 @@ class ConsumeHandler:
                 if slot.error is ErrorCode.NONE:
                     served = slot
         fetch = ConsumerFetch(request, message, slots, served)
-        fetch.deadline = self._loop.time() + max(0, message.max_wait_ms) / 1000
+        fetch.deadline = self._host.monotonic_s() + max(0, message.max_wait_ms) / 1000
         if served is None:
             self._answer(fetch)
         else:
@@ -176,7 +175,7 @@ class ConsumeHandler:
 
     def _park(self, fetch: ConsumerFetch) -> bool:
         """Let the fetch wait, if it has time left and there is room."""
-        if fetch.deadline <= self._loop.time() or len(self._parked) >= PARKED_MAX:
+        if fetch.deadline <= self._host.monotonic_s() or len(self._parked) >= PARKED_MAX:
             return False
         self._parked.append(fetch)
         self._arm(fetch.deadline)
@@ -233,18 +232,18 @@ class ConsumeHandler:
 
     def _arm(self, deadline: float) -> None:
         """Set the alarm for a deadline, unless it goes off before; at the latest for a look around."""
-        at = min(deadline, self._loop.time() + LOOK_AROUND_S)
+        at = min(deadline, self._host.monotonic_s() + LOOK_AROUND_S)
         if self._alarm is not None:
             if self._alarm_at <= at:
                 return
             self._alarm.cancel()
         self._alarm_at = at
-        self._alarm = self._loop.call_at(at, self._on_alarm)
+        self._alarm = self._host.call_at(at, self._on_alarm)
 
     def _on_alarm(self) -> None:
         """Answer the fetches whose time is over with what there is, and forget those of nobody."""
         self._alarm = None
-        now = self._loop.time()
+        now = self._host.monotonic_s()
         due = [fetch for fetch in self._parked if fetch.deadline <= now]
         self._parked = [
             fetch

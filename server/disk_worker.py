@@ -9,8 +9,9 @@ never retried.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from enum import Enum
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
@@ -68,6 +69,56 @@ class Disk(Protocol):
         """Begin to carry out what was taken. Never blocks."""
 
 
+class Step(Enum):
+    """What has just happened when `carry_out` pauses."""
+
+    DONE = "done"
+    """Something was written; it is not synced, unless it was a quorum state or a truncation."""
+    SYNC_NEXT = "sync next"
+
+
+def carry_out(
+    log: Log, save_state: Callable[[QuorumState], None], jobs: Sequence[Job]
+) -> Iterator[Step | DiskFull]:
+    """Write in order; one sync at the end covers all records among the jobs.
+
+    Everything is durable when this has ended. It pauses after each step, so that a simulator can let
+    other things happen in between, and where the disk is full: to go on is to try again.
+    """
+    chunks: list[Chunk] = []
+    unsynced = False
+    for job in jobs:
+        if isinstance(job, WriteRecords):
+            chunks.append(job.chunk)
+            continue
+        if chunks:
+            yield from _when_there_is_space(partial(log.write_many, tuple(chunks)))
+            chunks.clear()
+            unsynced = True
+        if isinstance(job, Truncate):
+            log.truncate(job.end_offset)
+            yield Step.DONE
+        else:
+            yield from _when_there_is_space(partial(save_state, job.state))
+    if chunks:
+        yield from _when_there_is_space(partial(log.write_many, tuple(chunks)))
+        unsynced = True
+    if unsynced:
+        yield Step.SYNC_NEXT
+        log.sync()
+
+
+def _when_there_is_space(action: Callable[[], object]) -> Iterator[Step | DiskFull]:
+    while True:
+        try:
+            action()
+        except DiskFull as error:
+            yield error
+        else:
+            yield Step.DONE
+            return
+
+
 class DiskWorker:
     """Runs jobs on a thread of its own; `call_on_loop` runs a callback on the event loop."""
 
@@ -84,6 +135,7 @@ class DiskWorker:
         self._call_on_loop = call_on_loop
         self._taken: list[Job] = []
         self._jobs: SimpleQueue[list[Job] | None] = SimpleQueue()
+        self._is_full = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="disk", daemon=True)
 
@@ -138,46 +190,21 @@ class DiskWorker:
         return found, True
 
     def _carry_out(self, jobs: list[Job]) -> float | None:
-        """Write in order; one sync covers all records among the jobs. Returns how long it took."""
-        chunks: list[Chunk] = []
-        unsynced = False
-        for job in jobs:
-            if isinstance(job, WriteRecords):
-                chunks.append(job.chunk)
-                continue
-            unsynced = self._write(chunks) or unsynced
-            if isinstance(job, Truncate):
-                self._log.truncate(job.end_offset)
-            else:
-                self._when_there_is_space(partial(self._save_state, job.state))
-        if not self._write(chunks) and not unsynced:
-            return None
-        started = perf_counter()
-        self._log.sync()
-        return perf_counter() - started
-
-    def _write(self, chunks: list[Chunk]) -> bool:
-        """Put what was collected into the files. Returns False if there was nothing."""
-        if not chunks:
-            return False
-        self._when_there_is_space(partial(self._log.write_many, tuple(chunks)))
-        chunks.clear()
-        return True
-
-    def _when_there_is_space(self, action: Callable[[], object]) -> None:
-        """Carry out an action; while the disk is full, say so and try again."""
-        is_full = False
-        while True:
-            try:
-                action()
-            except DiskFull:
+        """Carry the jobs out; returns how long the sync took, if there was one."""
+        started = None
+        for step in carry_out(self._log, self._save_state, jobs):
+            if isinstance(step, DiskFull):
                 if self._stopping.is_set():
-                    raise
-                if not is_full:
-                    self._call_on_loop(self._listener.on_disk_full, True)
-                is_full = True
+                    raise step
+                self._note_space(is_full=True)
                 self._stopping.wait(FULL_DISK_RETRY_S)
             else:
-                if is_full:
-                    self._call_on_loop(self._listener.on_disk_full, False)
-                return
+                self._note_space(is_full=False)
+                if step is Step.SYNC_NEXT:
+                    started = perf_counter()
+        return None if started is None else perf_counter() - started
+
+    def _note_space(self, *, is_full: bool) -> None:
+        if is_full != self._is_full:
+            self._is_full = is_full
+            self._call_on_loop(self._listener.on_disk_full, is_full)

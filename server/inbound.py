@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from raft.effects import Answered, FetchAnswer
 from raft.events import Event
 from server import translate, translate_fetch
-from server.log_reader import LogReader
+from server.host import Reader
 from server.logs import Logger, RateLimit
 from server.metrics import Metrics
 from server.translate import TopicPartition, WrongShape, only_topic
@@ -39,7 +39,7 @@ class Inbound:
     def __init__(
         self,
         topic: TopicPartition,
-        reader: LogReader,
+        reader: Reader,
         metrics: Metrics,
         handle: Callable[[Event], None],
     ) -> None:

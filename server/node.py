@@ -13,6 +13,7 @@ from config.model import Config
 from raft.core import RaftConfig, StoredState
 from raft.types import Endpoint, ReplicaKey, Voter, VoterSet, uuid_to_text
 from server.dispatch import Dispatch
+from server.host import Host, daemon_host
 from server.http import HttpServer
 from server.logs import Logger
 from server.metrics import Metrics
@@ -109,6 +110,7 @@ def open_partition(
     directory: Directory,
     metrics: Metrics,
     fail: Callable[[str, BaseException | None], None],
+    host: Host,
 ) -> Partition:
     """Recover a partition and put it together; it does nothing before its `start`."""
     state = directory.load_quorum_state() or QuorumState()
@@ -139,6 +141,7 @@ def open_partition(
         metrics,
         config.log_max_batch_bytes,
         hooks,
+        host,
     )
 
 
@@ -158,7 +161,9 @@ class Node:
         self._exit_process = exit_process
         self._stop = asyncio.Event()
         self._has_failed = False
-        self.partition = open_partition(METADATA, config, fs, directory, self.metrics, self.fail)
+        self.partition = open_partition(
+            METADATA, config, fs, directory, self.metrics, self.fail, daemon_host()
+        )
         self.dispatch = Dispatch([self.partition], self.metrics)
         self.listeners = Listeners(
             config.listeners,

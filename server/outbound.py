@@ -16,9 +16,10 @@ from raft.events import Event, PeerReachable, PeerUnreachable, RequestFailed
 from raft.node import RaftNode
 from raft.types import Endpoint, ReplicaKey
 from server import translate, translate_fetch
+from server.host import LinkMaker, PeerLink
 from server.logs import Logger
 from server.metrics import Metrics
-from server.peers import Call, Link, request_frame
+from server.peers import Call, request_frame
 from server.recorder import Recorder
 from server.translate import TopicPartition
 from server.transport import InboundRequest
@@ -75,15 +76,17 @@ class Outbound:
         recorder: Recorder,
         metrics: Metrics,
         handle: Callable[[Event], None],
+        make_link: LinkMaker,
     ) -> None:
         self._topic = topic
         self._settings = settings
         self._recorder = recorder
         self._metrics = metrics
         self._handle = handle
+        self._make_link = make_link
         self._node: RaftNode | None = None
         self._client_id = ""
-        self._links: dict[tuple[Peer, bool], Link] = {}
+        self._links: dict[tuple[Peer, bool], PeerLink] = {}
         self._is_closed = False
 
     def attach(self, node: RaftNode) -> None:
@@ -121,11 +124,11 @@ class Outbound:
             if key[0] not in known:
                 self._links.pop(key).discard()
 
-    def _link(self, peer: Peer, is_fetch: bool) -> Link:
+    def _link(self, peer: Peer, is_fetch: bool) -> PeerLink:
         link = self._links.get((peer, is_fetch))
         if link is None:
             self._discard_strangers(peer)
-            link = Link(
+            link = self._make_link(
                 self._name(peer),
                 lambda: self._addresses(peer),
                 self._client_id,

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from random import SystemRandom
+from functools import partial
 
 from raft.control import KRaftVoters
 from raft.core import RaftConfig, StoredState
@@ -23,10 +22,9 @@ from raft.node import RaftNode
 from raft.roles import Leader, Resigned, Role
 from raft.types import Endpoint, OffsetAndEpoch, uuid_to_text
 from server.consume import ConsumeHandler
-from server.disk_worker import DiskWorker
 from server.driver import Driver
+from server.host import Alarm, Host
 from server.inbound import Inbound
-from server.log_reader import LogReader
 from server.logs import Logger, RateLimit
 from server.metrics import Metrics
 from server.outbound import Outbound, OutboundSettings
@@ -45,10 +43,6 @@ DRAIN_S = 2.0
 """How long a leader that shuts down waits for what it has appended to be committed."""
 
 
-def monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionHooks:
     """What a partition asks of its node."""
@@ -61,27 +55,25 @@ class PartitionHooks:
     """End the process, saying why."""
 
 
-class LoopTimer:
-    """One alarm on the event loop."""
+class OneAlarm:
+    """One alarm of the host: setting it again replaces the earlier one."""
 
-    def __init__(self, callback: Callable[[], None]) -> None:
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, host: Host, callback: Callable[[], None]) -> None:
+        self._host = host
         self._callback = callback
-        self._handle: asyncio.TimerHandle | None = None
+        self._alarm: Alarm | None = None
 
     def set(self, deadline_ms: int) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-        delay_s = max(0, deadline_ms - monotonic_ms()) / 1000
-        self._handle = self._loop.call_later(delay_s, self._callback)
+        self.cancel()
+        self._alarm = self._host.call_at(deadline_ms / 1000, self._callback)
 
     def cancel(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
 
 
 class Partition:
-    """See the module's docstring. Construct it on the event loop, then `start`."""
+    """See the module's docstring. Construct it, then `start`."""
 
     def __init__(
         self,
@@ -94,8 +86,9 @@ class Partition:
         metrics: Metrics,
         max_batch_bytes: int,
         hooks: PartitionHooks,
+        host: Host,
     ) -> None:
-        self._loop = loop = asyncio.get_running_loop()
+        self._host = host
         self.topic = topic
         self.log = log
         self.metrics = metrics
@@ -103,26 +96,28 @@ class Partition:
         self._is_draining = False
         self._is_disk_full = False
         self._election_since: float | None = None
-        self._role_since = time.monotonic()
+        self._role_since = self._host.monotonic_s()
         self._progress = asyncio.Event()
         self._report_lines = RateLimit(per_second=2, burst=20)
         self.last_report = ""
         self.producers = producers
         producers.commit(stored.applied_offset)
-        self.node = RaftNode(raft_config, stored, log_view(log), SystemRandom().randrange)
-        self.view = QuorumView(self.node, monotonic_ms)
-        self.reader = LogReader(log)
-        self.disk = DiskWorker(log, hooks.save_state, self, loop.call_soon_threadsafe)
-        recorder = Recorder(log, self.disk, self.producers, metrics, lambda: self.node.cluster_id)
-        self.outbound = Outbound(topic, outbound, recorder, metrics, self.handle)
+        self.node = RaftNode(raft_config, stored, log_view(log), host.draw)
+        self.view = QuorumView(self.node, host.monotonic_ms)
+        self.reader = host.reader(log)
+        self.disk = host.disk(log, hooks.save_state, self)
+        recorder = Recorder(
+            log, self.disk, self.producers, metrics, lambda: self.node.cluster_id, host.wall_ms
+        )
+        self.outbound = Outbound(topic, outbound, recorder, metrics, self.handle, host.link)
         self.outbound.attach(self.node)
         self.inbound = Inbound(topic, self.reader, metrics, self.handle)
         self.produce = ProduceHandler(
-            self, self.producers, metrics, max_batch_bytes, self._call_soon
+            self, self.producers, metrics, max_batch_bytes, host, self._call_soon
         )
         recorder.batches = self.produce
-        self.consume = ConsumeHandler(self, log, self.reader)
-        self._timer = LoopTimer(self._on_timer)
+        self.consume = ConsumeHandler(self, log, self.reader, host)
+        self._timer = OneAlarm(host, self._on_timer)
         self.driver = Driver(
             self.node,
             recorder,
@@ -130,7 +125,7 @@ class Partition:
             self.inbound.send_answer,
             self,
             self._timer,
-            monotonic_ms,
+            host.monotonic_ms,
         )
 
     # -- life
@@ -198,7 +193,7 @@ class Partition:
 
     def _call_soon(self, callback: Callable[[], None]) -> None:
         """Call at the end of this turn of the event loop, which would only log what goes wrong."""
-        self._loop.call_soon(self._guarded, callback)
+        self._host.call_soon(partial(self._guarded, callback))
 
     def _guarded(self, callback: Callable[[], None]) -> None:
         try:
@@ -234,7 +229,7 @@ class Partition:
         self.produce.on_append_refused(effect)
 
     def on_role(self, effect: AnnounceRole) -> None:
-        self._role_since = time.monotonic()
+        self._role_since = self._host.monotonic_s()
         leader = "-" if effect.leader_id is None else effect.leader_id
         LOG.info(f"{effect.role}", epoch=effect.epoch, leader=leader, reason=effect.reason)
         self._note_election(effect)
@@ -250,9 +245,9 @@ class Partition:
     def _note_election(self, effect: AnnounceRole) -> None:
         """How long this replica was without a leader since it began to campaign."""
         if effect.role in (Role.PROSPECTIVE, Role.CANDIDATE):
-            self._election_since = self._election_since or time.monotonic()
+            self._election_since = self._election_since or self._host.monotonic_s()
         elif self._election_since is not None and effect.leader_id is not None:
-            self.metrics.observe_election(time.monotonic() - self._election_since)
+            self.metrics.observe_election(self._host.monotonic_s() - self._election_since)
             self.metrics.count_election("won" if effect.role is Role.LEADER else "lost")
             self._election_since = None
 
@@ -365,7 +360,7 @@ class Partition:
             "role": view.role,
             "epoch": view.leader_epoch,
             "leader_id": view.leader_id,
-            "role_since_s": round(time.monotonic() - self._role_since, 3),
+            "role_since_s": round(self._host.monotonic_s() - self._role_since, 3),
             "log_start_offset": view.log_start_offset,
             "log_end_offset": view.log_end_offset,
             "high_watermark": view.high_watermark,

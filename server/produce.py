@@ -7,8 +7,6 @@ idempotence. Promise: acknowledged means never lost; exactly once for idempotent
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +14,7 @@ from typing import Protocol
 from uuid import UUID
 
 from raft.effects import AppendClient, RefuseAppend
+from server.host import Alarm, Host
 from server.metrics import Metrics
 from server.producer_state import Duplicate, ProducerState, Refused
 from server.served import Served
@@ -122,6 +121,7 @@ class ProduceHandler:
         producers: ProducerState,
         metrics: Metrics,
         max_batch_bytes: int,
+        host: Host,
         call_soon: Callable[[Callable[[], None]], object],
     ) -> None:
         self._target = target
@@ -130,6 +130,7 @@ class ProduceHandler:
         self._producers = producers
         self._metrics = metrics
         self._max_batch_bytes = max_batch_bytes
+        self._host = host
         self._call_soon = call_soon
         self._turn: list[Waiting] = []
         self._last_turn_size = 0
@@ -138,7 +139,7 @@ class ProduceHandler:
         self._token = 0
         self._parked: deque[Waiting] = deque()
         self._uncommitted_bytes = 0
-        self._sweeper: asyncio.TimerHandle | None = None
+        self._sweeper: Alarm | None = None
 
     # -- a request arrives
 
@@ -214,7 +215,7 @@ class ProduceHandler:
                 records,
                 produce_version=answering.request.api_version,
                 max_batch_bytes=self._max_batch_bytes,
-                now_ms=int(time.time() * 1000),
+                now_ms=self._host.wall_ms(),
             )
         except RefusedBatch as refused:
             self._refuse(
@@ -242,7 +243,7 @@ class ProduceHandler:
                 answer = PartitionAnswer(ErrorCode[obstacle[0]], obstacle[1])
                 self._refuse(waiting.answering, waiting.at, answer)
             return
-        now = time.monotonic()
+        now = self._host.monotonic_s()
         offset = self._target.log_end_offset
         accepted: list[Waiting] = []
         for waiting in turn:
@@ -282,7 +283,7 @@ class ProduceHandler:
             waiting.base_offset = verdict.base_offset
             waiting.end_offset = verdict.last_offset + 1
             waiting.data = b""
-            waiting.since = time.monotonic()
+            waiting.since = self._host.monotonic_s()
             self._duplicates.append(waiting)
             return False
         last_offset = offset + header.record_count - 1
@@ -329,7 +330,7 @@ class ProduceHandler:
     def on_high_watermark(self, offset: int) -> None:
         """Answer everything below the high watermark, in the order of the log."""
         parked = self._parked
-        now = time.monotonic()
+        now = self._host.monotonic_s()
         while parked and parked[0].end_offset <= offset:
             waiting = parked.popleft()
             self._metrics.observe_commit(now - waiting.since)
@@ -380,12 +381,13 @@ class ProduceHandler:
 
     def _arm_sweeper(self) -> None:
         if self._sweeper is None:
-            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+            at = self._host.monotonic_s() + SWEEP_S
+            self._sweeper = self._host.call_at(at, self._sweep)
 
     def _sweep(self) -> None:
         """Tell requests whose time is over; their records stay appended and may still commit."""
         self._sweeper = None
-        now = time.monotonic()
+        now = self._host.monotonic_s()
         has_idle_duplicates = False
         for waiting in self._parked:
             if not waiting.done and waiting.answering.deadline <= now:

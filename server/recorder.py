@@ -6,7 +6,6 @@ no rule and no request.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -45,12 +44,14 @@ class Recorder:
         producers: ProducerState,
         metrics: Metrics,
         cluster_id: Callable[[], str | None],
+        wall_ms: Callable[[], int],
     ) -> None:
         self._log = log
         self._disk = disk
         self._producers = producers
         self._metrics = metrics
         self._cluster_id = cluster_id
+        self._wall_ms = wall_ms
         self._fetched: dict[int, tuple[bytes | memoryview, list[tuple[int, BatchHeader]]]] = {}
         self.batches: Batches | None = None
 
@@ -68,7 +69,7 @@ class Recorder:
         self._write(effect.write, chunk)
 
     def append_control(self, effect: AppendControl) -> None:
-        now_ms = int(time.time() * 1000)
+        now_ms = self._wall_ms()
         data = control_batch(effect.records, effect.base_offset, effect.epoch, now_ms)
         end_offset = effect.base_offset + len(effect.records)
         self._write(effect.write, Chunk(data, effect.base_offset, end_offset))

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from server import produce
+from server.host import daemon_host
 from server.metrics import Metrics
 from server.produce import ProduceHandler
 from server.producer_state import ProducerState
@@ -68,7 +69,9 @@ def with_bench(work: Callable[[Bench], Coroutine[Any, Any, None]], **settings: A
     async def whole() -> None:
         partition = InMemoryPartition(**settings)
         loop = asyncio.get_running_loop()
-        handler = ProduceHandler(partition, ProducerState(), Metrics(), 1 << 20, loop.call_soon)
+        handler = ProduceHandler(
+            partition, ProducerState(), Metrics(), 1 << 20, daemon_host(), loop.call_soon
+        )
         partition.produce = handler
         async with serving(Parking(handler.handle)) as served:
             await work(Bench(served, await served.connect(), handler))

@@ -178,7 +178,7 @@ def test_a_truncation_beyond_what_is_remembered_reads_the_log_again(
         def flush(self) -> None:
             raise AssertionError("the driver flushes")
 
-    recorder = Recorder(log, Jobs(), producers, Metrics(), lambda: None)
+    recorder = Recorder(log, Jobs(), producers, Metrics(), lambda: None, lambda: 0)
     recorder.truncate(TruncateLog(write=1, end_offset=60))
     fresh = ProducerState()
     for header in headers[:60]:

@@ -22,11 +22,13 @@ from raft.roles import Role
 from raft.types import OffsetAndEpoch, ReplicaKey
 from server import translate_fetch
 from server.dispatch import Dispatch
+from server.host import daemon_host
 from server.log_reader import LogReader
 from server.metrics import Metrics
 from server.node import EXIT_FAILED, Node, open_partition
 from server.outbound import FETCH, Outbound, OutboundSettings
 from server.partition import Partition
+from server.peers import Link
 from server.producer_state import ProducerState
 from server.recorder import Recorder
 from server.translate import METADATA
@@ -168,8 +170,10 @@ class Sender:
             def flush(self) -> None:
                 raise AssertionError("nothing is appended here")
 
-        recorder = Recorder(self.log, NoDisk(), ProducerState(), metrics, lambda: CLUSTER)
-        self.outbound = Outbound(METADATA, settings, recorder, metrics, self.events.append)
+        recorder = Recorder(
+            self.log, NoDisk(), ProducerState(), metrics, lambda: CLUSTER, lambda: 0
+        )
+        self.outbound = Outbound(METADATA, settings, recorder, metrics, self.events.append, Link)
         config = RaftConfig(
             local=key(1),
             endpoints=endpoints(1),
@@ -331,7 +335,7 @@ async def alone(folder: Path) -> AsyncIterator[Alone]:
     def fail(reason: str, error: BaseException | None) -> None:
         failures.append((reason, error))
 
-    partition = open_partition(METADATA, config, fs, directory, metrics, fail)
+    partition = open_partition(METADATA, config, fs, directory, metrics, fail, daemon_host())
     listeners = Listeners(
         config.listeners,
         Dispatch([partition], metrics),
@@ -509,7 +513,7 @@ def test_a_leader_that_has_resigned_is_no_leader_to_clients(tmp_path: Path) -> N
             raise AssertionError(reason)
 
         config = config_of(tmp_path, port, voters=3)
-        partition = open_partition(METADATA, config, fs, directory, Metrics(), fail)
+        partition = open_partition(METADATA, config, fs, directory, Metrics(), fail, daemon_host())
         partition.start()
         assert partition.node.role is Role.RESIGNED
         assert partition.view.leader_id is None

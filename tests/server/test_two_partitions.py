@@ -14,6 +14,7 @@ from config.model import Config, ConfiguredVoter, Listener
 from raft.events import ResignationRequested
 from raft.roles import Role
 from server.dispatch import Dispatch
+from server.host import daemon_host
 from server.metrics import Metrics
 from server.node import open_partition
 from server.partition import Partition
@@ -75,7 +76,9 @@ async def started(folder: Path, node: int, ports: list[int]) -> TwoPartitionNode
             advertised_listeners=(at,),
             quorum_voters=tuple(ConfiguredVoter(i, "127.0.0.1", ports[i - 1]) for i in IDS),
         )
-        partitions.append(open_partition(topic, config, fs, directory, metrics, failed))
+        partitions.append(
+            open_partition(topic, config, fs, directory, metrics, failed, daemon_host())
+        )
         directories.append(directory)
     dispatch = Dispatch(partitions, metrics)
     listeners = Listeners(

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from raft.log_view import LogView
 from server.consume import ConsumeHandler
+from server.host import daemon_host
 from server.log_reader import LogReader
 from server.transport import InboundRequest
 from storage.filesystem import RealFileSystem
@@ -92,7 +93,7 @@ def with_bench(
         view = LogView(end_offset=RECORDS, epoch_starts=[(4, 0), (5, 5)])
         values = {"committed_offset": RECORDS, "log_end_offset": RECORDS, "view": view, **settings}
         reader = LogReader(log)
-        handler = ConsumeHandler(InMemoryPartition(**values), log, reader)
+        handler = ConsumeHandler(InMemoryPartition(**values), log, reader, daemon_host())
 
         def dispatch(request: InboundRequest) -> None:
             spec = APIS[request.api_key]
