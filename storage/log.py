@@ -173,7 +173,8 @@ class Log:
         """The event loop's half of `truncate`, to be called first; returns the new log end.
 
         That is `offset`, or the start of the batch that contains it. Looks at the disk only if
-        `offset` is neither cached nor the start of an epoch. Raises ValueError outside the log.
+        `offset` is neither cached nor the start of an epoch. Raises ValueError outside the log, DiskFailed,
+        DamagedLog.
         """
         if self._failure is not None:
             self._refuse()
@@ -196,9 +197,11 @@ class Log:
         if cached is not None:
             return cached
         view = self._table.view_at(offset)
-        for _, header in segment_reads.headers_from(self._fs, view, offset, verify_crc=False):
-            return header.base_offset
-        return offset
+        try:
+            headers = segment_reads.headers_from(self._fs, view, offset, verify_crc=False)
+            return next((header.base_offset for _, header in headers), offset)
+        except OSError as error:
+            raise from_os_error(error, view.path, "reading") from error
 
     def read_cached(self, offset: int, max_bytes: int, end_offset: int) -> list[Buffer] | None:
         """As `read`, in pieces and without copying; None if `offset` is not in memory."""

@@ -3,7 +3,8 @@
 Order of what reaches the disk, each step durable before the next:
 
 * write: a new epoch's entry in leader-epoch-checkpoint, then the bytes (durable after `sync`).
-* roll: the full segment cut to its data, its two indexes, the new empty segment, then its bytes.
+* roll: the full segment synced and cut to its data, its two indexes, the new empty segment, then its
+  bytes.
 * truncate: segments above from the newest down (.log first, then its indexes), the one that becomes
   active cut, leader-epoch-checkpoint.
 
@@ -120,7 +121,6 @@ class LogWriter:
         self._table = table
         self._segment_bytes = segment_bytes
         self._index_interval_bytes = index_interval_bytes
-        self._is_dirty = False
         self.epochs = tuple(epochs)
         active = table.active
         self._file = ActiveFile(fs, active.path, active.size_bytes, segment_bytes, create=False)
@@ -242,7 +242,6 @@ class LogWriter:
             # If the write fails the file names an epoch too many: it is rebuilt from the log then.
             save_epochs(self._fs, self._directory, (*self.epochs, *run.epochs))
         self._file.write(run.buffers, run.position - self._file.size_bytes)
-        self._is_dirty = True
         if run.epochs:
             self.epochs = (*self.epochs, *run.epochs)
         segment = self._table.active
@@ -258,7 +257,6 @@ class LogWriter:
         """Closes the active segment and begins the next one. After DiskFull nothing has changed."""
         full = self._table.active
         self._file.cut(full.size_bytes)
-        self._is_dirty = False
         write_indexes(self._fs, full, _index_of(full))
         path = layout.log_path(self._directory, full.end_offset)
         try:
@@ -283,9 +281,7 @@ class LogWriter:
 
     def sync(self) -> None:
         """Makes everything written durable. Raises DiskFailed."""
-        if self._is_dirty:
-            self._file.sync()
-            self._is_dirty = False
+        self._file.sync()
 
     def truncate(self, offset: int) -> int:
         """Durably drops everything from the batch that contains `offset`; returns the new end."""
@@ -347,7 +343,6 @@ class LogWriter:
             segment.max_timestamp = index.max_timestamp
             segment.max_timestamp_offset = index.max_timestamp_offset
         self._file.cut(position)
-        self._is_dirty = False
         self._unlink([segment.index_path, segment.time_index_path])
         return end_offset
 

@@ -19,7 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from uuid import UUID, uuid4
+from random import SystemRandom
+from uuid import UUID
 
 from raft.types import uuid_from_text, uuid_to_text
 from storage import java_properties
@@ -60,9 +61,15 @@ class MetaProperties:
     others: tuple[tuple[str, str], ...] = ()
 
 
-def random_storage_id() -> UUID:
-    """A version 4 uuid whose text does not begin with '-', which command lines would misread."""
-    while uuid_to_text(found := uuid4()).startswith("-"):
+_system_random = SystemRandom()
+
+
+def random_storage_id(draw: Callable[[int], int] = _system_random.randrange) -> UUID:
+    """A version 4 uuid whose text does not begin with '-', which command lines would misread.
+
+    `draw(n)` returns a random integer in [0, n).
+    """
+    while uuid_to_text(found := UUID(int=draw(1 << 128), version=4)).startswith("-"):
         pass
     return found
 

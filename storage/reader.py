@@ -38,8 +38,8 @@ class FoundBatch(NamedTuple):
 
 
 class TailKind(Enum):
-    """What follows the last whole batch: nothing, zeros written ahead, an unfinished write, or
-    bytes that are followed by a valid batch, which means damage."""
+    """What follows the last whole batch: nothing, zeros written ahead (perhaps with the mark that
+    ends a write), an unfinished write, or bytes that no power failure explains."""
 
     NONE = "none"
     ZEROS = "zeros"
@@ -92,10 +92,11 @@ class LogFile:
         while True:
             yield from self._walk_on(handle, end, place)
             tail = self._tail(handle, end, place)
-            if tail.kind is not TailKind.DAMAGE or _is_unchanged(self._fs, handle, place):
+            is_clean = tail.kind in (TailKind.NONE, TailKind.ZEROS)
+            if is_clean or _is_unchanged(self._fs, handle, place):
                 self.tail = tail
                 return
-            # A running node has written here since: what follows was no sign of damage.
+            # A running node has written here since.
 
     def _walk_on(self, handle: int, end: int, place: _Place) -> Iterator[FoundBatch]:
         """The batches from a place, which moves along, to where none can be made out."""
@@ -140,10 +141,8 @@ class LogFile:
         tail = examine_tail(self._fs, handle, position, end, place.next_offset, epoch=place.epoch)
         if tail.torn_bytes == 0:
             return FileTail(TailKind.ZEROS, position, size)
-        if tail.valid_after is None:
-            return FileTail(TailKind.TORN, position, size, reason)
-        reason = f"{reason}; a valid batch follows at byte {tail.valid_after}"
-        return FileTail(TailKind.DAMAGE, position, size, reason)
+        kind = TailKind.DAMAGE if tail.damage else TailKind.TORN
+        return FileTail(kind, position, size, tail.describe(reason))
 
 
 class _Place:

@@ -4,9 +4,9 @@ First everything is looked at and nothing changed; damage is raised from there. 
 
 | found | verdict |
 |---|---|
-| zeros behind the last batch of the last segment | written ahead: kept |
-| last batch of the last segment short or not valid, no valid one after it | torn: cut, reported |
-| the same, with a valid batch after it | DamagedLog |
+| zeros, perhaps with the mark, behind the last batch of the last segment | written ahead: kept |
+| a batch of the last segment short or not valid, as power failure leaves it | cut from there on, reported |
+| the same, but not as it leaves one: storage.torn_tail | DamagedLog |
 | a batch with a valid CRC whose offset or epoch doesn't continue the log | DamagedLog |
 | anything but whole batches in a segment that is not the last | DamagedLog |
 | first offset of a segment is not the end of the one before (gap, overlap, missing, doubled) | DamagedLog |
@@ -39,7 +39,7 @@ from storage.filesystem import FileSystem
 from storage.index import SegmentIndex
 from storage.index_checks import FoundSegment, IndexChecks
 from storage.segment import Segment, write_indexes
-from storage.torn_tail import Tail, examine_tail
+from storage.torn_tail import Tail, examine_tail, lacks_sector
 from wire.errors import CorruptBatch
 from wire.records import BatchHeader
 
@@ -51,13 +51,15 @@ _CODEC_BITS = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
-    """What a start found and did. `cut_bytes` counts the torn tail without the zeros behind it."""
+    """What a start found and did. `cut_bytes` counts the torn tail without the zeros behind it;
+    `cut_reason` says what is wrong with the batch that it begins with."""
 
     log_start_offset: int
     log_end_offset: int
     cut_bytes: int = 0
     cut_path: Path | None = None
     cut_position: int = 0
+    cut_reason: str = ""
     rebuilt_indexes: tuple[Path, ...] = ()
     rebuilt_epochs: bool = False
     removed_files: tuple[str, ...] = ()
@@ -69,7 +71,8 @@ class RecoveryReport:
         if self.cut_bytes:
             lines.append(
                 f"{self.cut_path}: cut off {self.cut_bytes} bytes of an unfinished write at byte"
-                f" {self.cut_position}; the log ends at offset {self.log_end_offset}"
+                f" {self.cut_position} ({self.cut_reason}); the log ends at offset"
+                f" {self.log_end_offset}"
             )
         lines += [f"{path}: index rebuilt from the log" for path in self.rebuilt_indexes]
         if self.rebuilt_epochs:
@@ -134,6 +137,7 @@ class _Inspection:
     epochs: list[EpochStart] = field(default_factory=list)
     control_offsets: list[int] = field(default_factory=list)
     tail: Tail | None = None
+    tail_reason: str = ""
     start_offset: int = 0
     end_offset: int = 0
     _epoch: int = -1
@@ -249,7 +253,9 @@ class _Inspection:
         base_offset, epoch, delta = header.base_offset, header.epoch, header.last_offset_delta
         if base_offset == self.end_offset and epoch > self._epoch and delta >= 0:
             return
-        if is_last and _lacks_first_sector(self.fs, handle, position, self.end_offset):
+        # The first 17 bytes of a header are not covered by its CRC: a batch without the sector in
+        # which it begins can look valid, with its offset gone.
+        if is_last and lacks_sector(self.fs, handle, position, position + 1, self.end_offset):
             raise _TornHeader
         if base_offset != self.end_offset:
             what = f"a batch with offset {base_offset} where {self.end_offset} must follow"
@@ -274,10 +280,11 @@ class _Inspection:
         self.tail = examine_tail(
             self.fs, handle, position, size, self.end_offset, epoch=max(self._epoch, 0)
         )
-        if self.tail.valid_after is not None:
+        self.tail_reason = self.tail.describe(reason)
+        if self.tail.damage:
+            where = "at the end" if self.tail.valid_after is None else "in the middle"
             raise DamagedLog(
-                f"damage in the middle: {reason}, and a valid batch follows at byte"
-                f" {self.tail.valid_after}",
+                f"damage {where}: {self.tail_reason}",
                 path=segment.path,
                 position=position,
                 offset=self.end_offset,
@@ -285,22 +292,7 @@ class _Inspection:
 
 
 class _TornHeader(Exception):
-    """Control flow: the batch at hand is the unfinished last one."""
-
-
-def _lacks_first_sector(fs: FileSystem, handle: int, position: int, next_offset: int) -> bool:
-    """True if a disk sector ends inside the header and the part before it was never written.
-
-    Sectors of one unfinished write may reach the disk in any order. The first 17 bytes of a header
-    are not covered by its CRC, so such a batch can look valid with its offset gone.
-    """
-    before_boundary = -position % 512
-    if not 0 < before_boundary < 17:
-        return False
-    should_be = next_offset.to_bytes(8, "big") + b"size"
-    if not any(should_be[:before_boundary]):
-        return False
-    return not any(fs.pread(handle, before_boundary, position))
+    """Control flow: the batch at hand is part of an unfinished write."""
 
 
 def _repair(fs: FileSystem, directory: Path, inspection: _Inspection) -> Recovered:
@@ -335,6 +327,7 @@ def _repair(fs: FileSystem, directory: Path, inspection: _Inspection) -> Recover
         cut_bytes=tail.torn_bytes if tail is not None else 0,
         cut_path=segments[-1].path if cut else None,
         cut_position=segments[-1].size_bytes if cut else 0,
+        cut_reason=inspection.tail_reason if cut else "",
         rebuilt_indexes=tuple(rebuilt),
         rebuilt_epochs=rebuilt_epochs,
         removed_files=tuple(removed),

@@ -2,9 +2,10 @@
 
 A segment is `<first offset>.log`, record batches back to back. The last one is active: its file is
 filled with written zeros ahead of the data, in steps, so that fdatasync has data to write and no
-metadata; its indexes are in memory only. `finish` makes it a closed one: cut to its data, synced,
-indexes on disk. Closed segments never change, except that a truncation makes one active again.
-Knows no epochs and no thread; offsets and order are checked by the caller.
+metadata; behind the data is the mark of storage.group_trailer; its indexes are in memory only. A
+closed segment is cut to its data, synced, its indexes on disk, and never changes, except that a
+truncation makes it active again. Knows no epochs and no thread; offsets and order are checked by
+the caller.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from storage.errors import DiskFailed, DiskFull, from_os_error
 from storage.filesystem import Buffer, FileSystem, replace_file, write_all
+from storage.group_trailer import TRAILER_BYTES, build_trailer
 from storage.index import SegmentIndex
 from storage.layout import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 
@@ -50,7 +52,10 @@ class Segment:
 
 
 class ActiveFile:
-    """The file of the active segment, open for writing. `size_bytes` is where its data ends."""
+    """The file of the active segment, open for writing. `size_bytes` is where its data ends.
+
+    A file that is opened must be durable as far as `size_bytes`.
+    """
 
     def __init__(
         self, fs: FileSystem, path: Path, size_bytes: int, segment_bytes: int, *, create: bool
@@ -59,7 +64,7 @@ class ActiveFile:
         self._fs = fs
         self._path = path
         self._segment_bytes = segment_bytes
-        self.size_bytes = size_bytes
+        self.size_bytes = self._synced_bytes = size_bytes
         try:
             self._handle = fs.open(path, writable=True, create=create)
             if create:
@@ -76,9 +81,10 @@ class ActiveFile:
         """
         end = self.size_bytes + total_bytes
         try:
-            if end > self._zeros_end:
+            if end + TRAILER_BYTES > self._zeros_end:
                 self._fill_zeros(end)
-            write_all(self._fs, self._handle, buffers, self.size_bytes)
+            trailer = build_trailer(self._synced_bytes, end)
+            write_all(self._fs, self._handle, [*buffers, trailer], self.size_bytes)
         except OSError as error:
             failure = from_os_error(error, self._path, "writing")
             if isinstance(failure, DiskFull):
@@ -102,7 +108,8 @@ class ActiveFile:
 
     def _fill_zeros(self, end: int) -> None:
         at = self._zeros_end
-        target = max(end, min(end + ZERO_STEP_BYTES, self._segment_bytes))
+        # The mark must fit, even where that makes the file longer than a segment.
+        target = max(end + TRAILER_BYTES, min(end + ZERO_STEP_BYTES, self._segment_bytes))
         left = target - at
         zeros: list[Buffer] = [_ZEROS] * (left // len(_ZEROS))
         zeros.append(memoryview(_ZEROS)[: left % len(_ZEROS)])
@@ -111,20 +118,28 @@ class ActiveFile:
 
     def sync(self) -> None:
         """Makes what was written durable. Raises DiskFailed, after which nothing may be relied on."""
+        if self._synced_bytes == self.size_bytes:
+            return
         try:
             self._fs.fdatasync(self._handle)
         except OSError as error:
             # Never DiskFull: whatever the reason, pages may be lost that a second fsync won't miss.
             raise fsync_failed(error, self._path) from error
+        self._synced_bytes = self.size_bytes
 
     def cut(self, size_bytes: int) -> None:
-        """Ends the file at `size_bytes`, durably. Raises DiskFailed."""
+        """Ends the file at `size_bytes`, durably. Raises DiskFailed.
+
+        What stays is durable before the file ends there: a file that ends with a batch is whole.
+        """
+        if size_bytes > self._synced_bytes:
+            self.sync()
         try:
             self._fs.truncate(self._handle, size_bytes)
             self._fs.fsync(self._handle)
         except OSError as error:
             raise fsync_failed(error, self._path) from error
-        self.size_bytes = self._zeros_end = size_bytes
+        self.size_bytes = self._synced_bytes = self._zeros_end = size_bytes
 
     def close(self) -> None:
         self._fs.close(self._handle)

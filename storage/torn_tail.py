@@ -1,48 +1,113 @@
-"""Telling an unfinished last write from damage: is there a valid batch behind the bad place?
+"""Telling an unfinished last write from damage: what is behind the first bad place in a file?
 
-Source of the rule: a crash can only harm what was written since the last sync, which is at the end.
+Source of the rule: power failure can only harm what was written since the last sync, which is at the
+end, and it harms whole sectors: what does not reach the disk leaves what was there, zeros and perhaps
+the mark of the write before (storage.group_trailer). With several batches in a write a hole may have
+valid batches behind it; they are as little synced as what is missing.
+
+Damage, because no power failure explains it, is
+
+* anything below the byte where, as the mark at the end of the data says, the last group begins;
+* a bad batch of which every sector was written, if the write is complete (the mark is there) or a
+  valid batch follows;
+* a hole in a file that ends where a batch ends: zeros and mark are cut off only after a sync. (But a
+  file whose lengthening was lost may end so too, at the end of a sector.)
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from storage.batch_walk import BATCH_BYTES_MAX
 from storage.filesystem import FileSystem
+from storage.group_trailer import LEADING_ZEROS, TRAILER_BYTES, read_trailer
 from wire.errors import CorruptBatch
 from wire.records import BATCH_OVERHEAD, crc_is_valid, read_header
 
 _WINDOW_BYTES = 4 << 20
+_SECTOR_BYTES = 512
+"""The smallest there are: whatever a disk writes at once is a multiple."""
 
 
 class Tail(NamedTuple):
     """What is behind the last good batch.
 
-    `torn_bytes`: up to the last byte that is not zero; 0 if there are only zeros. `valid_after`:
-    position of a valid batch among them, or None.
+    `torn_bytes`: up to the last byte that is neither zero nor of the mark that ends a write; 0 if
+    there is nothing else. `valid_after`: position of a valid batch among them, or None. `damage`
+    says why this is no unfinished write, or is "".
     """
 
-    torn_bytes: int
-    valid_after: int | None
+    torn_bytes: int = 0
+    valid_after: int | None = None
+    damage: str = ""
+
+    def describe(self, reason: str) -> str:
+        """All that is wrong, for a first bad batch that is bad for this reason."""
+        follows = f", and a valid batch follows at byte {self.valid_after}"
+        text = reason if self.valid_after is None else reason + follows
+        return f"{text}; {self.damage}" if self.damage else text
 
 
 def examine_tail(
     fs: FileSystem, handle: int, start: int, end: int, next_offset: int, *, epoch: int
 ) -> Tail:
-    """Looks through bytes `start` .. `end` (exclusive) of a file.
+    """Looks through bytes `start` .. `end` (exclusive) of a file, which ends there.
 
     A valid batch is one that could belong to this log: its offset is above `next_offset`, which the
     bad batch at `start` should have had, its epoch not below `epoch`, its CRC right. Every position
     is tried, not only those that a (possibly damaged) size field leads to. Raises OSError.
     """
     data_end = _end_of_data(fs, handle, start, end)
+    group_start = _last_group_start(fs, handle, start, data_end)
+    if group_start is not None:
+        data_end -= TRAILER_BYTES
     if data_end == start:
-        return Tail(0, None)
+        return Tail()
     # The last bytes of a batch are often zeros, so a header may begin less than 61 bytes before.
-    search_end = min(end, data_end + BATCH_OVERHEAD)
-    found = _find_batch(fs, handle, start + 1, search_end, next_offset, epoch)
-    return Tail(data_end - start, found)
+    search = _Search(fs, handle, end, data_end + BATCH_OVERHEAD, next_offset, epoch)
+    found = search.first_batch(start + 1)
+    damage = ""
+    if group_start is not None and start < group_start:
+        damage = f"everything below byte {group_start} was synced"
+    elif group_start is not None or found is not None:
+        bad_end = data_end if found is None else found
+        if not lacks_sector(fs, handle, start, bad_end, next_offset):
+            damage = "all of its sectors were written"
+        elif group_start is None and found is not None and search.is_cut_behind_batch(found):
+            damage = "everything was synced before the file was cut to its data"
+    return Tail(data_end - start, found, damage)
+
+
+def lacks_sector(fs: FileSystem, handle: int, start: int, end: int, next_offset: int) -> bool:
+    """True if a sector with any of bytes `start` .. `end` (exclusive) was never written.
+
+    A batch begins at `start` and should begin with `next_offset`. From there on such a sector has
+    nothing but zeros and the mark that ended the write before. Raises OSError.
+    """
+    sectors = _sectors_from(fs, handle, start, end)
+    first = next(sectors)
+    should_be = next_offset.to_bytes(8, "big") + b"size"
+    # A sector that ends where the offset still has zeros says nothing.
+    if not any(first) and any(should_be[: len(first)]):
+        return True
+    return any(not any(sector) for sector in sectors)
+
+
+def _sectors_from(fs: FileSystem, handle: int, start: int, end: int) -> Iterator[bytearray]:
+    """All that lies behind `start` in each sector, with zeros in place of a mark at `start`."""
+    at = start
+    while at < end:
+        first_bytes = _SECTOR_BYTES - at % _SECTOR_BYTES
+        window = bytearray(fs.pread(handle, first_bytes + _WINDOW_BYTES, at))
+        if at == start:
+            mark = slice(LEADING_ZEROS, TRAILER_BYTES)
+            window[mark] = bytes(len(window[mark]))
+        yield window[:first_bytes]
+        for begin in range(first_bytes, min(len(window), end - at), _SECTOR_BYTES):
+            yield window[begin : begin + _SECTOR_BYTES]
+        at += first_bytes + _WINDOW_BYTES
 
 
 def _end_of_data(fs: FileSystem, handle: int, start: int, end: int) -> int:
@@ -56,19 +121,76 @@ def _end_of_data(fs: FileSystem, handle: int, start: int, end: int) -> int:
     return start
 
 
-def _find_batch(
-    fs: FileSystem, handle: int, start: int, end: int, next_offset: int, epoch: int
-) -> int | None:
-    pattern = _batch_pattern(next_offset)
-    while end - start >= BATCH_OVERHEAD:
-        window = fs.pread(handle, min(_WINDOW_BYTES, end - start), start)
-        for match in pattern.finditer(window):
-            if _is_batch(fs, handle, start + match.start(), next_offset, epoch):
-                return start + match.start()
-        if len(window) < _WINDOW_BYTES:
-            return None
-        start += len(window) - BATCH_OVERHEAD
-    return None
+def _last_group_start(fs: FileSystem, handle: int, start: int, data_end: int) -> int | None:
+    """What the mark at the end of the data says, None if there is none."""
+    position = data_end - TRAILER_BYTES
+    if position < start:
+        return None
+    return read_trailer(fs.pread(handle, TRAILER_BYTES, position), position)
+
+
+class _Search:
+    """For batches that could belong to the log behind the bad place.
+
+    Headers are looked for below byte `search_end` of a file that ends at `end` (both exclusive).
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        handle: int,
+        end: int,
+        search_end: int,
+        next_offset: int,
+        epoch: int,
+    ) -> None:
+        self._fs = fs
+        self._handle = handle
+        self._file_end = end
+        self._end = min(end, search_end)
+        self._next_offset = next_offset
+        self._epoch = epoch
+        self._pattern = _batch_pattern(next_offset)
+
+    def first_batch(self, start: int) -> int | None:
+        """Position of the first valid batch that begins at `start` or behind it."""
+        while self._end - start >= BATCH_OVERHEAD:
+            window = self._fs.pread(self._handle, min(_WINDOW_BYTES, self._end - start), start)
+            for match in self._pattern.finditer(window):
+                if self._batch_bytes(start + match.start()):
+                    return start + match.start()
+            if len(window) < _WINDOW_BYTES:
+                return None
+            start += len(window) - BATCH_OVERHEAD
+        return None
+
+    def is_cut_behind_batch(self, position: int) -> bool:
+        """True if the file was made to end where a batch ends; `position` is that of the first one.
+
+        At the end of a sector it may as well end because its lengthening was lost.
+        """
+        if self._file_end % _SECTOR_BYTES == 0:
+            return False
+        found: int | None = position
+        while found is not None:
+            position = found
+            while size_bytes := self._batch_bytes(position):
+                position += size_bytes
+            found = self.first_batch(position)
+        return position == self._file_end
+
+    def _batch_bytes(self, position: int) -> int:
+        """The size of the valid batch at a position, 0 if there is none."""
+        try:
+            header = read_header(self._fs.pread(self._handle, BATCH_OVERHEAD, position))
+        except CorruptBatch:
+            return 0
+        if header.base_offset <= self._next_offset or header.epoch < self._epoch:
+            return 0
+        if header.size_bytes > BATCH_BYTES_MAX:
+            return 0
+        data = self._fs.pread(self._handle, header.size_bytes, position)
+        return header.size_bytes if crc_is_valid(data, 0, header) else 0
 
 
 def _batch_pattern(next_offset: int) -> re.Pattern[bytes]:
@@ -76,15 +198,3 @@ def _batch_pattern(next_offset: int) -> re.Pattern[bytes]:
     upper = {half.to_bytes(4, "big") for half in (next_offset >> 32, (next_offset >> 32) + 1)}
     either = b"|".join(re.escape(half) for half in sorted(upper))
     return re.compile(b"(?=(?:" + either + rb").{4}[\x00\x01].{7}\x02)", re.DOTALL)
-
-
-def _is_batch(fs: FileSystem, handle: int, position: int, next_offset: int, epoch: int) -> bool:
-    try:
-        header = read_header(fs.pread(handle, BATCH_OVERHEAD, position))
-    except CorruptBatch:
-        return False
-    if header.base_offset <= next_offset or header.epoch < epoch:
-        return False
-    if header.size_bytes > BATCH_BYTES_MAX:
-        return False
-    return crc_is_valid(fs.pread(handle, header.size_bytes, position), 0, header)

@@ -6,7 +6,8 @@ happens to the rest:
 
 * LOSE: nothing of it survives. KEEP: all of it does (the process died, the machine did not).
 * PREFIX: writes to a file survive in order up to some sector, directory changes up to some change.
-* SECTORS: any subset of the 512-byte sectors of the un-synced writes survives.
+* SECTORS: each 512-byte sector survives as it was after any of the un-synced writes, or before them.
+  PAGES: likewise for 4096 bytes. A file is as long as its last byte that survived.
 
 Beside that: power loss at any call that changes something, ENOSPC by capacity, errors by name of the
 call, short writes.
@@ -15,7 +16,7 @@ call, short writes.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 from random import Random
@@ -34,6 +35,10 @@ class Survival(Enum):
     KEEP = "keep"
     PREFIX = "prefix"
     SECTORS = "sectors"
+    PAGES = "pages"
+
+
+_BLOCK_BYTES = {Survival.SECTORS: SECTOR_BYTES, Survival.PAGES: 4096}
 
 
 class _File:
@@ -63,8 +68,8 @@ class _File:
             if written is not None:
                 kept = random.randrange(0, len(written) + SECTOR_BYTES, SECTOR_BYTES)
                 changes = [*changes, (at, written[: max(0, kept - at % SECTOR_BYTES)])]
-        elif survival is Survival.SECTORS:
-            changes = [part for change in changes for part in _some_sectors(change, random)]
+        elif survival in _BLOCK_BYTES:
+            changes = list(_surviving_blocks(changes, _BLOCK_BYTES[survival], random))
         for at, written in changes:
             _apply(data, at, written)
         return bytes(data)
@@ -79,21 +84,27 @@ def _apply(data: bytearray, at: int, written: bytes | None) -> None:
         data[at : at + len(written)] = written
 
 
-def _some_sectors(
-    change: tuple[int, bytes | None], random: Random
-) -> list[tuple[int, bytes | None]]:
-    at, written = change
-    if written is None:
-        return [change]
-    parts: list[tuple[int, bytes | None]] = []
-    end = at + len(written)
-    begin = at
-    while begin < end:
-        stop = min(end, (begin // SECTOR_BYTES + 1) * SECTOR_BYTES)
-        if random.random() < 0.5:
-            parts.append((begin, written[begin - at : stop - at]))
-        begin = stop
-    return parts
+def _surviving_blocks(
+    changes: list[tuple[int, bytes | None]], block_bytes: int, random: Random
+) -> Iterator[tuple[int, bytes | None]]:
+    """A block has its first few changes, as it is written whole; a file may get shorter or not."""
+    kept: dict[int, int] = {}
+    for number, (at, written) in enumerate(changes):
+        if written is None:
+            if random.random() < 0.5:
+                yield at, None
+            continue
+        end = at + len(written)
+        begin = at
+        while begin < end:
+            block = begin // block_bytes
+            stop = min(end, (block + 1) * block_bytes)
+            # Of those that change this block; every other time all of them.
+            if block not in kept:
+                kept[block] = random.choice([len(changes), random.randrange(len(changes))])
+            if number < kept[block]:
+                yield begin, written[begin - at : stop - at]
+            begin = stop
 
 
 class FaultyFileSystem:

@@ -59,6 +59,20 @@ def test_what_is_written_during_a_walk_is_found_or_left_out_but_is_no_damage() -
     assert file.tail.kind is TailKind.ZEROS
 
 
+def test_a_write_that_is_half_done_during_a_walk_is_looked_at_again() -> None:
+    fs = empty_disk()
+    path = log_path(DIRECTORY, 0)
+    fs.put(path, batch(0) + bytes(1000))
+    file = LogFile(path, fs)
+    walk = file.batches()
+    found = [next(walk)]
+    fs.pwritev(fs.open(path, writable=True), [batch(1)], SIZE)
+    found += walk
+    assert len(found) == 2
+    assert file.tail is not None
+    assert file.tail.kind is TailKind.ZEROS
+
+
 @pytest.mark.parametrize(
     ("data", "kind", "count"),
     [

@@ -89,17 +89,22 @@ def test_a_short_last_batch_at_the_end_of_the_file_is_cut(fs: FaultyFileSystem, 
 def test_a_last_batch_that_is_half_written_into_zeros_is_cut(
     fs: FaultyFileSystem, kept: int
 ) -> None:
-    data = bytearray(fs.contents(LAST))
-    data[3 * SIZE + kept : 4 * SIZE] = bytes(SIZE - kept)
-    fs.put(LAST, bytes(data))
+    data = fs.contents(LAST)
+    begun = data[: 3 * SIZE + kept]
+    fs.put(LAST, begun + bytes(len(data) - len(begun)))
     log = reopen(fs)
     assert contents(log) == everything(18)
     assert log.recovery.cut_bytes > 0
     assert not any(fs.contents(LAST)[3 * SIZE :])
 
 
-def test_a_last_batch_with_a_wrong_crc_is_cut(fs: FaultyFileSystem) -> None:
+def test_a_last_batch_with_a_wrong_crc_is_cut_unless_its_write_was_complete(
+    fs: FaultyFileSystem,
+) -> None:
     fs.flip(LAST, 4 * SIZE - 5)
+    error = assert_refused(fs, "damage at the end: the CRC does not match .* sectors were written")
+    assert (error.position, error.offset) == (3 * SIZE, 18)
+    fs.put(LAST, fs.contents(LAST)[: 4 * SIZE])
     log = reopen(fs)
     assert contents(log) == everything(18)
     assert log.recovery.cut_bytes == SIZE - 1  # its last byte is a zero
