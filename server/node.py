@@ -68,7 +68,7 @@ def open_log(
     return log, producers
 
 
-def raft_config(config: Config, directory: Directory) -> RaftConfig:
+def raft_config(config: Config, directory: Directory, new_cluster_id: str) -> RaftConfig:
     """What the rules are told, from configuration and meta.properties."""
     meta = directory.meta
     peers_listener = config.advertised_listeners[0].name
@@ -82,7 +82,7 @@ def raft_config(config: Config, directory: Directory) -> RaftConfig:
         bootstrap_servers=len(config.quorum_bootstrap_servers),
         is_bootstrap=meta.bootstrap,
         cluster_id=meta.cluster_id,
-        new_cluster_id=uuid_to_text(random_storage_id()),
+        new_cluster_id=new_cluster_id,
         fetch_timeout_ms=config.quorum_fetch_timeout_ms,
         election_timeout_ms=config.quorum_election_timeout_ms,
         election_backoff_max_ms=config.quorum_election_backoff_max_ms,
@@ -115,7 +115,7 @@ def open_partition(
     """Recover a partition and put it together; it does nothing before its `start`."""
     state = directory.load_quorum_state() or QuorumState()
     log, producers = open_log(fs, directory, config, state.applied_offset)
-    rules = raft_config(config, directory)
+    rules = raft_config(config, directory, uuid_to_text(random_storage_id(host.draw)))
     outbound = OutboundSettings(
         listener=config.advertised_listeners[0].name,
         software_version=software_version(),

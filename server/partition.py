@@ -34,6 +34,7 @@ from server.recorder import Recorder
 from server.translate import TopicPartition
 from server.translate_fetch import control_records_of
 from server.view import QuorumView
+from storage.errors import StorageError
 from storage.log import Log
 from storage.quorum_state import QuorumState
 
@@ -141,10 +142,15 @@ class Partition:
         self._is_draining = True
         if isinstance(self.node.state, Leader):
             await self._wait_until(lambda: not self.produce.parked_count, DRAIN_S)
-        self.handle(ResignationRequested(reason="the node shuts down", shutting_down=True))
-        self.consume.on_leadership_lost()
+        self.resign()
         if isinstance(self.node.state, Resigned):
             await self._wait_until(lambda: self.node.role is not Role.RESIGNED, timeout_s)
+
+    def resign(self) -> None:
+        """Give leadership away, and take no append from now on, because the node stops."""
+        self._is_draining = True
+        self.handle(ResignationRequested(reason="the node shuts down", shutting_down=True))
+        self.consume.on_leadership_lost()
 
     async def _wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
         """Look again whenever something was committed or a role changed; give up after a while."""
@@ -204,7 +210,11 @@ class Partition:
 
     def _end(self, error: BaseException) -> None:
         """A rule that failed must not be tried again on half-changed state."""
-        self._hooks.fail("a rule of the quorum is broken; this is a bug, please report it", error)
+        if isinstance(error, StorageError):
+            self.on_disk_failed(error)
+        else:
+            what = "a rule of the quorum is broken; this is a bug, please report it"
+            self._hooks.fail(what, error)
 
     def on_disk_failed(self, error: BaseException) -> None:
         self._hooks.fail("the disk failed", error)

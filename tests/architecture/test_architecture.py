@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "storage": frozenset({"wire.records", "wire.control_records", "wire.errors", "raft.types"}),
     "server": frozenset({"config", "raft", "wire", "storage"}),
     "quorumd": frozenset({"wire", "storage.reader", "raft.types"}),
-    "simulation": frozenset({"raft", "storage", "wire", "server.translate", "server.driver"}),
+    "simulation": frozenset({"config", "raft", "server", "storage", "wire"}),
 }
 # Time, randomness, ids and reasons are handed to the core or leave it as effects.
 NOT_IN_RAFT = frozenset(

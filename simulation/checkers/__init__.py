@@ -1,0 +1,36 @@
+"""What must hold, one property a module, each with its source."""
+
+from __future__ import annotations
+
+from simulation.checkers.base import Checker, Facts, Look
+from simulation.checkers.committed_prefix import CommittedPrefix
+from simulation.checkers.durability import Durability
+from simulation.checkers.election_safety import ElectionSafety
+from simulation.checkers.leader_completeness import LeaderCompleteness
+from simulation.checkers.log_matching import LogMatching
+from simulation.checkers.majority_synced import MajoritySynced
+from simulation.checkers.monotonic import Monotonic
+from simulation.checkers.snapshots import Snapshots
+from simulation.checkers.voter_sets import VoterSets
+from simulation.checkers.votes import Votes
+
+__all__ = ["Checker", "Facts", "Look", "all_checkers"]
+
+# The committed history comes first: others look at it.
+_KINDS: tuple[type[Checker], ...] = (
+    Monotonic,
+    CommittedPrefix,
+    MajoritySynced,
+    ElectionSafety,
+    LeaderCompleteness,
+    LogMatching,
+    VoterSets,
+    Snapshots,
+    Votes,
+    Durability,
+)
+
+
+def all_checkers(facts: Facts) -> list[Checker]:
+    """One of each, with nothing seen yet."""
+    return [kind(facts) for kind in _KINDS]

@@ -1,0 +1,22 @@
+"""At most one leader in an epoch. Source: KIP-595, Vote; Raft, figure 3, "Election Safety"."""
+
+from __future__ import annotations
+
+from raft.roles import Role
+from raft.types import ReplicaKey
+from simulation.checkers.base import Checker, Facts, Look
+
+
+class ElectionSafety(Checker):
+    name = "one leader per epoch"
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self.leaders: dict[int, ReplicaKey] = {}
+
+    def on_event(self, look: Look) -> None:
+        if look.now.role is not Role.LEADER:
+            return
+        known = self.leaders.setdefault(look.now.epoch, look.now.local)
+        if known != look.now.local:
+            raise self.fail(f"{known} and {look.now.local} both lead epoch {look.now.epoch}")

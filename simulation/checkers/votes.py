@@ -1,0 +1,32 @@
+"""A replica votes once an epoch, also over restarts, and its vote is on disk before anybody hears of it.
+
+Source: KIP-595, Vote request handling, steps 3 and 4. Taken from the frames that leave the process: a
+granted Vote answer, or a Vote request, which tells of the vote for oneself.
+"""
+
+from __future__ import annotations
+
+from raft.types import ReplicaKey
+from simulation.checkers.base import Checker, Facts
+
+
+class Votes(Checker):
+    name = "votes survive restarts"
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self.given: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
+
+    def on_vote(self, voter: ReplicaKey, epoch: int, candidate: ReplicaKey) -> None:
+        known = self.given.setdefault((voter, epoch), candidate)
+        if not known.matches(candidate):
+            raise self.fail(f"{voter} votes for {candidate} and for {known} in epoch {epoch}")
+        state = self.facts.replicas[voter].state
+        is_saved = state is not None and (
+            state.leader_epoch > epoch
+            or (state.leader_epoch == epoch and state.voted_id == candidate.id)
+        )
+        if not is_saved:
+            raise self.fail(
+                f"the vote of {voter} for {candidate} in epoch {epoch} leaves, but its disk has {state}"
+            )

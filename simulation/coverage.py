@@ -1,0 +1,44 @@
+"""Which fault has met which role and which message, how often, and which never has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from raft.roles import Role
+
+Case = tuple[str, str, str]
+"""A fault, the role of the process that it hit, and the message that was concerned, or the last one."""
+
+RAFT_MESSAGES = tuple(
+    name + kind
+    for name in ("Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "Fetch")
+    for kind in ("", " answer")
+)
+ROLES = tuple(str(role) for role in Role)
+
+
+class Coverage:
+    """Counts; those of several runs can be added up."""
+
+    def __init__(self) -> None:
+        self.cases: Counter[Case] = Counter()
+
+    def count(self, fault: str, role: str, message: str) -> None:
+        self.cases[fault, role, message] += 1
+
+    def add(self, other: Coverage) -> None:
+        self.cases.update(other.cases)
+
+    def of_fault(self, fault: str) -> int:
+        return sum(count for case, count in self.cases.items() if case[0] == fault)
+
+    def never(self, faults: Iterable[str]) -> list[Case]:
+        """Each fault with each role and each message between replicas that has not occurred."""
+        return [
+            (fault, role, message)
+            for fault in faults
+            for role in ROLES
+            for message in RAFT_MESSAGES
+            if not self.cases[fault, role, message]
+        ]

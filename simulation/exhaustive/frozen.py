@@ -1,0 +1,392 @@
+"""A `RaftNode` as a value and back: what it remembers, without what no rule can tell apart.
+
+`freeze` after `thaw` is the identity. Two nodes with the same value behave alike for ever within the
+scope, so a value stands for all histories that lead to it: requests are numbered by their slot, writes
+from the last one that is on disk, replicas by their place. Of a time only one thing is kept: whether it is
+over. `FIELDS` says of every field of the core what becomes of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from raft import effects as fx
+from raft import roles
+from raft.core import Backoff, InFlight, StoredState
+from raft.log_view import LogView
+from raft.node import RaftNode
+from raft.types import OffsetAndEpoch, ReplicaKey
+from server.driver import Driver
+from simulation.exhaustive.labels import CLUSTER, CONFIGS, VOTERS_ENTRY, Labels, Place
+from simulation.exhaustive.messages import (
+    FETCH,
+    Records,
+    RequestBody,
+    Slot,
+    body_of,
+    epoch_starts,
+    kind_of,
+    place_and_kind,
+    request_of,
+    slot_of,
+)
+
+NOW_MS = 1_000_000
+LATER_MS = NOW_MS + 100_000
+"""When every timer that runs is due, unless the exploration lets it run out."""
+FIRST_REQUEST_ID = 1000
+STALE_REPLIES = 100
+"""A `reply_to` from here on belongs to a request that its sender has given up."""
+
+KEPT, DERIVED, CONSTANT, TIME, UNREAD = "kept", "derived", "constant", "time", "unread"
+"""What becomes of a field. TIME: only delays follow from it, and every delay is explored. UNREAD: within
+the scope no rule reads it."""
+
+FIELDS: Mapping[type, Mapping[str, str]] = {
+    RaftNode: {
+        "config": CONSTANT,
+        "local": CONSTANT,
+        "draw": CONSTANT,
+        "log": KEPT,
+        "_electorate": DERIVED,
+        "_has_bootstrapped": DERIVED,
+        "_handlers": CONSTANT,
+        "now_ms": TIME,
+        "epoch": KEPT,
+        "leader": KEPT,
+        "leader_endpoints": DERIVED,
+        "voted": KEPT,
+        "committed_offset": KEPT,
+        "recorded_offset": KEPT,
+        "high_watermark": KEPT,
+        "cluster_id": CONSTANT,
+        "heard_cluster_id": UNREAD,
+        "known_uuids": CONSTANT,
+        "unreachable": CONSTANT,
+        "foreign_leader": CONSTANT,
+        "election_attempts": TIME,
+        "is_shutting_down": CONSTANT,
+        "state": KEPT,
+        "context": DERIVED,
+        "last_contact_ms": KEPT,
+        "leader_has_ended": KEPT,
+        "obstacle": UNREAD,
+        "effects": CONSTANT,
+        "last_write": DERIVED,
+        "completed_write": DERIVED,
+        "state_write": KEPT,
+        "log_writes": KEPT,
+        "last_request_id": DERIVED,
+        "in_flight": KEPT,
+        "busy": DERIVED,
+        "backoffs": KEPT,
+    },
+    LogView: {
+        "start_offset": CONSTANT,
+        "end_offset": DERIVED,
+        "synced_end_offset": KEPT,
+        "epoch_starts": DERIVED,
+        "voter_entries": CONSTANT,
+    },
+    InFlight: {"to": KEPT, "request": KEPT},
+    Backoff: {"attempts": KEPT, "retry_at_ms": KEPT},
+    roles.Unattached: {"election_deadline_ms": TIME, "vacant": TIME},
+    roles.Follower: {"fetch_deadline_ms": TIME, "campaign_at_ms": KEPT},
+    roles.Prospective: {"deadline_ms": TIME, "votes": KEPT},
+    roles.Candidate: {
+        "deadline_ms": TIME,
+        "vote_write": KEPT,
+        "votes": KEPT,
+        "is_lost": KEPT,
+        "is_doubtful": TIME,
+    },
+    roles.Progress: {
+        "end_offset": KEPT,
+        "last_fetch_ms": UNREAD,
+        "last_caught_up_ms": UNREAD,
+        "leader_end_at_last_fetch": UNREAD,
+        "begin_due_ms": TIME,
+    },
+    roles.ParkedFetch: {
+        "replica": KEPT,
+        "position": KEPT,
+        "due_ms": TIME,
+        "high_watermark": KEPT,
+    },
+    roles.Leader: {
+        "epoch_start_offset": KEPT,
+        "check_quorum_deadline_ms": TIME,
+        "progress": KEPT,
+        "heard_from": CONSTANT,
+        "parked": KEPT,
+        "fetch_due_ms": TIME,
+        "next_begin_ms": TIME,
+    },
+    roles.Resigned: {"election_deadline_ms": TIME, "unacknowledged": KEPT, "successors": TIME},
+    roles.Observer: {},
+    Driver: {
+        "node": KEPT,
+        "_records": CONSTANT,
+        "_send_request": CONSTANT,
+        "_send_answer": CONSTANT,
+        "_listener": CONSTANT,
+        "_timer": CONSTANT,
+        "_now_ms": CONSTANT,
+        "_completed_write": DERIVED,
+        "_held": KEPT,
+        "_armed_ms": TIME,
+        "_stepping": CONSTANT,
+        "_is_stopped": CONSTANT,
+        "_waiting": CONSTANT,
+        "_perform": CONSTANT,
+    },
+}
+
+
+class Traffic(NamedTuple):
+    """Which messages are explored, and which are replaced by something that allows more, or left out.
+
+    Without `pre_votes` every replica that asks for them is granted them at once: it may campaign whenever
+    its timer runs out. Without `discovery` only leaders get a Fetch; one at anybody else has no answer.
+    Without `resignation` no leader gives up by itself, and EndQuorumEpoch, a hint, never arrives.
+    """
+
+    pre_votes: bool
+    discovery: bool
+    resignation: bool
+
+
+class Retry(NamedTuple):
+    """A peer that is not asked at present; `is_over` once its time is up, until an answer comes."""
+
+    place: Place
+    kind: int
+    is_repeated: bool
+    """Kept for fetches at the leader: after a second failure others are asked for the leader."""
+    is_over: bool
+
+
+class NodeValue(NamedTuple):
+    role: roles.Role
+    epoch: int
+    leader: Place | None
+    voted: Place | None
+    has_contact: bool
+    leader_has_ended: bool
+    committed_offset: int
+    recorded_offset: int
+    high_watermark: int | None
+    role_detail: tuple[Any, ...]
+    in_flight: tuple[tuple[Slot, RequestBody], ...]
+    retries: tuple[Retry, ...]
+    state_write: int
+    log_writes: tuple[tuple[int, int], ...]
+    synced_end_offset: int
+
+
+def draw(bound: int) -> int:
+    """The random number of every election: neither the smallest nor the largest."""
+    return bound // 2
+
+
+# -- freezing
+
+
+def freeze(
+    node: RaftNode, labels: Labels, records: Records, completed: int, traffic: Traffic
+) -> NodeValue:
+    """The node's value; `records` are its log in memory, writes up to `completed` are on disk.
+
+    Contact with the leader matters only to who grants a pre-vote, or asks for one.
+    """
+    _check_constants(node, labels, records, completed)
+    # Who leads an epoch has a majority, and this vote in it is for that one, for nobody or lost for good.
+    return NodeValue(
+        role=node.role,
+        epoch=node.epoch,
+        leader=labels.place(node.leader),
+        voted=None if node.leader is not None else labels.place(node.voted),
+        has_contact=node.has_leader_contact and traffic.pre_votes,
+        leader_has_ended=node.leader_has_ended and traffic.pre_votes,
+        committed_offset=node.committed_offset,
+        recorded_offset=node.recorded_offset,
+        high_watermark=node.high_watermark,
+        role_detail=_freeze_role(node, labels, completed, traffic),
+        in_flight=_freeze_requests(node, labels),
+        retries=_freeze_retries(node, labels, traffic),
+        state_write=max(0, node.state_write - completed),
+        log_writes=tuple((write - completed, end) for write, end in node.log_writes),
+        synced_end_offset=node.log.synced_end_offset,
+    )
+
+
+def _check_constants(node: RaftNode, labels: Labels, records: Records, completed: int) -> None:
+    """What the value leaves out is as `thaw` will make it again."""
+    log = node.log
+    assert node.local.id == labels.me
+    assert (log.start_offset, log.end_offset) == (0, len(records)), "the log is what was written"
+    assert tuple(log.epoch_starts) == epoch_starts(records), "the log's epochs are those written"
+    assert log.voter_entries[1:] == [VOTERS_ENTRY], "the voters do not change"
+    assert (node.cluster_id, node.completed_write) == (CLUSTER, completed)
+    assert not (node.known_uuids or node.unreachable or node.foreign_leader or node.effects)
+    assert not node.is_shutting_down
+    assert not node.is_bootstrapping
+    assert node.context == (node.epoch, node.leader)
+    assert not node.has_leader_contact or node.role is roles.Role.FOLLOWER
+    assert node.leader is None or node.leader_endpoints == node.endpoints_of(node.leader.id)
+    assert node.busy == {(item.to, type(item.request)) for item in node.in_flight.values()}
+
+
+def _freeze_requests(node: RaftNode, labels: Labels) -> tuple[tuple[Slot, RequestBody], ...]:
+    rows = {request_slot(item, labels): body_of(item.request) for item in node.in_flight.values()}
+    assert len(rows) == len(node.in_flight), "one request of each kind to each replica"
+    return tuple(sorted(rows.items()))
+
+
+def request_slot(item: InFlight | fx.SendRequest, labels: Labels) -> Slot:
+    assert isinstance(item.to, ReplicaKey)
+    return slot_of(labels.place_of_id(item.to.id) or 0, kind_of(item.request))
+
+
+def _freeze_retries(node: RaftNode, labels: Labels, traffic: Traffic) -> tuple[Retry, ...]:
+    """Left out is what can only delay a request that is under way, or one that no rule would send."""
+    rows = []
+    for (peer, request_type), backoff in node.backoffs.items():
+        assert isinstance(peer, ReplicaKey)
+        kind = _TYPES.index(request_type)
+        is_over = backoff.retry_at_ms <= node.now_ms
+        repeats = backoff.attempts > 1 and (request_type, peer) == (fx.Fetch, node.leader)
+        if request_type is fx.Vote:
+            is_vain = not traffic.pre_votes and node.role is not roles.Role.CANDIDATE
+        elif request_type is fx.Fetch:
+            is_vain = is_over and not (repeats and traffic.discovery)
+        else:
+            is_vain = is_over or request_type is fx.BeginQuorumEpoch
+        if not is_vain:
+            rows.append(Retry(labels.index(peer.id), kind, repeats and traffic.discovery, is_over))
+    return tuple(sorted(rows))
+
+
+_TYPES: tuple[type[fx.Request], ...] = (
+    fx.Vote,
+    fx.Vote,
+    fx.BeginQuorumEpoch,
+    fx.EndQuorumEpoch,
+    fx.Fetch,
+)
+"""By kind."""
+
+
+def _freeze_role(
+    node: RaftNode, labels: Labels, completed: int, traffic: Traffic
+) -> tuple[Any, ...]:
+    match node.state:
+        case roles.Follower(campaign_at_ms=at):
+            # Without contact a campaign may begin at any time: when exactly it was decided is no matter.
+            has_contact = node.has_leader_contact and traffic.pre_votes
+            return (at is not None or not has_contact,)
+        case roles.Prospective(votes=votes):
+            return (_freeze_votes(votes, labels),)
+        case roles.Candidate(votes=votes, is_lost=is_lost, vote_write=write):
+            return (_freeze_votes(votes, labels), is_lost, max(0, write - completed))
+        case roles.Leader() as leader:
+            assert not leader.heard_from, "one other voter is a majority"
+            ends = {labels.index(key.id): row.end_offset for key, row in leader.progress.items()}
+            parked = tuple(
+                (labels.place(fetch.replica), reply < STALE_REPLIES, *fetch.position, fetch.high_watermark)
+                for reply, fetch in leader.parked.items()
+            )
+            return (leader.epoch_start_offset, tuple(sorted(ends.items())), parked)
+        case roles.Resigned() if not traffic.resignation:
+            return ((),)
+        case roles.Resigned(unacknowledged=keys):
+            return (tuple(sorted(labels.index(key.id) for key in keys)),)
+    return ()
+
+
+def _freeze_votes(votes: Mapping[ReplicaKey, bool], labels: Labels) -> tuple[Any, ...]:
+    return tuple(sorted((labels.index(key.id), granted) for key, granted in votes.items()))
+
+
+# -- thawing
+
+
+def thaw(value: NodeValue, labels: Labels, records: Records, last_write: int) -> RaftNode:
+    """A node of this value. Its clock shows `NOW_MS`, write 0 is on disk, `last_write` is pending."""
+    log = LogView(
+        0, len(records), value.synced_end_offset, list(epoch_starts(records)), [VOTERS_ENTRY]
+    )
+    stored = StoredState(
+        epoch=value.epoch,
+        leader=labels.key(value.leader),
+        voted=labels.key(value.voted),
+        applied_offset=value.committed_offset,
+    )
+    node = RaftNode(CONFIGS[labels.me], stored, log, draw)
+    node.now_ms = NOW_MS
+    node.recorded_offset = value.recorded_offset
+    node.high_watermark = value.high_watermark
+    node.context = (node.epoch, node.leader)
+    if node.leader is not None:
+        node.leader_endpoints = node.endpoints_of(node.leader.id)
+    node.last_contact_ms = NOW_MS if value.has_contact else None
+    node.leader_has_ended = value.leader_has_ended
+    node.last_write = last_write
+    node.state_write = value.state_write
+    node.log_writes = deque(value.log_writes)
+    node.last_request_id = FIRST_REQUEST_ID
+    for slot, body in value.in_flight:
+        place, kind = place_and_kind(slot)
+        request, to = request_of(kind, body, labels.me), labels.key(place)
+        assert to is not None
+        node.in_flight[slot + 1] = InFlight(to, request)
+        node.busy.add((to, type(request)))
+    for retry in value.retries:
+        peer = labels.key(retry.place)
+        assert peer is not None
+        due = NOW_MS if retry.is_over else LATER_MS
+        node.backoffs[peer, _TYPES[retry.kind]] = Backoff(1 + retry.is_repeated, due)
+    node.state = _thaw_role(value, labels)
+    return node
+
+
+def _thaw_role(value: NodeValue, labels: Labels) -> roles.State:
+    detail = value.role_detail
+    match value.role:
+        case roles.Role.UNATTACHED:
+            return roles.Unattached(LATER_MS)
+        case roles.Role.FOLLOWER:
+            return roles.Follower(LATER_MS, LATER_MS if detail[0] else None)
+        case roles.Role.PROSPECTIVE:
+            return roles.Prospective(LATER_MS, _thaw_votes(detail[0], labels))
+        case roles.Role.CANDIDATE:
+            votes, is_lost, vote_write = detail
+            return roles.Candidate(LATER_MS, vote_write, _thaw_votes(votes, labels), is_lost)
+        case roles.Role.LEADER:
+            return _thaw_leader(detail, labels)
+        case roles.Role.RESIGNED:
+            keys = {labels.key(place) for place in detail[0]} - {None}
+            return roles.Resigned(LATER_MS, keys, ())
+    raise AssertionError("a voter never observes")
+
+
+def _thaw_leader(detail: tuple[Any, ...], labels: Labels) -> roles.Leader:
+    epoch_start_offset, ends, parked = detail
+    leader = roles.Leader(epoch_start_offset, LATER_MS, next_begin_ms=LATER_MS)
+    for place, end_offset in ends:
+        key = labels.key(place)
+        assert key is not None
+        leader.progress[key] = roles.Progress(end_offset, begin_due_ms=LATER_MS)
+    for at, (place, is_wanted, offset, epoch, known) in enumerate(parked):
+        reply = slot_of(place, FETCH) + 1 if is_wanted else STALE_REPLIES + at
+        position = OffsetAndEpoch(offset, epoch)
+        leader.parked[reply] = roles.ParkedFetch(labels.key(place), position, LATER_MS, known)
+    if parked:
+        leader.fetch_due_ms = LATER_MS
+    return leader
+
+
+def _thaw_votes(votes: tuple[Any, ...], labels: Labels) -> dict[ReplicaKey, bool]:
+    return {key: granted for place, granted in votes if (key := labels.key(place)) is not None}

@@ -1,0 +1,73 @@
+"""Who is who, seen from one replica, and the values that all replicas of the scope share.
+
+The three replicas stand in a circle. Seen from any of them, 0 is the replica itself, 1 the next one and 2
+the one before: a *place*. `Labels` gives each place an id, so that the real core can run on it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from uuid import UUID
+
+from raft.control import KRaftVoters
+from raft.core import RaftConfig
+from raft.log_view import VoterEntry
+from raft.types import Endpoint, ReplicaKey, Voter, VoterSet
+
+CLUSTER = "cluster"
+IDS = (1, 2, 3)
+SIZE = len(IDS)
+
+Place = int
+
+
+def key_of(replica_id: int) -> ReplicaKey:
+    return ReplicaKey(replica_id, UUID(int=1000 + replica_id))
+
+
+def endpoints_of(replica_id: int) -> tuple[Endpoint, ...]:
+    return (Endpoint("CONTROLLER", f"host{replica_id}", 9093),)
+
+
+VOTERS = VoterSet.of(Voter(key_of(i), endpoints_of(i)) for i in IDS)
+VOTERS_ENTRY = VoterEntry(1, KRaftVoters(VOTERS, CLUSTER))
+"""The record at offset 1 of every log names the voters."""
+
+CONFIGS = {i: RaftConfig(local=key_of(i), endpoints=endpoints_of(i), cluster_id=CLUSTER) for i in IDS}
+
+
+class Labels(NamedTuple):
+    """The id at each place."""
+
+    me: int
+    next: int
+    previous: int
+
+    def key(self, place: Place | None) -> ReplicaKey | None:
+        return None if place is None else key_of(self[place])
+
+    def place(self, key: ReplicaKey | None) -> Place | None:
+        return None if key is None else self.place_of_id(key.id)
+
+    def place_of_id(self, replica_id: int | None) -> Place | None:
+        return None if replica_id is None else self.index(replica_id)
+
+
+def labels_at(position: int) -> Labels:
+    """The labels of the replica at this position of the circle: 0 is replica 1, and so on."""
+    return Labels(*(IDS[(position + place) % SIZE] for place in range(SIZE)))
+
+
+ALL_LABELS = (
+    Labels(1, 2, 3),
+    Labels(1, 3, 2),
+    Labels(2, 3, 1),
+    Labels(2, 1, 3),
+    Labels(3, 1, 2),
+    Labels(3, 2, 1),
+)
+
+
+def mirrored(place: Place) -> Place:
+    """The same replica in the circle seen from behind."""
+    return -place % SIZE

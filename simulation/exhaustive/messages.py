@@ -1,0 +1,257 @@
+"""Messages as values without ids: the places in them are seen from the sender.
+
+A message says whether its request still waits for an answer. An answer that nobody waits for is no
+message: the core drops it unseen.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from raft import effects as fx
+from raft import events as ev
+from raft.types import OffsetAndEpoch
+from simulation.exhaustive.labels import (
+    CLUSTER,
+    SIZE,
+    Labels,
+    Place,
+    endpoints_of,
+    key_of,
+    mirrored,
+)
+
+VOTE, PRE_VOTE, BEGIN, END, FETCH = range(5)
+KIND_NAMES = ("Vote", "pre-vote", "BeginQuorumEpoch", "EndQuorumEpoch", "Fetch")
+KINDS = len(KIND_NAMES)
+SLOTS = KINDS * (SIZE - 1)
+MAX_WAIT_MS = 500
+
+Record = tuple[int, int]
+"""(epoch, value); value 0 is a control record, n the n-th append of a client."""
+Records = tuple[Record, ...]
+Slot = int
+"""One kind of request to or from one other replica: the core has at most one of each on the way."""
+
+
+def slot_of(place: Place, kind: int) -> Slot:
+    return (place - 1) * KINDS + kind
+
+
+def place_and_kind(slot: Slot) -> tuple[Place, int]:
+    return slot // KINDS + 1, slot % KINDS
+
+
+class RequestBody(NamedTuple):
+    """`offset` and `last_epoch` are the end of the sender's log, 0 where the kind has none.
+
+    `high_watermark` is what the sender of a Fetch knows, -1 nothing.
+    """
+
+    epoch: int
+    offset: int = 0
+    last_epoch: int = 0
+    high_watermark: int = -1
+
+
+class AnswerBody(NamedTuple):
+    """What an answer says; the fields from `high_watermark` on are those of a Fetch."""
+
+    error: str | None
+    top_level_error: str | None
+    epoch: int
+    leader: Place | None
+    granted: bool = False
+    high_watermark: int | None = None
+    diverging: tuple[int, int] | None = None
+    read_from: int | None = None
+    read_to: int = 0
+    records: Records = ()
+    """Those from `read_from` on; empty until the answer leaves."""
+
+
+class Message(NamedTuple):
+    to: Place
+    kind: int
+    is_answer: bool
+    is_wanted: bool
+    """False for a request whose sender has given it up."""
+    body: RequestBody | AnswerBody
+
+
+def seen_from(place: Place, viewer: Place) -> Place:
+    """A place of one replica's view, in the view of the replica at `viewer`."""
+    return (place - viewer) % SIZE
+
+
+def mirrored_slot(slot: Slot) -> Slot:
+    place, kind = place_and_kind(slot)
+    return slot_of(mirrored(place), kind)
+
+
+def mirrored_message(message: Message) -> Message:
+    body = message.body
+    if isinstance(body, AnswerBody) and body.leader is not None:
+        body = body._replace(leader=mirrored(body.leader))
+    return message._replace(to=mirrored(message.to), body=body)
+
+
+def kind_of(request: fx.Request) -> int:
+    match request:
+        case fx.Vote(pre_vote=pre_vote):
+            return PRE_VOTE if pre_vote else VOTE
+        case fx.BeginQuorumEpoch():
+            return BEGIN
+        case fx.EndQuorumEpoch():
+            return END
+    return FETCH
+
+
+# -- requests
+
+
+def body_of(request: fx.Request) -> RequestBody:
+    """Left out are the successors of an EndQuorumEpoch: only delays follow from them."""
+    match request:
+        case fx.Vote(epoch=epoch, last=last):
+            return RequestBody(epoch, last.offset, last.epoch)
+        case fx.Fetch(epoch=epoch, position=position):
+            known = request.high_watermark
+            assert known is not None, "replicas say what they know"
+            return RequestBody(epoch, position.offset, position.epoch, known)
+    return RequestBody(request.epoch)
+
+
+def request_of(kind: int, body: RequestBody, local_id: int) -> fx.Request:
+    """The inverse of `body_of`."""
+    end = OffsetAndEpoch(body.offset, body.last_epoch)
+    if kind in (VOTE, PRE_VOTE):
+        return fx.Vote(epoch=body.epoch, last=end, pre_vote=kind == PRE_VOTE)
+    if kind == BEGIN:
+        return fx.BeginQuorumEpoch(epoch=body.epoch)
+    if kind == END:
+        return fx.EndQuorumEpoch(epoch=body.epoch, leader_id=local_id, successors=())
+    return fx.Fetch(epoch=body.epoch, position=end, high_watermark=body.high_watermark)
+
+
+def request_event(kind: int, body: RequestBody, sender: int, to: int, reply_to: int) -> ev.Event:
+    """How a request of replica `sender` enters the core of replica `to`."""
+    base: dict[str, Any] = {"reply_to": reply_to, "cluster_id": CLUSTER, "epoch": body.epoch}
+    end = OffsetAndEpoch(body.offset, body.last_epoch)
+    if kind in (VOTE, PRE_VOTE):
+        return ev.VoteRequested(
+            **base,
+            voter=key_of(to),
+            candidate=key_of(sender),
+            last=end,
+            pre_vote=kind == PRE_VOTE,
+        )
+    if kind == FETCH:
+        return ev.FetchReceived(
+            **base,
+            replica=key_of(sender),
+            position=end,
+            max_wait_ms=MAX_WAIT_MS,
+            high_watermark=body.high_watermark,
+        )
+    base |= {"leader_id": sender, "endpoints": endpoints_of(sender)}
+    if kind == BEGIN:
+        return ev.QuorumEpochBegun(**base, voter=key_of(to))
+    return ev.QuorumEpochEnded(**base, successors=())
+
+
+# -- answers
+
+
+def answer_body(answer: fx.Answered, labels: Labels) -> AnswerBody:
+    """Endpoints are left out: they follow from the leader's id."""
+    leader = labels.place_of_id(answer.leader_id)
+    expected = () if answer.leader_id is None else endpoints_of(answer.leader_id)
+    assert answer.leader_endpoints == expected, "an answer names the leader's endpoints"
+    head = AnswerBody(answer.error, answer.top_level_error, answer.epoch, leader)
+    match answer:
+        case fx.VoteAnswer(granted=granted):
+            return head._replace(granted=granted)
+        case fx.FetchAnswer(diverging=diverging):
+            return head._replace(
+                high_watermark=answer.high_watermark,
+                diverging=None if diverging is None else (diverging.offset, diverging.epoch),
+                read_from=answer.read_from,
+                read_to=answer.read_to if answer.read_from is not None else 0,
+            )
+    return head
+
+
+def answer_of(kind: int, body: AnswerBody, labels: Labels) -> fx.Answered:
+    """The inverse of `answer_body`."""
+    leader_id = None if body.leader is None else labels[body.leader]
+    head: dict[str, Any] = {
+        "epoch": body.epoch,
+        "leader_id": leader_id,
+        "leader_endpoints": () if leader_id is None else endpoints_of(leader_id),
+        "error": body.error,
+        "top_level_error": body.top_level_error,
+    }
+    if kind in (VOTE, PRE_VOTE):
+        return fx.VoteAnswer(**head, granted=body.granted)
+    if kind == FETCH:
+        return fx.FetchAnswer(
+            **head,
+            high_watermark=body.high_watermark,
+            log_start_offset=0,
+            diverging=None if body.diverging is None else OffsetAndEpoch(*body.diverging),
+            read_from=body.read_from,
+            read_to=body.read_to,
+        )
+    return fx.Answered(**head)
+
+
+def answer_event(kind: int, body: AnswerBody, labels: Labels, request_id: int) -> ev.Event:
+    """How an answer enters the core; `body` is in the view of whoever gets it."""
+    if body.top_level_error is not None:
+        return ev.RequestFailed(
+            request_id=request_id, reason="refused", error=body.top_level_error
+        )
+    leader_id = None if body.leader is None else labels[body.leader]
+    hint = ev.LeaderHint(
+        epoch=body.epoch,
+        leader_id=leader_id,
+        endpoints=() if leader_id is None else endpoints_of(leader_id),
+    )
+    if kind in (VOTE, PRE_VOTE):
+        return ev.VoteAnswered(
+            request_id=request_id, error=body.error, hint=hint, granted=body.granted
+        )
+    if kind == BEGIN:
+        return ev.BeginAnswered(request_id=request_id, error=body.error, hint=hint)
+    if kind == END:
+        return ev.EndAnswered(request_id=request_id, error=body.error, hint=hint)
+    return ev.FetchAnswered(
+        request_id=request_id,
+        error=body.error,
+        hint=hint,
+        high_watermark=body.high_watermark,
+        diverging=None if body.diverging is None else OffsetAndEpoch(*body.diverging),
+        records=_fetched(body),
+    )
+
+
+def _fetched(body: AnswerBody) -> ev.FetchedRecords | None:
+    if not body.records or body.read_from is None:
+        return None
+    assert body.read_from >= 2, "the record that names the voters is never fetched again"
+    return ev.FetchedRecords(
+        token=1,
+        base_offset=body.read_from,
+        end_offset=body.read_from + len(body.records),
+        epochs=epoch_starts(body.records, body.read_from),
+    )
+
+
+def epoch_starts(records: Records, base: int = 0) -> tuple[tuple[int, int], ...]:
+    """(epoch, first offset) of each run of records of one epoch."""
+    starts: list[tuple[int, int]] = []
+    for offset, (epoch, _) in enumerate(records, base):
+        if not starts or starts[-1][0] != epoch:
+            starts.append((epoch, offset))
+    return tuple(starts)

@@ -1,0 +1,29 @@
+"""How much of everything may happen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulation.exhaustive.frozen import Traffic
+from simulation.exhaustive.messages import Records
+
+FIRST_EPOCH = 1
+BASE: Records = ((FIRST_EPOCH, 0), (FIRST_EPOCH, 0))
+"""What every log holds at the start, synced and committed; the second record names the voters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The bounds of an exploration; the package's docstring says what each of them means."""
+
+    epochs: int = 2
+    appends: int = 2
+    in_flight: int = 3
+    losses: int = 2
+    crashes: int = 1
+    has_leader: bool = True
+    traffic: Traffic = Traffic(pre_votes=False, discovery=False, resignation=False)
+
+    @property
+    def last_epoch(self) -> int:
+        return FIRST_EPOCH + self.epochs

@@ -1,0 +1,174 @@
+"""Breadth-first search through all states of a scope."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from simulation.exhaustive.scope import Scope
+from simulation.exhaustive.space import BUDGET_BITS, Action, Space, State, Violation
+
+KEY_BYTES = 16
+
+
+@dataclass(slots=True)
+class Count:
+    """How far a search is. `seconds` is by the clock of the machine, everything else is repeatable."""
+
+    states: int = 0
+    """Distinct up to who is who; one that has just less left to be lost or to crash does not count."""
+    transitions: int = 0
+    depth: int = 0
+    replica_states: int = 0
+    """Distinct states of a single replica."""
+    core_steps: int = 0
+    """Steps that the core was run for."""
+    waiting: int = 0
+    """States of the present depth."""
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Search:
+    """Runs once. `layers` holds the keys of all states by depth, for the way back."""
+
+    space: Space
+    count: Count = field(default_factory=Count)
+    layers: list[bytearray] = field(default_factory=list)
+
+    def run(self, on_layer: Callable[[Count], None] = lambda count: None) -> Count:
+        """Visit everything. Raises Violation at a state to which no shorter way leads."""
+        # Nothing here is cyclic, and there are millions of objects to look at in vain.
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return self._run(on_layer)
+        finally:
+            if was_enabled:
+                gc.enable()
+
+    def _run(self, on_layer: Callable[[Count], None]) -> Count:
+        space, count, started = self.space, self.count, perf_counter()
+        key_of, check, successors = space.key, space.check, space.successors
+        covering, budget_mask = _covering_budgets(), (1 << BUDGET_BITS) - 1
+        first = key_of(space.initial())
+        # By state: the budgets with which it was visited, one bit each.
+        visited = {first >> BUDGET_BITS: 1 << (first & budget_mask)}
+        self.layers.append(bytearray(first.to_bytes(KEY_BYTES, "big")))
+        count.states = 1
+        while self.layers[-1]:
+            layer, following = self.layers[-1], bytearray()
+            for at in range(0, len(layer), KEY_BYTES):
+                state = space.state(int.from_bytes(layer[at : at + KEY_BYTES], "big"))
+                found = successors(state)
+                count.transitions += len(found)
+                for action, new in found:
+                    key = key_of(new)
+                    base, budget = key >> BUDGET_BITS, key & budget_mask
+                    known = visited.get(base, 0)
+                    if known & covering[budget]:
+                        continue
+                    visited[base] = known | 1 << budget
+                    check(action, new)
+                    following += key.to_bytes(KEY_BYTES, "big")
+            self.layers.append(following)
+            waiting = len(following) // KEY_BYTES
+            count.states += waiting
+            count.waiting = waiting
+            count.depth += bool(waiting)
+            count.replica_states = len(space.replicas.values)
+            count.core_steps = space.replicas.steps_taken
+            count.seconds = perf_counter() - started
+            on_layer(count)
+        return count
+
+
+def _covering_budgets() -> list[int]:
+    """For each pair of losses and crashes the pairs that leave at least as much to happen."""
+    table = []
+    for budget in range(1 << BUDGET_BITS):
+        losses, crashes = budget >> 2, budget & 3
+        table.append(
+            sum(1 << (lost << 2 | crashed) for lost in range(losses + 1) for crashed in range(crashes + 1))
+        )
+    return table
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A violation, and a shortest way to it from the start: each action with the state before it."""
+
+    text: str
+    way: list[tuple[State, Action]]
+
+
+def explore(
+    scope: Scope,
+    check_symmetry: bool = False,
+    on_layer: Callable[[Count], None] = lambda count: None,
+) -> tuple[Space, Count, Failed | None]:
+    """Visit every state of a scope, or as many as it takes to break a property."""
+    search = Search(Space(scope, check_symmetry))
+    try:
+        count = search.run(on_layer)
+    except Violation as violation:
+        return search.space, search.count, Failed(violation.text, find_way(search))
+    return search.space, count, None
+
+
+def find_way(search: Search) -> list[tuple[State, Action]]:
+    """The way to the violation that has ended this search: back through the layers, then forward."""
+    space = search.space
+    keys = [_last_key(search)]
+    for layer in reversed(search.layers[: search.count.depth]):
+        keys.append(_predecessor(space, layer, keys[-1]))
+    return _walk(space, keys[::-1])
+
+
+def _keys(layer: bytearray) -> list[int]:
+    starts = range(0, len(layer), KEY_BYTES)
+    return [int.from_bytes(layer[at : at + KEY_BYTES], "big") for at in starts]
+
+
+def _last_key(search: Search) -> int:
+    """The first state of the last layer from which an action breaks a property."""
+    for key in _keys(search.layers[search.count.depth]):
+        if _breaking(search.space, search.space.state(key)) is not None:
+            return key
+    raise AssertionError("the violation is gone")
+
+
+def _breaking(space: Space, state: State) -> Action | None:
+    """The action that breaks a property in this state, or right after it."""
+    try:
+        for action, new in space.successors(state):
+            space.check(action, new)
+    except Violation as violation:
+        return violation.action
+    return None
+
+
+def _predecessor(space: Space, layer: bytearray, target: int) -> int:
+    for key in _keys(layer):
+        for _, new in space.successors(space.state(key)):
+            if space.key(new) == target:
+                return key
+    raise AssertionError("a state without predecessor")
+
+
+def _walk(space: Space, keys: list[int]) -> list[tuple[State, Action]]:
+    """The same way with everybody's name kept."""
+    state, way = space.initial(), []
+    for key in keys[1:]:
+        action, following = next(
+            (action, new)
+            for action, new in space.successors(state)
+            if space.key(new) == key
+        )
+        way.append((state, action))
+        state = following
+    action = _breaking(space, state)
+    assert action is not None, "the violation is gone"
+    return [*way, (state, action)]

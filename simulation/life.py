@@ -1,0 +1,224 @@
+"""One process of a simulated node, from its start to its end: the daemon's code, simulated surroundings.
+
+Everything but sockets, threads and HTTP is the real thing: directory, log and recovery on a simulated
+disk, the rules, the driver, the recorder, producers and consumers, and the bytes of every message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from config.model import Listener
+from raft.types import ReplicaKey
+from server.connection import InboundRequest
+from server.disk_worker import DiskListener
+from server.dispatch import Dispatch
+from server.host import Host
+from server.metrics import Metrics
+from server.node import open_partition
+from server.partition import Partition
+from server.peers import LinkListener
+from server.translate import METADATA
+from simulation.disk import ProcessKilled
+from simulation.links import Channel, Reply, SimLink, SimRequest
+from simulation.scheduler import SECOND, Callback, Timer
+from simulation.threads import SimDiskThread, SimReader
+from simulation.violation import ProcessEnded, Violation
+from storage.directory import open_directory
+from storage.errors import StorageError
+from storage.layout import partition_directory
+from storage.log import Log
+from storage.quorum_state import QuorumState
+from wire.codec import decode
+from wire.headers import decode_request_header, decode_response_header
+from wire.messages.vote import VoteRequest, VoteResponse
+
+if TYPE_CHECKING:
+    from simulation.machine import Machine
+
+VOTE = 52
+STORAGE = Path("/data")
+LOG_DIRECTORY = partition_directory(STORAGE)
+
+
+class Life:
+    """See the module's docstring. Constructing it opens the directory and starts the partition.
+
+    Raises StorageError if the daemon would refuse to start, ProcessKilled if it is killed on the way.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.scheduler = machine.world.scheduler
+        self.host = machine.host
+        self.replica = machine.replica
+        self.listener: Listener = machine.config.listeners[0]
+        self.is_alive = True
+        self.links_here: list[SimLink] = []
+        """Links of others that end here."""
+        self.last_message = "start"
+        self.effects_left: int | None = None
+        """After so many things that leave the event loop, the process is killed."""
+        self.began_us = self.scheduler.now_us
+        metrics = Metrics(self._monotonic_s)
+        world = machine.world
+        directory = open_directory(machine.disk, STORAGE, node_id=machine.id)
+        self.directory = directory
+        self.partition: Partition = open_partition(
+            METADATA,
+            machine.config,
+            machine.disk,
+            directory,
+            metrics,
+            self._fail,
+            self._make_host(),
+        )
+        world.on_opened(self, directory.load_quorum_state())
+        self.dispatch = Dispatch([self.partition], metrics)
+
+    @property
+    def key(self) -> ReplicaKey:
+        return self.replica.key
+
+    def _make_host(self) -> Host:
+        machine, world = self.machine, self.machine.world
+
+        def disk(
+            log: Log, save_state: Callable[[QuorumState], None], listener: DiskListener
+        ) -> SimDiskThread:
+            return SimDiskThread(self, log, save_state, listener)
+
+        def link(
+            name: str,
+            addresses: Callable[[], Sequence[tuple[str, int]]],
+            client_id: str,
+            software_version: str,
+            listener: LinkListener,
+            connect_timeout_ms: int,
+            metrics: Metrics,
+        ) -> SimLink:
+            return SimLink(self, world.network, world, addresses, listener, connect_timeout_ms)
+
+        return Host(
+            monotonic_s=self._monotonic_s,
+            monotonic_ms=lambda: machine.clock.monotonic_us() // 1000,
+            wall_ms=lambda: machine.clock.wall_us() // 1000,
+            draw=machine.random.randrange,
+            call_soon=lambda callback: self.call(machine.turn_us(), callback),
+            call_at=self._call_at,
+            disk=disk,
+            reader=lambda log: SimReader(self, log),
+            link=link,
+        )
+
+    def _monotonic_s(self) -> float:
+        return self.machine.clock.monotonic_us() / SECOND
+
+    def _call_at(self, at_s: float, callback: Callback) -> Timer:
+        clock = self.machine.clock
+        # At least a little later: an alarm that was rounded down would be set again for ever.
+        return self.call(
+            max(1, clock.real_us(ceil(at_s * SECOND) - clock.monotonic_us())), callback
+        )
+
+    # -- events
+
+    def call(self, delay_us: int, callback: Callback) -> Timer:
+        """Have something happen in this process after a while, if it still lives then."""
+        return self.scheduler.call_later(max(0, delay_us), lambda: self.run(callback))
+
+    def run(self, callback: Callback) -> None:
+        """Let something happen in this process, now or when it is not paused any more."""
+        if not self.is_alive:
+            return
+        if self.machine.is_paused:
+            self.machine.backlog.append(lambda: self.run(callback))
+            return
+        try:
+            callback()
+        except ProcessKilled:
+            self.machine.world.look(self, is_cut_short=True)
+            self.machine.end_life("killed")
+        except ProcessEnded:
+            self.machine.end_life("ended by itself")
+        else:
+            self.machine.world.look(self)
+
+    def on_effect(self) -> None:
+        """Something is about to leave the event loop: to the disk, to a peer, to whoever asked."""
+        if self.effects_left is not None:
+            self.effects_left -= 1
+            if self.effects_left < 0:
+                self.machine.count("crash at an effect")
+                raise ProcessKilled
+
+    def receive(
+        self, frame: bytes, channel: Channel, kind: str, reply: Reply, reset: Callback
+    ) -> None:
+        """A request has arrived; `frame` has no length in front."""
+        if not self.is_alive:
+            reset()
+            return
+
+        def handle() -> None:
+            self.last_message = kind
+            received_ns = self.machine.clock.monotonic_us() * 1000
+            self.machine.world.note(self.host, "gets", kind, frame)
+            self.dispatch.dispatch(SimRequest(self, channel, frame, received_ns, reply, reset))
+
+        self.run(handle)
+
+    def receive_on(self, link: SimLink, kind: str, frame: bytes) -> None:
+        """An answer has arrived on a link."""
+
+        def handle() -> None:
+            self.last_message = kind
+            self.machine.world.note(self.host, "gets", kind, frame)
+            link.on_answer(frame)
+
+        self.run(handle)
+
+    def on_request(self, api_key: int, version: int, frame: bytes) -> None:
+        """A request leaves: a candidate's own vote is told by its request."""
+        if api_key == VOTE:
+            _, at = decode_request_header(frame[4:])
+            asked = decode(VoteRequest, version, frame[4:], at).topics[0].partitions[0]
+            if not asked.pre_vote:
+                self.machine.world.on_vote(self.key, asked.replica_epoch, self.key)
+
+    def on_response(self, request: InboundRequest, frame: bytes) -> None:
+        """An answer leaves: what it tells must be true already."""
+        if request.api_key == VOTE:
+            _, at = decode_response_header(VOTE, request.api_version, frame[4:])
+            topics = decode(VoteResponse, request.api_version, frame[4:], at).topics
+            message = decode(VoteRequest, request.api_version, request.frame, request.body_at)
+            asked = message.topics[0].partitions[0]
+            if topics and topics[0].partitions[0].vote_granted and not asked.pre_vote:
+                candidate = ReplicaKey(asked.replica_id, asked.replica_directory_id)
+                self.machine.world.on_vote(self.key, asked.replica_epoch, candidate)
+
+    # -- the end
+
+    def _fail(self, reason: str, error: BaseException | None) -> None:
+        """The daemon ends its process: rightly, if its disk has failed it."""
+        if isinstance(error, (ProcessKilled, ProcessEnded)):
+            raise error
+        if isinstance(error, Violation):
+            raise error
+        if isinstance(error, StorageError):
+            self.machine.on_storage_error(error)
+        elif error is not None:
+            raise Violation("no rule is broken", f"{self.key}: {error!r}") from error
+        else:
+            self.machine.on_halt(reason)
+        raise ProcessEnded
+
+    def end(self) -> None:
+        """Nothing happens in this process any more; those connected to it hear of it, as a rule."""
+        self.is_alive = False
+        links, self.links_here = self.links_here, []
+        for link in links:
+            link.peer_died()

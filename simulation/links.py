@@ -1,0 +1,294 @@
+"""Both ends of a simulated connection: a node's link to a peer, and a request as the asked node sees it.
+
+Frames are real: what is built, sent, parsed and answered are the bytes of Kafka's protocol. Only the
+transport is simulated; how a link behaves (one connection, reset by what is lost, made again at once and
+then later and later, given up when an answer is late) is that of `server.peers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, cast
+
+from config.model import Listener
+from server.connection import Connection, InboundRequest
+from server.connection_group import Closed
+from server.peers import (
+    NODE_SOFTWARE,
+    RECONNECT_MAX_MS,
+    RECONNECT_MS,
+    Call,
+    LinkListener,
+)
+from simulation.network import Message, Network
+from simulation.scheduler import MS, Scheduler, Timer
+from wire.headers import decode_request_header, decode_response_header
+from wire.registry import APIS
+
+if TYPE_CHECKING:
+    from simulation.life import Life
+
+Reply = Callable[[bytes], None]
+"""Takes a complete response frame, length included, back to whoever asked."""
+
+
+class Endpoints(Protocol):
+    """The machines of a world, by the names under which they listen."""
+
+    def life_at(self, host: str) -> Life | None:
+        """The process that listens there now, None if nobody does."""
+
+
+class Channel:
+    """What a server knows of the connection that a request came in on."""
+
+    def __init__(self, listener: Listener, peer: str, software: str) -> None:
+        self.listener = listener
+        self.peer = peer
+        self.client_software_name = software
+        self.client_software_version = ""
+        self.is_open = True
+
+
+class SimRequest(InboundRequest):
+    """A request that answers into the simulated network. `frame` has no length in front."""
+
+    def __init__(
+        self,
+        life: Life,
+        channel: Channel,
+        frame: bytes,
+        received_ns: int,
+        reply: Reply,
+        reset: Callable[[], None],
+    ) -> None:
+        header, body_at = decode_request_header(frame)
+        super().__init__(
+            cast(Connection, channel),
+            header.api_key,
+            header.api_version,
+            header.correlation_id,
+            header.client_id,
+            frame,
+            body_at,
+            received_ns,
+        )
+        self._life = life
+        self._reply = reply
+        self._reset = reset
+
+    def respond(self, buffers: Sequence[bytes | memoryview]) -> None:
+        assert self._answer is None, "a request is answered twice"
+        self._answer = buffers
+        self._life.on_effect()
+        frame = b"".join(buffers)
+        if frame:
+            self._life.on_response(self, frame)
+            self._reply(frame)
+
+    def close(self, reason: str, closed: Closed = Closed.REFUSED) -> None:
+        assert self._answer is None, "a request is answered twice"
+        self._answer = closed
+        self._reset()
+
+
+class _Pending:
+    __slots__ = ("call", "timer", "version")
+
+    def __init__(self, call: Call, version: int, timer: Timer) -> None:
+        self.call = call
+        self.version = version
+        self.timer = timer
+
+
+class SimLink:
+    """A `server.host.PeerLink` on the simulated network. Belongs to one life of a machine."""
+
+    def __init__(
+        self,
+        life: Life,
+        network: Network,
+        endpoints: Endpoints,
+        addresses: Callable[[], Sequence[tuple[str, int]]],
+        listener: LinkListener,
+        connect_timeout_ms: int,
+    ) -> None:
+        self._life = life
+        self._network = network
+        self._endpoints = endpoints
+        self._addresses = addresses
+        self._listener = listener
+        self._connect_timeout_us = connect_timeout_ms * MS
+        self._scheduler: Scheduler = life.scheduler
+        self._queue: list[Call] = []
+        self._pending: dict[int, _Pending] = {}
+        self._correlation_id = 0
+        self._target: str | None = None
+        self._peer_life: Life | None = None
+        self._channel: Channel | None = None
+        self._is_connecting = False
+        self._is_closed = False
+        self._failures = 0
+        self._connection = 0
+
+    # -- life
+
+    def open(self) -> None:
+        self._connect()
+
+    def discard(self) -> None:
+        self._is_closed = True
+        self._hang_up()
+        self._fail_all("the link is closed")
+
+    async def close(self) -> None:
+        self.discard()
+
+    @property
+    def is_up(self) -> bool:
+        return self._target is not None
+
+    def _connect(self) -> None:
+        """Try the first address; whoever is cut off finds out only when time is up."""
+        if self._is_closed or self.is_up:
+            return
+        self._is_connecting = True
+        addresses = self._addresses()
+        if not addresses:
+            self._connecting_failed()
+            return
+        host = addresses[0][0]
+        me, network = self._life.host, self._network
+        there_us, back_us = network.latency_us(), network.latency_us()
+        self._connection += 1
+        connection = self._connection
+
+        def arrive() -> None:
+            if not network.reaches(me, host) or not network.reaches(host, me):
+                self._life.call(self._connect_timeout_us, lambda: give_up())
+                return
+            peer = self._endpoints.life_at(host)
+            self._life.call(back_us, lambda: answered(peer))
+
+        def give_up() -> None:
+            if connection == self._connection and not self.is_up:
+                self._connecting_failed()
+
+        def answered(peer: Life | None) -> None:
+            if connection != self._connection or self._is_closed:
+                return
+            if peer is None or not peer.is_alive:
+                self._listener.on_link_refused()
+                self._connecting_failed()
+            else:
+                self._begin(host, peer)
+
+        self._scheduler.call_later(there_us, arrive)
+
+    def _begin(self, host: str, peer: Life) -> None:
+        self._is_connecting = False
+        self._failures = 0
+        self._target, self._peer_life = host, peer
+        self._channel = Channel(peer.listener, self._life.host, NODE_SOFTWARE)
+        peer.links_here.append(self)
+        self._listener.on_link_up()
+        queue, self._queue = self._queue, []
+        for call in queue:
+            self._send(call)
+
+    def _connecting_failed(self) -> None:
+        self._is_connecting = False
+        self._fail_all("cannot connect")
+        delay_ms = min(RECONNECT_MAX_MS, RECONNECT_MS << min(self._failures, 10))
+        self._failures += 1
+        self._life.call(delay_ms * MS, self._connect)
+
+    def _hang_up(self) -> None:
+        if self._peer_life is not None and self in self._peer_life.links_here:
+            self._peer_life.links_here.remove(self)
+        if self._channel is not None:
+            self._channel.is_open = False
+        self._target = self._peer_life = self._channel = None
+        self._connection += 1
+
+    def reset(self) -> None:
+        """The connection is gone: what waits for an answer fails, and a new one is tried at once."""
+        if self.is_up and not self._is_closed:
+            self._hang_up()
+            self._fail_all("the connection was lost")
+            self._connect()
+
+    def peer_died(self) -> None:
+        """The peer's process is gone; its system says so, if it still can be heard."""
+        target, connection = self._target, self._connection
+        if target is None or self._network.weather.silent_deaths:
+            return
+
+        def told() -> None:
+            if connection == self._connection and self._network.reaches(target, self._life.host):
+                self.reset()
+
+        self._life.call(self._network.latency_us(), told)
+
+    # -- asking
+
+    def call(self, call: Call) -> None:
+        self._life.on_effect()
+        if self.is_up:
+            self._send(call)
+        elif self._is_connecting:
+            self._queue.append(call)
+        else:
+            self._life.call(0, lambda: call.failed("not connected", None))
+
+    def _send(self, call: Call) -> None:
+        target, peer, channel = self._target, self._peer_life, self._channel
+        assert target is not None, "sent on a connection"
+        assert peer is not None, "sent to a process"
+        assert channel is not None, "sent on a channel"
+        self._correlation_id += 1
+        correlation_id = self._correlation_id
+        version = min(call.max_version, APIS[call.api_key].max_version)
+        frame = call.build(version, correlation_id)
+        timer = self._life.call(call.timeout_ms * MS, self._time_out)
+        self._pending[correlation_id] = _Pending(call, version, timer)
+        kind = APIS[call.api_key].name
+        me, network, connection = self._life.host, self._network, self._connection
+        self._life.on_request(call.api_key, version, frame)
+
+        def lost() -> None:
+            if connection == self._connection:
+                self._life.call(0, self.reset)
+
+        def reply(answer: bytes) -> None:
+            message = Message(target, me, f"{kind} answer", answer)
+            network.send(
+                message, lambda data: self._life.receive_on(self, f"{kind} answer", data), lost
+            )
+
+        def deliver(data: bytes) -> None:
+            peer.receive(data, channel, kind, reply, lost)
+
+        network.send(Message(me, target, kind, frame), deliver, lost)
+
+    def on_answer(self, frame: bytes) -> None:
+        """An answer has arrived, perhaps for the second time, or too late."""
+        correlation_id = int.from_bytes(frame[:4], "big", signed=True)
+        pending = self._pending.pop(correlation_id, None)
+        if pending is None:
+            return
+        pending.timer.cancel()
+        _, body_at = decode_response_header(pending.call.api_key, pending.version, frame)
+        pending.call.answered(pending.version, frame, body_at)
+
+    def _time_out(self) -> None:
+        """As in `server.peers`: a late answer costs the connection."""
+        self.reset()
+
+    def _fail_all(self, reason: str) -> None:
+        pending, self._pending = list(self._pending.values()), {}
+        queue, self._queue = self._queue, []
+        for sent in pending:
+            sent.timer.cancel()
+        for call in [*(sent.call for sent in pending), *queue]:
+            call.failed(reason, None)

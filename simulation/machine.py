@@ -1,0 +1,273 @@
+"""A simulated machine: a disk, clocks that are not quite right, and one process at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from config.model import Config
+from raft.types import ReplicaKey
+from simulation.disk import ProcessKilled, SimDisk
+from simulation.life import LOG_DIRECTORY, STORAGE, Life
+from simulation.replica import Replica
+from simulation.scheduler import MS, SECOND, Callback, Scheduler
+from simulation.violation import ProcessEnded, Violation
+from storage.directory import format_directory
+from storage.errors import DamagedFile, DamagedLog, DiskFull, StorageError
+from storage.meta_properties import random_storage_id
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+BEGINNING_MS = 1_700_000_000_000
+"""Wall clock at the beginning."""
+PPM = 1_000_000
+
+
+class Clock:
+    """The clocks of a machine: one that never goes back, and one that people set."""
+
+    def __init__(self, scheduler: Scheduler, random: Random) -> None:
+        self._scheduler = scheduler
+        self._random = random
+        self._since_us = 0
+        self._base_us = random.randrange(SECOND, 3600 * SECOND)
+        self.rate_ppm = PPM
+        self.wall_offset_us = 0
+
+    def monotonic_us(self) -> int:
+        elapsed_us = self._scheduler.now_us - self._since_us
+        return self._base_us + elapsed_us * self.rate_ppm // PPM
+
+    def wall_us(self) -> int:
+        return BEGINNING_MS * MS + self.wall_offset_us + self._scheduler.now_us
+
+    def real_us(self, delay_us: int) -> int:
+        """How long a delay by this clock takes, rounded up."""
+        return -(-delay_us * PPM // self.rate_ppm)
+
+    def set_rate(self, ppm: int) -> None:
+        self._base_us, self._since_us = self.monotonic_us(), self._scheduler.now_us
+        self.rate_ppm = ppm
+
+    def jump(self, forward_us: int) -> None:
+        """Time in which the machine did not run, all at once."""
+        self._base_us += forward_us
+
+    def restart(self) -> None:
+        """The clock that never goes back begins anew with each start of a machine."""
+        self._base_us, self._since_us = (
+            self._random.randrange(SECOND, 3600 * SECOND),
+            self._scheduler.now_us,
+        )
+
+
+@dataclass(slots=True)
+class DiskSpeed:
+    """How long the disk takes, in µs."""
+
+    write_us: tuple[int, int] = (5, 100)
+    sync_us: tuple[int, int] = (100, 3_000)
+    stalled_until_us: int = 0
+
+
+class Machine:
+    """See the module's docstring."""
+
+    def __init__(
+        self, world: World, node_id: int, config: Config, random: Random, *, is_voter: bool
+    ) -> None:
+        self.world = world
+        self.id = node_id
+        self.host = f"node{node_id}"
+        self.config = config
+        self.random = random
+        self.is_voter = is_voter
+        self.disk: SimDisk = SimDisk(Random(f"{world.seed}/disk/{node_id}"))
+        self.clock = Clock(world.scheduler, random)
+        self.speed = DiskSpeed()
+        self.life: Life | None = None
+        self.backlog: list[Callback] = []
+        self.pauses = 0
+        self.is_wanted = False
+        """Somebody would start the process again if it ended."""
+        self.is_damaged = False
+        """Data was lost or changed behind its back: its voter has failed, until its storage is new."""
+        self.has_disk_errors = False
+        self.starts = 0
+        self.replica = self._format(is_new_quorum=is_voter)
+
+    # -- directories
+
+    def _format(self, *, is_new_quorum: bool) -> Replica:
+        uuid = random_storage_id(self.random.randrange)
+        format_directory(
+            self.disk, STORAGE, node_id=self.id, storage_id=uuid, bootstrap=is_new_quorum
+        )
+        replica = Replica(ReplicaKey(self.id, uuid))
+        self.world.facts.replicas[replica.key] = replica
+        return replica
+
+    def replace_disk(self) -> None:
+        """An empty disk, formatted to join: an observer under a new storage id."""
+        self.end_life("its disk is replaced")
+        self.disk.heal()
+        self.disk.wipe()
+        self.replica = self._format(is_new_quorum=False)
+        self.is_damaged = False
+        self.is_voter = False
+
+    # -- process
+
+    @property
+    def is_up(self) -> bool:
+        return self.life is not None
+
+    @property
+    def is_paused(self) -> bool:
+        return self.pauses > 0
+
+    def start(self) -> None:
+        """Start the process, unless it runs; one that fails at that is started again later."""
+        self.is_wanted = True
+        if self.life is not None:
+            return
+        self.starts += 1
+        self.clock.restart()
+        self.note("starts")
+        try:
+            life = Life(self)
+            self.life = life
+            life.run(life.partition.start)
+        except ProcessKilled:
+            self.note("is killed while it starts")
+            self.disk.crash()
+            self.life = None
+            self.start_later()
+        except ProcessEnded:
+            self.life = None
+            self.disk.crash()
+        except StorageError as error:
+            self.disk.crash()
+            self.life = None
+            self.on_storage_error(error)
+        if self.life is not None and not self.life.is_alive:
+            self.life = None
+
+    def start_later(self) -> None:
+        delay_us = self.random.randrange(10 * MS, 2 * SECOND)
+        self.world.scheduler.call_later(delay_us, self._start_if_wanted)
+
+    def _start_if_wanted(self) -> None:
+        if self.is_wanted and self.life is None:
+            self.start()
+
+    def end_life(self, why: str, *, power: bool = False) -> None:
+        """The process is gone; with `power`, so is what the disk had not synced."""
+        life, self.life = self.life, None
+        self.world.take_news(self.replica)
+        if life is not None:
+            self.note(f"dies: {why}")
+            life.end()
+        self.backlog.clear()
+        self.pauses = 0
+        if power:
+            self.disk.power_loss()
+        else:
+            self.disk.crash()
+        if self.is_wanted and life is not None:
+            self.start_later()
+
+    def stop(self) -> None:
+        """SIGTERM and a clean end, as the daemon does it; the network does not wait for it."""
+        life = self.life
+        if life is None:
+            return
+
+        def close() -> None:
+            life.partition.driver.stop()
+            try:
+                life.partition.disk.stop()
+                life.partition.log.close()
+                life.directory.close()
+            except StorageError as error:
+                self.on_storage_error(error)
+            raise ProcessEnded
+
+        life.run(life.partition.resign)
+        life.call(self.random.randrange(300 * MS), close)
+
+    def pause(self, duration_us: int) -> None:
+        """SIGSTOP for a while."""
+        self.pauses += 1
+        life = self.life
+        self.world.scheduler.call_later(duration_us, lambda: self._resume(life))
+
+    def _resume(self, life: Life | None) -> None:
+        if life is None or life is not self.life or not self.pauses:
+            return
+        self.pauses -= 1
+        if not self.pauses:
+            backlog, self.backlog = self.backlog, []
+            for callback in backlog:
+                callback()
+
+    def heal(self) -> None:
+        """Nothing more goes wrong here."""
+        self.disk.heal()
+        self.speed = DiskSpeed()
+        self.clock.set_rate(PPM)
+        if self.life is not None:
+            self.life.effects_left = None
+        self.pauses = min(self.pauses, 1)
+        self._resume(self.life)
+
+    # -- what goes wrong
+
+    def on_storage_error(self, error: StorageError) -> None:
+        """The daemon gives up on its directory: that needs a cause."""
+        self.note(f"gives up: {error}")
+        if isinstance(error, (DamagedLog, DamagedFile)):
+            has_cause = self.is_damaged
+        else:
+            has_cause = isinstance(error, DiskFull) or self.has_disk_errors
+            self.start_later()
+        if not has_cause:
+            raise Violation("a sound disk is not refused", f"{self.replica.key}: {error}")
+
+    def on_halt(self, reason: str) -> None:
+        """The rules stop the node: that needs a cause, too."""
+        self.note(f"halts: {reason}")
+        if not self.is_damaged:
+            raise Violation("no node stops without cause", f"{self.replica.key}: {reason}")
+
+    def note(self, what: str) -> None:
+        self.world.note(self.host, what)
+
+    def count(self, fault: str) -> None:
+        """Note that a fault has hit this machine."""
+        self.world.count(fault, self)
+
+    # -- how long things take, in µs
+
+    def turn_us(self) -> int:
+        return self.random.randrange(100)
+
+    def thread_us(self) -> int:
+        return self.random.randrange(10, 100)
+
+    def read_us(self) -> int:
+        return self.random.randrange(20, 2_000) + self._stall_us()
+
+    def write_us(self) -> int:
+        return self.random.randint(*self.speed.write_us) + self._stall_us()
+
+    def sync_us(self) -> int:
+        return self.random.randint(*self.speed.sync_us) + self._stall_us()
+
+    def _stall_us(self) -> int:
+        return max(0, self.speed.stalled_until_us - self.world.scheduler.now_us)
+
+    def log_file_names(self) -> list[str]:
+        return [path.name for path in self.disk.files() if path.parent == LOG_DIRECTORY]

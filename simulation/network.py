@@ -1,0 +1,178 @@
+"""The simulated network: single messages between machines, lost, late, doubled, swapped, cut to pieces.
+
+A message is a complete frame. What becomes of it is drawn when it is sent and again judged when it would
+arrive: whoever is cut off by then does not get it. Machines are named; a partition is a set of directed
+pairs that do not reach each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+from simulation.coverage import Coverage
+from simulation.scheduler import MS, Scheduler
+from wire.framing import FrameBuffer
+
+FRAME_BYTES_MAX = 1 << 30
+
+
+@dataclass(slots=True)
+class Weather:
+    """Rates are shares of messages; latencies are µs."""
+
+    latency_us: tuple[int, int] = (200, 1_500)
+    loss: float = 0.0
+    reset: float = 0.0
+    """Share of messages with which the connection is lost, so that both ends know."""
+    delay: float = 0.0
+    delay_us: int = 0
+    """How late a delayed message is at most."""
+    duplicate: float = 0.0
+    reorder: bool = False
+    """Messages of one direction overtake each other."""
+    partial: float = 0.0
+    """Share that arrives in pieces; of every second one the last piece never comes."""
+    silent_deaths: bool = False
+    """Nobody is told when a process dies: its connections just fall silent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A frame on its way. `kind` names it for people: `Fetch`, `Fetch answer`."""
+
+    source: str
+    target: str
+    kind: str
+    frame: bytes
+    is_repeatable: bool = True
+    """False: the network may not double it, because what it asks for would happen twice."""
+
+
+class Network:
+    """See the module's docstring. `role_of` names the role of a machine's process, for coverage."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        random: Random,
+        coverage: Coverage,
+        role_of: Callable[[str], str],
+        journal: Callable[[str, str, str], None],
+    ) -> None:
+        self._scheduler = scheduler
+        self._random = random
+        self._coverage = coverage
+        self._role_of = role_of
+        self._journal = journal
+        self.weather = Weather()
+        self._cuts: dict[tuple[str, str], list[str]] = {}
+        self._last_arrival_us: dict[tuple[str, str], int] = {}
+
+    # -- partitions
+
+    def cut(self, sources: Iterable[str], targets: Iterable[str], why: str) -> None:
+        """Nothing sent by `sources` reaches `targets`; what is already under way does not either."""
+        others = list(targets)
+        for source in sources:
+            for target in others:
+                if source != target:
+                    self._cuts.setdefault((source, target), []).append(why)
+
+    def mend(self, source: str, target: str, why: str) -> None:
+        """Take one cut back; others may still hold."""
+        cuts = self._cuts.get((source, target), [])
+        if why in cuts:
+            cuts.remove(why)
+            if not cuts:
+                del self._cuts[source, target]
+
+    def heal(self) -> None:
+        """Everything reaches everybody, and in fair weather."""
+        self._cuts.clear()
+        self.weather = Weather()
+
+    def reaches(self, source: str, target: str) -> bool:
+        return (source, target) not in self._cuts
+
+    def latency_us(self) -> int:
+        return self._random.randint(*self.weather.latency_us)
+
+    # -- sending
+
+    def send(
+        self, message: Message, deliver: Callable[[bytes], None], lost: Callable[[], None]
+    ) -> None:
+        """Bring a message to its target: `deliver` is called there, never or once or more often.
+
+        `lost` is called if the connection is lost with it; a message that just disappears is not
+        told of.
+        """
+        draw, weather = self._random.random, self.weather
+        if weather.loss and draw() < weather.loss:
+            self._note("loss", message)
+            return
+        if weather.reset and draw() < weather.reset:
+            self._note("reset", message)
+            self._scheduler.call_later(self.latency_us(), lost)
+            return
+        copies = 1
+        if weather.duplicate and message.is_repeatable and draw() < weather.duplicate:
+            self._note("duplicate", message)
+            copies = 2
+        for copy in range(copies):
+            delay_us = self.latency_us()
+            if weather.delay and draw() < weather.delay:
+                self._note("delay", message)
+                delay_us += self._random.randrange(weather.delay_us)
+            arrival_us = self._scheduler.now_us + delay_us
+            pair = message.source, message.target
+            if weather.reorder or copy:
+                if arrival_us < self._last_arrival_us.get(pair, 0):
+                    self._note("reorder", message)
+            else:
+                arrival_us = max(arrival_us, self._last_arrival_us.get(pair, 0))
+            self._last_arrival_us[pair] = max(arrival_us, self._last_arrival_us.get(pair, 0))
+            if weather.partial and draw() < weather.partial:
+                self._note("partial frame", message)
+                self._send_pieces(message, arrival_us, deliver, lost)
+            else:
+                self._scheduler.call_at(arrival_us, lambda: self._arrive(message, deliver))
+
+    def _arrive(self, message: Message, deliver: Callable[[bytes], None]) -> None:
+        if (message.source, message.target) in self._cuts:
+            self._note(self._cuts[message.source, message.target][-1], message)
+            return
+        deliver(message.frame[4:])
+
+    def _send_pieces(
+        self,
+        message: Message,
+        arrival_us: int,
+        deliver: Callable[[bytes], None],
+        lost: Callable[[], None],
+    ) -> None:
+        frame, random = message.frame, self._random
+        cuts = sorted(random.randrange(1, len(frame)) for _ in range(random.randint(1, 3)))
+        pieces = [frame[a:b] for a, b in zip([0, *cuts], [*cuts, len(frame)], strict=True)]
+        is_broken_off = random.random() < 0.5
+        buffer = FrameBuffer(FRAME_BYTES_MAX)
+
+        def arrive(piece: bytes) -> None:
+            if (message.source, message.target) in self._cuts:
+                return
+            buffer.feed(piece)
+            for whole in buffer.frames():
+                deliver(whole)
+
+        for piece in pieces[:-1] if is_broken_off else pieces:
+            self._scheduler.call_at(arrival_us, partial(arrive, piece))
+            arrival_us += random.randrange(5 * MS)
+        if is_broken_off:
+            self._scheduler.call_at(arrival_us, lost)
+
+    def _note(self, fault: str, message: Message) -> None:
+        self._coverage.count(fault, self._role_of(message.source), message.kind)
+        self._journal(message.source, fault, f"{message.kind} to {message.target}")

@@ -1,0 +1,131 @@
+"""The book that is kept of one replica: what it appended, what its disk must hold, what it has promised.
+
+Filled from the jobs that the daemon hands to its disk thread, so it sees every batch, truncation and
+quorum state in the order in which they are to reach the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from raft.types import ReplicaKey
+from server.disk_worker import Job, SaveState, Truncate, WriteRecords
+from storage.quorum_state import QuorumState
+from wire.batch_header import BatchHeader, iter_headers
+
+
+class Identity(NamedTuple):
+    """Tells batches apart by what a leader never changes: everything but offset and epoch."""
+
+    crc: int
+    base_timestamp: int
+    producer_id: int
+    base_sequence: int
+
+
+class Batch(NamedTuple):
+    """A batch of the log; `end_offset` is exclusive."""
+
+    base_offset: int
+    end_offset: int
+    epoch: int
+    identity: Identity
+
+    def __str__(self) -> str:
+        return f"{self.base_offset}..{self.end_offset} of epoch {self.epoch}"
+
+
+def batch_of(header: BatchHeader) -> Batch:
+    identity = Identity(header.crc, header.base_timestamp, header.producer_id, header.base_sequence)
+    end_offset = header.base_offset + header.last_offset_delta + 1
+    return Batch(header.base_offset, end_offset, header.epoch, identity)
+
+
+def batches_of(data: bytes | memoryview) -> list[Batch]:
+    return [batch_of(header) for _, header in iter_headers(data)]
+
+
+def cut(batches: list[Batch], end_offset: int) -> list[Batch]:
+    """Drop, in place, every batch that ends beyond `end_offset`; returns what was dropped."""
+    kept = len(batches)
+    while kept and batches[kept - 1].end_offset > end_offset:
+        kept -= 1
+    dropped = batches[kept:]
+    del batches[kept:]
+    return dropped
+
+
+class News(NamedTuple):
+    """Batches that were appended behind `before`, or dropped."""
+
+    is_append: bool
+    batches: list[Batch]
+    before: Batch | None
+
+
+class Replica:
+    """See the module's docstring. Outlives the processes that run on its storage."""
+
+    def __init__(self, key: ReplicaKey) -> None:
+        self.key = key
+        self.log: list[Batch] = []
+        """What the process has appended, on disk or not."""
+        self.synced: list[Batch] = []
+        """What its disk has synced and not been told to drop since: no crash may lose it."""
+        self.state: QuorumState | None = None
+        """The last quorum state that is on disk for certain."""
+        self.pending_states: list[QuorumState] = []
+        """Those that were asked for since: one of them may be on disk."""
+        self._batches: dict[int, list[Batch]] = {}
+        self.news: list[News] = []
+        """What was appended or dropped since the checkers looked last."""
+
+    @property
+    def end_offset(self) -> int:
+        return self.log[-1].end_offset if self.log else 0
+
+    @property
+    def synced_end_offset(self) -> int:
+        return self.synced[-1].end_offset if self.synced else 0
+
+    def submit(self, job: Job) -> None:
+        """The rules have asked for this; it changes what the process has in memory."""
+        if isinstance(job, WriteRecords):
+            batches = batches_of(job.chunk.data)
+            self._batches[job.write] = batches
+            self.news.append(News(True, batches, self.log[-1] if self.log else None))
+            self.log += batches
+        elif isinstance(job, Truncate):
+            self.news.append(News(False, cut(self.log, job.end_offset), None))
+        else:
+            self.pending_states.append(job.state)
+
+    def begin(self, jobs: Sequence[Job]) -> None:
+        """The disk begins with these: what they drop may be gone from now on."""
+        for job in jobs:
+            if isinstance(job, Truncate):
+                cut(self.synced, job.end_offset)
+
+    def complete(self, jobs: Sequence[Job]) -> None:
+        """All of these are on disk."""
+        for job in jobs:
+            if isinstance(job, WriteRecords):
+                self.synced += self._batches.pop(job.write)
+            elif isinstance(job, Truncate):
+                cut(self.synced, job.end_offset)
+            else:
+                self._state_saved(job)
+
+    def _state_saved(self, job: SaveState) -> None:
+        self.state = job.state
+        at = next(i for i, state in enumerate(self.pending_states) if state is job.state)
+        del self.pending_states[: at + 1]
+
+    def recovered(self, batches: Iterable[Batch]) -> None:
+        """A new process has found this on its disk, and synced it."""
+        self.log = list(batches)
+        self.synced = list(self.log)
+        self.pending_states.clear()
+        self._batches.clear()
+        self.news = [News(True, list(self.log), None)]

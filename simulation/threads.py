@@ -1,0 +1,166 @@
+"""The threads of a node, simulated: the one that writes to the disk and the one that reads from it.
+
+What is done on them is the daemon's own code; each step of it happens at one moment, and other things
+happen in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+from server.disk_worker import (
+    FULL_DISK_RETRY_S,
+    IDLE_S,
+    DiskListener,
+    Job,
+    Step,
+    carry_out,
+)
+from simulation.disk import ProcessKilled
+from simulation.scheduler import SECOND, Timer
+from simulation.violation import ProcessEnded
+from storage.errors import DiskFull, StorageError
+from storage.log import Log
+from storage.quorum_state import QuorumState
+
+if TYPE_CHECKING:
+    from simulation.life import Life
+
+T = TypeVar("T")
+
+
+class SimDiskThread:
+    """A `server.host.PartitionDisk`. The life is told of every job that is submitted and completed."""
+
+    def __init__(
+        self,
+        life: Life,
+        log: Log,
+        save_state: Callable[[QuorumState], None],
+        listener: DiskListener,
+    ) -> None:
+        self._life = life
+        self._log = log
+        self._save_state = save_state
+        self._listener = listener
+        self._taken: list[Job] = []
+        self._queue: list[Job] = []
+        self._is_busy = False
+        self._is_full = False
+        self._idle: Timer | None = None
+
+    def start(self) -> None:
+        """Nothing to do before the first job."""
+
+    def stop(self) -> None:
+        """Finish what is queued, at once. Raises DiskFull, DiskFailed."""
+        self.submit_all()
+        jobs, self._queue = self._queue, []
+        for step in carry_out(self._log, self._save_state, jobs):
+            if isinstance(step, DiskFull):
+                raise step
+
+    def submit_all(self) -> None:
+        self._queue += self._taken
+        self._taken = []
+
+    def submit(self, job: Job) -> None:
+        self._life.on_effect()
+        self._life.replica.submit(job)
+        self._taken.append(job)
+
+    def flush(self) -> None:
+        if self._taken:
+            self.submit_all()
+            if not self._is_busy:
+                self._begin()
+
+    def _begin(self) -> None:
+        self._is_busy = True
+        if self._idle is not None:
+            self._idle.cancel()
+        self._life.call(self._life.machine.thread_us(), self._carry_out)
+
+    def _carry_out(self) -> None:
+        jobs, self._queue = self._queue, []
+        self._life.replica.begin(jobs)
+        self._continue(jobs, carry_out(self._log, self._save_state, jobs))
+
+    def _continue(self, jobs: list[Job], steps: Iterator[Step | DiskFull]) -> None:
+        machine = self._life.machine
+        try:
+            step = next(steps, None)
+        except (ProcessKilled, ProcessEnded):
+            raise
+        except StorageError as error:
+            self._listener.on_disk_failed(error)
+            return
+        if isinstance(step, DiskFull):
+            machine.count("full disk")
+            if not self._is_full:
+                self._is_full = True
+                self._listener.on_disk_full(True)
+            wait_us = int(FULL_DISK_RETRY_S * SECOND)
+        else:
+            if self._is_full:
+                self._is_full = False
+                self._listener.on_disk_full(False)
+            wait_us = machine.sync_us() if step is Step.SYNC_NEXT else machine.write_us()
+        if step is not None:
+            self._life.call(wait_us, lambda: self._continue(jobs, steps))
+            return
+        self._life.replica.complete(jobs)
+        self._life.call(machine.thread_us(), lambda: self._completed(jobs[-1].write))
+        if self._queue:
+            self._begin()
+        else:
+            self._is_busy = False
+            self._idle = self._life.call(int(IDLE_S * SECOND), self._prepare)
+
+    def _completed(self, write: int) -> None:
+        self._listener.on_writes_completed(write, None)
+
+    def _prepare(self) -> None:
+        try:
+            self._log.prepare()
+        except DiskFull:
+            return
+        except StorageError as error:
+            self._listener.on_disk_failed(error)
+
+
+class SimReader:
+    """A `server.host.Reader`."""
+
+    def __init__(self, life: Life, log: Log) -> None:
+        self._life = life
+        self._log = log
+
+    def cached(
+        self, offset: int, max_bytes: int, end_offset: int
+    ) -> list[bytes | memoryview] | None:
+        return self._log.read_cached(offset, max_bytes, end_offset)
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        end_offset: int,
+        done: Callable[[bytes | BaseException], None],
+    ) -> None:
+        self.run(lambda: self._log.read(offset, max_bytes, end_offset), done)
+
+    def run(self, action: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        def work() -> None:
+            outcome: T | BaseException
+            try:
+                outcome = action()
+            except Exception as error:  # as the daemon's reader: whoever asked decides
+                outcome = error
+            self._life.call(self._life.machine.thread_us(), lambda: done(outcome))
+
+        self._life.call(self._life.machine.read_us(), work)
+
+    def close(self) -> None:
+        """Nothing to wait for."""

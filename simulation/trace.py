@@ -1,0 +1,44 @@
+"""What happened in a run: a hash of all of it, and the last events of each node in words."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from hashlib import blake2b
+
+from simulation.scheduler import SECOND
+
+KEPT_EVENTS = 25
+
+
+class Trace:
+    """Two runs with the same hash have had the same events, bytes of messages included."""
+
+    def __init__(self) -> None:
+        self._hash = blake2b(digest_size=16)
+        self._last: dict[str, deque[tuple[int, str, str, int]]] = {}
+
+    def note(self, now_us: int, host: str, what: str, kind: str = "", data: bytes = b"") -> None:
+        self._hash.update(f"{now_us} {host} {what} {kind} ".encode())
+        if data:
+            self._hash.update(data)
+        events = self._last.get(host)
+        if events is None:
+            events = self._last[host] = deque(maxlen=KEPT_EVENTS)
+        events.append((now_us, what, kind, len(data)))
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+    def last_events(self) -> Iterator[tuple[str, list[str]]]:
+        """The last lines of each node, nodes in order."""
+        for host in sorted(self._last):
+            yield host, [_line(*event) for event in self._last[host]]
+
+
+def _line(now_us: int, what: str, kind: str, size: int) -> str:
+    text = f"{now_us / SECOND:>10.6f}  {what}"
+    if kind:
+        text += f" {kind}"
+    return f"{text} ({size} bytes)" if size else text
