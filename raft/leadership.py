@@ -209,6 +209,8 @@ def note_progress(core: Core, leader: Leader, replica: ReplicaKey, end_offset: i
         progress.last_caught_up_ms = now
     elif end_offset >= progress.leader_end_at_last_fetch:
         progress.last_caught_up_ms = progress.last_fetch_ms
+    if end_offset < progress.end_offset:
+        core.report(went_back(replica, progress.end_offset, end_offset))
     progress.end_offset = end_offset
     progress.last_fetch_ms = now
     progress.leader_end_at_last_fetch = end
@@ -223,6 +225,15 @@ def note_progress(core: Core, leader: Leader, replica: ReplicaKey, end_offset: i
     if len(leader.heard_from) + electorate.has_local >= electorate.majority:
         leader.heard_from.clear()
         leader.check_quorum_deadline_ms = now + check_quorum_ms(core)
+
+
+def went_back(replica: ReplicaKey, acknowledged: int, end_offset: int) -> str:
+    """What to say of a replica that has less than it had on disk earlier in this epoch."""
+    return (
+        f"replica {replica} fetches from offset {end_offset} after it acknowledged everything below "
+        f"{acknowledged}: unless that was an old request, its directory is an older copy, or a copy of "
+        "it runs elsewhere. Stop it, and format a new directory for it."
+    )
 
 
 def _voter_of(core: Core, replica: ReplicaKey) -> ReplicaKey | None:

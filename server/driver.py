@@ -138,6 +138,7 @@ class Driver:
 
     def on_writes_completed(self, write: int) -> None:
         """Let everything go that waited for this write or an earlier one; then tell the rules."""
+        assert write >= self._completed_write, "writes complete in order"
         self._completed_write = write
         if self._held:
             held, self._held = self._held, deque()

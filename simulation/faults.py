@@ -94,6 +94,7 @@ def reorder(world: World, random: Random) -> None:
 @fault("silent deaths")
 def silent_deaths(world: World, random: Random) -> None:
     weather = world.network.weather
+    world.count_all("silent deaths")
 
     def set_to(value: bool) -> None:
         weather.silent_deaths = value

@@ -60,6 +60,7 @@ class Life:
         self.links_here: list[SimLink] = []
         """Links of others that end here."""
         self.last_message = "start"
+        self.last_report = ""
         self.effects_left: int | None = None
         """After so many things that leave the event loop, the process is killed."""
         self.began_us = self.scheduler.now_us
@@ -141,8 +142,9 @@ class Life:
             callback()
         except ProcessKilled:
             self.machine.world.look(self, is_cut_short=True)
-            self.machine.end_life("killed")
+            self.machine.end_life("killed", power=self.machine.random.random() < 0.5)
         except ProcessEnded:
+            self.machine.world.look(self, is_cut_short=True)
             self.machine.end_life("ended by itself")
         else:
             self.machine.world.look(self)

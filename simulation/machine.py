@@ -76,15 +76,22 @@ class Machine:
     """See the module's docstring."""
 
     def __init__(
-        self, world: World, node_id: int, config: Config, random: Random, *, is_voter: bool
+        self,
+        world: World,
+        node_id: int,
+        config: Config,
+        random: Random,
+        *,
+        is_voter: bool,
+        host: str | None = None,
     ) -> None:
         self.world = world
         self.id = node_id
-        self.host = f"node{node_id}"
+        self.host = host or f"node{node_id}"
         self.config = config
         self.random = random
         self.is_voter = is_voter
-        self.disk: SimDisk = SimDisk(Random(f"{world.seed}/disk/{node_id}"))
+        self.disk: SimDisk = SimDisk(Random(f"{world.seed}/disk/{self.host}"))
         self.clock = Clock(world.scheduler, random)
         self.speed = DiskSpeed()
         self.life: Life | None = None
@@ -156,7 +163,7 @@ class Machine:
             self.life = None
 
     def start_later(self) -> None:
-        delay_us = self.random.randrange(10 * MS, 2 * SECOND)
+        delay_us = self.random.randrange(self.random.choice([20 * MS, 200 * MS, 2 * SECOND]))
         self.world.scheduler.call_later(delay_us, self._start_if_wanted)
 
     def _start_if_wanted(self) -> None:

@@ -159,9 +159,12 @@ class Network:
         pieces = [frame[a:b] for a, b in zip([0, *cuts], [*cuts, len(frame)], strict=True)]
         is_broken_off = random.random() < 0.5
         buffer = FrameBuffer(FRAME_BYTES_MAX)
+        is_lost = False
 
         def arrive(piece: bytes) -> None:
-            if (message.source, message.target) in self._cuts:
+            nonlocal is_lost
+            is_lost = is_lost or (message.source, message.target) in self._cuts
+            if is_lost:
                 return
             buffer.feed(piece)
             for whole in buffer.frames():

@@ -62,15 +62,15 @@ class Settings:
 def draw_settings(seed: int, only: Collection[str] | None = None) -> Settings:
     """The settings of a seed. `only` restricts the faults; everything else stays as it is."""
     random = Random(f"{seed}/settings")
-    fetch_timeout_ms = random.choice([200, 500, 1000, 2000])
-    chaos_us = random.choice([1, 2, 4, 6, 8]) * SECOND
+    fetch_timeout_ms = random.choice([100, 200, 200, 500, 1000, 2000])
+    chaos_us = random.choice([2, 3, 4, 6]) * SECOND
     return Settings(
         voters=random.choice([1, 2, 3, 3, 3, 3, 3, 4, 5, 5, 6, 7]),
         observers=random.choice([0, 0, 0, 1, 2]),
         fetch_timeout_ms=fetch_timeout_ms,
-        election_timeout_ms=random.choice([100, 300, 1000]),
+        election_timeout_ms=random.choice([50, 100, 300, 1000]),
         backoff_max_ms=random.choice([50, 300, 1000]),
-        request_timeout_ms=random.choice([200, 500, 2000]),
+        request_timeout_ms=random.choice([100, 200, 500, 2000]),
         retry_backoff_ms=random.choice([5, 20, 50]),
         segment_bytes=random.choice([600, 2_000, 2_000, 10_000, 100_000]),
         batch_bytes_max=random.choice([1_000, 4_000, 1 << 20]),
@@ -86,9 +86,9 @@ def draw_settings(seed: int, only: Collection[str] | None = None) -> Settings:
 def _draw_faults(random: Random, chaos_us: int, only: Collection[str] | None) -> dict[str, int]:
     """Each fault alone in one seed of ten, a handful at a time otherwise; seldom none at all."""
     names = list(FAULTS)
-    count = random.choice([0, 1, 1, 2, 3, 3, 4, 5, 6, 8])
+    count = random.choice([0, 1, 1, 2, 3, 4, 5, 6, 8, 12])
     chosen = random.sample(names, count)
-    intervals = {name: int(chaos_us / random.choice([1, 2, 4, 8])) for name in names}
+    intervals = {name: int(chaos_us / random.choice([2, 4, 8, 16])) for name in names}
     if only is not None:
         chosen = [name for name in names if name in only]
     return {name: intervals[name] for name in names if name in chosen}

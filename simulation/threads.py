@@ -48,6 +48,7 @@ class SimDiskThread:
         self._queue: list[Job] = []
         self._is_busy = False
         self._is_full = False
+        self._told_us = 0
         self._idle: Timer | None = None
 
     def start(self) -> None:
@@ -111,7 +112,10 @@ class SimDiskThread:
             self._life.call(wait_us, lambda: self._continue(jobs, steps))
             return
         self._life.replica.complete(jobs)
-        self._life.call(machine.thread_us(), lambda: self._completed(jobs[-1].write))
+        # The event loop is told in order, as by call_soon_threadsafe.
+        now_us = self._life.scheduler.now_us
+        self._told_us = max(self._told_us, now_us + machine.thread_us())
+        self._life.call(self._told_us - now_us, lambda: self._completed(jobs[-1].write))
         if self._queue:
             self._begin()
         else:

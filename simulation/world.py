@@ -10,8 +10,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from random import Random
+from typing import NamedTuple
 
-from raft.invariants import Snapshot
+from raft.invariants import Snapshot as State
+from raft.leadership import went_back
 from raft.roles import Role
 from raft.types import ReplicaKey
 from simulation.checkers import Checker, Facts, Look, all_checkers
@@ -20,6 +22,7 @@ from simulation.checkers.linearizable import check_linearizable
 from simulation.checkers.reads import Reads
 from simulation.clients import Append, Client, Producer, Reader
 from simulation.coverage import Coverage
+from simulation.disk import Snapshot
 from simulation.life import Life
 from simulation.machine import Machine
 from simulation.network import Network
@@ -70,6 +73,14 @@ class Outcome:
     coverage: Coverage
 
 
+class Copy(NamedTuple):
+    """The files of a machine at some moment, and where the log of this replica ended then."""
+
+    key: ReplicaKey
+    end_offset: int
+    files: Snapshot
+
+
 class World:
     """See the module's docstring."""
 
@@ -89,9 +100,15 @@ class World:
         self.reads = Reads(self.facts)
         self.appends: list[Append] = []
         self.damaged_voters: set[int] = set()
-        self._looks: dict[ReplicaKey, tuple[Life, Snapshot]] = {}
+        self._looks: dict[ReplicaKey, tuple[Life, State]] = {}
         self._numbers = 0
+        self.begun: list[Planned] = []
+        """The faults of the schedule that have begun."""
         self._is_healed = False
+        self._copies: dict[str, Copy] = {}
+        self._reports: list[str] = []
+        self.is_watched = True
+        """False once something is done that no quorum survives."""
         self.machines = [
             Machine(
                 self,
@@ -132,6 +149,7 @@ class World:
         self._heal()
         self._recover()
         self._check_end()
+        self._show_an_old_copy()
         return Outcome(
             self.trace.digest,
             self.scheduler.steps,
@@ -149,6 +167,7 @@ class World:
     def _begin(self, planned: Planned) -> None:
         if self._is_healed:
             return
+        self.begun.append(planned)
         self.note("faults", f"{planned.number}: {planned.name}")
         planned.act(self, Random(planned.random_seed))
 
@@ -159,6 +178,9 @@ class World:
         self.network.heal()
         for machine in self.machines:
             machine.heal()
+            self._copies[machine.host] = Copy(
+                machine.replica.key, machine.replica.synced_end_offset, machine.disk.snapshot()
+            )
         for machine in Random(f"{self.seed}/heal").sample(self.machines, len(self.machines)):
             if machine.is_damaged:
                 machine.replace_disk()
@@ -225,6 +247,51 @@ class World:
         self.acknowledged.on_end(self.appends)
         check_linearizable(self.appends, self.facts.committed)
 
+    def _show_an_old_copy(self) -> None:
+        """Last of all, in some seeds: an older copy of a directory must be noticed.
+
+        Either it replaces the directory, or it is started elsewhere while the node runs on. No
+        quorum can be safe from that, so nothing else is checked any more.
+        """
+        random = Random(f"{self.seed}/copy")
+        kind = random.choice(["none", "none", "rollback", "clone"])
+        leader = self.leader_machine()
+        others = [machine for machine in self.machines if machine is not leader]
+        if kind == "none" or not others or leader is None:
+            return
+        victim = random.choice(others)
+        copy = self._copies[victim.host]
+        if copy.end_offset >= victim.replica.synced_end_offset or copy.key != victim.replica.key:
+            return
+        self.is_watched = False
+        self.count(kind, victim)
+        victim.is_damaged = True
+        machine = victim
+        if kind == "rollback":
+            victim.is_wanted = False
+            victim.end_life("its directory is rolled back")
+        else:
+            settings = self.settings.config_of(victim.id)
+            machine = Machine(self, victim.id, settings, random, is_voter=True, host="clone")
+            machine.replica, machine.is_damaged = Replica(victim.replica.key), True
+            self._by_host[machine.host] = machine
+        machine.disk.restore(copy.files)
+        machine.start()
+        end_us = self.scheduler.now_us + 10 * SECOND
+        while not self._is_noticed(victim.replica.key, machine):
+            if self.scheduler.now_us >= end_us:
+                raise Violation(
+                    "an old copy of a directory is noticed",
+                    f"{kind} of {victim.replica.key} from {victim.replica.synced_end_offset} to"
+                    f" {copy.end_offset}: nobody has said so within 10 s",
+                )
+            self._run_until(self.scheduler.now_us + 20 * MS)
+
+    def _is_noticed(self, key: ReplicaKey, machine: Machine) -> bool:
+        """True if it refused to start, or somebody reports that it went back."""
+        report = went_back(key, 0, 0).partition(" from offset ")[0]
+        return machine.life is None or any(report in said for said in self._reports)
+
     # -- who is where
 
     def life_at(self, host: str) -> Life | None:
@@ -242,10 +309,11 @@ class World:
         )
 
     def victim(self, random: Random) -> Machine:
-        """Somebody, the leader more often than others."""
+        """Somebody who runs, the leader more often than others."""
         leader = self.leader_machine()
         is_leader = random.random() < 0.4
-        somebody = random.choice(self.machines)
+        running = [machine for machine in self.machines if machine.life is not None]
+        somebody = random.choice(running or self.machines)
         return leader if is_leader and leader is not None else somebody
 
     def role_of(self, host: str) -> str:
@@ -284,6 +352,9 @@ class World:
         replica, node = life.replica, life.partition.node
         if replica.news:
             self.take_news(replica)
+        self._note_report(life)
+        if not self.is_watched:
+            return
         now = node.snapshot()
         known = self._looks.get(replica.key)
         before = known[1] if known is not None and known[0] is life else None
@@ -299,8 +370,17 @@ class World:
         for checker in self.checkers:
             checker.on_event(look)
 
+    def _note_report(self, life: Life) -> None:
+        report = life.partition.last_report
+        if report and report is not life.last_report:
+            life.last_report = report
+            self._reports.append(report)
+            self.note(life.host, f"reports: {report}")
+
     def take_news(self, replica: Replica) -> None:
         news, replica.news = replica.news, []
+        if not self.is_watched:
+            return
         for is_append, batches, before in news:
             for checker in self.checkers:
                 if is_append:
@@ -311,6 +391,8 @@ class World:
     def on_opened(self, life: Life, state: QuorumState | None) -> None:
         """A process has recovered its log; raises ProcessEnded if it must be kept out."""
         machine, replica = life.machine, life.replica
+        if not self.is_watched:
+            return
         found = [batch_of(header) for header in life.partition.log.scan_headers()]
         if machine.is_damaged and not _is_whole(replica, found, state, life.partition.node.local):
             machine.note("has lost data, and is kept out")
@@ -322,12 +404,13 @@ class World:
         self.take_news(replica)
 
     def on_vote(self, voter: ReplicaKey, epoch: int, candidate: ReplicaKey) -> None:
-        for checker in self.checkers:
+        for checker in self.checkers if self.is_watched else ():
             checker.on_vote(voter, epoch, candidate)
 
     def on_acknowledged(self, append: Append) -> None:
         self.note(append.client, f"is told offset {append.offset}")
-        self.acknowledged.on_acknowledged(append)
+        if self.is_watched:
+            self.acknowledged.on_acknowledged(append)
 
     def on_refused(
         self, append: Append, node_id: int, error: ErrorCode, message: str | None
@@ -342,7 +425,8 @@ class World:
             )
 
     def on_read(self, session: str, offset: int, batches: list[Batch]) -> None:
-        self.reads.on_read(session, offset, batches)
+        if self.is_watched:
+            self.reads.on_read(session, offset, batches)
 
 
 def _is_whole(

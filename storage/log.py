@@ -39,7 +39,7 @@ from storage.segment import ActiveFile
 from storage.segment_reads import RecordPlace
 from storage.segment_table import SegmentTable, SegmentView
 from storage.tail_cache import TailCache
-from wire.records import BatchHeader
+from wire.records import BatchHeader, read_header
 
 __all__ = ["Chunk", "ChunkSummary", "Log", "RecordPlace", "RecoveryReport"]
 
@@ -322,10 +322,20 @@ class Log:
                 raise self._as_storage_error(error, view.path) from error
 
     def control_batches(self) -> Iterator[bytes]:
-        """The control batches that were in the log when it was opened, in order, CRC verified."""
+        """The control batches that were in the log when it was opened, in order, CRC verified.
+
+        Raises DamagedLog, DiskFailed.
+        """
         for offset in self._control_offsets:
             if offset < self._table.end_offset:
-                yield self.read(offset, 1, self._table.end_offset)
+                data = self.read(offset, 1, self._table.end_offset)
+                if not data or read_header(data).base_offset != offset:
+                    raise DamagedLog(
+                        "a control batch was there a moment ago, and cannot be read now",
+                        path=self._table.view_at(offset).path,
+                        offset=offset,
+                    )
+                yield data
 
     def offset_for_timestamp(self, timestamp_ms: int, end_offset: int) -> RecordPlace | None:
         """The first record with this timestamp or a later one, among those written below `end_offset`.

@@ -121,7 +121,10 @@ def recover(
             path=directory,
             offset=inspection.end_offset,
         )
-    return _repair(fs, directory, inspection)
+    try:
+        return _repair(fs, directory, inspection)
+    except OSError as error:
+        raise from_os_error(error, directory, "repairing the log") from error
 
 
 @dataclass(slots=True)

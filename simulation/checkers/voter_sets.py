@@ -26,17 +26,19 @@ class VoterSets(Checker):
             return
         self.seen[look.now.local] = list(entries)
         logged = [entry for entry in entries if entry.offset >= 0]
+        changes = []
         for earlier, later in pairwise(logged):
             old, new = set(earlier.record.voters.keys), set(later.record.voters.keys)
-            is_replacement = {key.id for key in old} == {key.id for key in new}
-            if len(old ^ new) > 1 and not is_replacement:
+            if {key.id for key in old} == {key.id for key in new}:
+                continue
+            changes.append(later.offset)
+            if len(old ^ new) > 1:
                 raise self.fail(
                     f"{look.now.local} has the voters {_names(old)} at {earlier.offset} and then"
                     f" {_names(new)} at {later.offset}"
                 )
-        uncommitted = [e.offset for e in logged[1:] if e.offset >= look.now.committed_offset]
-        is_first_committed = bool(logged) and logged[0].offset < look.now.committed_offset
-        if is_first_committed and len(uncommitted) > 1:
+        uncommitted = [offset for offset in changes if offset >= look.now.committed_offset]
+        if len(uncommitted) > 1:
             raise self.fail(f"{look.now.local} has uncommitted voter sets at {uncommitted}")
 
 

@@ -158,6 +158,9 @@ class Traffic(NamedTuple):
     resignation: bool
 
 
+LEAST_TRAFFIC = Traffic(pre_votes=False, discovery=False, resignation=False)
+
+
 class Retry(NamedTuple):
     """A peer that is not asked at present; `is_over` once its time is up, until an answer comes."""
 
@@ -230,9 +233,9 @@ def _check_constants(node: RaftNode, labels: Labels, records: Records, completed
     assert tuple(log.epoch_starts) == epoch_starts(records), "the log's epochs are those written"
     assert log.voter_entries[1:] == [VOTERS_ENTRY], "the voters do not change"
     assert (node.cluster_id, node.completed_write) == (CLUSTER, completed)
-    assert not (node.known_uuids or node.unreachable or node.foreign_leader or node.effects)
-    assert not node.is_shutting_down
-    assert not node.is_bootstrapping
+    nothing = (node.known_uuids, node.unreachable, node.foreign_leader, node.effects)
+    assert not any(nothing), "learnt only while a quorum begins, or from events outside the scope"
+    assert not any((node.is_shutting_down, node.is_bootstrapping))
     assert node.context == (node.epoch, node.leader)
     assert not node.has_leader_contact or node.role is roles.Role.FOLLOWER
     assert node.leader is None or node.leader_endpoints == node.endpoints_of(node.leader.id)
@@ -295,7 +298,12 @@ def _freeze_role(
             assert not leader.heard_from, "one other voter is a majority"
             ends = {labels.index(key.id): row.end_offset for key, row in leader.progress.items()}
             parked = tuple(
-                (labels.place(fetch.replica), reply < STALE_REPLIES, *fetch.position, fetch.high_watermark)
+                (
+                    labels.place(fetch.replica),
+                    reply < STALE_REPLIES,
+                    *fetch.position,
+                    fetch.high_watermark,
+                )
                 for reply, fetch in leader.parked.items()
             )
             return (leader.epoch_start_offset, tuple(sorted(ends.items())), parked)
@@ -367,8 +375,8 @@ def _thaw_role(value: NodeValue, labels: Labels) -> roles.State:
         case roles.Role.LEADER:
             return _thaw_leader(detail, labels)
         case roles.Role.RESIGNED:
-            keys = {labels.key(place) for place in detail[0]} - {None}
-            return roles.Resigned(LATER_MS, keys, ())
+            keys = [labels.key(place) for place in detail[0]]
+            return roles.Resigned(LATER_MS, {key for key in keys if key is not None}, ())
     raise AssertionError("a voter never observes")
 
 

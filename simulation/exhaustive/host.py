@@ -288,7 +288,9 @@ class Host:
         )
 
     def append_control(self, effect: fx.AppendControl) -> None:
-        self._append(effect.base_offset, ((effect.epoch, CONTROL),) * len(effect.records), effect.write)
+        self._append(
+            effect.base_offset, ((effect.epoch, CONTROL),) * len(effect.records), effect.write
+        )
 
     def append_client(self, effect: fx.AppendClient) -> None:
         self._append(effect.base_offset, ((effect.epoch, self.value),), effect.write)
@@ -410,7 +412,9 @@ class Host:
         check_state(node.snapshot())
         require(node.epoch >= self.stored.epoch, "the epoch is below the one on disk")
         log = node.log
-        is_same = log.end_offset == len(self.log) and tuple(log.epoch_starts) == epoch_starts(self.log)
+        is_same = log.end_offset == len(self.log) and tuple(log.epoch_starts) == epoch_starts(
+            self.log
+        )
         require(is_same, "the rules' view of the log is not what was written")
         state = node.state
         if isinstance(state, roles.Candidate) and node.local in state.votes:
@@ -456,7 +460,9 @@ class Host:
                 slot = request_slot(effect, self.labels)
                 yield Held(after, False, slot, body_of(effect.request))
             elif effect.reply_to < STALE_REPLIES:
-                yield Held(after, True, effect.reply_to - 1, answer_body(effect.answer, self.labels))
+                yield Held(
+                    after, True, effect.reply_to - 1, answer_body(effect.answer, self.labels)
+                )
 
     def _thaw_held(self, held: Held) -> fx.SendRequest | fx.SendAnswer:
         place, kind = place_and_kind(held.slot)

@@ -21,19 +21,25 @@ SIZE = len(IDS)
 Place = int
 
 
+_KEYS = {i: ReplicaKey(i, UUID(int=1000 + i)) for i in IDS}
+_ENDPOINTS = {i: (Endpoint("CONTROLLER", f"host{i}", 9093),) for i in IDS}
+
+
 def key_of(replica_id: int) -> ReplicaKey:
-    return ReplicaKey(replica_id, UUID(int=1000 + replica_id))
+    return _KEYS[replica_id]
 
 
 def endpoints_of(replica_id: int) -> tuple[Endpoint, ...]:
-    return (Endpoint("CONTROLLER", f"host{replica_id}", 9093),)
+    return _ENDPOINTS[replica_id]
 
 
 VOTERS = VoterSet.of(Voter(key_of(i), endpoints_of(i)) for i in IDS)
 VOTERS_ENTRY = VoterEntry(1, KRaftVoters(VOTERS, CLUSTER))
 """The record at offset 1 of every log names the voters."""
 
-CONFIGS = {i: RaftConfig(local=key_of(i), endpoints=endpoints_of(i), cluster_id=CLUSTER) for i in IDS}
+CONFIGS = {
+    i: RaftConfig(local=key_of(i), endpoints=endpoints_of(i), cluster_id=CLUSTER) for i in IDS
+}
 
 
 class Labels(NamedTuple):

@@ -209,9 +209,7 @@ def answer_of(kind: int, body: AnswerBody, labels: Labels) -> fx.Answered:
 def answer_event(kind: int, body: AnswerBody, labels: Labels, request_id: int) -> ev.Event:
     """How an answer enters the core; `body` is in the view of whoever gets it."""
     if body.top_level_error is not None:
-        return ev.RequestFailed(
-            request_id=request_id, reason="refused", error=body.top_level_error
-        )
+        return ev.RequestFailed(request_id=request_id, reason="refused", error=body.top_level_error)
     leader_id = None if body.leader is None else labels[body.leader]
     hint = ev.LeaderHint(
         epoch=body.epoch,

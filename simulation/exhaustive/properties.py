@@ -22,5 +22,7 @@ def check_disks(disks: Sequence[Records], committed: Records) -> str | None:
     """What is committed is on the disks of a majority, and stays there."""
     holders = sum(disk[: len(committed)] == committed for disk in disks)
     if holders < quorum.majority(len(disks)):
-        return f"high watermark: the committed {committed} is on the disks of {holders} replicas only"
+        return (
+            f"high watermark: the committed {committed} is on the disks of {holders} replicas only"
+        )
     return None

@@ -136,9 +136,7 @@ class Outcome(NamedTuple):
     violation: str | None = None
 
 
-def written(
-    stored: Stored, records: Records, writes: tuple[Write, ...]
-) -> tuple[Stored, Records]:
+def written(stored: Stored, records: Records, writes: tuple[Write, ...]) -> tuple[Stored, Records]:
     """The disk after these writes."""
     for write in writes:
         if isinstance(write, Stored):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulation.exhaustive.frozen import Traffic
+from simulation.exhaustive.frozen import LEAST_TRAFFIC, Traffic
 from simulation.exhaustive.messages import Records
 
 FIRST_EPOCH = 1
@@ -22,7 +22,7 @@ class Scope:
     losses: int = 2
     crashes: int = 1
     has_leader: bool = True
-    traffic: Traffic = Traffic(pre_votes=False, discovery=False, resignation=False)
+    traffic: Traffic = LEAST_TRAFFIC
 
     @property
     def last_epoch(self) -> int:

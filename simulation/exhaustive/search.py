@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -73,6 +73,7 @@ class Search:
                     visited[base] = known | 1 << budget
                     check(action, new)
                     following += key.to_bytes(KEY_BYTES, "big")
+            space.check_room()
             self.layers.append(following)
             waiting = len(following) // KEY_BYTES
             count.states += waiting
@@ -91,7 +92,11 @@ def _covering_budgets() -> list[int]:
     for budget in range(1 << BUDGET_BITS):
         losses, crashes = budget >> 2, budget & 3
         table.append(
-            sum(1 << (lost << 2 | crashed) for lost in range(losses + 1) for crashed in range(crashes + 1))
+            sum(
+                1 << (lost << 2 | crash)
+                for lost in range(losses + 1)
+                for crash in range(crashes + 1)
+            )
         )
     return table
 
@@ -105,70 +110,57 @@ class Failed:
 
 
 def explore(
-    scope: Scope,
-    check_symmetry: bool = False,
-    on_layer: Callable[[Count], None] = lambda count: None,
+    scope: Scope, on_layer: Callable[[Count], None] = lambda count: None
 ) -> tuple[Space, Count, Failed | None]:
     """Visit every state of a scope, or as many as it takes to break a property."""
-    search = Search(Space(scope, check_symmetry))
+    search = Search(Space(scope))
     try:
-        count = search.run(on_layer)
-    except Violation as violation:
-        return search.space, search.count, Failed(violation.text, find_way(search))
-    return search.space, count, None
+        search.run(on_layer)
+    except Violation:
+        return search.space, search.count, find_way(search)
+    return search.space, search.count, None
 
 
-def find_way(search: Search) -> list[tuple[State, Action]]:
+def find_way(search: Search) -> Failed:
     """The way to the violation that has ended this search: back through the layers, then forward."""
-    space = search.space
-    keys = [_last_key(search)]
-    for layer in reversed(search.layers[: search.count.depth]):
+    space, depth = search.space, search.count.depth
+    broken = (key for key in _keys(search.layers[depth]) if _breaks(space, space.state(key)))
+    keys = [next(broken)]
+    for layer in reversed(search.layers[:depth]):
         keys.append(_predecessor(space, layer, keys[-1]))
     return _walk(space, keys[::-1])
 
 
-def _keys(layer: bytearray) -> list[int]:
-    starts = range(0, len(layer), KEY_BYTES)
-    return [int.from_bytes(layer[at : at + KEY_BYTES], "big") for at in starts]
+def _keys(layer: bytearray) -> Iterator[int]:
+    for at in range(0, len(layer), KEY_BYTES):
+        yield int.from_bytes(layer[at : at + KEY_BYTES], "big")
 
 
-def _last_key(search: Search) -> int:
-    """The first state of the last layer from which an action breaks a property."""
-    for key in _keys(search.layers[search.count.depth]):
-        if _breaking(search.space, search.space.state(key)) is not None:
-            return key
-    raise AssertionError("the violation is gone")
-
-
-def _breaking(space: Space, state: State) -> Action | None:
-    """The action that breaks a property in this state, or right after it."""
+def _breaks(space: Space, state: State) -> Violation | None:
+    """The property that an action in this state breaks, if any."""
     try:
         for action, new in space.successors(state):
             space.check(action, new)
     except Violation as violation:
-        return violation.action
+        return violation
     return None
 
 
 def _predecessor(space: Space, layer: bytearray, target: int) -> int:
     for key in _keys(layer):
-        for _, new in space.successors(space.state(key)):
-            if space.key(new) == target:
-                return key
+        if any(space.key(new) == target for _, new in space.successors(space.state(key))):
+            return key
     raise AssertionError("a state without predecessor")
 
 
-def _walk(space: Space, keys: list[int]) -> list[tuple[State, Action]]:
-    """The same way with everybody's name kept."""
+def _walk(space: Space, keys: list[int]) -> Failed:
+    """The same way with everybody keeping its name."""
     state, way = space.initial(), []
     for key in keys[1:]:
-        action, following = next(
-            (action, new)
-            for action, new in space.successors(state)
-            if space.key(new) == key
-        )
+        nexts = space.successors(state)
+        action, following = next((action, new) for action, new in nexts if space.key(new) == key)
         way.append((state, action))
         state = following
-    action = _breaking(space, state)
-    assert action is not None, "the violation is gone"
-    return [*way, (state, action)]
+    violation = _breaks(space, state)
+    assert violation is not None, "equal states break equal rules"
+    return Failed(violation.text, [*way, (state, violation.action)])

@@ -51,10 +51,10 @@ class Violation(Exception):
 class Space:
     """See the module's docstring."""
 
-    def __init__(self, scope: Scope, check_symmetry: bool = False) -> None:
+    def __init__(self, scope: Scope) -> None:
         self.scope = scope
         self.networks = Networks(scope.in_flight)
-        self.replicas = Replicas(scope, self.networks, check_symmetry)
+        self.replicas = Replicas(scope, self.networks)
         self._fine: set[tuple[int, int, int, int]] = set()
 
     # -- the start
@@ -128,9 +128,7 @@ class Space:
                     self._take(crashed, position, step, network, found)
         return found
 
-    def _take(
-        self, state: State, position: int, step: Step, network: int, found: Found
-    ) -> None:
+    def _take(self, state: State, position: int, step: Step, network: int, found: Found) -> None:
         """Add the states after a replica's step: several if not all that it sends finds room."""
         action: Action = (position, step, None)
         if step.violation is not None:
@@ -279,6 +277,12 @@ class Space:
         a, b, c = best
         key = ((a << LOCAL_BITS | b) << LOCAL_BITS | c) << (NETWORK_BITS + 8) | least
         return ((key << 8 | committed) << 3 | appends) << BUDGET_BITS | losses << 2 | crashes
+
+    def check_room(self) -> None:
+        """Two states must never get one key."""
+        assert len(self.replicas.values) < 1 << LOCAL_BITS, "too many states of a replica for a key"
+        assert len(self.networks.values) < 1 << NETWORK_BITS, "too many networks for a key"
+        assert len(self.replicas.prefixes) < 1 << 8, "too many committed prefixes for a key"
 
     def state(self, key: int) -> State:
         """A state of this key."""

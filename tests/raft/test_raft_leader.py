@@ -571,3 +571,15 @@ def test_a_restarted_leader_says_that_its_epoch_is_over() -> None:
 def test_voters_come_from_the_log() -> None:
     bench = unattached(log=log_of(1, 1, 2, voters=voter_set(1, 2, 3, 4, 5)))
     assert len(bench.node.voters) == 5
+
+
+def test_a_replica_that_has_less_than_it_acknowledged_is_reported() -> None:
+    bench = leader(log=log_of(1, 1, 1, voters=voter_set(1, 2, 3)), stored=StoredState(epoch=3))
+    end = bench.node.log.end_offset
+    bench.fetch(key(2), end, bench.node.epoch, max_wait_ms=0)
+    bench.fetch(key(2), end, bench.node.epoch, max_wait_ms=0)
+    assert "acknowledged" not in bench.reports
+    bench.fetch(key(2), end - 1, 1, max_wait_ms=0)
+    assert f"fetches from offset {end - 1} after it acknowledged everything below {end}" in (
+        bench.reports
+    )

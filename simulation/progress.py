@@ -1,0 +1,67 @@
+"""Progress bars on stderr, for terminals only."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from simulation.runner import Tally
+from simulation.shrink import Shrinker
+
+Show = Callable[[], None]
+
+
+@contextmanager
+def tally_progress(tally: Tally, runs: int) -> Iterator[Show]:
+    """A bar from 0 to `runs`; what is yielded shows how far `tally` has come."""
+    begin_s = time.perf_counter()
+
+    def text() -> str:
+        rate = tally.runs / (time.perf_counter() - begin_s)
+        return f"{rate:.1f} seeds/s, {len(tally.failures):,} failed"
+
+    with _bar("seeds", runs, lambda: tally.runs, text) as show:
+        yield show
+
+
+@contextmanager
+def shrink_progress(shrinker: Shrinker) -> Iterator[Show]:
+    """Nobody knows how many runs it takes: just the smallest run so far, and how many were tried."""
+
+    def text() -> str:
+        run = shrinker.run
+        return f"{shrinker.tries} tried; {len(run.begun)} faults, {run.steps:,} events fail alike"
+
+    with _bar("shrinking", None, lambda: shrinker.tries, text) as show:
+        yield show
+
+
+@contextmanager
+def _bar(
+    label: str, total: int | None, done: Callable[[], int], text: Callable[[], str]
+) -> Iterator[Show]:
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *([] if total is None else [MofNCompleteColumn()]),
+        TextColumn("{task.fields[text]}"),
+        TimeElapsedColumn() if total is None else TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(label, total=total, text=text())
+        yield lambda: progress.update(bar, completed=done(), text=text())
