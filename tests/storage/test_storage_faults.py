@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 import pytest
 
-from storage.errors import DiskFailed, DiskFull, ReadOnlyDirectory
+from simulation.disk import SimDisk
+from storage.errors import DamagedLog, DiskFailed, DiskFull, ReadOnlyDirectory
 from storage.filesystem import IOV_MAX, RealFileSystem, write_all
+from storage.layout import log_path
 from storage.log import Chunk, Log
 from tests.storage.faulty_filesystem import FaultyFileSystem, Survival
-from tests.storage.helpers import append, batch, contents, empty_disk, fill, open_log
+from tests.storage.helpers import DIRECTORY, append, batch, contents, empty_disk, fill, open_log
 
 
 @pytest.fixture
@@ -172,3 +175,50 @@ def test_a_read_only_directory_is_named_as_such(fs: FaultyFileSystem, error_numb
     fs.errors["open for writing"] = error_number
     with pytest.raises(ReadOnlyDirectory, match="mount options"):
         open_log(fs)
+
+
+def test_a_read_error_while_a_truncation_looks_for_its_batch_is_a_failed_disk(
+    fs: FaultyFileSystem,
+) -> None:
+    log = open_log(fs, tail_cache_bytes=0)
+    fill(log, range(6))
+    fs.errors["pread"] = errno.EIO
+    with pytest.raises(DiskFailed, match="reading"):
+        log.truncate_cache(3)
+
+
+def test_a_read_error_at_any_call_of_a_start_is_a_failed_disk() -> None:
+    disk = SimDisk(Random(0))
+    for path in (DIRECTORY.parent, DIRECTORY):
+        disk.mkdir(path)
+    fill(open_log(disk, segment_bytes=300), range(9))
+    reads_left = 0
+
+    def fail_late(call: str, path: Path | None) -> None:
+        nonlocal reads_left
+        if call == "pread":
+            reads_left -= 1
+            if reads_left < 0:
+                raise OSError(errno.EIO, "the disk is broken")
+
+    for reads in range(1000):
+        disk.crash()
+        reads_left, disk.on_call = reads, fail_late
+        try:
+            open_log(disk, segment_bytes=300)
+        except DiskFailed:
+            continue
+        break
+    assert reads > 5
+
+
+def test_a_control_batch_that_cannot_be_read_again_is_damage(fs: FaultyFileSystem) -> None:
+    log = open_log(fs)
+    append(log, batch(0, is_control=True), 0, 1)
+    fill(log, range(1, 4))
+    again = fs.crash(Survival.KEEP, Random(0))
+    opened = open_log(again)
+    assert len(list(opened.control_batches())) == 1
+    again.flip(log_path(DIRECTORY, 0), 7)  # its offset, which no CRC covers
+    with pytest.raises(DamagedLog, match="offset 0"):
+        list(opened.control_batches())
