@@ -1,11 +1,11 @@
-# make run | test | check | fix | bench | clean      needs: Python 3.11 or newer, and make
+# make run | test | sim | check | fix | bench | clean      needs: Python 3.11 or newer, and make
 #
 # Everything is installed into .venv, once; after that nothing here needs the network (the first
 # test run fetches Apache Kafka's jars with Maven where Java and Maven are installed).
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv run test check fix bench clean
+.PHONY: help venv run test sim check fix bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,9 +17,12 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3.14; do \
 	"$$python" -c "$(NEW_ENOUGH)" >/dev/null 2>&1 && { echo "$$python"; break; }; done)
 
+SEEDS ?= 1..20000
+
 help:
 	@echo "make run     three nodes on this machine, with a live table (quorumd demo)"
 	@echo "make test    check, and every test"
+	@echo "make sim     simulate a quorum with faults, 20,000 times over (SEEDS=A..B: those instead)"
 	@echo "make check   ruff, formatting and types; changes nothing"
 	@echo "make fix     let ruff correct and format"
 	@echo "make bench   measure throughput, failover and footprint"
@@ -33,6 +36,9 @@ run: $(RUN_READY)
 test: check
 	@$(BIN)/python -m tests.support.kafka_jars
 	@$(BIN)/python -m pytest
+
+sim: $(RUN_READY)
+	@$(BIN)/python -m simulation --seeds $(SEEDS)
 
 check: $(DEV_READY)
 	@$(BIN)/ruff check

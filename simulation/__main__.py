@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -201,9 +201,11 @@ def cli(
             raise click.UsageError("--only, --trace and --shrink are for a single --seed.")
         raise SystemExit(_run_seeds(seeds, task, jobs, output, coverage=coverage))
     assert seed is not None
-    raise SystemExit(
-        _run_seed(seed, task, output, shrink=shrink, with_trace=trace, coverage=coverage)
-    )
+    try:
+        code = _run_seed(seed, task, output, shrink=shrink, with_trace=trace, coverage=coverage)
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    raise SystemExit(code)
 
 
 def _run_seed(
@@ -219,8 +221,8 @@ def _run_seed(
         except KeyboardInterrupt:
             exit_code = EXIT_INTERRUPTED
         click.echo(
-            f"{shrinker.tries} runs tried: {len(shrinker.run.begun)} of {len(run.begun)} faults and"
-            f" {shrinker.run.steps:,} of {run.steps:,} events are enough",
+            f"{shrinker.tries} runs tried; {len(shrinker.run.begun)} faults instead of"
+            f" {len(run.begun)} and {shrinker.run.steps:,} events instead of {run.steps:,} fail alike",
             err=True,
         )
         run, task = shrinker.run, shrinker.task
@@ -257,16 +259,12 @@ def _print_json(told: dict[str, Any]) -> None:
     click.echo(json.dumps(told, ensure_ascii=False))
 
 
-def main() -> NoReturn:
+def main() -> None:
     """Entry point."""
     if sys.flags.optimize:
         click.echo("simulation: python -O removes the assertions that are checked here", err=True)
         raise SystemExit(EXIT_USAGE)
-    try:
-        cli(prog_name="python -m simulation")
-    except KeyboardInterrupt:
-        raise SystemExit(EXIT_INTERRUPTED) from None
-    raise AssertionError("click ends the process")
+    cli(prog_name="python -m simulation")
 
 
 if __name__ == "__main__":

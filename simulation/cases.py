@@ -3,7 +3,8 @@
 What a case means depends on the fault. One that hits messages or links counts the role of the sender
 and the message that was hit: all that a process of that role sends. One that hits a machine counts
 the role of its process and the message that it got last, for that is the moment it was hit at: all
-that a process of that role may have just got. Machines that are down count in sums only.
+that a process of that role may have just got. Machines that are down, and whoever was there when a
+partition began, count in sums only.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ Plant = Callable[[object, str, object], None]
 
 POWER = frozenset({"power loss", "power loss of all", "kill"})
 SPLITS = frozenset({"isolate one", "minority partition", "kill"})
+LOST_ANSWERS = frozenset({"reset", "kill", "crash at a call"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,10 +365,23 @@ def _held_fetch_outlives(plant: Plant) -> None:
     faults=frozenset({"lost disk", "kill"}),
 )
 def _new_storage_id_counts(plant: Plant) -> None:
-    def wrong(core: Core, replica: ReplicaKey) -> ReplicaKey | None:
-        return next((key for key in core.electorate.keys if key.id == replica.id), None)
+    right = replication.note_progress
 
-    plant(leadership, "_voter_of", wrong)
+    def wrong(core: Core, leader: Leader, replica: ReplicaKey, end_offset: int) -> None:
+        right(core, leader, core.key_of(replica.id), end_offset)
+
+    plant(replication, "note_progress", wrong)
+
+
+@planted(
+    "old copy goes unnoticed",
+    "A leader says nothing when a replica has less than it had acknowledged (KIP-595: what is"
+    " acknowledged is on disk).",
+    caught_by=["an old copy of a directory is noticed"],
+    seeds=60,
+)
+def _old_copy_goes_unnoticed(plant: Plant) -> None:
+    plant(leadership, "went_back", lambda replica, acknowledged, end_offset: "somebody went back")
 
 
 @planted(

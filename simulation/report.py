@@ -182,7 +182,8 @@ def coverage_lines(coverage: Coverage, *, with_missing: bool) -> Iterator[str]:
     """How often each fault has met each role, and what has never occurred."""
     yield "how often each fault has occurred, by the role of the process that it met"
     rows = [["fault", "all", *ROLES_SHOWN]]
-    for fault in FAULTS:
+    others = {fault for fault, _, _ in coverage.cases} - set(FAULTS)
+    for fault in (*FAULTS, *sorted(others)):
         by_role = Counter[str]()
         for (name, role, _), count in coverage.cases.items():
             if name == fault:

@@ -31,8 +31,6 @@ ENDS = "the run ends"
 """The property that a run violates by taking too long."""
 NO_EXCEPTION = "nothing raises"
 """The property that a run violates with an exception that is no Violation."""
-CHUNK = 4
-"""Seeds that a process gets at a time: few, so that all are busy until the end."""
 TRACEBACK_LINES = 8
 STACK_ENTRIES = 3
 
@@ -198,13 +196,14 @@ def _signals(timeout_s: float) -> Iterator[_Signals]:
     if old_interrupt is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signals.on_interrupt)
     # Again every second, in case that somebody swallows it.
-    signal.setitimer(signal.ITIMER_REAL, timeout_s, 1.0)
+    old_timer = signal.setitimer(signal.ITIMER_REAL, timeout_s, 1.0)
     try:
         yield signals
     finally:
         signals.disarm()
         signal.signal(signal.SIGINT, old_interrupt)
         signal.signal(signal.SIGALRM, old_alarm)
+        signal.setitimer(signal.ITIMER_REAL, *old_timer)
 
 
 @contextmanager
@@ -233,7 +232,7 @@ def run_many(
     context = multiprocessing.get_context("fork")
     executor = ProcessPoolExecutor(jobs, context, _begin_worker)
     try:
-        _run_chunks(executor, seeds, task, jobs, tally, show)
+        _run_all(executor, seeds, task, jobs, tally, show)
     except BaseException:
         for worker in set(multiprocessing.active_children()) - others:
             worker.kill()
@@ -242,7 +241,7 @@ def run_many(
         executor.shutdown(cancel_futures=True)
 
 
-def _run_chunks(
+def _run_all(
     executor: ProcessPoolExecutor,
     seeds: range,
     task: Task,
@@ -250,27 +249,27 @@ def _run_chunks(
     tally: Tally,
     show: Callable[[], None],
 ) -> None:
-    chunks = (seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK))
-    running: dict[Future[Tally], range] = {}
+    left = iter(seeds)
+    running: dict[Future[Tally], int] = {}
     while True:
-        for chunk in islice(chunks, 2 * jobs - len(running)):
-            running[executor.submit(_run_chunk, chunk, task)] = chunk
+        # More than can run, so that none waits for the next.
+        for seed in islice(left, 2 * jobs - len(running)):
+            running[executor.submit(_run_to_tally, seed, task)] = seed
         if not running:
             return
         done, _ = wait(running, return_when=FIRST_COMPLETED)
         for future in done:
             if (error := future.exception()) is not None:
-                lost = ", ".join(f"{c[0]}..{c[-1]}" for c in running.values())
-                raise WorkerLost(f"{error} (what was running or about to run: {lost})")
+                lost = ", ".join(map(str, running.values()))
+                raise WorkerLost(f"{error} (one of these seeds: {lost})")
             del running[future]
             tally.add(future.result())
         show()
 
 
-def _run_chunk(seeds: range, task: Task) -> Tally:
+def _run_to_tally(seed: int, task: Task) -> Tally:
     tally = Tally()
-    for seed in seeds:
-        tally.add_run(run_one(seed, task))
+    tally.add_run(run_one(seed, task))
     return tally
 
 

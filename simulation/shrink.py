@@ -52,21 +52,24 @@ class Shrinker:
         """Delta debugging: leave out ever smaller parts (Zeller and Hildebrandt, 2002)."""
         size = len(self.run.begun)
         while size >= 1:
-            at = 0
-            while at < len(self.run.begun):
-                begun = self.run.begun
-                if not self._try_faults([*begun[:at], *begun[at + size :]]):
-                    at += size
+            # From the end, so that what is left happens early.
+            end = len(self.run.begun)
+            while end > 0:
+                begun, begin = self.run.begun, max(0, end - size)
+                self._try_faults([*begun[:begin], *begun[end:]])
+                end = begin
             size = min(size, len(self.run.begun) + 1) // 2
 
     def _cut_events(self) -> None:
         """End the faults as early as can be; bisected as if more events never failed less."""
+        options = self.task.options
         too_few, enough = -1, self.run.steps
-        if self.task.options.steps is not None:
-            enough = min(enough, self.task.options.steps)
+        if options.steps is not None:
+            enough = min(enough, options.steps)
+        self._try(replace(options, steps=enough))
         while enough - too_few > 1:
             middle = (too_few + enough) // 2
-            if self._try(replace(self.task.options, steps=middle)):
+            if self._try(replace(options, steps=middle), steps_max=self.run.steps):
                 enough = middle
             else:
                 too_few = middle
@@ -77,12 +80,17 @@ class Shrinker:
             return False
         return self._try(replace(self.task.options, numbers=numbers))
 
-    def _try(self, options: Options) -> bool:
-        """Keep these options if a run with them fails alike."""
+    def _try(self, options: Options, steps_max: int | None = None) -> bool:
+        """Keep these options if a run with them fails alike, and after so many events at most.
+
+        A run whose faults end early may fail all the same but much later: that is no smaller one.
+        """
         task = replace(self.task, options=options)
         run = run_one(self.seed, task)
         self.tries += 1
         fails = run.failure is not None and run.failure.violated == self.wanted
+        if steps_max is not None and run.steps > steps_max:
+            fails = False
         if fails:
             self.task, self.run = task, run
         self._show()
