@@ -15,7 +15,7 @@ import pytest
 from config.model import Config, ConfiguredVoter, Listener
 from raft.core import RaftConfig, StoredState
 from raft.effects import EndQuorumEpoch, Fetch, SendRequest
-from raft.events import Event, FetchAnswered, RequestFailed
+from raft.events import Event, FetchAnswered, RequestFailed, TimerFired
 from raft.log_view import LogView, VoterEntry
 from raft.node import RaftNode
 from raft.roles import Role
@@ -34,7 +34,7 @@ from server.recorder import Recorder
 from server.translate import METADATA
 from server.transport import Listeners
 from storage.directory import Directory, format_directory, open_directory
-from storage.errors import OffsetOutOfRange
+from storage.errors import DiskFailed, OffsetOutOfRange
 from storage.filesystem import RealFileSystem
 from storage.log import Log
 from storage.quorum_state import QuorumState
@@ -521,6 +521,26 @@ def test_a_leader_that_has_resigned_is_no_leader_to_clients(tmp_path: Path) -> N
         assert partition.leader_id is None
         await partition.close()
         directory.close()
+
+    run(work())
+
+
+def test_a_disk_that_fails_under_a_rule_is_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with alone(tmp_path) as at:
+            broken = DiskFailed("reading failed", path=tmp_path, remedy="Replace the disk")
+
+            def fail(event: Event) -> None:
+                raise broken
+
+            monkeypatch.setattr(at.partition.driver, "handle", fail)
+            with pytest.raises(DiskFailed):
+                at.partition.handle(TimerFired())
+            assert at.failures == [("the disk failed", broken)]
+            at.failures.clear()
+            monkeypatch.undo()
 
     run(work())
 
