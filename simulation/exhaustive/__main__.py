@@ -22,7 +22,7 @@ from simulation.exhaustive.words import lines
     help="Epochs that can have a leader.",
 )
 @click.option(
-    "--appends", type=click.IntRange(0, 7), default=2, show_default=True, help="Appends of clients."
+    "--appends", type=click.IntRange(0, 7), default=1, show_default=True, help="Appends of clients."
 )
 @click.option(
     "--in-flight",

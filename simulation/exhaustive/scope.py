@@ -17,7 +17,7 @@ class Scope:
     """The bounds of an exploration; the package's docstring says what each of them means."""
 
     epochs: int = 2
-    appends: int = 2
+    appends: int = 1
     in_flight: int = 3
     losses: int = 2
     crashes: int = 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -40,16 +39,6 @@ class Search:
 
     def run(self, on_layer: Callable[[Count], None] = lambda count: None) -> Count:
         """Visit everything. Raises Violation at a state to which no shorter way leads."""
-        # Nothing here is cyclic, and there are millions of objects to look at in vain.
-        was_enabled = gc.isenabled()
-        gc.disable()
-        try:
-            return self._run(on_layer)
-        finally:
-            if was_enabled:
-                gc.enable()
-
-    def _run(self, on_layer: Callable[[Count], None]) -> Count:
         space, count, started = self.space, self.count, perf_counter()
         key_of, check, successors = space.key, space.check, space.successors
         covering, budget_mask = _covering_budgets(), (1 << BUDGET_BITS) - 1
