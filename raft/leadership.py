@@ -356,7 +356,9 @@ def write_first_voters(core: Core) -> None:
     )
     if not first and voters.keys == core.voters.keys:
         return
-    cluster_id = core.cluster_id or core.heard_cluster_id or core.config.new_cluster_id
+    # A set that is replaced may be committed without this leader knowing it: its cluster id stays.
+    logged = core.electorate.entry.record.cluster_id
+    cluster_id = core.cluster_id or logged or core.heard_cluster_id or core.config.new_cluster_id
     record = KRaftVoters(voters, cluster_id or None)
     append_control(core, leader, (KRaftVersion(1), record) if first else (record,))
 

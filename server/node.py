@@ -22,6 +22,7 @@ from server.outbound import OutboundSettings
 from server.partition import Partition, PartitionHooks
 from server.producer_state import ProducerState
 from server.translate import METADATA, TopicPartition
+from server.translate_fetch import FETCH_MAX_WAIT_MS
 from server.transport import Listeners
 from storage.directory import Directory
 from storage.errors import StorageError
@@ -120,6 +121,8 @@ def open_partition(
         listener=config.advertised_listeners[0].name,
         software_version=software_version(),
         request_timeout_ms=config.quorum_request_timeout_ms,
+        # A fetch that is answered later than the fetch timeout would depose an idle leader.
+        fetch_wait_ms=min(FETCH_MAX_WAIT_MS, config.quorum_fetch_timeout_ms // 2),
         bootstrap_servers=tuple(
             (address.host, address.port) for address in config.quorum_bootstrap_servers
         ),

@@ -42,11 +42,15 @@ MAX_VERSIONS = {FETCH: 18, VOTE: 2, BEGIN: 1, END: 1}
 
 @dataclass(frozen=True, slots=True)
 class OutboundSettings:
-    """What all links of a node share. `listener` is the name of the peers' listener."""
+    """What all links of a node share. `listener` is the name of the peers' listener.
+
+    `fetch_wait_ms` is how long a fetch may wait for records at the leader.
+    """
 
     listener: str
     software_version: str
     request_timeout_ms: int
+    fetch_wait_ms: int
     bootstrap_servers: tuple[tuple[str, int], ...]
 
 
@@ -172,7 +176,7 @@ class Outbound:
         request, to, request_id = effect.request, effect.to, effect.request_id
         if isinstance(request, Fetch):
             key, build = FETCH, self._fetch_frame(request)
-            timeout_ms = self._settings.request_timeout_ms + translate_fetch.FETCH_MAX_WAIT_MS
+            timeout_ms = self._settings.request_timeout_ms + self._settings.fetch_wait_ms
         else:
             assert isinstance(to, ReplicaKey), "only fetches go to bootstrap servers"
             key, message = self._message(request, to)
@@ -200,6 +204,7 @@ class Outbound:
                 self._client_id,
                 node.cluster_id,
                 node.local,
+                self._settings.fetch_wait_ms,
             )
 
         return build

@@ -52,6 +52,7 @@ from wire.records import scan
 
 FETCH_MAX_BYTES = 8 * 2**20
 FETCH_MAX_WAIT_MS = 500
+"""How long a follower lets its leader wait for records, at most: Kafka's own figure."""
 HIGH_WATERMARK_UNSUPPORTED = 2**63 - 1
 DIRECTORY_ID_SINCE = 17
 MAX_WAIT_MS_MAX = 5_000
@@ -151,6 +152,7 @@ def fetch_request_frame(
     client_id: str,
     cluster_id: str | None,
     local: ReplicaKey,
+    max_wait_ms: int,
 ) -> bytes:
     """A replica's complete request. Raises UnsupportedVersion if it could not say who it is."""
     if version < DIRECTORY_ID_SINCE:
@@ -167,7 +169,7 @@ def fetch_request_frame(
         current_leader_epoch=request.epoch,
         fetch_offset=request.position.offset,
         last_fetched_epoch=request.position.epoch,
-        max_wait_ms=FETCH_MAX_WAIT_MS,
+        max_wait_ms=max_wait_ms,
         max_bytes=FETCH_MAX_BYTES,
         high_watermark=id_or_minus_one(request.high_watermark),
     )

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 
 from raft.roles import Role
 
 Case = tuple[str, str, str]
 """A fault, the role of the process that it hit, and the message that was concerned, or the last one."""
 
-RAFT_MESSAGES = tuple(
-    name + kind
-    for name in ("Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "Fetch")
-    for kind in ("", " answer")
-)
 ROLES = tuple(str(role) for role in Role)
 
 
@@ -32,13 +26,3 @@ class Coverage:
 
     def of_fault(self, fault: str) -> int:
         return sum(count for case, count in self.cases.items() if case[0] == fault)
-
-    def never(self, faults: Iterable[str]) -> list[Case]:
-        """Each fault with each role and each message between replicas that has not occurred."""
-        return [
-            (fault, role, message)
-            for fault in faults
-            for role in ROLES
-            for message in RAFT_MESSAGES
-            if not self.cases[fault, role, message]
-        ]

@@ -142,7 +142,7 @@ class Life:
             callback()
         except ProcessKilled:
             self.machine.world.look(self, is_cut_short=True)
-            self.machine.end_life("killed", power=self.machine.random.random() < 0.5)
+            self.machine.end_life("killed", power=None)
         except ProcessEnded:
             self.machine.world.look(self, is_cut_short=True)
             self.machine.end_life("ended by itself")

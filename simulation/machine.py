@@ -128,10 +128,6 @@ class Machine:
     # -- process
 
     @property
-    def is_up(self) -> bool:
-        return self.life is not None
-
-    @property
     def is_paused(self) -> bool:
         return self.pauses > 0
 
@@ -149,7 +145,7 @@ class Machine:
             life.run(life.partition.start)
         except ProcessKilled:
             self.note("is killed while it starts")
-            self.disk.crash()
+            self._end_disk()
             self.life = None
             self.start_later()
         except ProcessEnded:
@@ -162,6 +158,13 @@ class Machine:
         if self.life is not None and not self.life.is_alive:
             self.life = None
 
+    def _end_disk(self) -> None:
+        """A process that was killed may have taken the whole machine's power with it."""
+        if self.random.random() < 0.5:
+            self.disk.power_loss()
+        else:
+            self.disk.crash()
+
     def start_later(self) -> None:
         delay_us = self.random.randrange(self.random.choice([20 * MS, 200 * MS, 2 * SECOND]))
         self.world.scheduler.call_later(delay_us, self._start_if_wanted)
@@ -170,8 +173,8 @@ class Machine:
         if self.is_wanted and self.life is None:
             self.start()
 
-    def end_life(self, why: str, *, power: bool = False) -> None:
-        """The process is gone; with `power`, so is what the disk had not synced."""
+    def end_life(self, why: str, *, power: bool | None = False) -> None:
+        """The process is gone; with `power`, so is what the disk had not synced. None: perhaps."""
         life, self.life = self.life, None
         self.world.take_news(self.replica)
         if life is not None:
@@ -179,7 +182,9 @@ class Machine:
             life.end()
         self.backlog.clear()
         self.pauses = 0
-        if power:
+        if power is None:
+            self._end_disk()
+        elif power:
             self.disk.power_loss()
         else:
             self.disk.crash()

@@ -155,6 +155,15 @@ def test_a_voter_that_comes_last_to_a_new_quorum_is_reachable_for_all(tmp_path: 
         cluster.kill_all()
 
 
+def test_an_idle_leader_stays_in_office_however_short_the_fetch_timeout(tmp_path: Path) -> None:
+    settings = {"quorum.fetch.timeout.ms": 300, "quorum.election.timeout.ms": 300}
+    with running_cluster(tmp_path, settings=settings) as cluster:
+        leader = cluster.wait_converged()
+        epoch = cluster.status(leader)["epoch"]
+        time.sleep(2)
+        assert cluster.status(leader)["epoch"] == epoch
+
+
 # -- limits
 
 

@@ -103,6 +103,16 @@ def test_a_known_cluster_id_goes_into_the_log() -> None:
     assert records[1] == KRaftVoters(voter_set(1, 2, 3), "given")
 
 
+def test_a_replaced_set_keeps_the_cluster_id_that_may_be_committed_already() -> None:
+    log = log_of(1, 1, voters=voter_set(1, 2, 3), cluster_id="made by the first leader")
+    bench = leader(log=log, stored=StoredState(epoch=3), cluster_id=None, new_cluster_id="another")
+    bench.fetch(key(2), 0, 0, cluster_id=None, max_wait_ms=0)
+    bench.now_ms += 2500
+    bench.fetch(key(3, disk=1), 0, 0, cluster_id=None, max_wait_ms=0)
+    [(_, (record,))] = named(bench)
+    assert record.cluster_id == "made by the first leader"
+
+
 def test_clients_wait_until_every_voter_has_stored_the_first_set() -> None:
     bench = first_leader()
     bench.step(AppendRequested(1, 1))

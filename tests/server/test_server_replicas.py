@@ -142,7 +142,7 @@ def test_batches_that_do_not_follow_one_another_never_reach_the_rules(records: b
 def test_a_fetch_that_cannot_say_whose_disk_it_is_is_not_sent(version: int) -> None:
     fetch = Fetch(epoch=1, position=OffsetAndEpoch(0, 0), high_watermark=-1)
     with pytest.raises(UnsupportedVersion):
-        translate_fetch.fetch_request_frame(fetch, METADATA, version, 1, "x", None, key(1))
+        translate_fetch.fetch_request_frame(fetch, METADATA, version, 1, "x", None, key(1), 500)
 
 
 # -- requests to replicas
@@ -157,7 +157,7 @@ class Sender:
     events: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        settings = OutboundSettings("CONTROLLER", "1.0", 1000, ())
+        settings = OutboundSettings("CONTROLLER", "1.0", 1000, 500, ())
         metrics = Metrics()
         self.log = Log.open(
             RealFileSystem(), self.folder, segment_bytes=1 << 20, tail_cache_bytes=0
