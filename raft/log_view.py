@@ -119,7 +119,10 @@ class LogView:
     def truncation_point(self, diverging: OffsetAndEpoch) -> int:
         """Where to cut after a leader said that its log ends `diverging.epoch` at `diverging.offset`.
 
-        Everything from that offset on, and everything of a later epoch, diverges
-        (KIP-595, Fetch response handling, step 2).
+        Everything of a later epoch diverges, and in that epoch itself everything from that offset on
+        (KIP-595, Fetch response handling, step 2). Where this log has nothing of that epoch, what it
+        has of earlier ones may still agree; only the next fetch will tell. So the cut is always
+        between two batches: two logs have the same batches in an epoch that they share.
         """
-        return min(self.end_offset_for(diverging.epoch).offset, diverging.offset)
+        own = self.end_offset_for(diverging.epoch)
+        return min(own.offset, diverging.offset) if own.epoch == diverging.epoch else own.offset

@@ -70,6 +70,10 @@ class ProducerState:
     def __len__(self) -> int:
         return len(self._producers)
 
+    def remembered(self) -> dict[int, Producer]:
+        """What is known of each producer id now; a copy."""
+        return dict(self._producers)
+
     def check(
         self, producer_id: int, epoch: int, first_sequence: int, record_count: int
     ) -> Duplicate | Refused | None:

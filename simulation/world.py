@@ -19,6 +19,7 @@ from raft.types import ReplicaKey
 from simulation.checkers import Checker, Facts, Look, all_checkers
 from simulation.checkers.acknowledged import Acknowledged
 from simulation.checkers.linearizable import check_linearizable
+from simulation.checkers.producers import check_producers
 from simulation.checkers.reads import Reads
 from simulation.clients import Append, Client, Producer, Reader
 from simulation.coverage import Coverage
@@ -246,6 +247,10 @@ class World:
     def _check_end(self) -> None:
         self.acknowledged.on_end(self.appends)
         check_linearizable(self.appends, self.facts.committed)
+        for machine in self.machines:
+            if machine.life is not None:
+                partition = machine.life.partition
+                check_producers(machine.replica.key, partition.log, partition.producers)
 
     def _show_an_old_copy(self) -> None:
         """Last of all, in some seeds: an older copy of a directory must be noticed.
@@ -401,6 +406,8 @@ class World:
         for checker in self.checkers:
             checker.on_recovered(replica, found, state)
         replica.recovered(found)
+        if state is not None:
+            replica.state = state
         self.take_news(replica)
 
     def on_vote(self, voter: ReplicaKey, epoch: int, candidate: ReplicaKey) -> None:

@@ -10,6 +10,7 @@ from simulation.checkers.leader_completeness import LeaderCompleteness
 from simulation.checkers.log_matching import LogMatching
 from simulation.checkers.majority_synced import MajoritySynced
 from simulation.checkers.monotonic import Monotonic
+from simulation.checkers.own_epoch import OwnEpoch
 from simulation.checkers.snapshots import Snapshots
 from simulation.checkers.voter_sets import VoterSets
 from simulation.checkers.votes import Votes
@@ -21,6 +22,7 @@ _KINDS: tuple[type[Checker], ...] = (
     Monotonic,
     CommittedPrefix,
     MajoritySynced,
+    OwnEpoch,
     ElectionSafety,
     LeaderCompleteness,
     LogMatching,

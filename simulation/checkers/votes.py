@@ -7,7 +7,7 @@ granted Vote answer, or a Vote request, which tells of the vote for oneself.
 from __future__ import annotations
 
 from raft.types import ReplicaKey
-from simulation.checkers.base import Checker, Facts
+from simulation.checkers.base import Checker, Facts, Look
 
 
 class Votes(Checker):
@@ -16,6 +16,17 @@ class Votes(Checker):
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
         self.given: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
+
+    def on_event(self, look: Look) -> None:
+        local = look.now.local
+        given = self.given.get((local, look.now.epoch))
+        if given is None or local in self.facts.excused:
+            return
+        if look.now.voted is None or look.now.voted.id != given.id:
+            raise self.fail(
+                f"{local} gave its vote in epoch {look.now.epoch} to {given}, and knows of"
+                f" {look.now.voted}"
+            )
 
     def on_vote(self, voter: ReplicaKey, epoch: int, candidate: ReplicaKey) -> None:
         known = self.given.setdefault((voter, epoch), candidate)

@@ -1,0 +1,506 @@
+"""Each checker fires on a small violation made by hand, and is silent on its healthy counterpart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import permutations
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from raft.control import KRaftVoters
+from raft.core import RaftConfig, StoredState
+from raft.invariants import Snapshot
+from raft.log_view import LogView
+from raft.node import RaftNode
+from raft.roles import Role
+from raft.types import ReplicaKey, Voter, VoterSet
+from server.producer_state import ProducerState
+from simulation.checkers import Facts, Look
+from simulation.checkers.acknowledged import Acknowledged
+from simulation.checkers.base import Checker
+from simulation.checkers.committed_prefix import CommittedPrefix
+from simulation.checkers.durability import Durability
+from simulation.checkers.election_safety import ElectionSafety
+from simulation.checkers.leader_completeness import LeaderCompleteness
+from simulation.checkers.linearizable import check_linearizable
+from simulation.checkers.log_matching import LogMatching
+from simulation.checkers.majority_synced import MajoritySynced
+from simulation.checkers.monotonic import Monotonic
+from simulation.checkers.producers import check_producers
+from simulation.checkers.reads import Reads
+from simulation.checkers.snapshots import Snapshots
+from simulation.checkers.voter_sets import VoterSets
+from simulation.checkers.votes import Votes
+from simulation.clients import Append
+from simulation.replica import Batch, Identity, Replica
+from simulation.scheduler import SECOND
+from simulation.violation import Violation
+from simulation.world import Options, World
+from storage.quorum_state import QuorumState
+from tests.storage.helpers import append, empty_disk, open_log
+from wire.error_codes import ErrorCode
+from wire.records import Record, build_batch
+
+A, B, C, D = (ReplicaKey(i, UUID(int=i)) for i in range(1, 5))
+
+
+@contextmanager
+def violates(name: str) -> Iterator[None]:
+    with pytest.raises(Violation) as raised:
+        yield
+    assert raised.value.violated == name
+
+
+def batch(offset: int, epoch: int = 1, number: int | None = None) -> Batch:
+    """One record; `number` tells batches apart, as a CRC does."""
+    identity = Identity(offset if number is None else number, 0, -1, -1)
+    return Batch(offset, offset + 1, epoch, identity)
+
+
+def voters_of(*keys: ReplicaKey) -> VoterSet:
+    return VoterSet.of(Voter(key, ()) for key in keys)
+
+
+def node_of(local: ReplicaKey, *voters: ReplicaKey) -> RaftNode:
+    config = RaftConfig(local=local, configured_voters=voters_of(*voters), is_bootstrap=True)
+    return RaftNode(config, StoredState(), LogView(), lambda n: 0)
+
+
+class Sight:
+    """Replicas with logs, and looks at them."""
+
+    def __init__(self) -> None:
+        self.facts = Facts()
+
+    def replica(self, key: ReplicaKey, *log: Batch, synced: int | None = None) -> Replica:
+        """Its log, of which the first `synced` batches are synced; None: all are."""
+        replica = Replica(key)
+        replica.log = list(log)
+        replica.synced = replica.log[:synced]
+        self.facts.replicas[key] = replica
+        return replica
+
+    def commit(self, *batches: Batch, epoch: int = 1) -> None:
+        self.facts.committed += batches
+        self.facts.commit_epochs += [epoch] * len(batches)
+
+    def look(
+        self,
+        replica: Replica,
+        role: Role = Role.FOLLOWER,
+        *,
+        epoch: int = 1,
+        committed: int = 0,
+        before: Snapshot | None = None,
+        node: RaftNode | None = None,
+        start: int = 0,
+        files: Sequence[str] = (),
+    ) -> Look:
+        leads = role in (Role.LEADER, Role.RESIGNED)
+        now = Snapshot(
+            role=role,
+            epoch=epoch,
+            leader=replica.key if leads else None,
+            voted=replica.key if leads or role is Role.CANDIDATE else None,
+            local=replica.key,
+            is_voter=role is not Role.OBSERVER,
+            log_start_offset=start,
+            log_end_offset=max(start, replica.end_offset),
+            synced_end_offset=max(start, replica.synced_end_offset),
+            last_epoch=replica.log[-1].epoch if replica.log else 0,
+            committed_offset=committed,
+        )
+        return Look(replica, node or node_of(replica.key, A, B, C), now, before, files)
+
+
+@pytest.fixture
+def sight() -> Sight:
+    return Sight()
+
+
+# -- leaders and votes
+
+
+def test_two_leaders_of_an_epoch_are_noticed(sight: Sight) -> None:
+    checker = ElectionSafety(sight.facts)
+    a, b = sight.replica(A), sight.replica(B)
+    checker.on_event(sight.look(a, Role.LEADER, epoch=1))
+    checker.on_event(sight.look(b, Role.LEADER, epoch=2))
+    checker.on_event(sight.look(b, Role.FOLLOWER, epoch=1))
+    checker.on_event(sight.look(a, Role.LEADER, epoch=1))
+    with violates("one leader per epoch"):
+        checker.on_event(sight.look(b, Role.LEADER, epoch=1))
+
+
+@pytest.mark.parametrize("log", [(), (batch(0), batch(1, number=7))])
+def test_a_leader_without_a_committed_record_is_noticed(
+    sight: Sight, log: tuple[Batch, ...]
+) -> None:
+    sight.commit(batch(0), batch(1), epoch=1)
+    with violates("a leader has every committed record"):
+        LeaderCompleteness(sight.facts).on_event(
+            sight.look(sight.replica(A, *log), Role.LEADER, epoch=2)
+        )
+
+
+def test_a_leader_needs_only_what_was_committed_in_earlier_epochs(sight: Sight) -> None:
+    checker = LeaderCompleteness(sight.facts)
+    sight.commit(batch(0), epoch=1)
+    sight.commit(batch(1, epoch=2), epoch=2)
+    checker.on_event(sight.look(sight.replica(A, batch(0), batch(1)), Role.LEADER, epoch=2))
+    checker.on_event(sight.look(sight.replica(B), Role.FOLLOWER, epoch=3))
+
+
+def saved(epoch: int, voted: ReplicaKey | None) -> QuorumState:
+    return QuorumState(leader_epoch=epoch, voted_id=None if voted is None else voted.id)
+
+
+def test_a_second_vote_in_an_epoch_is_noticed(sight: Sight) -> None:
+    checker = Votes(sight.facts)
+    voter = sight.replica(A)
+    voter.state = saved(1, B)
+    checker.on_vote(A, 1, B)
+    checker.on_vote(A, 1, B)
+    voter.state = saved(2, C)
+    checker.on_vote(A, 2, C)
+    voter.state = saved(1, C)
+    with violates("votes survive restarts"):
+        checker.on_vote(A, 1, C)
+
+
+@pytest.mark.parametrize("state", [None, saved(0, None), saved(1, None), saved(1, C)])
+def test_a_vote_that_is_not_on_disk_is_noticed(sight: Sight, state: QuorumState | None) -> None:
+    sight.replica(A).state = state
+    with violates("votes survive restarts"):
+        Votes(sight.facts).on_vote(A, 1, B)
+
+
+# -- logs
+
+
+def test_a_truncation_of_what_is_known_to_be_committed_is_noticed(sight: Sight) -> None:
+    checker = CommittedPrefix(sight.facts)
+    replica = sight.replica(A, batch(0), batch(1), batch(2))
+    checker.on_event(sight.look(replica, committed=2))
+    dropped = [replica.log.pop()]
+    checker.on_truncate(replica, dropped)
+    dropped = [replica.log.pop()]
+    with violates("a committed prefix is identical everywhere"):
+        checker.on_truncate(replica, dropped)
+
+
+def test_a_different_committed_batch_is_noticed(sight: Sight) -> None:
+    checker = CommittedPrefix(sight.facts)
+    checker.on_event(sight.look(sight.replica(A, batch(0), batch(1)), committed=2))
+    other = sight.replica(B, batch(0), batch(1, epoch=2))
+    checker.on_event(sight.look(other, committed=1))
+    with violates("a committed prefix is identical everywhere"):
+        checker.on_event(sight.look(other, committed=2))
+
+
+def test_a_high_watermark_beyond_the_log_is_noticed(sight: Sight) -> None:
+    checker = CommittedPrefix(sight.facts)
+    replica = sight.replica(A, batch(0))
+    checker.on_event(sight.look(replica, committed=1))
+    with violates("a committed prefix is identical everywhere"):
+        checker.on_event(sight.look(replica, committed=2))
+
+
+def test_a_new_process_may_know_less_of_what_is_committed(sight: Sight) -> None:
+    checker = CommittedPrefix(sight.facts)
+    replica = sight.replica(A, batch(0), batch(1))
+    checker.on_event(sight.look(replica, committed=2))
+    checker.on_recovered(replica, replica.log, None)
+    checker.on_event(sight.look(replica, committed=0))
+    checker.on_event(sight.look(replica, committed=2))
+    assert sight.facts.committed == [batch(0), batch(1)]
+
+
+def test_a_commit_that_a_minority_has_synced_is_noticed(sight: Sight) -> None:
+    checker = MajoritySynced(sight.facts)
+    leader = sight.replica(A, batch(0), batch(1))
+    sight.replica(B, batch(0), batch(1), synced=1)
+    sight.replica(C, batch(0, epoch=2), batch(1, epoch=2))
+    sight.commit(batch(0))
+    checker.on_event(sight.look(leader, Role.LEADER, committed=1))
+    sight.commit(batch(1))
+    with violates("the high watermark is synced by a majority"):
+        checker.on_event(sight.look(leader, Role.LEADER, committed=2))
+
+
+def test_a_batch_after_another_predecessor_is_noticed(sight: Sight) -> None:
+    checker = LogMatching(sight.facts)
+    a, b = sight.replica(A), sight.replica(B)
+    checker.on_append(a, [batch(0), batch(1), batch(2, epoch=3)], None)
+    checker.on_append(b, [batch(0), batch(1)], None)
+    checker.on_append(b, [batch(2, epoch=4)], batch(1))
+    with violates("log matching"):
+        checker.on_append(b, [batch(2, epoch=3)], batch(1, epoch=2))
+
+
+def test_a_batch_with_other_contents_is_noticed(sight: Sight) -> None:
+    checker = LogMatching(sight.facts)
+    checker.on_append(sight.replica(A), [batch(0)], None)
+    with violates("log matching"):
+        checker.on_append(sight.replica(B), [batch(0, number=9)], None)
+
+
+# -- disks
+
+
+def test_a_synced_batch_that_is_gone_is_noticed(sight: Sight) -> None:
+    checker = Durability(sight.facts)
+    log = [batch(0), batch(1), batch(2)]
+    replica = sight.replica(A, *log, synced=2)
+    checker.on_append(replica, log, None)
+    checker.on_recovered(replica, log[:2], None)
+    checker.on_recovered(replica, log, None)
+    with violates("what was synced survives"):
+        checker.on_recovered(replica, log[:1], None)
+    sight.facts.excused.add(A)
+    checker.on_recovered(replica, log[:1], None)
+
+
+def test_an_invented_batch_is_noticed(sight: Sight) -> None:
+    checker = Durability(sight.facts)
+    replica = sight.replica(A)
+    with violates("what was synced survives"):
+        checker.on_recovered(replica, [batch(0)], None)
+
+
+def test_an_older_quorum_state_is_noticed(sight: Sight) -> None:
+    checker = Monotonic(sight.facts)
+    replica = sight.replica(A)
+    checker.on_recovered(replica, [], None)
+    replica.state, replica.pending_states = saved(2, A), [saved(2, None), saved(3, B)]
+    for state in (saved(2, A), saved(2, None), saved(3, B)):
+        checker.on_recovered(replica, [], state)
+    for older in (saved(1, A), None):
+        with violates("epoch and high watermark never go back"):
+            checker.on_recovered(replica, [], older)
+
+
+def test_an_epoch_or_a_high_watermark_that_goes_back_is_noticed(sight: Sight) -> None:
+    checker = Monotonic(sight.facts)
+    replica = sight.replica(A, batch(0), batch(1))
+    first = sight.look(replica, epoch=2, committed=1)
+    checker.on_event(first)
+    checker.on_event(sight.look(replica, epoch=2, committed=2, before=first.now))
+    checker.on_event(sight.look(replica, epoch=2, committed=0))
+    with violates("epoch and high watermark never go back"):
+        checker.on_event(sight.look(replica, epoch=2, committed=0, before=first.now))
+    with violates("epoch and high watermark never go back"):
+        checker.on_event(sight.look(replica, epoch=1, committed=1, before=first.now))
+
+
+def test_an_impossible_state_is_noticed(sight: Sight) -> None:
+    replica = sight.replica(A, batch(0, epoch=5))
+    with violates("epoch and high watermark never go back"):
+        Monotonic(sight.facts).on_event(sight.look(replica, epoch=4))
+
+
+def test_a_log_start_without_a_snapshot_is_noticed(sight: Sight) -> None:
+    checker = Snapshots(sight.facts)
+    replica = sight.replica(A)
+    checker.on_event(sight.look(replica))
+    covering = "00000000000000000010-0000000001.checkpoint"
+    checker.on_event(sight.look(replica, start=10, files=["x.log", covering]))
+    for files in ([], ["00000000000000000009-0000000001.checkpoint"]):
+        with violates("snapshots cover the log start"):
+            checker.on_event(sight.look(replica, start=10, files=files))
+
+
+# -- voter sets
+
+
+def look_at_sets(sight: Sight, *sets: tuple[ReplicaKey, ...], committed: int) -> Look:
+    """Voter sets in the log, at the offsets 0, 1 and so on."""
+    node = node_of(A, *sets[0])
+    for offset, keys in enumerate(sets):
+        node.log.append(offset + 1, ((1, offset),))
+        node.log.add_voters(offset, KRaftVoters(voters_of(*keys), None))
+    return sight.look(sight.replica(A), committed=committed, node=node)
+
+
+def test_two_voters_changed_at_once_are_noticed(sight: Sight) -> None:
+    checker = VoterSets(sight.facts)
+    checker.on_event(look_at_sets(sight, (A, B, C), (A, B, C, D), (A, B, D), committed=2))
+    with violates("one voter changes at a time"):
+        checker.on_event(look_at_sets(sight, (A, B), (A, B, C, D), committed=2))
+
+
+def test_a_second_uncommitted_voter_set_is_noticed(sight: Sight) -> None:
+    sets = (A, B), (A, B, C), (A, B, C, D)
+    VoterSets(sight.facts).on_event(look_at_sets(sight, *sets, committed=2))
+    with violates("one voter changes at a time"):
+        VoterSets(sight.facts).on_event(look_at_sets(sight, *sets, committed=1))
+
+
+def test_a_first_voter_set_may_name_other_storage_ids_of_the_same_voters(sight: Sight) -> None:
+    new = ReplicaKey(2, UUID(int=22)), ReplicaKey(3, UUID(int=33))
+    VoterSets(sight.facts).on_event(look_at_sets(sight, (A, B, C), (A, *new), committed=0))
+
+
+# -- clients
+
+
+def append_of(
+    of: Batch, *, told: int | None = None, invoked_us: int = 0, acknowledged_us: int | None = None
+) -> Append:
+    return Append("client", of.identity, 1, True, invoked_us, acknowledged_us, told)
+
+
+def test_an_acknowledgement_before_the_commit_is_noticed(sight: Sight) -> None:
+    checker = Acknowledged(sight.facts)
+    sight.commit(batch(0))
+    checker.on_acknowledged(append_of(batch(0), told=0))
+    with violates("acknowledged appends are present exactly once"):
+        checker.on_acknowledged(append_of(batch(1), told=1))
+    sight.commit(batch(1))
+    checker.on_acknowledged(append_of(batch(1), told=1))
+
+
+def test_an_acknowledgement_with_the_offset_of_another_append_is_noticed(sight: Sight) -> None:
+    sight.commit(batch(0), batch(1))
+    with violates("acknowledged appends are present exactly once"):
+        Acknowledged(sight.facts).on_acknowledged(append_of(batch(0), told=1))
+
+
+def test_an_append_that_is_there_twice_is_noticed(sight: Sight) -> None:
+    checker = Acknowledged(sight.facts)
+    sight.commit(batch(0, number=5), batch(1))
+    checker.on_end([append_of(batch(0, number=5), told=0), append_of(batch(9))])
+    sight.commit(batch(2, number=5))
+    for told in (None, 0):
+        with violates("acknowledged appends are present exactly once"):
+            checker.on_end([append_of(batch(0, number=5), told=told)])
+
+
+def test_an_acknowledged_append_that_is_lost_is_noticed(sight: Sight) -> None:
+    sight.commit(batch(0))
+    with violates("acknowledged appends are present exactly once"):
+        Acknowledged(sight.facts).on_end([append_of(batch(1), told=1)])
+
+
+@pytest.mark.parametrize(
+    ("offset", "read"),
+    [
+        (0, [batch(0), batch(1), batch(2)]),
+        (0, [batch(1)]),
+        (1, [batch(1, epoch=2)]),
+        (1, [batch(0), batch(1)]),
+        (2, [batch(2)]),
+    ],
+)
+def test_a_read_of_anything_but_the_committed_log_is_noticed(
+    sight: Sight, offset: int, read: list[Batch]
+) -> None:
+    sight.commit(batch(0), batch(1))
+    with violates("reads are prefixes of the committed log"):
+        Reads(sight.facts).on_read("reader", offset, read)
+
+
+def test_a_read_may_begin_with_the_batch_that_holds_its_offset(sight: Sight) -> None:
+    long = Batch(1, 4, 1, Identity(7, 0, -1, -1))
+    sight.commit(batch(0), long, batch(4))
+    reads = Reads(sight.facts)
+    reads.on_read("reader", 0, [batch(0), long])
+    reads.on_read("reader", 2, [long, batch(4)])
+
+
+# -- linearizability
+
+
+def is_linearizable(history: Sequence[Append], log: Sequence[Batch]) -> bool:
+    """By definition: some order of all that took effect is the log's, and contradicts no time."""
+    at = {of.identity: i for i, of in enumerate(log)}
+    done = [append for append in history if append.identity in at]
+    return any(
+        all(at[x.identity] < at[y.identity] for x, y in _pairs(order))
+        and not any(_is_before(y, x) for x, y in _pairs(order))
+        for order in permutations(done)
+    )
+
+
+def _pairs(order: Sequence[Append]) -> Iterator[tuple[Append, Append]]:
+    return ((x, y) for i, x in enumerate(order) for y in order[i + 1 :])
+
+
+def _is_before(x: Append, y: Append) -> bool:
+    return x.acknowledged_us is not None and x.acknowledged_us < y.invoked_us
+
+
+def test_linearizability_is_judged_as_by_trying_all_orders() -> None:
+    random, verdicts = Random(1), set()
+    for _ in range(3000):
+        log = [batch(i) for i in range(random.randint(1, 5))]
+        history = []
+        for of in [*log, batch(9)]:
+            invoked = random.randrange(12)
+            answered = random.choice([None, invoked + random.randrange(8)])
+            history.append(append_of(of, invoked_us=invoked, acknowledged_us=answered))
+        random.shuffle(history)
+        expected = is_linearizable(history, log)
+        verdicts.add(expected)
+        if expected:
+            check_linearizable(history, log)
+        else:
+            with violates("appends are linearizable"):
+                check_linearizable(history, log)
+    assert verdicts == {True, False}
+
+
+# -- what the world checks by itself
+
+
+def test_a_checker_that_overrides_nothing_is_silent(sight: Sight) -> None:
+    checker = Checker(sight.facts)
+    replica = sight.replica(A, batch(0))
+    checker.on_append(replica, replica.log, None)
+    checker.on_truncate(replica, replica.log)
+    checker.on_event(sight.look(replica))
+    checker.on_recovered(replica, [], None)
+    checker.on_vote(A, 1, B)
+
+
+def test_a_rule_that_fails_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(node: RaftNode) -> int | None:
+        raise AssertionError("a rule is broken")
+
+    world = World(1, Options(faults=()))
+    world.machines[0].start()
+    monkeypatch.setattr(RaftNode, "next_deadline_ms", fails)
+    with violates("no rule is broken"):
+        world._run_until(10 * SECOND)
+
+
+def test_a_refusal_of_an_idempotent_producer_is_noticed() -> None:
+    world = World(1, Options(faults=()))
+    for machine in world.machines:
+        machine.start()
+    world._run_until(10 * SECOND)
+    leader = world.leader_machine()
+    assert leader is not None
+    append = append_of(batch(0))
+    world.on_refused(append, leader.id, ErrorCode.NOT_ENOUGH_REPLICAS, None)
+    world.on_refused(append, leader.id + 1, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, None)
+    with violates("an idempotent producer is not refused"):
+        world.on_refused(append, leader.id, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, None)
+
+
+def test_the_producer_state_has_to_be_what_the_log_says() -> None:
+    log = open_log(empty_disk())
+    record = Record(0, 1, b"key", b"value", ())
+    data = build_batch([record], epoch=1, producer_id=7, producer_epoch=0, base_sequence=0)
+    append(log, data, 0, 1)
+    producers = ProducerState()
+    with violates("the producer state follows from the log"):
+        check_producers(A, log, producers)
+    producers.append(7, 0, 0, 0, 0)
+    check_producers(A, log, producers)
+    producers.append(8, 0, 0, 1, 1)
+    with violates("the producer state follows from the log"):
+        check_producers(A, log, producers)

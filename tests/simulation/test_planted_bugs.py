@@ -1,0 +1,87 @@
+"""The simulator finds every planted bug within a few seeds, and nothing in the same seeds without it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import simulation
+from simulation.planted import PLANTED
+from simulation.violation import Violation
+from simulation.world import Options, World
+from tests.simulation import test_checkers
+
+SOURCES = Path(simulation.__file__).parent
+
+
+@cache
+def catch(name: str) -> tuple[int, str] | None:
+    """The first seed in which a planted bug violates one of its properties, and which one."""
+    bug = PLANTED[name]
+    with bug.applied():
+        for seed in range(1, bug.seeds + 1):
+            try:
+                World(seed, Options(faults=bug.faults)).run()
+            except Violation as violation:
+                if violation.violated in bug.caught_by:
+                    return seed, violation.violated
+    return None
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_bug_is_caught(name: str) -> None:
+    assert catch(name) is not None, PLANTED[name].what
+
+
+def test_without_the_bugs_the_same_seeds_find_nothing() -> None:
+    caught = [(bug, catch(name)) for name, bug in PLANTED.items()]
+    runs = {
+        (found[0], None if bug.faults is None else tuple(sorted(bug.faults)))
+        for bug, found in caught
+        if found is not None
+    }
+    assert len(runs) > len(PLANTED) // 4
+    for seed, faults in sorted(runs, key=repr):
+        World(seed, Options(faults=faults)).run()
+
+
+def test_the_code_is_whole_again_after_a_planted_bug() -> None:
+    before = World(1).run().digest
+    for bug in PLANTED.values():
+        with bug.applied():
+            pass
+    assert World(1).run().digest == before
+
+
+def test_every_property_is_known_to_catch_something() -> None:
+    planted = {found[1] for found in map(catch, PLANTED) if found is not None}
+    by_hand = set(_first_arguments(Path(test_checkers.__file__), "violates"))
+    properties = set(_properties())
+    assert len(properties) > 10
+    assert properties - planted - by_hand == set()
+    assert {name for bug in PLANTED.values() for name in bug.caught_by} <= properties
+
+
+def _properties() -> Iterator[str]:
+    """Every property that a run can violate: names of checkers and modules, and those in place."""
+    for path in sorted(SOURCES.glob("*.py")):
+        yield from _first_arguments(path, "Violation")
+    for path in sorted((SOURCES / "checkers").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+                names = {target.id for target in node.targets if isinstance(target, ast.Name)}
+                if names & {"name", "NAME"} and node.value.value:
+                    yield str(node.value.value)
+
+
+def _first_arguments(path: Path, function: str) -> Iterator[str]:
+    """The texts that a function is called with in a file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            first = node.args[0] if node.args else None
+            if node.func.id == function and isinstance(first, ast.Constant):
+                yield str(first.value)
