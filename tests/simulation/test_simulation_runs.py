@@ -14,6 +14,7 @@ SEEDS = range(1, 401)
 REGRESSION_SEEDS = (
     (492, "a read error while a start repaired the log was no storage error"),
     (533, "a control batch that read wrong at a start was no storage error"),
+    (1960, "a replaced first voter set got another cluster id, and shut out who knew the first"),
 )
 """Seeds that have found something, and what that was."""
 
