@@ -44,6 +44,8 @@ PRODUCE_VERSION, FETCH_VERSION = 12, 12
 SOFTWARE = "simulated-client"
 FIRST_TIMESTAMP_MS = 1_699_999_000_000
 """Timestamps count up from here: one for each batch, so that no two batches are equal."""
+RECORDS_MAX = 5
+"""In a batch."""
 GIVE_UP_US = 1_500 * MS
 M = TypeVar("M", bound=WireMessage)
 
@@ -165,7 +167,7 @@ class Producer(Client):
             return
         world, random = self.world, self.random
         timestamp = FIRST_TIMESTAMP_MS + world.next_number()
-        count = random.choice([1, 1, 1, 2, 5])
+        count = random.choice([1, 1, 1, 2, RECORDS_MAX])
         records = [
             Record(i, timestamp, self.name.encode(), random.randbytes(self._value_bytes()), ())
             for i in range(count)
@@ -187,7 +189,7 @@ class Producer(Client):
         self._send()
 
     def _value_bytes(self) -> int:
-        return self.random.randint(0, self.world.settings.value_bytes_max // 5)
+        return self.random.randint(0, self.world.settings.values_bytes_max // RECORDS_MAX)
 
     def _send(self) -> None:
         partition = ProduceRequestPartition(index=0, records=self._batch)

@@ -228,6 +228,10 @@ class SimDisk:
         """Every file that has a name, sorted by path."""
         return [Path(path) for path, _ in self._root.walk()]
 
+    def unsynced_files(self) -> list[Path]:
+        """The files that a power loss may change."""
+        return [Path(path) for path, file in self._root.walk() if file.pending]
+
     def contents(self, path: Path) -> bytes:
         """What a process reads from a file; no call, so nothing fails or counts."""
         file = self._file(path)

@@ -157,6 +157,35 @@ def minority_partition(world: World, random: Random) -> None:
     _cut_groups(world, random, "minority partition", [hosts[:few], hosts[few:]])
 
 
+@fault("deposed leader")
+def deposed_leader(world: World, random: Random) -> None:
+    """The leader and a few others are cut off until the rest has elected, or could not in 5 s."""
+    leader, most_cut = world.leader_machine(), (world.settings.voters - 1) // 2
+    if leader is None or not most_cut:
+        return
+    voters = [m for m in world.machines if m.is_voter and m is not leader]
+    few = [leader, *random.sample(voters, min(len(voters), random.randrange(most_cut)))]
+    rest = [m for m in world.machines if m not in few]
+    pairs = [pair for a in few for b in rest for pair in ((a.host, b.host), (b.host, a.host))]
+    for source, target in pairs:
+        world.network.cut([source], [target], "deposed leader")
+    for machine in few:
+        machine.count("deposed leader")
+    give_up_us = world.scheduler.now_us + 5 * SECOND
+
+    def look() -> None:
+        if world.leader_machine() is leader and world.scheduler.now_us < give_up_us:
+            world.scheduler.call_later(20 * MS, look)
+        else:
+            world.scheduler.call_later(random.randrange(300 * MS), end)
+
+    def end() -> None:
+        for source, target in pairs:
+            world.network.mend(source, target, "deposed leader")
+
+    look()
+
+
 @fault("isolate one")
 def isolate_one(world: World, random: Random) -> None:
     hosts = _shuffled(world, random)
@@ -277,6 +306,28 @@ def power_loss(world: World, random: Random) -> None:
     victim = world.victim(random)
     victim.count("power loss")
     victim.end_life("power loss", power=True)
+
+
+@fault("power loss at a write")
+def power_loss_at_a_write(world: World, random: Random) -> None:
+    """Power goes between a write of records and its fsync: that machine's, or everybody's."""
+    victim = world.victim(random)
+    struck = random.choice([[victim], world.machines])
+    least_batches = random.choice([1, 1, 2, 3])
+
+    def on_written() -> None:
+        replica = victim.replica
+        if len(replica.log) - len(replica.synced) >= least_batches:
+            victim.on_written = None
+            world.scheduler.call_later(0, go_dark)
+
+    def go_dark() -> None:
+        for machine in struck:
+            if machine.life is not None:
+                machine.count("power loss at a write")
+                machine.end_life("power loss", power=True)
+
+    victim.on_written = on_written
 
 
 @fault("power loss of all")

@@ -102,6 +102,8 @@ class Machine:
         self.is_damaged = False
         """Data was lost or changed behind its back: its voter has failed, until its storage is new."""
         self.has_disk_errors = False
+        self.on_written: Callback | None = None
+        """Called when records have been written, and are to be synced next."""
         self.starts = 0
         self.replica = self._format(is_new_quorum=is_voter)
 
@@ -228,6 +230,7 @@ class Machine:
     def heal(self) -> None:
         """Nothing more goes wrong here."""
         self.disk.heal()
+        self.on_written = None
         self.speed = DiskSpeed()
         self.clock.set_rate(PPM)
         if self.life is not None:

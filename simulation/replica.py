@@ -73,11 +73,14 @@ class Replica:
         """What the process has appended, on disk or not."""
         self.synced: list[Batch] = []
         """What its disk has synced and not been told to drop since: no crash may lose it."""
+        self.dropped: set[Batch] = set()
+        """What its disk has dropped durably and not got again since: no crash may bring it back."""
         self.state: QuorumState | None = None
         """The last quorum state that is on disk for certain."""
         self.pending_states: list[QuorumState] = []
         """Those that were asked for since: one of them may be on disk."""
         self._batches: dict[int, list[Batch]] = {}
+        """Of each write under way: what it writes or drops."""
         self.news: list[News] = []
         """What was appended or dropped since the checkers looked last."""
 
@@ -96,8 +99,10 @@ class Replica:
             self._batches[job.write] = batches
             self.news.append(News(True, batches, self.log[-1] if self.log else None))
             self.log += batches
+            self.dropped.difference_update(batches)
         elif isinstance(job, Truncate):
-            self.news.append(News(False, cut(self.log, job.end_offset), None))
+            batches = self._batches[job.write] = cut(self.log, job.end_offset)
+            self.news.append(News(False, batches, None))
         else:
             self.pending_states.append(job.state)
 
@@ -114,6 +119,7 @@ class Replica:
                 self.synced += self._batches.pop(job.write)
             elif isinstance(job, Truncate):
                 cut(self.synced, job.end_offset)
+                self.dropped.update(set(self._batches.pop(job.write)).difference(self.log))
             else:
                 self._state_saved(job)
 

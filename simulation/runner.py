@@ -232,6 +232,7 @@ def run_many(
     context = multiprocessing.get_context("fork")
     executor = ProcessPoolExecutor(jobs, context, _begin_worker)
     try:
+        _start_workers(executor)
         _run_all(executor, seeds, task, jobs, tally, show)
     except BaseException:
         for worker in set(multiprocessing.active_children()) - others:
@@ -239,6 +240,15 @@ def run_many(
         raise
     finally:
         executor.shutdown(cancel_futures=True)
+
+
+def _start_workers(executor: ProcessPoolExecutor) -> None:
+    """Ctrl-C waits meanwhile: what a signal raises in the midst of a fork is swallowed."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        executor.submit(os.getpid)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _run_all(

@@ -16,7 +16,10 @@ PORT = 9093
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Times are µs. `faults` gives for each fault the mean time between two of its kind."""
+    """Times are µs. `values_bytes_max` is for all values of a batch together.
+
+    `faults` gives for each fault the mean time between two of its kind.
+    """
 
     voters: int
     observers: int
@@ -31,7 +34,7 @@ class Settings:
     producers: int
     readers: int
     pause_between_appends_us: int
-    value_bytes_max: int
+    values_bytes_max: int
     faults: dict[str, int]
 
     @property
@@ -64,6 +67,7 @@ def draw_settings(seed: int, only: Collection[str] | None = None) -> Settings:
     random = Random(f"{seed}/settings")
     fetch_timeout_ms = random.choice([100, 200, 200, 500, 1000, 2000])
     chaos_us = random.choice([2, 3, 4, 6]) * SECOND
+    batch_bytes_max = random.choice([1_000, 4_000, 1 << 20])
     return Settings(
         voters=random.choice([1, 2, 3, 3, 3, 3, 3, 4, 5, 5, 6, 7]),
         observers=random.choice([0, 0, 0, 1, 2]),
@@ -73,12 +77,12 @@ def draw_settings(seed: int, only: Collection[str] | None = None) -> Settings:
         request_timeout_ms=random.choice([100, 200, 500, 2000]),
         retry_backoff_ms=random.choice([5, 20, 50]),
         segment_bytes=random.choice([600, 2_000, 2_000, 10_000, 100_000]),
-        batch_bytes_max=random.choice([1_000, 4_000, 1 << 20]),
+        batch_bytes_max=batch_bytes_max,
         chaos_us=chaos_us,
         producers=random.randint(1, 4),
         readers=random.randint(0, 2),
-        pause_between_appends_us=random.choice([40, 150, 400]) * MS,
-        value_bytes_max=random.choice([10, 60, 400]),
+        pause_between_appends_us=random.choice([10, 40, 150, 150, 400, 400]) * MS,
+        values_bytes_max=min(random.choice([10, 60, 400, 5_000]), batch_bytes_max - 200),
         faults=_draw_faults(random, chaos_us, only),
     )
 

@@ -108,6 +108,8 @@ class SimDiskThread:
                 self._is_full = False
                 self._listener.on_disk_full(False)
             wait_us = machine.sync_us() if step is Step.SYNC_NEXT else machine.write_us()
+            if step is Step.SYNC_NEXT and machine.on_written is not None:
+                machine.on_written()
         if step is not None:
             self._life.call(wait_us, lambda: self._continue(jobs, steps))
             return

@@ -33,6 +33,7 @@ from simulation.scheduler import MS, SECOND, Scheduler
 from simulation.settings import Settings, draw_settings
 from simulation.trace import Trace
 from simulation.violation import ProcessEnded, Violation
+from storage.layout import LOG_SUFFIX
 from storage.quorum_state import QuorumState
 from wire.error_codes import ErrorCode
 
@@ -405,6 +406,12 @@ class World:
             raise ProcessEnded
         for checker in self.checkers:
             checker.on_recovered(replica, found, state)
+        unsynced = [path for path in machine.disk.unsynced_files() if path.suffix == LOG_SUFFIX]
+        if unsynced:
+            raise Violation(
+                "what was synced survives",
+                f"{replica.key} counts {unsynced[0]}, and has not synced it",
+            )
         replica.recovered(found)
         if state is not None:
             replica.state = state

@@ -1,4 +1,4 @@
-"""A new process finds everything that was synced, in order, and nothing that was never appended.
+"""A new process finds what was synced, in order; nothing that was truncated or never appended.
 
 Source: storage-format, recovery; KIP-595 counts a replica for what it has flushed.
 """
@@ -26,6 +26,9 @@ class Durability(Checker):
             raise self.fail(f"{replica.key} comes back with {invented[0]}, which nobody appended")
         if replica.key in self.facts.excused:
             return
+        back = [batch for batch in found if batch in replica.dropped]
+        if back:
+            raise self.fail(f"{replica.key} comes back with {back[0]}, which it had truncated")
         synced = replica.synced
         if found[: len(synced)] != synced:
             at = next(i for i, batch in enumerate(synced) if found[i : i + 1] != [batch])

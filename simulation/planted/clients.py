@@ -1,0 +1,105 @@
+"""Planted bugs of what clients are told."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+from server import node as server_node
+from server.consume import ConsumeHandler, ConsumerFetch, Slot
+from server.partition import Partition
+from server.produce import ProduceHandler
+from server.producer_state import ProducerState
+from server.recorder import Recorder
+from simulation.planted.table import LOST_ANSWERS, Plant, planted
+from storage.log import Log
+from wire.batch_header import BatchHeader
+
+
+@planted(
+    "consumers see uncommitted records",
+    "A consumer's fetch reads up to the log end (Kafka: nothing above the high watermark).",
+    caught_by=["reads are prefixes of the committed log"],
+    seeds=10,
+)
+def _consumers_see_uncommitted(plant: Plant) -> None:
+    right = ConsumeHandler._read
+
+    def wrong(handler: ConsumeHandler, fetch: ConsumerFetch, slot: Slot) -> None:
+        with patch.object(Partition, "committed_offset", Partition.log_end_offset):
+            right(handler, fetch, slot)
+
+    plant(ConsumeHandler, "_read", wrong)
+
+
+@planted(
+    "appends are acknowledged before they commit",
+    "Produce is answered at the append, not at the high watermark (Kafka, acks=all).",
+    caught_by=["acknowledged appends are present exactly once"],
+    seeds=5,
+)
+def _acknowledged_at_append(plant: Plant) -> None:
+    right = ProduceHandler._end_turn
+
+    def wrong(handler: ProduceHandler) -> None:
+        right(handler)
+        handler.on_high_watermark(handler._target.log_end_offset)
+
+    plant(ProduceHandler, "_end_turn", wrong)
+
+
+@planted(
+    "producers are forgotten at a restart",
+    "A start does not rebuild the producer state from the log (KIP-98).",
+    caught_by=[
+        "acknowledged appends are present exactly once",
+        "an idempotent producer is not refused",
+    ],
+    seeds=24,
+    faults=frozenset({"crash at an effect", "reset"}),
+)
+def _producers_are_forgotten(plant: Plant) -> None:
+    right = server_node.open_log
+
+    def wrong(*args: Any) -> tuple[Log, ProducerState]:
+        return right(*args)[0], ProducerState()
+
+    plant(server_node, "open_log", wrong)
+
+
+@planted(
+    "followers do not note producers",
+    "Fetched batches leave the producer state as it is (KIP-98: every replica keeps the same).",
+    caught_by=[
+        "acknowledged appends are present exactly once",
+        "an idempotent producer is not refused",
+    ],
+    seeds=15,
+    faults=LOST_ANSWERS,
+)
+def _followers_do_not_note(plant: Plant) -> None:
+    right = Recorder.append_fetched
+
+    def note(producers: ProducerState, header: BatchHeader) -> None:
+        """Forgets it."""
+
+    def wrong(recorder: Recorder, effect: Any) -> None:
+        with patch.object(ProducerState, "note", note):
+            right(recorder, effect)
+
+    plant(Recorder, "append_fetched", wrong)
+
+
+@planted(
+    "truncated producers are remembered",
+    "A truncation does not take back what its batches did to the producer state (KIP-98).",
+    caught_by=[
+        "the producer state follows from the log",
+        "acknowledged appends are present exactly once",
+        "an idempotent producer is not refused",
+    ],
+    seeds=12,
+    faults=frozenset({"deposed leader"}),
+)
+def _truncated_producers_are_remembered(plant: Plant) -> None:
+    plant(ProducerState, "truncate", lambda producers, end_offset: True)

@@ -1,0 +1,157 @@
+"""Planted bugs of what is kept on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from simulation.planted.table import AT_A_WRITE, POWER, Plant, planted
+from storage import quorum_state, torn_tail
+from storage.filesystem import FileSystem, write_all
+from storage.log import Log
+from storage.log_writer import LogWriter
+from storage.recovery import _Inspection
+from storage.segment import ActiveFile
+
+
+@planted(
+    "log is never synced",
+    "The disk thread writes records and skips the fsync (storage-format, durability).",
+    caught_by=["what was synced survives"],
+    seeds=10,
+    faults=POWER,
+)
+def _log_is_never_synced(plant: Plant) -> None:
+    plant(LogWriter, "sync", lambda writer: None)
+
+
+@planted(
+    "quorum state is renamed, not synced",
+    "The rename of quorum-state.json is not made durable by an fsync of its directory (fsync(2)).",
+    caught_by=["epoch and high watermark never go back", "votes survive restarts"],
+    seeds=8,
+    faults=POWER,
+)
+def _rename_is_not_synced(plant: Plant) -> None:
+    def wrong(fs: FileSystem, path: Path, data: bytes) -> None:
+        _replace(fs, path, data, is_synced=True)
+
+    plant(quorum_state, "replace_file", wrong)
+
+
+@planted(
+    "quorum state is replaced unsynced",
+    "quorum-state.json is renamed into its place before its bytes are synced (fsync(2)).",
+    caught_by=["a sound disk is not refused", "epoch and high watermark never go back"],
+    seeds=5,
+    faults=POWER,
+)
+def _replaced_unsynced(plant: Plant) -> None:
+    def wrong(fs: FileSystem, path: Path, data: bytes) -> None:
+        _replace(fs, path, data, is_synced=False)
+        fs.fsync_directory(path.parent)
+
+    plant(quorum_state, "replace_file", wrong)
+
+
+def _replace(fs: FileSystem, path: Path, data: bytes, *, is_synced: bool) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    handle = fs.open(temporary, writable=True, create=True)
+    fs.truncate(handle, 0)
+    write_all(fs, handle, [data], 0)
+    if is_synced:
+        fs.fsync(handle)
+    fs.close(handle)
+    fs.rename(temporary, path)
+
+
+@planted(
+    "new segment is not synced in its directory",
+    "A roll does not make the new file's name durable before records go into it (fsync(2)).",
+    caught_by=["what was synced survives", "a sound disk is not refused"],
+    seeds=24,
+    faults=POWER,
+)
+def _new_segment_is_not_synced(plant: Plant) -> None:
+    right = ActiveFile.__init__
+
+    def wrong(
+        file: ActiveFile,
+        fs: FileSystem,
+        path: Path,
+        size_bytes: int,
+        segment_bytes: int,
+        *,
+        create: bool,
+    ) -> None:
+        if create:
+            fs.close(fs.open(path, writable=True, create=True))
+        right(file, fs, path, size_bytes, segment_bytes, create=False)
+
+    plant(ActiveFile, "__init__", wrong)
+
+
+@planted(
+    "recovery cuts one batch too many",
+    "After a torn write recovery drops the last whole batch, too (storage-format, recovery).",
+    caught_by=["what was synced survives"],
+    seeds=36,
+    faults=frozenset({"crash at a call"}),
+)
+def _recovery_cuts_too_much(plant: Plant) -> None:
+    right = Log.open
+
+    def wrong(*args: Any, **kwargs: Any) -> Log:
+        log = right(*args, **kwargs)
+        if log.recovery.cut_bytes and log.log_end_offset:
+            log.truncate(log.log_end_offset - 1)
+        return log
+
+    plant(Log, "open", staticmethod(wrong))
+
+
+@planted(
+    "recovered log is not synced",
+    "A start counts what it finds in the log without an fsync (storage-format, recovery).",
+    caught_by=["what was synced survives"],
+    seeds=8,
+    faults=frozenset({"crash at a call"}),
+)
+def _recovered_log_is_not_synced(plant: Plant) -> None:
+    right = _Inspection._inspect
+
+    def wrong(inspection: _Inspection, base_offset: int, *, is_last: bool) -> None:
+        with patch.object(type(inspection.fs), "fsync", lambda fs, handle: None):
+            right(inspection, base_offset, is_last=is_last)
+
+    plant(_Inspection, "_inspect", wrong)
+
+
+@planted(
+    "torn group is taken for damage",
+    "A power loss in the midst of several batches that were written together stops the node"
+    " (storage-format, the mark behind a group).",
+    caught_by=["a sound disk is not refused"],
+    seeds=24,
+    faults=AT_A_WRITE | {"slow disk"},
+)
+def _torn_group_is_damage(plant: Plant) -> None:
+    plant(torn_tail, "lacks_sector", lambda *place: False)
+
+
+@planted(
+    "truncation is not synced",
+    "A file is cut without an fsync, so that a power loss brings back what was dropped (fsync(2)).",
+    caught_by=["what was synced survives", "a sound disk is not refused"],
+    seeds=12,
+    faults=AT_A_WRITE | {"deposed leader"},
+)
+def _truncation_is_not_synced(plant: Plant) -> None:
+    def wrong(file: ActiveFile, size_bytes: int) -> None:
+        if size_bytes > file._synced_bytes:
+            file.sync()
+        file._fs.truncate(file._handle, size_bytes)
+        file.size_bytes = file._synced_bytes = file._zeros_end = size_bytes
+
+    plant(ActiveFile, "cut", wrong)

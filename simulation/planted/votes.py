@@ -1,0 +1,146 @@
+"""Planted bugs of votes and epochs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from raft import election, leadership, quorum, replication
+from raft.core import Core, StoredState
+from raft.effects import Answered, Peer, SendAnswer, Vote
+from raft.roles import Leader
+from raft.transitions import Trigger
+from raft.types import Endpoint
+from server import node as server_node
+from simulation.planted.table import SPLITS, Plant, planted
+from storage import quorum_state
+
+
+@planted(
+    "granted vote leaves unsynced",
+    "An answer does not wait for the quorum state that it tells of (KIP-595, Vote, step 4).",
+    caught_by=["votes survive restarts"],
+    seeds=5,
+)
+def _granted_vote_leaves_unsynced(plant: Plant) -> None:
+    def wrong(core: Core, reply_to: int, answer: Answered) -> None:
+        core.effects.append(SendAnswer(reply_to=reply_to, answer=answer, after=0))
+
+    plant(Core, "answer", wrong)
+
+
+@planted(
+    "own vote leaves unsynced",
+    "A candidate asks for votes before its own is on disk (KIP-595, Vote request).",
+    caught_by=["votes survive restarts"],
+    seeds=5,
+)
+def _own_vote_leaves_unsynced(plant: Plant) -> None:
+    right = Core.send
+
+    def wrong(core: Core, to: Peer, request: Any, after: int) -> None:
+        right(core, to, request, 0 if isinstance(request, Vote) else after)
+
+    plant(Core, "send", wrong)
+
+
+@planted(
+    "vote is forgotten at a restart",
+    "A replica that comes back takes its stored vote for none (KIP-595, persistent state).",
+    caught_by=["votes survive restarts", "one leader per epoch"],
+    seeds=12,
+    faults=frozenset({"kill", "crash at an effect"}),
+)
+def _vote_is_forgotten(plant: Plant) -> None:
+    right = server_node.stored_state
+
+    def wrong(state: quorum_state.QuorumState) -> StoredState:
+        return replace(right(state), voted=None)
+
+    plant(server_node, "stored_state", wrong)
+
+
+@planted(
+    "old epoch is committed by counting",
+    "A leader commits records of earlier epochs before one of its own (KIP-595, extra condition on"
+    " commitment; Raft, figure 8).",
+    caught_by=["a leader commits with a record of its epoch"],
+    seeds=12,
+    faults=SPLITS,
+)
+def _old_epoch_is_committed(plant: Plant) -> None:
+    right = leadership.advance_high_watermark
+
+    def wrong(core: Core, leader: Leader) -> None:
+        start_offset, leader.epoch_start_offset = leader.epoch_start_offset, 0
+        right(core, leader)
+        leader.epoch_start_offset = start_offset
+
+    plant(leadership, "advance_high_watermark", wrong)
+    plant(replication, "advance_high_watermark", wrong)
+
+
+@planted(
+    "shorter log gets a vote",
+    "A vote is granted without the up-to-date check (KIP-595, Vote request handling).",
+    caught_by=["a leader has every committed record"],
+    seeds=54,
+)
+def _shorter_log_gets_a_vote(plant: Plant) -> None:
+    plant(election, "_is_up_to_date", lambda core, last: True)
+
+
+@planted(
+    "a minority elects",
+    "One vote less than a majority wins an election (KIP-595, Vote response handling).",
+    caught_by=["one leader per epoch", "a leader has every committed record"],
+    seeds=24,
+)
+def _a_minority_elects(plant: Plant) -> None:
+    plant(quorum, "is_won", lambda granted, voters: granted >= max(1, voters // 2))
+
+
+@planted(
+    "smaller epoch is followed",
+    "BeginQuorumEpoch of an epoch that is over is obeyed (KIP-595: FENCED_LEADER_EPOCH).",
+    caught_by=["epoch and high watermark never go back"],
+    seeds=24,
+)
+def _smaller_epoch_is_followed(plant: Plant) -> None:
+    right = election._follow_sender
+
+    def wrong(
+        core: Core,
+        cluster_id: str | None,
+        epoch: int,
+        leader_id: int | None,
+        endpoints: tuple[Endpoint, ...],
+    ) -> Answered | None:
+        if epoch < core.epoch and leader_id is not None and core.leader is None:
+            leader = core.key_of(leader_id)
+            core.become_follower(Trigger.LEADER_LEARNT, epoch, leader, endpoints)
+            return None
+        return right(core, cluster_id, epoch, leader_id, endpoints)
+
+    plant(election, "_follow_sender", wrong)
+
+
+@planted(
+    "leader moves to another epoch",
+    "A leader that hears of a higher epoch takes it over and goes on leading (KIP-595, state machine).",
+    caught_by=["epoch and high watermark never go back", "one leader per epoch"],
+    seeds=24,
+)
+def _leader_moves_to_another_epoch(plant: Plant) -> None:
+    right = election.adopt
+
+    def wrong(
+        core: Core, epoch: int, leader_id: int | None, endpoints: tuple[Endpoint, ...]
+    ) -> str | None:
+        if isinstance(core.state, Leader) and epoch > core.epoch:
+            core.epoch, core.voted = epoch, None
+            core.persist()
+            return None
+        return right(core, epoch, leader_id, endpoints)
+
+    plant(election, "adopt", wrong)
