@@ -63,6 +63,7 @@ APIS: Final[Mapping[int, ApiSpec]] = MappingProxyType(
             ApiSpec(53, "BeginQuorumEpoch", 0, 1, 1, "begin_quorum_epoch"),
             ApiSpec(54, "EndQuorumEpoch", 0, 1, 1, "end_quorum_epoch"),
             ApiSpec(55, "DescribeQuorum", 0, 2, 0, "describe_quorum"),
+            ApiSpec(59, "FetchSnapshot", 0, 1, 0, "fetch_snapshot"),
             ApiSpec(60, "DescribeCluster", 0, 2, 0, "describe_cluster"),
         )
     }
