@@ -20,12 +20,14 @@ from raft.effects import (
     AnnounceVoters,
     Answered,
     DropHeldRequests,
+    DropSnapshot,
     Effect,
     FetchAnswer,
     Peer,
     PersistQuorumState,
     Report,
     Request,
+    ResetLog,
     SendAnswer,
     SendRequest,
     TruncateLog,
@@ -34,7 +36,7 @@ from raft.invariants import Snapshot, require
 from raft.log_view import LogView, VoterEntry
 from raft.roles import ROLE_OF, Follower, Leader, Observer, Resigned, Role, State, Unattached
 from raft.transitions import TRANSITIONS, Trigger
-from raft.types import Endpoint, ReplicaKey, VoterSet
+from raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, VoterSet
 
 EPOCH_LIMIT = 2**31 - 2**20
 """Above this, epochs are accepted in small steps only: a hostile request must not use them up."""
@@ -74,6 +76,8 @@ class RaftConfig:
     election_backoff_max_ms: int = 1000
     retry_backoff_ms: int = 20
     retry_backoff_max_ms: int = 1000
+    snapshot_bytes_per_s: int | None = None
+    """How fast a snapshot is copied from the leader at most; None: as fast as can be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +96,26 @@ class InFlight:
 
     to: Peer
     request: Request
+
+
+@dataclass(slots=True)
+class Download:
+    """A snapshot that is being copied; times are ms.
+
+    `context` is the epoch and the leader that offered it last: after a change it goes on only if the
+    new leader offers the same, which has the same bytes everywhere.
+    """
+
+    snapshot: OffsetAndEpoch
+    context: tuple[int, ReplicaKey | None]
+    position: int = 0
+    size_bytes: int | None = None
+    stored_write: int = 0
+    next_at_ms: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        return self.position == self.size_bytes
 
 
 @dataclass(slots=True)
@@ -143,7 +167,10 @@ class Core:
         self.leader: ReplicaKey | None = stored.leader
         self.leader_endpoints: tuple[Endpoint, ...] = ()
         self.voted: ReplicaKey | None = stored.voted
-        self.committed_offset = stored.applied_offset
+        snapshot = log.snapshot
+        self.committed_offset = max(
+            stored.applied_offset, 0 if snapshot is None else snapshot.offset
+        )
         self.recorded_offset = stored.applied_offset
         self.high_watermark: int | None = None
         self.cluster_id = config.cluster_id
@@ -151,6 +178,7 @@ class Core:
         self.known_uuids: dict[int, ReplicaKey] = {}
         self.unreachable: set[int] = set()
         self.foreign_leader: dict[int, int] = {}
+        self.download: Download | None = None
         self.election_attempts = 0
         self.is_shutting_down = False
         self.state: State = Observer()
@@ -283,6 +311,26 @@ class Core:
         self.effects.append(TruncateLog(write=self.next_log_write(), end_offset=end_offset))
         if changed:
             self.follow_voter_set()
+
+    def reset_log(self, snapshot: OffsetAndEpoch, voters: KRaftVoters | None) -> None:
+        """Go on behind a verified snapshot. A leader never does, nobody gives up what is committed."""
+        require(not isinstance(self.state, Leader), "a leader resets its log")
+        require(
+            snapshot.offset >= max(self.committed_offset, self.recorded_offset),
+            f"snapshot {snapshot} ends below the committed offset {self.committed_offset}",
+        )
+        self.log.reset(snapshot, voters)
+        self.log_writes = deque((write, snapshot.offset) for write, _ in self.log_writes)
+        self.effects.append(ResetLog(write=self.next_log_write(), snapshot=snapshot))
+        self.follow_voter_set()
+        self.commit(snapshot.offset)
+
+    def drop_download(self) -> None:
+        """Forget an unfinished copy of a snapshot, if there is one."""
+        if self.download is not None:
+            dropped = DropSnapshot(write=self.next_write(), snapshot=self.download.snapshot)
+            self.effects.append(dropped)
+            self.download = None
 
     # -- requests
 

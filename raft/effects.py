@@ -105,7 +105,17 @@ class Fetch:
     high_watermark: int | None
 
 
-Request = Vote | BeginQuorumEpoch | EndQuorumEpoch | Fetch
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSnapshot:
+    """Ask for up to `max_bytes` bytes of a snapshot from byte `position` on."""
+
+    epoch: int
+    snapshot: OffsetAndEpoch
+    position: int
+    max_bytes: int
+
+
+Request = Vote | BeginQuorumEpoch | EndQuorumEpoch | Fetch | FetchSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,8 +170,60 @@ class FetchAnswer(Answered):
     high_watermark: int | None = None
     log_start_offset: int | None = None
     diverging: OffsetAndEpoch | None = None
+    snapshot: OffsetAndEpoch | None = None
+    """The snapshot to fetch first."""
     read_from: int | None = None
     read_to: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class SnapshotAnswer(Answered):
+    """Without an error: send what was asked for of this snapshot."""
+
+    snapshot: OffsetAndEpoch | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSnapshot:
+    """Write the piece under this token to byte `position` of an unfinished snapshot."""
+
+    write: int
+    snapshot: OffsetAndEpoch
+    position: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropSnapshot:
+    """Give an unfinished snapshot up."""
+
+    write: int
+    snapshot: OffsetAndEpoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifySnapshot:
+    """An unfinished snapshot is all there: say whether it is sound, and which voters it names."""
+
+    snapshot: OffsetAndEpoch
+    after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetLog:
+    """Make a verified snapshot a complete one; then drop the whole log and begin it at its end."""
+
+    write: int
+    snapshot: OffsetAndEpoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanLog:
+    """Drop what is below `start_offset`, and all snapshots but these."""
+
+    write: int
+    start_offset: int
+    snapshots: tuple[OffsetAndEpoch, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -225,6 +287,11 @@ Effect = (
     | RefuseAppend
     | AppendFetched
     | TruncateLog
+    | StoreSnapshot
+    | DropSnapshot
+    | VerifySnapshot
+    | ResetLog
+    | CleanLog
     | SendRequest
     | DropHeldRequests
     | SendAnswer

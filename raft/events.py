@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raft.control import ControlRecord
+from raft.control import ControlRecord, KRaftVoters
 from raft.types import Endpoint, OffsetAndEpoch, ReplicaKey
 
 
@@ -120,7 +120,63 @@ class FetchAnswered:
     hint: LeaderHint
     high_watermark: int | None = None
     diverging: OffsetAndEpoch | None = None
+    snapshot: OffsetAndEpoch | None = None
     records: FetchedRecords | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotRequested:
+    """A replica, or a client that wants the state, asks for a piece of a snapshot (KIP-630)."""
+
+    reply_to: int
+    cluster_id: str | None
+    replica: ReplicaKey | None
+    epoch: int
+    snapshot: OffsetAndEpoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotPiece:
+    """Bytes of a snapshot from `position` on; `token` lets the driver find them."""
+
+    snapshot: OffsetAndEpoch
+    position: int
+    size_bytes: int
+    """Of the whole snapshot."""
+    piece_bytes: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotAnswered:
+    request_id: int
+    error: str | None
+    hint: LeaderHint
+    piece: SnapshotPiece | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotVerified:
+    """What was copied is sound, and names these voters; or `problem` says what is wrong with it."""
+
+    snapshot: OffsetAndEpoch
+    voters: KRaftVoters | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotTaken:
+    """A snapshot of this replica's own making is complete and durable."""
+
+    snapshot: OffsetAndEpoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningRequested:
+    """Drop what is below `start_offset`, and all snapshots but these, to make room."""
+
+    start_offset: int
+    snapshots: tuple[OffsetAndEpoch, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +244,11 @@ Event = (
     | BeginAnswered
     | EndAnswered
     | FetchAnswered
+    | SnapshotRequested
+    | SnapshotAnswered
+    | SnapshotVerified
+    | SnapshotTaken
+    | CleaningRequested
     | RequestFailed
     | PeerUnreachable
     | PeerReachable

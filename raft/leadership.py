@@ -42,6 +42,7 @@ def become_leader(core: Core, granting: tuple[ReplicaKey, ...]) -> None:
     core.leader, core.leader_endpoints = core.local, core.config.endpoints
     core.high_watermark = None
     core.election_attempts = 0
+    core.drop_download()
     core.persist()
     leader = Leader(
         epoch_start_offset=core.log.end_offset,
@@ -138,14 +139,21 @@ def _note_earliest_due(leader: Leader) -> None:
 
 
 def answer_fetch(
-    core: Core, reply_to: int, fetch: ParkedFetch, diverging: OffsetAndEpoch | None = None
+    core: Core,
+    reply_to: int,
+    fetch: ParkedFetch,
+    diverging: OffsetAndEpoch | None = None,
+    snapshot: OffsetAndEpoch | None = None,
 ) -> None:
     """Everything from the fetch's position up to the log end, committed or not.
 
     If the logs diverge: no record, but where the fetcher's last epoch, or the one before it, ends here
-    (KIP-595, Fetch request handling, step 3).
+    (KIP-595, Fetch request handling, step 3); or the snapshot to fetch first (KIP-630).
     """
-    more = diverging is None and fetch.position.offset < core.log.end_offset
+    if fetch.position.offset < core.log.start_offset:
+        snapshot = core.log.snapshot
+    goes_on = diverging is None and snapshot is None
+    more = goes_on and fetch.position.offset < core.log.end_offset
     core.answer(
         reply_to,
         FetchAnswer(
@@ -155,6 +163,7 @@ def answer_fetch(
             high_watermark=core.high_watermark,
             log_start_offset=core.log.start_offset,
             diverging=diverging,
+            snapshot=snapshot,
             read_from=fetch.position.offset if more else None,
             read_to=core.log.end_offset,
         ),
@@ -214,17 +223,27 @@ def note_progress(core: Core, leader: Leader, replica: ReplicaKey, end_offset: i
     progress.end_offset = end_offset
     progress.last_fetch_ms = now
     progress.leader_end_at_last_fetch = end
+    voter = note_heard(core, leader, replica)
+    if voter is not None:
+        if voter is not replica:
+            progress = leader.progress.setdefault(voter, progress)
+        progress.begin_due_ms = now + core.config.fetch_timeout_ms // 2
+
+
+def note_heard(core: Core, leader: Leader, replica: ReplicaKey) -> ReplicaKey | None:
+    """A replica is there: enough voters that are keep the leader in office (KIP-595).
+
+    Returns the voter that it is, if any.
+    """
     voter = _voter_of(core, replica)
     if voter is None:
-        return
-    if voter is not replica:
-        progress = leader.progress.setdefault(voter, progress)
-    progress.begin_due_ms = now + core.config.fetch_timeout_ms // 2
+        return None
     leader.heard_from.add(voter)
     electorate = core.electorate
     if len(leader.heard_from) + electorate.has_local >= electorate.majority:
         leader.heard_from.clear()
-        leader.check_quorum_deadline_ms = now + check_quorum_ms(core)
+        leader.check_quorum_deadline_ms = core.now_ms + check_quorum_ms(core)
+    return voter
 
 
 def went_back(replica: ReplicaKey, acknowledged: int, end_offset: int) -> str:

@@ -33,11 +33,21 @@ class LogView:
     synced_end_offset: int = 0
     epoch_starts: list[tuple[int, int]] = field(default_factory=list)
     voter_entries: list[VoterEntry] = field(default_factory=list)
+    snapshots: list[OffsetAndEpoch] = field(default_factory=list)
+    """Ends of the log that complete snapshots here stand for, ascending; a log that starts above 0
+    has one that ends there or later (KIP-630)."""
 
     @property
     def last_epoch(self) -> int:
-        """Epoch of the last record, 0 if the log is empty."""
-        return self.epoch_starts[-1][0] if self.epoch_starts else 0
+        """Epoch of the last record; of an empty log, of the snapshot that it starts at, else 0."""
+        if self.epoch_starts:
+            return self.epoch_starts[-1][0]
+        return self.snapshots[-1].epoch if self.snapshots else 0
+
+    @property
+    def snapshot(self) -> OffsetAndEpoch | None:
+        """The newest snapshot."""
+        return self.snapshots[-1] if self.snapshots else None
 
     @property
     def end(self) -> OffsetAndEpoch:
@@ -77,6 +87,26 @@ class LogView:
             self.voter_entries.pop()
         return len(self.voter_entries) != before
 
+    def reset(self, snapshot: OffsetAndEpoch, record: KRaftVoters | None) -> None:
+        """Be empty behind a snapshot, whose voter set counts as of its last offset."""
+        self.start_offset = self.end_offset = self.synced_end_offset = snapshot.offset
+        self.epoch_starts.clear()
+        self.snapshots[:] = [snapshot]
+        del self.voter_entries[1:]
+        if record is not None:
+            self.add_voters(snapshot.offset - 1, record)
+
+    def clean(self, start_offset: int, snapshots: Iterable[OffsetAndEpoch]) -> None:
+        """Drop what is below `start_offset`, and all snapshots but these."""
+        self.snapshots[:] = snapshots
+        assert self.start_offset <= start_offset <= self.end_offset
+        assert not start_offset or self.snapshots[-1].offset >= start_offset
+        self.start_offset = start_offset
+        while len(self.epoch_starts) > 1 and self.epoch_starts[1][1] <= start_offset:
+            self.epoch_starts.pop(0)
+        if self.epoch_starts and self.epoch_starts[0][1] < start_offset:
+            self.epoch_starts[0] = (self.epoch_starts[0][0], start_offset)
+
     def end_offset_for(self, epoch: int) -> OffsetAndEpoch:
         """Largest epoch not above `epoch`, and where it ends (exclusive).
 
@@ -94,7 +124,9 @@ class LogView:
         offset, epoch = position
         if offset == 0:
             return self.start_offset == 0
-        if not self.epoch_starts or offset > self.end_offset:
+        if offset >= self.start_offset and position in self.snapshots:
+            return True
+        if not self.epoch_starts or not self.start_offset < offset <= self.end_offset:
             return False
         last_epoch, last_start = self.epoch_starts[-1]
         if epoch == last_epoch:
@@ -104,6 +136,20 @@ class LogView:
             return False
         found, start_offset = self.epoch_starts[at]
         return found == epoch and start_offset < offset <= self.epoch_starts[at + 1][1]
+
+    def snapshot_for(self, position: OffsetAndEpoch) -> OffsetAndEpoch | None:
+        """The snapshot that a log that ends at `position` needs first; None if the log will do.
+
+        That is the newest one, for an empty log and for one that ends, or may agree, only below this
+        one's start (KIP-630; Kafka, validation of offset and epoch).
+        """
+        newest = self.snapshot
+        if newest is None or position.offset == 0:
+            return newest
+        if self.contains(position):
+            return None
+        reaches = self.diverging_from(position).offset if self.epoch_starts else 0
+        return newest if min(position.offset, reaches) <= self.start_offset else None
 
     def diverging_from(self, position: OffsetAndEpoch) -> OffsetAndEpoch:
         """What to tell a log that ends at `position`, which this one does not contain.

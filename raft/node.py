@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from raft import election, leadership, replication
+from raft import election, leadership, replication, snapshots
 from raft.core import Core, RaftConfig, StoredState
 from raft.effects import Effect, Halt
 from raft.events import (
     AppendRequested,
     BeginAnswered,
+    CleaningRequested,
     EndAnswered,
     Event,
     FetchAnswered,
@@ -26,6 +27,10 @@ from raft.events import (
     QuorumEpochEnded,
     RequestFailed,
     ResignationRequested,
+    SnapshotAnswered,
+    SnapshotRequested,
+    SnapshotTaken,
+    SnapshotVerified,
     TimerFired,
     VoteAnswered,
     VoteRequested,
@@ -65,6 +70,11 @@ class RaftNode(Core):
             FetchReceived: replication.on_fetch_received,
             FetchAnswered: replication.on_fetch_answered,
             RequestFailed: replication.on_request_failed,
+            SnapshotRequested: snapshots.on_snapshot_requested,
+            SnapshotAnswered: replication.on_piece_answered,
+            SnapshotVerified: snapshots.on_snapshot_verified,
+            SnapshotTaken: snapshots.on_snapshot_taken,
+            CleaningRequested: snapshots.on_cleaning_requested,
             AppendRequested: leadership.on_append_requested,
             ResignationRequested: leadership.on_resignation_requested,
             BeginAnswered: _on_begin_answered,
@@ -144,10 +154,10 @@ class RaftNode(Core):
         if isinstance(self.state, Leader):
             return leadership.leader_deadline_ms(self.state)
         own = election.election_deadline_ms(self)
-        if not self.backoffs:
+        if not self.backoffs and self.download is None:
             return own
-        retry = replication.retry_deadline_ms(self)
-        return min((due for due in (own, retry) if due is not None), default=None)
+        dues = (own, replication.retry_deadline_ms(self), snapshots.next_piece_ms(self))
+        return min((due for due in dues if due is not None), default=None)
 
     def progress(self) -> list[ReplicaProgress]:
         """Voters, this leader among them, then observers; empty if this replica does not lead."""

@@ -11,7 +11,7 @@ from itertools import pairwise
 from raft import quorum
 from raft.control import KRaftVoters
 from raft.core import Core, InFlight
-from raft.effects import AppendFetched, Bootstrap, Fetch, Halt, Peer, Vote
+from raft.effects import AppendFetched, Bootstrap, Fetch, FetchSnapshot, Halt, Peer, Vote
 from raft.election import (
     absorb,
     is_foreign,
@@ -20,15 +20,23 @@ from raft.election import (
     on_vacancy,
     on_vote_failed,
 )
-from raft.events import FetchAnswered, FetchedRecords, FetchReceived, RequestFailed
+from raft.events import (
+    FetchAnswered,
+    FetchedRecords,
+    FetchReceived,
+    RequestFailed,
+    SnapshotAnswered,
+)
 from raft.leadership import (
     advance_high_watermark,
     answer_fetch,
+    note_heard,
     note_progress,
     park_fetch,
     write_first_voters,
 )
 from raft.roles import Follower, Leader, Observer, ParkedFetch, Prospective, Unattached
+from raft.snapshots import give_up, is_copying, offer, on_snapshot_answered, send_for_piece
 from raft.transitions import Trigger
 from raft.types import OffsetAndEpoch, ReplicaKey
 
@@ -63,6 +71,11 @@ def on_fetch_received(core: Core, event: FetchReceived) -> None:
     fetch = ParkedFetch(
         event.replica, position, core.now_ms + event.max_wait_ms, event.high_watermark
     )
+    snapshot = core.log.snapshot_for(position)
+    if snapshot is not None:
+        if event.replica is not None:
+            note_heard(core, leader, event.replica)
+        return answer_fetch(core, event.reply_to, fetch, snapshot=snapshot)
     if not core.log.contains(position):
         return answer_fetch(core, event.reply_to, fetch, core.log.diverging_from(position))
     if event.replica is not None:
@@ -117,6 +130,10 @@ def on_fetch_answered(core: Core, event: FetchAnswered) -> None:
         # The leader was asked twice, by its key and as a bootstrap server. What it said of a former
         # end of the log must not cut, extend or commit the present one.
         return
+    if event.snapshot is not None:
+        offer(core, request, event.snapshot)
+        return
+    core.drop_download()
     if event.diverging is not None:
         _truncate(core, request, event.diverging)
         return
@@ -125,6 +142,12 @@ def on_fetch_answered(core: Core, event: FetchAnswered) -> None:
         return
     if event.high_watermark is not None:
         core.commit(min(core.log.end_offset, event.high_watermark))
+
+
+def on_piece_answered(core: Core, event: SnapshotAnswered) -> None:
+    """A piece of a snapshot; it keeps the leader alive as records do."""
+    if on_snapshot_answered(core, event):
+        _note_contact(core)
 
 
 def _note_contact(core: Core) -> None:
@@ -215,6 +238,9 @@ def on_request_failed(core: Core, event: RequestFailed) -> None:
     if request is None:
         return
     core.back_off(request)
+    if isinstance(request.request, FetchSnapshot) and event.error is not None:
+        # How a Kafka leader says that it has no such snapshot, or does not lead.
+        give_up(core, f"{request.to} refuses: {event.reason}")
     if event.error == "UNSUPPORTED_VERSION" and isinstance(request.request, Vote):
         on_pre_vote_unsupported(core, request.to)
     elif isinstance(request.request, Vote):
@@ -257,9 +283,10 @@ def send_fetches(core: Core) -> None:
     leader = core.leader
     if leader is not None and isinstance(core.state, (Follower, Observer, Prospective)):
         _send_fetch(core, leader)
-        backoff = core.backoffs.get((leader, Fetch)) if core.backoffs else None
-        if backoff is not None and backoff.attempts > 1:
-            _discover(core)
+        if core.backoffs:
+            failures = (core.backoffs.get((leader, kind)) for kind in (Fetch, FetchSnapshot))
+            if any(failed is not None and failed.attempts > 1 for failed in failures):
+                _discover(core)
     elif isinstance(core.state, (Unattached, Observer)):
         _discover(core)
 
@@ -273,7 +300,13 @@ def _discover(core: Core) -> None:
 
 
 def _send_fetch(core: Core, to: Peer) -> None:
-    """A fetch acknowledges the whole log, so it leaves after everything so far is on disk."""
+    """A fetch acknowledges the whole log, so it leaves after everything so far is on disk.
+
+    While a snapshot is copied, and until it has been verified, it only keeps in touch.
+    """
+    if to == core.leader and is_copying(core):
+        send_for_piece(core, to)
+        return
     if core.can_send(to, Fetch):
         known = -1 if core.high_watermark is None else core.high_watermark
         fetch = Fetch(epoch=core.epoch, position=core.log.end, high_watermark=known)

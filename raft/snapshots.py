@@ -1,0 +1,268 @@
+"""Copying a snapshot by FetchSnapshot, seen from both ends; taking and cleaning.
+
+A replica that has less than its leader's log starts with is offered the newest snapshot. It copies it
+piece by piece, has it verified, and only then gives up its own log for it. Sources: KIP-595 (log
+compaction and snapshots), KIP-630, KIP-856 (snapshots).
+"""
+
+from __future__ import annotations
+
+from raft.core import Core, Download, InFlight
+from raft.effects import (
+    CleanLog,
+    Fetch,
+    FetchSnapshot,
+    SnapshotAnswer,
+    StoreSnapshot,
+    VerifySnapshot,
+)
+from raft.election import absorb, is_foreign
+from raft.events import (
+    CleaningRequested,
+    SnapshotAnswered,
+    SnapshotPiece,
+    SnapshotRequested,
+    SnapshotTaken,
+    SnapshotVerified,
+)
+from raft.leadership import note_heard
+from raft.roles import Follower, Leader, Observer, Prospective
+from raft.types import OffsetAndEpoch, ReplicaKey
+
+PIECE_BYTES = 2**20
+"""What is asked for at a time: Kafka's own figure."""
+
+# -- the leader's end
+
+
+def on_snapshot_requested(core: Core, event: SnapshotRequested) -> None:
+    """FetchSnapshot request handling.
+
+    Errors: INCONSISTENT_CLUSTER_ID and UNKNOWN_SERVER_ERROR (top level), FENCED_LEADER_EPOCH,
+    UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER, SNAPSHOT_NOT_FOUND. Whether the position is inside is
+    for whoever has the file. Source: KIP-630, FetchSnapshot request handling.
+    """
+    if is_foreign(core, event.cluster_id):
+        core.report(f"snapshot for {event.replica} refused: cluster {event.cluster_id}")
+        return _answer(core, event, top_level="INCONSISTENT_CLUSTER_ID")
+    if event.replica is not None and core.is_local(event.replica):
+        core.report(f"snapshot for {event.replica} refused: that is this replica")
+        return _answer(core, event, top_level="UNKNOWN_SERVER_ERROR")
+    if event.epoch < core.epoch:
+        return _answer(core, event, "FENCED_LEADER_EPOCH")
+    if event.epoch > core.epoch:
+        return _answer(core, event, "UNKNOWN_LEADER_EPOCH")
+    if not isinstance(core.state, Leader):
+        return _answer(core, event, "NOT_LEADER_OR_FOLLOWER")
+    if event.snapshot not in core.log.snapshots:
+        return _answer(core, event, "SNAPSHOT_NOT_FOUND")
+    if event.replica is not None:
+        note_heard(core, core.state, event.replica)
+    return _answer(core, event)
+
+
+def _answer(
+    core: Core, event: SnapshotRequested, error: str | None = None, top_level: str | None = None
+) -> None:
+    core.answer(
+        event.reply_to,
+        SnapshotAnswer(
+            epoch=core.epoch,
+            leader_id=core.leader_id,
+            leader_endpoints=core.leader_endpoints_for_answers(),
+            error=error,
+            top_level_error=top_level,
+            snapshot=event.snapshot if error is None and top_level is None else None,
+        ),
+    )
+
+
+# -- the follower's end
+
+
+def offer(core: Core, request: InFlight, snapshot: OffsetAndEpoch) -> None:
+    """The leader says: this snapshot first. A copy that was begun goes on if it is the same one."""
+    download = core.download
+    if download is not None and download.context == core.context and download.is_complete:
+        core.back_off(request)
+        return
+    committed = max(core.committed_offset, core.recorded_offset)
+    if snapshot.offset < committed:
+        core.obstacle = (
+            f"leader {core.leader} of epoch {core.epoch} offers a snapshot that ends at "
+            f"{snapshot.offset}, but everything below {committed} is committed here: its log is not the "
+            "one this replica knows. Nothing was dropped. Check whether the other voters lost their "
+            "disks, and restore them from this replica."
+        )
+        core.report(core.obstacle)
+        core.back_off(request)
+        return
+    if snapshot.epoch > core.epoch:
+        core.report(f"snapshot {snapshot} of {request.to} ignored: it is of a later epoch")
+        core.back_off(request)
+        return
+    if download is None or download.snapshot != snapshot:
+        core.drop_download()
+        download = core.download = Download(snapshot, core.context)
+        core.report(f"copying the snapshot that ends at {snapshot.offset} from {core.leader}")
+    download.context = core.context
+    if download.is_complete:
+        _verify(core, download)
+
+
+def is_copying(core: Core) -> bool:
+    """True if pieces are asked for instead of records."""
+    download = core.download
+    return (
+        download is not None
+        and download.context == core.context
+        and not download.is_complete
+        and isinstance(core.state, (Follower, Observer, Prospective))
+    )
+
+
+def send_for_piece(core: Core, leader: ReplicaKey) -> None:
+    """Ask for the next piece once the one before is stored and the bandwidth allows it."""
+    download = core.download
+    assert download is not None
+    if core.now_ms < download.next_at_ms or (leader, Fetch) in core.busy:
+        return
+    if core.can_send(leader, FetchSnapshot):
+        piece = FetchSnapshot(
+            epoch=core.epoch,
+            snapshot=download.snapshot,
+            position=download.position,
+            max_bytes=_piece_bytes(core),
+        )
+        core.send(leader, piece, after=max(download.stored_write, core.state_write))
+
+
+def _piece_bytes(core: Core) -> int:
+    """So little that the limit never keeps a follower silent for long."""
+    limit = core.config.snapshot_bytes_per_s
+    if limit is None:
+        return PIECE_BYTES
+    return max(1, min(PIECE_BYTES, limit * core.config.fetch_timeout_ms // 4000))
+
+
+def on_snapshot_answered(core: Core, event: SnapshotAnswered) -> bool:
+    """FetchSnapshot response handling. Returns True if the leader is alive and answered."""
+    request = core.take(event.request_id)
+    if request is None:
+        return False
+    asked = request.request
+    assert isinstance(asked, FetchSnapshot), "a piece answers a FetchSnapshot request"
+    download = core.download
+    is_current = download is not None and download.snapshot == asked.snapshot
+    if is_current and event.error in ("SNAPSHOT_NOT_FOUND", "POSITION_OUT_OF_RANGE"):
+        give_up(core, f"{request.to} answers {event.error}")
+    if not absorb(core, request, event.error, event.hint):
+        return False
+    piece = event.piece
+    if download is None or download is not core.download or not is_current or piece is None:
+        return True
+    if not _fits(download, asked, piece):
+        give_up(core, f"{request.to} sent {piece} for {asked}")
+        core.back_off(request)
+    elif not piece.piece_bytes:
+        core.back_off(request)
+    else:
+        _store(core, download, piece)
+    return True
+
+
+def _fits(download: Download, asked: FetchSnapshot, piece: SnapshotPiece) -> bool:
+    end = piece.position + piece.piece_bytes
+    return (
+        piece.snapshot == asked.snapshot
+        and piece.position == asked.position == download.position
+        and download.size_bytes in (None, piece.size_bytes)
+        and end <= piece.size_bytes
+    )
+
+
+def _store(core: Core, download: Download, piece: SnapshotPiece) -> None:
+    download.stored_write = core.next_write()
+    core.effects.append(
+        StoreSnapshot(
+            write=download.stored_write,
+            snapshot=download.snapshot,
+            position=piece.position,
+            token=piece.token,
+        )
+    )
+    download.size_bytes = piece.size_bytes
+    download.position += piece.piece_bytes
+    limit = core.config.snapshot_bytes_per_s
+    if limit is not None:
+        download.next_at_ms = core.now_ms + piece.piece_bytes * 1000 // limit
+    if download.is_complete:
+        _verify(core, download)
+
+
+def _verify(core: Core, download: Download) -> None:
+    core.effects.append(VerifySnapshot(snapshot=download.snapshot, after=download.stored_write))
+
+
+def on_snapshot_verified(core: Core, event: SnapshotVerified) -> None:
+    """Go on behind a sound snapshot, if that is still what this replica needs."""
+    download = core.download
+    if download is None or download.snapshot != event.snapshot or not download.is_complete:
+        return
+    if event.problem is not None:
+        give_up(core, event.problem)
+        return
+    if download.context != core.context:
+        # Whoever leads now has not offered it yet.
+        return
+    snapshot = event.snapshot
+    is_behind = snapshot.offset < max(core.committed_offset, core.recorded_offset)
+    if is_behind or core.log.contains(snapshot) or isinstance(core.state, Leader):
+        give_up(core, "this replica has got further by itself")
+        return
+    core.download = None
+    core.reset_log(snapshot, event.voters)
+    core.backoffs.clear()
+
+
+def give_up(core: Core, reason: str) -> None:
+    """Drop the copy, if there is one, and ask the leader anew what to do."""
+    if core.download is not None:
+        core.report(
+            f"the copy of the snapshot that ends at {core.download.snapshot.offset} is dropped: {reason}"
+        )
+    core.drop_download()
+
+
+def next_piece_ms(core: Core) -> int | None:
+    """When the bandwidth allows the next piece, if something waits for that."""
+    download = core.download
+    if download is None or not is_copying(core) or download.next_at_ms <= core.now_ms:
+        return None
+    return download.next_at_ms
+
+
+# -- this replica's own snapshots
+
+
+def on_snapshot_taken(core: Core, event: SnapshotTaken) -> None:
+    """From now on it can be offered, and what it stands for be cleaned.
+
+    A log that was reset meanwhile may be behind a newer one already.
+    """
+    newest = core.log.snapshot
+    if newest is None or newest.offset < event.snapshot.offset:
+        core.log.snapshots.append(event.snapshot)
+
+
+def on_cleaning_requested(core: Core, event: CleaningRequested) -> None:
+    """Drop history that a snapshot stands for; a slow follower gets the snapshot then."""
+    kept = tuple(s for s in core.log.snapshots if s in event.snapshots)
+    newest = core.log.snapshot
+    if newest is None or newest not in kept:
+        return
+    start_offset = max(core.log.start_offset, min(event.start_offset, newest.offset))
+    core.log.clean(start_offset, kept)
+    core.effects.append(
+        CleanLog(write=core.next_write(), start_offset=start_offset, snapshots=kept)
+    )
