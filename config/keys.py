@@ -14,7 +14,9 @@ from config import values
 ENVIRONMENT_PREFIX = "QUORUMD_"
 
 _A_DAY_MS = 86_400_000
+_TEN_YEARS_MS = 3_650 * _A_DAY_MS
 _MAX_BATCH_BYTES = 8 << 20
+_MAX_TOTAL_BYTES = 1 << 50
 _MAX_FILE_BYTES = 2**31 - 1  # positions in the offset index are 32-bit
 
 _duration_ms = values.whole_number(1, _A_DAY_MS, "milliseconds")
@@ -36,6 +38,11 @@ PARSERS: Mapping[str, Callable[[str], object]] = MappingProxyType(
         "quorum.retry.backoff.max.ms": _duration_ms,
         "log.segment.bytes": values.whole_number(4096, _MAX_FILE_BYTES, "bytes"),
         "log.max.batch.bytes": values.whole_number(1024, _MAX_BATCH_BYTES, "bytes"),
+        "snapshot.max.new.record.bytes": values.whole_number(1, _MAX_TOTAL_BYTES, "bytes"),
+        "snapshot.interval.ms": values.whole_number(1_000, _TEN_YEARS_MS, "milliseconds"),
+        "snapshot.bandwidth.bytes.per.second": values.limit(1, _MAX_TOTAL_BYTES, "bytes"),
+        "retention.bytes": values.limit(0, _MAX_TOTAL_BYTES, "bytes"),
+        "retention.ms": values.limit(0, _TEN_YEARS_MS, "milliseconds"),
         "socket.request.max.bytes": values.whole_number(4096, _MAX_FILE_BYTES, "bytes"),
         "max.connections": values.whole_number(16, 1_000_000),
         "connections.max.idle.ms": values.whole_number(1_000, _A_DAY_MS, "milliseconds"),
@@ -54,11 +61,6 @@ UNAVAILABLE = frozenset(
     {
         "quorum.auto.join",
         "quorum.witness",
-        "snapshot.max.new.record.bytes",
-        "snapshot.interval.ms",
-        "snapshot.bandwidth.bytes.per.second",
-        "retention.bytes",
-        "retention.ms",
     }
 )
 

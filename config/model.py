@@ -56,7 +56,8 @@ class Config:
     """The configuration of one node. Times are milliseconds, sizes are bytes.
 
     `advertised_listeners` holds the same names as `listeners`, in the same order. `http_listen` of
-    None means that no HTTP is served. A node whose id is not in `quorum_voters` is an observer.
+    None means that no HTTP is served; other limits of None are none. A node whose id is not in
+    `quorum_voters` is an observer.
     """
 
     node_id: int
@@ -74,6 +75,11 @@ class Config:
     quorum_retry_backoff_max_ms: int = 1_000
     log_segment_bytes: int = 128 << 20
     log_max_batch_bytes: int = 1 << 20
+    snapshot_max_new_record_bytes: int = 20 << 20
+    snapshot_interval_ms: int = 3_600_000
+    snapshot_bandwidth_bytes_per_second: int | None = None
+    retention_bytes: int | None = None
+    retention_ms: int | None = None
     socket_request_max_bytes: int = 100 << 20
     max_connections: int = 1_000
     connections_max_idle_ms: int = 600_000

@@ -43,6 +43,19 @@ def whole_number(low: int, high: int, unit: str = "") -> Callable[[str], int]:
     return parse
 
 
+def limit(low: int, high: int, unit: str) -> Callable[[str], int | None]:
+    """A parser of limits from `low` to `high`, both inclusive; -1 is no limit, as in Kafka: None."""
+    number = whole_number(low, high, unit)
+
+    def parse(text: str) -> int | None:
+        try:
+            return None if text == "-1" else number(text)
+        except BadValue as error:
+            raise BadValue(f"{error}, or -1 for no limit") from None
+
+    return parse
+
+
 def folder(text: str) -> Path:
     """A path, still relative if it was written so."""
     if not text or "\0" in text:

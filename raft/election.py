@@ -98,7 +98,12 @@ def absorb(core: Core, request: InFlight, error: str | None, hint: LeaderHint) -
     if error is None and not is_news and not core.backoffs:
         return True
     before = core.context
-    contradiction = adopt(core, hint.epoch, hint.leader_id, hint.endpoints)
+    named = hint.leader_id
+    if named == core.local.id and hint.epoch == core.epoch and named != leader_id:
+        # Who answers takes this replica for the leader that it is not any more: no news, and no reason
+        # to disregard a vote that comes along.
+        named = None
+    contradiction = adopt(core, hint.epoch, named, hint.endpoints)
     if contradiction is not None:
         core.report(f"answer of {to} ignored: {contradiction}")
         core.back_off(request)

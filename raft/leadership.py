@@ -218,8 +218,7 @@ def note_progress(core: Core, leader: Leader, replica: ReplicaKey, end_offset: i
         progress.last_caught_up_ms = now
     elif end_offset >= progress.leader_end_at_last_fetch:
         progress.last_caught_up_ms = progress.last_fetch_ms
-    if end_offset < progress.end_offset:
-        core.report(went_back(replica, progress.end_offset, end_offset))
+    note_going_back(core, leader, replica, end_offset)
     progress.end_offset = end_offset
     progress.last_fetch_ms = now
     progress.leader_end_at_last_fetch = end
@@ -244,6 +243,13 @@ def note_heard(core: Core, leader: Leader, replica: ReplicaKey) -> ReplicaKey | 
         leader.heard_from.clear()
         leader.check_quorum_deadline_ms = core.now_ms + check_quorum_ms(core)
     return voter
+
+
+def note_going_back(core: Core, leader: Leader, replica: ReplicaKey, end_offset: int) -> None:
+    """Say so if a replica has less than it had."""
+    progress = leader.progress.get(replica)
+    if progress is not None and end_offset < progress.end_offset:
+        core.report(went_back(replica, progress.end_offset, end_offset))
 
 
 def went_back(replica: ReplicaKey, acknowledged: int, end_offset: int) -> str:

@@ -30,6 +30,7 @@ from raft.events import (
 from raft.leadership import (
     advance_high_watermark,
     answer_fetch,
+    note_going_back,
     note_heard,
     note_progress,
     park_fetch,
@@ -74,6 +75,7 @@ def on_fetch_received(core: Core, event: FetchReceived) -> None:
     snapshot = core.log.snapshot_for(position)
     if snapshot is not None:
         if event.replica is not None:
+            note_going_back(core, leader, event.replica, position.offset)
             note_heard(core, leader, event.replica)
         return answer_fetch(core, event.reply_to, fetch, snapshot=snapshot)
     if not core.log.contains(position):

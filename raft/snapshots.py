@@ -253,6 +253,9 @@ def on_snapshot_taken(core: Core, event: SnapshotTaken) -> None:
     newest = core.log.snapshot
     if newest is None or newest.offset < event.snapshot.offset:
         core.log.snapshots.append(event.snapshot)
+        if core.recorded_offset < event.snapshot.offset:
+            # So that a start need not doubt whether the log reaches that far.
+            core.persist()
 
 
 def on_cleaning_requested(core: Core, event: CleaningRequested) -> None:

@@ -52,8 +52,9 @@ from wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from wire.registry import API_VERSIONS_KEY, APIS
+from wire.registry import API_VERSIONS_KEY, APIS, FIRST_OWN_KEY
 
+OWN_SOFTWARE: Final = "quorumctl"
 PRODUCE_KEY: Final = 0
 KRAFT_VERSION: Final = "kraft.version"
 KRAFT_VERSION_MAX: Final = 1
@@ -136,7 +137,7 @@ def api_versions(
             ),
         )
     return ApiVersionsResponse(
-        api_keys=_API_KEYS,
+        api_keys=_ALL_KEYS if request.client_software_name == OWN_SOFTWARE else _API_KEYS,
         # Clients below version 4 refuse a feature whose minimum is 0.
         supported_features=_FEATURES if version >= 4 else (),
         finalized_features=finalized,
@@ -153,7 +154,7 @@ def api_versions_unsupported() -> ApiVersionsResponse:
 
 
 # Produce is listed from 0, as a broker does: librdkafka below 2.12 turns features off otherwise.
-_API_KEYS: Final = tuple(
+_ALL_KEYS: Final = tuple(
     ApiVersionsResponseApiKey(
         api_key=key,
         min_version=0 if key == PRODUCE_KEY else APIS[key].min_version,
@@ -161,6 +162,7 @@ _API_KEYS: Final = tuple(
     )
     for key in sorted(APIS)
 )
+_API_KEYS: Final = tuple(key for key in _ALL_KEYS if key.api_key < FIRST_OWN_KEY)
 _FEATURES: Final = (
     ApiVersionsResponseSupportedFeature(
         name=KRAFT_VERSION, min_version=0, max_version=KRAFT_VERSION_MAX

@@ -20,6 +20,8 @@ from typing import NamedTuple, Protocol
 from storage.errors import DiskFull
 from storage.log import Chunk, Log
 from storage.quorum_state import QuorumState
+from storage.snapshot_file import SnapshotId
+from storage.snapshot_store import SnapshotStore
 
 FULL_DISK_RETRY_S = 0.5
 IDLE_S = 0.05
@@ -43,7 +45,37 @@ class SaveState(NamedTuple):
     state: QuorumState
 
 
-Job = WriteRecords | Truncate | SaveState
+class StorePiece(NamedTuple):
+    """Bytes of an unfinished snapshot, from `position` on."""
+
+    write: int
+    snapshot: SnapshotId
+    position: int
+    data: bytes
+
+
+class DropPieces(NamedTuple):
+    write: int
+    snapshot: SnapshotId
+
+
+class InstallSnapshot(NamedTuple):
+    """Complete a snapshot that was copied, and begin the log anew behind it."""
+
+    write: int
+    snapshot: SnapshotId
+
+
+class CleanFiles(NamedTuple):
+    """Delete segments that end at `start_offset` or before, and snapshots older than the last of
+    these that are not among them."""
+
+    write: int
+    start_offset: int
+    kept: tuple[SnapshotId, ...]
+
+
+Job = WriteRecords | Truncate | SaveState | StorePiece | DropPieces | InstallSnapshot | CleanFiles
 
 
 class DiskListener(Protocol):
@@ -77,14 +109,21 @@ class Step(Enum):
     SYNC_NEXT = "sync next"
 
 
-def carry_out(
-    log: Log, save_state: Callable[[QuorumState], None], jobs: Sequence[Job]
-) -> Iterator[Step | DiskFull]:
+class Files(NamedTuple):
+    """What of a partition is on disk, as the disk thread changes it."""
+
+    log: Log
+    snapshots: SnapshotStore
+    save_state: Callable[[QuorumState], None]
+
+
+def carry_out(files: Files, jobs: Sequence[Job]) -> Iterator[Step | DiskFull]:
     """Write in order; one sync at the end covers all records among the jobs.
 
     Everything is durable when this has ended. It pauses after each step, so that a simulator can let
     other things happen in between, and where the disk is full: to go on is to try again.
     """
+    log = files.log
     chunks: list[Chunk] = []
     unsynced = False
     for job in jobs:
@@ -95,17 +134,43 @@ def carry_out(
             yield from _when_there_is_space(partial(log.write_many, tuple(chunks)))
             chunks.clear()
             unsynced = True
-        if isinstance(job, Truncate):
-            log.truncate(job.end_offset)
-            yield Step.DONE
-        else:
-            yield from _when_there_is_space(partial(save_state, job.state))
+        yield from _when_there_is_space(partial(_carry_out_alone, files, job))
     if chunks:
         yield from _when_there_is_space(partial(log.write_many, tuple(chunks)))
         unsynced = True
     if unsynced:
         yield Step.SYNC_NEXT
         log.sync()
+
+
+def _carry_out_alone(files: Files, job: Job) -> None:
+    """A job that is durable at its end; a piece of a snapshot is so only with the whole."""
+    log, snapshots = files.log, files.snapshots
+    match job:
+        case Truncate(end_offset=end_offset):
+            log.truncate(end_offset)
+        case SaveState(state=state):
+            files.save_state(state)
+        case StorePiece(snapshot=snapshot, position=position, data=data):
+            snapshots.write_part(snapshot, position, data)
+        case DropPieces(snapshot=snapshot):
+            snapshots.drop_part(snapshot)
+        case InstallSnapshot(snapshot=snapshot):
+            snapshots.complete_part(snapshot)
+            log.reset(snapshot.end_offset)
+            _drop_older(snapshots, (snapshot,))
+        case CleanFiles(start_offset=start_offset, kept=kept):
+            log.delete_before(start_offset)
+            _drop_older(snapshots, kept)
+        case WriteRecords():
+            raise AssertionError("records are written together")
+
+
+def _drop_older(snapshots: SnapshotStore, kept: Sequence[SnapshotId]) -> None:
+    """What is newer was completed after this was asked for: the rules count on it already."""
+    for snapshot in snapshots.ids:
+        if snapshot not in kept and snapshot.end_offset < kept[-1].end_offset:
+            snapshots.delete(snapshot)
 
 
 def _when_there_is_space(action: Callable[[], object]) -> Iterator[Step | DiskFull]:
@@ -124,13 +189,11 @@ class DiskWorker:
 
     def __init__(
         self,
-        log: Log,
-        save_state: Callable[[QuorumState], None],
+        files: Files,
         listener: DiskListener,
         call_on_loop: Callable[..., object],
     ) -> None:
-        self._log = log
-        self._save_state = save_state
+        self._files = files
         self._listener = listener
         self._call_on_loop = call_on_loop
         self._taken: list[Job] = []
@@ -178,7 +241,7 @@ class DiskWorker:
             jobs = self._jobs.get(timeout=IDLE_S)
         except Empty:
             with suppress(DiskFull):
-                self._log.prepare()
+                self._files.log.prepare()
             jobs = self._jobs.get()
         found: list[Job] = []
         while jobs is not None:
@@ -192,7 +255,7 @@ class DiskWorker:
     def _carry_out(self, jobs: list[Job]) -> float | None:
         """Carry the jobs out; returns how long the sync took, if there was one."""
         started = None
-        for step in carry_out(self._log, self._save_state, jobs):
+        for step in carry_out(self._files, jobs):
             if isinstance(step, DiskFull):
                 if self._stopping.is_set():
                     raise step

@@ -19,6 +19,7 @@ from wire.messages.describe_configs import DescribeConfigsRequest
 from wire.messages.describe_quorum import DescribeQuorumRequest
 from wire.messages.end_quorum_epoch import EndQuorumEpochRequest
 from wire.messages.fetch import FetchRequest
+from wire.messages.fetch_snapshot import FetchSnapshotRequest
 from wire.messages.find_coordinator import FindCoordinatorRequest
 from wire.messages.init_producer_id import InitProducerIdRequest
 from wire.messages.list_offsets import ListOffsetsRequest
@@ -26,6 +27,7 @@ from wire.messages.list_partition_reassignments import ListPartitionReassignment
 from wire.messages.metadata import MetadataRequest
 from wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from wire.messages.produce import ProduceRequest
+from wire.messages.take_snapshot import TakeSnapshotRequest
 from wire.messages.vote import VoteRequest
 from wire.registry import API_VERSIONS_KEY, APIS
 from wire.schema import Message
@@ -57,7 +59,9 @@ class Dispatch:
             53: self._on_begin_quorum_epoch,
             54: self._on_end_quorum_epoch,
             55: self._on_describe_quorum,
+            59: self._on_fetch_snapshot,
             60: self._on_describe_cluster,
+            20002: self._on_take_snapshot,
         }
 
     def warm(self) -> None:
@@ -139,6 +143,9 @@ class Dispatch:
     def _on_end_quorum_epoch(self, request: InboundRequest) -> None:
         self._named_partition(request).inbound.end_quorum_epoch(request)
 
+    def _on_fetch_snapshot(self, request: InboundRequest) -> None:
+        self._named_partition(request).inbound.fetch_snapshot(request)
+
     def _named_partition(self, request: InboundRequest) -> Partition:
         """The partition that the request names first; whoever gets it checks the rest."""
         if len(self._partitions) == 1:
@@ -161,6 +168,10 @@ class Dispatch:
             answer_here()
         else:
             self._first.outbound.forward(request, answer_here)
+
+    def _on_take_snapshot(self, request: InboundRequest) -> None:
+        message = decode(TakeSnapshotRequest, request.api_version, request.frame, request.body_at)
+        self._first.snapshots.answer(message, request.respond_message)
 
     # -- the cluster
 
@@ -212,6 +223,10 @@ def _first_named(message: Message) -> tuple[bytes, int]:
         for data in message.topic_data:
             for part in data.partition_data:
                 return data.name.encode() or data.topic_id.bytes, part.index
+    elif isinstance(message, FetchSnapshotRequest):
+        for asked in message.topics:
+            for piece in asked.partitions:
+                return asked.name.encode(), piece.partition
     elif isinstance(message, VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest):
         for topic in message.topics:
             for partition in topic.partitions:

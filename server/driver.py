@@ -20,18 +20,24 @@ from raft.effects import (
     AppendClient,
     AppendControl,
     AppendFetched,
+    CleanLog,
     DropHeldRequests,
+    DropSnapshot,
     Effect,
     Halt,
     PersistQuorumState,
     RefuseAppend,
     Report,
+    ResetLog,
     SendAnswer,
     SendRequest,
+    StoreSnapshot,
     TruncateLog,
+    VerifySnapshot,
 )
 from raft.events import Event, TimerFired, WriteCompleted
 from raft.node import RaftNode
+from raft.types import OffsetAndEpoch
 
 
 class Records(Protocol):
@@ -42,6 +48,10 @@ class Records(Protocol):
     def append_fetched(self, effect: AppendFetched) -> None: ...
     def truncate(self, effect: TruncateLog) -> None: ...
     def persist(self, effect: PersistQuorumState) -> None: ...
+    def store_piece(self, effect: StoreSnapshot) -> None: ...
+    def drop_pieces(self, effect: DropSnapshot) -> None: ...
+    def reset(self, effect: ResetLog) -> None: ...
+    def clean(self, effect: CleanLog) -> None: ...
     def flush(self) -> None:
         """The effects of this event are all there: let the disk begin."""
 
@@ -54,6 +64,9 @@ class Listener(Protocol):
     def on_role(self, effect: AnnounceRole) -> None: ...
     def on_voters(self, effect: AnnounceVoters) -> None: ...
     def on_cluster_id(self, cluster_id: str) -> None: ...
+    def on_snapshot_copied(self, snapshot: OffsetAndEpoch) -> None:
+        """It is all there: have it verified, and tell the rules."""
+
     def on_report(self, reason: str) -> None: ...
     def on_halt(self, reason: str) -> None: ...
 
@@ -89,7 +102,7 @@ class Driver:
         self._timer = timer
         self._now_ms = now_ms
         self._completed_write = 0
-        self._held: deque[SendRequest | SendAnswer] = deque()
+        self._held: deque[SendRequest | SendAnswer | VerifySnapshot] = deque()
         self._armed_ms: int | None = None
         self._stepping = False
         self._is_stopped = False
@@ -100,6 +113,11 @@ class Driver:
             AppendFetched: records.append_fetched,
             TruncateLog: records.truncate,
             PersistQuorumState: records.persist,
+            StoreSnapshot: records.store_piece,
+            DropSnapshot: records.drop_pieces,
+            VerifySnapshot: self._hold_or_verify,
+            ResetLog: records.reset,
+            CleanLog: records.clean,
             SendRequest: self._hold_or_send_request,
             SendAnswer: self._hold_or_send_answer,
             DropHeldRequests: self._drop_held_requests,
@@ -143,10 +161,7 @@ class Driver:
         if self._held:
             held, self._held = self._held, deque()
             for effect in held:
-                if isinstance(effect, SendAnswer):
-                    self._hold_or_send_answer(effect)
-                else:
-                    self._hold_or_send_request(effect)
+                self._perform[type(effect)](effect)
         self.handle(WriteCompleted(write))
 
     def on_timer(self) -> None:
@@ -181,8 +196,14 @@ class Driver:
         else:
             self._send_answer(effect.reply_to, effect.answer)
 
+    def _hold_or_verify(self, effect: VerifySnapshot) -> None:
+        if effect.after > self._completed_write:
+            self._held.append(effect)
+        else:
+            self._listener.on_snapshot_copied(effect.snapshot)
+
     def _drop_held_requests(self, effect: DropHeldRequests) -> None:
-        self._held = deque(held for held in self._held if isinstance(held, SendAnswer))
+        self._held = deque(held for held in self._held if not isinstance(held, SendRequest))
 
     def _carry_on(self) -> None:
         """Take the events that came up meanwhile, let the disk begin, wait for the next deadline."""

@@ -179,11 +179,35 @@ class QuorumCollector(Collector):
             "Compressed batches that do not unpack to what their header says.",
             metrics.unreadable_batches,
         )
+        yield from self._snapshots()
         yield _labelled("quorumd_refused_batches", "Not appended.", "error", metrics.refused)
         yield _labelled("quorumd_elections", "Campaigns that ended.", "outcome", metrics.elections)
         yield _labelled(
             "quorumd_ignored", "Requests and answers disregarded.", "reason", metrics.ignored
         )
+
+    def _snapshots(self) -> Iterator[Metric]:
+        metrics, source = self._metrics, self._source
+        yield _gauge(
+            "quorumd_snapshot_end_offset",
+            "End of what the newest snapshot stands for; -1 without one.",
+            source.snapshot_end_offset,
+        )
+        yield _gauge(
+            "quorumd_snapshot_build_ratio",
+            "How far the snapshot is that is being built; -1 if none is.",
+            metrics.snapshot_build_ratio,
+        )
+        yield _gauge(
+            "quorumd_snapshot_copy_ratio",
+            "How much of a snapshot has been copied from the leader; -1 if none is copied.",
+            source.snapshot_copy_ratio,
+        )
+        yield _counter("quorumd_snapshots_taken", "Of this node's own.", metrics.snapshots_taken)
+        yield _counter(
+            "quorumd_snapshots_failed", "Attempts without result.", metrics.snapshots_failed
+        )
+        yield _counter("quorumd_snapshot_copied_bytes", "From leaders.", metrics.copied_bytes)
 
     def _network(self) -> Iterator[Metric]:
         metrics = self._metrics

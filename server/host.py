@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from random import SystemRandom
 from typing import Protocol, TypeVar
 
-from server.disk_worker import Disk, DiskListener, DiskWorker
+from server.building import Builder, BuildProcess
+from server.disk_worker import Disk, DiskListener, DiskWorker, Files
 from server.log_reader import LogReader
 from server.metrics import Metrics
 from server.peers import Call, Link, LinkListener
 from storage.log import Log
-from storage.quorum_state import QuorumState
 
 T = TypeVar("T")
 
@@ -92,9 +92,10 @@ class Host:
     call_soon: Callable[[Callable[[], None]], object]
     """Call at the end of this turn of the event loop."""
     call_at: Callable[[float, Callable[[], None]], Alarm]
-    disk: Callable[[Log, Callable[[QuorumState], None], DiskListener], PartitionDisk]
+    disk: Callable[[Files, DiskListener], PartitionDisk]
     reader: Callable[[Log], Reader]
     link: LinkMaker
+    build: Builder
 
 
 def daemon_host() -> Host:
@@ -104,10 +105,8 @@ def daemon_host() -> Host:
     def call_at(at_s: float, callback: Callable[[], None]) -> Alarm:
         return loop.call_later(max(0.0, at_s - time.monotonic()), callback)
 
-    def disk(
-        log: Log, save_state: Callable[[QuorumState], None], listener: DiskListener
-    ) -> PartitionDisk:
-        return DiskWorker(log, save_state, listener, loop.call_soon_threadsafe)
+    def disk(files: Files, listener: DiskListener) -> PartitionDisk:
+        return DiskWorker(files, listener, loop.call_soon_threadsafe)
 
     return Host(
         monotonic_s=time.monotonic,
@@ -119,4 +118,5 @@ def daemon_host() -> Host:
         disk=disk,
         reader=LogReader,
         link=Link,
+        build=BuildProcess,
     )

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from raft.effects import Answered, FetchAnswer
+from raft.effects import Answered, FetchAnswer, SnapshotAnswer
 from raft.events import Event
-from server import translate, translate_fetch
+from server import translate, translate_fetch, translate_snapshot
 from server.host import Reader
 from server.logs import Logger, RateLimit
 from server.metrics import Metrics
 from server.translate import TopicPartition, WrongShape, only_topic
+from server.translate_snapshot import Piece, Range
 from server.transport import InboundRequest
 from storage.errors import OffsetOutOfRange
+from storage.snapshot_file import SnapshotId
+from storage.snapshot_store import PositionOutOfRange, SnapshotNotFound, SnapshotStore
 from wire.codec import decode
 from wire.error_codes import ErrorCode
 from wire.errors import MalformedMessage
@@ -24,6 +27,7 @@ from wire.fast import FastFetch
 from wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest, BeginQuorumEpochResponse
 from wire.messages.end_quorum_epoch import EndQuorumEpochRequest, EndQuorumEpochResponse
 from wire.messages.fetch import FetchResponse
+from wire.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 from wire.messages.vote import VoteRequest, VoteResponse
 from wire.schema import Message
 
@@ -31,6 +35,7 @@ LOG = Logger("raft")
 
 KAFKA_SOFTWARE = "apache-kafka-java"
 FETCH_MAX_BYTES = translate_fetch.FETCH_MAX_BYTES
+NOTHING = Range(0, 0)
 
 
 class Inbound:
@@ -40,6 +45,7 @@ class Inbound:
         self,
         topic: TopicPartition,
         reader: Reader,
+        snapshots: SnapshotStore,
         metrics: Metrics,
         handle: Callable[[Event], None],
     ) -> None:
@@ -47,16 +53,18 @@ class Inbound:
         self._topic_name = topic.name.encode()
         self._topic_id = topic.topic_id.bytes
         self._reader = reader
+        self._snapshots = snapshots
+        self.on_served: Callable[[SnapshotId], None] = lambda snapshot: None
         self._metrics = metrics
         self._handle = handle
-        self._asked: dict[int, tuple[InboundRequest, int]] = {}
+        self._asked: dict[int, tuple[InboundRequest, Range]] = {}
         self._last_reply_to = 0
         self._foreign_lines = RateLimit(per_second=0.1, burst=3)
 
-    def _ask(self, request: InboundRequest, max_bytes: int = 0) -> int:
+    def _ask(self, request: InboundRequest, asked: Range = NOTHING) -> int:
         """Remember who asked; the number comes back with the answer."""
         self._last_reply_to += 1
-        self._asked[self._last_reply_to] = (request, max_bytes)
+        self._asked[self._last_reply_to] = (request, asked)
         return self._last_reply_to
 
     # -- requests
@@ -107,8 +115,21 @@ class Inbound:
         if asked.topic != known or asked.partition != self._topic.index:
             self.refuse_fetch(request)
             return
-        reply_to = self._ask(request, max(0, min(asked.max_bytes, FETCH_MAX_BYTES)))
+        reply_to = self._ask(request, Range(0, _at_most(asked.max_bytes)))
         self._handle(translate_fetch.fetch_received(asked, reply_to))
+
+    def fetch_snapshot(self, request: InboundRequest) -> None:
+        """A piece of a snapshot, for a replica or for a client that wants the state."""
+        message = decode(FetchSnapshotRequest, request.api_version, request.frame, request.body_at)
+        try:
+            event, asked = translate_snapshot.snapshot_requested(
+                message, self._topic, self._last_reply_to + 1
+            )
+        except WrongShape:
+            self._refuse(request, FetchSnapshotResponse(error_code=ErrorCode.INVALID_REQUEST))
+            return
+        self._ask(request, Range(asked.position, _at_most(asked.max_bytes)))
+        self._handle(event)
 
     def refuse_fetch(self, request: InboundRequest) -> None:
         """A replica's fetch that does not hold exactly this partition."""
@@ -140,9 +161,12 @@ class Inbound:
 
     def send_answer(self, reply_to: int, answer: Answered) -> None:
         """Answer the request under this number; a connection that is gone takes it too."""
-        request, max_bytes = self._asked.pop(reply_to)
+        request, asked = self._asked.pop(reply_to)
         if isinstance(answer, FetchAnswer):
-            self._send_fetch_answer(request, answer, max_bytes)
+            self._send_fetch_answer(request, answer, asked.max_bytes)
+            return
+        if isinstance(answer, SnapshotAnswer):
+            self._send_snapshot_answer(request, answer, asked)
             return
         version, listener = request.api_version, request.listener.name
         response = translate.raft_response(request.api_key, answer, self._topic, version, listener)
@@ -178,7 +202,8 @@ class Inbound:
         records: Sequence[bytes | memoryview],
     ) -> None:
         version, listener = request.api_version, request.listener.name
-        if answer.top_level_error is not None or answer.diverging is not None:
+        goes_elsewhere = answer.diverging is not None or answer.snapshot is not None
+        if answer.top_level_error is not None or goes_elsewhere:
             response = translate_fetch.fetch_response(answer, self._topic, version, listener)
             self._respond(request, response)
             return
@@ -188,8 +213,47 @@ class Inbound:
             )
         )
 
+    def _send_snapshot_answer(
+        self, request: InboundRequest, answer: SnapshotAnswer, asked: Range
+    ) -> None:
+        if answer.snapshot is None:
+            self._respond_snapshot(request, answer, None)
+            return
+        snapshot = SnapshotId(*answer.snapshot)
+        self.on_served(snapshot)
+
+        def read() -> Piece:
+            data = self._snapshots.read(snapshot, asked.position, asked.max_bytes)
+            return Piece(self._snapshots.size_bytes(snapshot), asked.position, data)
+
+        def done(outcome: Piece | BaseException) -> None:
+            if isinstance(outcome, SnapshotNotFound):
+                answer.error, answer.snapshot = "SNAPSHOT_NOT_FOUND", None
+            elif isinstance(outcome, PositionOutOfRange):
+                answer.error, answer.snapshot = "POSITION_OUT_OF_RANGE", None
+            elif isinstance(outcome, BaseException):
+                request.close(f"a snapshot could not be read: {outcome}")
+                return
+            piece = outcome if isinstance(outcome, Piece) else None
+            self._respond_snapshot(request, answer, piece)
+
+        self._reader.run(read, done)
+
+    def _respond_snapshot(
+        self, request: InboundRequest, answer: SnapshotAnswer, piece: Piece | None
+    ) -> None:
+        version, listener = request.api_version, request.listener.name
+        response = translate_snapshot.snapshot_response(
+            answer, self._topic, version, listener, piece
+        )
+        self._respond(request, response)
+
     def _respond(self, request: InboundRequest, response: Message) -> None:
         try:
             request.respond_message(response)
         except MalformedMessage as error:
             request.close(f"the answer does not fit version {request.api_version}: {error}")
+
+
+def _at_most(max_bytes: int) -> int:
+    return max(0, min(max_bytes, FETCH_MAX_BYTES))

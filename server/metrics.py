@@ -39,6 +39,17 @@ class StatusSource(ClusterView, Protocol):
         """Epoch of the last record, 0 in an empty log."""
 
     @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def snapshot_end_offset(self) -> int:
+        """Of the newest snapshot, -1 if there is none."""
+
+    @property
+    def snapshot_copy_ratio(self) -> float:
+        """How much of a snapshot has been copied from the leader, 0 to 1; -1 if none is copied."""
+
+    @property
     def unknown_voter_connections(self) -> int:
         """Voters that no address is known for."""
 
@@ -74,6 +85,7 @@ class Metrics:
         "connections_closed",
         "connections_opened",
         "connections_refused",
+        "copied_bytes",
         "duplicate_batches",
         "election_window",
         "elections",
@@ -90,6 +102,9 @@ class Metrics:
         "refused",
         "requests",
         "responses",
+        "snapshot_build_ratio",
+        "snapshots_failed",
+        "snapshots_taken",
         "truncated_records",
         "unreadable_batches",
     )
@@ -115,6 +130,12 @@ class Metrics:
         self.fetched_records = 0
         self.fetched_bytes = 0
         self.truncated_records = 0
+        self.snapshots_taken = 0
+        self.snapshots_failed = 0
+        self.snapshot_build_ratio = -1.0
+        """How far the snapshot is that is being built, 0 to 1; -1 if none is."""
+        self.copied_bytes = 0
+        """Of snapshots, from a leader."""
         self.duplicate_batches = 0
         """Batches of idempotent producers that were in the log already."""
         self.unreadable_batches = 0

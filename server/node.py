@@ -19,17 +19,21 @@ from server.logs import Logger
 from server.metrics import Metrics
 from server.metrics_page import MetricsPage
 from server.outbound import OutboundSettings
-from server.partition import Partition, PartitionHooks
+from server.partition import OpenedLog, Partition, PartitionHooks
 from server.producer_state import ProducerState
+from server.snapshots import SnapshotSettings
 from server.translate import METADATA, TopicPartition
 from server.translate_fetch import FETCH_MAX_WAIT_MS
 from server.transport import Listeners
 from storage.directory import Directory
-from storage.errors import StorageError
+from storage.errors import DamagedSnapshot, StorageError
 from storage.filesystem import FileSystem
 from storage.log import Log
 from storage.meta_properties import random_storage_id
 from storage.quorum_state import QuorumState
+from storage.snapshot_file import SnapshotFacts
+from storage.snapshot_store import SnapshotStore
+from wire.batch_header import BatchHeader
 
 LOG = Logger("node")
 
@@ -45,17 +49,30 @@ def software_version() -> str:
 
 def open_log(
     fs: FileSystem, directory: Directory, config: Config, applied_offset: int
-) -> tuple[Log, ProducerState]:
-    """Recover a partition's log, and what it says of producers. Raises StorageError."""
-    producers = ProducerState()
+) -> OpenedLog:
+    """Recover a partition's log, and what it and its snapshots say of producers. Raises StorageError."""
+    snapshots = SnapshotStore(fs, directory.log_directory)
+    facts = _sound_snapshots(snapshots, directory.meta.cluster_id, applied_offset)
+    producers, new_bytes = ProducerState(), 0
+    if facts:
+        newest = facts[-1]
+        producers.load(newest.producers)
+        applied_offset = max(applied_offset, newest.id.end_offset)
     producers.commit(applied_offset)
+
+    def observe(header: BatchHeader) -> None:
+        nonlocal new_bytes
+        new_bytes += header.size_bytes
+        producers.note(header)
+
     log = Log.open(
         fs,
         directory.log_directory,
         segment_bytes=config.log_segment_bytes,
         tail_cache_bytes=TAIL_CACHE_BYTES,
         committed_offset=applied_offset,
-        observe=producers.note,
+        observe=observe,
+        snapshots=[found.id for found in facts],
     )
     LOG.info(
         "log opened",
@@ -66,7 +83,35 @@ def open_log(
     )
     for message in log.recovery.messages():
         LOG.warning(message)
-    return log, producers
+    for damage in snapshots.damaged:
+        LOG.error("a snapshot is left alone: the log does not need it", reason=str(damage))
+    return OpenedLog(
+        log=log, snapshots=snapshots, facts=facts, producers=producers, new_bytes=new_bytes
+    )
+
+
+def _sound_snapshots(
+    snapshots: SnapshotStore, cluster_id: str | None, applied_offset: int
+) -> list[SnapshotFacts]:
+    """What the snapshots of a directory say, ascending. Raises StorageError.
+
+    One that ends above what is known to be committed may stand for more than the log holds, which is
+    dropped then: all of it is read before.
+    """
+    snapshots.drop_parts()
+    found = snapshots.open()
+    for facts in found:
+        named = None if facts.voters is None else facts.voters.cluster_id
+        if named is not None and cluster_id is not None and named != cluster_id:
+            raise DamagedSnapshot(
+                f"a snapshot of cluster {named} in a directory of cluster {cluster_id}",
+                path=snapshots.path(facts.id),
+                position=0,
+                remedy="Move the file away: nothing was changed",
+            )
+        if facts.id.end_offset > applied_offset:
+            snapshots.verify(facts.id)
+    return found
 
 
 def raft_config(config: Config, directory: Directory, new_cluster_id: str) -> RaftConfig:
@@ -89,6 +134,7 @@ def raft_config(config: Config, directory: Directory, new_cluster_id: str) -> Ra
         election_backoff_max_ms=config.quorum_election_backoff_max_ms,
         retry_backoff_ms=config.quorum_retry_backoff_ms,
         retry_backoff_max_ms=config.quorum_retry_backoff_max_ms,
+        snapshot_bytes_per_s=config.snapshot_bandwidth_bytes_per_second,
     )
 
 
@@ -115,7 +161,7 @@ def open_partition(
 ) -> Partition:
     """Recover a partition and put it together; it does nothing before its `start`."""
     state = directory.load_quorum_state() or QuorumState()
-    log, producers = open_log(fs, directory, config, state.applied_offset)
+    opened = open_log(fs, directory, config, state.applied_offset)
     rules = raft_config(config, directory, uuid_to_text(random_storage_id(host.draw)))
     outbound = OutboundSettings(
         listener=config.advertised_listeners[0].name,
@@ -136,11 +182,17 @@ def open_partition(
     )
     return Partition(
         topic,
-        log,
-        producers,
+        opened,
         rules,
         stored_state(state),
         outbound,
+        SnapshotSettings(
+            max_new_record_bytes=config.snapshot_max_new_record_bytes,
+            interval_s=config.snapshot_interval_ms / 1000,
+            retention_bytes=config.retention_bytes,
+            retention_ms=config.retention_ms,
+            copier_silent_s=5 * config.quorum_fetch_timeout_ms / 1000,
+        ),
         metrics,
         config.log_max_batch_bytes,
         hooks,

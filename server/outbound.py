@@ -11,11 +11,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from raft.effects import BeginQuorumEpoch, Bootstrap, EndQuorumEpoch, Fetch, Peer, SendRequest, Vote
+from raft.effects import (
+    BeginQuorumEpoch,
+    Bootstrap,
+    EndQuorumEpoch,
+    Fetch,
+    FetchSnapshot,
+    Peer,
+    SendRequest,
+    Vote,
+)
 from raft.events import Event, PeerReachable, PeerUnreachable, RequestFailed
 from raft.node import RaftNode
 from raft.types import Endpoint, ReplicaKey
-from server import translate, translate_fetch
+from server import translate, translate_fetch, translate_snapshot
 from server.host import LinkMaker, PeerLink
 from server.logs import Logger
 from server.metrics import Metrics
@@ -33,11 +42,11 @@ from wire.schema import Message
 
 LOG = Logger("peers")
 
-FETCH, VOTE, BEGIN, END = 1, 52, 53, 54
+FETCH, VOTE, BEGIN, END, FETCH_SNAPSHOT = 1, 52, 53, 54, 59
 RESPONSES: dict[
     int, type[VoteResponse] | type[BeginQuorumEpochResponse] | type[EndQuorumEpochResponse]
 ] = {VOTE: VoteResponse, BEGIN: BeginQuorumEpochResponse, END: EndQuorumEpochResponse}
-MAX_VERSIONS = {FETCH: 18, VOTE: 2, BEGIN: 1, END: 1}
+MAX_VERSIONS = {FETCH: 18, VOTE: 2, BEGIN: 1, END: 1, FETCH_SNAPSHOT: 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +199,7 @@ class Outbound:
             failed=partial(self._on_failure, request_id),
             timeout_ms=timeout_ms,
         )
-        self._link(to, is_fetch=key == FETCH).call(call)
+        self._link(to, is_fetch=key in (FETCH, FETCH_SNAPSHOT)).call(call)
 
     def _fetch_frame(self, request: Fetch) -> Callable[[int, int], bytes]:
         node = self.node
@@ -213,7 +222,7 @@ class Outbound:
         return request_frame(key, message, version, correlation_id, self._client_id)
 
     def _message(
-        self, request: Vote | BeginQuorumEpoch | EndQuorumEpoch, to: ReplicaKey
+        self, request: Vote | BeginQuorumEpoch | EndQuorumEpoch | FetchSnapshot, to: ReplicaKey
     ) -> tuple[int, Message]:
         node, topic = self.node, self._topic
         if isinstance(request, Vote):
@@ -222,6 +231,11 @@ class Outbound:
             return BEGIN, translate.begin_message(
                 request, topic, node.cluster_id, node.local, to, node.config.endpoints
             )
+        if isinstance(request, FetchSnapshot):
+            message = translate_snapshot.snapshot_message(
+                request, topic, node.cluster_id, node.local
+            )
+            return FETCH_SNAPSHOT, message
         return END, translate.end_message(request, topic, node.cluster_id)
 
     def forward(self, request: InboundRequest, otherwise: Callable[[], None]) -> None:
@@ -282,5 +296,11 @@ class Outbound:
             if fetched.batches:
                 self._recorder.hold_fetched(request_id, fetched.data, fetched.batches)
             return fetched.event
+        if key == FETCH_SNAPSHOT:
+            event, data = translate_snapshot.snapshot_answered(
+                version, frame, at, request_id, listener
+            )
+            self._recorder.hold_piece(request_id, data)
+            return event
         message = decode(RESPONSES[key], version, frame, at)
         return translate.raft_answered(message, request_id, listener)

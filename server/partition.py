@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from raft.control import KRaftVoters
 from raft.core import RaftConfig, StoredState
 from raft.effects import AnnounceRole, AnnounceVoters, RefuseAppend
-from raft.events import AppendRequested, Event, ResignationRequested
+from raft.events import AppendRequested, Event, ResignationRequested, SnapshotVerified
 from raft.leadership import bootstrap_obstacle
 from raft.log_view import LogView
 from raft.node import RaftNode
 from raft.roles import Leader, Resigned, Role
 from raft.types import Endpoint, OffsetAndEpoch, uuid_to_text
 from server.consume import ConsumeHandler
+from server.disk_worker import Files
 from server.driver import Driver
 from server.host import Alarm, Host
 from server.inbound import Inbound
@@ -31,12 +32,15 @@ from server.outbound import Outbound, OutboundSettings
 from server.produce import ProduceHandler
 from server.producer_state import ProducerState
 from server.recorder import Recorder
+from server.snapshots import Snapshots, SnapshotSettings
 from server.translate import TopicPartition
-from server.translate_fetch import control_records_of
+from server.translate_fetch import control_records_of, voters_from_wire
 from server.view import QuorumView
-from storage.errors import StorageError
+from storage.errors import DamagedSnapshot, StorageError
 from storage.log import Log
 from storage.quorum_state import QuorumState
+from storage.snapshot_file import SnapshotFacts, SnapshotId
+from storage.snapshot_store import SnapshotNotFound, SnapshotStore
 
 LOG = Logger("raft")
 
@@ -79,11 +83,11 @@ class Partition:
     def __init__(
         self,
         topic: TopicPartition,
-        log: Log,
-        producers: ProducerState,
+        opened: OpenedLog,
         raft_config: RaftConfig,
         stored: StoredState,
         outbound: OutboundSettings,
+        snapshot_settings: SnapshotSettings,
         metrics: Metrics,
         max_batch_bytes: int,
         hooks: PartitionHooks,
@@ -91,6 +95,7 @@ class Partition:
     ) -> None:
         self._host = host
         self.topic = topic
+        log, snapshots = opened.log, opened.snapshots
         self.log = log
         self.metrics = metrics
         self._hooks = hooks
@@ -101,18 +106,43 @@ class Partition:
         self._progress = asyncio.Event()
         self._report_lines = RateLimit(per_second=2, burst=20)
         self.last_report = ""
-        self.producers = producers
-        producers.commit(stored.applied_offset)
-        self.node = RaftNode(raft_config, stored, log_view(log), host.draw)
+        self.producers = opened.producers
+        self.producers.commit(stored.applied_offset)
+        self.node = RaftNode(raft_config, stored, log_view(opened), host.draw)
         self.view = QuorumView(self.node, host.monotonic_ms)
         self.reader = host.reader(log)
-        self.disk = host.disk(log, hooks.save_state, self)
-        recorder = Recorder(
-            log, self.disk, self.producers, metrics, lambda: self.node.cluster_id, host.wall_ms
+        self.store = snapshots
+        self.disk = host.disk(Files(log, snapshots, hooks.save_state), self)
+        newest = opened.facts[-1] if opened.facts else None
+        recorder = self._recorder = Recorder(
+            log,
+            self.disk,
+            self.producers,
+            metrics,
+            lambda: self.node.cluster_id,
+            newest,
+            host.wall_ms,
         )
+        self.snapshots = Snapshots(
+            log.directory,
+            snapshot_settings,
+            self.node,
+            log,
+            snapshots,
+            self.reader,
+            host,
+            metrics,
+            self.handle,
+            lambda: recorder.written_bytes,
+            recorder.hold_base,
+            opened.facts,
+            opened.new_bytes,
+        )
+        recorder.on_installed = self.snapshots.note_installed
         self.outbound = Outbound(topic, outbound, recorder, metrics, self.handle, host.link)
         self.outbound.attach(self.node)
-        self.inbound = Inbound(topic, self.reader, metrics, self.handle)
+        self.inbound = Inbound(topic, self.reader, snapshots, metrics, self.handle)
+        self.inbound.on_served = self.snapshots.note_served
         self.produce = ProduceHandler(
             self, self.producers, metrics, max_batch_bytes, host, self._call_soon
         )
@@ -136,6 +166,7 @@ class Partition:
         self.disk.start()
         self.outbound.prepare(self.node.other_voters())
         self.driver.start()
+        self.snapshots.start()
 
     async def hand_over(self, timeout_s: float) -> None:
         """Before the listeners close: let what was appended commit, then give leadership away."""
@@ -164,6 +195,7 @@ class Partition:
         """Stop for good: peers, timers, disk, log, in this order. What was queued is written."""
         self.driver.stop()
         self._timer.cancel()
+        self.snapshots.close()
         self.produce.close()
         self.consume.close()
         await self.outbound.close()
@@ -233,6 +265,7 @@ class Partition:
         self.producers.commit(offset)
         self.produce.on_high_watermark(offset)
         self.consume.on_high_watermark()
+        self.snapshots.look()
         self._progress.set()
 
     def on_append_refused(self, effect: RefuseAppend) -> None:
@@ -269,6 +302,21 @@ class Partition:
                 self._hooks.fail("the cluster id could not be stored", outcome)
 
         self.reader.run(lambda: self._hooks.adopt_cluster_id(cluster_id), done)
+
+    def on_snapshot_copied(self, snapshot: OffsetAndEpoch) -> None:
+        copied = SnapshotId(*snapshot)
+
+        def done(outcome: SnapshotFacts | BaseException) -> None:
+            if isinstance(outcome, (DamagedSnapshot, SnapshotNotFound)):
+                self.handle(SnapshotVerified(snapshot=snapshot, problem=str(outcome)))
+            elif isinstance(outcome, BaseException):
+                self._end(outcome)
+            else:
+                self._recorder.hold_copied(outcome)
+                voters = voters_of(outcome)
+                self.handle(SnapshotVerified(snapshot=snapshot, voters=voters))
+
+        self.reader.run(lambda: self.store.verify_part(copied), done)
 
     def on_report(self, reason: str) -> None:
         self.last_report = reason
@@ -399,20 +447,47 @@ class Partition:
                 )
                 for row in rows
             ],
+            "snapshots": self.snapshots.status(),
             "last_report": self.last_report,
         }
 
 
-def log_view(log: Log) -> LogView:
-    """What the rules know of a log that was just opened: its ends, epochs and voter sets."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedLog:
+    """What a start found in a partition's directory.
+
+    `facts` are those of the snapshots, ascending; the newest does not stand for `new_bytes` of records.
+    """
+
+    log: Log
+    snapshots: SnapshotStore
+    facts: Sequence[SnapshotFacts]
+    producers: ProducerState
+    new_bytes: int
+
+
+def log_view(opened: OpenedLog) -> LogView:
+    """What the rules know of a log that was just opened: its ends, epochs, voter sets and snapshots."""
+    log = opened.log
     view = LogView(
         start_offset=log.log_start_offset,
         end_offset=log.log_end_offset,
         synced_end_offset=log.log_end_offset,
         epoch_starts=[(entry.epoch, entry.start_offset) for entry in log.epochs],
+        snapshots=[OffsetAndEpoch(*facts.id) for facts in opened.facts],
     )
+    if opened.facts:
+        newest = opened.facts[-1]
+        voters = voters_of(newest)
+        if voters is not None:
+            view.add_voters(newest.id.end_offset - 1, voters)
     for batch in log.control_batches():
         for offset, record in control_records_of(batch):
             if isinstance(record, KRaftVoters):
                 view.add_voters(offset, record)
     return view
+
+
+def voters_of(facts: SnapshotFacts) -> KRaftVoters | None:
+    """The voter set that a snapshot names, if any."""
+    return None if facts.voters is None else voters_from_wire(facts.voters)

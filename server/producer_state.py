@@ -2,16 +2,19 @@
 
 Per producer id the epoch and the last five batches; at most 10,000 ids, the one whose last batch is
 oldest goes first. Truncation takes back exactly what the truncated batches did. Every replica keeps the
-same state, so deduplication survives leader changes and restarts. Source: KIP-98, as Kafka applies it.
+same state, also one that begins with a snapshot, so deduplication survives leader changes and restarts.
+Source: KIP-98, as Kafka applies it.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from wire.batch_header import BatchHeader
+from wire.control_records import ProducerStatesBatch, ProducerStatesProducer
 
 REMEMBERED_BATCHES = 5
 REMEMBERED_PRODUCERS = 10_000
@@ -73,6 +76,48 @@ class ProducerState:
     def remembered(self) -> dict[int, Producer]:
         """What is known of each producer id now; a copy."""
         return dict(self._producers)
+
+    def to_snapshot(self) -> tuple[ProducerStatesProducer, ...]:
+        """All of it, for a snapshot that ends where the log does; the one to go first comes first."""
+        return tuple(
+            ProducerStatesProducer(
+                producer_id=producer_id,
+                epoch=producer.epoch,
+                batches=tuple(
+                    ProducerStatesBatch(
+                        first_sequence=batch.first_sequence,
+                        last_sequence=batch.last_sequence,
+                        base_offset=batch.base_offset,
+                        last_offset=batch.last_offset,
+                    )
+                    for batch in producer.batches
+                ),
+            )
+            for producer_id, producer in self._producers.items()
+        )
+
+    def load(self, producers: Iterable[ProducerStatesProducer]) -> None:
+        """Replaces everything by what a snapshot says; the batches behind its end have to be noted anew.
+
+        What it stands for is committed, so it is never taken back.
+        """
+        self._producers = {
+            producer.producer_id: Producer(
+                producer.epoch,
+                tuple(
+                    Batch(
+                        batch.first_sequence,
+                        batch.last_sequence,
+                        batch.base_offset,
+                        batch.last_offset,
+                    )
+                    for batch in producer.batches
+                ),
+            )
+            for producer in producers
+        }
+        self._undo.clear()
+        self._forgotten_offset = -1
 
     def check(
         self, producer_id: int, epoch: int, first_sequence: int, record_count: int

@@ -13,15 +13,29 @@ from raft.effects import (
     AppendClient,
     AppendControl,
     AppendFetched,
+    CleanLog,
+    DropSnapshot,
     PersistQuorumState,
+    ResetLog,
+    StoreSnapshot,
     TruncateLog,
 )
-from server.disk_worker import Disk, SaveState, Truncate, WriteRecords
+from server.disk_worker import (
+    CleanFiles,
+    Disk,
+    DropPieces,
+    InstallSnapshot,
+    SaveState,
+    StorePiece,
+    Truncate,
+    WriteRecords,
+)
 from server.metrics import Metrics
 from server.producer_state import ProducerState
 from server.translate_fetch import control_batch
 from storage.log import Chunk, ChunkSummary, Log
 from storage.quorum_state import QuorumState
+from storage.snapshot_file import SnapshotFacts, SnapshotId
 from wire.batch_header import BatchHeader, iter_headers
 
 RECOUNT_BYTES = 2**20
@@ -35,7 +49,10 @@ class Batches(Protocol):
 
 
 class Recorder:
-    """See the module's docstring. `cluster_id` is asked whenever the state is written."""
+    """See the module's docstring. `cluster_id` is asked whenever the state is written.
+
+    `base` is what the newest snapshot says, if there is one.
+    """
 
     def __init__(
         self,
@@ -44,6 +61,7 @@ class Recorder:
         producers: ProducerState,
         metrics: Metrics,
         cluster_id: Callable[[], str | None],
+        base: SnapshotFacts | None,
         wall_ms: Callable[[], int],
     ) -> None:
         self._log = log
@@ -53,7 +71,13 @@ class Recorder:
         self._cluster_id = cluster_id
         self._wall_ms = wall_ms
         self._fetched: dict[int, tuple[bytes | memoryview, list[tuple[int, BatchHeader]]]] = {}
+        self._pieces: dict[int, bytes] = {}
+        self._copied: SnapshotFacts | None = None
+        self.base = base
+        self.written_bytes = 0
+        """Of records, since the start."""
         self.batches: Batches | None = None
+        self.on_installed: Callable[[SnapshotFacts], None] = lambda facts: None
 
     def hold_fetched(
         self, token: int, data: bytes | memoryview, batches: list[tuple[int, BatchHeader]]
@@ -61,6 +85,19 @@ class Recorder:
         """Keep the bytes of a fetch answer until the rules decide on them."""
         self._fetched.clear()
         self._fetched[token] = (data, batches)
+
+    def hold_piece(self, token: int, data: bytes) -> None:
+        """Keep the bytes of a snapshot's piece until the rules decide on them."""
+        self._pieces.clear()
+        self._pieces[token] = data
+
+    def hold_copied(self, facts: SnapshotFacts) -> None:
+        """Keep what a verified snapshot says until the rules decide on it."""
+        self._copied = facts
+
+    def hold_base(self, facts: SnapshotFacts) -> None:
+        """A newer snapshot of this replica's own is there."""
+        self.base = facts
 
     def append_client(self, effect: AppendClient) -> None:
         assert self.batches is not None, "clients' batches have a source"
@@ -90,12 +127,38 @@ class Recorder:
             self._recount_producers(effect.end_offset)
         self._disk.submit(Truncate(effect.write, effect.end_offset))
 
+    def store_piece(self, effect: StoreSnapshot) -> None:
+        data = self._pieces.pop(effect.token)
+        self._metrics.copied_bytes += len(data)
+        snapshot = SnapshotId(*effect.snapshot)
+        self._disk.submit(StorePiece(effect.write, snapshot, effect.position, data))
+
+    def drop_pieces(self, effect: DropSnapshot) -> None:
+        self._disk.submit(DropPieces(effect.write, SnapshotId(*effect.snapshot)))
+
+    def reset(self, effect: ResetLog) -> None:
+        snapshot, facts = SnapshotId(*effect.snapshot), self._copied
+        assert facts is not None, "a snapshot is verified before the log is reset"
+        assert facts.id == snapshot, "the log is reset to the snapshot that was verified last"
+        self._copied, self.base = None, facts
+        self._log.reset_cache(snapshot.end_offset)
+        self._producers.load(facts.producers)
+        self._disk.submit(InstallSnapshot(effect.write, snapshot))
+        self.on_installed(facts)
+
+    def clean(self, effect: CleanLog) -> None:
+        kept = tuple(SnapshotId(*snapshot) for snapshot in effect.snapshots)
+        self._disk.submit(CleanFiles(effect.write, effect.start_offset, kept))
+
     def _recount_producers(self, end_offset: int) -> None:
         """Read what the log says of producers once more: so much was never truncated before.
 
         What is cached is newer than the same offsets on disk, where truncations may be pending.
         """
         offset = self._log.log_start_offset
+        if self.base is not None:
+            self._producers.load(self.base.producers)
+            offset = self.base.id.end_offset
         while offset < end_offset:
             for header in self._headers_from(offset, end_offset):
                 self._producers.note(header)
@@ -131,6 +194,7 @@ class Recorder:
 
     def _write(self, write: int, chunk: Chunk) -> None:
         self._log.append(chunk.data, chunk.base_offset, chunk.end_offset)
+        self.written_bytes += len(chunk.data)
         self._disk.submit(WriteRecords(write, chunk))
 
 

@@ -46,6 +46,7 @@ from wire.messages.fetch import (
     FetchResponseDivergingEpoch,
     FetchResponseNodeEndpoint,
     FetchResponsePartition,
+    FetchResponseSnapshotId,
     FetchResponseTopic,
 )
 from wire.records import scan
@@ -91,7 +92,7 @@ def fetch_frame(
     listener: str,
     records: Sequence[bytes | memoryview],
 ) -> list[bytes | memoryview]:
-    """The complete answer to a replica without touching its records; no diverging epoch in it."""
+    """The complete answer to a replica without touching its records; no other place to go in it."""
     nodes = leader_nodes(answer, listener, version >= NODE_ENDPOINTS_SINCE)
     return encode_fetch_response(
         version,
@@ -126,6 +127,11 @@ def fetch_response(
         diverging = FetchResponseDivergingEpoch(
             epoch=answer.diverging.epoch, end_offset=answer.diverging.offset
         )
+    snapshot = FetchResponseSnapshotId()
+    if answer.snapshot is not None:
+        snapshot = FetchResponseSnapshotId(
+            end_offset=answer.snapshot.offset, epoch=answer.snapshot.epoch
+        )
     partition = FetchResponsePartition(
         partition_index=topic.index,
         error_code=error_code(answer.error),
@@ -135,6 +141,7 @@ def fetch_response(
         current_leader=FetchResponseCurrentLeader(
             leader_id=id_or_minus_one(answer.leader_id), leader_epoch=answer.epoch
         ),
+        snapshot_id=snapshot,
         aborted_transactions=(),
         records=b"",
     )
@@ -204,13 +211,16 @@ def fetch_answered(
         leader_id = nodes[0][0] if nodes else None
         return FetchOutcome(refused(request_id, answer.error_code, leader_id), b"", [])
     batches = scan(answer.records)
-    diverging = answer.diverging_epoch
+    diverging, snapshot = answer.diverging_epoch, answer.snapshot_id
+    if snapshot is not None and min(snapshot) < 0:
+        raise WrongShape(f"half a snapshot id: {snapshot}")
     event = FetchAnswered(
         request_id=request_id,
         error=error_name(answer.partition_error_code),
         hint=leader_hint(answer.leader_id, answer.leader_epoch, nodes, listener),
         high_watermark=id_or_none(answer.high_watermark),
         diverging=None if diverging is None else OffsetAndEpoch(diverging[1], diverging[0]),
+        snapshot=None if snapshot is None else OffsetAndEpoch(*snapshot),
         records=_fetched_records(answer.records, batches, request_id) if batches else None,
     )
     data = answer.records
@@ -268,8 +278,12 @@ def _from_wire(value: object) -> ControlRecord | None:
     if isinstance(value, control_records.KRaftVersion):
         return KRaftVersion(value.kraft_version)
     if isinstance(value, control_records.KRaftVoters):
-        return KRaftVoters(VoterSet.of(map(_voter_from_wire, value.voters)), value.cluster_id)
+        return voters_from_wire(value)
     return None
+
+
+def voters_from_wire(record: control_records.KRaftVoters) -> KRaftVoters:
+    return KRaftVoters(VoterSet.of(map(_voter_from_wire, record.voters)), record.cluster_id)
 
 
 def _voter_from_wire(voter: control_records.KRaftVoter) -> Voter:

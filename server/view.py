@@ -90,6 +90,18 @@ class QuorumView:
         return self.high_watermark if self.kraft_version else -1
 
     @property
+    def snapshot_end_offset(self) -> int:
+        newest = self._node.log.snapshot
+        return -1 if newest is None else newest.offset
+
+    @property
+    def snapshot_copy_ratio(self) -> float:
+        download = self._node.download
+        if download is None:
+            return -1.0
+        return download.position / download.size_bytes if download.size_bytes else 0.0
+
+    @property
     def unknown_voter_connections(self) -> int:
         return sum(not self._node.endpoints_of(voter_id) for voter_id in self._node.voters.ids)
 

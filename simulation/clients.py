@@ -168,10 +168,7 @@ class Producer(Client):
         world, random = self.world, self.random
         timestamp = FIRST_TIMESTAMP_MS + world.next_number()
         count = random.choice([1, 1, 1, 2, RECORDS_MAX])
-        records = [
-            Record(i, timestamp, self.name.encode(), random.randbytes(self._value_bytes()), ())
-            for i in range(count)
-        ]
+        records = [Record(i, timestamp, *self._key_and_value(), ()) for i in range(count)]
         self._batch = build_batch(
             records,
             producer_id=self.producer_id,
@@ -186,10 +183,20 @@ class Producer(Client):
             self.name, identity, count, self.is_idempotent, world.scheduler.now_us
         )
         world.appends.append(self._append)
+        world.facts.records[identity] = records
         self._send()
 
-    def _value_bytes(self) -> int:
-        return self.random.randint(0, self.world.settings.values_bytes_max // RECORDS_MAX)
+    def _key_and_value(self) -> tuple[bytes | None, bytes | None]:
+        random = self.random
+        size = random.randint(0, self.world.settings.values_bytes_max // RECORDS_MAX)
+        value = random.randbytes(size)
+        match random.randrange(10):
+            case 0:
+                return None, value
+            case 1 | 2:
+                return b"key%d" % random.randrange(20), None
+            case _:
+                return b"key%d" % random.randrange(20), value
 
     def _send(self) -> None:
         partition = ProduceRequestPartition(index=0, records=self._batch)
@@ -261,6 +268,9 @@ class Reader(Client):
     def _on_answer(self, frame: bytes) -> None:
         answer = self.decode_answer(FetchResponse, FETCH, FETCH_VERSION, frame)
         found = answer.responses[0].partitions[0]
+        if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            # What it would have read is behind a snapshot now; or this node knows less yet.
+            self.offset = max(self.offset, found.log_start_offset)
         if found.error_code != ErrorCode.NONE:
             self.look_elsewhere(found.current_leader.leader_id)
             self.later(self.random.randrange(20 * MS, 200 * MS), self._fetch)

@@ -62,6 +62,7 @@ _weather("loss", "loss", 0.02, 0.1, 0.4)
 _weather("reset", "reset", 0.02, 0.1, 0.3)
 _weather("duplicate", "duplicate", 0.05, 0.3, 0.8)
 _weather("partial frame", "partial", 0.05, 0.3)
+_weather("damaged piece", "damage", 0.1, 0.5)
 
 
 @fault("delay")
@@ -359,6 +360,21 @@ def clean_stop(world: World, random: Random) -> None:
     victim = world.victim(random)
     victim.count("clean stop")
     victim.stop()
+
+
+@fault("snapshot asked for")
+def snapshot_asked_for(world: World, random: Random) -> None:
+    """An operator wants a snapshot now, and often another one soon after it."""
+    victim = world.victim(random)
+
+    def ask() -> None:
+        if victim.life is not None:
+            victim.count("snapshot asked for")
+            victim.life.run(victim.life.take_snapshot)
+
+    ask()
+    if random.random() < 0.5:
+        world.scheduler.call_later(random.randrange(50 * MS), ask)
 
 
 # -- clocks

@@ -7,6 +7,7 @@ disk, the rules, the driver, the recorder, producers and consumers, and the byte
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from config.model import Listener
 from raft.types import ReplicaKey
 from server.connection import InboundRequest
-from server.disk_worker import DiskListener
+from server.disk_worker import DiskListener, Files
 from server.dispatch import Dispatch
 from server.host import Host
 from server.metrics import Metrics
@@ -25,13 +26,12 @@ from server.translate import METADATA
 from simulation.disk import ProcessKilled
 from simulation.links import Channel, Reply, SimLink, SimRequest
 from simulation.scheduler import SECOND, Callback, Timer
-from simulation.threads import SimDiskThread, SimReader
+from simulation.threads import SimBuild, SimDiskThread, SimReader
 from simulation.violation import ProcessEnded, Violation
 from storage.directory import open_directory
 from storage.errors import StorageError
-from storage.layout import partition_directory
-from storage.log import Log
-from storage.quorum_state import QuorumState
+from storage.layout import part_path, partition_directory, snapshot_path
+from storage.snapshot_file import SnapshotId
 from wire.codec import decode
 from wire.headers import decode_request_header, decode_response_header
 from wire.messages.vote import VoteRequest, VoteResponse
@@ -61,6 +61,8 @@ class Life:
         """Links of others that end here."""
         self.last_message = "start"
         self.last_report = ""
+        self.shown: set[tuple[int, int]] = set()
+        """Snapshots that checkers have seen."""
         self.effects_left: int | None = None
         """After so many things that leave the event loop, the process is killed."""
         self.began_us = self.scheduler.now_us
@@ -87,10 +89,8 @@ class Life:
     def _make_host(self) -> Host:
         machine, world = self.machine, self.machine.world
 
-        def disk(
-            log: Log, save_state: Callable[[QuorumState], None], listener: DiskListener
-        ) -> SimDiskThread:
-            return SimDiskThread(self, log, save_state, listener)
+        def disk(files: Files, listener: DiskListener) -> SimDiskThread:
+            return SimDiskThread(self, files, listener)
 
         def link(
             name: str,
@@ -113,6 +113,7 @@ class Life:
             disk=disk,
             reader=lambda log: SimReader(self, log),
             link=link,
+            build=partial(SimBuild, self),
         )
 
     def _monotonic_s(self) -> float:
@@ -124,6 +125,17 @@ class Life:
         return self.call(
             max(1, clock.real_us(ceil(at_s * SECOND) - clock.monotonic_us())), callback
         )
+
+    def snapshot_bytes(self, snapshot: SnapshotId) -> bytes:
+        """Of a complete snapshot, or of one that is about to become one."""
+        disk = self.machine.disk
+        complete = snapshot_path(LOG_DIRECTORY, snapshot)
+        is_there = complete in disk.files()
+        return disk.contents(complete if is_there else part_path(LOG_DIRECTORY, snapshot))
+
+    def take_snapshot(self) -> None:
+        """As an operator asks for it; nobody waits for the answer."""
+        self.partition.snapshots.take(lambda outcome: None)
 
     # -- events
 

@@ -114,7 +114,7 @@ class Machine:
         format_directory(
             self.disk, STORAGE, node_id=self.id, storage_id=uuid, bootstrap=is_new_quorum
         )
-        replica = Replica(ReplicaKey(self.id, uuid))
+        replica = Replica(ReplicaKey(self.id, uuid), self.world.facts.committed_below)
         self.world.facts.replicas[replica.key] = replica
         return replica
 
@@ -249,6 +249,12 @@ class Machine:
             has_cause = isinstance(error, DiskFull) or self.has_disk_errors
             self.start_later()
         if not has_cause:
+            raise Violation("a sound disk is not refused", f"{self.replica.key}: {error}")
+
+    def on_build_failed(self, error: StorageError) -> None:
+        """No snapshot can be taken: that needs a cause as well, but ends nothing."""
+        self.note(f"takes no snapshot: {error}")
+        if not (self.is_damaged or self.has_disk_errors or isinstance(error, DiskFull)):
             raise Violation("a sound disk is not refused", f"{self.replica.key}: {error}")
 
     def on_halt(self, reason: str) -> None:

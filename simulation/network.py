@@ -8,7 +8,7 @@ pairs that do not reach each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
@@ -17,6 +17,9 @@ from simulation.scheduler import MS, Scheduler
 from wire.framing import FrameBuffer
 
 FRAME_BYTES_MAX = 1 << 30
+PIECE = "FetchSnapshot answer"
+BEFORE_PIECE, BEHIND_PIECE = 80, 60
+"""More bytes than an answer has before and behind its piece of a snapshot."""
 
 
 @dataclass(slots=True)
@@ -35,6 +38,8 @@ class Weather:
     """Messages of one direction overtake each other."""
     partial: float = 0.0
     """Share that arrives in pieces; of every second one the last piece never comes."""
+    damage: float = 0.0
+    """Share of the pieces of snapshots in which a bit is flipped."""
     silent_deaths: bool = False
     """Nobody is told when a process dies: its connections just fall silent."""
 
@@ -118,6 +123,10 @@ class Network:
             self._note("reset", message)
             self._scheduler.call_later(self.latency_us(), lost)
             return
+        holds_piece = message.kind == PIECE and len(message.frame) > BEFORE_PIECE + BEHIND_PIECE
+        if weather.damage and holds_piece and draw() < weather.damage:
+            self._note("damaged piece", message)
+            message = replace(message, frame=self._flipped(message.frame))
         copies = 1
         if weather.duplicate and message.is_repeatable and draw() < weather.duplicate:
             self._note("duplicate", message)
@@ -140,6 +149,13 @@ class Network:
                 self._send_pieces(message, arrival_us, deliver, lost)
             else:
                 self._scheduler.call_at(arrival_us, lambda: self._arrive(message, deliver))
+
+    def _flipped(self, frame: bytes) -> bytes:
+        """In the bytes of the snapshot: what stands around them no protocol could do without."""
+        flipped = bytearray(frame)
+        at = self._random.randrange(BEFORE_PIECE, len(frame) - BEHIND_PIECE)
+        flipped[at] ^= 1 << self._random.randrange(8)
+        return bytes(flipped)
 
     def _arrive(self, message: Message, deliver: Callable[[bytes], None]) -> None:
         if (message.source, message.target) in self._cuts:

@@ -1,16 +1,18 @@
 """The book that is kept of one replica: what it appended, what its disk must hold, what it has promised.
 
 Filled from the jobs that the daemon hands to its disk thread, so it sees every batch, truncation and
-quorum state in the order in which they are to reach the disk.
+quorum state in the order in which they are to reach the disk. A snapshot counts as the batches that it
+stands for, so books begin at offset 0 whatever the log begins at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from raft.types import ReplicaKey
-from server.disk_worker import Job, SaveState, Truncate, WriteRecords
+from server.disk_worker import InstallSnapshot, Job, SaveState, Truncate, WriteRecords
 from storage.quorum_state import QuorumState
 from wire.batch_header import BatchHeader, iter_headers
 
@@ -65,10 +67,14 @@ class News(NamedTuple):
 
 
 class Replica:
-    """See the module's docstring. Outlives the processes that run on its storage."""
+    """See the module's docstring. Outlives the processes that run on its storage.
 
-    def __init__(self, key: ReplicaKey) -> None:
+    `committed_below` gives the batches that are committed below an offset, by whatever is known.
+    """
+
+    def __init__(self, key: ReplicaKey, committed_below: Callable[[int], list[Batch]]) -> None:
         self.key = key
+        self._committed_below = committed_below
         self.log: list[Batch] = []
         """What the process has appended, on disk or not."""
         self.synced: list[Batch] = []
@@ -103,14 +109,33 @@ class Replica:
         elif isinstance(job, Truncate):
             batches = self._batches[job.write] = cut(self.log, job.end_offset)
             self.news.append(News(False, batches, None))
-        else:
+        elif isinstance(job, InstallSnapshot):
+            self._batches[job.write] = self._become(self.log, job.snapshot.end_offset)
+        elif isinstance(job, SaveState):
             self.pending_states.append(job.state)
+
+    def _become(self, log: list[Batch], end_offset: int) -> list[Batch]:
+        """Make `log` what a snapshot stands for, in place; returns what is dropped."""
+        behind = self._committed_below(end_offset)
+        kept = sum(
+            1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(log, behind, strict=False))
+        )
+        dropped = log[kept:]
+        del log[kept:]
+        if log is self.log:
+            self.news.append(News(False, dropped, None))
+            self.news.append(News(True, behind[kept:], log[-1] if log else None))
+        log += behind[kept:]
+        return dropped
 
     def begin(self, jobs: Sequence[Job]) -> None:
         """The disk begins with these: what they drop may be gone from now on."""
         for job in jobs:
             if isinstance(job, Truncate):
                 cut(self.synced, job.end_offset)
+            elif isinstance(job, InstallSnapshot):
+                behind = set(self._committed_below(job.snapshot.end_offset))
+                self.synced[:] = [batch for batch in self.synced if batch in behind]
 
     def complete(self, jobs: Sequence[Job]) -> None:
         """All of these are on disk."""
@@ -120,7 +145,10 @@ class Replica:
             elif isinstance(job, Truncate):
                 cut(self.synced, job.end_offset)
                 self.dropped.update(set(self._batches.pop(job.write)).difference(self.log))
-            else:
+            elif isinstance(job, InstallSnapshot):
+                self._become(self.synced, job.snapshot.end_offset)
+                self.dropped.update(set(self._batches.pop(job.write)).difference(self.log))
+            elif isinstance(job, SaveState):
                 self._state_saved(job)
 
     def _state_saved(self, job: SaveState) -> None:

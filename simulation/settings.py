@@ -16,7 +16,8 @@ PORT = 9093
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Times are µs. `values_bytes_max` is for all values of a batch together.
+    """Times are µs. `values_bytes_max` is for all values of a batch together. Snapshots are
+    taken after `snapshot_bytes` of records, and built with `snapshot_memory_bytes`.
 
     `faults` gives for each fault the mean time between two of its kind.
     """
@@ -35,6 +36,10 @@ class Settings:
     readers: int
     pause_between_appends_us: int
     values_bytes_max: int
+    snapshot_bytes: int
+    retention_bytes: int | None
+    snapshot_bandwidth: int | None
+    snapshot_memory_bytes: int
     faults: dict[str, int]
 
     @property
@@ -59,6 +64,10 @@ class Settings:
             quorum_retry_backoff_ms=self.retry_backoff_ms,
             log_segment_bytes=self.segment_bytes,
             log_max_batch_bytes=self.batch_bytes_max,
+            snapshot_max_new_record_bytes=self.snapshot_bytes,
+            snapshot_interval_ms=10_000,
+            snapshot_bandwidth_bytes_per_second=self.snapshot_bandwidth,
+            retention_bytes=self.retention_bytes,
         )
 
 
@@ -83,6 +92,10 @@ def draw_settings(seed: int, only: Collection[str] | None = None) -> Settings:
         readers=random.randint(0, 2),
         pause_between_appends_us=random.choice([10, 40, 150, 150, 400, 400]) * MS,
         values_bytes_max=min(random.choice([10, 60, 400, 5_000]), batch_bytes_max - 200),
+        snapshot_bytes=random.choice([300, 300, 1_000, 10_000, 1 << 40]),
+        retention_bytes=random.choice([0, 0, 0, 2_000, None]),
+        snapshot_bandwidth=random.choice([None, 2_000, 10_000]),
+        snapshot_memory_bytes=random.choice([1, 1_000, 1 << 20]),
         faults=_draw_faults(random, chaos_us, only),
     )
 

@@ -7,22 +7,25 @@ happen in between.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from server.building import BuildFailed, BuildResult
 from server.disk_worker import (
     FULL_DISK_RETRY_S,
     IDLE_S,
     DiskListener,
+    Files,
     Job,
     Step,
     carry_out,
 )
+from server.snapshot_builder import BuiltSnapshot, SnapshotBuilder
 from simulation.disk import ProcessKilled
 from simulation.scheduler import SECOND, Timer
 from simulation.violation import ProcessEnded
 from storage.errors import DiskFull, StorageError
 from storage.log import Log
-from storage.quorum_state import QuorumState
 
 if TYPE_CHECKING:
     from simulation.life import Life
@@ -36,13 +39,11 @@ class SimDiskThread:
     def __init__(
         self,
         life: Life,
-        log: Log,
-        save_state: Callable[[QuorumState], None],
+        files: Files,
         listener: DiskListener,
     ) -> None:
         self._life = life
-        self._log = log
-        self._save_state = save_state
+        self._files = files
         self._listener = listener
         self._taken: list[Job] = []
         self._queue: list[Job] = []
@@ -58,7 +59,7 @@ class SimDiskThread:
         """Finish what is queued, at once. Raises DiskFull, DiskFailed."""
         self.submit_all()
         jobs, self._queue = self._queue, []
-        for step in carry_out(self._log, self._save_state, jobs):
+        for step in carry_out(self._files, jobs):
             if isinstance(step, DiskFull):
                 raise step
 
@@ -86,7 +87,7 @@ class SimDiskThread:
     def _carry_out(self) -> None:
         jobs, self._queue = self._queue, []
         self._life.replica.begin(jobs)
-        self._continue(jobs, carry_out(self._log, self._save_state, jobs))
+        self._continue(jobs, carry_out(self._files, jobs))
 
     def _continue(self, jobs: list[Job], steps: Iterator[Step | DiskFull]) -> None:
         machine = self._life.machine
@@ -129,11 +130,56 @@ class SimDiskThread:
 
     def _prepare(self) -> None:
         try:
-            self._log.prepare()
+            self._files.log.prepare()
         except DiskFull:
             return
         except StorageError as error:
             self._listener.on_disk_failed(error)
+
+
+class SimBuild:
+    """A `server.building.Builder`: the real one, step by step, in a process that dies with the node."""
+
+    def __init__(
+        self,
+        life: Life,
+        directory: Path,
+        end_offset: int,
+        progress: Callable[[float], None],
+        done: Callable[[BuildResult | BuildFailed], None],
+    ) -> None:
+        machine = life.machine
+        self._life = life
+        self._progress = progress
+        self._done = done
+        memory_bytes = machine.world.settings.snapshot_memory_bytes
+        self._builder = SnapshotBuilder(
+            machine.disk, directory, end_offset, memory_bytes=memory_bytes
+        )
+        self._steps = self._builder.run()
+        self._next()
+
+    def cancel(self) -> None:
+        """The process is killed: what it has written stays until somebody deletes it."""
+        self._done = lambda outcome: None
+        self._steps.close()
+
+    def _next(self) -> None:
+        self._life.call(self._life.machine.write_us(), self._step)
+
+    def _step(self) -> None:
+        try:
+            progress = next(self._steps)
+        except StopIteration as ended:
+            built: BuiltSnapshot = ended.value
+            self._done(BuildResult(built.id, built.empty_batches))
+        except StorageError as error:
+            self._life.machine.on_build_failed(error)
+            self._done(BuildFailed(str(error)))
+        else:
+            if progress.total_bytes:
+                self._progress(progress.done_bytes / progress.total_bytes)
+            self._next()
 
 
 class SimReader:

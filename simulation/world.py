@@ -35,6 +35,7 @@ from simulation.trace import Trace
 from simulation.violation import ProcessEnded, Violation
 from storage.layout import LOG_SUFFIX
 from storage.quorum_state import QuorumState
+from storage.snapshot_file import SnapshotId
 from wire.error_codes import ErrorCode
 
 PROBE = 100
@@ -251,7 +252,7 @@ class World:
         for machine in self.machines:
             if machine.life is not None:
                 partition = machine.life.partition
-                check_producers(machine.replica.key, partition.log, partition.producers)
+                check_producers(machine.replica.key, machine.replica.log, partition.producers)
 
     def _show_an_old_copy(self) -> None:
         """Last of all, in some seeds: an older copy of a directory must be noticed.
@@ -279,7 +280,8 @@ class World:
         else:
             settings = self.settings.config_of(victim.id)
             machine = Machine(self, victim.id, settings, random, is_voter=True, host="clone")
-            machine.replica, machine.is_damaged = Replica(victim.replica.key), True
+            machine.replica = Replica(victim.replica.key, self.facts.committed_below)
+            machine.is_damaged = True
             self._by_host[machine.host] = machine
         machine.disk.restore(copy.files)
         machine.start()
@@ -361,6 +363,7 @@ class World:
         self._note_report(life)
         if not self.is_watched:
             return
+        self._show_snapshots(life)
         now = node.snapshot()
         known = self._looks.get(replica.key)
         before = known[1] if known is not None and known[0] is life else None
@@ -375,6 +378,15 @@ class World:
         look = Look(replica, node, now, before, files)
         for checker in self.checkers:
             checker.on_event(look)
+
+    def _show_snapshots(self, life: Life) -> None:
+        for snapshot in life.partition.node.log.snapshots:
+            if snapshot not in life.shown:
+                life.shown.add(snapshot)
+                data = life.snapshot_bytes(SnapshotId(*snapshot))
+                self.note(life.host, f"has the snapshot {snapshot}", data=data)
+                for checker in self.checkers:
+                    checker.on_snapshot(life.replica, snapshot, data)
 
     def _note_report(self, life: Life) -> None:
         report = life.partition.last_report
@@ -399,7 +411,9 @@ class World:
         machine, replica = life.machine, life.replica
         if not self.is_watched:
             return
-        found = [batch_of(header) for header in life.partition.log.scan_headers()]
+        log = life.partition.log
+        found = self.facts.committed_below(log.log_start_offset)
+        found += (batch_of(header) for header in log.scan_headers())
         if machine.is_damaged and not _is_whole(replica, found, state, life.partition.node.local):
             machine.note("has lost data, and is kept out")
             machine.is_wanted = False

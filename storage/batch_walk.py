@@ -9,12 +9,21 @@ from collections.abc import Iterator
 
 from storage.filesystem import FileSystem
 from wire.errors import CorruptBatch
-from wire.records import BATCH_OVERHEAD, BatchHeader, iter_headers, read_header, scan
+from wire.records import (
+    BATCH_OVERHEAD,
+    RECORD_BYTES_MAX,
+    BatchHeader,
+    iter_headers,
+    read_header,
+    scan,
+)
 
 WINDOW_BYTES = 1 << 20
 BATCH_BYTES_MAX = 16 << 20
 """No batch in a log is larger (a follower in Kafka dies above 8 MiB): a larger size field is damage,
 and nothing of that size is read into memory because of it."""
+SNAPSHOT_BATCH_BYTES_MAX = RECORD_BYTES_MAX + 1024
+"""No batch in a snapshot is larger: one with the largest record that a compressed batch may hold."""
 
 
 def walk(

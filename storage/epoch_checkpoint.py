@@ -7,6 +7,7 @@ Source: Apache Kafka 4.3, LeaderEpochCheckpointFile.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,28 @@ class EpochStart(NamedTuple):
 
     epoch: int
     start_offset: int
+
+
+def epoch_at(entries: Sequence[EpochStart], offset: int) -> int:
+    """The epoch of the record at `offset`, -1 if it is before the first entry."""
+    at = bisect_right(entries, offset, key=_start_offset_of)
+    return entries[at - 1].epoch if at else -1
+
+
+def epochs_from(entries: Sequence[EpochStart], start_offset: int) -> list[EpochStart]:
+    """What is left of the entries when the log starts at `start_offset`.
+
+    Of those at or below it only the last, with the log start as its own. Source: Apache Kafka 4.3,
+    LeaderEpochFileCache.truncateFromStart.
+    """
+    at = bisect_right(entries, start_offset, key=_start_offset_of)
+    if at == 0:
+        return list(entries)
+    return [EpochStart(entries[at - 1].epoch, start_offset), *entries[at:]]
+
+
+def _start_offset_of(entry: EpochStart) -> int:
+    return entry.start_offset
 
 
 def render_epochs(entries: Sequence[EpochStart]) -> bytes:

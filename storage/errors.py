@@ -99,6 +99,23 @@ class DamagedFile(DamagedLog):
     """A small file (meta.properties, quorum-state.json) that can't be read or contradicts itself."""
 
 
+class DamagedSnapshot(StorageError):
+    """A snapshot that is not what it should be, on disk or as it was received.
+
+    `position` is in bytes from the start of `path`: the batch that is wrong.
+    """
+
+    exit_code = EXIT_DAMAGED
+
+    def __init__(self, what: str, *, path: Path, position: int, remedy: str = "") -> None:
+        super().__init__(f"{what} (at byte {position})", path=path, remedy=remedy or RESTORE)
+        self.position = position
+
+
+class UnsuitableOffset(StorageError):
+    """No snapshot can end there: the log does not hold that offset, or no batch ends at it."""
+
+
 RESTORE = (
     "Nothing was changed. Keep a copy of the directory and check the disk, then format a new directory"
     " (without --bootstrap): its node copies the log from the quorum. Never put an old copy in its"

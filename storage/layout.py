@@ -3,7 +3,7 @@
     <storage.dir>/meta.properties  .lock  .reserve
     <storage.dir>/__cluster_metadata-0/
         <first offset, 20 digits>.log  .index  .timeindex
-        <end offset, 20 digits>-<epoch, 10 digits>.checkpoint
+        <end offset, 20 digits>-<epoch, 10 digits>.checkpoint  .checkpoint.part
         leader-epoch-checkpoint  quorum-state.json
 
 Source: Apache Kafka 4.3, LogFileUtils, Snapshots and MetaPropertiesEnsemble.
@@ -26,9 +26,13 @@ LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 TEMPORARY_SUFFIX = ".tmp"
+PART_SUFFIX = ".part"
+"""Of a snapshot that is not complete, and of what is only needed to make one."""
 
 _SEGMENT = re.compile(r"([0-9]{20})(\.log|\.index|\.timeindex)")
 _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
+# Kafka puts a random number in between.
+_PART = re.compile(r"[0-9]{20}-([0-9]{10}(-[^.]*)?\.checkpoint|[0-9]+\.run)\.part")
 _KAFKA_LEFTOVER = re.compile(r"[0-9]{20}\.(txnindex|snapshot)|.*\.(deleted|part)")
 _KNOWN = frozenset({EPOCH_CHECKPOINT, QUORUM_STATE, KAFKA_QUORUM_STATE, "partition.metadata"})
 
@@ -49,6 +53,23 @@ def time_index_path(directory: Path, base_offset: int) -> Path:
     return directory / f"{base_offset:020d}{TIME_INDEX_SUFFIX}"
 
 
+def snapshot_path(directory: Path, snapshot_id: tuple[int, int]) -> Path:
+    """Of a complete snapshot; the id is (end offset, exclusive; epoch)."""
+    end_offset, epoch = snapshot_id
+    return directory / f"{end_offset:020d}-{epoch:010d}.checkpoint"
+
+
+def part_path(directory: Path, snapshot_id: tuple[int, int]) -> Path:
+    """Of the same snapshot while it is written or copied."""
+    path = snapshot_path(directory, snapshot_id)
+    return path.with_name(path.name + PART_SUFFIX)
+
+
+def run_path(directory: Path, end_offset: int, number: int) -> Path:
+    """Of a sorted run of records that a snapshot is made from, gone when the snapshot is there."""
+    return directory / f"{end_offset:020d}-{number}.run{PART_SUFFIX}"
+
+
 def parse_segment_name(name: str) -> tuple[int, str] | None:
     """(first offset, suffix) of a segment's file, or None for any other name."""
     match = _SEGMENT.fullmatch(name)
@@ -59,6 +80,11 @@ def parse_snapshot_name(name: str) -> tuple[int, int] | None:
     """(end offset, exclusive; epoch) of a complete snapshot, or None for any other name."""
     match = _SNAPSHOT.fullmatch(name)
     return (int(match[1]), int(match[2])) if match else None
+
+
+def is_part(name: str) -> bool:
+    """True for what nobody will finish after a start, Kafka's parts included."""
+    return _PART.fullmatch(name) is not None
 
 
 def is_known_name(name: str) -> bool:

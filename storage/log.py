@@ -2,15 +2,22 @@
 
 Three kinds of threads use it:
 
-* the event loop appends (`append`, `truncate_cache`) and reads what is cached (`read_cached`); it
-  never waits for the disk;
-* one disk thread carries the same changes out in the same order (`write`, `truncate`) and makes
-  them durable (`sync`);
+* the event loop appends (`append`, `truncate_cache`, `reset_cache`) and reads what is cached
+  (`read_cached`); it never waits for the disk;
+* one disk thread carries the same changes out in the same order (`write`, `truncate`, `reset`),
+  makes them durable (`sync`), and deletes the oldest segments (`delete_before`);
 * any thread reads from disk (`read`, `scan_headers`, lookups by time).
 
 So the log has two ends: `log_end_offset`, what was appended, and `written_end_offset`, what has
 reached the files. What is between them is in the cache and never evicted. Neither is durable: only
 what `sync` returned is.
+
+It has one start, `log_start_offset`, which every thread sees alike and which only grows, segment by
+segment, each time before the files below it go. `delete_before` moves it at any moment from the disk
+thread; so whoever looks twice may find it higher, the event loop too, and a read below it, also of
+what is cached, is OffsetOutOfRange from that moment on. `reset_cache` moves it for all threads at
+once: until the disk thread has come to `reset`, nothing is read from disk. After a crash it may be
+lower again: files whose deletion was not durable are back.
 
 The caller gives offsets and epochs; this class insists that they continue the log. What is on disk,
 in which order, and what a start makes of it: storage.log_writer, storage.recovery and
@@ -19,10 +26,12 @@ docs/storage-format.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-from storage import segment_reads
+from storage import segment_reads, time_lookup
 from storage.epoch_checkpoint import EpochStart
 from storage.errors import (
     DamagedLog,
@@ -34,14 +43,17 @@ from storage.errors import (
 )
 from storage.filesystem import Buffer, FileSystem
 from storage.log_writer import Chunk, ChunkSummary, LogWriter, new_segment
-from storage.recovery import Observer, Recovered, RecoveryReport, recover
+from storage.recovery import Observer, Recovered, recover
+from storage.recovery_report import RecoveryReport
 from storage.segment import ActiveFile
 from storage.segment_reads import RecordPlace
-from storage.segment_table import SegmentTable, SegmentView
+from storage.segment_table import ClosedSegment, SegmentTable
 from storage.tail_cache import TailCache
 from wire.records import BatchHeader, read_header
 
-__all__ = ["Chunk", "ChunkSummary", "Log", "RecordPlace", "RecoveryReport"]
+__all__ = ["Chunk", "ChunkSummary", "ClosedSegment", "Log", "RecordPlace", "RecoveryReport"]
+
+T = TypeVar("T")
 
 SEGMENT_BYTES_MAX = (1 << 31) - 1
 """Positions in indexes are int32."""
@@ -61,10 +73,10 @@ class Log:
         index_interval_bytes: int,
     ) -> None:
         self._fs = fs
-        self._directory = directory
+        self.directory = directory
         self.recovery: RecoveryReport = recovered.report
         self._control_offsets = recovered.control_offsets
-        self._table = SegmentTable(recovered.segments)
+        self._table = SegmentTable(recovered.segments, recovered.index_bytes)
         self._writer = LogWriter(
             fs,
             directory,
@@ -77,6 +89,10 @@ class Log:
         self._end_offset = self._table.end_offset
         self._truncations_asked = 0
         self._truncations_done = 0
+        # Written by the event loop: the number of the last reset, and where the log begins by it.
+        self._reset = (0, 0)
+        self._resets_waiting: deque[int] = deque()
+        self._resets_done = 0
         self._failure: StorageError | None = None
 
     @classmethod
@@ -89,13 +105,17 @@ class Log:
         tail_cache_bytes: int,
         index_interval_bytes: int = 4096,
         committed_offset: int = 0,
+        snapshots: Sequence[tuple[int, int]] = (),
         observe: Observer | None = None,
     ) -> Log:
         """Recovers the log in an existing directory and opens it for writing.
 
         `committed_offset`: an end offset (exclusive) known to be committed; a log that ends below it
-        is damaged. `observe` gets the header of every batch, in order, CRC verified: one pass less
-        than `scan_headers` afterwards. Raises DamagedLog or another StorageError.
+        is damaged. `snapshots`: (end offset, epoch) of those in the directory that the caller found
+        sound and of this log. What the newest of them stands for is not read; a log that does not
+        hold that is emptied, and begins at its end. `observe` gets the header of every batch that ends
+        above it, in order, CRC verified: one pass less than `scan_headers` afterwards. Raises
+        DamagedLog, also if a snapshot is needed that was not given, or another StorageError.
         """
         if not 0 < segment_bytes <= SEGMENT_BYTES_MAX:
             raise ValueError(f"segment_bytes must be 1 .. {SEGMENT_BYTES_MAX}")
@@ -104,6 +124,7 @@ class Log:
             directory,
             index_interval_bytes=index_interval_bytes,
             committed_offset=committed_offset,
+            snapshots=snapshots,
             observe=observe,
         )
         if not recovered.segments:
@@ -123,7 +144,9 @@ class Log:
 
     @property
     def log_start_offset(self) -> int:
-        return self._table.start_offset
+        """The first offset that can be read; any thread. See the module."""
+        reset_to = self._unfinished_reset()
+        return self._table.start_offset if reset_to is None else reset_to
 
     @property
     def log_end_offset(self) -> int:
@@ -132,19 +155,34 @@ class Log:
 
     @property
     def written_end_offset(self) -> int:
-        """Exclusive end of what `write` has put into the files."""
-        return self._table.end_offset
+        """Exclusive end of what `write` has put into the files; any thread."""
+        reset_to = self._unfinished_reset()
+        return self._table.end_offset if reset_to is None else reset_to
+
+    @property
+    def size_bytes(self) -> int:
+        """What the log takes on disk but for the zeros written ahead; any thread."""
+        return self._table.size_bytes if self._unfinished_reset() is None else 0
+
+    def closed_segments(self) -> list[ClosedSegment]:
+        """The segments that `delete_before` could delete, ascending; any thread, no disk access."""
+        return self._table.closed() if self._unfinished_reset() is None else []
 
     @property
     def epochs(self) -> list[EpochStart]:
-        """(epoch, start offset) of every epoch among what was written."""
-        return list(self._writer.epochs)
+        """(epoch, start offset) of every epoch among what was written, from the log start on."""
+        return list(self._writer.epochs) if self._unfinished_reset() is None else []
 
     @property
     def last_epoch(self) -> int:
         """The epoch of the last batch written, 0 in an empty log."""
-        epochs = self._writer.epochs
+        epochs = self.epochs
         return epochs[-1].epoch if epochs else 0
+
+    def _unfinished_reset(self) -> int | None:
+        """Where the log begins by a reset that the disk thread has not carried out yet."""
+        number, end_offset = self._reset
+        return end_offset if self._resets_done < number else None
 
     # --- event loop
 
@@ -164,13 +202,14 @@ class Log:
         self._end_offset = end_offset
 
     def _evictable_end_offset(self) -> int:
-        # Until the disk thread has truncated, its end says nothing about chunks appended since. The
-        # order matters: it sets the end before it counts the truncation as done.
-        is_settled = self._truncations_done >= self._truncations_asked
-        return self._table.end_offset if is_settled else 0
+        # Until the disk thread has truncated or reset, its end says nothing about chunks appended
+        # since. The order matters: it sets the end before it counts that as done.
+        if self._truncations_done < self._truncations_asked or self._resets_done < self._reset[0]:
+            return 0
+        return self._table.end_offset
 
     def truncate_cache(self, offset: int) -> int:
-        """The event loop's half of `truncate`, to be called first; returns the new log end.
+        """The event loop's half of `truncate`, which must follow; returns the new log end.
 
         That is `offset`, or the start of the batch that contains it. Looks at the disk only if
         `offset` is neither cached nor the start of an epoch. Raises ValueError outside the log, DiskFailed,
@@ -183,19 +222,36 @@ class Log:
                 f"can't truncate {self.log_start_offset} .. {self._end_offset} to {offset}"
             )
         end_offset = self._batch_start(offset)
-        if end_offset < self._end_offset:
-            self._truncations_asked += 1
-            self._cache.truncate(end_offset)
-            self._end_offset = end_offset
+        self._truncations_asked += 1
+        self._cache.truncate(end_offset)
+        self._end_offset = end_offset
         return end_offset
 
+    def reset_cache(self, end_offset: int) -> None:
+        """The event loop's half of `reset`, which must follow: empty at once, and begins there.
+
+        Raises ValueError below the log start, DiskFailed.
+        """
+        if self._failure is not None:
+            self._refuse()
+        if end_offset < self.log_start_offset:
+            raise ValueError(
+                f"can't reset a log that starts at {self.log_start_offset} to {end_offset}"
+            )
+        self._resets_waiting.append(end_offset)
+        self._reset = (self._reset[0] + 1, end_offset)
+        self._cache.truncate(0)
+        self._end_offset = end_offset
+
     def _batch_start(self, offset: int) -> int:
-        is_start = any(entry.start_offset == offset for entry in self._writer.epochs)
-        if offset == self._end_offset or is_start or offset == self.log_start_offset:
+        if offset in (self._end_offset, self.log_start_offset):
             return offset
+        # The cache comes first: where truncations wait for the disk, what is written is outdated.
         cached = self._cache.batch_start(offset)
         if cached is not None:
             return cached
+        if any(entry.start_offset == offset for entry in self._writer.epochs):
+            return offset
         view = self._table.view_at(offset)
         try:
             headers = segment_reads.headers_from(self._fs, view, offset, verify_crc=False)
@@ -268,6 +324,31 @@ class Log:
             self._end_offset = end_offset
         return end_offset
 
+    def reset(self, end_offset: int) -> None:
+        """Durably drops everything; the log starts and ends at `end_offset`.
+
+        A snapshot that ends there must be durable: a start that finds the job half done finishes it.
+        Needs no space. To repeat it at once does nothing. Raises DiskFailed, ValueError unless
+        `reset_cache` was called.
+        """
+        with _Guard(self):
+            if not self._resets_waiting or self._resets_waiting[0] != end_offset:
+                if self._table.start_offset == self._table.end_offset == end_offset:
+                    return
+                raise ValueError(f"a reset to {end_offset} that the event loop does not know of")
+            self._writer.reset(end_offset)
+            self._resets_waiting.popleft()
+            self._resets_done += 1
+
+    def delete_before(self, offset: int) -> int:
+        """Durably deletes closed segments that end at or below `offset`; returns the log start.
+
+        A snapshot that ends there or later must be durable. Syncs the directory once for each
+        segment. Raises DiskFailed.
+        """
+        with _Guard(self):
+            return self._writer.delete_before(offset)
+
     def close(self) -> None:
         """A clean stop: the last segment is cut to its data, everything synced. Ends all use."""
         if self._failure is not None:
@@ -275,9 +356,7 @@ class Log:
             return
         with _Guard(self):
             self._writer.close()
-        self._failure = DiskFailed(
-            "the log is closed", path=self._directory, remedy="Open it again"
-        )
+        self._failure = DiskFailed("the log is closed", path=self.directory, remedy="Open it again")
 
     # --- any thread
 
@@ -286,48 +365,53 @@ class Log:
 
         Whole batches, up to `max_bytes` but at least one, of one segment; every CRC is verified.
         b"" if nothing ends at or below `end_offset`, or if `offset` is not written yet. Raises
-        OffsetOutOfRange, DamagedLog, DiskFailed.
+        OffsetOutOfRange, also if the log start has overtaken the read, DamagedLog, DiskFailed.
         """
         if self._failure is not None:
             self._refuse()
-        while True:
-            generation = self._table.generation
-            written_end_offset = self._table.end_offset
-            if not self.log_start_offset <= offset <= max(self._end_offset, written_end_offset):
-                raise OffsetOutOfRange(offset, self.log_start_offset, self._end_offset)
-            if offset >= end_offset or offset >= written_end_offset:
-                return b""
-            view = self._table.view_at(offset)
-            try:
-                return segment_reads.read_batches(self._fs, view, offset, max_bytes, end_offset)
-            except (DamagedLog, FileNotFoundError) as error:
-                # A truncation that came in between explains both.
-                if self._table.generation == generation:
-                    raise self._as_storage_error(error, view.path) from error
+        return self._unless_overtaken(lambda: self._read(offset, max_bytes, end_offset))
+
+    def _read(self, offset: int, max_bytes: int, end_offset: int) -> bytes:
+        start_offset, written_end_offset, view = self._table.place_of(offset)
+        reset_to = self._unfinished_reset()
+        if reset_to is not None:
+            start_offset = written_end_offset = reset_to
+        if not start_offset <= offset <= max(self._end_offset, written_end_offset):
+            raise OffsetOutOfRange(offset, start_offset, self._end_offset)
+        if offset >= end_offset or offset >= written_end_offset:
+            return b""
+        return segment_reads.read_batches(self._fs, view, offset, max_bytes, end_offset)
 
     def scan_headers(self, from_offset: int | None = None) -> Iterator[BatchHeader]:
         """Headers of all written batches from the one that contains `from_offset`, CRC verified.
 
         Reads everything from there on: meant for a start, before the disk thread runs. Raises
-        DamagedLog, DiskFailed.
+        OffsetOutOfRange if a truncation, deletion or reset gets in the way, DamagedLog, DiskFailed.
         """
+        generation = self._table.generation
         start = self.log_start_offset if from_offset is None else from_offset
-        for view in self._table.views_from(start):
+        views = self._table.views_from(start) if self._unfinished_reset() is None else []
+        for view in views:
+            first = max(start, view.base_offset)
             try:
-                for _, header in segment_reads.headers_from(
-                    self._fs, view, max(start, view.base_offset), verify_crc=True
-                ):
+                for _, header in segment_reads.headers_from(self._fs, view, first, verify_crc=True):
                     yield header
-            except OSError as error:
-                raise self._as_storage_error(error, view.path) from error
+            except (DamagedLog, OSError) as error:
+                if self._table.generation != generation:
+                    bounds = self.log_start_offset, self._end_offset
+                    raise OffsetOutOfRange(first, *bounds) from error
+                if isinstance(error, OSError):
+                    raise from_os_error(error, view.path, "reading") from error
+                raise
 
     def control_batches(self) -> Iterator[bytes]:
         """The control batches that were in the log when it was opened, in order, CRC verified.
 
-        Raises DamagedLog, DiskFailed.
+        Without those below the end of the newest snapshot that was given. Raises DamagedLog,
+        DiskFailed.
         """
         for offset in self._control_offsets:
-            if offset < self._table.end_offset:
+            if self.log_start_offset <= offset < self.written_end_offset:
                 data = self.read(offset, 1, self._table.end_offset)
                 if not data or read_header(data).base_offset != offset:
                     raise DamagedLog(
@@ -340,38 +424,48 @@ class Log:
     def offset_for_timestamp(self, timestamp_ms: int, end_offset: int) -> RecordPlace | None:
         """The first record with this timestamp or a later one, among those written below `end_offset`.
 
-        Compressed batches are unpacked; one that does not unpack counts as empty.
+        Compressed batches are unpacked; one that does not unpack counts as empty. Raises DamagedLog,
+        DiskFailed.
         """
-        for view in self._views_below(end_offset):
-            if view.max_timestamp < timestamp_ms:
-                continue
-            times = self._table.time_entries(view.base_offset)
-            place = segment_reads.first_at_or_after(
-                self._fs, view, timestamp_ms, end_offset, times, self._one_batch
+        return self._look_up(
+            lambda: time_lookup.first_at_or_after(
+                self._fs, self._table, timestamp_ms, end_offset, self._one_batch
             )
-            if place is not None:
-                return place
-        return None
+        )
 
     def offset_of_max_timestamp(self, end_offset: int) -> RecordPlace | None:
-        """The first record with the greatest timestamp among those written below `end_offset`."""
-        best = (-1, -1)
-        for view in self._views_below(end_offset):
-            at_end = self._table.view_at(end_offset - 1) if view.end_offset > end_offset else view
-            times = self._table.time_entries(view.base_offset)
-            found = segment_reads.greatest_timestamp(self._fs, at_end, end_offset, times)
-            if found[0] > best[0]:
-                best = found
-        if best[1] < 0:
-            return None
-        return segment_reads.record_with_timestamp(self._one_batch(best[1]), best[0])
+        """The first record with the greatest timestamp among those written below `end_offset`.
 
-    def _views_below(self, end_offset: int) -> list[SegmentView]:
-        views = self._table.views_from(self.log_start_offset)
-        return [view for view in views if view.base_offset < end_offset and view.size_bytes]
+        Raises DamagedLog, DiskFailed.
+        """
+        return self._look_up(
+            lambda: time_lookup.first_with_greatest(
+                self._fs, self._table, end_offset, self._one_batch
+            )
+        )
+
+    def _look_up(self, look: Callable[[], RecordPlace | None]) -> RecordPlace | None:
+        return self._unless_overtaken(lambda: look() if self._unfinished_reset() is None else None)
 
     def _one_batch(self, offset: int) -> bytes:
-        return self.read(offset, 1, self._table.end_offset)
+        data = self.read(offset, 1, self._table.end_offset)
+        if not data:
+            raise OffsetOutOfRange(offset, self.log_start_offset, self._end_offset)
+        return data
+
+    def _unless_overtaken(self, look: Callable[[], T]) -> T:
+        """Looks again where segments have changed or gone meanwhile, which explains any trouble."""
+        while True:
+            generation, reset = self._table.generation, self._reset
+            try:
+                return look()
+            except (DamagedLog, OffsetOutOfRange):
+                if self._table.generation == generation and self._reset is reset:
+                    raise
+            except OSError as error:
+                if self._table.generation == generation:
+                    path = Path(error.filename) if error.filename else self.directory
+                    raise from_os_error(error, path, "reading") from error
 
     # --- failures
 
@@ -386,10 +480,6 @@ class Log:
             path=failure.path,
             remedy=failure.remedy,
         )
-
-    @staticmethod
-    def _as_storage_error(error: Exception, path: Path) -> Exception:
-        return from_os_error(error, path, "reading") if isinstance(error, OSError) else error
 
 
 class _Guard:

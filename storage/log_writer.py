@@ -1,4 +1,4 @@
-"""The disk thread's side of the log: place, roll, sync, truncate.
+"""The disk thread's side of the log: place, roll, sync, truncate, delete, reset.
 
 Order of what reaches the disk, each step durable before the next:
 
@@ -7,23 +7,26 @@ Order of what reaches the disk, each step durable before the next:
   bytes.
 * truncate: segments above from the newest down (.log first, then its indexes), the one that becomes
   active cut, leader-epoch-checkpoint.
+* delete: segments from the oldest up, leader-epoch-checkpoint.
+* reset: storage.segment_removal.
 
 After a crash between any two of them `storage.recovery` finds a log that ends where the last sync
-or later left it, or part way through a truncation, at a batch.
+or later left it, or part way through a truncation or deletion, at a batch; or a reset to finish.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from storage import layout
 from storage.batch_walk import BATCH_BYTES_MAX, reason_of, walk
-from storage.epoch_checkpoint import EpochStart, save_epochs
+from storage.epoch_checkpoint import EpochStart, epochs_from, save_epochs
 from storage.errors import DamagedLog, DiskFull, from_os_error
 from storage.filesystem import Buffer, FileSystem
-from storage.index import SegmentIndex
+from storage.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SegmentIndex
 from storage.segment import (
     RELATIVE_OFFSET_MAX,
     ActiveFile,
@@ -32,6 +35,7 @@ from storage.segment import (
     write_indexes,
 )
 from storage.segment_reads import seek
+from storage.segment_removal import empty_log, remove_segment
 from storage.segment_table import SegmentTable
 from wire.errors import CorruptBatch
 from wire.records import iter_headers, read_header
@@ -256,8 +260,9 @@ class LogWriter:
     def _roll(self) -> None:
         """Closes the active segment and begins the next one. After DiskFull nothing has changed."""
         full = self._table.active
+        index = _index_of(full)
         self._file.cut(full.size_bytes)
-        write_indexes(self._fs, full, _index_of(full))
+        write_indexes(self._fs, full, index)
         path = layout.log_path(self._directory, full.end_offset)
         try:
             file = ActiveFile(self._fs, path, 0, self._segment_bytes, create=True)
@@ -268,6 +273,10 @@ class LogWriter:
         self._file = file
         with self._table.changing() as segments:
             full.index = None
+            entries = len(index.offsets), len(index.times)
+            self._table.index_bytes[full.base_offset] = (
+                entries[0] * OFFSET_ENTRY_BYTES + entries[1] * TIME_ENTRY_BYTES
+            )
             segments.append(self._new_segment(full.end_offset))
 
     def _new_segment(self, base_offset: int) -> Segment:
@@ -290,19 +299,22 @@ class LogWriter:
         while self._table.active.base_offset > offset:
             self._drop_active()
         end_offset = self._cut_active(offset)
-        epochs = tuple(entry for entry in self.epochs if entry.start_offset < end_offset)
-        if epochs != self.epochs:
-            self.epochs = epochs
-            try:
-                save_epochs(self._fs, self._directory, epochs)
-            except DiskFull:
-                # Freeing space must not need space; the next start rebuilds the file.
-                return end_offset
+        self._keep_epochs(entry for entry in self.epochs if entry.start_offset < end_offset)
         return end_offset
+
+    def _keep_epochs(self, entries: Iterable[EpochStart]) -> None:
+        epochs = tuple(entries)
+        if epochs == self.epochs:
+            return
+        self.epochs = epochs
+        # Freeing space must not need space; the next start rebuilds the file.
+        with suppress(DiskFull):
+            save_epochs(self._fs, self._directory, epochs)
 
     def _drop_active(self) -> None:
         with self._table.changing() as segments:
             dropped = segments.pop()
+            del self._table.index_bytes[segments[-1].base_offset]
             self._table.generation += 1
         self._file.close()
         self._unlink([dropped.path, dropped.index_path, dropped.time_index_path])
@@ -358,6 +370,40 @@ class LogWriter:
         for at, header in walk(self._fs, handle, resume, position):
             index.add(at, header.last_offset, header.max_timestamp)
         return index
+
+    def delete_before(self, offset: int) -> int:
+        """Durably deletes the closed segments that end at or below `offset`; returns the log start.
+
+        Raises DiskFailed.
+        """
+        while (base_offset := self._drop_oldest(offset)) is not None:
+            remove_segment(self._fs, self._directory, base_offset)
+        start_offset = self._table.start_offset
+        is_empty = start_offset == self._table.end_offset
+        self._keep_epochs(() if is_empty else epochs_from(self.epochs, start_offset))
+        return start_offset
+
+    def _drop_oldest(self, offset: int) -> int | None:
+        """Takes the oldest segment out of the table if it is to go; returns its first offset."""
+        with self._table.changing() as segments:
+            if len(segments) == 1 or segments[0].end_offset > offset:
+                return None
+            self._table.generation += 1
+            base_offset = segments.pop(0).base_offset
+            del self._table.index_bytes[base_offset]
+        return base_offset
+
+    def reset(self, end_offset: int) -> None:
+        """Durably drops everything; the log begins and ends at `end_offset`. Raises DiskFailed."""
+        segment = self._new_segment(end_offset)
+        with self._table.changing() as segments:
+            self._table.generation += 1
+            segments[:] = [segment]
+            self._table.index_bytes.clear()
+        self.epochs = ()
+        empty_log(self._fs, self._directory, end_offset)
+        self._file.close()
+        self._file = ActiveFile(self._fs, segment.path, 0, self._segment_bytes, create=False)
 
     def _unlink(self, paths: Sequence[Path]) -> None:
         """Deletes what is there, in this order, each durable before the next."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from storage import layout
-from storage.batch_walk import BATCH_BYTES_MAX, reason_of
+from storage.batch_walk import BATCH_BYTES_MAX, SNAPSHOT_BATCH_BYTES_MAX, reason_of
 from storage.errors import StorageError, from_os_error
 from storage.filesystem import FileSystem, RealFileSystem
 from storage.torn_tail import examine_tail
@@ -101,6 +101,7 @@ class LogFile:
     def _walk_on(self, handle: int, end: int, place: _Place) -> Iterator[FoundBatch]:
         """The batches from a place, which moves along, to where none can be made out."""
         fs = self._fs
+        batch_bytes_max = SNAPSHOT_BATCH_BYTES_MAX if self.snapshot_id else BATCH_BYTES_MAX
         position = place.position
         window = b""
         window_at = position
@@ -114,7 +115,7 @@ class LogFile:
             except CorruptBatch as error:
                 place.stop(reason_of(error), window[at : at + BATCH_OVERHEAD])
                 return
-            if header.size_bytes > min(end - position, BATCH_BYTES_MAX):
+            if header.size_bytes > min(end - position, batch_bytes_max):
                 reason = f"a batch of {header.size_bytes} bytes where {end - position} are left"
                 place.stop(reason, window[at : at + BATCH_OVERHEAD])
                 return

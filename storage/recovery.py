@@ -11,10 +11,12 @@ First everything is looked at and nothing changed; damage is raised from there. 
 | anything but whole batches in a segment that is not the last | DamagedLog |
 | first offset of a segment is not the end of the one before (gap, overlap, missing, doubled) | DamagedLog |
 | log starts above 0 and no snapshot covers it; epochs are recorded and there is no segment | DamagedLog |
+| log does not hold what the newest snapshot stands for, or there is no segment | emptied, begins at its end |
+| the same, but the caller did not find that snapshot sound | DamagedLog |
 | log ends below an offset that was recorded as committed | DamagedLog |
 | .index or .timeindex missing, or saying anything that the log doesn't | rebuilt |
 | leader-epoch-checkpoint missing, unreadable or different from the log | rebuilt: the log is the truth |
-| .tmp files, indexes without a segment | deleted |
+| .tmp and .part files, indexes without a segment | deleted |
 | any other name | left alone, reported |
 
 Which CRCs are verified: all in the last segment, since only its bytes may be newer than the last
@@ -22,23 +24,32 @@ sync. It is synced first and its cached pages are dropped, so that what is check
 also after a failed fsync in an earlier life, and is durable before the node counts it. Closed
 segments were synced before the next one was begun: their headers are checked (structure, offsets,
 epochs), their contents whenever they are read (`Log.read`, `Log.scan_headers`). With an observer
-every CRC is verified, because state is built from what it sees.
+every CRC is verified, because state is built from what it sees. What ends below the newest snapshot
+is not observed, and segments that do so are not walked through: storage.history.
+
+A log holds what a snapshot stands for if its record before the snapshot's end has the snapshot's
+epoch, or if it starts there or later. If not, it ends too early or diverges from what is committed;
+a copied snapshot was completed, and the log not emptied yet, or not quite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
-from storage import layout
+from storage import history, layout
 from storage.batch_walk import reason_of, walk
-from storage.epoch_checkpoint import EpochStart, load_epochs, save_epochs
+from storage.epoch_checkpoint import EpochStart, epoch_at, epochs_from, load_epochs, save_epochs
 from storage.errors import DamagedLog, from_os_error
 from storage.filesystem import FileSystem
 from storage.index import SegmentIndex
 from storage.index_checks import FoundSegment, IndexChecks
+from storage.log_writer import new_segment
+from storage.recovery_report import RecoveryReport
 from storage.segment import Segment, write_indexes
+from storage.segment_removal import empty_log, segment_bases
 from storage.torn_tail import Tail, examine_tail, lacks_sector
 from wire.errors import CorruptBatch
 from wire.records import BatchHeader
@@ -47,48 +58,17 @@ Observer = Callable[[BatchHeader], object]
 
 _CODEC_BITS = 7
 """Attributes up to this say nothing but the codec: most batches."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryReport:
-    """What a start found and did. `cut_bytes` counts the torn tail without the zeros behind it;
-    `cut_reason` says what is wrong with the batch that it begins with."""
-
-    log_start_offset: int
-    log_end_offset: int
-    cut_bytes: int = 0
-    cut_path: Path | None = None
-    cut_position: int = 0
-    cut_reason: str = ""
-    rebuilt_indexes: tuple[Path, ...] = ()
-    rebuilt_epochs: bool = False
-    removed_files: tuple[str, ...] = ()
-    foreign_files: tuple[str, ...] = ()
-
-    def messages(self) -> list[str]:
-        """One line for each thing that an operator may want to know; none after a clean stop."""
-        lines = []
-        if self.cut_bytes:
-            lines.append(
-                f"{self.cut_path}: cut off {self.cut_bytes} bytes of an unfinished write at byte"
-                f" {self.cut_position} ({self.cut_reason}); the log ends at offset"
-                f" {self.log_end_offset}"
-            )
-        lines += [f"{path}: index rebuilt from the log" for path in self.rebuilt_indexes]
-        if self.rebuilt_epochs:
-            lines.append("leader-epoch-checkpoint rebuilt from the log")
-        if self.removed_files:
-            lines.append(f"deleted leftovers: {', '.join(self.removed_files)}")
-        if self.foreign_files:
-            lines.append(f"left alone, not known here: {', '.join(self.foreign_files)}")
-        return lines
+_NO_SNAPSHOT = (0, -1)
+"""What every log holds."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Recovered:
-    """The log as found. `segments` ascend, the last one is active and has its index in memory."""
+    """The log as found. `segments` ascend, the last one is active and has its index in memory;
+    `index_bytes` has what the index files of the others take, by first offset."""
 
     segments: list[Segment]
+    index_bytes: dict[int, int]
     epochs: list[EpochStart]
     control_offsets: list[int]
     report: RecoveryReport
@@ -100,17 +80,23 @@ def recover(
     *,
     index_interval_bytes: int,
     committed_offset: int = 0,
+    snapshots: Sequence[tuple[int, int]] = (),
     observe: Observer | None = None,
 ) -> Recovered:
     """Checks and repairs the log in `directory`, which must exist.
 
-    `committed_offset`: an end offset (exclusive) that is known to be committed. `observe` is called
-    with the header of every batch that stays, in order. Raises DamagedLog, with nothing changed, or
-    another StorageError if a repair fails. An empty directory is an empty log without segments.
+    `committed_offset`: an end offset (exclusive) that is known to be committed. `snapshots`: those in
+    the directory that were found sound, as (end offset, epoch). `observe` is called with the header
+    of every batch that stays and ends above the newest of them, in order. Raises DamagedLog, with
+    nothing changed, or another StorageError if a repair fails. An empty directory is an empty log
+    without segments.
     """
     try:
         names = fs.listdir(directory)
-        inspection = _Inspection(fs, directory, names, index_interval_bytes, observe)
+        newest = max(snapshots, key=_by_epoch, default=_NO_SNAPSHOT)
+        inspection = _Inspection(
+            fs, directory, names, index_interval_bytes, snapshots, newest, observe
+        )
         inspection.run()
     except OSError as error:
         raise from_os_error(error, directory, "reading the log") from error
@@ -135,6 +121,8 @@ class _Inspection:
     directory: Path
     names: list[str]
     index_interval_bytes: int
+    snapshots: Sequence[tuple[int, int]]
+    newest: tuple[int, int]
     observe: Observer | None
     found: list[FoundSegment] = field(default_factory=list)
     epochs: list[EpochStart] = field(default_factory=list)
@@ -143,25 +131,26 @@ class _Inspection:
     tail_reason: str = ""
     start_offset: int = 0
     end_offset: int = 0
+    dropped_end_offset: int | None = None
     _epoch: int = -1
 
     def run(self) -> None:
-        bases = self._segment_bases()
-        if not bases:
+        bases = segment_bases(self.names)
+        if bases:
+            self._check_start(bases[0])
+            self.start_offset = self.end_offset = bases[0]
+            taken = self._take_history(bases)
+            for base_offset in bases[taken:]:
+                self._inspect(base_offset, is_last=base_offset == bases[-1])
+        else:
             self._check_that_none_are_missing()
-            return
-        self._check_start(bases[0])
-        self.start_offset = self.end_offset = bases[0]
-        for base_offset in bases:
-            self._inspect(base_offset, is_last=base_offset == bases[-1])
-
-    def _segment_bases(self) -> list[int]:
-        parsed = (layout.parse_segment_name(name) for name in self.names)
-        return sorted(found[0] for found in parsed if found and found[1] == layout.LOG_SUFFIX)
+        self._check_snapshots()
+        if not self._holds(self.newest):
+            self._give_up()
 
     def _check_that_none_are_missing(self) -> None:
         epochs = load_epochs(self.fs, self.directory)
-        if epochs:
+        if epochs and epochs[-1].epoch > self.newest[1]:
             raise DamagedLog(
                 f"there is no segment, but leader-epoch-checkpoint names epoch {epochs[-1].epoch}",
                 path=self.directory,
@@ -169,14 +158,88 @@ class _Inspection:
             )
 
     def _check_start(self, base_offset: int) -> None:
-        snapshots = (layout.parse_snapshot_name(name) for name in self.names)
-        if base_offset and not any(found and found[0] >= base_offset for found in snapshots):
+        if not base_offset or any(end >= base_offset for end, _ in self.snapshots):
+            return
+        parsed = (layout.parse_snapshot_name(name) for name in self.names)
+        unsound = [found for found in parsed if found and found[0] >= base_offset]
+        why = "no snapshot holds what was before: earlier segments are missing"
+        if unsound:
+            name = layout.snapshot_path(self.directory, unsound[0]).name
+            why = f"{name}, which holds what was before, was not found sound"
+        raise DamagedLog(
+            f"the log begins at offset {base_offset} and {why}",
+            path=layout.log_path(self.directory, base_offset),
+            offset=0,
+        )
+
+    # --- snapshots
+
+    def _holds(self, snapshot: tuple[int, int]) -> bool:
+        """True if the log has, or begins behind, the record before the snapshot's end."""
+        end_offset, epoch = snapshot
+        if end_offset <= self.start_offset:
+            return True
+        return end_offset <= self.end_offset and epoch_at(self.epochs, end_offset - 1) == epoch
+
+    def _check_snapshots(self) -> None:
+        parsed = (layout.parse_snapshot_name(name) for name in self.names)
+        named = max((found for found in parsed if found), key=_by_epoch, default=_NO_SNAPSHOT)
+        if named != self.newest and not (self._holds(named) and self._holds(self.newest)):
             raise DamagedLog(
-                f"the log begins at offset {base_offset} and no snapshot holds what was before:"
-                " earlier segments are missing",
-                path=layout.log_path(self.directory, base_offset),
-                offset=0,
+                f"the log, which ends at offset {self.end_offset}, does not hold what this snapshot"
+                " stands for, and the snapshot was not found sound",
+                path=layout.snapshot_path(self.directory, named),
+                offset=self.end_offset,
             )
+
+    def _give_up(self) -> None:
+        """The newest snapshot takes the place of all that was found."""
+        self.dropped_end_offset = self.end_offset
+        self.start_offset = self.end_offset = self.newest[0]
+        self.found.clear()
+        self.epochs.clear()
+        self.control_offsets.clear()
+        self.tail = None
+
+    def _take_history(self, bases: Sequence[int]) -> int:
+        """Takes the segments below the newest snapshot's end as they are; returns how many."""
+        below = [place for place in pairwise(bases) if place[1] <= self.newest[0]]
+        if below and self._take(below):
+            return len(below)
+        self.found.clear()
+        self.epochs.clear()
+        self.end_offset, self._epoch = self.start_offset, -1
+        return 0
+
+    def _take(self, below: Sequence[tuple[int, int]]) -> bool:
+        """False if leader-epoch-checkpoint is missing, or the log or a snapshot disagrees with it."""
+        epochs = epochs_from(load_epochs(self.fs, self.directory) or [], self.start_offset)
+        end_offset = below[-1][1]
+        if epoch_at(epochs, self.start_offset) < 0:
+            return False
+        known = [
+            (end, epoch) for end, epoch in self.snapshots if self.start_offset < end <= end_offset
+        ]
+        if any(epoch_at(epochs, end - 1) != epoch for end, epoch in known):
+            return False
+        for base, end in below:
+            self._take_segment(base, end, epochs)
+        return self.epochs == [entry for entry in epochs if entry.start_offset < end_offset]
+
+    def _take_segment(self, base: int, end: int, epochs: Sequence[EpochStart]) -> None:
+        found = None
+        if base == self.end_offset:
+            found = history.look_at(
+                self.fs, self.directory, base, end, epochs, self.index_interval_bytes
+            )
+        if found is None:
+            self._inspect(base, is_last=False)
+            return
+        self.found.append(found)
+        self.epochs += [entry for entry in epochs if base <= entry.start_offset < end]
+        self.end_offset, self._epoch = end, epoch_at(epochs, end - 1)
+
+    # --- segments
 
     def _inspect(self, base_offset: int, *, is_last: bool) -> None:
         path = layout.log_path(self.directory, base_offset)
@@ -233,6 +296,8 @@ class _Inspection:
         segment = found.segment
         add = found.index.add if is_last else checks.add
         observe = self.observe
+        known_end_offset = self.newest[0]
+        is_of_log = False
         verify_crc = is_last or observe is not None
         for position, header in walk(self.fs, handle, 0, size, verify_crc=verify_crc):
             base_offset, size_bytes, epoch, _, attributes, delta, _, timestamp, *_ = header
@@ -240,12 +305,15 @@ class _Inspection:
                 self._check_sequence(segment.path, position, header, handle, is_last)
                 self._epoch = epoch
                 self.epochs.append(EpochStart(epoch, base_offset))
-            if attributes > _CODEC_BITS and header.is_control:
-                self.control_offsets.append(base_offset)
             last_offset = base_offset + delta
             add(position, last_offset, timestamp)
             self.end_offset = last_offset + 1
             segment.size_bytes = position + size_bytes
+            if last_offset < known_end_offset or not (is_of_log or self._holds(self.newest)):
+                continue
+            is_of_log = True
+            if attributes > _CODEC_BITS and header.is_control:
+                self.control_offsets.append(base_offset)
             if observe is not None:
                 observe(header)
 
@@ -303,17 +371,17 @@ def _repair(fs: FileSystem, directory: Path, inspection: _Inspection) -> Recover
     cut = tail is not None and tail.torn_bytes > 0
     if cut:
         _cut(fs, inspection.found[-1].segment)
-    rebuilt: list[Path] = []
-    for found in inspection.found[:-1]:
-        segment = found.segment
-        if not (found.index_is_good and found.time_index_is_good):
-            write_indexes(fs, segment, found.index)
-            if not found.index_is_good:
-                rebuilt.append(segment.index_path)
-            if not found.time_index_is_good:
-                rebuilt.append(segment.time_index_path)
+    rebuilt = list(_rebuild_indexes(fs, inspection.found[:-1]))
     segments = [found.segment for found in inspection.found]
-    removed = _remove_leftovers(fs, directory, inspection.names, segments)
+    names = inspection.names
+    if inspection.dropped_end_offset is not None:
+        # First of all the snapshot's own name has to last.
+        fs.fsync_directory(directory)
+        empty_log(fs, directory, inspection.start_offset)
+        names = fs.listdir(directory)
+        interval = inspection.index_interval_bytes
+        segments = [new_segment(directory, inspection.start_offset, interval)]
+    removed = _remove_leftovers(fs, directory, names, segments)
     rebuilt_epochs = (load_epochs(fs, directory) or []) != inspection.epochs
     if rebuilt_epochs:
         save_epochs(fs, directory, inspection.epochs)
@@ -327,6 +395,7 @@ def _repair(fs: FileSystem, directory: Path, inspection: _Inspection) -> Recover
     report = RecoveryReport(
         log_start_offset=inspection.start_offset,
         log_end_offset=inspection.end_offset,
+        dropped_end_offset=inspection.dropped_end_offset,
         cut_bytes=tail.torn_bytes if tail is not None else 0,
         cut_path=segments[-1].path if cut else None,
         cut_position=segments[-1].size_bytes if cut else 0,
@@ -338,10 +407,33 @@ def _repair(fs: FileSystem, directory: Path, inspection: _Inspection) -> Recover
     )
     return Recovered(
         segments=segments,
+        index_bytes={segment.base_offset: _index_bytes(fs, segment) for segment in segments[:-1]},
         epochs=inspection.epochs,
         control_offsets=inspection.control_offsets,
         report=report,
     )
+
+
+def _rebuild_indexes(fs: FileSystem, closed: Sequence[FoundSegment]) -> Iterator[Path]:
+    for found in closed:
+        segment = found.segment
+        if not (found.index_is_good and found.time_index_is_good):
+            write_indexes(fs, segment, found.index)
+            if not found.index_is_good:
+                yield segment.index_path
+            if not found.time_index_is_good:
+                yield segment.time_index_path
+
+
+def _index_bytes(fs: FileSystem, segment: Segment) -> int:
+    size = 0
+    for path in (segment.index_path, segment.time_index_path):
+        handle = fs.open(path)
+        try:
+            size += fs.size(handle)
+        finally:
+            fs.close(handle)
+    return size
 
 
 def _cut(fs: FileSystem, segment: Segment) -> None:
@@ -368,13 +460,18 @@ def _remove_leftovers(
             is_orphan = parsed is not None and parsed[0] not in bases
             # The indexes of a cleanly stopped log's last segment go stale with the first write.
             is_stale = parsed is not None and parsed[0] == active and parsed[1] != layout.LOG_SUFFIX
-            if _is_temporary(name) or is_orphan or is_stale:
+            if _is_temporary(name) or layout.is_part(name) or is_orphan or is_stale:
                 fs.unlink(directory / name)
                 if not is_stale:
                     removed.append(name)
     except OSError as error:
         raise from_os_error(error, directory, "deleting leftovers") from error
     return removed
+
+
+def _by_epoch(snapshot: tuple[int, int]) -> tuple[int, int]:
+    end_offset, epoch = snapshot
+    return epoch, end_offset
 
 
 def _is_temporary(name: str) -> bool:

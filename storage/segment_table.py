@@ -33,14 +33,42 @@ class SegmentView(NamedTuple):
     start: int | None
 
 
-class SegmentTable:
-    """Segments in order, never none. `generation` grows with every truncation, before files change:
-    a reader that finds bytes wrong and the generation changed has been overtaken, nothing more."""
+class Place(NamedTuple):
+    """Where an offset is, and the bounds of the log at that moment; `end_offset` is exclusive.
 
-    def __init__(self, segments: list[Segment]) -> None:
+    An offset below the start gets the first segment.
+    """
+
+    start_offset: int
+    end_offset: int
+    view: SegmentView
+
+
+class ClosedSegment(NamedTuple):
+    """A segment that can be deleted: `size_bytes` counts its indexes, `end_offset` is exclusive.
+
+    `max_timestamp` is in ms, -1 if no batch has one.
+    """
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    max_timestamp: int
+
+
+class SegmentTable:
+    """Segments in order, never none.
+
+    `generation` grows whenever some of them change or go, before files do: a reader that finds bytes
+    wrong or a file gone, and the generation changed, has been overtaken, nothing more. `index_bytes`
+    has what both index files of each closed segment take, by its first offset.
+    """
+
+    def __init__(self, segments: list[Segment], index_bytes: dict[int, int]) -> None:
         self._lock = Lock()
         self._segments = segments
         self._bases = [segment.base_offset for segment in segments]
+        self.index_bytes = index_bytes
         self.generation = 0
 
     @contextmanager
@@ -67,6 +95,36 @@ class SegmentTable:
     def end_offset(self) -> int:
         """Exclusive end of what was written."""
         return self._segments[-1].end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """The data of all segments and the indexes of the closed ones, in bytes."""
+        with self._lock:
+            data = sum(segment.size_bytes for segment in self._segments)
+            return data + sum(map(self._index_bytes_of, self._segments[:-1]))
+
+    def closed(self) -> list[ClosedSegment]:
+        """All but the active one, ascending."""
+        with self._lock:
+            return [
+                ClosedSegment(
+                    segment.base_offset,
+                    segment.end_offset,
+                    segment.size_bytes + self._index_bytes_of(segment),
+                    segment.max_timestamp,
+                )
+                for segment in self._segments[:-1]
+            ]
+
+    def _index_bytes_of(self, segment: Segment) -> int:
+        return self.index_bytes[segment.base_offset]
+
+    def place_of(self, offset: int) -> Place:
+        """Where `offset` is, all as of one moment."""
+        with self._lock:
+            at = max(0, bisect_right(self._bases, offset) - 1)
+            view = _view(self._segments[at], offset)
+            return Place(self._bases[0], self._segments[-1].end_offset, view)
 
     def view_at(self, offset: int) -> SegmentView:
         """The segment that `offset` falls into; below the start, the first one."""

@@ -2,7 +2,8 @@
 
 Knows the bytes of keys, values and batches; ids and uuids stay as they are on the wire. Kafka writes
 version 0 of every value and reads it as such, whatever its version field says; so does this module.
-Tags 10000 and up of KRaftVoters are this project's own, and Kafka's readers skip them.
+Tags 10000 and up of KRaftVoters are this project's own, and Kafka's readers skip them; type 1001 is
+too, and is in snapshots only.
 Source: KIP-595 (LeaderChange), KIP-630 (snapshots), KIP-853 (KRaftVersion, KRaftVoters).
 """
 
@@ -34,6 +35,7 @@ class ControlType(IntEnum):
     SNAPSHOT_FOOTER = 4
     KRAFT_VERSION = 5
     KRAFT_VOTERS = 6
+    PRODUCER_STATES = 1001
 
 
 class LeaderChangeVoter(Struct):
@@ -108,6 +110,33 @@ class KRaftVoters(Message, versions="0", flexible="0+"):
     target_voters: tuple[int, ...] | None = array(INT32, nullable="0+", default=None, tag=10001)
 
 
+class ProducerStatesBatch(Struct):
+    """A batch that would be a duplicate if it came again; all four are inclusive."""
+
+    first_sequence: int = field(INT32)
+    last_sequence: int = field(INT32)
+    base_offset: int = field(INT64)
+    last_offset: int = field(INT64)
+
+
+class ProducerStatesProducer(Struct):
+    """One producer id: its epoch, and its last batches, the newest last."""
+
+    producer_id: int = field(INT64)
+    epoch: int = field(INT16)
+    batches: tuple[ProducerStatesBatch, ...] = array(ProducerStatesBatch)
+
+
+class ProducerStates(Message, versions="0", flexible="0+"):
+    """What is remembered of idempotent producers, those first that wrote longest ago.
+
+    A snapshot with many producers has several of these records, one continuing the other.
+    """
+
+    version: int = field(INT16)
+    producers: tuple[ProducerStatesProducer, ...] = array(ProducerStatesProducer)
+
+
 class UnknownControl(NamedTuple):
     """A control record of a type that has no class here, with its value as it is."""
 
@@ -116,7 +145,13 @@ class UnknownControl(NamedTuple):
 
 
 ControlRecord = (
-    LeaderChange | SnapshotHeader | SnapshotFooter | KRaftVersion | KRaftVoters | UnknownControl
+    LeaderChange
+    | SnapshotHeader
+    | SnapshotFooter
+    | KRaftVersion
+    | KRaftVoters
+    | ProducerStates
+    | UnknownControl
 )
 
 _CLASSES: Final[dict[int, type[Message]]] = {
@@ -125,6 +160,7 @@ _CLASSES: Final[dict[int, type[Message]]] = {
     ControlType.SNAPSHOT_FOOTER: SnapshotFooter,
     ControlType.KRAFT_VERSION: KRaftVersion,
     ControlType.KRAFT_VOTERS: KRaftVoters,
+    ControlType.PRODUCER_STATES: ProducerStates,
 }
 _TYPES: Final = {cls: number for number, cls in _CLASSES.items()}
 
@@ -149,9 +185,7 @@ def decode_control_record(key: bytes | None, value: bytes | None) -> ControlReco
     if value is None:
         raise MalformedMessage(f"a {cls.__name__} record has no value")
     record = decode(cls, _VALUE_VERSION, value)
-    assert isinstance(
-        record, LeaderChange | SnapshotHeader | SnapshotFooter | KRaftVersion | KRaftVoters
-    )
+    assert isinstance(record, ControlRecord)
     return record
 
 
@@ -167,6 +201,29 @@ def encode_control_batch(
         base_timestamp=timestamp_ms,
         is_control=True,
     )
+
+
+class RawControl(NamedTuple):
+    """A control record as the bytes that it has, and as what they mean."""
+
+    raw: UnknownControl
+    record: ControlRecord
+
+
+def raw_control_records(batch: bytes | memoryview) -> list[RawControl]:
+    """The records of the control batch at the start of `batch`, to be copied as they are.
+
+    Raises CorruptBatch as `decode_control_batch` does.
+    """
+    found = []
+    try:
+        for _, _, key, value, _ in iter_records(batch):
+            record = decode_control_record(key, value)
+            assert key is not None, "it was decoded"
+            found.append(RawControl(UnknownControl(_KEY.unpack_from(key)[1], value), record))
+    except MalformedMessage as error:
+        raise CorruptBatch(str(error)) from error
+    return found
 
 
 def decode_control_batch(batch: bytes | memoryview) -> list[tuple[int, ControlRecord]]:

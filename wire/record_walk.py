@@ -97,7 +97,7 @@ def check_records(data: bytes, at: int, count: int, timestamp_delta_max: int) ->
                 and data[at] == data[start]
             ):
                 fields = (start, body_at, offset_at, key_at, value_at, at)
-                run = _run_of_equals(data, fields, index, count - index, timestamp_delta_max)
+                run = run_of_equals(data, fields, index, count - index, timestamp_delta_max)
                 if run:
                     index += run
                     at += run * (at - start)
@@ -118,7 +118,7 @@ def check_records(data: bytes, at: int, count: int, timestamp_delta_max: int) ->
         )
 
 
-def _run_of_equals(
+def run_of_equals(
     data: bytes,
     fields: tuple[int, int, int, int, int, int],
     index: int,

@@ -16,6 +16,8 @@ from wire.errors import UnsupportedVersion
 from wire.schema import Message
 
 API_VERSIONS_KEY: Final = 18
+FIRST_OWN_KEY: Final = 20_000
+"""From here on requests are this project's own: Kafka's software need not hear of them."""
 
 
 class ApiSpec(NamedTuple):
@@ -65,6 +67,7 @@ APIS: Final[Mapping[int, ApiSpec]] = MappingProxyType(
             ApiSpec(55, "DescribeQuorum", 0, 2, 0, "describe_quorum"),
             ApiSpec(59, "FetchSnapshot", 0, 1, 0, "fetch_snapshot"),
             ApiSpec(60, "DescribeCluster", 0, 2, 0, "describe_cluster"),
+            ApiSpec(20002, "TakeSnapshot", 0, 0, 0, "take_snapshot"),
         )
     }
 )

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import click
 
@@ -51,9 +51,16 @@ Examples:
 """
 
 
+class Form(Protocol):
+    """How a line becomes a record."""
+
+    def record(self, line: bytes) -> Record:
+        """The record of one line. Raises ClickException if the line is none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordForm:
-    """How a line becomes a record."""
+    """Lines as the options of `append` describe them."""
 
     key: bytes | None
     key_separator: bytes | None
@@ -61,7 +68,7 @@ class RecordForm:
     headers: tuple[tuple[str, bytes], ...]
 
     def record(self, line: bytes) -> Record:
-        """The record of one line. Raises ClickException if it lacks the separator."""
+        """Raises ClickException if the line lacks the separator."""
         from wire.records import Record
 
         key = self.key
@@ -152,37 +159,43 @@ def append(
         if values:
             run_async(job.append_lines([os.fsencode(value) for value in values]))
         else:
-            with _opened(path) as descriptor:
+            with opened(path) as descriptor:
                 run_async(job.append_stream(descriptor))
     except KeyboardInterrupt:
         click.echo(f"interrupted: {job.certainty()}", err=True)
         raise
-    job.report(output)
+    if output == "json":
+        click.echo(to_json(job.as_dict()))
+    else:
+        click.echo(job.as_text() if job.count else "nothing to append: the input was empty")
 
 
 class AppendJob:
-    """One run of the command: what to send, and what has become of it."""
+    """One run of a command that appends: what to send, and what has become of it.
+
+    `first_offset` and `last_offset` (inclusive) are -1 until something is acknowledged.
+    """
 
     def __init__(
         self,
         servers: tuple[Address, ...],
-        form: RecordForm,
+        form: Form,
         *,
         timeout_ms: int,
-        codec: int,
-        batch_bytes: int,
-        idempotent: bool,
+        codec: int = 0,
+        batch_bytes: int = BATCH_BYTES_DEFAULT,
+        idempotent: bool = True,
     ) -> None:
+        self.first_offset = -1
+        self.last_offset = -1
+        self.count = 0
         self._servers = servers
         self._form = form
         self._timeout_ms = timeout_ms
         self._codec = codec
         self._batch_bytes = batch_bytes
         self._is_idempotent = idempotent
-        self._count = 0
         self._unknown_count = 0
-        self._first_offset = -1
-        self._last_offset = -1
         self._started = time.monotonic()
 
     async def append_lines(self, lines: list[bytes]) -> None:
@@ -245,42 +258,41 @@ class AppendJob:
             raise click.ClickException(f"{error.message}. {self.certainty()}.") from None
 
     def _acknowledged(self, base_offset: int, count: int) -> None:
-        if self._first_offset < 0:
-            self._first_offset = base_offset
-        self._count += count
-        self._last_offset = base_offset + count - 1
+        if self.first_offset < 0:
+            self.first_offset = base_offset
+        self.count += count
+        self.last_offset = base_offset + count - 1
 
     def certainty(self) -> str:
         """What is known about the records so far, for an end before the end."""
-        text = f"{counted(self._count, 'record')} acknowledged"
-        if self._count:
-            text += f", the last one at offset {self._last_offset}"
+        text = f"{counted(self.count, 'record')} acknowledged"
+        if self.count:
+            text += f", the last one at offset {self.last_offset}"
         if self._unknown_count:
             text += f"; {counted(self._unknown_count, 'record')} more may be in the log"
         return text
 
-    def report(self, output: str) -> None:
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return time.monotonic() - self._started
+
+    def as_dict(self) -> dict[str, int | float]:
+        """What was appended, for programs; offsets are inclusive, -1 for none."""
+        return {
+            "records": self.count,
+            "first_offset": self.first_offset,
+            "last_offset": self.last_offset,
+            "seconds": round(self.seconds, 3),
+        }
+
+    def as_text(self) -> str:
         """What was appended, and how fast if it took long enough to tell."""
-        seconds = time.monotonic() - self._started
-        if output == "json":
-            click.echo(
-                to_json(
-                    {
-                        "records": self._count,
-                        "first_offset": self._first_offset,
-                        "last_offset": self._last_offset,
-                        "seconds": round(seconds, 3),
-                    }
-                )
-            )
-            return
-        if not self._count:
-            click.echo("nothing to append: the input was empty")
-            return
-        text = f"appended {counted(self._count, 'record')}, last offset {self._last_offset}"
-        if self._count >= 1000:
-            text += f", {seconds:.1f} s, {self._count / seconds:,.0f} records/s"
-        click.echo(text)
+        text = f"appended {counted(self.count, 'record')}, last offset {self.last_offset}"
+        if self.count >= 1000:
+            rate = self.count / self.seconds
+            text += f", {self.seconds:.1f} s, {rate:,.0f} records/s"
+        return text
 
 
 def _header(text: str) -> tuple[str, bytes]:
@@ -295,7 +307,8 @@ async def _once(lines: list[bytes]) -> AsyncIterator[list[bytes]]:
 
 
 @contextmanager
-def _opened(path: str | None) -> Iterator[int]:
+def opened(path: str | None) -> Iterator[int]:
+    """The descriptor of a file; standard input for None and "-"."""
     if path is None or path == "-":
         yield sys.stdin.fileno()
         return

@@ -10,7 +10,7 @@ import dataclasses
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from quorumd.cli.text import legible, timestamp_text
+from quorumd.cli.text import counted, legible, timestamp_text
 from raft.types import ReplicaKey, uuid_to_text
 from wire.control_records import (
     ControlRecord,
@@ -18,6 +18,7 @@ from wire.control_records import (
     KRaftVoter,
     KRaftVoters,
     LeaderChange,
+    ProducerStates,
     SnapshotFooter,
     SnapshotHeader,
     UnknownControl,
@@ -77,6 +78,8 @@ def control_lines(record: ControlRecord, voters_before: KRaftVoters | None) -> l
             return [f"KRaftVersion {record.kraft_version}"]
         case KRaftVoters():
             return _voters_lines(record, voters_before)
+        case ProducerStates():
+            return _producers_lines(record)
         case UnknownControl():
             return [f"unknown control type {record.type}, value {legible(record.raw)}"]
 
@@ -92,6 +95,18 @@ def _voters_lines(record: KRaftVoters, before: KRaftVoters | None) -> list[str]:
     if not changes:
         return [f"{head}, unchanged"]
     return [head, *(f"  {kind} {voter_text(voter)}" for kind, voter in changes)]
+
+
+def _producers_lines(record: ProducerStates) -> list[str]:
+    lines = [f"ProducerStates of {counted(len(record.producers), 'producer')}"]
+    for producer in record.producers:
+        batches = ", ".join(
+            f"sequence {batch.first_sequence}-{batch.last_sequence}"
+            f" at offset {batch.base_offset}-{batch.last_offset}"
+            for batch in producer.batches
+        )
+        lines.append(f"  producer {producer.producer_id} epoch {producer.epoch}: {batches}")
+    return lines
 
 
 def _ids(voters: tuple[Any, ...]) -> str:

@@ -18,8 +18,12 @@ from quorumd.cli.append import append
 from quorumd.cli.bench import bench
 from quorumd.cli.describe import describe
 from quorumd.cli.dump_log import dump_log
+from quorumd.cli.get import get
 from quorumd.cli.options import BOOTSTRAP_VARIABLE, TRACEBACK_VARIABLE, own_version
+from quorumd.cli.put import delete, put
+from quorumd.cli.snapshot import snapshot
 from quorumd.cli.tail import tail
+from quorumd.cli.watch import watch
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -37,6 +41,11 @@ Write and read:
   quorumctl append "first record" "second record"
   quorumctl append --file records.txt
   quorumctl tail --follow
+\b
+Use it as a map of keys to values:
+  quorumctl put color blue
+  quorumctl get color
+  quorumctl watch color
 \b
 Look into a directory, no daemon needed:
   quorumctl dump-log /var/lib/quorumd
@@ -77,7 +86,7 @@ def cli() -> None:
     """The group of all subcommands."""
 
 
-for _command in (describe, append, tail, dump_log, bench):
+for _command in (describe, append, tail, put, get, delete, watch, snapshot, dump_log, bench):
     cli.add_command(_command)
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
+    MofNCompleteColumn,
     Progress,
     TextColumn,
     TimeRemainingColumn,
@@ -29,6 +30,20 @@ def byte_progress(label: str, size_bytes: int) -> Iterator[Callable[[int], None]
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(label, total=size_bytes)
         yield lambda done_bytes: progress.update(task, completed=done_bytes)
+
+
+@contextmanager
+def count_progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar from 0 to `total`; what is yielded sets how many are done."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(label, total=total)
+        yield lambda done: progress.update(task, completed=done)
 
 
 @contextmanager

@@ -15,7 +15,15 @@ from quorumd.cli.options import (
     timeout_option,
     to_ms,
 )
-from quorumd.cli.text import jsonable, legible, timestamp_text, to_json
+from quorumd.cli.text import (
+    OUTAGE_OVER,
+    jsonable,
+    legible,
+    outage_text,
+    timestamp_text,
+    to_json,
+    unreadable_text,
+)
 
 if TYPE_CHECKING:
     from quorumd.client.addresses import Address
@@ -127,7 +135,7 @@ async def _tail(
                 is_lost = True
                 continue
             if is_lost:
-                click.echo("the quorum can be read again", err=True)
+                click.echo(OUTAGE_OVER, err=True)
                 is_lost = False
             offset = fetched.next_offset
             limit = None if wanted.follow else end_offset
@@ -180,8 +188,7 @@ async def _fetch(
         if not follow:
             raise
         if not is_quiet:
-            reasons = [f"{address}: {reason}" for address, reason in error.attempts.items()]
-            click.echo(f"no leader can be reached ({'; '.join(reasons)}); still trying", err=True)
+            click.echo(outage_text(error.attempts), err=True)
         return None
 
 
@@ -189,12 +196,8 @@ def _show_all(fetched: Fetched, limit: int | None, left: int | None, show: Showe
     """Shows records below `limit`, at most `left`; returns how many more are wanted."""
     for batch in fetched.batches:
         if batch.problem is not None:
-            header = batch.header
-            click.echo(
-                f"offsets {header.base_offset} to {header.last_offset} can't be read by anybody: "
-                f"their producer sent a batch that does not unpack ({batch.problem})",
-                err=True,
-            )
+            first, last = batch.header.base_offset, batch.header.last_offset
+            click.echo(unreadable_text(first, last, batch.problem), err=True)
         for record in batch.records:
             if left == 0 or (limit is not None and record.offset >= limit):
                 return left

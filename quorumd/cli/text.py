@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 NULL = "<null>"
+OUTAGE_OVER = "the quorum can be read again"
 
 _SHORT_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
@@ -84,6 +85,20 @@ def counted(count: int, singular: str) -> str:
     if count == 1:
         return f"1 {singular}"
     return f"{count:,} {singular}{'es' if singular.endswith(('ch', 's')) else 's'}"
+
+
+def outage_text(attempts: Mapping[Any, str]) -> str:
+    """What a command that goes on says when nobody can be reached; `attempts` is by address."""
+    reasons = "; ".join(f"{address}: {reason}" for address, reason in attempts.items())
+    return f"no leader can be reached ({reasons}); still trying"
+
+
+def unreadable_text(first_offset: int, last_offset: int, problem: str) -> str:
+    """Which offsets (inclusive) hold nothing that anybody can read, and why."""
+    return (
+        f"offsets {first_offset} to {last_offset} can't be read by anybody: their producer sent a "
+        f"batch that does not unpack ({problem})"
+    )
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

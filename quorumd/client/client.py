@@ -9,13 +9,14 @@ client's timeout. Knows no terminal and no files.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
 from quorumd.client.addresses import Address, parse_addresses
 from quorumd.client.connection import Connection
 from quorumd.client.description import QuorumDescription, description_from
+from quorumd.client.download import OnProgress, SnapshotDownload
 from quorumd.client.errors import (
     ConnectionFailed,
     NotSupported,
@@ -23,6 +24,8 @@ from quorumd.client.errors import (
     RequestRefused,
     error_code,
 )
+from quorumd.client.events import Event
+from quorumd.client.following import Follower
 from quorumd.client.leader import (
     ENDPOINT_TYPE_CONTROLLERS,
     PARTITION,
@@ -31,7 +34,7 @@ from quorumd.client.leader import (
     check,
 )
 from quorumd.client.producing import BATCH_BYTES_DEFAULT, TOPIC_ID, TRY_TIMEOUT_MS, Appender
-from quorumd.client.reading import Fetched, batches_from
+from quorumd.client.reading import READ, Fetched, batches_from, only_fetched
 from quorumd.client.timing import Deadline
 from wire.error_codes import ErrorCode
 from wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -88,6 +91,8 @@ class QuorumClient:
         if isinstance(bootstrap_servers, str):
             bootstrap_servers = parse_addresses(bootstrap_servers)
         self.timeout_ms = timeout_ms
+        self._bootstrap = tuple(bootstrap_servers)
+        self._client_id = client_id
         self._finder = LeaderFinder(bootstrap_servers, client_id=client_id)
 
     async def __aenter__(self) -> Self:
@@ -167,14 +172,16 @@ class QuorumClient:
             )
             if response.error_code == ErrorCode.INVALID_REQUEST:
                 raise NotSupported(_ONLY_FOR_REPLICAS.format(connection.address))
-            check(_READ, response.error_code)
-            partition = _only_fetched(response)
+            check(READ, response.error_code)
+            partition = only_fetched(response)
+            if partition.error_code == ErrorCode.INVALID_REQUEST:
+                raise NotSupported(_ONLY_FOR_REPLICAS.format(connection.address))
             if partition.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 return None
-            check(_READ, partition.error_code, response=response, partition=partition)
+            check(READ, partition.error_code, response=response, partition=partition)
             return _fetched(partition, offset)
 
-        fetched = await self._finder.at_leader(_READ, deadline, ask)
+        fetched = await self._finder.at_leader(READ, deadline, ask)
         if fetched is None:
             start, end = await self.list_offsets(EARLIEST), await self.list_offsets(LATEST)
             raise OffsetOutOfRange(offset, start.offset, end.offset)
@@ -189,6 +196,32 @@ class QuorumClient:
             fetched = await self.fetch(offset)
             offset = fetched.next_offset
             yield fetched
+
+    async def follow(
+        self, *, from_offset: int | None = None, on_progress: OnProgress | None = None
+    ) -> AsyncGenerator[Event, None]:
+        """Everything that is committed, without end, in order and each once: see quorumd.client.events.
+
+        Begins with the newest snapshot if there is one, else at offset 0; with `from_offset` there, and
+        then a snapshot comes only if the log begins above it. Another one may come at any time, if the
+        log's start overtakes this reader. Leader changes, restarts and outages are survived; only a
+        quorum that can't be reached at all in the beginning raises QuorumUnavailable. Raises
+        RequestRefused, NotSupported, and OffsetOutOfRange if what was read is not in the log any more.
+
+        Has connections of its own. `on_progress` gets the bytes of a snapshot that are here, and all.
+        """
+        own = QuorumClient(self._bootstrap, client_id=self._client_id, timeout_ms=self.timeout_ms)
+        download = SnapshotDownload(
+            own._finder, timeout_ms=self.timeout_ms, on_progress=on_progress
+        )
+        follower = Follower(own.fetch, download, timeout_ms=self.timeout_ms, offset=from_offset)
+        try:
+            while True:
+                for event in await follower.step():
+                    yield event
+        finally:
+            follower.close()
+            own.close()
 
     async def list_offsets(self, timestamp: int) -> OffsetAt:
         """EARLIEST: the log start; LATEST: the high watermark; else the first record since then."""
@@ -252,7 +285,6 @@ class QuorumClient:
         return Deadline(self.timeout_ms if timeout_ms is None else timeout_ms)
 
 
-_READ = "read the log"
 _ONLY_FOR_REPLICAS = (
     "{} refuses readers that are not replicas, as Kafka controllers do. Read its log from disk, "
     "with `quorumctl dump-log` on its metadata directory, or from a quorumd observer of it."
@@ -276,13 +308,6 @@ def _fetch_request(offset: int, max_bytes: int, max_wait_ms: int) -> FetchReques
             ),
         ),
     )
-
-
-def _only_fetched(response: FetchResponse) -> FetchResponsePartition:
-    partitions = [each for topic in response.responses for each in topic.partitions]
-    if len(partitions) != 1:
-        raise ConnectionFailed(f"answered for {len(partitions)} partitions instead of one")
-    return partitions[0]
 
 
 def _fetched(partition: FetchResponsePartition, offset: int) -> Fetched:

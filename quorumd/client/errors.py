@@ -68,6 +68,29 @@ class OffsetOutOfRange(QuorumError):
         )
 
 
+class OffsetNotReached(QuorumError):
+    """A record that was waited for is not committed, or has not arrived here, in time."""
+
+    def __init__(self, offset: int, end_offset: int, timeout_ms: int) -> None:
+        self.offset = offset
+        self.end_offset = end_offset
+        super().__init__(
+            f"offset {offset} was not reached within {timeout_ms / 1000:g} s: everything below "
+            f"{end_offset} is here. Is it an offset of this quorum? A longer --timeout waits longer."
+        )
+
+
+class LogReplaced(QuorumError):
+    """What follows is not the continuation of what was read: this is the log of another quorum."""
+
+    def __init__(self, offset: int, epoch: int, found_offset: int, found_epoch: int) -> None:
+        super().__init__(
+            f"the log does not go on from offset {offset}, epoch {epoch}: a batch at offset "
+            f"{found_offset}, epoch {found_epoch} was sent. Has the quorum been formatted anew, or do "
+            "the addresses name nodes of two quorums? Begin again from the start."
+        )
+
+
 class AppendFailed(QuorumError):
     """Records that are not acknowledged.
 

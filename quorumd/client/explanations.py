@@ -45,7 +45,7 @@ _SENTENCES = {
     ErrorCode.REQUEST_TIMED_OUT: "the record was not committed in time; are more than half of the "
     "voters up? `quorumctl describe --replication` shows them",
     ErrorCode.MESSAGE_TOO_LARGE: "a batch is larger than the quorum takes (log.max.batch.bytes, "
-    "1 MiB by default); send smaller records or smaller batches (--batch-bytes)",
+    "1 MiB by default); send smaller records, or smaller batches (`append --batch-bytes`)",
     ErrorCode.NOT_ENOUGH_REPLICAS: "too few voters are up to commit anything",
     ErrorCode.INVALID_REQUIRED_ACKS: "the server refuses this kind of acknowledgement",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "this client may not use the log",

@@ -137,6 +137,11 @@ class LeaderFinder:
         connection = None if self._leader is None else self._connections.get(self._leader)
         return connection if connection is not None and connection.is_open else None
 
+    @property
+    def epoch(self) -> int:
+        """The leader's epoch when it was looked for last, -1 if nobody said it."""
+        return self._epoch
+
     def close(self) -> None:
         """Closes all connections."""
         for connection in self._connections.values():

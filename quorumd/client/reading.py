@@ -12,24 +12,32 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quorumd.client.errors import ConnectionFailed
+from wire.control_records import LeaderChange, decode_control_batch
 from wire.errors import CorruptBatch
+from wire.messages.fetch import FetchResponse, FetchResponsePartition
 from wire.records import BatchHeader, Record, iter_records, scan
+
+READ = "read the log"
 
 
 class FetchedBatch(NamedTuple):
-    """A committed batch. `problem` says why its records can't be read; there are none then."""
+    """A committed batch. `problem` says why its records can't be read; there are none then.
+
+    A control batch has no records either; the one that begins an epoch names its leader.
+    """
 
     header: BatchHeader
     records: tuple[Record, ...]
     problem: str | None = None
+    leader_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
     """What one Fetch brought: batches in order, and where to read on.
 
-    Control batches are left out. `next_offset` and `high_watermark` are exclusive ends;
-    `next_offset` passes control batches and unreadable ones, so it may move without records.
+    `next_offset` and `high_watermark` are exclusive ends; `next_offset` passes control batches and
+    unreadable ones, so it may move without records.
     """
 
     batches: tuple[FetchedBatch, ...]
@@ -41,6 +49,14 @@ class Fetched:
     def records(self) -> Iterator[Record]:
         """The records of all batches, ascending by offset."""
         return (record for batch in self.batches for record in batch.records)
+
+
+def only_fetched(response: FetchResponse) -> FetchResponsePartition:
+    """The one partition of an answer. Raises ConnectionFailed if it has another number of them."""
+    partitions = [each for topic in response.responses for each in topic.partitions]
+    if len(partitions) != 1:
+        raise ConnectionFailed(f"answered for {len(partitions)} partitions instead of one")
+    return partitions[0]
 
 
 def batches_from(data: bytes | memoryview, offset: int) -> tuple[tuple[FetchedBatch, ...], int]:
@@ -57,17 +73,25 @@ def batches_from(data: bytes | memoryview, offset: int) -> tuple[tuple[FetchedBa
     for position, header in found:
         if header.next_offset <= offset:
             continue
-        if not header.is_control:
-            batches.append(
-                _read_batch(view[position : position + header.size_bytes], header, offset)
-            )
+        batches.append(_read_batch(view[position : position + header.size_bytes], header, offset))
         offset = header.next_offset
     return tuple(batches), offset
 
 
 def _read_batch(data: memoryview, header: BatchHeader, offset: int) -> FetchedBatch:
+    if header.is_control:
+        return FetchedBatch(header, (), leader_id=_named_leader(data))
     try:
         records = tuple(iter_records(data))
     except CorruptBatch as error:
         return FetchedBatch(header, (), str(error))
     return FetchedBatch(header, tuple(record for record in records if record.offset >= offset))
+
+
+def _named_leader(data: memoryview) -> int | None:
+    """The leader that a control batch names; None for one of another kind, even of no known kind."""
+    try:
+        changes = [record for _, record in decode_control_batch(data)]
+    except CorruptBatch:
+        return None
+    return next((each.leader_id for each in changes if isinstance(each, LeaderChange)), None)

@@ -5,15 +5,17 @@ A checker is called after every event of a process. It raises `Violation` with o
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from raft.invariants import Snapshot
 from raft.node import RaftNode
 from raft.types import ReplicaKey
-from simulation.replica import Batch, Replica
+from simulation.replica import Batch, Identity, Replica
 from simulation.violation import Violation
 from storage.quorum_state import QuorumState
+from wire.records import Record
 
 
 @dataclass(slots=True)
@@ -34,6 +36,8 @@ class Facts:
 
     replicas: dict[ReplicaKey, Replica] = field(default_factory=dict)
     committed: list[Batch] = field(default_factory=list)
+    records: dict[Identity, list[Record]] = field(default_factory=dict)
+    """What clients have put into their batches."""
     commit_epochs: list[int] = field(default_factory=list)
     """The epoch in which each of `committed` was first known to be committed."""
     excused: set[ReplicaKey] = field(default_factory=set)
@@ -42,6 +46,14 @@ class Facts:
     @property
     def committed_end_offset(self) -> int:
         return self.committed[-1].end_offset if self.committed else 0
+
+    def committed_below(self, end_offset: int) -> list[Batch]:
+        """The committed batches that end at `end_offset` or before."""
+        return self.committed[: bisect_right(self.committed, end_offset, key=_end_of)]
+
+
+def _end_of(batch: Batch) -> int:
+    return batch.end_offset
 
 
 class Checker:
@@ -66,6 +78,9 @@ class Checker:
 
     def on_recovered(self, replica: Replica, found: list[Batch], state: QuorumState | None) -> None:
         """A new process has opened its directory; `replica` still holds what was known before."""
+
+    def on_snapshot(self, replica: Replica, snapshot: tuple[int, int], data: bytes) -> None:
+        """A replica takes a snapshot, (end offset, epoch), for complete and sound."""
 
     def on_vote(self, voter: ReplicaKey, epoch: int, candidate: ReplicaKey) -> None:
         """A vote leaves a process."""

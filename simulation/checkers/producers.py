@@ -5,21 +5,24 @@ Source: docs/protocol, appends; KIP-98. It is kept while batches come and go; he
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from raft.types import ReplicaKey
 from server.producer_state import ProducerState
+from simulation.replica import Batch
 from simulation.violation import Violation
-from storage.log import Log
 
 NAME = "the producer state follows from the log"
 
 
-def check_producers(key: ReplicaKey, log: Log, producers: ProducerState) -> None:
-    """Raise Violation unless a start would find the producer state that this process has."""
-    if log.written_end_offset != log.log_end_offset:
-        return
+def check_producers(key: ReplicaKey, log: Iterable[Batch], producers: ProducerState) -> None:
+    """Raise Violation unless the producer state of this process is what all its batches make."""
     anew = ProducerState()
-    for header in log.scan_headers():
-        anew.note(header)
+    for batch in log:
+        told = batch.identity
+        if told.producer_id >= 0:
+            last_offset = batch.end_offset - 1
+            anew.append(told.producer_id, 0, told.base_sequence, batch.base_offset, last_offset)
     expected, found = anew.remembered(), producers.remembered()
     if expected != found:
         raise Violation(NAME, f"{key}: the log says {expected}, the process has {found}")

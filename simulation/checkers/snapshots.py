@@ -1,23 +1,89 @@
-"""A log that does not begin at offset 0 has a snapshot of everything before its start.
+"""A snapshot holds what the committed log below its end makes, and covers the start of the log.
 
-Source: KIP-595, "Log Compaction and Snapshots"; KIP-630.
+It is byte for byte the same wherever it is taken, from whatever earlier one. Source: KIP-595, "Log
+Compaction and Snapshots"; KIP-630; docs/storage-format, snapshots.
 """
 
 from __future__ import annotations
 
-from simulation.checkers.base import Checker, Look
-from storage.layout import parse_snapshot_name
+from simulation.checkers.base import Checker, Facts, Look
+from simulation.replica import Replica
+from storage.layout import PART_SUFFIX, parse_snapshot_name
+from wire.control_records import SnapshotFooter, SnapshotHeader, decode_control_batch
+from wire.records import Record, iter_records, scan
+
+OFFSET_HEADER = "quorumd.offset"
 
 
 class Snapshots(Checker):
-    name = "snapshots cover the log start"
+    name = "snapshots stand for the committed log"
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self.known: dict[tuple[int, int], bytes] = {}
 
     def on_event(self, look: Look) -> None:
         start = look.now.log_start_offset
         if not start:
             return
-        found = (parse_snapshot_name(name) for name in look.disk_files)
+        # A log that was just reset waits for the disk, where the snapshot is complete but for its name.
+        names = (name.removesuffix(PART_SUFFIX) for name in look.disk_files)
+        found = map(parse_snapshot_name, names)
         if not any(snapshot and snapshot[0] >= start for snapshot in found):
             raise self.fail(
                 f"{look.now.local} begins at {start}, and no snapshot holds what was before"
             )
+
+    def on_snapshot(self, replica: Replica, snapshot: tuple[int, int], data: bytes) -> None:
+        """A replica has this snapshot from now on."""
+        if replica.key in self.facts.excused:
+            return
+        where = f"the snapshot {snapshot} of {replica.key}"
+        known = self.known.setdefault(snapshot, data)
+        if known != data:
+            raise self.fail(
+                f"{where} has {len(data)} bytes, another one of the same id {len(known)}"
+            )
+        batches = [data[at : at + header.size_bytes] for at, header in scan(data)]
+        if sum(map(len, batches)) != len(data):
+            raise self.fail(f"{where} ends in the midst of a batch")
+        controls = [
+            record
+            for batch in batches
+            if scan(batch)[0][1].is_control
+            for _, record in decode_control_batch(batch)
+        ]
+        if not isinstance(controls[0], SnapshotHeader) or not isinstance(
+            controls[-1], SnapshotFooter
+        ):
+            raise self.fail(f"{where} lacks its header or its footer")
+        found = {
+            record.key: record
+            for batch in batches
+            if not scan(batch)[0][1].is_control
+            for record in iter_records(batch)
+        }
+        expected = self._state_below(snapshot[0])
+        if list(found) != sorted(expected):
+            raise self.fail(f"{where} has the keys {list(found)}, the log {sorted(expected)}")
+        for key, (offset, record) in expected.items():
+            one = found[key]
+            told = dict(one.headers).get(OFFSET_HEADER)
+            if (one.value, one.timestamp, told) != (
+                record.value,
+                record.timestamp,
+                b"%d" % offset,
+            ):
+                raise self.fail(f"{where} has {one}, the log {record} at {offset}")
+
+    def _state_below(self, end_offset: int) -> dict[bytes, tuple[int, Record]]:
+        """By key: the offset and the record that set it last."""
+        state: dict[bytes, tuple[int, Record]] = {}
+        for batch in self.facts.committed_below(end_offset):
+            for at, record in enumerate(self.facts.records.get(batch.identity, ())):
+                if record.key is None:
+                    continue
+                state.pop(record.key, None)
+                if record.value is not None:
+                    state[record.key] = batch.base_offset + at, record
+        return state

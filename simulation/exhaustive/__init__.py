@@ -59,8 +59,5 @@ Complete, with no violation, `epochs` being 2 and somebody leading at the start:
           1          3       0        0     259,638    1,237,499     39
           1          3       2        1   5,073,793   37,824,435     43  (the defaults)
           2          3       0        0   2,646,745   14,109,993     44
-
-With two appends, two losses and a crash (`--appends 2`) nothing was found up to depth 22, but that is not
-all of it: 19,152,222 states and 132,455,342 transitions, of which the last layer alone has 3,429,489
-states, 8 % more than the one before.
+          2          3       2        1  56,101,566  451,327,145     51
 """

@@ -16,6 +16,7 @@ from raft.core import InFlight, StoredState
 from raft.invariants import InvariantViolation, check_state, check_step, require
 from raft.log_view import LogView
 from raft.node import RaftNode
+from raft.types import OffsetAndEpoch
 from server.driver import Driver
 from simulation.exhaustive.frozen import (
     NOW_MS,
@@ -69,6 +70,7 @@ from simulation.exhaustive.replica import (
     written,
 )
 
+NO_SNAPSHOTS = "nobody takes snapshots in this scope"
 NEW_STALE_REPLY = 2 * STALE_REPLIES
 PRE_VOTE_ID = 0
 """Of the request whose answer stands for all pre-votes."""
@@ -307,6 +309,21 @@ class Host:
         self._note(f"cuts its log from {len(self.log)} to {effect.end_offset}")
         self._write(Truncation(effect.end_offset), effect.write)
 
+    def store_piece(self, effect: fx.StoreSnapshot) -> None:
+        raise AssertionError(NO_SNAPSHOTS)
+
+    def drop_pieces(self, effect: fx.DropSnapshot) -> None:
+        raise AssertionError(NO_SNAPSHOTS)
+
+    def reset(self, effect: fx.ResetLog) -> None:
+        raise AssertionError(NO_SNAPSHOTS)
+
+    def clean(self, effect: fx.CleanLog) -> None:
+        raise AssertionError(NO_SNAPSHOTS)
+
+    def on_snapshot_copied(self, snapshot: OffsetAndEpoch) -> None:
+        raise AssertionError(NO_SNAPSHOTS)
+
     def persist(self, effect: fx.PersistQuorumState) -> None:
         place = self.labels.place
         leader, voted = effect.leader, effect.voted
@@ -459,6 +476,8 @@ class Host:
                 assert effect.request_id in self.node.in_flight, "given up, but not dropped"
                 slot = request_slot(effect, self.labels)
                 yield Held(after, False, slot, body_of(effect.request))
+            elif isinstance(effect, fx.VerifySnapshot):
+                raise AssertionError(NO_SNAPSHOTS)
             elif effect.reply_to < STALE_REPLIES:
                 yield Held(
                     after, True, effect.reply_to - 1, answer_body(effect.answer, self.labels)

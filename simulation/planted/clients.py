@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 from server import node as server_node
 from server.consume import ConsumeHandler, ConsumerFetch, Slot
-from server.partition import Partition
+from server.partition import OpenedLog, Partition
 from server.produce import ProduceHandler
 from server.producer_state import ProducerState
 from server.recorder import Recorder
 from simulation.planted.table import LOST_ANSWERS, Plant, planted
-from storage.log import Log
 from wire.batch_header import BatchHeader
 
 
@@ -61,8 +61,8 @@ def _acknowledged_at_append(plant: Plant) -> None:
 def _producers_are_forgotten(plant: Plant) -> None:
     right = server_node.open_log
 
-    def wrong(*args: Any) -> tuple[Log, ProducerState]:
-        return right(*args)[0], ProducerState()
+    def wrong(*args: Any) -> OpenedLog:
+        return replace(right(*args), producers=ProducerState())
 
     plant(server_node, "open_log", wrong)
 

@@ -27,7 +27,16 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "raft": frozenset(),
     "wire": frozenset(),
     "config": frozenset(),
-    "storage": frozenset({"wire.records", "wire.control_records", "wire.errors", "raft.types"}),
+    "storage": frozenset(
+        {
+            "raft.types",
+            "wire.control_records",
+            "wire.errors",
+            "wire.keyed_records",
+            "wire.records",
+            "wire.snapshot_records",
+        }
+    ),
     "server": frozenset({"config", "raft", "wire", "storage"}),
     "quorumd": frozenset({"wire", "storage.reader", "raft.types"}),
     "simulation": frozenset({"config", "raft", "server", "storage", "wire"}),

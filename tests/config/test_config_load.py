@@ -35,6 +35,11 @@ def test_a_minimal_file_gets_the_documented_defaults(write: Write) -> None:
         quorum_retry_backoff_max_ms=1000,
         log_segment_bytes=134217728,
         log_max_batch_bytes=1048576,
+        snapshot_max_new_record_bytes=20971520,
+        snapshot_interval_ms=3600000,
+        snapshot_bandwidth_bytes_per_second=None,
+        retention_bytes=None,
+        retention_ms=None,
         socket_request_max_bytes=104857600,
         max_connections=1000,
         connections_max_idle_ms=600000,
@@ -404,14 +409,14 @@ def test_a_bad_value_of_a_variable_is_blamed_on_the_variable(write: Write) -> No
 def test_every_problem_is_listed_at_once_in_the_order_of_the_file(write: Write) -> None:
     path = write(
         {"node.id": "one", "listeners": None, "quorum.voters": "1@db1:9093,1@db2:9093"},
-        "qorum.fetch.timeout.ms: 5\nretention.ms: 5\nmax.connections: 1\n",
+        "qorum.fetch.timeout.ms: 5\nquorum.witness: true\nmax.connections: 1\n",
     )
     problems = refused(path, {"QUORUMD_HTTP_LISTEN": "x"})
     assert [problem.split(": ")[:2] for problem in problems] == [
         ["controller.yaml:1", "node.id"],
         ["controller.yaml:3", "quorum.voters"],
         ["controller.yaml:4", "unknown key 'qorum.fetch.timeout.ms'"],
-        ["controller.yaml:5", "retention.ms is not available in this version"],
+        ["controller.yaml:5", "quorum.witness is not available in this version"],
         ["controller.yaml:6", "max.connections"],
         ["controller.yaml", "listeners is missing"],
         ["environment variable QUORUMD_HTTP_LISTEN", "http.listen"],

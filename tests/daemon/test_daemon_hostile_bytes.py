@@ -168,7 +168,7 @@ def test_an_absurd_count_is_refused_before_anything_is_allocated(
         (52, 3, "Vote has versions 0 to 2, not 3"),
         (0, 99, "Produce has versions 3 to 13, not 99"),
         (1, -1, "Fetch has versions 4 to 18, not -1"),
-        (59, 0, "59"),
+        (61, 0, "61"),
     ],
 )
 def test_an_unknown_key_or_version_closes_its_connection_and_is_named(

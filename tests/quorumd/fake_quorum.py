@@ -42,7 +42,16 @@ from wire.messages.fetch import (
     FetchResponseCurrentLeader,
     FetchResponseNodeEndpoint,
     FetchResponsePartition,
+    FetchResponseSnapshotId,
     FetchResponseTopic,
+)
+from wire.messages.fetch_snapshot import (
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    FetchSnapshotResponseLeader,
+    FetchSnapshotResponsePartition,
+    FetchSnapshotResponseSnapshotId,
+    FetchSnapshotResponseTopic,
 )
 from wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from wire.messages.list_offsets import (
@@ -74,7 +83,7 @@ CLUSTER_ID = "fake-cluster"
 TOPIC = "__cluster_metadata"
 TOPIC_ID = UUID(int=1)
 
-OFFERED = (0, 1, 2, 3, 18, 22, 55, 60)
+OFFERED = (0, 1, 2, 3, 18, 22, 55, 59, 60)
 
 
 @dataclass(slots=True)
@@ -93,6 +102,8 @@ class FakeQuorum:
     log: list[bytes] = field(default_factory=list)
     end_offset: int = 0
     log_start_offset: int = 0
+    snapshots: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    piece_bytes: int = 1 << 20
     nodes: dict[int, FakeNode] = field(default_factory=dict)
     requests: list[tuple[int, Message]] = field(default_factory=list)
     software: list[str] = field(default_factory=list)
@@ -259,7 +270,11 @@ class FakeNode:
             case ProduceRequest():
                 return self._produce(request)
             case FetchRequest():
+                if request.topics[0].partitions[0].last_fetched_epoch >= 0:
+                    return self._fetch_of_replica(request)
                 return await self._fetch(request)
+            case FetchSnapshotRequest():
+                return self._fetch_snapshot(request)
         raise AssertionError(f"the fake has no answer to {request}")
 
     @property
@@ -426,6 +441,61 @@ class FakeNode:
                 for _ in range(leader.leader_id > 0)
             ),
         )
+
+    def _epoch_error(self, epoch: int) -> ErrorCode:
+        if epoch < self.quorum.epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if epoch > self.quorum.epoch:
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        return ErrorCode.NONE if self._is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def _fetch_of_replica(self, request: FetchRequest) -> FetchResponse:
+        """Of one with an empty log: the newest snapshot, or all records, committed or not."""
+        asked = request.topics[0].partitions[0]
+        quorum = self.quorum
+        error = self._epoch_error(asked.current_leader_epoch)
+        newest = max(quorum.snapshots, default=None)
+        snapshot_id, records = FetchResponseSnapshotId(), b""
+        if newest is not None and not error:
+            snapshot_id = FetchResponseSnapshotId(end_offset=newest[0], epoch=newest[1])
+        elif not error:
+            records = b"".join(quorum.log[:1])
+        partition = FetchResponsePartition(
+            error_code=error,
+            high_watermark=quorum.end_offset,
+            log_start_offset=quorum.log_start_offset,
+            current_leader=FetchResponseCurrentLeader(
+                leader_id=quorum.leader_id, leader_epoch=quorum.epoch
+            ),
+            snapshot_id=snapshot_id,
+            records=records,
+        )
+        topic = FetchResponseTopic(topic=TOPIC, topic_id=TOPIC_ID, partitions=(partition,))
+        return FetchResponse(responses=(topic,))
+
+    def _fetch_snapshot(self, request: FetchSnapshotRequest) -> FetchSnapshotResponse:
+        asked = request.topics[0].partitions[0]
+        quorum = self.quorum
+        wanted = (asked.snapshot_id.end_offset, asked.snapshot_id.epoch)
+        data = quorum.snapshots.get(wanted, b"")
+        error = self._epoch_error(asked.current_leader_epoch)
+        if not error and not data:
+            error = ErrorCode.SNAPSHOT_NOT_FOUND
+        elif not error and asked.position >= len(data):
+            error = ErrorCode.POSITION_OUT_OF_RANGE
+        end = asked.position + min(request.max_bytes, quorum.piece_bytes)
+        partition = FetchSnapshotResponsePartition(
+            error_code=error,
+            snapshot_id=FetchSnapshotResponseSnapshotId(end_offset=wanted[0], epoch=wanted[1]),
+            current_leader=FetchSnapshotResponseLeader(
+                leader_id=max(0, quorum.leader_id), leader_epoch=quorum.epoch
+            ),
+            size=0 if error else len(data),
+            position=asked.position,
+            unaligned_records=b"" if error else data[asked.position : end],
+        )
+        topic = FetchSnapshotResponseTopic(name=TOPIC, partitions=(partition,))
+        return FetchSnapshotResponse(topics=(topic,))
 
 
 def _slice(log: list[bytes], offset: int, max_bytes: int) -> bytes:

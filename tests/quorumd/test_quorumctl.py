@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
 import re
 import signal
-import struct
-import subprocess
-import sys
-import termios
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from uuid import UUID
@@ -24,6 +16,7 @@ from quorumd.cli.bench import percentile, success_prefix
 from quorumd.cli.main import cli
 from tests.quorumd.conftest import Done, QuorumThread
 from tests.quorumd.fake_quorum import FakeQuorum
+from tests.quorumd.running import on_a_terminal, started
 from tests.support.ports import free_port
 from wire.codec import encode
 from wire.error_codes import ErrorCode
@@ -36,7 +29,6 @@ from wire.messages.produce import (
 from wire.records import Record, build_batch
 
 Run = Callable[..., Done]
-COMMAND = Path(sys.executable).with_name("quorumctl")
 
 
 def values(quorum: QuorumThread) -> list[bytes | None]:
@@ -314,22 +306,6 @@ def test_an_unreachable_quorum_is_reported_after_the_timeout(quorumctl: Run) -> 
     assert f"127.0.0.1:{port}: connection refused: nothing listens there" in done.err
 
 
-@contextmanager
-def started(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
-        [str(COMMAND), *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def test_following_survives_a_leader_change_and_ends_quietly_by_ctrl_c(
     quorum: QuorumThread, quorumctl: Run
 ) -> None:
@@ -385,26 +361,6 @@ def test_an_interrupted_append_says_what_is_certain(quorum: QuorumThread) -> Non
 async def _until_appended(fake: FakeQuorum, count: int) -> None:
     while fake.end_offset < count:
         await fake.appended.wait()
-
-
-def on_a_terminal(*arguments: str) -> tuple[int, str]:
-    """Exit code of the command, and what it wrote to a terminal of 100 columns."""
-    terminal, other_end = pty.openpty()
-    fcntl.ioctl(other_end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
-    process = subprocess.Popen(
-        [str(COMMAND), *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=other_end,
-        stderr=other_end,
-        env={**os.environ, "TERM": "xterm-256color"},
-    )
-    os.close(other_end)
-    shown = b""
-    with suppress(OSError):
-        while data := os.read(terminal, 65536):
-            shown += data
-    os.close(terminal)
-    return process.wait(20), shown.decode()
 
 
 def test_on_a_terminal_the_replicas_are_a_table_in_colour(quorum: QuorumThread) -> None:

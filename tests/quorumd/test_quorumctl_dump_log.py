@@ -16,7 +16,7 @@ from uuid import UUID
 import pytest
 
 from tests.quorumd.conftest import Done
-from tests.quorumd.test_quorumctl import COMMAND
+from tests.quorumd.running import COMMAND
 from wire.control_records import (
     ControlRecord,
     KRaftVersion,
@@ -26,6 +26,9 @@ from wire.control_records import (
     KRaftVoters,
     LeaderChange,
     LeaderChangeVoter,
+    ProducerStates,
+    ProducerStatesBatch,
+    ProducerStatesProducer,
     SnapshotFooter,
     SnapshotHeader,
     UnknownControl,
@@ -75,7 +78,7 @@ def test_batches_and_control_records_are_shown(quorumctl: Run, tmp_path: Path) -
         tmp_path,
         control(leader_change(), KRaftVersion(kraft_version=1), at=0),
         data(b"a", b"b", at=2),
-        control(UnknownControl(1001, b"\x01"), at=4, epoch=2),
+        control(UnknownControl(1002, b"\x01"), at=4, epoch=2),
     )
     done = quorumctl("dump-log", path)
     assert (done.code, done.err) == (0, "")
@@ -86,7 +89,7 @@ def test_batches_and_control_records_are_shown(quorumctl: Run, tmp_path: Path) -
         "    1  KRaftVersion 1",
         "  offset 2-3  epoch 1  2 records  79 bytes at 122  2023-11-14T22:13:20.000Z",
         "  offset 4  epoch 2  1 record  73 bytes at 201  2023-11-14T22:13:20.000Z  control",
-        "    4  unknown control type 1001, value \\x01",
+        "    4  unknown control type 1002, value \\x01",
         "  3 batches, 2 records and 3 control records, offsets 0-4, epochs 1-2, 274 B",
     ]
 
@@ -159,6 +162,25 @@ def test_a_snapshot_is_read_by_structure(quorumctl: Run, tmp_path: Path) -> None
     assert "snapshot of everything below offset 12, epoch 3" in out
     assert "0  SnapshotHeader last contained log timestamp 2023-11-14T22:13:20.000Z" in out
     assert "2  SnapshotFooter" in out
+
+
+def test_producer_states_are_shown(quorumctl: Run, tmp_path: Path) -> None:
+    batches = (
+        ProducerStatesBatch(first_sequence=0, last_sequence=4, base_offset=7, last_offset=11),
+        ProducerStatesBatch(first_sequence=5, last_sequence=5, base_offset=15, last_offset=15),
+    )
+    states = ProducerStates(
+        producers=(ProducerStatesProducer(producer_id=9, epoch=2, batches=batches),)
+    )
+    path = segment(tmp_path, control(states, at=0))
+    assert [line.strip() for line in quorumctl("dump-log", path).out.splitlines()][2:4] == [
+        "0  ProducerStates of 1 producer",
+        "producer 9 epoch 2: sequence 0-4 at offset 7-11, sequence 5-5 at offset 15-15",
+    ]
+    found = json.loads(quorumctl("dump-log", "-o", "json", path).out.splitlines()[0])
+    (record,) = found["control_records"]
+    assert record["type"] == "ProducerStates"
+    assert record["producers"][0]["batches"][1]["last_offset"] == 15
 
 
 def test_a_snapshot_without_its_footer_is_damaged(quorumctl: Run, tmp_path: Path) -> None:

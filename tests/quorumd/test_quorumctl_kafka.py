@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from quorumd import NotSupported, QuorumClient
 from tests.quorumd.conftest import Done
 from tests.support.kafka_controller import CLUSTER_ID, running_controller
 from tests.support.kafka_jars import requires_java
@@ -37,9 +39,12 @@ def test_a_kafka_controller_is_described_and_its_directory_dumped(
         replication = quorumctl("describe", *server, "--replication").out.splitlines()
         assert re.fullmatch(rf"7 +{uuid} +\d+ +0 +0 +Leader", replication[1])
 
-        refused = quorumctl("append", *server, "x")
-        assert refused.code == 1
-        assert "it is no quorumd node" in refused.err
+        for command in (("append", "x"), ("put", "a", "b"), ("get", "a"), ("watch",)):
+            refused = quorumctl(*command, *server)
+            assert refused.code == 1
+            assert "it is no quorumd node" in refused.err
+        with pytest.raises(NotSupported, match="refuses readers that are not replicas"):
+            asyncio.run(_follow(controller.address))
 
         _until_batches(quorumctl, controller.data_folder, 4)
         assert quorumctl("dump-log", controller.data_folder).code == 0
@@ -57,6 +62,12 @@ def test_a_kafka_controller_is_described_and_its_directory_dumped(
     bootstrap = quorumctl("dump-log", controller.data_folder / "bootstrap.checkpoint")
     assert bootstrap.code == 0
     assert "SnapshotFooter" in bootstrap.out
+
+
+async def _follow(address: str) -> None:
+    async with QuorumClient(address) as client:
+        async for _ in client.follow():
+            pass
 
 
 def _until_batches(quorumctl: Run, folder: Path, count: int) -> None:

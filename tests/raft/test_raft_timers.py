@@ -8,10 +8,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raft.effects import BeginQuorumEpoch, Fetch, SendRequest
-from raft.events import PeerReachable, PeerUnreachable, ResignationRequested, TimerFired
+from raft.effects import BeginQuorumEpoch, Fetch, SendRequest, Vote
+from raft.events import (
+    LeaderHint,
+    PeerReachable,
+    PeerUnreachable,
+    ResignationRequested,
+    TimerFired,
+    VoteAnswered,
+)
 from raft.roles import Role
-from tests.raft.harness import BUILDERS, Bench, fresh, key, leader, resigned, unattached
+from tests.raft.harness import (
+    BUILDERS,
+    Bench,
+    endpoints,
+    fresh,
+    key,
+    leader,
+    resigned,
+    unattached,
+)
 
 FIRES_MAX = 400
 """More timers than this within ten seconds would be a busy loop."""
@@ -126,3 +142,21 @@ def test_an_observer_has_no_timer_of_its_own() -> None:
     assert bench.node.next_deadline_ms() is None
     bench.fail(Fetch)
     assert bench.node.next_deadline_ms() == bench.now_ms + 20
+
+
+def test_who_has_resigned_is_elected_by_those_who_still_take_it_for_the_leader() -> None:
+    """With the third voter gone nobody else could win if its log is the longer one."""
+    bench = resigned()
+    while bench.role is not Role.PROSPECTIVE:
+        bench.fire()
+    voter = bench.node.other_voters()[0]
+    request = bench.outstanding(Vote, voter)
+    bench.step(
+        VoteAnswered(
+            request_id=request.request_id,
+            error=None,
+            hint=LeaderHint(epoch=bench.node.epoch, leader_id=1, endpoints=endpoints(1)),
+            granted=True,
+        )
+    )
+    assert bench.role is Role.CANDIDATE

@@ -41,7 +41,7 @@ from wire.messages.find_coordinator import FindCoordinatorRequest
 from wire.messages.init_producer_id import InitProducerIdRequest
 from wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from wire.registry import APIS
+from wire.registry import APIS, FIRST_OWN_KEY
 from wire.schema import Message
 
 M = TypeVar("M", bound=Message)
@@ -80,7 +80,12 @@ def test_api_versions_lists_exactly_what_is_spoken(version: int) -> None:
     listed = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
     spoken = {key: (spec.min_version, spec.max_version) for key, spec in APIS.items()}
     # Produce from 0, as librdkafka below 2.12 expects of a broker.
+    ours = {key: spoken.pop(key) for key in list(spoken) if key >= FIRST_OWN_KEY}
     assert listed == spoken | {0: (0, 13)}
+    if version >= 3:
+        own = replace(SOFTWARE, client_software_name="quorumctl")
+        answer = sent(api_versions(FixedView(), own, version), version)
+        assert set(ours) < {key.api_key for key in answer.api_keys}
 
 
 def test_a_feature_with_minimum_0_is_shown_from_version_4_on() -> None:

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from server import disk_worker
-from server.disk_worker import DiskWorker, SaveState, Truncate, WriteRecords
+from server.disk_worker import CleanFiles, DiskWorker, Files, SaveState, Truncate, WriteRecords
 from storage.errors import DiskFailed, DiskFull
 from storage.filesystem import Buffer, RealFileSystem
 from storage.log import Chunk, Log
 from storage.quorum_state import QuorumState
+from storage.snapshot_file import SnapshotId
+from storage.snapshot_store import SnapshotStore
 from tests.storage.helpers import batch
 
 WAIT_S = 5.0
@@ -73,9 +75,9 @@ class Bench:
         self.told = Told()
         self.states: list[QuorumState] = []
         self.save: Callable[[QuorumState], None] = self.states.append
-        self.worker = DiskWorker(
-            self.log, lambda state: self.save(state), self.told, lambda call, *args: call(*args)
-        )
+        self.snapshots = SnapshotStore(self.fs, folder)
+        files = Files(self.log, self.snapshots, lambda state: self.save(state))
+        self.worker = DiskWorker(files, self.told, lambda call, *args: call(*args))
         self.write = 0
 
     def append(self) -> None:
@@ -243,3 +245,19 @@ def test_a_stop_finishes_what_was_submitted(tmp_path: Path) -> None:
             last = at.told.next()
         assert last == ("completed", 10, True)
         assert not at.worker._thread.is_alive()
+
+
+def test_cleaning_leaves_a_snapshot_that_was_completed_after_it_was_asked_for(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+    older, kept, newer = (SnapshotId(end_offset, 1) for end_offset in (3, 5, 9))
+    for snapshot in (older, kept, newer):
+        bench.snapshots.write_part(snapshot, 0, b"all of it")
+        bench.snapshots.complete_part(snapshot)
+    bench.worker.submit(CleanFiles(1, 0, (kept,)))
+    bench.worker.start()
+    bench.worker.stop()
+    assert bench.told.next() == ("completed", 1, False)
+    assert bench.snapshots.ids == [kept, newer]
+    bench.log.close()

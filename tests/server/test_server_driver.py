@@ -17,9 +17,13 @@ from raft.effects import (
     AppendClient,
     AppendControl,
     AppendFetched,
+    CleanLog,
+    DropSnapshot,
     PersistQuorumState,
     RefuseAppend,
+    ResetLog,
     SendRequest,
+    StoreSnapshot,
     TruncateLog,
     VoteAnswer,
 )
@@ -84,6 +88,18 @@ class World:
     def persist(self, effect: PersistQuorumState) -> None:
         self.note(effect)
 
+    def store_piece(self, effect: StoreSnapshot) -> None:
+        self.note(effect)
+
+    def drop_pieces(self, effect: DropSnapshot) -> None:
+        self.note(effect)
+
+    def reset(self, effect: ResetLog) -> None:
+        self.note(effect)
+
+    def clean(self, effect: CleanLog) -> None:
+        self.note(effect)
+
     def flush(self) -> None:
         self.flushes += 1
 
@@ -102,6 +118,9 @@ class World:
 
     def on_cluster_id(self, cluster_id: str) -> None:
         self.note(("cluster id", cluster_id))
+
+    def on_snapshot_copied(self, snapshot: OffsetAndEpoch) -> None:
+        self.note(("copied", snapshot))
 
     def on_report(self, reason: str) -> None:
         self.note(("report", reason))

@@ -17,6 +17,7 @@ from server.recorder import Recorder
 from storage.filesystem import RealFileSystem
 from storage.log import Log
 from wire.batch_header import read_header
+from wire.control_records import ProducerStates, decode_control_batch, encode_control_batch
 from wire.records import Record, build_batch
 
 
@@ -135,6 +136,52 @@ def test_truncation_equals_a_fresh_scan_of_what_is_left(
             append_all()
 
 
+@settings(max_examples=200, deadline=None)
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.integers(1, 3)), max_size=60),
+    at=st.integers(0, 60),
+    cut=st.integers(0, 60),
+)
+def test_a_state_that_begins_with_a_snapshot_equals_one_that_saw_it_all(
+    steps: list[Step], at: int, cut: int
+) -> None:
+    """Also in what is forgotten first, and after a truncation."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(producer_state, "REMEMBERED_PRODUCERS", 3)
+        entries: list[tuple[int, int, int, int, int]] = []
+        for producer_id, epoch, count in steps:
+            offset = entries[-1][4] + 1 if entries else 0
+            first = (2**31 - 20 + offset) % 2**31
+            entries.append((producer_id, epoch, first, offset, offset + count - 1))
+        at = min(at, len(entries))
+        whole, loaded = ProducerState(), ProducerState()
+        loaded.append(99, 0, 0, 0, 0)
+        for entry in entries[:at]:
+            whole.append(*entry)
+        end_offset = entries[at - 1][4] + 1 if at else 0
+        states = whole.to_snapshot()
+        records = [ProducerStates(producers=states[:2]), ProducerStates(producers=states[2:])]
+        batch = encode_control_batch(records, base_offset=0, epoch=1, timestamp_ms=0)
+        read = [
+            producer
+            for _, record in decode_control_batch(batch)
+            if isinstance(record, ProducerStates)
+            for producer in record.producers
+        ]
+        loaded.load(read)
+        for state in (whole, loaded):
+            state.commit(end_offset)
+            for entry in entries[at:]:
+                state.append(*entry)
+        assert list(loaded.remembered().items()) == list(whole.remembered().items())
+        assert loaded.to_snapshot() == whole.to_snapshot()
+        left = [entry[3] for entry in entries[at:]]
+        if left:
+            for state in (whole, loaded):
+                assert state.truncate(left[cut % len(left)])
+            assert list(loaded.remembered().items()) == list(whole.remembered().items())
+
+
 def test_what_is_committed_costs_no_memory() -> None:
     state = ProducerState()
     state.commit(1000)
@@ -178,7 +225,7 @@ def test_a_truncation_beyond_what_is_remembered_reads_the_log_again(
         def flush(self) -> None:
             raise AssertionError("the driver flushes")
 
-    recorder = Recorder(log, Jobs(), producers, Metrics(), lambda: None, lambda: 0)
+    recorder = Recorder(log, Jobs(), producers, Metrics(), lambda: None, None, lambda: 0)
     recorder.truncate(TruncateLog(write=1, end_offset=60))
     fresh = ProducerState()
     for header in headers[:60]:

@@ -171,7 +171,7 @@ class Sender:
                 raise AssertionError("nothing is appended here")
 
         recorder = Recorder(
-            self.log, NoDisk(), ProducerState(), metrics, lambda: CLUSTER, lambda: 0
+            self.log, NoDisk(), ProducerState(), metrics, lambda: CLUSTER, None, lambda: 0
         )
         self.outbound = Outbound(METADATA, settings, recorder, metrics, self.events.append, Link)
         config = RaftConfig(

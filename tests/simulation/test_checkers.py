@@ -40,9 +40,7 @@ from simulation.scheduler import SECOND
 from simulation.violation import Violation
 from simulation.world import Options, World
 from storage.quorum_state import QuorumState
-from tests.storage.helpers import append, empty_disk, open_log
 from wire.error_codes import ErrorCode
-from wire.records import Record, build_batch
 
 A, B, C, D = (ReplicaKey(i, UUID(int=i)) for i in range(1, 5))
 
@@ -77,7 +75,7 @@ class Sight:
 
     def replica(self, key: ReplicaKey, *log: Batch, synced: int | None = None) -> Replica:
         """Its log, of which the first `synced` batches are synced; None: all are."""
-        replica = Replica(key)
+        replica = Replica(key, self.facts.committed_below)
         replica.log = list(log)
         replica.synced = replica.log[:synced]
         self.facts.replicas[key] = replica
@@ -309,7 +307,7 @@ def test_a_log_start_without_a_snapshot_is_noticed(sight: Sight) -> None:
     covering = "00000000000000000010-0000000001.checkpoint"
     checker.on_event(sight.look(replica, start=10, files=["x.log", covering]))
     for files in ([], ["00000000000000000009-0000000001.checkpoint"]):
-        with violates("snapshots cover the log start"):
+        with violates("snapshots stand for the committed log"):
             checker.on_event(sight.look(replica, start=10, files=files))
 
 
@@ -492,10 +490,7 @@ def test_a_refusal_of_an_idempotent_producer_is_noticed() -> None:
 
 
 def test_the_producer_state_has_to_be_what_the_log_says() -> None:
-    log = open_log(empty_disk())
-    record = Record(0, 1, b"key", b"value", ())
-    data = build_batch([record], epoch=1, producer_id=7, producer_epoch=0, base_sequence=0)
-    append(log, data, 0, 1)
+    log = [Batch(0, 1, 1, Identity(1, 1, 7, 0))]
     producers = ProducerState()
     with violates("the producer state follows from the log"):
         check_producers(A, log, producers)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from storage.filesystem import FileSystem
+from storage.filesystem import FileSystem, replace_file
+from storage.layout import snapshot_path
 from storage.log import Log
+from storage.recovery import Observer
 from tests.storage.faulty_filesystem import FaultyFileSystem
 from wire.records import Record, build_batch, iter_headers
 
@@ -55,6 +57,8 @@ def open_log(
     tail_cache_bytes: int = 1 << 20,
     index_interval_bytes: int = 4096,
     committed_offset: int = 0,
+    snapshots: Sequence[tuple[int, int]] = (),
+    observe: Observer | None = None,
 ) -> Log:
     return Log.open(
         fs,
@@ -63,6 +67,8 @@ def open_log(
         tail_cache_bytes=tail_cache_bytes,
         index_interval_bytes=index_interval_bytes,
         committed_offset=committed_offset,
+        snapshots=snapshots,
+        observe=observe,
     )
 
 
@@ -77,6 +83,20 @@ def fill(log: Log, offsets: Sequence[int], *, epoch: int = 1, value_bytes: int =
     """One batch of one record for each offset, each synced on its own."""
     for offset in offsets:
         append(log, batch(offset, epoch=epoch, value_bytes=value_bytes), offset, offset + 1)
+
+
+def put_snapshot(
+    fs: FileSystem, end_offset: int, epoch: int, directory: Path = DIRECTORY
+) -> tuple[int, int]:
+    """A complete snapshot, durably: a log looks only at its name. Returns its id."""
+    replace_file(fs, snapshot_path(directory, (end_offset, epoch)), b"a snapshot")
+    return end_offset, epoch
+
+
+def reset(log: Log, end_offset: int) -> None:
+    """Both halves of a reset."""
+    log.reset_cache(end_offset)
+    log.reset(end_offset)
 
 
 def contents(log: Log) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from storage.errors import DamagedLog, DiskFailed
@@ -17,6 +19,7 @@ from tests.storage.helpers import (
     fill,
     last_end,
     open_log,
+    put_snapshot,
 )
 
 SIZE = len(batch(0))
@@ -35,7 +38,7 @@ def fs() -> FaultyFileSystem:
     return disk
 
 
-def reopen(fs: FaultyFileSystem, **settings: int) -> Log:
+def reopen(fs: FaultyFileSystem, **settings: Any) -> Log:
     settings = {"segment_bytes": SEGMENT_BYTES, "index_interval_bytes": 1, **settings}
     return open_log(fs, **settings)
 
@@ -250,10 +253,13 @@ def test_a_missing_first_segment_is_refused_unless_a_snapshot_covers_it(
 ) -> None:
     fs.remove(FIRST)
     assert_refused(fs, "begins at offset 5 and no snapshot holds what was before")
-    fs.put(DIRECTORY / "00000000000000000004-0000000001.checkpoint", b"")
-    assert_refused(fs, "begins at offset 5")
-    fs.put(DIRECTORY / "00000000000000000005-0000000001.checkpoint", b"")
-    log = reopen(fs)
+    short = put_snapshot(fs, 4, 1)
+    assert_refused(fs, "begins at offset 5 and no snapshot")
+    with pytest.raises(DamagedLog, match="begins at offset 5 and no snapshot"):
+        reopen(fs, snapshots=[short])
+    covering = put_snapshot(fs, 5, 1)
+    assert_refused(fs, "00005-0000000001.checkpoint, which holds what .* was not found sound")
+    log = reopen(fs, snapshots=[short, covering])
     assert log.log_start_offset == 5
     assert log.epochs == [(1, 5), (4, 12)]
 
@@ -348,7 +354,12 @@ def test_an_epoch_checkpoint_that_disagrees_with_the_log_is_rebuilt(
 
 
 def test_leftovers_are_deleted_and_strange_files_left_alone(fs: FaultyFileSystem) -> None:
-    ours = ["leader-epoch-checkpoint.tmp", "quorum-state.json.tmp", index_path(DIRECTORY, 3).name]
+    ours = [
+        "leader-epoch-checkpoint.tmp",
+        "quorum-state.json.tmp",
+        index_path(DIRECTORY, 3).name,
+        "00000000000000000005-0000000001.checkpoint.part",
+    ]
     strange = ["notes.txt", "123.log", "00000000000000000000.log.bak", "photo.tmp"]
     kafkas = ["00000000000000000005.snapshot", "partition.metadata"]
     for name in (*ours, *strange, *kafkas):

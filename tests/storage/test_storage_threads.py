@@ -1,13 +1,21 @@
-"""Readers on other threads while the log is written, rolled and truncated."""
+"""Readers on other threads while the log is written, rolled, truncated, deleted from and reset."""
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
+from random import Random
+
+import pytest
 
 from storage.errors import OffsetOutOfRange
 from storage.filesystem import RealFileSystem
-from tests.storage.helpers import append, batch, open_log
+from storage.log import Log
+from tests.storage.helpers import START_MS, append, batch, contents, open_log, put_snapshot
 from wire.records import scan
 
 
@@ -54,3 +62,153 @@ def test_readers_see_whole_valid_batches_while_the_log_changes(tmp_path: Path) -
             reader.join()
     assert failures == []
     assert min(batches_read) > 0
+
+
+class Unsynced(RealFileSystem):
+    """No test with threads loses power."""
+
+    def fdatasync(self, handle: int) -> None: ...
+
+    def fsync(self, handle: int) -> None: ...
+
+    def fsync_directory(self, path: Path) -> None: ...
+
+
+class Readers:
+    """Threads that repeat something until they are stopped; whatever goes wrong is kept."""
+
+    def __init__(self, *actions: Callable[[], object]) -> None:
+        self.failures: list[BaseException] = []
+        self.counts = [0] * len(actions)
+        self._is_done = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._repeat, args=(number, action))
+            for number, action in enumerate(actions)
+        ]
+
+    def __enter__(self) -> Readers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_done.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _repeat(self, number: int, action: Callable[[], object]) -> None:
+        try:
+            while not self._is_done.is_set():
+                action()
+                self.counts[number] += 1
+        except BaseException as error:  # whatever it is, the test shows it
+            self.failures.append(error)
+
+
+@pytest.fixture
+def quick_switches() -> Iterator[None]:
+    """Threads that never wait would keep the others waiting for 5 ms each time."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.0002)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("quick_switches")
+def test_readers_are_right_or_too_late_while_a_log_is_deleted_from_and_reset(
+    tmp_path: Path,
+) -> None:
+    fs = RealFileSystem()
+    log = open_log(fs, tmp_path, segment_bytes=900, index_interval_bytes=200, tail_cache_bytes=2000)
+    jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+
+    def work() -> None:
+        while (job := jobs.get()) is not None:
+            job()
+
+    def read(random: Random) -> None:
+        start = log.log_start_offset
+        offset = random.randint(max(0, start - 5), log.written_end_offset + 2)
+        try:
+            data = log.read(offset, 500, 1 << 60)
+        except OffsetOutOfRange as error:
+            if error.log_start_offset <= offset <= error.log_end_offset:
+                raise AssertionError("refused without a reason") from error
+            return
+        found = scan(data)
+        expected = [batch(offset + i, epoch=header.epoch) for i, (_, header) in enumerate(found)]
+        assert data == b"".join(expected)
+
+    def scan_all() -> None:
+        expected = -1
+        try:
+            for header in log.scan_headers():
+                assert expected in (-1, header.base_offset)
+                expected = header.next_offset
+        except OffsetOutOfRange:
+            return
+
+    def look_up(random: Random) -> None:
+        wanted = random.randint(log.log_start_offset, log.written_end_offset)
+        found = log.offset_for_timestamp(START_MS + wanted, 1 << 60)
+        assert found is None or found.offset >= wanted
+        log.offset_of_max_timestamp(wanted)
+        for segment in log.closed_segments():
+            assert segment.base_offset < segment.end_offset
+            assert segment.max_timestamp == START_MS + segment.end_offset - 1
+
+    disk = threading.Thread(target=work)
+    disk.start()
+
+    def scan_or_look_up(random: Random) -> None:
+        if random.random() < 0.1:
+            scan_all()
+        else:
+            look_up(random)
+
+    readers = Readers(partial(read, Random(1)), partial(scan_or_look_up, Random(2)))
+    random = Random(3)
+    try:
+        with readers:
+            for epoch in range(1, 80):
+                change_log(log, random, epoch, jobs.put)
+                if epoch % 3 == 0:
+                    done = threading.Event()
+                    jobs.put(done.set)
+                    assert done.wait(60)
+    finally:
+        jobs.put(None)
+        disk.join()
+    assert readers.failures == []
+    assert min(readers.counts) > 0
+    assert log.log_start_offset > 0
+    snapshot = put_snapshot(fs, log.log_start_offset, 1, tmp_path)
+    again = open_log(fs, tmp_path, segment_bytes=900, snapshots=[snapshot])
+    assert (again.log_start_offset, again.epochs) == (log.log_start_offset, log.epochs)
+    assert contents(again) == contents(log)
+
+
+def change_log(
+    log: Log, random: Random, epoch: int, submit: Callable[[Callable[[], object]], None]
+) -> None:
+    """The event loop's side: appends and one change of another kind, carried out on the disk later."""
+    for _ in range(25):
+        offset = log.log_end_offset
+        data = batch(offset, epoch=epoch)
+        log.append(data, offset, offset + 1)
+        submit(lambda data=data, offset=offset: log.write(data, offset, offset + 1))
+        cached = log.read_cached(offset, 1, offset + 1)
+        assert cached == [data]
+    start, end = log.log_start_offset, log.log_end_offset
+    match random.randrange(4):
+        case 0:
+            target = log.truncate_cache(end - random.randint(0, 20))
+            submit(lambda: log.truncate(target))
+        case 1:
+            offset = end + random.randint(-10, 30)
+            log.reset_cache(offset)
+            assert (log.log_start_offset, log.log_end_offset) == (offset, offset)
+            submit(lambda: log.reset(offset))
+        case _:
+            offset = random.randint(start, end - 20)
+            submit(lambda: log.delete_before(offset))

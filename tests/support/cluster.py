@@ -47,6 +47,8 @@ class FixedView:
     role: str = "leader"
     voted_id: int | None = 2
     log_end_epoch: int = 7
+    snapshot_end_offset: int = 40
+    snapshot_copy_ratio: float = -1.0
     unknown_voter_connections: int = 0
     is_adding_voter: bool = False
     is_removing_voter: bool = False

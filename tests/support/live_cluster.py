@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -147,6 +148,15 @@ class Cluster:
             if run.returncode:
                 raise AssertionError(f"format failed: {output.decode(errors='replace')}")
 
+    def new_disk(self, node: int) -> None:
+        """A node that does not run gets an empty directory, formatted to join."""
+        shutil.rmtree(self.storage_dir(node))
+        command = ["format", "--config", str(self.config_path(node))]
+        run = self._run(command, subprocess.PIPE)
+        output, _ = run.communicate(timeout=WAIT_S)
+        if run.returncode:
+            raise AssertionError(f"format failed: {output.decode(errors='replace')}")
+
     def write_config(self, node: int, changes: Mapping[str, object] | None = None) -> None:
         """The node's file, with these keys added or changed for its next start."""
         voters = ",".join(f"{other}@{self.address(other)}" for other in self.voters)
@@ -249,13 +259,22 @@ class Cluster:
 
     # -- what nodes say
 
-    def ask(self, node: int, request: Message, response: type[M], version: int) -> M | None:
+    def ask(
+        self,
+        node: int,
+        request: Message,
+        response: type[M],
+        version: int,
+        timeout_s: float = ASK_S,
+    ) -> M | None:
         """The node's answer to a request, on a connection of its own; None if it gives none."""
         key = request.wire_spec.api_key
         assert key is not None, "requests have one"
         frame = encode_request_header(key, version, 1, "tests") + encode(request, version)
         try:
-            with socket.create_connection(("127.0.0.1", self._ports[node]), ASK_S) as connection:
+            with socket.create_connection(
+                ("127.0.0.1", self._ports[node]), timeout_s
+            ) as connection:
                 connection.sendall(struct.pack(">i", len(frame)) + frame)
                 stream = connection.makefile("rb")
                 answer = stream.read(int.from_bytes(stream.read(4), "big"))

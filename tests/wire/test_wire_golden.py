@@ -15,9 +15,13 @@ from wire.control_records import (
     KRaftVoters,
     LeaderChange,
     LeaderChangeVoter,
+    ProducerStates,
+    ProducerStatesBatch,
+    ProducerStatesProducer,
     SnapshotFooter,
     SnapshotHeader,
     decode_control_batch,
+    decode_control_record,
     encode_control_batch,
     encode_control_record,
 )
@@ -360,3 +364,28 @@ def test_a_control_batch_is_the_one_of_kafka():
 def test_snapshot_records_are_those_of_kafka(record, text):
     golden = bytes.fromhex(text.replace("18bcfe56800", "0000018bcfe56800"))
     assert encode_control_record(record)[1] == golden
+
+
+def test_producer_states_stay_as_they_are_in_the_snapshots_that_there_are():
+    record = ProducerStates(
+        producers=(
+            ProducerStatesProducer(
+                producer_id=1 << 40,
+                epoch=3,
+                batches=(
+                    ProducerStatesBatch(
+                        first_sequence=7, last_sequence=9, base_offset=1 << 33, last_offset=258
+                    ),
+                ),
+            ),
+            ProducerStatesProducer(producer_id=5),
+        )
+    )
+    key, value = encode_control_record(record)
+    assert key == bytes.fromhex("0000 03e9")
+    assert value == bytes.fromhex("""
+        0000 03
+        0000010000000000 0003 02 00000007 00000009 0000000200000000 0000000000000102 00 00
+        0000000000000005 0000 01 00
+        00""")
+    assert decode_control_record(key, value) == record

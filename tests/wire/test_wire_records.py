@@ -563,7 +563,7 @@ def test_tags_of_our_own_in_a_voters_record_are_read_back():
 
 
 def test_a_control_record_of_an_unknown_type_is_kept_as_it_is():
-    records = [UnknownControl(1001, b"state"), KRaftVersion(kraft_version=1)]
+    records = [UnknownControl(1002, b"state"), KRaftVersion(kraft_version=1)]
     batch = encode_control_batch(records, base_offset=0, epoch=1, timestamp_ms=NOW)
     assert decode_control_batch(batch) == list(enumerate(records))
 

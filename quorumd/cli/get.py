@@ -1,0 +1,169 @@
+"""`quorumctl get`: the present values of keys."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quorumd.cli.materialise import materialise
+from quorumd.cli.options import (
+    bootstrap_option,
+    output_option,
+    run_async,
+    timeout_option,
+    to_ms,
+)
+from quorumd.cli.text import jsonable, legible, to_json
+
+if TYPE_CHECKING:
+    from quorumd.client.addresses import Address
+    from quorumd.client.view import Change, KeyValueMap
+
+EXIT_NOT_FOUND = 1
+NO_OP = b"quorumctl get --linearizable"
+
+_HELP = f"""Print the present values of keys.
+
+The value is that of the newest committed record with the key; one with a null value has deleted it. The
+newest snapshot and the log behind it are read for that, from the leader.
+
+What is printed is what the leader knew to be committed when it was asked. That may be a moment old if
+another leader has just been elected:
+
+\b
+--min-offset     waits for the record at this offset: what `put` has printed is seen
+--linearizable   whatever was put anywhere before this command began is seen. Appends a record
+                 without a key, value "{NO_OP.decode()}", and waits for its offset
+
+\b
+--output text    the value; for several keys, --all and --prefix key, tab, value. Control
+                 characters and bytes that are no UTF-8 as escapes (\\n, \\x00)
+--output json    one object per line; bytes that are no UTF-8 as {{"base64": "..."}}
+--output raw     the values alone, exactly as they are, a line feed behind each
+
+\b
+Exit code: 0 found, 1 if a key is not there (stderr says which) or the quorum can't be read.
+
+\b
+Examples:
+  quorumctl get color
+  quorumctl get -b localhost:9093 --prefix jobs/
+  quorumctl get --all --output json > everything.jsonl
+  quorumctl get color --linearizable
+"""
+
+
+@click.command(help=_HELP, short_help="Print the values of keys.")
+@bootstrap_option
+@click.argument("keys", nargs=-1, metavar="[KEY]...")
+@click.option("--all", "wants_all", is_flag=True, help="All keys.")
+@click.option("--prefix", metavar="TEXT", help="The keys that begin with this.")
+@click.option(
+    "--min-offset",
+    type=click.IntRange(min=0),
+    metavar="OFFSET",
+    help="Wait until the record at this offset is seen.",
+)
+@click.option("--linearizable", is_flag=True, help="See everything that was put before.")
+@output_option("text", "json", "raw")
+@timeout_option
+def get(
+    servers: tuple[Address, ...],
+    keys: tuple[str, ...],
+    wants_all: bool,
+    prefix: str | None,
+    min_offset: int | None,
+    linearizable: bool,
+    output: str,
+    timeout_s: float,
+) -> int:
+    """Reads everything and prints what is wanted; returns the exit code."""
+    if bool(keys) + wants_all + (prefix is not None) != 1:
+        raise click.UsageError("give one of these: KEYs, --all, --prefix.")
+    from quorumd.client.view import Change
+
+    named = list(dict.fromkeys(os.fsencode(key) for key in keys))
+    view = run_async(
+        _read(
+            servers,
+            wants_of(named, "" if prefix is None else prefix),
+            min_offset=-1 if min_offset is None else min_offset,
+            linearizable=linearizable,
+            timeout_ms=to_ms(timeout_s),
+        )
+    )
+    shower = {"text": _show_value if len(named) == 1 else _show_text, "json": _show_json}
+    show = shower.get(output, _show_raw)
+    found = [key for key in named or sorted(view.entries) if key in view.entries]
+    for key in found:
+        show(Change(key, *view.entries[key]))
+    sys.stdout.flush()
+    missing = [legible(key) for key in named if key not in view.entries]
+    if not named and not found:
+        missing = ["any key" if prefix is None else f"any key that begins with {legible(prefix)}"]
+    for what in missing:
+        click.echo(f"not found: {what} (in all records below offset {view.offset})", err=True)
+    return EXIT_NOT_FOUND if missing else 0
+
+
+def wants_of(keys: list[bytes], prefix: str) -> Callable[[bytes], bool]:
+    """Whether a key is one of these; without any, whether it begins with the prefix."""
+    if keys:
+        return frozenset(keys).__contains__
+    beginning = os.fsencode(prefix)
+    return lambda key: key.startswith(beginning)
+
+
+async def _read(
+    servers: tuple[Address, ...],
+    wants: Callable[[bytes], bool],
+    *,
+    min_offset: int,
+    linearizable: bool,
+    timeout_ms: int,
+) -> KeyValueMap:
+    from quorumd.client.client import LATEST, QuorumClient
+    from quorumd.client.view import KeyValueMap
+    from wire.records import Record
+
+    view = KeyValueMap(wants=wants)
+    async with QuorumClient(servers, timeout_ms=timeout_ms) as client:
+        if linearizable:
+            (offset,) = await client.append([Record(value=NO_OP)])
+            committed_offset = offset + 1
+        else:
+            committed_offset = (await client.list_offsets(LATEST)).offset
+        end_offset = max(committed_offset, min_offset + 1)
+        await materialise(client, view, committed_offset, end_offset)
+    return view
+
+
+def _show_value(found: Change) -> None:
+    sys.stdout.write(legible(found.value) + "\n")
+
+
+def _show_text(found: Change) -> None:
+    sys.stdout.write(f"{legible(found.key)}\t{legible(found.value)}\n")
+
+
+def _show_json(found: Change) -> None:
+    sys.stdout.write(to_json(change_as_dict(found)) + "\n")
+
+
+def _show_raw(found: Change) -> None:
+    if found.value is not None:
+        sys.stdout.buffer.write(found.value + b"\n")
+
+
+def change_as_dict(change: Change) -> dict[str, Any]:
+    """A key for programs; the time is ms since 1970."""
+    return {
+        "key": jsonable(change.key),
+        "value": jsonable(change.value),
+        "offset": change.offset,
+        "timestamp": change.timestamp,
+    }

@@ -1,0 +1,77 @@
+"""`quorumctl snapshot`: have the voters take a snapshot now."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from quorumd.cli.options import (
+    bootstrap_option,
+    output_option,
+    run_async,
+    to_ms,
+)
+from quorumd.cli.text import aligned, to_json
+
+if TYPE_CHECKING:
+    from quorumd.client.addresses import Address
+    from quorumd.client.operating import TakenSnapshot
+
+EXIT_FAILED = 1
+
+_HELP = """Have every voter take a snapshot of all that is committed, now.
+
+Nodes take snapshots by themselves, after so many bytes of new records and after so long
+(snapshot.max.new.record.bytes, snapshot.interval.ms). This is for before an upgrade or a backup, or
+to let retention delete history at once. What a node has only just received may be left to the next one.
+
+\b
+Examples:
+  quorumctl snapshot -b localhost:9093
+  quorumctl snapshot --output json
+
+Exit codes: 0 all have one, 1 somebody could not take it.
+"""
+
+
+@click.command(help=_HELP, short_help="Have the voters take a snapshot now.")
+@bootstrap_option
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    default=60.0,
+    show_default=True,
+    help="How long to wait for it; the nodes go on if it takes longer.",
+)
+@output_option("text", "json")
+def snapshot(servers: tuple[Address, ...], timeout_s: float, output: str) -> int:
+    """Returns the exit code."""
+    taken = run_async(_take(servers, to_ms(timeout_s)))
+    if output == "json":
+        click.echo(to_json([asdict(each) for each in taken]))
+    else:
+        rows = [
+            ("ReplicaId", "Address", "EndOffset", "Epoch", "Bytes", "Problem"),
+            *map(_row, taken),
+        ]
+        for line in aligned(rows):
+            click.echo(line)
+    return EXIT_FAILED if any(each.problem for each in taken) else 0
+
+
+def _row(taken: TakenSnapshot) -> tuple[str, ...]:
+    figures = (taken.end_offset, taken.epoch, taken.size_bytes)
+    shown = ("-" if figure < 0 else f"{figure}" for figure in figures)
+    return (str(taken.replica_id), taken.address, *shown, taken.problem or "-")
+
+
+async def _take(servers: tuple[Address, ...], timeout_ms: int) -> list[TakenSnapshot]:
+    from quorumd.client.client import QuorumClient
+    from quorumd.client.operating import take_snapshots
+
+    async with QuorumClient(servers) as client:
+        return await take_snapshots(client, timeout_ms)

@@ -1,0 +1,220 @@
+"""Bringing the newest snapshot of a quorum from whoever leads, piece by piece.
+
+A Fetch as a replica without an id sends it, from offset 0, is answered with the leader's epoch and the
+id of its newest snapshot; FetchSnapshot then brings that one. A snapshot has the same bytes on every
+node, so the download goes on at its position when the leader changes.
+Source: KIP-595 (Fetch), KIP-630 (FetchSnapshot). A Kafka leader answers every error with -1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from quorumd.client.connection import Connection
+from quorumd.client.errors import ConnectionFailed, NotSupported
+from quorumd.client.leader import PARTITION, TOPIC, LeaderFinder, TryAgain, check
+from quorumd.client.producing import TOPIC_ID, TRY_TIMEOUT_MS
+from quorumd.client.reading import READ, only_fetched
+from quorumd.client.spool import SnapshotId, SnapshotSpool
+from quorumd.client.timing import Deadline
+from wire.error_codes import ErrorCode
+from wire.errors import CorruptBatch
+from wire.messages.fetch import (
+    FetchRequest,
+    FetchRequestPartition,
+    FetchRequestTopic,
+    FetchResponse,
+    FetchResponsePartition,
+)
+from wire.messages.fetch_snapshot import (
+    FetchSnapshotRequest,
+    FetchSnapshotRequestPartition,
+    FetchSnapshotRequestSnapshotId,
+    FetchSnapshotRequestTopic,
+    FetchSnapshotResponse,
+    FetchSnapshotResponsePartition,
+)
+
+PIECE_BYTES_MAX = 1 << 20
+PIECE_BYTES_MIN = 1 << 14
+REPLICA_FETCH_SINCE = 12
+"""Fetches below this version have no last fetched epoch: nobody tells them of a snapshot."""
+
+_GOAL = "load the snapshot"
+_VANISHED = (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE)
+_OTHER_EPOCH = (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+OnProgress = Callable[[int, int], None]
+
+
+class Offer(NamedTuple):
+    """What a leader says of itself and of its newest snapshot, on one connection."""
+
+    connection: Connection
+    leader_id: int
+    epoch: int
+    snapshot_id: SnapshotId | None
+
+
+class SnapshotDownload:
+    """Keeps what it has through whatever fails; begins anew when its snapshot is gone."""
+
+    def __init__(
+        self, finder: LeaderFinder, *, timeout_ms: int, on_progress: OnProgress | None = None
+    ) -> None:
+        self._finder = finder
+        self._timeout_ms = timeout_ms
+        self._on_progress = on_progress
+        self._offer: Offer | None = None
+        self._spool: SnapshotSpool | None = None
+        self._piece_bytes = PIECE_BYTES_MAX
+
+    async def leader(self) -> Offer:
+        """The present leader. Raises QuorumUnavailable, RequestRefused, NotSupported."""
+        return await self._finder.at_leader(READ, Deadline(self._timeout_ms), self._ask_offer)
+
+    async def newest_above(self, offset: int) -> SnapshotSpool | None:
+        """The newest snapshot, complete; None if there is none that ends above `offset`.
+
+        Raises QuorumUnavailable if nothing came for the client's timeout: call it again to go on.
+        """
+        while True:
+            is_there = await self._finder.at_leader(
+                _GOAL, Deadline(self._timeout_ms), lambda there: self._next_piece(there, offset)
+            )
+            if not is_there:
+                return None
+            spool = self._spool
+            assert spool is not None, "a piece has just been written"
+            if self._on_progress is not None:
+                self._on_progress(spool.position, spool.size_bytes)
+            if spool.is_complete:
+                self._spool = self._offer = None
+                return spool
+
+    def close(self) -> None:
+        """Forgets what was brought so far."""
+        if self._spool is not None:
+            self._spool.close()
+            self._spool = None
+
+    async def _next_piece(self, connection: Connection, offset: int) -> bool:
+        """Brings one piece; False if there is no snapshot above `offset`."""
+        offer = self._offer
+        if offer is None or offer.connection is not connection:
+            offer = self._offer = await self._ask_offer(connection)
+        if self._spool is None:
+            if offer.snapshot_id is None or offer.snapshot_id.end_offset <= offset:
+                self._offer = None
+                return False
+            self._spool = SnapshotSpool(offer.snapshot_id)
+        try:
+            piece = await self._ask_piece(connection, self._spool, offer.epoch)
+        except (TryAgain, ConnectionFailed):
+            # Who leads, in which epoch and with which snapshots, is asked again first. On a slow
+            # line a smaller piece may come in time.
+            self._offer = None
+            self._piece_bytes = max(PIECE_BYTES_MIN, self._piece_bytes // 2)
+            raise
+        self._piece_bytes = min(PIECE_BYTES_MAX, self._piece_bytes * 2)
+        try:
+            self._spool.write(piece.unaligned_records, piece.size)
+        except CorruptBatch as error:
+            damaged = f"sent a damaged snapshot {self._spool.id}: {error}"
+            self.close()
+            raise ConnectionFailed(damaged) from None
+        return True
+
+    async def _ask_offer(self, connection: Connection) -> Offer:
+        if connection.version_for(FetchRequest) < REPLICA_FETCH_SINCE:
+            raise NotSupported(
+                f"{connection.address} has no Fetch of version {REPLICA_FETCH_SINCE}, so it is no "
+                "quorumd node: name one."
+            )
+        partition = await _fetch_as_replica(connection, max(0, self._finder.epoch))
+        leader = partition.current_leader
+        found = partition.snapshot_id
+        return Offer(
+            connection,
+            leader.leader_id,
+            leader.leader_epoch,
+            SnapshotId(found.end_offset, found.epoch) if found.end_offset >= 0 else None,
+        )
+
+    async def _ask_piece(
+        self, connection: Connection, spool: SnapshotSpool, epoch: int
+    ) -> FetchSnapshotResponsePartition:
+        response = await connection.request(
+            _snapshot_request(spool, epoch, self._piece_bytes),
+            FetchSnapshotResponse,
+            timeout_s=TRY_TIMEOUT_MS / 1000,
+        )
+        if response.error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
+            raise self._vanished(spool)
+        check(_GOAL, response.error_code)
+        partitions = [each for topic in response.topics for each in topic.partitions]
+        if len(partitions) != 1:
+            raise ConnectionFailed(f"answered for {len(partitions)} partitions instead of one")
+        piece = partitions[0]
+        if piece.error_code in _VANISHED:
+            raise self._vanished(spool)
+        check(_GOAL, piece.error_code, response=response, partition=piece)
+        if piece.position != spool.position:
+            raise ConnectionFailed(f"sent position {piece.position} instead of {spool.position}")
+        if not piece.unaligned_records:
+            raise ConnectionFailed(f"sent nothing at position {spool.position} of {piece.size}")
+        return piece
+
+    def _vanished(self, spool: SnapshotSpool) -> TryAgain:
+        self.close()
+        return TryAgain(f"the snapshot {spool.id} is gone; looking for a newer one", stay=True)
+
+
+async def _fetch_as_replica(connection: Connection, epoch: int) -> FetchResponsePartition:
+    """The answer to a Fetch from offset 0, in the epoch that the node itself names.
+
+    Records in it may not be committed: they are of no use.
+    """
+    while True:
+        response = await connection.request(
+            _replica_request(epoch), FetchResponse, timeout_s=TRY_TIMEOUT_MS / 1000
+        )
+        check(READ, response.error_code)
+        partition = only_fetched(response)
+        known = partition.current_leader.leader_epoch
+        if partition.error_code not in _OTHER_EPOCH or known <= epoch:
+            check(READ, partition.error_code, response=response, partition=partition)
+            return partition
+        epoch = known
+
+
+def _replica_request(epoch: int) -> FetchRequest:
+    partition = FetchRequestPartition(
+        partition=PARTITION,
+        current_leader_epoch=epoch,
+        fetch_offset=0,
+        last_fetched_epoch=0,
+        partition_max_bytes=1,
+    )
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=1,
+        topics=(FetchRequestTopic(topic=TOPIC, topic_id=TOPIC_ID, partitions=(partition,)),),
+    )
+
+
+def _snapshot_request(spool: SnapshotSpool, epoch: int, max_bytes: int) -> FetchSnapshotRequest:
+    partition = FetchSnapshotRequestPartition(
+        partition=PARTITION,
+        current_leader_epoch=epoch,
+        snapshot_id=FetchSnapshotRequestSnapshotId(
+            end_offset=spool.id.end_offset, epoch=spool.id.epoch
+        ),
+        position=spool.position,
+    )
+    return FetchSnapshotRequest(
+        max_bytes=max_bytes,
+        topics=(FetchSnapshotRequestTopic(name=TOPIC, partitions=(partition,)),),
+    )

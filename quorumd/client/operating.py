@@ -1,0 +1,68 @@
+"""What an operator asks of single nodes. Knows no terminal."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from quorumd.client.addresses import Address
+from quorumd.client.client import QuorumClient
+from quorumd.client.connection import connect
+from quorumd.client.description import ReplicaState
+from quorumd.client.errors import ConnectionFailed, NotSupported
+from wire.messages.take_snapshot import TakeSnapshotRequest, TakeSnapshotResponse
+
+CONNECT_TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenSnapshot:
+    """The newest snapshot of a node, -1 where it has none; `problem` says why it took no new one."""
+
+    replica_id: int
+    address: str
+    end_offset: int = -1
+    epoch: int = -1
+    size_bytes: int = -1
+    problem: str = ""
+
+
+async def take_snapshots(client: QuorumClient, timeout_ms: int) -> list[TakenSnapshot]:
+    """Have every voter take a snapshot of what is committed on its disk, all at the same time.
+
+    Raises QuorumUnavailable if nobody says who the voters are.
+    """
+    quorum = await client.describe_quorum()
+    return list(await asyncio.gather(*(_take(voter, timeout_ms) for voter in quorum.voters)))
+
+
+async def _take(voter: ReplicaState, timeout_ms: int) -> TakenSnapshot:
+    replica_id = voter.key.id
+    if not voter.endpoints:
+        return TakenSnapshot(
+            replica_id=replica_id, address="-", problem="nobody knows where it can be reached"
+        )
+    address = Address(voter.endpoints[0].host, voter.endpoints[0].port)
+    try:
+        connection = await connect(
+            address, client_id="quorumctl", timeout_s=min(CONNECT_TIMEOUT_S, timeout_ms / 1000)
+        )
+        try:
+            answer = await connection.request(
+                TakeSnapshotRequest(timeout_ms=timeout_ms),
+                TakeSnapshotResponse,
+                # It answers in time by itself, and says how far it is.
+                timeout_s=timeout_ms / 1000 + CONNECT_TIMEOUT_S,
+            )
+        finally:
+            connection.close()
+    except (ConnectionFailed, NotSupported) as error:
+        return TakenSnapshot(replica_id=replica_id, address=str(address), problem=str(error))
+    return TakenSnapshot(
+        replica_id=replica_id,
+        address=str(address),
+        end_offset=answer.end_offset,
+        epoch=answer.epoch,
+        size_bytes=answer.size_bytes,
+        problem=(answer.error_message or "refused") if answer.error_code else "",
+    )

@@ -1,0 +1,226 @@
+"""The key-value view of the log: the newest value of each key, up to date.
+
+A record with a key sets it, one with a null value deletes it; records without a key are of the log only.
+`KeyValueMap` is the rule, one event after the other; `KeyValueView` keeps one of them current.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from quorumd.client.client import LATEST, QuorumClient
+from quorumd.client.errors import OffsetNotReached, QuorumUnavailable
+from quorumd.client.events import BatchCommitted, Event, QuorumBack, QuorumLost, SnapshotLoaded
+
+_RECORDS_AT_A_TIME = 2000
+
+
+class Entry(NamedTuple):
+    """A value, and the record that set it; `timestamp` is ms."""
+
+    value: bytes
+    offset: int
+    timestamp: int
+
+
+class Change(NamedTuple):
+    """A key that was set, or deleted (value None), at `offset`; `timestamp` is ms.
+
+    A deletion that is only seen as an absence from a snapshot is at the last offset that this covers.
+    """
+
+    key: bytes
+    value: bytes | None
+    offset: int
+    timestamp: int
+
+
+class KeyValueMap:
+    """What the events so far amount to, for the keys that are wanted.
+
+    `entries` must not be changed. `offset` is exclusive: everything below it is in. `on_change` is
+    called for every change as it is applied.
+    """
+
+    def __init__(
+        self,
+        *,
+        wants: Callable[[bytes], bool] | None = None,
+        on_change: Callable[[Change], None] | None = None,
+    ) -> None:
+        self.entries: dict[bytes, Entry] = {}
+        self.offset = 0
+        self.on_change = on_change
+        self._wants = wants or (lambda key: True)
+
+    async def apply(self, event: Event) -> None:
+        """Takes one event. Lets others run while it reads a snapshot; the map changes at the end."""
+        if isinstance(event, BatchCommitted):
+            self._apply_batch(event)
+        elif isinstance(event, SnapshotLoaded):
+            await self._apply_snapshot(event)
+
+    def _apply_batch(self, batch: BatchCommitted) -> None:
+        for record in batch.records:
+            key, value = record.key, record.value
+            if key is None or not self._wants(key):
+                continue
+            if value is not None:
+                self.entries[key] = Entry(value, record.offset, record.timestamp)
+            elif self.entries.pop(key, None) is None:
+                continue
+            if self.on_change is not None:
+                self.on_change(Change(key, value, record.offset, record.timestamp))
+        self.offset = batch.next_offset
+
+    async def _apply_snapshot(self, snapshot: SnapshotLoaded) -> None:
+        entries: dict[bytes, Entry] = {}
+        for count, record in enumerate(snapshot.records(), 1):
+            key, value = record.key, record.value
+            if key is not None and value is not None and self._wants(key):
+                entry = Entry(value, record.offset, record.timestamp)
+                known = self.entries.get(key)
+                # What is the same is not held twice.
+                entries[key] = known if known is not None and _is_same(known, entry) else entry
+            if count % _RECORDS_AT_A_TIME == 0:
+                await asyncio.sleep(0)
+        former, self.entries = self.entries, entries
+        self.offset = snapshot.id.end_offset
+        if self.on_change is not None:
+            for change in _differences(former, entries, snapshot):
+                self.on_change(change)
+
+
+def _is_same(one: Entry, other: Entry) -> bool:
+    """True if both were set by the same record."""
+    return one.offset == other.offset and one.value == other.value
+
+
+def _differences(
+    former: dict[bytes, Entry], present: dict[bytes, Entry], snapshot: SnapshotLoaded
+) -> list[Change]:
+    """What happened between two states of the map, by offset."""
+    deleted_at = (snapshot.id.end_offset - 1, snapshot.last_contained_log_timestamp)
+    changes = [Change(key, None, *deleted_at) for key in former if key not in present]
+    for key, entry in present.items():
+        known = former.get(key)
+        if known is None or not _is_same(known, entry):
+            changes.append(Change(key, *entry))
+    return sorted(changes, key=lambda change: change.offset)
+
+
+class KeyValueView:
+    """A map of the committed log that follows it until it is left.
+
+        async with QuorumClient("localhost:9093") as client, KeyValueView(client) as view:
+            (offset,) = await client.append([Record(key=b"color", value=b"blue")])
+            await view.wait_for(offset)
+            print(view.get(b"color"))
+
+    Entering returns when everything that was committed by then is in; it raises what
+    QuorumClient.follow raises, and QuorumUnavailable. What is read later may be a moment old, or older
+    while `problem` says so. Memory is that of the keys that begin with `prefix`, with their values.
+    """
+
+    def __init__(self, client: QuorumClient, *, prefix: bytes = b"") -> None:
+        self._client = client
+        self._map = KeyValueMap(wants=lambda key: key.startswith(prefix))
+        self._moved = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+        self._problem: QuorumUnavailable | None = None
+        self._error: Exception | None = None
+
+    async def __aenter__(self) -> Self:
+        end_offset = (await self._client.list_offsets(LATEST)).offset
+        self._task = asyncio.create_task(self._follow())
+        try:
+            async with self._moved:
+                await self._moved.wait_for(
+                    lambda: self._error or self._problem or self.offset >= end_offset
+                )
+            if self._problem is not None:
+                raise self._problem
+            self._check()
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stop()
+
+    @property
+    def offset(self) -> int:
+        """Exclusive: all committed records below it are in the view."""
+        return self._map.offset
+
+    @property
+    def problem(self) -> QuorumUnavailable | None:
+        """Why the view is not kept up to date at the moment; None while it is."""
+        return self._problem
+
+    def __len__(self) -> int:
+        return len(self._map.entries)
+
+    def get(self, key: bytes) -> Entry | None:
+        """The key's value and where it was set; None if it has none.
+
+        Raises whatever ended the view, if something did: it would never change again.
+        """
+        self._check()
+        return self._map.entries.get(key)
+
+    def items(self, prefix: bytes = b"") -> list[tuple[bytes, Entry]]:
+        """The keys that begin with `prefix`, ascending by their bytes. Raises as `get` does."""
+        self._check()
+        return sorted(item for item in self._map.entries.items() if item[0].startswith(prefix))
+
+    async def wait_for(self, offset: int, *, timeout_ms: int | None = None) -> None:
+        """Returns when the record at `offset` and all before it are in the view.
+
+        With the offset that an append returned one reads one's own write. Raises OffsetNotReached when
+        the time (the client's, if none is given) is up, and as `get` does.
+        """
+        limit_ms = self._client.timeout_ms if timeout_ms is None else timeout_ms
+        try:
+            async with asyncio.timeout(limit_ms / 1000), self._moved:
+                await self._moved.wait_for(lambda: self._error or self.offset > offset)
+        except TimeoutError:
+            raise OffsetNotReached(offset, self.offset, limit_ms) from self._problem
+        self._check()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    async def _follow(self) -> None:
+        try:
+            async with aclosing(self._client.follow()) as events:
+                async for event in events:
+                    await self._map.apply(event)
+                    if isinstance(event, QuorumLost):
+                        self._problem = event.error
+                    elif isinstance(event, QuorumBack):
+                        self._problem = None
+                    await self._tell()
+        except Exception as error:
+            self._error = error
+            await self._tell()
+
+    async def _tell(self) -> None:
+        async with self._moved:
+            self._moved.notify_all()
+
+    async def _stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)

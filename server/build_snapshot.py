@@ -1,0 +1,114 @@
+"""`python -m server.build_snapshot`: builds a snapshot in a process of its own, of low priority.
+
+    --directory D --end-offset N [--memory-bytes M]
+
+Prints JSON, an object a line: {"done", "total"} (bytes) now and then, at last {"end_offset",
+"epoch", "size_bytes", "records", "empty_batches"}, or {"error", "kind"} with the exit code of the error. The
+whole snapshot then is at its part's path, durable, to be named by whoever asked for it. Its standard input
+must stay open for so long: at its end it deletes what it has written and stops.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import json
+import os
+import platform
+import select
+import sys
+import time
+from pathlib import Path
+
+from server.snapshot_builder import DEFAULT_MEMORY_BYTES, BuiltSnapshot, SnapshotBuilder
+from storage.errors import StorageError
+from storage.filesystem import RealFileSystem
+
+EXIT_ABANDONED = 1
+REPORT_S = 0.2
+NICENESS = 10
+
+# ioprio_set(2): the number of the system call, IOPRIO_WHO_PROCESS, the class "idle".
+_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
+_WHO_PROCESS = 1
+_IDLE = 3 << 13
+
+
+def main() -> int:
+    """Builds what the command line says; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m server.build_snapshot")
+    parser.add_argument("--directory", type=Path, required=True)
+    parser.add_argument("--end-offset", type=int, required=True)
+    parser.add_argument("--memory-bytes", type=int, default=DEFAULT_MEMORY_BYTES)
+    arguments = parser.parse_args()
+    _lower_priority()
+    # There are no cycles to look for among so many objects.
+    gc.disable()
+    builder = SnapshotBuilder(
+        RealFileSystem(),
+        arguments.directory.absolute(),
+        arguments.end_offset,
+        memory_bytes=arguments.memory_bytes,
+    )
+    try:
+        built = _build(builder)
+        if built is not None:
+            _print(
+                end_offset=built.id.end_offset,
+                epoch=built.id.epoch,
+                size_bytes=built.size_bytes,
+                records=built.records,
+                empty_batches=built.empty_batches,
+            )
+            return 0
+    except StorageError as error:
+        _print(error=str(error), kind=type(error).__name__)
+        return error.exit_code
+    except (KeyboardInterrupt, BrokenPipeError):
+        pass
+    builder.close()
+    builder.discard()
+    return EXIT_ABANDONED
+
+
+def _build(builder: SnapshotBuilder) -> BuiltSnapshot | None:
+    """None if nobody waits for it any more."""
+    steps = builder.run()
+    report_at = time.monotonic()
+    while True:
+        try:
+            progress = next(steps)
+        except StopIteration as done:
+            built: BuiltSnapshot = done.value
+            return built
+        if _is_input_at_end():
+            return None
+        if time.monotonic() >= report_at:
+            report_at = time.monotonic() + REPORT_S
+            _print(done=progress.done_bytes, total=progress.total_bytes)
+
+
+def _print(**fields: object) -> None:
+    print(json.dumps(fields), flush=True)
+
+
+def _is_input_at_end() -> bool:
+    """True once whoever holds the other end of standard input has closed it or died."""
+    while select.select([0], [], [], 0)[0]:
+        if not os.read(0, 4096):
+            return True
+    return False
+
+
+def _lower_priority() -> None:
+    """The node comes first, for the processors and, where the kernel heeds it, for the disk."""
+    os.nice(NICENESS)
+    number = _IOPRIO_SET.get(platform.machine())
+    if number is not None and sys.platform == "linux":
+        # A refusal is no harm.
+        ctypes.CDLL(None).syscall(number, _WHO_PROCESS, 0, _IDLE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,360 @@
+"""When a replica takes snapshots of its own, and what it deletes behind them.
+
+Building goes on elsewhere, from files alone; here it is decided, watched, and its result handed to the
+rules. Triggers are bytes of new records, time, and operators. Every replica takes its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from raft.events import CleaningRequested, Event, SnapshotTaken
+from raft.node import RaftNode
+from raft.types import OffsetAndEpoch
+from server.building import Build, BuildFailed, BuildResult
+from server.host import Alarm, Host, Reader
+from server.logs import Logger
+from server.metrics import Metrics
+from server.retention import Piece, plan_cleaning
+from storage.log import Log
+from storage.snapshot_file import SnapshotFacts, SnapshotId
+from storage.snapshot_store import SnapshotStore
+from wire.error_codes import ErrorCode
+from wire.messages.take_snapshot import TakeSnapshotRequest, TakeSnapshotResponse
+
+LOG = Logger("snapshots")
+
+CLEAN_INTERVAL_S = 5.0
+RETRY_S = 60.0
+"""After a build that failed."""
+
+Told = Callable[[SnapshotId | str], None]
+"""Gets the newest snapshot, or why there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotSettings:
+    """None is no limit."""
+
+    max_new_record_bytes: int
+    interval_s: float
+    retention_bytes: int | None
+    retention_ms: int | None
+    copier_silent_s: float
+    """Who has not asked for the next piece of a snapshot for so long does not copy it any more."""
+
+
+@dataclass(slots=True)
+class Building:
+    """A build that goes on; `written_bytes` is how much had been written when it began."""
+
+    end_offset: int
+    written_bytes: int
+    build: Build | None = None
+    ratio: float = 0.0
+
+
+class Snapshots:
+    """See the module's docstring. All methods are for the event loop's thread."""
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: SnapshotSettings,
+        node: RaftNode,
+        log: Log,
+        store: SnapshotStore,
+        reader: Reader,
+        host: Host,
+        metrics: Metrics,
+        handle: Callable[[Event], None],
+        written_bytes: Callable[[], int],
+        on_taken: Callable[[SnapshotFacts], None],
+        found: Sequence[SnapshotFacts],
+        new_bytes: int,
+    ) -> None:
+        """`written_bytes`: of records so far. `found` are the snapshots that are there, ascending; the
+        newest does not stand for `new_bytes` of records.
+        """
+        self._directory = directory
+        self._settings = settings
+        self._node = node
+        self._log = log
+        self._store = store
+        self._reader = reader
+        self._host = host
+        self._metrics = metrics
+        self._handle = handle
+        self._on_taken = on_taken
+        self._facts = {facts.id: facts for facts in found}
+        self._written_bytes = written_bytes
+        self._bytes_before = -new_bytes
+        """What was written when the newest snapshot was begun."""
+        self._begun_at_s = host.monotonic_s()
+        self._not_before_s = 0.0
+        self._building: Building | None = None
+        self._told: list[Told] = []
+        self._served: dict[SnapshotId, float] = {}
+        self._alarm: Alarm | None = None
+        self._is_closed = False
+        self.problem = ""
+        """Why the last attempt failed; empty if it did not."""
+
+    def start(self) -> None:
+        """Begin to look at the clock."""
+        self._arm()
+
+    def close(self) -> None:
+        """Give up what goes on."""
+        self._is_closed = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._building is not None and self._building.build is not None:
+            self._building.build.cancel()
+        self._tell("the node stops")
+
+    def _arm(self) -> None:
+        wait_s = min(CLEAN_INTERVAL_S, self._settings.interval_s)
+        self._alarm = self._host.call_at(self._host.monotonic_s() + wait_s, self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        self._arm()
+        self.look()
+        self._clean()
+
+    # -- when
+
+    @property
+    def new_bytes(self) -> int:
+        """Records that no snapshot stands for, about."""
+        return self._written_bytes() - self._bytes_before
+
+    def note_installed(self, facts: SnapshotFacts) -> None:
+        """The log begins behind this snapshot now: what was being built from it is void."""
+        if self._building is not None and self._building.build is not None:
+            self._building.build.cancel()
+        self._end_build()
+        self._tell(facts.id)
+        self._facts = {facts.id: facts}
+        self._bytes_before = self._written_bytes()
+
+    def look(self) -> None:
+        """Begin a build if it is time for one; called whenever something was committed."""
+        if self._building is not None or self._host.monotonic_s() < self._not_before_s:
+            return
+        age_s = self._host.monotonic_s() - self._begun_at_s
+        is_due = self.new_bytes >= self._settings.max_new_record_bytes
+        if is_due or age_s >= self._settings.interval_s:
+            self._begin()
+
+    def take(self, told: Told) -> None:
+        """An operator asks for one; `told` hears of it when it is there."""
+        if self._building is not None and self._building.end_offset < self._end_offset():
+            # What goes on is not new enough: another one follows it.
+            self._told.append(lambda _: self.take(told))
+            return
+        self._told.append(told)
+        if self._building is None:
+            self._begin()
+
+    def answer(
+        self, request: TakeSnapshotRequest, respond: Callable[[TakeSnapshotResponse], None]
+    ) -> None:
+        """Take one and answer when it is there; after the request's time what goes on goes on."""
+        is_answered = False
+
+        def say(response: TakeSnapshotResponse) -> None:
+            nonlocal is_answered
+            if not is_answered:
+                is_answered = True
+                alarm.cancel()
+                respond(response)
+
+        def told(outcome: SnapshotId | str) -> None:
+            if isinstance(outcome, str):
+                error = ErrorCode.KAFKA_STORAGE_ERROR
+                say(TakeSnapshotResponse(error_code=error, error_message=outcome))
+                return
+            facts = self._facts[outcome]
+            say(
+                TakeSnapshotResponse(
+                    end_offset=outcome.end_offset, epoch=outcome.epoch, size_bytes=facts.size_bytes
+                )
+            )
+
+        def late() -> None:
+            text = "the snapshot is still being taken"
+            error = ErrorCode.REQUEST_TIMED_OUT
+            say(TakeSnapshotResponse(error_code=error, error_message=text))
+
+        wait_s = max(0, request.timeout_ms) / 1000
+        alarm = self._host.call_at(self._host.monotonic_s() + wait_s, late)
+        self.take(told)
+
+    def _end_offset(self) -> int:
+        """Everything below is committed, and on this disk."""
+        return min(self._node.committed_offset, self._node.log.synced_end_offset)
+
+    def _begin(self) -> None:
+        newest = self._node.log.snapshot
+        end_offset = self._end_offset()
+        if end_offset <= (0 if newest is None else newest.offset):
+            self._begun_at_s = self._host.monotonic_s()
+            self._tell("nothing is committed yet" if newest is None else SnapshotId(*newest))
+            return
+        self._begun_at_s = self._host.monotonic_s()
+        self._metrics.snapshot_build_ratio = 0.0
+        self._building = building = Building(end_offset, self._written_bytes())
+        LOG.info("taking a snapshot", end_offset=end_offset)
+        building.build = self._host.build(
+            self._directory,
+            end_offset,
+            partial(self._on_progress, building),
+            partial(self._on_built, building),
+        )
+
+    def _on_progress(self, building: Building, ratio: float) -> None:
+        building.ratio = self._metrics.snapshot_build_ratio = ratio
+
+    # -- what came of it
+
+    def _on_built(self, building: Building, outcome: BuildResult | BuildFailed) -> None:
+        if self._is_closed:
+            return
+        if isinstance(outcome, BuildFailed):
+            self._failed(str(outcome))
+            return
+        if outcome.empty_batches:
+            self._metrics.unreadable_batches += outcome.empty_batches
+            LOG.warning("batches did not unpack and count as empty", batches=outcome.empty_batches)
+        newest = self._node.log.snapshot
+        if newest is not None and newest.offset >= outcome.id.end_offset:
+            # A newer one was copied from the leader meanwhile.
+            self._reader.run(lambda: self._store.drop_part(outcome.id), lambda _: None)
+            self._finished(SnapshotId(*newest))
+            return
+
+        def complete() -> SnapshotFacts:
+            self._store.complete_part(outcome.id)
+            return self._store.facts(outcome.id)
+
+        def done(completed: SnapshotFacts | BaseException) -> None:
+            if self._is_closed:
+                return
+            if isinstance(completed, BaseException):
+                self._failed(str(completed))
+                return
+            self._bytes_before = building.written_bytes
+            self._taken(completed, self._host.monotonic_s() - self._begun_at_s)
+
+        self._reader.run(complete, done)
+
+    def _taken(self, facts: SnapshotFacts, seconds: float) -> None:
+        self._metrics.snapshots_taken += 1
+        LOG.info(
+            "snapshot taken",
+            end_offset=facts.id.end_offset,
+            epoch=facts.id.epoch,
+            size_bytes=facts.size_bytes,
+            seconds=round(seconds, 3),
+        )
+        self._facts[facts.id] = facts
+        self._on_taken(facts)
+        self._handle(SnapshotTaken(snapshot=OffsetAndEpoch(*facts.id)))
+        self._finished(facts.id)
+        self._clean()
+        # What came meanwhile may be enough for the next one.
+        self.look()
+
+    def _finished(self, newest: SnapshotId) -> None:
+        self._end_build()
+        self.problem = ""
+        self._tell(newest)
+
+    def _end_build(self) -> None:
+        self._building = None
+        self._metrics.snapshot_build_ratio = -1.0
+
+    def _failed(self, problem: str) -> None:
+        self._metrics.snapshots_failed += 1
+        LOG.error("no snapshot was taken", reason=problem)
+        self._end_build()
+        self.problem = problem
+        self._not_before_s = self._host.monotonic_s() + RETRY_S
+        self._tell(problem)
+
+    def _tell(self, outcome: SnapshotId | str) -> None:
+        told, self._told = self._told, []
+        for callback in told:
+            callback(outcome)
+
+    # -- cleaning
+
+    def note_served(self, snapshot: SnapshotId) -> None:
+        """Somebody has asked for a piece of this one."""
+        self._served[snapshot] = self._host.monotonic_s()
+
+    def _copied_offset(self) -> int | None:
+        """Where the oldest snapshot ends that somebody copies at present."""
+        silent_since_s = self._host.monotonic_s() - self._settings.copier_silent_s
+        self._served = {key: at for key, at in self._served.items() if at >= silent_since_s}
+        return min((snapshot.end_offset for snapshot in self._served), default=None)
+
+    def _clean(self) -> None:
+        """Ask the rules to let go what retention says, unless a build reads it now."""
+        if self._building is not None or self._node.log.snapshot is None:
+            return
+        view = self._node.log
+        known = [self._facts[SnapshotId(*snapshot)] for snapshot in view.snapshots]
+        snapshots = [
+            Piece(facts.id.end_offset, facts.size_bytes, facts.last_contained_log_timestamp)
+            for facts in known
+        ]
+        segments = [
+            Piece(segment.end_offset, segment.size_bytes, segment.max_timestamp)
+            for segment in self._log.closed_segments()
+        ]
+        plan = plan_cleaning(
+            snapshots,
+            segments,
+            self._log.size_bytes + sum(snapshot.size_bytes for snapshot in snapshots),
+            start_offset=view.start_offset,
+            now_ms=self._host.wall_ms(),
+            retention_bytes=self._settings.retention_bytes,
+            retention_ms=self._settings.retention_ms,
+            copied_offset=self._copied_offset(),
+        )
+        kept = tuple(view.snapshots[plan.snapshots_dropped :])
+        if plan.start_offset > view.start_offset or plan.snapshots_dropped:
+            LOG.info("deleting history", log_start=plan.start_offset, snapshots=len(kept))
+            self._handle(CleaningRequested(start_offset=plan.start_offset, snapshots=kept))
+            self._facts = {facts.id: facts for facts in known[plan.snapshots_dropped :]}
+
+    # -- what operators see
+
+    def status(self) -> dict[str, object]:
+        """For `/status`: the newest snapshot, what is being built, what is being copied."""
+        node, building = self._node, self._building
+        newest, download = node.log.snapshot, node.download
+        return {
+            "newest": None
+            if newest is None
+            else {"end_offset": newest.offset, "epoch": newest.epoch},
+            "count": len(node.log.snapshots),
+            "new_bytes": self.new_bytes,
+            "problem": self.problem,
+            "building": None
+            if building is None
+            else {"end_offset": building.end_offset, "done": round(building.ratio, 3)},
+            "copying": None
+            if download is None
+            else {
+                "end_offset": download.snapshot.offset,
+                "epoch": download.snapshot.epoch,
+                "position": download.position,
+                "size_bytes": download.size_bytes,
+            },
+        }

@@ -1,0 +1,72 @@
+"""Planted bugs of snapshots."""
+
+from __future__ import annotations
+
+from server.producer_state import ProducerState
+from server.snapshots import Snapshots
+from simulation.planted.table import SPLITS, Plant, planted
+from storage.errors import DamagedSnapshot
+from storage.snapshot_file import SnapshotFacts, SnapshotId
+from storage.snapshot_store import SnapshotStore
+
+FAR_BEHIND = frozenset({"lost disk", "minority partition", "isolate one"})
+
+
+@planted(
+    "snapshot holds what is not committed",
+    "A snapshot ends where the log does, not at the high watermark (KIP-630).",
+    caught_by=[
+        "snapshots stand for the committed log",
+        "epoch and high watermark never go back",
+        "no rule is broken",
+    ],
+    seeds=30,
+    faults=SPLITS | {"deposed leader"},
+)
+def _snapshot_of_uncommitted(plant: Plant) -> None:
+    def wrong(snapshots: Snapshots) -> int:
+        return snapshots._node.log.synced_end_offset
+
+    plant(Snapshots, "_end_offset", wrong)
+
+
+@planted(
+    "copied snapshot is not verified",
+    "What a follower has copied takes the place of its log unread (KIP-595: validated before use).",
+    caught_by=["snapshots stand for the committed log"],
+    seeds=30,
+    faults=frozenset({"lost disk", "damaged piece"}),
+)
+def _copy_is_not_verified(plant: Plant) -> None:
+    right = SnapshotStore.verify_part
+
+    def wrong(store: SnapshotStore, snapshot_id: SnapshotId) -> SnapshotFacts:
+        try:
+            return right(store, snapshot_id)
+        except DamagedSnapshot:
+            return SnapshotFacts(
+                id=snapshot_id,
+                size_bytes=0,
+                last_contained_log_timestamp=0,
+                kraft_version=1,
+                voters=None,
+                producers=(),
+            )
+
+    plant(SnapshotStore, "verify_part", wrong)
+
+
+@planted(
+    "snapshot forgets producers",
+    "The producer state is not in a snapshot, so that who begins with one appends again what others know"
+    " for a duplicate.",
+    caught_by=[
+        "the producer state follows from the log",
+        "acknowledged appends are present exactly once",
+        "an idempotent producer is not refused",
+    ],
+    seeds=20,
+    faults=FAR_BEHIND,
+)
+def _snapshot_forgets_producers(plant: Plant) -> None:
+    plant(ProducerState, "to_snapshot", lambda producers: ())

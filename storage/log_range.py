@@ -1,0 +1,258 @@
+"""The batches between two offsets of a partition directory, read from its segment files alone.
+
+Takes no lock and needs no Log: for a process of its own beside a running node. All that is read was
+committed, so it never changes while it is read; what a running node appends behind it is not looked at.
+Every batch is checked: CRC, offset, epoch. Segments below the first offset are not opened.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from storage import layout
+from storage.batch_walk import BATCH_BYTES_MAX, reason_of, walk
+from storage.errors import DamagedLog, UnsuitableOffset, from_os_error
+from storage.filesystem import FileSystem, read_file
+from storage.group_trailer import LEADING_ZEROS
+from storage.index import OffsetIndex
+from wire.errors import CorruptBatch
+from wire.records import BatchHeader, iter_headers, read_header, scan
+
+WINDOW_BYTES = 256 << 10
+_SEEK_WINDOW_BYTES = 64 << 10
+_SEEK_BATCHES = 1000
+
+
+Batches = list[tuple[int, BatchHeader]]
+"""(position, header) of batches that follow each other."""
+
+
+class Piece(NamedTuple):
+    """Some bytes, and the whole batches in them.
+
+    There may be none: then work was done, and there is more.
+    """
+
+    data: bytes
+    batches: Batches
+
+
+class LogRange:
+    """Offsets `start_offset` .. `end_offset` (exclusive); a batch has to begin at either.
+
+    `epoch` is that of the batch before, -1 if there is none.
+    """
+
+    def __init__(
+        self, fs: FileSystem, directory: Path, start_offset: int, end_offset: int, epoch: int
+    ) -> None:
+        """Raises UnsuitableOffset if the segments can't hold the range, DamagedLog if one is missing."""
+        self._fs = fs
+        self._directory = directory
+        self._start_offset = start_offset
+        self._end_offset = end_offset
+        self._next_offset = start_offset
+        self._epoch = epoch
+        self._handle = -1
+        bases = _segment_bases(fs, directory)
+        if not bases or end_offset <= bases[0]:
+            raise self._unsuitable(f"the log begins at offset {bases[0] if bases else 0}")
+        if start_offset < bases[0]:
+            raise DamagedLog(
+                f"the log begins at offset {bases[0]} and no snapshot holds what was before",
+                path=layout.log_path(directory, bases[0]),
+                offset=start_offset,
+            )
+        first = bisect_right(bases, start_offset) - 1
+        self._bases = [base for base in bases[first:] if base < end_offset]
+        self._last_base = bases[-1]
+        self.size_bytes = sum(map(self._file_bytes, self._bases))
+        """About as much will be read: the files from first to last."""
+        self.read_bytes = 0
+
+    def pieces(self) -> Iterator[Piece]:
+        """All batches, in pieces of some hundred KiB. Raises UnsuitableOffset, DamagedLog, DiskFailed."""
+        try:
+            for base_offset in self._bases:
+                yield from self._segment_pieces(base_offset)
+        finally:
+            self.close()
+        if self._next_offset < self._end_offset:
+            raise self._unsuitable(f"the log ends at offset {self._next_offset}")
+
+    def close(self) -> None:
+        """Lets go of the open segment; a second time is no harm."""
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            self._fs.close(handle)
+
+    # --- one segment
+
+    def _segment_pieces(self, base_offset: int) -> Iterator[Piece]:
+        path = layout.log_path(self._directory, base_offset)
+        before_bytes = self.read_bytes
+        try:
+            self._handle = self._fs.open(path)
+            size = self._fs.size(self._handle)
+            position = 0
+            if base_offset < self._next_offset == self._start_offset:
+                position = yield from self._seek(path, base_offset, size)
+            elif base_offset != self._next_offset:
+                raise DamagedLog(
+                    f"the segment before this one ends at offset {self._next_offset}",
+                    path=path,
+                    offset=min(base_offset, self._next_offset),
+                )
+            while self._next_offset < self._end_offset:
+                piece = self._read_piece(path, position, size, base_offset == self._last_base)
+                if not piece.batches:
+                    break
+                at, last = piece.batches[-1]
+                position += at + last.size_bytes
+                self.read_bytes = before_bytes + position
+                yield piece
+            self.close()
+        except OSError as error:
+            raise from_os_error(error, path, "reading") from error
+        self.read_bytes = before_bytes + size
+
+    def _read_piece(self, path: Path, position: int, size: int, is_last: bool) -> Piece:
+        """The next batches from `position`; none where the data of the segment end."""
+        window = self._fs.pread(self._handle, min(WINDOW_BYTES, size - position), position)
+        batches, problem = _whole_batches(window)
+        if not batches and problem is None and window:
+            try:
+                window = self._large_batch(read_header(window), position, size)
+                batches, problem = _whole_batches(window)
+            except CorruptBatch as error:
+                problem = error
+        if not batches:
+            if problem is None or (is_last and not window[:LEADING_ZEROS].strip(b"\0")):
+                return Piece(window, batches)
+            raise self._damaged(path, position, problem) from problem
+        return Piece(window, self._in_sequence(path, position, batches))
+
+    def _in_sequence(self, path: Path, position: int, batches: Batches) -> Batches:
+        """Those of the range, at least one. Runs once per batch, so what is rare is decided elsewhere."""
+        next_offset, end_offset, epoch = self._next_offset, self._end_offset, self._epoch
+        for number, (at, header) in enumerate(batches):
+            base_offset, _, its_epoch, _, _, delta, _, _, _, _, _, _ = header
+            its_end = base_offset + delta + 1
+            if (
+                base_offset != next_offset
+                or its_epoch != epoch
+                or not next_offset < its_end <= end_offset
+            ):
+                self._next_offset, self._epoch = next_offset, epoch
+                if next_offset == end_offset:
+                    return batches[:number]
+                try:
+                    self._check_sequence(path, header, position + at)
+                except CorruptBatch as error:
+                    raise self._damaged(path, position + at, error) from error
+                epoch = its_epoch
+            next_offset = its_end
+        self._next_offset, self._epoch = next_offset, epoch
+        return batches
+
+    def _large_batch(self, header: BatchHeader, position: int, size: int) -> bytes:
+        if header.size_bytes > min(BATCH_BYTES_MAX, size - position):
+            raise CorruptBatch(
+                f"a batch of {header.size_bytes} bytes where {size - position} are left"
+            )
+        return self._fs.pread(self._handle, header.size_bytes, position)
+
+    def _check_sequence(self, path: Path, header: BatchHeader, position: int) -> None:
+        """Passes a batch that begins a new epoch. Raises CorruptBatch or UnsuitableOffset for others."""
+        base_offset, epoch = header.base_offset, header.epoch
+        if base_offset != self._next_offset or header.last_offset_delta < 0:
+            raise CorruptBatch(
+                f"a batch with offsets {base_offset} .. {header.last_offset} where"
+                f" {self._next_offset} must follow"
+            )
+        if epoch < max(self._epoch, 0):
+            raise CorruptBatch(f"a batch of epoch {epoch} after one of epoch {self._epoch}")
+        if header.next_offset > self._end_offset:
+            raise self._unsuitable(
+                f"offset {self._end_offset} is inside the batch {base_offset} .."
+                f" {header.last_offset} of {path.name}, byte {position}"
+            )
+
+    def _seek(self, path: Path, base_offset: int, size: int) -> Generator[Piece, None, int]:
+        """The position of the batch at the start offset, by headers alone; pauses now and then."""
+        wanted = self._start_offset
+        problem = CorruptBatch(f"no batch begins at offset {wanted}, where the snapshot ends")
+        for start in dict.fromkeys((self._hint(base_offset, size), 0)):
+            next_offset, end = -1, start
+            batches = walk(self._fs, self._handle, start, size, window_bytes=_SEEK_WINDOW_BYTES)
+            try:
+                for count, (position, header) in enumerate(batches, 1):
+                    if header.base_offset == wanted:
+                        return position
+                    if header.next_offset > wanted:
+                        break
+                    next_offset, end = header.next_offset, position + header.size_bytes
+                    if count % _SEEK_BATCHES == 0:
+                        yield Piece(b"", [])
+            except CorruptBatch as error:
+                problem = error
+            if next_offset == wanted:
+                return end
+        raise self._damaged(path, 0, problem)
+
+    def _hint(self, base_offset: int, size: int) -> int:
+        """Where the index says to begin to look; it may be wrong, or missing."""
+        try:
+            data = read_file(self._fs, layout.index_path(self._directory, base_offset))
+            start = OffsetIndex.from_bytes(base_offset, data).lookup(self._start_offset)
+        except (FileNotFoundError, ValueError):
+            return 0
+        return start if 0 <= start < size else 0
+
+    # --- errors
+
+    def _damaged(self, path: Path, position: int, error: CorruptBatch) -> DamagedLog:
+        return DamagedLog(
+            f"damaged since it was written: {reason_of(error)}",
+            path=path,
+            position=position + error.position,
+            offset=self._next_offset,
+        )
+
+    def _unsuitable(self, why: str) -> UnsuitableOffset:
+        return UnsuitableOffset(
+            f"no snapshot can end at offset {self._end_offset}: {why}",
+            path=self._directory,
+            remedy="Choose the end of a committed batch",
+        )
+
+    def _file_bytes(self, base_offset: int) -> int:
+        path = layout.log_path(self._directory, base_offset)
+        try:
+            handle = self._fs.open(path)
+            try:
+                return self._fs.size(handle)
+            finally:
+                self._fs.close(handle)
+        except OSError as error:
+            raise from_os_error(error, path, "reading") from error
+
+
+def _whole_batches(window: bytes) -> tuple[Batches, CorruptBatch | None]:
+    """Those that the window begins with, CRCs verified, and what is wrong with the one behind them."""
+    try:
+        return scan(window), None
+    except CorruptBatch as error:
+        return list(iter_headers(window, 0, error.position)), error
+
+
+def _segment_bases(fs: FileSystem, directory: Path) -> list[int]:
+    try:
+        names = fs.listdir(directory)
+    except OSError as error:
+        raise from_os_error(error, directory, "reading the directory") from error
+    parsed = (layout.parse_segment_name(name) for name in names)
+    return sorted(found[0] for found in parsed if found and found[1] == layout.LOG_SUFFIX)

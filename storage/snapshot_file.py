@@ -1,0 +1,361 @@
+"""Snapshot files: written, read and checked. What is in them is docs/storage-format.md's business.
+
+A file is a control batch with SnapshotHeader, the kraft.version and the voters; control batches with the
+producer states; data batches, sorted by key; a control batch with SnapshotFooter. It has offsets 0, 1,
+2, ... of its own, one epoch, one time, and never changes once it has its name.
+Source: KIP-630, KIP-853; Apache Kafka 4.3, RecordsSnapshotWriter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from storage.batch_walk import SNAPSHOT_BATCH_BYTES_MAX, reason_of
+from storage.errors import DamagedSnapshot, StorageError, from_os_error
+from storage.filesystem import Buffer, FileSystem, write_all
+from wire.control_records import (
+    ControlRecord,
+    ControlType,
+    KRaftVersion,
+    KRaftVoters,
+    ProducerStates,
+    ProducerStatesProducer,
+    RawControl,
+    SnapshotFooter,
+    SnapshotHeader,
+    UnknownControl,
+    encode_control_batch,
+    raw_control_records,
+)
+from wire.errors import CorruptBatch
+from wire.records import (
+    BATCH_OVERHEAD,
+    BatchHeader,
+    crc_is_valid,
+    read_header,
+)
+from wire.snapshot_records import SnapshotRecords, read_snapshot_records
+
+PRODUCERS_PER_BATCH = 2000
+SYNC_STEP_BYTES = 8 << 20
+"""Written bytes are synced after as many, so that no sync is long and none of the log's waits for it."""
+
+_FOOTER_BYTES = len(
+    encode_control_batch([SnapshotFooter()], base_offset=0, epoch=0, timestamp_ms=0)
+)
+_STATE_TYPES = (ControlType.KRAFT_VERSION, ControlType.KRAFT_VOTERS)
+
+
+class SnapshotId(NamedTuple):
+    """The log below `end_offset` (exclusive); `epoch` is that of the record before it."""
+
+    end_offset: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotFacts:
+    """What a snapshot says beside its records. `kraft_version` is 0 where the log never had one."""
+
+    id: SnapshotId
+    size_bytes: int
+    last_contained_log_timestamp: int
+    """The greatest timestamp (ms) below the end."""
+    kraft_version: int
+    voters: KRaftVoters | None
+    producers: tuple[ProducerStatesProducer, ...]
+    """Those first that wrote longest ago."""
+
+
+class SnapshotWriter:
+    """Writes one snapshot to `path`, from its first byte; `finish` or `close` ends it."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: Path,
+        snapshot_id: SnapshotId,
+        last_contained_log_timestamp: int,
+        state: Sequence[ControlRecord],
+        producers: Sequence[ProducerStatesProducer],
+    ) -> None:
+        """`state` is the KRaftVersion and the KRaftVoters at the end, as far as the log has them.
+
+        An older file is written over. Raises DiskFull or another StorageError, as all methods do.
+        """
+        self._fs = fs
+        self._path = path
+        self._epoch = snapshot_id.epoch
+        self._timestamp = last_contained_log_timestamp
+        self.next_offset = 0
+        """Of the next batch in the file."""
+        self.size_bytes = self._synced_bytes = 0
+        try:
+            self._handle = fs.open(path, writable=True, create=True)
+        except OSError as error:
+            raise from_os_error(error, path, "opening") from error
+        try:
+            fs.truncate(self._handle, 0)
+        except OSError as error:
+            self.close()
+            raise from_os_error(error, path, "writing the snapshot") from error
+        header = SnapshotHeader(last_contained_log_timestamp=last_contained_log_timestamp)
+        self._write_control([header, *state])
+        for at in range(0, len(producers), PRODUCERS_PER_BATCH):
+            some = tuple(producers[at : at + PRODUCERS_PER_BATCH])
+            self._write_control([ProducerStates(producers=some)])
+
+    def _write_control(self, records: Sequence[ControlRecord]) -> None:
+        batch = encode_control_batch(
+            records, base_offset=self.next_offset, epoch=self._epoch, timestamp_ms=self._timestamp
+        )
+        self.write_batch([batch], len(records))
+
+    def write_batch(self, buffers: Sequence[Buffer], record_count: int) -> None:
+        """Appends a whole batch, in as many pieces as it is; it begins at `next_offset`."""
+        try:
+            write_all(self._fs, self._handle, buffers, self.size_bytes)
+            self.size_bytes += sum(map(len, buffers))
+            self.next_offset += record_count
+            if self.size_bytes - self._synced_bytes >= SYNC_STEP_BYTES:
+                self._fs.fdatasync(self._handle)
+                self._synced_bytes = self.size_bytes
+        except OSError as error:
+            self.close()
+            raise from_os_error(error, self._path, "writing the snapshot") from error
+
+    def finish(self) -> int:
+        """Writes the footer and makes the file durable under the name that it has; returns its size."""
+        self._write_control([SnapshotFooter()])
+        try:
+            self._fs.fsync(self._handle)
+        except OSError as error:
+            raise from_os_error(error, self._path, "syncing the snapshot") from error
+        finally:
+            self.close()
+        return self.size_bytes
+
+    def close(self) -> None:
+        """Lets go of the file, whatever state it is in; a second time is no harm."""
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            self._fs.close(handle)
+
+
+class SnapshotReader:
+    """Reads one snapshot from the start to the end; all of it is checked on the way.
+
+    Opened, it has read everything before the first data batch. Methods raise DamagedSnapshot, or
+    another StorageError if reading fails.
+    """
+
+    def __init__(self, fs: FileSystem, path: Path, snapshot_id: SnapshotId) -> None:
+        self._fs = fs
+        self._path = path
+        self._id = snapshot_id
+        self._position = 0
+        self._next_offset = 0
+        self._ahead = b""
+        self.state: list[UnknownControl] = []
+        """The KRaftVersion and KRaftVoters records, their values as they are."""
+        self._producers: list[ProducerStatesProducer] = []
+        self._kraft_version = 0
+        self._voters: KRaftVoters | None = None
+        self._handle = -1
+        try:
+            self._handle = fs.open(path)
+            self.size_bytes = fs.size(self._handle)
+            self._read_before_data()
+        except OSError as error:
+            self.close()
+            raise _not_readable(error, path) from error
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def position(self) -> int:
+        """How many bytes were read and found good."""
+        return self._position
+
+    def close(self) -> None:
+        """Lets go of the file; a second time is no harm."""
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            self._fs.close(handle)
+
+    def facts(self) -> SnapshotFacts:
+        """What is known before the first data batch."""
+        return SnapshotFacts(
+            id=self._id,
+            size_bytes=self.size_bytes,
+            last_contained_log_timestamp=self.last_contained_log_timestamp,
+            kraft_version=self._kraft_version,
+            voters=self._voters,
+            producers=tuple(self._producers),
+        )
+
+    def records(self, *, check: bool) -> Iterator[SnapshotRecords]:
+        """The records of each data batch, in order; at the end the footer was seen.
+
+        Without `check` it is taken for granted that values and headers are as they should be.
+        """
+        last_key: bytes | None = None
+        while not self._is_at_footer():
+            header, data = self._next_batch()
+            if header.is_control:
+                raise self._damaged("a control batch among or behind the records is no footer")
+            try:
+                found = read_snapshot_records(header, data, check=check)
+            except CorruptBatch as error:
+                raise self._damaged(reason_of(error)) from error
+            if last_key is not None and found.keys[0] <= last_key:
+                raise self._damaged("the keys do not ascend")
+            last_key = found.keys[-1]
+            self._move(header)
+            yield found
+        self._read_footer()
+
+    def check_footer(self) -> None:
+        """Looks at the end of the file alone: it has to be a footer."""
+        self._position = max(self._position, self.size_bytes - _FOOTER_BYTES)
+        self._ahead = b""
+        self._read_footer(is_alone=True)
+
+    # --- parts of the file
+
+    def _read_before_data(self) -> None:
+        header, data = self._next_batch()
+        records = self._control_records(header, data)
+        first = records[0].record if records else None
+        if not isinstance(first, SnapshotHeader):
+            raise self._damaged("a snapshot begins with its header, and this does not")
+        self.last_contained_log_timestamp = first.last_contained_log_timestamp
+        self._take_control(records[1:])
+        self._move(header)
+        while not self._is_at_footer():
+            header, data = self._next_batch()
+            if not header.is_control:
+                return
+            self._take_control(self._control_records(header, data))
+            self._move(header)
+
+    def _take_control(self, records: Sequence[RawControl]) -> None:
+        for raw, record in records:
+            if raw.type in _STATE_TYPES:
+                if any(known.type == raw.type for known in self.state):
+                    raise self._damaged(f"a second {type(record).__name__} record")
+                self.state.append(raw)
+                if isinstance(record, KRaftVersion):
+                    self._kraft_version = record.kraft_version
+                elif isinstance(record, KRaftVoters):
+                    self._voters = record
+            elif isinstance(record, ProducerStates):
+                self._producers += record.producers
+            elif not isinstance(record, UnknownControl):
+                raise self._damaged(f"a {type(record).__name__} record where none belongs")
+
+    def _is_at_footer(self) -> bool:
+        return self._position >= self.size_bytes - _FOOTER_BYTES
+
+    def _read_footer(self, *, is_alone: bool = False) -> None:
+        if self._position + _FOOTER_BYTES != self.size_bytes:
+            raise self._damaged("the snapshot ends without its footer")
+        header, data = self._next_batch(is_alone=is_alone)
+        records = self._control_records(header, data) if header.is_control else []
+        if [type(each.record) for each in records] != [SnapshotFooter]:
+            raise self._damaged("the snapshot ends without its footer")
+        self._move(header)
+
+    def _control_records(self, header: BatchHeader, data: bytes) -> list[RawControl]:
+        if not header.is_control:
+            raise self._damaged("a snapshot begins with its header, and this does not")
+        try:
+            return raw_control_records(data)
+        except CorruptBatch as error:
+            raise self._damaged(reason_of(error)) from error
+
+    # --- batches
+
+    def _next_batch(self, *, is_alone: bool = False) -> tuple[BatchHeader, bytes]:
+        """The batch at the position, checked; `_move` goes on behind it.
+
+        One that `is_alone` may have any offset, because nothing is known of what is before it.
+        """
+        at = self._position
+        size = self.size_bytes - at
+        try:
+            if len(self._ahead) < BATCH_OVERHEAD:
+                self._ahead = self._fs.pread(self._handle, min(size, BATCH_OVERHEAD), at)
+            header = read_header(self._ahead)
+            if header.size_bytes > min(size, SNAPSHOT_BATCH_BYTES_MAX):
+                raise self._damaged(f"a batch of {header.size_bytes} bytes where {size} are left")
+            if header.size_bytes > len(self._ahead):
+                # With the header of the one behind it.
+                wanted = min(size, header.size_bytes + BATCH_OVERHEAD)
+                self._ahead = self._fs.pread(self._handle, wanted, at)
+        except CorruptBatch as error:
+            raise self._damaged(reason_of(error)) from error
+        except OSError as error:
+            raise _not_readable(error, self._path) from error
+        data = self._ahead[: header.size_bytes]
+        if read_header(data) != header or not crc_is_valid(data, 0, header):
+            raise self._damaged("the CRC does not match the contents")
+        if header.epoch != self._id.epoch:
+            raise self._damaged(f"a batch of epoch {header.epoch} in epoch {self._id.epoch}")
+        if header.base_offset != self._next_offset and not is_alone:
+            raise self._damaged(f"offset {header.base_offset} where {self._next_offset} follows")
+        if header.last_offset_delta < 0:
+            raise self._damaged(f"a batch whose last offset is {header.last_offset_delta} away")
+        return header, data
+
+    def _move(self, header: BatchHeader) -> None:
+        self._position += header.size_bytes
+        self._next_offset = header.next_offset
+        self._ahead = self._ahead[header.size_bytes :]
+
+    def _damaged(self, what: str) -> DamagedSnapshot:
+        return DamagedSnapshot(
+            f"not a whole snapshot: {what}", path=self._path, position=self._position
+        )
+
+
+def read_facts(fs: FileSystem, path: Path, snapshot_id: SnapshotId) -> SnapshotFacts:
+    """What a complete snapshot says beside its records. Reads little: its beginning and its end.
+
+    Raises DamagedSnapshot if either is not as it should be; StorageError if it can't be read.
+    """
+    reader = SnapshotReader(fs, path, snapshot_id)
+    try:
+        reader.check_footer()
+        return reader.facts()
+    finally:
+        reader.close()
+
+
+def verify_snapshot(
+    fs: FileSystem,
+    path: Path,
+    snapshot_id: SnapshotId,
+    on_bytes: Callable[[int], object] = lambda position: None,
+) -> SnapshotFacts:
+    """Reads all of a snapshot; `on_bytes` is told, now and then, how many bytes were found good.
+
+    Everything is checked: that batches are whole, their CRCs, offsets and epoch, that records are
+    well formed and keys ascend, header first, footer last, and nothing behind it.
+    Raises DamagedSnapshot; StorageError if it can't be read.
+    """
+    reader = SnapshotReader(fs, path, snapshot_id)
+    try:
+        for _ in reader.records(check=True):
+            on_bytes(reader.position)
+        return reader.facts()
+    finally:
+        reader.close()
+
+
+def _not_readable(error: OSError, path: Path) -> StorageError:
+    return from_os_error(error, path, "reading the snapshot")

@@ -1,0 +1,251 @@
+"""The snapshots of one partition directory: which there are, reading them, and taking new ones in.
+
+A snapshot that is copied or built is a part first, `<name>.part`; `complete_part` gives it its name, and
+from then on it never changes. What belongs in a part, and when a snapshot may go, is decided by the
+caller. For any thread, a part for one at a time; no file stays open between calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import TypeVar
+
+from storage import layout
+from storage.errors import DamagedSnapshot, from_os_error
+from storage.filesystem import FileSystem, write_all
+from storage.segment import fsync_failed
+from storage.snapshot_file import (
+    SYNC_STEP_BYTES,
+    SnapshotFacts,
+    SnapshotId,
+    read_facts,
+    verify_snapshot,
+)
+
+T = TypeVar("T")
+
+
+class SnapshotNotFound(Exception):
+    """There is no such snapshot, or no longer."""
+
+    def __init__(self, snapshot_id: SnapshotId) -> None:
+        super().__init__(f"no snapshot with end offset {snapshot_id[0]}, epoch {snapshot_id[1]}")
+
+
+class PositionOutOfRange(Exception):
+    """A position (bytes) that a snapshot does not have, or that its part doesn't go on at."""
+
+    def __init__(self, position: int, size_bytes: int) -> None:
+        super().__init__(f"position {position} in a snapshot of {size_bytes} bytes")
+        self.position = position
+        self.size_bytes = size_bytes
+
+
+class SnapshotStore:
+    """See the module. All methods raise StorageError if the disk fails or is full."""
+
+    def __init__(self, fs: FileSystem, directory: Path) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._lock = Lock()
+        self._ids: list[SnapshotId] = []
+        self.damaged: list[DamagedSnapshot] = []
+        """What is wrong with those that `open` left out. Their files stay."""
+
+    def open(self) -> list[SnapshotFacts]:
+        """Finds the complete snapshots that are sound as far as their beginning and end tell, ascending."""
+        try:
+            names = self._fs.listdir(self._directory)
+        except OSError as error:
+            raise from_os_error(error, self._directory, "reading the directory") from error
+        found = []
+        for parsed in sorted(filter(None, map(layout.parse_snapshot_name, names))):
+            snapshot_id = SnapshotId(*parsed)
+            try:
+                found.append(read_facts(self._fs, self.path(snapshot_id), snapshot_id))
+            except DamagedSnapshot as error:
+                self.damaged.append(error)
+        with self._lock:
+            self._ids = [facts.id for facts in found]
+        return found
+
+    @property
+    def ids(self) -> list[SnapshotId]:
+        """The snapshots that `open` found and those that were completed since, ascending."""
+        with self._lock:
+            return list(self._ids)
+
+    def path(self, snapshot_id: SnapshotId) -> Path:
+        """Of a complete snapshot."""
+        return layout.snapshot_path(self._directory, snapshot_id)
+
+    # --- complete snapshots
+
+    def facts(self, snapshot_id: SnapshotId) -> SnapshotFacts:
+        """What it says beside its records. Raises SnapshotNotFound, DamagedSnapshot."""
+        self._check_known(snapshot_id)
+        return read_facts(self._fs, self.path(snapshot_id), snapshot_id)
+
+    def verify(
+        self,
+        snapshot_id: SnapshotId,
+        on_bytes: Callable[[int], object] = lambda position: None,
+    ) -> SnapshotFacts:
+        """Reads and checks all of it; `on_bytes` as for `verify_snapshot`. Raises as `facts`."""
+        self._check_known(snapshot_id)
+        return verify_snapshot(self._fs, self.path(snapshot_id), snapshot_id, on_bytes)
+
+    def size_bytes(self, snapshot_id: SnapshotId) -> int:
+        """Raises SnapshotNotFound."""
+        return self._on_snapshot(snapshot_id, self._fs.size)
+
+    def read(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
+        """Up to `max_bytes` from byte `position`; fewer only at the end, none only behind the last.
+
+        Raises SnapshotNotFound, and PositionOutOfRange beyond the end.
+        """
+
+        def read(handle: int) -> bytes:
+            size = self._fs.size(handle)
+            if not 0 <= position <= size:
+                raise PositionOutOfRange(position, size)
+            return self._fs.pread(handle, min(max_bytes, size - position), position)
+
+        return self._on_snapshot(snapshot_id, read)
+
+    def _check_known(self, snapshot_id: SnapshotId) -> None:
+        if snapshot_id not in self.ids:
+            raise SnapshotNotFound(snapshot_id)
+
+    def _on_snapshot(self, snapshot_id: SnapshotId, action: Callable[[int], T]) -> T:
+        self._check_known(snapshot_id)
+        try:
+            return self._on_file(self.path(snapshot_id), "reading", action)
+        except FileNotFoundError:
+            raise SnapshotNotFound(snapshot_id) from None
+
+    def delete(self, snapshot_id: SnapshotId) -> None:
+        """Deletes a snapshot durably. Raises SnapshotNotFound."""
+        with self._lock:
+            if snapshot_id not in self._ids:
+                raise SnapshotNotFound(snapshot_id)
+            self._ids.remove(snapshot_id)
+        self._unlink([self.path(snapshot_id)])
+
+    # --- parts
+
+    def write_part(self, snapshot_id: SnapshotId, position: int, data: bytes | memoryview) -> None:
+        """Appends to a part; at position 0 it begins anew. After DiskFull it is as before.
+
+        Raises PositionOutOfRange unless the part ends at byte `position`.
+        """
+        fs = self._fs
+
+        def write(handle: int) -> None:
+            size = fs.size(handle)
+            if position == 0:
+                fs.truncate(handle, 0)
+            elif position != size:
+                raise PositionOutOfRange(position, size)
+            try:
+                write_all(fs, handle, [data], position)
+            except OSError:
+                fs.truncate(handle, position)
+                raise
+            if position // SYNC_STEP_BYTES != (position + len(data)) // SYNC_STEP_BYTES:
+                self._sync(path, fs.fdatasync, handle)
+
+        path = self._part(snapshot_id)
+        self._on_file(path, "writing", write, is_writable=True)
+
+    def verify_part(
+        self,
+        snapshot_id: SnapshotId,
+        on_bytes: Callable[[int], object] = lambda position: None,
+    ) -> SnapshotFacts:
+        """Reads and checks all of a part; `on_bytes` is told how far it is, as by `verify_snapshot`.
+
+        Raises DamagedSnapshot, SnapshotNotFound.
+        """
+        part = self._part(snapshot_id)
+        if not self._fs.exists(part):
+            raise SnapshotNotFound(snapshot_id)
+        return verify_snapshot(self._fs, part, snapshot_id, on_bytes)
+
+    def complete_part(self, snapshot_id: SnapshotId) -> None:
+        """Makes a part, written here or by a builder, the snapshot that it is: durably, all or nothing.
+
+        It has to be whole: this doesn't look at it. To do it twice is no harm. Raises SnapshotNotFound.
+        """
+        part, path = self._part(snapshot_id), self.path(snapshot_id)
+        try:
+            if self._fs.exists(part):
+                self._on_file(
+                    part,
+                    "syncing",
+                    lambda handle: self._sync(part, self._fs.fsync, handle),
+                    is_writable=True,
+                )
+                self._fs.rename(part, path)
+            elif not self._fs.exists(path):
+                raise SnapshotNotFound(snapshot_id)
+        except OSError as error:
+            raise from_os_error(error, part, "completing the snapshot") from error
+        self._sync(path, self._fs.fsync_directory, self._directory)
+        with self._lock:
+            self._ids = sorted({*self._ids, snapshot_id})
+
+    def drop_part(self, snapshot_id: SnapshotId) -> None:
+        """Deletes a part if there is one."""
+        self._unlink([self._part(snapshot_id)])
+
+    def drop_parts(self) -> None:
+        """Deletes all parts, and what a builder that died has left. Nobody may be writing one."""
+        try:
+            names = self._fs.listdir(self._directory)
+        except OSError as error:
+            raise from_os_error(error, self._directory, "reading the directory") from error
+        self._unlink([self._directory / name for name in names if layout.is_part(name)])
+
+    def _part(self, snapshot_id: SnapshotId) -> Path:
+        return layout.part_path(self._directory, snapshot_id)
+
+    # --- files
+
+    def _on_file(
+        self, path: Path, doing: str, action: Callable[[int], T], *, is_writable: bool = False
+    ) -> T:
+        """Does something with an open file, which is created if it is to be written to.
+
+        `doing` is for the message of an error. Raises FileNotFoundError.
+        """
+        try:
+            handle = self._fs.open(path, writable=is_writable, create=is_writable)
+            try:
+                return action(handle)
+            finally:
+                self._fs.close(handle)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise from_os_error(error, path, doing) from error
+
+    @staticmethod
+    def _sync(path: Path, sync: Callable[[T], None], what: T) -> None:
+        try:
+            sync(what)
+        except OSError as error:
+            # Never DiskFull: a second sync would not miss what the first one has lost.
+            raise fsync_failed(error, path) from error
+
+    def _unlink(self, paths: Sequence[Path]) -> None:
+        try:
+            present = [path for path in paths if self._fs.exists(path)]
+            for path in present:
+                self._fs.unlink(path)
+            if present:
+                self._fs.fsync_directory(self._directory)
+        except OSError as error:
+            raise from_os_error(error, self._directory, "deleting a snapshot") from error
