@@ -89,8 +89,8 @@ class BuildProcess:
             last: dict[str, Any] = {}
             async for line in process.stdout:
                 last = json.loads(line)
-                if last.get("total_bytes"):
-                    self._progress(last["done_bytes"] / last["total_bytes"])
+                if last.get("total"):
+                    self._progress(last["done"] / last["total"])
             words = (await errors).decode(errors="replace").strip()
             code = await process.wait()
         except BaseException:

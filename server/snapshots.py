@@ -143,7 +143,9 @@ class Snapshots:
 
     def look(self) -> None:
         """Begin a build if it is time for one; called whenever something was committed."""
-        if self._building is not None or self._host.monotonic_s() < self._not_before_s:
+        if self._building is not None or self._node.download is not None:
+            return
+        if self._host.monotonic_s() < self._not_before_s:
             return
         age_s = self._host.monotonic_s() - self._begun_at_s
         is_due = self.new_bytes >= self._settings.max_new_record_bytes
@@ -235,6 +237,14 @@ class Snapshots:
             # A newer one was copied from the leader meanwhile.
             self._reader.run(lambda: self._store.drop_part(outcome.id), lambda _: None)
             self._finished(SnapshotId(*newest))
+            return
+
+        if not self._node.log.contains(OffsetAndEpoch(*outcome.id)):
+            # No CRC covers a batch's epoch: what is in memory is compared with what was on disk.
+            self._reader.run(lambda: self._store.drop_part(outcome.id), lambda _: None)
+            self._failed(
+                f"the log on disk says epoch {outcome.id.epoch} below {outcome.id.end_offset}"
+            )
             return
 
         def complete() -> SnapshotFacts:

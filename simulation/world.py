@@ -268,7 +268,9 @@ class World:
             return
         victim = random.choice(others)
         copy = self._copies[victim.host]
-        if copy.end_offset >= victim.replica.synced_end_offset or copy.key != victim.replica.key:
+        # What was synced a moment ago, and not acknowledged yet, nobody can miss.
+        acknowledged = _acknowledged(leader, victim.replica.key)
+        if copy.end_offset >= acknowledged or copy.key != victim.replica.key:
             return
         self.is_watched = False
         self.count(kind, victim)
@@ -290,7 +292,7 @@ class World:
             if self.scheduler.now_us >= end_us:
                 raise Violation(
                     "an old copy of a directory is noticed",
-                    f"{kind} of {victim.replica.key} from {victim.replica.synced_end_offset} to"
+                    f"{kind} of {victim.replica.key} from {acknowledged} to"
                     f" {copy.end_offset}: nobody has said so within 10 s",
                 )
             self._run_until(self.scheduler.now_us + 20 * MS)
@@ -455,6 +457,14 @@ class World:
     def on_read(self, session: str, offset: int, batches: list[Batch]) -> None:
         if self.is_watched:
             self.reads.on_read(session, offset, batches)
+
+
+def _acknowledged(leader: Machine, key: ReplicaKey) -> int:
+    """The end of what this leader knows a replica to have on disk, -1 if nothing."""
+    if leader.life is None:
+        return -1
+    rows = leader.life.partition.node.progress()
+    return next((row.end_offset for row in rows if row.key == key), -1)
 
 
 def _is_whole(

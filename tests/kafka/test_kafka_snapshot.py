@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from random import Random
 from uuid import UUID
 
 import pytest
@@ -40,8 +41,6 @@ VOTERS = KRaftVoters(
 
 
 def log_with(producer_id: int) -> Batches:
-    from random import Random
-
     batches = Batches(Random(0), epoch=4)
     voters = (LeaderChangeVoter(voter_id=1),)
     batches.add_control(LeaderChange(leader_id=1, voters=voters, granting_voters=voters))

@@ -19,7 +19,6 @@ from storage.snapshot_file import SnapshotId
 from storage.snapshot_store import SnapshotStore
 from tests.storage.helpers import DIRECTORY, START_MS, append, open_log
 from wire import snapshot_records
-from wire.compression import Codec
 from wire.control_records import (
     ControlRecord,
     KRaftVersion,
@@ -269,6 +268,3 @@ def expected_snapshot(batches: Batches, end_offset: int) -> tuple[SnapshotId, by
         add(data_batch(waiting), len(waiting))
     add_control([SnapshotFooter()])
     return SnapshotId(end_offset, epoch), bytes(data)
-
-
-CODECS = list(Codec)

@@ -20,7 +20,6 @@ from storage.errors import (
     DamagedSnapshot,
     DiskFailed,
     DiskFull,
-    StorageError,
     UnsuitableOffset,
 )
 from storage.layout import is_part, log_path, part_path, snapshot_path
@@ -124,7 +123,6 @@ def test_the_bytes_depend_on_the_log_alone(
             assert build(fs, end, complete=True)[1] == expected
             path = snapshot_path(DIRECTORY, snapshot_id)
             assert verify_snapshot(fs, path, snapshot_id) == read_facts(fs, path, snapshot_id)
-    # One for the log, which is not closed.
     assert fs.open_handles == 0
     assert parts(fs) == []
 
@@ -348,7 +346,6 @@ def test_power_is_lost_at_any_moment_and_the_next_life_builds_the_same() -> None
     end = batches.ends[-1]
     expected = expected_snapshot(batches, end)[1]
     start = disk_with(batches)
-    calls = start.calls
     for crash_at in range(1, 10_000):
         fs = start.crash(Survival.KEEP, Random(1))
         fs.crash_at = crash_at
@@ -366,7 +363,6 @@ def test_power_is_lost_at_any_moment_and_the_next_life_builds_the_same() -> None
         SnapshotStore(after, DIRECTORY).drop_parts()
         assert build(after, end)[1] == expected
     assert crash_at > 20
-    assert calls > 0
 
 
 # Steps
@@ -483,4 +479,3 @@ def test_the_result_is_what_its_caller_needs() -> None:
         id=SnapshotId(2, 1), size_bytes=len(data), records=1, empty_batches=0
     )
     assert part_path(DIRECTORY, built.id).name == "00000000000000000002-0000000001.checkpoint.part"
-    assert issubclass(UnsuitableOffset, StorageError)
