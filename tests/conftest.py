@@ -7,6 +7,7 @@ HYPOTHESIS_PROFILE=explore.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -14,6 +15,9 @@ from hypothesis import settings
 
 from tests.support.kafka_jars import missing_tools
 from tests.support.live_cluster import Cluster
+
+# A shell that runs the tests in the background has them ignore Ctrl-C, and with them all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=2_000, deadline=None)

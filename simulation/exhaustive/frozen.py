@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from raft import effects as fx
 from raft import roles
-from raft.core import Backoff, InFlight, StoredState
+from raft.core import Backoff, Download, InFlight, StoredState
 from raft.log_view import LogView
 from raft.node import RaftNode
 from raft.types import OffsetAndEpoch, ReplicaKey
@@ -66,6 +66,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "known_uuids": CONSTANT,
         "unreachable": CONSTANT,
         "foreign_leader": CONSTANT,
+        "download": CONSTANT,
         "election_attempts": TIME,
         "is_shutting_down": CONSTANT,
         "state": KEPT,
@@ -89,6 +90,15 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "synced_end_offset": KEPT,
         "epoch_starts": DERIVED,
         "voter_entries": CONSTANT,
+        "snapshots": CONSTANT,
+    },
+    Download: {
+        "snapshot": UNREAD,
+        "context": UNREAD,
+        "position": UNREAD,
+        "size_bytes": UNREAD,
+        "stored_write": UNREAD,
+        "next_at_ms": UNREAD,
     },
     InFlight: {"to": KEPT, "request": KEPT},
     Backoff: {"attempts": KEPT, "retry_at_ms": KEPT},
@@ -233,7 +243,8 @@ def _check_constants(node: RaftNode, labels: Labels, records: Records, completed
     assert tuple(log.epoch_starts) == epoch_starts(records), "the log's epochs are those written"
     assert log.voter_entries[1:] == [VOTERS_ENTRY], "the voters do not change"
     assert (node.cluster_id, node.completed_write) == (CLUSTER, completed)
-    nothing = (node.known_uuids, node.unreachable, node.foreign_leader, node.effects)
+    assert node.download is None, "nobody takes snapshots"
+    nothing = (node.known_uuids, node.unreachable, node.foreign_leader, log.snapshots, node.effects)
     assert not any(nothing), "learnt only while a quorum begins, or from events outside the scope"
     assert not any((node.is_shutting_down, node.is_bootstrapping))
     assert node.context == (node.epoch, node.leader)

@@ -300,8 +300,8 @@ def test_a_voter_whose_name_does_not_resolve_yet_disturbs_nobody(folder: Path) -
         cluster.start(1, 2)
         # The quorum is new: it needs every voter once, and says which one is missing.
         leader = cluster.wait_leader()
-        text = page(cluster, leader, "/readyz")[1]
-        assert "this quorum is new and waits for voter 3 to be seen once" in text
+        missing = "this quorum is new and waits for voter 3 to be seen once"
+        cluster.wait_for(lambda: missing in page(cluster, leader, "/readyz")[1], "voter 2 seen")
         failures = connect_failures(cluster, leader)
         time.sleep(1.0)
         assert connect_failures(cluster, leader) - failures < 30

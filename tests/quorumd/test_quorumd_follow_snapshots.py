@@ -322,7 +322,7 @@ def test_a_damaged_snapshot_is_never_handed_out(kind: str, reason: str) -> None:
     def prepare(quorum: FakeQuorum) -> None:
         put(quorum, b"a")
 
-    follow(story, prepare=prepare, timeout_ms=400)
+    follow(story, prepare=prepare, timeout_ms=2000)
 
 
 def test_a_line_that_is_too_slow_for_large_pieces_gets_small_ones() -> None:
@@ -355,7 +355,7 @@ def test_a_leader_that_sends_nothing_of_its_snapshot_is_not_asked_for_ever_witho
         put(quorum, b"a")
         take_snapshot(quorum)
 
-    follow(story, prepare=prepare, timeout_ms=400)
+    follow(story, prepare=prepare, timeout_ms=2000)
 
 
 def test_the_epoch_is_learnt_from_the_leader_where_nobody_else_says_it() -> None:

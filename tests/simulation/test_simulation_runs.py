@@ -9,7 +9,7 @@ import pytest
 from simulation.report import command
 from simulation.runner import Tally, Task, run_many, run_one
 
-SEEDS = range(1, 401)
+SEEDS = range(1, 201)
 """About a minute on two cores."""
 REGRESSION_SEEDS = (
     (492, "a read error while a start repaired the log was no storage error"),
