@@ -299,11 +299,27 @@ class Core:
             )
         )
 
+    @property
+    def kept_offset(self) -> int:
+        """Everything below is known to be committed, now or when the state was written: it stays."""
+        return max(self.committed_offset, self.recorded_offset)
+
+    def refuse_to_drop(self, request: InFlight, demand: str) -> None:
+        """The leader demands what would drop committed records; `demand` completes "leader 2 ..."."""
+        self.obstacle = (
+            f"leader {self.leader} of epoch {self.epoch} {demand}, but everything below "
+            f"{self.kept_offset} is committed: its log is not the one this replica knows. Nothing was "
+            "dropped. Check whether the other voters lost their disks, and restore them from this "
+            "replica."
+        )
+        self.report(self.obstacle)
+        self.back_off(request)
+
     def truncate(self, end_offset: int) -> None:
         """Drop a diverging tail. A leader never truncates, nobody below what it knows committed."""
         require(not isinstance(self.state, Leader), "a leader truncates its log")
         require(
-            end_offset >= max(self.committed_offset, self.recorded_offset),
+            end_offset >= self.kept_offset,
             f"truncation to {end_offset} below the committed offset {self.committed_offset}",
         )
         changed = self.log.truncate(end_offset)
@@ -316,7 +332,7 @@ class Core:
         """Go on behind a verified snapshot. A leader never does, nobody gives up what is committed."""
         require(not isinstance(self.state, Leader), "a leader resets its log")
         require(
-            snapshot.offset >= max(self.committed_offset, self.recorded_offset),
+            snapshot.offset >= self.kept_offset,
             f"snapshot {snapshot} ends below the committed offset {self.committed_offset}",
         )
         self.log.reset(snapshot, voters)

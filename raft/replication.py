@@ -171,16 +171,8 @@ def _note_contact(core: Core) -> None:
 def _truncate(core: Core, request: InFlight, diverging: OffsetAndEpoch) -> None:
     """Cut what diverges from the leader's log, but nothing that is known to be committed."""
     end_offset = core.log.truncation_point(diverging)
-    committed = max(core.committed_offset, core.recorded_offset)
-    if end_offset < committed:
-        core.obstacle = (
-            f"leader {core.leader} of epoch {core.epoch} asks to drop records from {end_offset} on, "
-            f"but everything below {committed} is committed: its log is not the one this replica "
-            "knows. Nothing was dropped. Check whether the other voters lost their disks, and restore "
-            "them from this replica."
-        )
-        core.report(core.obstacle)
-        core.back_off(request)
+    if end_offset < core.kept_offset:
+        core.refuse_to_drop(request, f"asks to drop records from {end_offset} on")
     elif end_offset == core.log.end_offset:
         core.report(f"leader {core.leader} asks to truncate to the present end {end_offset}")
         core.back_off(request)

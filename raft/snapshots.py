@@ -26,7 +26,7 @@ from raft.events import (
     SnapshotVerified,
 )
 from raft.leadership import note_heard
-from raft.roles import Follower, Leader, Observer, Prospective
+from raft.roles import Leader
 from raft.types import OffsetAndEpoch, ReplicaKey
 
 PIECE_BYTES = 2**20
@@ -86,16 +86,8 @@ def offer(core: Core, request: InFlight, snapshot: OffsetAndEpoch) -> None:
     if download is not None and download.context == core.context and download.is_complete:
         core.back_off(request)
         return
-    committed = max(core.committed_offset, core.recorded_offset)
-    if snapshot.offset < committed:
-        core.obstacle = (
-            f"leader {core.leader} of epoch {core.epoch} offers a snapshot that ends at "
-            f"{snapshot.offset}, but everything below {committed} is committed here: its log is not the "
-            "one this replica knows. Nothing was dropped. Check whether the other voters lost their "
-            "disks, and restore them from this replica."
-        )
-        core.report(core.obstacle)
-        core.back_off(request)
+    if snapshot.offset < core.kept_offset:
+        core.refuse_to_drop(request, f"offers a snapshot that ends at {snapshot.offset}")
         return
     if snapshot.epoch > core.epoch:
         core.report(f"snapshot {snapshot} of {request.to} ignored: it is of a later epoch")
@@ -111,14 +103,9 @@ def offer(core: Core, request: InFlight, snapshot: OffsetAndEpoch) -> None:
 
 
 def is_copying(core: Core) -> bool:
-    """True if pieces are asked for instead of records."""
+    """True if pieces are asked for instead of records: the leader of now has offered them."""
     download = core.download
-    return (
-        download is not None
-        and download.context == core.context
-        and not download.is_complete
-        and isinstance(core.state, (Follower, Observer, Prospective))
-    )
+    return download is not None and download.context == core.context and not download.is_complete
 
 
 def send_for_piece(core: Core, leader: ReplicaKey) -> None:
@@ -216,8 +203,7 @@ def on_snapshot_verified(core: Core, event: SnapshotVerified) -> None:
         # Whoever leads now has not offered it yet.
         return
     snapshot = event.snapshot
-    is_behind = snapshot.offset < max(core.committed_offset, core.recorded_offset)
-    if is_behind or core.log.contains(snapshot) or isinstance(core.state, Leader):
+    if snapshot.offset < core.kept_offset or core.log.contains(snapshot):
         give_up(core, "this replica has got further by itself")
         return
     core.download = None

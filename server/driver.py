@@ -96,9 +96,6 @@ class Driver:
     ) -> None:
         self.node = node
         self._records = records
-        self._send_request = send_request
-        self._send_answer = send_answer
-        self._listener = listener
         self._timer = timer
         self._now_ms = now_ms
         self._completed_write = 0
@@ -115,11 +112,15 @@ class Driver:
             PersistQuorumState: records.persist,
             StoreSnapshot: records.store_piece,
             DropSnapshot: records.drop_pieces,
-            VerifySnapshot: self._hold_or_verify,
+            VerifySnapshot: self._when_written(
+                lambda effect: listener.on_snapshot_copied(effect.snapshot)
+            ),
             ResetLog: records.reset,
             CleanLog: records.clean,
-            SendRequest: self._hold_or_send_request,
-            SendAnswer: self._hold_or_send_answer,
+            SendRequest: self._when_written(send_request),
+            SendAnswer: self._when_written(
+                lambda effect: send_answer(effect.reply_to, effect.answer)
+            ),
             DropHeldRequests: self._drop_held_requests,
             AnnounceHighWatermark: lambda effect: listener.on_high_watermark(effect.offset),
             AnnounceRole: listener.on_role,
@@ -184,23 +185,16 @@ class Driver:
         finally:
             self._stepping = False
 
-    def _hold_or_send_request(self, effect: SendRequest) -> None:
-        if effect.after > self._completed_write:
-            self._held.append(effect)
-        else:
-            self._send_request(effect)
+    def _when_written(self, act: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Acts on an effect, or holds it until the write that it names is on disk."""
 
-    def _hold_or_send_answer(self, effect: SendAnswer) -> None:
-        if effect.after > self._completed_write:
-            self._held.append(effect)
-        else:
-            self._send_answer(effect.reply_to, effect.answer)
+        def perform(effect: Any) -> None:
+            if effect.after > self._completed_write:
+                self._held.append(effect)
+            else:
+                act(effect)
 
-    def _hold_or_verify(self, effect: VerifySnapshot) -> None:
-        if effect.after > self._completed_write:
-            self._held.append(effect)
-        else:
-            self._listener.on_snapshot_copied(effect.snapshot)
+        return perform
 
     def _drop_held_requests(self, effect: DropHeldRequests) -> None:
         self._held = deque(held for held in self._held if not isinstance(held, SendRequest))

@@ -124,7 +124,6 @@ class Partition:
             host.wall_ms,
         )
         self.snapshots = Snapshots(
-            log.directory,
             snapshot_settings,
             self.node,
             log,
@@ -133,8 +132,7 @@ class Partition:
             host,
             metrics,
             self.handle,
-            lambda: recorder.written_bytes,
-            recorder.hold_base,
+            recorder,
             opened.facts,
             opened.new_bytes,
         )

@@ -51,7 +51,7 @@ class Batches(Protocol):
 class Recorder:
     """See the module's docstring. `cluster_id` is asked whenever the state is written.
 
-    `base` is what the newest snapshot says, if there is one.
+    `base` is what the newest snapshot says, if there is one; whoever takes newer ones sets it.
     """
 
     def __init__(
@@ -94,10 +94,6 @@ class Recorder:
     def hold_copied(self, facts: SnapshotFacts) -> None:
         """Keep what a verified snapshot says until the rules decide on it."""
         self._copied = facts
-
-    def hold_base(self, facts: SnapshotFacts) -> None:
-        """A newer snapshot of this replica's own is there."""
-        self.base = facts
 
     def append_client(self, effect: AppendClient) -> None:
         assert self.batches is not None, "clients' batches have a source"

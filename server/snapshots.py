@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from raft.events import CleaningRequested, Event, SnapshotTaken
 from raft.node import RaftNode
@@ -18,6 +17,7 @@ from server.building import Build, BuildFailed, BuildResult
 from server.host import Alarm, Host, Reader
 from server.logs import Logger
 from server.metrics import Metrics
+from server.recorder import Recorder
 from server.retention import Piece, plan_cleaning
 from storage.log import Log
 from storage.snapshot_file import SnapshotFacts, SnapshotId
@@ -54,7 +54,6 @@ class Building:
     end_offset: int
     written_bytes: int
     build: Build | None = None
-    ratio: float = 0.0
 
 
 class Snapshots:
@@ -62,7 +61,6 @@ class Snapshots:
 
     def __init__(
         self,
-        directory: Path,
         settings: SnapshotSettings,
         node: RaftNode,
         log: Log,
@@ -71,15 +69,13 @@ class Snapshots:
         host: Host,
         metrics: Metrics,
         handle: Callable[[Event], None],
-        written_bytes: Callable[[], int],
-        on_taken: Callable[[SnapshotFacts], None],
+        recorder: Recorder,
         found: Sequence[SnapshotFacts],
         new_bytes: int,
     ) -> None:
-        """`written_bytes`: of records so far. `found` are the snapshots that are there, ascending; the
-        newest does not stand for `new_bytes` of records.
+        """`found` are the snapshots that are there, ascending; the newest does not stand for `new_bytes`
+        of records.
         """
-        self._directory = directory
         self._settings = settings
         self._node = node
         self._log = log
@@ -88,9 +84,8 @@ class Snapshots:
         self._host = host
         self._metrics = metrics
         self._handle = handle
-        self._on_taken = on_taken
+        self._recorder = recorder
         self._facts = {facts.id: facts for facts in found}
-        self._written_bytes = written_bytes
         self._bytes_before = -new_bytes
         """What was written when the newest snapshot was begun."""
         self._begun_at_s = host.monotonic_s()
@@ -130,7 +125,7 @@ class Snapshots:
     @property
     def new_bytes(self) -> int:
         """Records that no snapshot stands for, about."""
-        return self._written_bytes() - self._bytes_before
+        return self._recorder.written_bytes - self._bytes_before
 
     def note_installed(self, facts: SnapshotFacts) -> None:
         """The log begins behind this snapshot now: what was being built from it is void."""
@@ -139,7 +134,7 @@ class Snapshots:
         self._end_build()
         self._tell(facts.id)
         self._facts = {facts.id: facts}
-        self._bytes_before = self._written_bytes()
+        self._bytes_before = self._recorder.written_bytes
 
     def look(self) -> None:
         """Begin a build if it is time for one; called whenever something was committed."""
@@ -201,25 +196,24 @@ class Snapshots:
         return min(self._node.committed_offset, self._node.log.synced_end_offset)
 
     def _begin(self) -> None:
+        self._begun_at_s = self._host.monotonic_s()
         newest = self._node.log.snapshot
         end_offset = self._end_offset()
         if end_offset <= (0 if newest is None else newest.offset):
-            self._begun_at_s = self._host.monotonic_s()
             self._tell("nothing is committed yet" if newest is None else SnapshotId(*newest))
             return
-        self._begun_at_s = self._host.monotonic_s()
         self._metrics.snapshot_build_ratio = 0.0
-        self._building = building = Building(end_offset, self._written_bytes())
+        self._building = building = Building(end_offset, self._recorder.written_bytes)
         LOG.info("taking a snapshot", end_offset=end_offset)
         building.build = self._host.build(
-            self._directory,
+            self._log.directory,
             end_offset,
-            partial(self._on_progress, building),
+            self._on_progress,
             partial(self._on_built, building),
         )
 
-    def _on_progress(self, building: Building, ratio: float) -> None:
-        building.ratio = self._metrics.snapshot_build_ratio = ratio
+    def _on_progress(self, ratio: float) -> None:
+        self._metrics.snapshot_build_ratio = ratio
 
     # -- what came of it
 
@@ -235,13 +229,12 @@ class Snapshots:
         newest = self._node.log.snapshot
         if newest is not None and newest.offset >= outcome.id.end_offset:
             # A newer one was copied from the leader meanwhile.
-            self._reader.run(lambda: self._store.drop_part(outcome.id), lambda _: None)
+            self._drop(outcome.id)
             self._finished(SnapshotId(*newest))
             return
-
         if not self._node.log.contains(OffsetAndEpoch(*outcome.id)):
             # No CRC covers a batch's epoch: what is in memory is compared with what was on disk.
-            self._reader.run(lambda: self._store.drop_part(outcome.id), lambda _: None)
+            self._drop(outcome.id)
             self._failed(
                 f"the log on disk says epoch {outcome.id.epoch} below {outcome.id.end_offset}"
             )
@@ -262,6 +255,9 @@ class Snapshots:
 
         self._reader.run(complete, done)
 
+    def _drop(self, snapshot: SnapshotId) -> None:
+        self._reader.run(lambda: self._store.drop_part(snapshot), lambda _: None)
+
     def _taken(self, facts: SnapshotFacts, seconds: float) -> None:
         self._metrics.snapshots_taken += 1
         LOG.info(
@@ -272,7 +268,7 @@ class Snapshots:
             seconds=round(seconds, 3),
         )
         self._facts[facts.id] = facts
-        self._on_taken(facts)
+        self._recorder.base = facts
         self._handle(SnapshotTaken(snapshot=OffsetAndEpoch(*facts.id)))
         self._finished(facts.id)
         self._clean()
@@ -358,7 +354,10 @@ class Snapshots:
             "problem": self.problem,
             "building": None
             if building is None
-            else {"end_offset": building.end_offset, "done": round(building.ratio, 3)},
+            else {
+                "end_offset": building.end_offset,
+                "done": round(self._metrics.snapshot_build_ratio, 3),
+            },
             "copying": None
             if download is None
             else {

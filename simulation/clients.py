@@ -7,6 +7,7 @@ log from offset 0.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -63,7 +64,7 @@ class Append:
     offset: int | None = None
 
 
-class Client:
+class Client(ABC):
     """A name, a target that is changed when it does not lead, and one request at a time."""
 
     def __init__(self, world: World, name: str, random: Random) -> None:
@@ -76,9 +77,9 @@ class Client:
         self._asked = 0
         self._timer: Timer | None = None
 
+    @abstractmethod
     def start(self) -> None:
         """Begin to ask; called once."""
-        raise NotImplementedError
 
     def ask(
         self,

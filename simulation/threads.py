@@ -157,17 +157,20 @@ class SimBuild:
             machine.disk, directory, end_offset, memory_bytes=memory_bytes
         )
         self._steps = self._builder.run()
+        self._is_cancelled = False
         self._next()
 
     def cancel(self) -> None:
         """The process is killed: what it has written stays until somebody deletes it."""
-        self._done = lambda outcome: None
+        self._is_cancelled = True
         self._steps.close()
 
     def _next(self) -> None:
         self._life.call(self._life.machine.write_us(), self._step)
 
     def _step(self) -> None:
+        if self._is_cancelled:
+            return
         try:
             progress = next(self._steps)
         except StopIteration as ended:

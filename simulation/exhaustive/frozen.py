@@ -139,9 +139,6 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
     Driver: {
         "node": KEPT,
         "_records": CONSTANT,
-        "_send_request": CONSTANT,
-        "_send_answer": CONSTANT,
-        "_listener": CONSTANT,
         "_timer": CONSTANT,
         "_now_ms": CONSTANT,
         "_completed_write": DERIVED,

@@ -17,6 +17,7 @@ from raft.effects import (
     FetchAnswer,
     FetchSnapshot,
     ResetLog,
+    SendRequest,
     SnapshotAnswer,
     StoreSnapshot,
     VerifySnapshot,
@@ -69,13 +70,12 @@ def piece(bench: Bench, size: int = SIZE, length: int = MIB, **more: Any) -> lis
     """The leader answers the request for a piece that is in flight."""
     node = bench.node
     request = bench.outstanding(FetchSnapshot)
-    asked = request.request
-    assert isinstance(asked, FetchSnapshot)
+    wanted = asked(request)
     values: dict[str, Any] = {
-        "snapshot": asked.snapshot,
-        "position": asked.position,
+        "snapshot": wanted.snapshot,
+        "position": wanted.position,
         "size_bytes": size,
-        "piece_bytes": min(length, size - asked.position),
+        "piece_bytes": min(length, size - wanted.position),
         "token": request.request_id,
     } | more
     error = values.pop("error", None)
@@ -92,6 +92,12 @@ def copied(bench: Bench) -> None:
     while not bench.find(VerifySnapshot):
         bench.sync()
         piece(bench)
+
+
+def asked(request: SendRequest) -> FetchSnapshot:
+    """What piece this request asks for."""
+    assert isinstance(request.request, FetchSnapshot)
+    return request.request
 
 
 def verified(bench: Bench, snapshot: OffsetAndEpoch = SNAPSHOT, **more: Any) -> list[Effect]:
@@ -208,7 +214,7 @@ def test_a_leader_serves_the_snapshots_that_it_has() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "error", "top_level"),
+    ("request_of", "error", "top_level"),
     [
         ({"cluster_id": "another"}, None, "INCONSISTENT_CLUSTER_ID"),
         ({"replica": key(1)}, None, "UNKNOWN_SERVER_ERROR"),
@@ -219,9 +225,9 @@ def test_a_leader_serves_the_snapshots_that_it_has() -> None:
     ],
 )
 def test_other_requests_for_snapshots_are_refused(
-    asked: dict[str, Any], error: str | None, top_level: str | None
+    request_of: dict[str, Any], error: str | None, top_level: str | None
 ) -> None:
-    answer = ask_for(leading(log_behind(10, 20, SNAPSHOT)), **asked)
+    answer = ask_for(leading(log_behind(10, 20, SNAPSHOT)), **request_of)
     assert (answer.error, answer.top_level_error) == (error, top_level)
     assert answer.snapshot is None
 
@@ -254,7 +260,7 @@ def test_a_snapshot_is_copied_piece_by_piece_each_after_the_one_before_is_stored
     assert (stored.position, stored.token) == (0, first.request_id)
     [second] = bench.requests(FetchSnapshot)
     assert second.after >= stored.write
-    assert second.request.position == MIB  # type: ignore[union-attr]  # it is a FetchSnapshot
+    assert asked(second).position == MIB
     piece(bench)
     piece(bench)
     [verify] = bench.find(VerifySnapshot)
@@ -276,7 +282,8 @@ def test_behind_a_verified_snapshot_the_log_begins_anew() -> None:
     offered(bench)
     assert bench.node.download is None
     [fetch] = bench.requests(Fetch)
-    assert fetch.request.position == SNAPSHOT  # type: ignore[union-attr]  # it is a Fetch
+    assert isinstance(fetch.request, Fetch)
+    assert fetch.request.position == SNAPSHOT
     assert fetch.after >= reset.write
     bench.sync()
     bench.fetched(epochs=[3], high_watermark=11)
@@ -316,7 +323,7 @@ def test_a_lost_connection_goes_on_where_it_was() -> None:
     assert not bench.requests(FetchSnapshot)
     bench.wait(100)
     [again] = bench.requests(FetchSnapshot)
-    assert again.request.position == MIB  # type: ignore[union-attr]  # it is a FetchSnapshot
+    assert asked(again).position == MIB
 
 
 @pytest.mark.parametrize("error", ["SNAPSHOT_NOT_FOUND", "POSITION_OUT_OF_RANGE"])
@@ -332,8 +339,8 @@ def test_a_snapshot_that_has_vanished_is_given_up_and_the_leader_asked_anew(erro
     offered(bench, newer)
     bench.wait(100)
     [request] = bench.requests(FetchSnapshot)
-    assert request.request.snapshot == newer  # type: ignore[union-attr]  # it is a FetchSnapshot
-    assert request.request.position == 0  # type: ignore[union-attr]  # it is a FetchSnapshot
+    assert asked(request).snapshot == newer
+    assert asked(request).position == 0
 
 
 def test_a_refusal_of_a_kafka_leader_ends_the_copy() -> None:
@@ -355,7 +362,7 @@ def test_another_leader_that_offers_the_same_snapshot_goes_on_with_it() -> None:
     offered(bench)
     [request] = bench.requests(FetchSnapshot)
     assert request.to == key(3)
-    assert request.request.position == MIB  # type: ignore[union-attr]  # it is a FetchSnapshot
+    assert asked(request).position == MIB
 
 
 def test_another_leader_with_another_snapshot_begins_anew() -> None:
@@ -368,7 +375,7 @@ def test_another_leader_with_another_snapshot_begins_anew() -> None:
     [dropped] = bench.find(DropSnapshot)
     assert dropped.snapshot == SNAPSHOT
     [request] = bench.requests(FetchSnapshot)
-    assert request.request.position == 0  # type: ignore[union-attr]  # it is a FetchSnapshot
+    assert asked(request).position == 0
 
 
 def test_a_leader_that_has_the_records_after_all_ends_the_copy() -> None:
@@ -496,11 +503,10 @@ def test_the_bandwidth_limit_spaces_pieces_but_never_silences_a_follower() -> No
     begun_ms, received = bench.now_ms, 0
     while not bench.find(VerifySnapshot):
         [request] = bench.requests(FetchSnapshot)
-        assert isinstance(request.request, FetchSnapshot)
-        assert request.request.max_bytes == 50_000
-        piece(bench, size=500_000, length=request.request.max_bytes)
+        assert asked(request).max_bytes == 50_000
+        piece(bench, size=500_000, length=asked(request).max_bytes)
         bench.sync()
-        received += request.request.max_bytes
+        received += asked(request).max_bytes
         if not bench.find_all(VerifySnapshot):
             bench.wait(500)
         else:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from storage.filesystem import FileSystem, replace_file
 from storage.layout import snapshot_path
 from storage.log import Log
 from storage.recovery import Observer
-from tests.storage.faulty_filesystem import FaultyFileSystem
+from tests.storage.faulty_filesystem import FaultyFileSystem, PowerLoss
 from wire.records import Record, build_batch, iter_headers
 
 DIRECTORY = Path("/data/__cluster_metadata-0")
@@ -47,6 +48,21 @@ def empty_disk() -> FaultyFileSystem:
         fs.mkdir(path)
         fs.fsync_directory(path.parent)
     return fs
+
+
+def crash_points(run: Callable[[FaultyFileSystem], object]) -> Iterator[int]:
+    """The number of each call that `run` makes on an empty disk, and one more."""
+    fs = empty_disk()
+    before = fs.calls
+    run(fs)
+    yield from range(before + 1, fs.calls + 2)
+
+
+def crash(fs: FaultyFileSystem, at: int, run: Callable[[FaultyFileSystem], object]) -> None:
+    """Run until the power is lost at call `at`."""
+    fs.crash_at = at
+    with suppress(PowerLoss):
+        run(fs)
 
 
 def open_log(

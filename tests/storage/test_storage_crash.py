@@ -6,8 +6,6 @@ a write, begins epochs, truncates within and across segments, synced or not, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 
@@ -17,8 +15,16 @@ from storage.errors import DamagedLog
 from storage.filesystem import read_file
 from storage.layout import log_path, partition_directory, time_index_path
 from storage.log import Chunk, Log
-from tests.storage.faulty_filesystem import FaultyFileSystem, PowerLoss, Survival
-from tests.storage.helpers import DIRECTORY, batch, contents, empty_disk, open_log
+from tests.storage.faulty_filesystem import FaultyFileSystem, Survival
+from tests.storage.helpers import (
+    DIRECTORY,
+    batch,
+    contents,
+    crash,
+    crash_points,
+    empty_disk,
+    open_log,
+)
 from wire.records import iter_headers
 
 SEGMENT_BYTES = 700
@@ -111,19 +117,6 @@ class Story:
         assert again.recovery.messages() == []
         assert contents(again) == found + b"".join(more)
         assert again.epochs[-1] == (9, start)
-
-
-def crash_points(run: Callable[[FaultyFileSystem], object]) -> Iterator[int]:
-    fs = empty_disk()
-    before = fs.calls
-    run(fs)
-    yield from range(before + 1, fs.calls + 2)
-
-
-def crash(fs: FaultyFileSystem, at: int, run: Callable[[FaultyFileSystem], object]) -> None:
-    fs.crash_at = at
-    with suppress(PowerLoss):
-        run(fs)
 
 
 @pytest.mark.parametrize("survival", Survival)

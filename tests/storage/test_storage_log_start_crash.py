@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -14,8 +13,17 @@ from storage.errors import DamagedLog
 from storage.filesystem import FileSystem
 from storage.layout import parse_snapshot_name
 from storage.log import Log
-from tests.storage.faulty_filesystem import FaultyFileSystem, PowerLoss, Survival
-from tests.storage.helpers import DIRECTORY, batch, contents, open_log, put_snapshot
+from tests.storage.faulty_filesystem import Survival
+from tests.storage.helpers import (
+    DIRECTORY,
+    batch,
+    contents,
+    crash,
+    crash_points,
+    empty_disk,
+    open_log,
+    put_snapshot,
+)
 
 SEGMENT_BYTES = 700
 
@@ -142,32 +150,11 @@ def snapshots_on(fs: FileSystem) -> list[tuple[int, int]]:
     return [snapshot for snapshot in found if snapshot]
 
 
-def disk() -> FaultyFileSystem:
-    fs = FaultyFileSystem()
-    for path in (DIRECTORY.parent, DIRECTORY):
-        fs.mkdir(path)
-        fs.fsync_directory(path.parent)
-    return fs
-
-
-def crash_points(run: Callable[[FaultyFileSystem], object]) -> Iterator[int]:
-    fs = disk()
-    before = fs.calls
-    run(fs)
-    yield from range(before + 1, fs.calls + 2)
-
-
-def crash(fs: FaultyFileSystem, at: int, run: Callable[[FaultyFileSystem], object]) -> None:
-    fs.crash_at = at
-    with suppress(PowerLoss):
-        run(fs)
-
-
 @pytest.mark.parametrize("survival", Survival)
 def test_nothing_needed_is_lost_wherever_the_power_goes(survival: Survival) -> None:
     for at in crash_points(Story().run):
         story = Story()
-        fs = disk()
+        fs = empty_disk()
         crash(fs, at, story.run)
         try:
             story.check(fs.crash(survival, Random(at)))
@@ -180,7 +167,7 @@ def test_nothing_needed_is_lost_wherever_the_power_goes(survival: Survival) -> N
 def test_a_second_crash_during_recovery_loses_nothing_either(survival: Survival) -> None:
     for at in list(crash_points(Story().run))[::2]:
         story = Story()
-        fs = disk()
+        fs = empty_disk()
         crash(fs, at, story.run)
         random = Random(at)
         second = fs.crash(survival, random)
