@@ -25,7 +25,7 @@ help:
 	@echo "make sim     simulate a quorum with faults, 20,000 times over (SEEDS=A..B: those instead)"
 	@echo "make check   ruff, formatting and types; changes nothing"
 	@echo "make fix     let ruff correct and format"
-	@echo "make bench   measure throughput, failover and footprint"
+	@echo "make bench   measure throughput, failover, footprint, snapshots and starts"
 	@echo "make clean   remove what make has made"
 
 venv: $(RUN_READY)
@@ -35,6 +35,7 @@ run: $(RUN_READY)
 
 test: check
 	@$(BIN)/python -m tests.support.kafka_jars
+	@$(BIN)/python -m tests.deploy.prometheus
 	@$(BIN)/python -m pytest
 
 sim: $(RUN_READY)
@@ -53,6 +54,8 @@ bench: $(RUN_READY)
 	@$(BIN)/python -m bench.run_throughput
 	@$(BIN)/python -m bench.run_failover
 	@$(BIN)/python -m bench.run_footprint
+	@$(BIN)/python -m bench.run_snapshot_pause
+	@$(BIN)/python -m bench.run_start
 
 clean:
 	rm -rf $(VENV) .cache/bench .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info

@@ -1,4 +1,4 @@
-"""What the benchmarks share: the load generator, a real quorum of three nodes, and figures of processes.
+"""What the benchmarks share: the load generator, a real quorum, and figures of processes.
 
 Everything runs on 127.0.0.1; every process is signalled by its own id only and ends with the script.
 """
@@ -98,21 +98,23 @@ def generate(cluster: Cluster, ports: Sequence[int], **options: object) -> dict[
 
 
 class Quorum:
-    """Three `quorumd` nodes with the default configuration, started through their command line."""
+    """`quorumd` nodes with the default configuration, started through their command line."""
 
     topic = "__cluster_metadata"
 
-    def __init__(self, folder: Path, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self, folder: Path, settings: Mapping[str, object] | None = None, size: int = NODES
+    ) -> None:
         """`settings` are configuration keys that differ from the defaults."""
         self._folder = folder
         self._settings = dict(settings or {})
-        self._processes: list[subprocess.Popen[bytes] | None] = [None] * NODES
-        found = free_ports(2 * NODES)
-        self.ports, self._http_ports = found[:NODES], found[NODES:]
+        self._processes: list[subprocess.Popen[bytes] | None] = [None] * size
+        found = free_ports(2 * size)
+        self.ports, self._http_ports = found[:size], found[size:]
 
     def format(self) -> None:
         voters = ",".join(f"{i + 1}@127.0.0.1:{port}" for i, port in enumerate(self.ports))
-        for index in range(NODES):
+        for index in range(len(self.ports)):
             keys = {
                 "node.id": index + 1,
                 "storage.dir": self._folder / f"node-{index + 1}",
@@ -134,15 +136,26 @@ class Quorum:
                 preexec_fn=_die_with_parent,
             )
 
-    def wait_ready(self) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
+    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        deadline = time.monotonic() + timeout_s
         while not all(self._is_ready(i) for i, p in enumerate(self._processes) if p):
             for index, process in enumerate(self._processes):
                 if process and process.poll() is not None:
                     raise SystemExit(f"node {index + 1} ended: {self._tail(index)}")
             if time.monotonic() > deadline:
-                raise SystemExit(f"not ready after {START_TIMEOUT_S} s: {self._tail(0)}")
+                raise SystemExit(f"not ready after {timeout_s} s: {self._tail(0)}")
             time.sleep(0.02)
+
+    def status(self, index: int) -> dict[str, Any]:
+        """The node's /status."""
+        url = f"http://127.0.0.1:{self._http_ports[index]}/status"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
+
+    def log_folder(self, index: int) -> Path:
+        """Where the node keeps segments and snapshots."""
+        return self._folder / f"node-{index + 1}" / f"{self.topic}-0"
 
     def leader(self) -> int | None:
         for index, process in enumerate(self._processes):
@@ -179,7 +192,7 @@ class Quorum:
         for process in self._processes:
             if process:
                 process.terminate()
-        for index in range(NODES):
+        for index in range(len(self.ports)):
             self.signal(index, signal.SIGTERM)
 
     def _config(self, index: int) -> Path:
@@ -207,11 +220,11 @@ class Quorum:
 
 @contextmanager
 def running_quorum(
-    parent: Path | None = None, settings: Mapping[str, object] | None = None
+    parent: Path | None = None, settings: Mapping[str, object] | None = None, size: int = NODES
 ) -> Iterator[Quorum]:
     """A fresh quorum that is ready; its data lie below `parent` (default: the temporary folder)."""
-    with formatted_quorum(parent, settings) as quorum:
-        for index in range(NODES):
+    with formatted_quorum(parent, settings, size) as quorum:
+        for index in range(size):
             quorum.spawn(index)
         quorum.wait_ready()
         yield quorum
@@ -219,11 +232,11 @@ def running_quorum(
 
 @contextmanager
 def formatted_quorum(
-    parent: Path | None = None, settings: Mapping[str, object] | None = None
+    parent: Path | None = None, settings: Mapping[str, object] | None = None, size: int = NODES
 ) -> Iterator[Quorum]:
     """A fresh quorum of which nothing runs yet; at the end nothing of it is left."""
     with tempfile.TemporaryDirectory(prefix="quorumd-bench-", dir=parent) as folder:
-        quorum = Quorum(Path(folder), settings)
+        quorum = Quorum(Path(folder), settings, size)
         try:
             quorum.format()
             yield quorum

@@ -36,6 +36,8 @@ PARSERS: Mapping[str, Callable[[str], object]] = MappingProxyType(
         "quorum.request.timeout.ms": _duration_ms,
         "quorum.retry.backoff.ms": _duration_ms,
         "quorum.retry.backoff.max.ms": _duration_ms,
+        "quorum.auto.join": values.true_or_false,
+        "quorum.witness": values.true_or_false,
         "log.segment.bytes": values.whole_number(4096, _MAX_FILE_BYTES, "bytes"),
         "log.max.batch.bytes": values.whole_number(1024, _MAX_BATCH_BYTES, "bytes"),
         "snapshot.max.new.record.bytes": values.whole_number(1, _MAX_TOTAL_BYTES, "bytes"),
@@ -54,13 +56,6 @@ REQUIRED: Mapping[str, str] = MappingProxyType(
         "node.id": "the id of this node, for example 1",
         "storage.dir": "the folder of its data, for example /var/lib/quorumd",
         "listeners": "where it listens, for example CONTROLLER://db1.example.com:9093",
-    }
-)
-
-UNAVAILABLE = frozenset(
-    {
-        "quorum.auto.join",
-        "quorum.witness",
     }
 )
 

@@ -73,6 +73,8 @@ class Config:
     quorum_request_timeout_ms: int = 2_000
     quorum_retry_backoff_ms: int = 20
     quorum_retry_backoff_max_ms: int = 1_000
+    quorum_auto_join: bool = False
+    quorum_witness: bool = False
     log_segment_bytes: int = 128 << 20
     log_max_batch_bytes: int = 1 << 20
     snapshot_max_new_record_bytes: int = 20 << 20

@@ -130,8 +130,6 @@ def _explained(error: yaml.MarkedYAMLError) -> str:
 def _problem_of_key(key: str, value: yaml.Node) -> str | None:
     if key in keys.PARSERS:
         return None
-    if key in keys.UNAVAILABLE:
-        return f"{key} is not available in this version: remove the line"
     if isinstance(value, yaml.MappingNode):
         return f"unknown key {key!r}: keys are flat, write 'quorum.voters: ...' and not a block"
     known = keys.nearest(key)
@@ -162,15 +160,11 @@ def _read_value(path: Path, key: str, node: yaml.Node, entries: Entries) -> None
 def _read_environment(environ: Mapping[str, str], entries: Entries) -> None:
     """A variable that is set to nothing counts as not set: that is how compose files pass it on."""
     known = {keys.variable_of(key): key for key in keys.PARSERS}
-    unavailable = {keys.variable_of(key) for key in keys.UNAVAILABLE}
     for name in sorted(environ):
         if not name.startswith(keys.ENVIRONMENT_PREFIX) or not environ[name].strip():
             continue
         if name in known:
             entries.by_key[known[name]] = Entry(environ[name].strip(), _variable(name))
-        elif name in unavailable:
-            text = "not available in this version: unset the variable"
-            entries.problems.append(Problem(_variable(name), text))
         elif meant := keys.nearest_variable(name):
             text = f"there is no such setting: did you mean {meant}?"
             entries.problems.append(Problem(_variable(name), text))

@@ -56,6 +56,13 @@ def limit(low: int, high: int, unit: str) -> Callable[[str], int | None]:
     return parse
 
 
+def true_or_false(text: str) -> bool:
+    """YAML's words for a boolean, as they stand in the file."""
+    if text.lower() not in ("true", "false"):
+        raise BadValue(f"{_shown(text)} is neither true nor false")
+    return text.lower() == "true"
+
+
 def folder(text: str) -> Path:
     """A path, still relative if it was written so."""
     if not text or "\0" in text:

@@ -10,19 +10,30 @@
 
     asyncio.run(main())
 
-Importing it starts nothing and opens nothing.
+`QuorumAdmin` changes who votes and who leads. Importing it starts nothing and opens nothing.
 """
 
+from quorumd.client.admin import (
+    AddedVoter,
+    LeaderTransfer,
+    QuorumAdmin,
+    RemovedVoter,
+    ReplacedVoter,
+)
+from quorumd.client.changing import ChangeProgress
 from quorumd.client.client import EARLIEST, LATEST, OffsetAt, QuorumClient
-from quorumd.client.description import QuorumDescription, ReplicaState
+from quorumd.client.description import PendingChange, QuorumDescription, ReplicaState
 from quorumd.client.errors import (
     AppendFailed,
+    ChangeRefused,
+    ChangeTimedOut,
     LogReplaced,
     NotSupported,
     OffsetNotReached,
     OffsetOutOfRange,
     QuorumError,
     QuorumUnavailable,
+    ReplicaNotFound,
     RequestRefused,
 )
 from quorumd.client.events import (
@@ -35,17 +46,24 @@ from quorumd.client.events import (
 )
 from quorumd.client.producing import Appender
 from quorumd.client.reading import Fetched, FetchedBatch
+from quorumd.client.replicas import Reassignment
 from quorumd.client.spool import SnapshotId
 from quorumd.client.view import Change, Entry, KeyValueMap, KeyValueView
+from raft.types import Endpoint, ReplicaKey
 from wire.records import Record
 
 __all__ = [
     "EARLIEST",
     "LATEST",
+    "AddedVoter",
     "AppendFailed",
     "Appender",
     "BatchCommitted",
     "Change",
+    "ChangeProgress",
+    "ChangeRefused",
+    "ChangeTimedOut",
+    "Endpoint",
     "Entry",
     "Event",
     "Fetched",
@@ -53,18 +71,26 @@ __all__ = [
     "KeyValueMap",
     "KeyValueView",
     "LeaderChanged",
+    "LeaderTransfer",
     "LogReplaced",
     "NotSupported",
     "OffsetAt",
     "OffsetNotReached",
     "OffsetOutOfRange",
+    "PendingChange",
+    "QuorumAdmin",
     "QuorumBack",
     "QuorumClient",
     "QuorumDescription",
     "QuorumError",
     "QuorumLost",
     "QuorumUnavailable",
+    "Reassignment",
     "Record",
+    "RemovedVoter",
+    "ReplacedVoter",
+    "ReplicaKey",
+    "ReplicaNotFound",
     "ReplicaState",
     "RequestRefused",
     "SnapshotId",

@@ -28,10 +28,14 @@ class KRaftVersion:
 
 @dataclass(frozen=True, slots=True)
 class KRaftVoters:
-    """The whole voter set from this offset on, and the cluster id if the log carries one."""
+    """The whole voter set from this offset on, and the cluster id if the log carries one.
+
+    `target` are the ids that a reassignment is on its way to, None if there is none (KIP-642).
+    """
 
     voters: VoterSet
     cluster_id: str | None = None
+    target: tuple[int, ...] | None = None
 
 
 ControlRecord = LeaderChange | KRaftVersion | KRaftVoters

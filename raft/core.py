@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from raft import quorum
+from raft.config import RaftConfig, StoredState
 from raft.control import KRaftVoters
 from raft.effects import (
     AdoptClusterId,
@@ -19,12 +19,14 @@ from raft.effects import (
     AnnounceRole,
     AnnounceVoters,
     Answered,
+    ChangeAnswer,
     DropHeldRequests,
     DropSnapshot,
     Effect,
     FetchAnswer,
     Peer,
     PersistQuorumState,
+    RememberRemoval,
     Report,
     Request,
     ResetLog,
@@ -32,8 +34,10 @@ from raft.effects import (
     SendRequest,
     TruncateLog,
 )
+from raft.electorate import Electorate
 from raft.invariants import Snapshot, require
 from raft.log_view import LogView, VoterEntry
+from raft.outstanding import Backoff, Download, InFlight, UselessCopy
 from raft.roles import ROLE_OF, Follower, Leader, Observer, Resigned, Role, State, Unattached
 from raft.transitions import TRANSITIONS, Trigger
 from raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, VoterSet
@@ -54,99 +58,6 @@ REFUSAL_GRACE_MS = 100
 """After a first refusal, how long the other voters' answers are waited for before a new round."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaftConfig:
-    """What a replica is told when it starts. Times are ms.
-
-    `configured_voters` is quorum.voters, matched by id; empty if there is none. `is_bootstrap` is True
-    for a directory that was formatted as part of a new quorum: only then may this replica campaign,
-    vote or count before the log names the voters. `new_cluster_id` is used if it becomes the first
-    leader of a quorum that has no cluster id.
-    """
-
-    local: ReplicaKey
-    endpoints: tuple[Endpoint, ...] = ()
-    configured_voters: VoterSet = field(default_factory=VoterSet)
-    bootstrap_servers: int = 0
-    is_bootstrap: bool = False
-    cluster_id: str | None = None
-    new_cluster_id: str = ""
-    fetch_timeout_ms: int = 2000
-    election_timeout_ms: int = 1000
-    election_backoff_max_ms: int = 1000
-    retry_backoff_ms: int = 20
-    retry_backoff_max_ms: int = 1000
-    snapshot_bytes_per_s: int | None = None
-    """How fast a snapshot is copied from the leader at most; None: as fast as can be."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredState:
-    """What was found on disk: quorum-state.json."""
-
-    epoch: int = 0
-    leader: ReplicaKey | None = None
-    voted: ReplicaKey | None = None
-    applied_offset: int = 0
-
-
-@dataclass(slots=True)
-class InFlight:
-    """A request without an answer yet."""
-
-    to: Peer
-    request: Request
-
-
-@dataclass(slots=True)
-class Download:
-    """A snapshot that is being copied; times are ms.
-
-    `context` is the epoch and the leader that offered it last: after a change it goes on only if the
-    new leader offers the same, which has the same bytes everywhere.
-    """
-
-    snapshot: OffsetAndEpoch
-    context: tuple[int, ReplicaKey | None]
-    position: int = 0
-    size_bytes: int | None = None
-    stored_write: int = 0
-    next_at_ms: int = 0
-
-    @property
-    def is_complete(self) -> bool:
-        return self.position == self.size_bytes
-
-
-@dataclass(slots=True)
-class Backoff:
-    """Failures in a row of requests to one peer, and when the next one may be sent."""
-
-    attempts: int = 0
-    retry_at_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Electorate:
-    """What the latest voter set means to this replica, worked out once for each set."""
-
-    entry: VoterEntry
-    voters: VoterSet
-    keys: tuple[ReplicaKey, ...]
-    others: tuple[ReplicaKey, ...]
-    has_local: bool
-    majority: int
-
-    @staticmethod
-    def of(entry: VoterEntry, local: ReplicaKey) -> Electorate:
-        voters = entry.record.voters
-        others = tuple(key for key in voters.keys if not local.matches(key))
-        has_local = len(others) < len(voters)
-        return Electorate(
-            entry, voters, voters.keys, others, has_local, quorum.majority(len(voters))
-        )
-
-
 class Core:
     """See the module's docstring. `draw(n)` returns a random integer in [0, n)."""
 
@@ -158,9 +69,9 @@ class Core:
         self.draw = draw
         self.log = log
         self.log.voter_entries.insert(
-            0, VoterEntry(-1, KRaftVoters(config.configured_voters, config.cluster_id))
+            0, VoterEntry(-1, KRaftVoters(config.initial_voters, config.cluster_id))
         )
-        self._electorate = Electorate.of(self.log.voter_entries[-1], config.local)
+        self._electorate = Electorate.of(self.log.voter_entries[-1], config)
         self._has_bootstrapped = False
         self.now_ms = 0
         self.epoch = stored.epoch
@@ -179,12 +90,20 @@ class Core:
         self.unreachable: set[int] = set()
         self.foreign_leader: dict[int, int] = {}
         self.download: Download | None = None
+        self.useless_copy: UselessCopy | None = None
         self.election_attempts = 0
         self.is_shutting_down = False
         self.state: State = Observer()
         self.context = (self.epoch, self.leader)
         self.last_contact_ms: int | None = None
         self.leader_has_ended = False
+        self.next_word_ms = 0
+        """When the leader is told the next time where this replica is reached."""
+        self.told_in: tuple[int, ReplicaKey | None] | None = None
+        """Epoch and leader that know it."""
+        self.was_removed = config.was_removed
+        self.must_lead = False
+        """This witness holds records that the others lack."""
         self.obstacle: str | None = None
         """Why this replica cannot take over what its leader has, in words."""
         self.effects: list[Effect] = []
@@ -208,7 +127,7 @@ class Core:
         """The latest voter set, committed or not, and this replica's place in it."""
         entry = self.log.voter_entries[-1]
         if entry is not self._electorate.entry:
-            self._electorate = Electorate.of(entry, self.local)
+            self._electorate = Electorate.of(entry, self.config)
         return self._electorate
 
     @property
@@ -221,15 +140,26 @@ class Core:
         """True if this replica may campaign and counts for a majority.
 
         Before the log names the voters, that takes a directory formatted as part of a new quorum: two
-        lost disks that come back empty must not elect each other.
+        lost disks that come back empty must not elect each other. One that is being removed campaigns,
+        without a vote of its own, until its removal is committed: perhaps only it has that record
+        (Ongaro's dissertation, 4.2.2).
         """
         if self.log.voters_offset < 0 and not self.config.is_bootstrap:
             return False
-        return self.electorate.has_local
+        return self.electorate.has_local or (
+            self.log.voters_offset >= self.committed_offset
+            and self.committed_voters.record.voters.find(self.local) is not None
+        )
 
     @property
     def leader_id(self) -> int | None:
         return None if self.leader is None else self.leader.id
+
+    @property
+    def committed_voters(self) -> VoterEntry:
+        """The latest voter set that is known to be committed; before the first, that of configuration."""
+        entries = reversed(self.log.voter_entries)
+        return next(entry for entry in entries if entry.offset < self.committed_offset)
 
     def is_local(self, key: ReplicaKey) -> bool:
         return self.local.matches(key)
@@ -248,7 +178,7 @@ class Core:
             return self.leader_endpoints
         if replica_id == self.local.id:
             return self.config.endpoints
-        return self.voters.endpoints_of(replica_id) or self.config.configured_voters.endpoints_of(
+        return self.voters.endpoints_of(replica_id) or self.config.initial_voters.endpoints_of(
             replica_id
         )
 
@@ -335,11 +265,15 @@ class Core:
             snapshot.offset >= self.kept_offset,
             f"snapshot {snapshot} ends below the committed offset {self.committed_offset}",
         )
+        had_voted = self.committed_voters.record.voters.find(self.local) is not None
         self.log.reset(snapshot, voters)
         self.log_writes = deque((write, snapshot.offset) for write, _ in self.log_writes)
         self.effects.append(ResetLog(write=self.next_log_write(), snapshot=snapshot))
         self.follow_voter_set()
         self.commit(snapshot.offset)
+        if had_voted and not self.electorate.has_local and not self.was_removed:
+            self.was_removed = True
+            self.effects.append(RememberRemoval())
 
     def drop_download(self) -> None:
         """Forget an unfinished copy of a snapshot, if there is one."""
@@ -407,12 +341,15 @@ class Core:
     def move_to(self, trigger: Trigger, state: State) -> None:
         """Change the role. The table decides whether that is possible."""
         expected = TRANSITIONS.get((self.role, trigger))
+        is_outside = self.role is not Role.OBSERVER and not self.is_voter
+        if is_outside and expected in (Role.UNATTACHED, Role.FOLLOWER):
+            expected = Role.OBSERVER
         require(
             expected is ROLE_OF[type(state)],
             f"no transition from {self.role} to {ROLE_OF[type(state)]}: {trigger}",
         )
-        parked = list(self.state.parked) if isinstance(self.state, Leader) else []
-        if isinstance(self.state, Leader):
+        former = self.state
+        if isinstance(former, Leader):
             self.high_watermark = self.committed_offset
         self.state = state
         if self.context != (self.epoch, self.leader):
@@ -420,10 +357,43 @@ class Core:
             self.last_contact_ms = None
             self.leader_has_ended = False
             self.obstacle = None
+            self.next_word_ms = 0
+            self.must_lead = False
             self.forget_requests()
-        for reply_to in parked:
-            self.refuse_fetch(reply_to, "NOT_LEADER_OR_FOLLOWER")
+        if isinstance(former, Leader):
+            self._refuse_waiting(former)
         self.announce(trigger)
+
+    def _refuse_waiting(self, former: Leader) -> None:
+        """Whoever still waits for an answer of this leader is told that it leads no more."""
+        for reply_to in former.parked:
+            self.refuse_fetch(reply_to, "NOT_LEADER_OR_FOLLOWER")
+        waiting = [change.reply_to for change in former.changes]
+        transfer = former.transfer
+        if transfer is not None and transfer.reply_to is not None:
+            waiting.append(transfer.reply_to)
+        for reply_to in waiting:
+            self.answer_change(
+                reply_to,
+                "NOT_LEADER_OR_FOLLOWER",
+                f"replica {self.local.id} stopped leading before this was committed: whether it will "
+                "be is up to the next leader. Ask that one again, it is safe to repeat",
+            )
+
+    def answer_change(
+        self, reply_to: int, error: str | None = None, message: str | None = None
+    ) -> None:
+        """Answer a request to change voters or leader."""
+        self.answer(
+            reply_to,
+            ChangeAnswer(
+                epoch=self.epoch,
+                leader_id=self.leader_id,
+                leader_endpoints=self.leader_endpoints_for_answers(),
+                error=error,
+                message=message,
+            ),
+        )
 
     def announce(self, reason: str) -> None:
         self.effects.append(
@@ -515,7 +485,11 @@ class Core:
             else:
                 deadline = self.now_ms + self.random_election_timeout_ms()
                 self.move_to(Trigger.JOINED_VOTERS, Unattached(deadline))
-        elif not self.is_voter and not isinstance(self.state, (Observer, Leader, Resigned)):
+        else:
+            self._leave_voters()
+
+    def _leave_voters(self) -> None:
+        if not self.is_voter and not isinstance(self.state, (Observer, Leader, Resigned)):
             self.move_to(Trigger.LEFT_VOTERS, Observer())
 
     # -- commitment
@@ -540,12 +514,28 @@ class Core:
         That says for ever that bootstrapping is over.
         """
         named_at = self.log.voter_entries[-1].offset
+        if not self.electorate.has_local:
+            self._note_removal()
+            self._leave_voters()
         if (
             self.recorded_offset
             <= named_at
             < min(self.committed_offset, self.log.synced_end_offset)
         ):
             self.persist()
+
+    def _note_removal(self) -> None:
+        """This replica voted by a committed set, and does not by the latest one, committed too."""
+        if self.was_removed:
+            return
+        committed = [
+            entry.record.voters.find(self.local) is not None
+            for entry in self.log.voter_entries
+            if 0 <= entry.offset < self.committed_offset
+        ]
+        if True in committed and self.log.voters_offset < self.committed_offset:
+            self.was_removed = True
+            self.effects.append(RememberRemoval())
 
     def _adopt_cluster_id(self, cluster_id: str | None) -> None:
         if self.cluster_id is None and cluster_id is not None:

@@ -115,7 +115,38 @@ class FetchSnapshot:
     max_bytes: int
 
 
-Request = Vote | BeginQuorumEpoch | EndQuorumEpoch | Fetch | FetchSnapshot
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateVoter:
+    """Tell the leader of `epoch` where this replica is reached."""
+
+    epoch: int
+    endpoints: tuple[Endpoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddVoter:
+    """Ask the leader to make this replica a voter; it need not wait until that is committed."""
+
+    endpoints: tuple[Endpoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveVoter:
+    """Ask the leader to remove the voter whose place this replica has taken."""
+
+    key: ReplicaKey
+
+
+Request = (
+    Vote
+    | BeginQuorumEpoch
+    | EndQuorumEpoch
+    | Fetch
+    | FetchSnapshot
+    | UpdateVoter
+    | AddVoter
+    | RemoveVoter
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +212,13 @@ class SnapshotAnswer(Answered):
     """Without an error: send what was asked for of this snapshot."""
 
     snapshot: OffsetAndEpoch | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class ChangeAnswer(Answered):
+    """To a request that changes the voter set or the leader; `message` says why not."""
+
+    message: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +305,11 @@ class AdoptClusterId:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RememberRemoval:
+    """This replica was removed from the voters: keep that in meta.properties. It never joins by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """A message was ignored or refused, or something is wrong, for this reason."""
 
@@ -299,6 +342,7 @@ Effect = (
     | AnnounceRole
     | AnnounceVoters
     | AdoptClusterId
+    | RememberRemoval
     | Report
     | Halt
 )

@@ -15,7 +15,6 @@ from raft.core import (
     LAST_EPOCH,
     REFUSAL_GRACE_MS,
     Core,
-    InFlight,
 )
 from raft.effects import Answered, Peer, Vote, VoteAnswer
 from raft.events import (
@@ -29,6 +28,7 @@ from raft.events import (
     VoteRequested,
 )
 from raft.leadership import become_leader
+from raft.outstanding import InFlight
 from raft.roles import Candidate, Follower, Leader, Observer, Prospective, Resigned, Unattached
 from raft.transitions import Trigger
 from raft.types import Endpoint, OffsetAndEpoch, ReplicaKey
@@ -180,6 +180,8 @@ def on_vote_requested(core: Core, event: VoteRequested) -> None:
         return _answer_vote(core, event.reply_to, False, error="INVALID_VOTER_KEY")
     learn_voter(core, candidate, event.cluster_id)
     granted = _grants_pre_vote(core, event) if event.pre_vote else _grants_vote(core, event)
+    if not granted and core.config.is_witness:
+        _stand_in(core, event)
     if event.pre_vote and not granted:
         _outbid(core, candidate)
     return _answer_vote(core, event.reply_to, granted)
@@ -187,7 +189,7 @@ def on_vote_requested(core: Core, event: VoteRequested) -> None:
 
 def learn_voter(core: Core, key: ReplicaKey, cluster_id: str | None) -> None:
     """Remember the uuid and the cluster id that a replica shows: a first leader needs both."""
-    if key.uuid is not None and key.id in core.config.configured_voters.ids:
+    if key.uuid is not None and key.id in core.config.initial_voters.ids:
         core.known_uuids[key.id] = key
     if cluster_id is not None and core.heard_cluster_id is None and core.voters.find(key):
         core.heard_cluster_id = cluster_id
@@ -227,6 +229,17 @@ def _outbid(core: Core, asker: ReplicaKey) -> None:
         state.campaign_at_ms = min(state.election_deadline_ms, soon)
     elif isinstance(state, Unattached):
         _hurry(core, state)
+
+
+def _stand_in(core: Core, event: VoteRequested) -> None:
+    """A witness leads where nobody else can: it refuses a candidate whose log lacks what it holds."""
+    if not core.has_leader_contact and _may_vote(core) and not _is_up_to_date(core, event.last):
+        core.must_lead = True
+
+
+def may_campaign(core: Core) -> bool:
+    """False for a witness, unless no other voter can win."""
+    return not core.config.is_witness or core.must_lead or not core.other_voters()
 
 
 def _grants_vote(core: Core, event: VoteRequested) -> bool:
@@ -317,16 +330,18 @@ def _campaign_after_silence(core: Core, state: Follower) -> None:
     """The fetch timeout is the same for all: a random delay keeps followers from colliding."""
     if state.campaign_at_ms is None:
         state.campaign_at_ms = core.now_ms + core.draw(CAMPAIGN_DELAY_MS)
-    if core.now_ms >= state.campaign_at_ms:
+    if not may_campaign(core):
+        state.campaign_at_ms = core.now_ms + core.random_election_timeout_ms()
+    elif core.now_ms >= state.campaign_at_ms:
         become_prospective(core, Trigger.LEADER_SILENT)
 
 
 def become_prospective(core: Core, trigger: Trigger) -> None:
     """Ask every other voter whether it would vote (KIP-996)."""
+    assert core.is_voter, "only voters campaign"
     own = core.voters.find(core.local)
-    assert own is not None, "only voters campaign"
     deadline = core.now_ms + core.random_election_timeout_ms()
-    core.move_to(trigger, Prospective(deadline, {own.key: True}))
+    core.move_to(trigger, Prospective(deadline, {} if own is None else {own.key: True}))
     _count_votes(core)
 
 
@@ -445,10 +460,11 @@ def _hurry(core: Core, state: Unattached) -> None:
 def on_vacancy(core: Core, peer: ReplicaKey) -> None:
     """A voter knows no leader of this epoch either: once a majority says so, nobody need wait.
 
-    Source: KIP-642, bootstrapping procedure, step 6. Pre-vote makes it safe.
+    But for a candidate that has this replica's vote: it is about to lead. Source: KIP-642, bootstrapping
+    procedure, step 6. Pre-vote makes it safe.
     """
     state = core.state
-    if not isinstance(state, Unattached) or peer.id in state.vacant:
+    if not isinstance(state, Unattached) or peer.id in state.vacant or core.voted is not None:
         return
     state.vacant.add(peer.id)
     agreeing = sum(key.id in state.vacant or core.is_local(key) for key in core.voters.keys)
@@ -493,7 +509,10 @@ def expire(core: Core) -> None:
     if core.is_shutting_down or isinstance(state, Observer):
         return
     if isinstance(state, Unattached) and now >= state.election_deadline_ms:
-        become_prospective(core, Trigger.ELECTION_TIMEOUT)
+        if may_campaign(core):
+            become_prospective(core, Trigger.ELECTION_TIMEOUT)
+        else:
+            state.election_deadline_ms = now + core.random_election_timeout_ms()
     elif isinstance(state, Follower) and now >= state.election_deadline_ms:
         _campaign_after_silence(core, state)
     elif isinstance(state, Prospective) and now >= state.deadline_ms:

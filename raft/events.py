@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from raft.control import ControlRecord, KRaftVoters
-from raft.types import Endpoint, OffsetAndEpoch, ReplicaKey
+from raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +165,14 @@ class SnapshotVerified:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PieceNotStored:
+    """There was no room for a piece of this snapshot: what was copied of it is deleted already."""
+
+    snapshot: OffsetAndEpoch
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotTaken:
     """A snapshot of this replica's own making is complete and durable."""
 
@@ -207,6 +215,69 @@ class PeerReachable:
     id: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddVoterRequested:
+    """Make an observer a voter (KIP-856, AddVoter). It is answered after `timeout_ms` at the latest."""
+
+    reply_to: int
+    cluster_id: str | None
+    voter: Voter
+    timeout_ms: int
+    ack_when_committed: bool = True
+    """False: answer as soon as the record is in the leader's log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveVoterRequested:
+    """Make a voter an observer (KIP-856, RemoveVoter)."""
+
+    reply_to: int
+    cluster_id: str | None
+    key: ReplicaKey
+    timeout_ms: int
+    force: bool = False
+    """Do it although too few of the voters that remain are there to commit anything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateVoterRequested:
+    """A replica says where it is reached now (KIP-853, UpdateRaftVoter)."""
+
+    reply_to: int
+    cluster_id: str | None
+    epoch: int
+    voter: Voter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReassignmentRequested:
+    """Change the voters, one after the other, to these ids; None ends what is under way (KIP-642)."""
+
+    reply_to: int
+    target: tuple[int, ...] | None
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferRequested:
+    """Hand leadership to this voter, or to any; a key without uuid is the only one under its id."""
+
+    reply_to: int
+    cluster_id: str | None
+    to: ReplicaKey | None
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeAnswered:
+    """What the leader says to UpdateVoter, AddVoter or RemoveVoter."""
+
+    request_id: int
+    error: str | None
+    message: str | None = None
+    hint: LeaderHint | None = None
+
+
 @dataclass(slots=True)
 class AppendRequested:
     """Clients' batches of one turn of the driver, `record_count` offsets long."""
@@ -247,11 +318,18 @@ Event = (
     | SnapshotRequested
     | SnapshotAnswered
     | SnapshotVerified
+    | PieceNotStored
     | SnapshotTaken
     | CleaningRequested
     | RequestFailed
     | PeerUnreachable
     | PeerReachable
+    | AddVoterRequested
+    | RemoveVoterRequested
+    | UpdateVoterRequested
+    | ReassignmentRequested
+    | TransferRequested
+    | ChangeAnswered
     | AppendRequested
     | WriteCompleted
     | TimerFired

@@ -47,6 +47,7 @@ def become_leader(core: Core, granting: tuple[ReplicaKey, ...]) -> None:
     leader = Leader(
         epoch_start_offset=core.log.end_offset,
         check_quorum_deadline_ms=core.now_ms + check_quorum_ms(core),
+        elected_at_ms=core.now_ms,
     )
     core.move_to(Trigger.VOTES_WON, leader)
     change = LeaderChange(core.local, core.voters.keys, granting)
@@ -80,24 +81,32 @@ def append_control(core: Core, leader: Leader, records: tuple[ControlRecord, ...
     wake_fetches(core, leader)
 
 
+def append_refusal(core: Core) -> tuple[str, str] | None:
+    """The name of a Kafka error, and why, if this replica takes no clients' batches now."""
+    leader = core.state
+    if not isinstance(leader, Leader) or core.is_shutting_down:
+        return "NOT_LEADER_OR_FOLLOWER", "this replica does not lead"
+    if leader.transfer is not None:
+        return "NOT_LEADER_OR_FOLLOWER", "leadership is being handed over"
+    if core.config.is_witness and core.other_voters():
+        return "NOT_LEADER_OR_FOLLOWER", "a witness leads only until another voter can"
+    if core.is_bootstrapping:
+        return "NOT_ENOUGH_REPLICAS", bootstrap_obstacle(core)
+    return None
+
+
 def on_append_requested(core: Core, event: AppendRequested) -> None:
     """Clients' batches: they get the next offsets and the present epoch, or are refused.
 
     Errors: NOT_LEADER_OR_FOLLOWER; NOT_ENOUGH_REPLICAS until the first voter set is committed.
     """
+    refusal = append_refusal(core)
+    if refusal is not None:
+        error, reason = refusal
+        core.effects.append(RefuseAppend(token=event.token, error=error, reason=reason))
+        return
     leader = core.state
-    if not isinstance(leader, Leader) or core.is_shutting_down:
-        core.effects.append(
-            RefuseAppend(token=event.token, error="NOT_LEADER_OR_FOLLOWER", reason="not the leader")
-        )
-        return
-    if core.is_bootstrapping:
-        core.effects.append(
-            RefuseAppend(
-                token=event.token, error="NOT_ENOUGH_REPLICAS", reason=bootstrap_obstacle(core)
-            )
-        )
-        return
+    assert isinstance(leader, Leader), "nobody else appends"
     base = core.log.end_offset
     core.log.append(base + event.record_count, ((core.epoch, base),))
     core.effects.append(
@@ -237,6 +246,8 @@ def note_heard(core: Core, leader: Leader, replica: ReplicaKey) -> ReplicaKey | 
     voter = _voter_of(core, replica)
     if voter is None:
         return None
+    if (known := leader.progress.get(voter)) is not None:
+        known.last_heard_ms = core.now_ms
     leader.heard_from.add(voter)
     electorate = core.electorate
     if len(leader.heard_from) + electorate.has_local >= electorate.majority:
@@ -360,7 +371,7 @@ def write_first_voters(core: Core) -> None:
     nothing can have been written under the old one. Source: KIP-856, bootstrapping.
     """
     leader = core.state
-    configured = core.config.configured_voters
+    configured = core.config.initial_voters
     if not isinstance(leader, Leader) or not core.is_bootstrapping or not len(configured):
         return
     first = core.log.voters_offset < 0
@@ -416,12 +427,14 @@ def expire_leadership(core: Core, leader: Leader) -> None:
             leader.check_quorum_deadline_ms = core.now_ms + check_quorum_ms(core)
 
 
-def resign(core: Core, leader: Leader, trigger: Trigger) -> None:
-    """Stop leading and tell the voters, the most up-to-date first in line (EndQuorumEpoch)."""
+def resign(core: Core, leader: Leader, trigger: Trigger, first: ReplicaKey | None = None) -> None:
+    """Stop leading and tell the voters, `first` and the most up-to-date ones first in line."""
     others = core.other_voters()
     successors = quorum.preferred_successors(
         (key, synced_end_offset(core, leader, key)) for key in others
     )
+    if first is not None:
+        successors = (first, *(key for key in successors if key != first))
     deadline = core.now_ms + core.random_election_timeout_ms()
     core.move_to(trigger, Resigned(deadline, set(others), successors))
 

@@ -10,12 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from raft import election, leadership, replication, snapshots
-from raft.core import Core, RaftConfig, StoredState
+from raft import changing, election, joining, leadership, membership, replication, snapshots
+from raft.config import RaftConfig, StoredState
+from raft.core import Core
 from raft.effects import Effect, Halt
 from raft.events import (
+    AddVoterRequested,
     AppendRequested,
     BeginAnswered,
+    ChangeAnswered,
     CleaningRequested,
     EndAnswered,
     Event,
@@ -23,8 +26,11 @@ from raft.events import (
     FetchReceived,
     PeerReachable,
     PeerUnreachable,
+    PieceNotStored,
     QuorumEpochBegun,
     QuorumEpochEnded,
+    ReassignmentRequested,
+    RemoveVoterRequested,
     RequestFailed,
     ResignationRequested,
     SnapshotAnswered,
@@ -32,13 +38,15 @@ from raft.events import (
     SnapshotTaken,
     SnapshotVerified,
     TimerFired,
+    TransferRequested,
+    UpdateVoterRequested,
     VoteAnswered,
     VoteRequested,
     WriteCompleted,
 )
 from raft.log_view import LogView
 from raft.roles import Candidate, Follower, Leader, Observer, Resigned, Unattached
-from raft.types import ReplicaKey
+from raft.types import ReplicaKey, VoterSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +81,15 @@ class RaftNode(Core):
             SnapshotRequested: snapshots.on_snapshot_requested,
             SnapshotAnswered: replication.on_piece_answered,
             SnapshotVerified: snapshots.on_snapshot_verified,
+            PieceNotStored: snapshots.on_piece_not_stored,
             SnapshotTaken: snapshots.on_snapshot_taken,
             CleaningRequested: snapshots.on_cleaning_requested,
+            AddVoterRequested: membership.on_add_voter_requested,
+            RemoveVoterRequested: membership.on_remove_voter_requested,
+            UpdateVoterRequested: membership.on_update_voter_requested,
+            ReassignmentRequested: membership.on_reassignment_requested,
+            TransferRequested: membership.on_transfer_requested,
+            ChangeAnswered: joining.on_change_answered,
             AppendRequested: leadership.on_append_requested,
             ResignationRequested: leadership.on_resignation_requested,
             BeginAnswered: _on_begin_answered,
@@ -93,6 +108,9 @@ class RaftNode(Core):
         self.now_ms = now_ms
         if self.recorded_offset > self.log.end_offset:
             return [Halt(reason=self._what_the_disk_lost())]
+        strangers = self.unexpected_voters(self.committed_voters.record.voters)
+        if strangers:
+            return [Halt(reason=self._who_is_unexpected(strangers))]
         if self.epoch < self.log.last_epoch:
             self.epoch, self.leader, self.voted = self.log.last_epoch, None, None
         if self.leader is not None and self.leader.id == self.local.id:
@@ -125,6 +143,19 @@ class RaftNode(Core):
             "as a new replica with another storage id."
         )
 
+    def _who_is_unexpected(self, strangers: tuple[int, ...]) -> str:
+        named = ", ".join(map(str, strangers))
+        return (
+            f"the log says that replica {named} votes, which quorum.voters does not name (KIP-856). "
+            "Remove quorum.voters from the configuration of all nodes, and set "
+            "quorum.bootstrap.servers: the log knows the voters by now. Or add the id there."
+        )
+
+    def unexpected_voters(self, voters: VoterSet) -> tuple[int, ...]:
+        """Ids that vote although quorum.voters is there and does not name them."""
+        permitted = self.config.configured_voters.ids
+        return tuple(voter for voter in voters.ids if permitted and voter not in permitted)
+
     def step(self, event: Event, now_ms: int) -> list[Effect]:
         """What this event asks for, in order. `now_ms` never goes back."""
         assert now_ms >= self.now_ms, "time goes back"
@@ -139,6 +170,8 @@ class RaftNode(Core):
             leadership.expire_fetches(self, state)
             leadership.announce_epoch(self, state)
             leadership.expire_leadership(self, state)
+            if self.state is state:
+                changing.advance(self, state)
         else:
             election.expire(self)
         if isinstance(self.state, Resigned):
@@ -146,13 +179,15 @@ class RaftNode(Core):
         elif not isinstance(self.state, Leader):
             election.ask_for_votes(self)
             replication.send_fetches(self)
+            joining.tell_leader(self)
         effects, self.effects = self.effects, []
         return effects
 
     def next_deadline_ms(self) -> int | None:
         """When `TimerFired` is due at the latest; None if only other events matter."""
         if isinstance(self.state, Leader):
-            return leadership.leader_deadline_ms(self.state)
+            deadlines = leadership.leader_deadline_ms(self.state), changing.due_ms(self.state)
+            return min(due for due in deadlines if due is not None)
         own = election.election_deadline_ms(self)
         if not self.backoffs and self.download is None:
             return own

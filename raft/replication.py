@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from raft import quorum
 from raft.control import KRaftVoters
-from raft.core import Core, InFlight
+from raft.core import Core
 from raft.effects import AppendFetched, Bootstrap, Fetch, FetchSnapshot, Halt, Peer, Vote
 from raft.election import (
     absorb,
@@ -36,6 +36,7 @@ from raft.leadership import (
     park_fetch,
     write_first_voters,
 )
+from raft.outstanding import InFlight
 from raft.roles import Follower, Leader, Observer, ParkedFetch, Prospective, Unattached
 from raft.snapshots import give_up, is_copying, offer, on_snapshot_answered, send_for_piece
 from raft.transitions import Trigger

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from raft.types import OffsetAndEpoch, ReplicaKey
+from raft.types import OffsetAndEpoch, ReplicaKey, Voter
 
 
 class Role(StrEnum):
@@ -76,6 +76,8 @@ class Progress:
     end_offset: int = -1
     last_fetch_ms: int | None = None
     last_caught_up_ms: int | None = None
+    last_heard_ms: int | None = None
+    """Of a voter: its last fetch, or word of another kind."""
     leader_end_at_last_fetch: int = 0
     begin_due_ms: int = 0
 
@@ -91,12 +93,54 @@ class ParkedFetch:
     high_watermark: int | None
 
 
+class ChangeKind(StrEnum):
+    """What is to happen to the voter set."""
+
+    ADD = "add"
+    REMOVE = "remove"
+    REASSIGN = "reassign"
+
+
+@dataclass(slots=True)
+class VoterChange:
+    """A change of the voter set that was asked of the leader and is not answered yet. Times are ms.
+
+    `voter` is whom to add, or (its key) to remove; `target` are the ids of a reassignment.
+    """
+
+    reply_to: int
+    kind: ChangeKind
+    asked_at_ms: int
+    deadline_ms: int
+    voter: Voter | None = None
+    target: tuple[int, ...] | None = None
+    ack_when_committed: bool = True
+    force: bool = False
+    offset: int | None = None
+    """Of the record that makes the change, once it is in the log."""
+    waits_for: str = ""
+
+
+@dataclass(slots=True)
+class Transfer:
+    """Leadership is about to be handed to `to`, or to any voter. Times are ms.
+
+    Nobody waits for an answer if it is a step of a reassignment.
+    """
+
+    reply_to: int | None
+    to: ReplicaKey | None
+    asked_at_ms: int
+    deadline_ms: int
+
+
 @dataclass(slots=True)
 class Leader:
     """The one replica of its epoch that appends."""
 
     epoch_start_offset: int
     check_quorum_deadline_ms: int
+    elected_at_ms: int = 0
     progress: dict[ReplicaKey, Progress] = field(default_factory=dict)
     heard_from: set[ReplicaKey] = field(default_factory=set)
     """Voters that fetched since the check-quorum timer was restarted."""
@@ -105,6 +149,11 @@ class Leader:
     """Earliest time at which a parked fetch is due."""
     next_begin_ms: int = 0
     """Earliest time at which a voter is due for BeginQuorumEpoch, or earlier."""
+    changes: list[VoterChange] = field(default_factory=list)
+    """In the order in which they were asked for."""
+    transfer: Transfer | None = None
+    told: dict[ReplicaKey, Voter] = field(default_factory=dict)
+    """Observers that have said where they are reached."""
 
 
 @dataclass(slots=True)

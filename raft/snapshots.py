@@ -7,7 +7,7 @@ compaction and snapshots), KIP-630, KIP-856 (snapshots).
 
 from __future__ import annotations
 
-from raft.core import Core, Download, InFlight
+from raft.core import Core
 from raft.effects import (
     CleanLog,
     Fetch,
@@ -19,6 +19,7 @@ from raft.effects import (
 from raft.election import absorb, is_foreign
 from raft.events import (
     CleaningRequested,
+    PieceNotStored,
     SnapshotAnswered,
     SnapshotPiece,
     SnapshotRequested,
@@ -26,11 +27,16 @@ from raft.events import (
     SnapshotVerified,
 )
 from raft.leadership import note_heard
+from raft.outstanding import Download, InFlight, UselessCopy
 from raft.roles import Leader
 from raft.types import OffsetAndEpoch, ReplicaKey
 
 PIECE_BYTES = 2**20
 """What is asked for at a time: Kafka's own figure."""
+
+COPY_AGAIN_MS = 1_000
+COPY_AGAIN_MAX_MS = 10_000
+"""How long a snapshot that was copied in vain is not copied again: at first, and at most."""
 
 # -- the leader's end
 
@@ -94,6 +100,9 @@ def offer(core: Core, request: InFlight, snapshot: OffsetAndEpoch) -> None:
         core.back_off(request)
         return
     if download is None or download.snapshot != snapshot:
+        if _is_too_soon(core, snapshot):
+            core.back_off(request)
+            return
         core.drop_download()
         download = core.download = Download(snapshot, core.context)
         core.report(f"copying the snapshot that ends at {snapshot.offset} from {core.leader}")
@@ -197,7 +206,7 @@ def on_snapshot_verified(core: Core, event: SnapshotVerified) -> None:
     if download is None or download.snapshot != event.snapshot or not download.is_complete:
         return
     if event.problem is not None:
-        give_up(core, event.problem)
+        _note_useless(core, download, event.problem)
         return
     if download.context != core.context:
         # Whoever leads now has not offered it yet.
@@ -209,6 +218,43 @@ def on_snapshot_verified(core: Core, event: SnapshotVerified) -> None:
     core.download = None
     core.reset_log(snapshot, event.voters)
     core.backoffs.clear()
+
+
+def on_piece_not_stored(core: Core, event: PieceNotStored) -> None:
+    """The disk is full. What was copied must not take the space that votes and records need."""
+    download = core.download
+    if download is not None and download.snapshot == event.snapshot:
+        _note_useless(core, download, event.problem)
+
+
+def _note_useless(core: Core, download: Download, problem: str) -> None:
+    """All of it, or as much as there is room for, was copied in vain: let time pass before the next try.
+
+    Meanwhile the leader may find out that its file is damaged, or have a newer one.
+    """
+    attempts = 1
+    last = core.useless_copy
+    if last is not None and (last.snapshot, last.context) == (download.snapshot, download.context):
+        attempts += last.attempts
+    pause_ms = min(COPY_AGAIN_MAX_MS, COPY_AGAIN_MS << min(attempts - 1, 10))
+    core.useless_copy = UselessCopy(
+        download.snapshot, download.context, attempts, core.now_ms + pause_ms
+    )
+    core.obstacle = (
+        f"the snapshot of leader {core.leader} that ends at {download.snapshot.offset} could not be "
+        f"taken over: {problem}"
+    )
+    give_up(core, problem)
+
+
+def _is_too_soon(core: Core, snapshot: OffsetAndEpoch) -> bool:
+    useless = core.useless_copy
+    return (
+        useless is not None
+        and useless.snapshot == snapshot
+        and useless.context == core.context
+        and core.now_ms < useless.again_at_ms
+    )
 
 
 def give_up(core: Core, reason: str) -> None:

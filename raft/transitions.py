@@ -1,6 +1,7 @@
 """The transition table: which role follows which, on what, and whose rule that is.
 
-A pair that is not in the table cannot happen; trying it is a broken invariant.
+A pair that is not in the table cannot happen; trying it is a broken invariant. Where the table says
+unattached or follower, a replica outside the voter set becomes an observer instead.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Trigger(StrEnum):
     VOTES_WON = "a majority voted"
     QUORUM_LOST = "a majority has not fetched for too long"
     RESIGNATION = "resignation was asked for"
+    REMOVED = "it was removed from the voters, which is committed"
     RESIGNATION_OVER = "nobody took over in time"
     JOINED_VOTERS = "the voter set contains this replica now"
     JOINED_VOTERS_WITH_LEADER = "the voter set contains this replica now, the leader is known"
@@ -69,6 +71,8 @@ TRANSITIONS: Mapping[tuple[Role, Trigger], Role] = MappingProxyType(
         (R.LEADER, T.QUORUM_LOST): R.RESIGNED,
         (R.LEADER, T.RESIGNATION): R.RESIGNED,
         (R.RESIGNED, T.RESIGNATION_OVER): R.UNATTACHED,
+        # KIP-856, RemoveVoter request handling, step 7.
+        (R.LEADER, T.REMOVED): R.RESIGNED,
         # KIP-856: the voter set counts as soon as its record is in the log, and truncation reverts it.
         (R.OBSERVER, T.JOINED_VOTERS): R.UNATTACHED,
         (R.OBSERVER, T.JOINED_VOTERS_WITH_LEADER): R.FOLLOWER,

@@ -3,9 +3,9 @@
     --directory D --end-offset N [--memory-bytes M]
 
 Prints JSON, an object a line: {"done", "total"} (bytes) now and then, at last {"end_offset",
-"epoch", "size_bytes", "records", "empty_batches"}, or {"error", "kind"} with the exit code of the error. The
-whole snapshot then is at its part's path, durable, to be named by whoever asked for it. Its standard input
-must stay open for so long: at its end it deletes what it has written and stops.
+"epoch", "size_bytes", "records", "empty_batches"}, or {"error", "kind", "path"} with the exit code of
+the error. The whole snapshot then is at its part's path, durable, to be named by whoever asked for it.
+Its standard input must stay open for so long: at its end it deletes what it has written and stops.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ import json
 import os
 import platform
 import select
+import signal
 import sys
 import time
 from pathlib import Path
 
 from server.snapshot_builder import DEFAULT_MEMORY_BYTES, BuiltSnapshot, SnapshotBuilder
-from storage.errors import StorageError
+from storage.errors import DiskFull, StorageError
 from storage.filesystem import RealFileSystem
 
 EXIT_ABANDONED = 1
 REPORT_S = 0.2
+LEFT_BYTES = 8 << 20
+"""What a build leaves free on the disk: the log is written in steps of half of it."""
 NICENESS = 10
 
 # ioprio_set(2): the number of the system call, IOPRIO_WHO_PROCESS, the class "idle".
@@ -43,6 +46,7 @@ def main() -> int:
     parser.add_argument("--memory-bytes", type=int, default=DEFAULT_MEMORY_BYTES)
     arguments = parser.parse_args()
     _lower_priority()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     # There are no cycles to look for among so many objects.
     gc.disable()
     builder = SnapshotBuilder(
@@ -52,7 +56,7 @@ def main() -> int:
         memory_bytes=arguments.memory_bytes,
     )
     try:
-        built = _build(builder)
+        built = _build(builder, arguments.directory)
         if built is not None:
             _print(
                 end_offset=built.id.end_offset,
@@ -63,7 +67,9 @@ def main() -> int:
             )
             return 0
     except StorageError as error:
-        _print(error=str(error), kind=type(error).__name__)
+        builder.close()
+        builder.discard()
+        _print(error=str(error), kind=type(error).__name__, path=str(error.path))
         return error.exit_code
     except (KeyboardInterrupt, BrokenPipeError):
         pass
@@ -72,8 +78,8 @@ def main() -> int:
     return EXIT_ABANDONED
 
 
-def _build(builder: SnapshotBuilder) -> BuiltSnapshot | None:
-    """None if nobody waits for it any more."""
+def _build(builder: SnapshotBuilder, directory: Path) -> BuiltSnapshot | None:
+    """None if nobody waits for it any more. Raises StorageError."""
     steps = builder.run()
     report_at = time.monotonic()
     while True:
@@ -84,9 +90,22 @@ def _build(builder: SnapshotBuilder) -> BuiltSnapshot | None:
             return built
         if _is_input_at_end():
             return None
+        _check_space(directory)
         if time.monotonic() >= report_at:
             report_at = time.monotonic() + REPORT_S
             _print(done=progress.done_bytes, total=progress.total_bytes)
+
+
+def _check_space(directory: Path) -> None:
+    """A snapshot can wait. A log that can't be written makes a leader resign."""
+    found = os.statvfs(directory)
+    left_bytes = found.f_bavail * found.f_frsize
+    if left_bytes < LEFT_BYTES:
+        raise DiskFull(
+            f"{left_bytes:,} bytes are left on this disk, and a build leaves {LEFT_BYTES:,} to the log",
+            path=directory,
+            remedy="Free space on this disk; nothing was lost",
+        )
 
 
 def _print(**fields: object) -> None:

@@ -10,7 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from storage.errors import DamagedSnapshot
+from storage.layout import parse_snapshot_name
 from storage.snapshot_file import SnapshotId
+
+CLEANUP_S = 2.0
+"""How long a process may take to delete what it has written."""
 
 
 class BuildResult(NamedTuple):
@@ -21,14 +26,25 @@ class BuildResult(NamedTuple):
 
 
 class BuildFailed(Exception):
-    """No snapshot was built; the message says why."""
+    """No snapshot was built; the message says why. `damaged` is one that it was to be built on."""
+
+    def __init__(self, message: str, damaged: SnapshotId | None = None) -> None:
+        super().__init__(message)
+        self.damaged = damaged
+
+
+def damaged_snapshot(error_name: str, path: Path) -> SnapshotId | None:
+    """Which complete snapshot an error of a build complains of, if it is one's."""
+    parsed = parse_snapshot_name(path.name)
+    is_damage = error_name == DamagedSnapshot.__name__
+    return SnapshotId(*parsed) if is_damage and parsed is not None else None
 
 
 class Build(Protocol):
     """A snapshot that is being built."""
 
-    def cancel(self) -> None:
-        """Give it up; nobody is told any more."""
+    def cancel(self, ended: Callable[[], None]) -> None:
+        """Give it up. Nobody is told but `ended`, once, when nothing of it runs any more."""
 
 
 class Builder(Protocol):
@@ -60,7 +76,8 @@ class BuildProcess:
         self._done = done
         self._task = asyncio.get_running_loop().create_task(self._run(directory, end_offset))
 
-    def cancel(self) -> None:
+    def cancel(self, ended: Callable[[], None]) -> None:
+        self._task.add_done_callback(lambda _: ended())
         self._task.cancel()
 
     async def _run(self, directory: Path, end_offset: int) -> None:
@@ -81,6 +98,8 @@ class BuildProcess:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
+            # Ctrl-C is for the node, which ends it.
+            start_new_session=True,
         )
         try:
             assert process.stdout is not None
@@ -94,15 +113,25 @@ class BuildProcess:
             words = (await errors).decode(errors="replace").strip()
             code = await process.wait()
         except BaseException:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+            await _end(process)
             raise
         if "error" in last:
-            return BuildFailed(str(last["error"]))
+            return BuildFailed(last["error"], damaged_snapshot(last["kind"], Path(last["path"])))
         if code or "epoch" not in last:
-            return BuildFailed(
-                f"the process that builds snapshots ended with {code}: {words[-500:]}"
-            )
+            how = f"ended with {code}" if code >= 0 else f"was killed by signal {-code}"
+            return BuildFailed(f"the process that builds snapshots {how}. {words[-500:]}".strip())
         snapshot = SnapshotId(last["end_offset"], last["epoch"])
         return BuildResult(snapshot, last["empty_batches"])
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """It deletes what it has written and ends by itself, but is not waited for for long."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        async with asyncio.timeout(CLEANUP_S):
+            await process.wait()
+    except TimeoutError:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

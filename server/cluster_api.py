@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from raft.types import Endpoint
 from server.cluster_view import ClusterView
 from server.translate import METADATA, ZERO_UUID, endpoint_on, id_or_minus_one
+from wire.control_records import KRAFT_VERSION_MAX
 from wire.error_codes import ErrorCode
 from wire.messages.api_versions import (
     ApiVersionsRequest,
@@ -43,6 +44,8 @@ from wire.messages.init_producer_id import InitProducerIdRequest, InitProducerId
 from wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    ListPartitionReassignmentsResponsePartition,
+    ListPartitionReassignmentsResponseTopic,
 )
 from wire.messages.metadata import (
     MetadataRequest,
@@ -57,7 +60,6 @@ from wire.registry import API_VERSIONS_KEY, APIS, FIRST_OWN_KEY
 OWN_SOFTWARE: Final = "quorumctl"
 PRODUCE_KEY: Final = 0
 KRAFT_VERSION: Final = "kraft.version"
-KRAFT_VERSION_MAX: Final = 1
 TOPIC_NAME_CHARACTERS_MAX: Final = 249
 PRODUCER_ID_BITS: Final = 62
 
@@ -336,11 +338,25 @@ def find_coordinator(request: FindCoordinatorRequest, version: int) -> FindCoord
 
 
 def list_partition_reassignments(
-    request: ListPartitionReassignmentsRequest,
+    view: ClusterView, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    """None is under way, whatever was asked for."""
-    del request
-    return ListPartitionReassignmentsResponse(error_message=None)
+    """The one that is under way, if it was asked for (KIP-642)."""
+    target = view.target_voters
+    is_asked = request.topics is None or any(
+        topic.name == METADATA.name and METADATA.index in topic.partition_indexes
+        for topic in request.topics
+    )
+    if target is None or not is_asked:
+        return ListPartitionReassignmentsResponse(error_message=None)
+    present = view.voters.ids
+    partition = ListPartitionReassignmentsResponsePartition(
+        partition_index=METADATA.index,
+        replicas=present,
+        adding_replicas=tuple(voter for voter in target if voter not in present),
+        removing_replicas=tuple(voter for voter in present if voter not in target),
+    )
+    topic = ListPartitionReassignmentsResponseTopic(name=METADATA.name, partitions=(partition,))
+    return ListPartitionReassignmentsResponse(error_message=None, topics=(topic,))
 
 
 def random_producer_id() -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from raft.types import Endpoint, ReplicaKey, VoterSet
+from raft.types import Endpoint, ReplicaKey, Voter, VoterSet
 
 
 class ReplicaStatus(NamedTuple):
@@ -22,6 +22,16 @@ class ReplicaStatus(NamedTuple):
     log_end_offset: int
     last_fetch_ms: int = -1
     last_caught_up_ms: int = -1
+
+
+class PendingChange(NamedTuple):
+    """A change of voters or leader that waits; `key` is None where it is about more than one replica."""
+
+    kind: str
+    """add, remove, reassign or transfer."""
+    key: ReplicaKey | None
+    waiting_ms: int
+    waits_for: str
 
 
 class ClusterView(Protocol):
@@ -88,5 +98,16 @@ class ClusterView(Protocol):
     def observer_statuses(self) -> tuple[ReplicaStatus, ...]:
         """Replicas outside the voter set heard of lately, ascending; empty if this node does not lead."""
 
-    def observer_endpoints(self) -> tuple[tuple[int, tuple[Endpoint, ...]], ...]:
-        """Endpoints that observers have announced, by id; empty if none or this node does not lead."""
+    def observer_endpoints(self) -> tuple[Voter, ...]:
+        """Observers that have said where they are reached; empty if this node does not lead."""
+
+    @property
+    def committed_voters(self) -> VoterSet:
+        """The latest voter set that is known to be committed; `voters`, unless a change is under way."""
+
+    @property
+    def target_voters(self) -> tuple[int, ...] | None:
+        """Ids that a reassignment is on its way to; None if there is none."""
+
+    def pending_changes(self) -> tuple[PendingChange, ...]:
+        """What was asked for and is not committed yet; empty if this node does not lead."""

@@ -6,25 +6,39 @@ of the leader, so that a client needs no second question to find it. Source: KIP
 
 from __future__ import annotations
 
-from raft.types import Endpoint
-from server.cluster_view import ClusterView, ReplicaStatus
+from raft.types import Endpoint, ReplicaKey
+from server.cluster_view import ClusterView, PendingChange, ReplicaStatus
+from server.snapshot_copies import SnapshotWork
 from server.translate import METADATA, endpoint_on, id_or_minus_one, uuid_or_zero
 from wire.error_codes import ErrorCode
 from wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
+    DescribeQuorumResponseCommittedVoter,
     DescribeQuorumResponseListener,
     DescribeQuorumResponseNode,
     DescribeQuorumResponsePartition,
+    DescribeQuorumResponsePendingChange,
     DescribeQuorumResponseReplica,
+    DescribeQuorumResponseSnapshotBuild,
+    DescribeQuorumResponseSnapshotCopy,
     DescribeQuorumResponseTopic,
 )
 
 
 def describe_quorum(
-    view: ClusterView, request: DescribeQuorumRequest, version: int, listener: str
+    view: ClusterView,
+    request: DescribeQuorumRequest,
+    version: int,
+    listener: str,
+    is_own: bool = False,
+    work: SnapshotWork | None = None,
 ) -> DescribeQuorumResponse:
-    """Errors are per partition, as with Kafka; `listener` is the one that the request came in on."""
+    """Errors are per partition, as with Kafka; `listener` is the one that the request came in on.
+
+    Software of this project (`is_own`) is told what Kafka has no field for: changes under way,
+    endpoints by storage id, and `work`.
+    """
     if not request.topics:
         return DescribeQuorumResponse(error_message=_message(version, ""))
     if not _asks_for_metadata(request):
@@ -33,15 +47,19 @@ def describe_quorum(
     if version >= 2:
         nodes = tuple(
             DescribeQuorumResponseNode(
-                node_id=node_id,
+                node_id=key.id,
+                directory_id=uuid_or_zero(key.uuid if is_own else None),
                 listeners=tuple(
                     DescribeQuorumResponseListener(name=at.name, host=at.host, port=at.port)
                     for at in endpoints
                 ),
             )
-            for node_id, endpoints in sorted(_nodes(view).items())
+            for key, endpoints in _nodes(view, by_key=is_own)
         )
-    partition = _described(view, version) if view.is_leader else _hint(view, version, listener)
+    if view.is_leader:
+        partition = _described(view, version, is_own, work if is_own else None)
+    else:
+        partition = _hint(view, version, listener)
     topic = DescribeQuorumResponseTopic(topic_name=METADATA.name, partitions=(partition,))
     return DescribeQuorumResponse(error_message=_message(version, ""), topics=(topic,), nodes=nodes)
 
@@ -78,7 +96,10 @@ def _unknown(request: DescribeQuorumRequest, version: int) -> DescribeQuorumResp
     )
 
 
-def _described(view: ClusterView, version: int) -> DescribeQuorumResponsePartition:
+def _described(
+    view: ClusterView, version: int, is_own: bool, work: SnapshotWork | None
+) -> DescribeQuorumResponsePartition:
+    committed, pending = view.committed_voters, view.pending_changes()
     return DescribeQuorumResponsePartition(
         partition_index=METADATA.index,
         error_message=_message(version, ""),
@@ -87,6 +108,47 @@ def _described(view: ClusterView, version: int) -> DescribeQuorumResponsePartiti
         high_watermark=view.high_watermark,
         current_voters=tuple(_replica(status, version) for status in view.voter_statuses()),
         observers=tuple(_replica(status, version) for status in view.observer_statuses()),
+        committed_voters=tuple(
+            DescribeQuorumResponseCommittedVoter(
+                replica_id=key.id, replica_directory_id=uuid_or_zero(key.uuid)
+            )
+            for key in committed.keys
+        )
+        if is_own and committed.keys != view.voters.keys
+        else None,
+        target_voters=view.target_voters if is_own else None,
+        pending_changes=tuple(map(_pending, pending)) if is_own and pending else None,
+        snapshot_copies=_copies(work) if work is not None and work.copies else None,
+        snapshot_build=DescribeQuorumResponseSnapshotBuild()
+        if work is None or work.build_end_offset < 0
+        else DescribeQuorumResponseSnapshotBuild(
+            end_offset=work.build_end_offset, permille=int(work.build_ratio * 1000)
+        ),
+    )
+
+
+def _copies(work: SnapshotWork) -> tuple[DescribeQuorumResponseSnapshotCopy, ...]:
+    return tuple(
+        DescribeQuorumResponseSnapshotCopy(
+            replica_id=key.id,
+            replica_directory_id=uuid_or_zero(key.uuid),
+            end_offset=copy.snapshot.end_offset,
+            epoch=copy.snapshot.epoch,
+            position=copy.position,
+            size_bytes=copy.size_bytes,
+        )
+        for key, copy in sorted(work.copies.items(), key=lambda each: each[0].sort_key())
+    )
+
+
+def _pending(change: PendingChange) -> DescribeQuorumResponsePendingChange:
+    key = change.key
+    return DescribeQuorumResponsePendingChange(
+        kind=change.kind,
+        replica_id=-1 if key is None else key.id,
+        replica_directory_id=uuid_or_zero(None if key is None else key.uuid),
+        waiting_ms=change.waiting_ms,
+        waits_for=change.waits_for,
     )
 
 
@@ -119,11 +181,17 @@ def _hint(view: ClusterView, version: int, listener: str) -> DescribeQuorumRespo
     )
 
 
-def _nodes(view: ClusterView) -> dict[int, tuple[Endpoint, ...]]:
-    """Endpoints by id: observers that announced some, voters, and the leader, who knows itself best."""
-    nodes = dict(view.observer_endpoints())
-    for voter in view.voters:
-        nodes[voter.key.id] = voter.endpoints
+def _nodes(view: ClusterView, by_key: bool) -> list[tuple[ReplicaKey, tuple[Endpoint, ...]]]:
+    """Endpoints of observers that announced some, of voters, and of the leader, who knows itself best.
+
+    Unless they are wanted `by_key`, each id stands there once: Kafka's clients know no storage id here.
+    """
+    found: dict[ReplicaKey | int, tuple[ReplicaKey, tuple[Endpoint, ...]]] = {}
+    for replica in (*view.observer_endpoints(), *view.voters):
+        key = replica.key
+        found[key if by_key else key.id] = key, replica.endpoints
     if view.leader_id is not None and view.leader_endpoints:
-        nodes[view.leader_id] = view.leader_endpoints
-    return nodes
+        led_by = [key for key in view.voters.keys if key.id == view.leader_id]
+        leader = view.local if view.is_leader else (led_by or [ReplicaKey(view.leader_id)])[0]
+        found[leader if by_key else leader.id] = leader, view.leader_endpoints
+    return sorted(found.values(), key=lambda row: row[0].sort_key())

@@ -90,6 +90,9 @@ class DiskListener(Protocol):
     def on_disk_full(self, is_full: bool) -> None:
         """Writing stands still for lack of space, or goes on again."""
 
+    def on_piece_not_stored(self, snapshot: SnapshotId, problem: str) -> None:
+        """There is no room for a snapshot that is copied: what there was of it is deleted."""
+
 
 class Disk(Protocol):
     """What the driver needs of a disk."""
@@ -109,6 +112,13 @@ class Step(Enum):
     SYNC_NEXT = "sync next"
 
 
+class NotStored(NamedTuple):
+    """`carry_out` pauses: there was no room for a piece of this snapshot, and it is given up."""
+
+    snapshot: SnapshotId
+    problem: str
+
+
 class Files(NamedTuple):
     """What of a partition is on disk, as the disk thread changes it."""
 
@@ -117,7 +127,7 @@ class Files(NamedTuple):
     save_state: Callable[[QuorumState], None]
 
 
-def carry_out(files: Files, jobs: Sequence[Job]) -> Iterator[Step | DiskFull]:
+def carry_out(files: Files, jobs: Sequence[Job]) -> Iterator[Step | NotStored | DiskFull]:
     """Write in order; one sync at the end covers all records among the jobs.
 
     Everything is durable when this has ended. It pauses after each step, so that a simulator can let
@@ -134,7 +144,10 @@ def carry_out(files: Files, jobs: Sequence[Job]) -> Iterator[Step | DiskFull]:
             yield from _when_there_is_space(partial(log.write_many, tuple(chunks)))
             chunks.clear()
             unsynced = True
-        yield from _when_there_is_space(partial(_carry_out_alone, files, job))
+        if isinstance(job, StorePiece):
+            yield _store_piece(files.snapshots, job)
+        else:
+            yield from _when_there_is_space(partial(_carry_out_alone, files, job))
     if chunks:
         yield from _when_there_is_space(partial(log.write_many, tuple(chunks)))
         unsynced = True
@@ -143,16 +156,24 @@ def carry_out(files: Files, jobs: Sequence[Job]) -> Iterator[Step | DiskFull]:
         log.sync()
 
 
+def _store_piece(snapshots: SnapshotStore, job: StorePiece) -> Step | NotStored:
+    """It is durable only with the whole snapshot. A copy never waits for space: votes wait behind it."""
+    try:
+        snapshots.write_part(job.snapshot, job.position, job.data)
+    except DiskFull as error:
+        snapshots.drop_part(job.snapshot)
+        return NotStored(job.snapshot, str(error))
+    return Step.DONE
+
+
 def _carry_out_alone(files: Files, job: Job) -> None:
-    """A job that is durable at its end; a piece of a snapshot is so only with the whole."""
+    """A job that is durable at its end."""
     log, snapshots = files.log, files.snapshots
     match job:
         case Truncate(end_offset=end_offset):
             log.truncate(end_offset)
         case SaveState(state=state):
             files.save_state(state)
-        case StorePiece(snapshot=snapshot, position=position, data=data):
-            snapshots.write_part(snapshot, position, data)
         case DropPieces(snapshot=snapshot):
             snapshots.drop_part(snapshot)
         case InstallSnapshot(snapshot=snapshot):
@@ -162,8 +183,8 @@ def _carry_out_alone(files: Files, job: Job) -> None:
         case CleanFiles(start_offset=start_offset, kept=kept):
             log.delete_before(start_offset)
             _drop_older(snapshots, kept)
-        case WriteRecords():
-            raise AssertionError("records are written together")
+        case WriteRecords() | StorePiece():
+            raise AssertionError("these are written in another way")
 
 
 def _drop_older(snapshots: SnapshotStore, kept: Sequence[SnapshotId]) -> None:
@@ -261,6 +282,8 @@ class DiskWorker:
                     raise step
                 self._note_space(is_full=True)
                 self._stopping.wait(FULL_DISK_RETRY_S)
+            elif isinstance(step, NotStored):
+                self._call_on_loop(self._listener.on_piece_not_stored, *step)
             else:
                 self._note_space(is_full=False)
                 if step is Step.SYNC_NEXT:

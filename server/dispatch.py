@@ -35,6 +35,9 @@ from wire.schema import Message
 REPLICA_FETCH_SINCE = 12
 """Fetches below this version have no last fetched epoch: consumers send them."""
 ELECTION_KEYS = (52, 53, 54)
+CHANGE_WAIT_MS = 300_000
+"""How long a node waits for the leader's answer to a change of the voters, for a client that may give up
+before."""
 
 
 class Dispatch:
@@ -54,6 +57,7 @@ class Dispatch:
             22: self._on_init_producer_id,
             23: self._on_offset_for_leader_epoch,
             32: self._on_describe_configs,
+            45: self._on_alter_partition_reassignments,
             46: self._on_list_partition_reassignments,
             52: self._on_vote,
             53: self._on_begin_quorum_epoch,
@@ -61,6 +65,10 @@ class Dispatch:
             55: self._on_describe_quorum,
             59: self._on_fetch_snapshot,
             60: self._on_describe_cluster,
+            80: self._on_add_or_remove_voter,
+            81: self._on_add_or_remove_voter,
+            82: self._on_change,
+            20001: self._on_change,
             20002: self._on_take_snapshot,
         }
 
@@ -161,7 +169,11 @@ class Dispatch:
         view, listener = self._first.view, request.listener.name
 
         def answer_here() -> None:
-            request.respond_message(describe_quorum(view, message, version, listener))
+            software = request.connection.client_software_name
+            is_own = software in (cluster_api.OWN_SOFTWARE, NODE_SOFTWARE)
+            work = self._first.snapshots.work()
+            answer = describe_quorum(view, message, version, listener, is_own, work)
+            request.respond_message(answer)
 
         from_node = request.connection.client_software_name == NODE_SOFTWARE
         if view.is_leader or view.leader_id is None or from_node:
@@ -169,9 +181,30 @@ class Dispatch:
         else:
             self._first.outbound.forward(request, answer_here)
 
+    def _for_leader(self, request: InboundRequest, answer_here: Callable[[], None]) -> None:
+        """Kafka's admin client asks any node for these, and expects an answer of the leader.
+
+        Software of this project is told who leads instead: it asks that one itself.
+        """
+        view, software = self._first.view, request.connection.client_software_name
+        is_own = software in (cluster_api.OWN_SOFTWARE, NODE_SOFTWARE)
+        if view.is_leader or view.leader_id is None or is_own:
+            answer_here()
+        else:
+            self._first.outbound.forward(request, answer_here, CHANGE_WAIT_MS)
+
     def _on_take_snapshot(self, request: InboundRequest) -> None:
         message = decode(TakeSnapshotRequest, request.api_version, request.frame, request.body_at)
         self._first.snapshots.answer(message, request.respond_message)
+
+    def _on_add_or_remove_voter(self, request: InboundRequest) -> None:
+        self._for_leader(request, lambda: self._first.inbound.change(request))
+
+    def _on_change(self, request: InboundRequest) -> None:
+        self._first.inbound.change(request)
+
+    def _on_alter_partition_reassignments(self, request: InboundRequest) -> None:
+        self._for_leader(request, lambda: self._first.inbound.reassign(request))
 
     # -- the cluster
 
@@ -214,7 +247,7 @@ class Dispatch:
     def _on_list_partition_reassignments(self, request: InboundRequest) -> None:
         version = request.api_version
         message = decode(ListPartitionReassignmentsRequest, version, request.frame, request.body_at)
-        request.respond_message(cluster_api.list_partition_reassignments(message))
+        request.respond_message(cluster_api.list_partition_reassignments(self._first.view, message))
 
 
 def _first_named(message: Message) -> tuple[bytes, int]:

@@ -27,6 +27,7 @@ from raft.effects import (
     Halt,
     PersistQuorumState,
     RefuseAppend,
+    RememberRemoval,
     Report,
     ResetLog,
     SendAnswer,
@@ -64,6 +65,9 @@ class Listener(Protocol):
     def on_role(self, effect: AnnounceRole) -> None: ...
     def on_voters(self, effect: AnnounceVoters) -> None: ...
     def on_cluster_id(self, cluster_id: str) -> None: ...
+    def on_removed(self) -> None:
+        """This replica was taken out of the voter set."""
+
     def on_snapshot_copied(self, snapshot: OffsetAndEpoch) -> None:
         """It is all there: have it verified, and tell the rules."""
 
@@ -127,6 +131,7 @@ class Driver:
             AnnounceVoters: listener.on_voters,
             RefuseAppend: listener.on_append_refused,
             AdoptClusterId: lambda effect: listener.on_cluster_id(effect.cluster_id),
+            RememberRemoval: lambda effect: listener.on_removed(),
             Report: lambda effect: listener.on_report(effect.reason),
             Halt: lambda effect: listener.on_halt(effect.reason),
         }

@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 from raft.roles import Role
 from raft.types import uuid_to_text
 from server.cluster_view import ReplicaStatus
+from server.disk_space import DiskSpace
 from server.metrics import Metrics, StatusSource
 from server.windows import Histogram
 from wire.registry import APIS
@@ -52,10 +53,15 @@ class IdleRatio:
 class QuorumCollector(Collector):
     """Builds all metric families when Prometheus asks for them."""
 
-    def __init__(self, metrics: Metrics, source: StatusSource, version: str) -> None:
+    def __init__(
+        self, metrics: Metrics, source: StatusSource, version: str, is_ready: Callable[[], bool]
+    ) -> None:
         self._metrics = metrics
         self._source = source
         self._version = version
+        self._is_ready = is_ready
+        self.space: DiskSpace | None = None
+        """Of the disk with the log; None if it is not known."""
         self._idle_ratio = IdleRatio(time.thread_time, time.monotonic)
 
     def describe(self) -> Iterable[Metric]:
@@ -68,6 +74,7 @@ class QuorumCollector(Collector):
         yield from self._log()
         yield from self._network()
         yield from self._replicas()
+        yield from self._disk()
         build = GaugeMetricFamily(
             "quorumd_build_info", "Always 1; the version is in the label.", labels=["version"]
         )
@@ -98,6 +105,7 @@ class QuorumCollector(Collector):
             source.unknown_voter_connections,
         )
         yield _raft("number_of_voters", "Size of the latest voter set.", len(source.voters))
+        yield _gauge("quorumd_ready", "1 while /readyz answers 200.", int(self._is_ready()))
         possible = [status for status in source.observer_statuses() if status.key.uuid is not None]
         yield _raft(
             "number_of_possible_voters",
@@ -207,7 +215,17 @@ class QuorumCollector(Collector):
         yield _counter(
             "quorumd_snapshots_failed", "Attempts without result.", metrics.snapshots_failed
         )
+        yield _counter(
+            "quorumd_snapshots_damaged",
+            "Found to be damaged while the node ran.",
+            metrics.snapshots_damaged,
+        )
         yield _counter("quorumd_snapshot_copied_bytes", "From leaders.", metrics.copied_bytes)
+        yield _counter(
+            "quorumd_snapshot_copies_failed",
+            "From leaders: not sound, or without room for them.",
+            metrics.snapshot_copies_failed,
+        )
 
     def _network(self) -> Iterator[Metric]:
         metrics = self._metrics
@@ -266,19 +284,41 @@ class QuorumCollector(Collector):
                     behind.add_metric(names, seconds)
         yield lag
         yield behind
+        if source.is_leader:
+            yield _gauge(
+                "quorumd_fetching_voters",
+                "Voters that fetched within the fetch timeout, and the leader; on the leader.",
+                len(source.in_sync_ids()),
+            )
+
+    def _disk(self) -> Iterator[Metric]:
+        if self.space is None:
+            return
+        yield _gauge(
+            "quorumd_disk_free_bytes",
+            "Left on the disk of storage.dir for who is not root.",
+            self.space.free_bytes,
+        )
+        yield _gauge(
+            "quorumd_disk_size_bytes", "Size of the disk of storage.dir.", self.space.size_bytes
+        )
 
 
 class MetricsText:
     """A registry of this node's own, and its text form."""
 
-    def __init__(self, metrics: Metrics, source: StatusSource, version: str) -> None:
+    def __init__(
+        self, metrics: Metrics, source: StatusSource, version: str, is_ready: Callable[[], bool]
+    ) -> None:
+        self._collector = QuorumCollector(metrics, source, version, is_ready)
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(QuorumCollector(metrics, source, version))
+        self._registry.register(self._collector)
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
 
-    def render(self, accept: str) -> tuple[bytes, str]:
+    def render(self, accept: str, space: DiskSpace | None) -> tuple[bytes, str]:
         """Body and content type, as the request's Accept header prefers."""
+        self._collector.space = space
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 

@@ -1,4 +1,4 @@
-"""A node's HTTP pages for people, probes and Prometheus: /metrics /livez /readyz /status.
+"""A node's HTTP pages for people, probes and Prometheus: /metrics /livez /readyz /status, and those given.
 
 GET and HEAD, one request per connection, bounded in size, time and number. A quorum that is lost makes a
 node not ready; as long as it can say so it is alive.
@@ -30,11 +30,12 @@ Pages = Mapping[str, Callable[[str], Awaitable["Page"]]]
 
 
 class Page(NamedTuple):
-    """What is answered."""
+    """What is answered; `headers` are whole lines."""
 
     body: bytes
     content_type: str = _TEXT
     status: HTTPStatus = HTTPStatus.OK
+    headers: tuple[str, ...] = ()
 
 
 class _BadRequest(Exception):
@@ -48,7 +49,7 @@ class _BadRequest(Exception):
 
 
 class HttpServer:
-    """Serves the four pages on one address."""
+    """Serves these pages on one address."""
 
     def __init__(
         self,
@@ -57,9 +58,11 @@ class HttpServer:
         ready: Callable[[], tuple[bool, str]],
         status: Callable[[], Mapping[str, object]],
         metrics: Callable[[str], Awaitable[tuple[bytes, str]]],
+        pages: Pages | None = None,
     ) -> None:
         """`ready` says whether this node can serve, and in words why not; `status` must be fit for
-        JSON; `metrics` takes an Accept header and gives body and content type."""
+        JSON; `metrics` takes an Accept header and gives body and content type; `pages` are others, by
+        path."""
         self._address = address
         self._ready = ready
         self._status = status
@@ -71,6 +74,7 @@ class HttpServer:
             "/livez": self._livez_page,
             "/readyz": self._readyz_page,
             "/status": self._status_page,
+            **(pages or {}),
         }
 
     @property
@@ -200,6 +204,7 @@ def _response(page: Page, *, is_head: bool = False, allow: str = "") -> bytes:
         "Cache-Control: no-store",
         "X-Content-Type-Options: nosniff",
         "Connection: close",
+        *page.headers,
     ]
     if allow:
         lines.append(f"Allow: {allow}")

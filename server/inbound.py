@@ -8,22 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from raft.effects import Answered, FetchAnswer, SnapshotAnswer
+from raft.effects import Answered, ChangeAnswer, FetchAnswer, SnapshotAnswer
 from raft.events import Event
-from server import translate, translate_fetch, translate_snapshot
+from raft.types import ReplicaKey
+from server import translate, translate_fetch, translate_membership, translate_snapshot
 from server.host import Reader
 from server.logs import Logger, RateLimit
 from server.metrics import Metrics
 from server.translate import TopicPartition, WrongShape, only_topic
 from server.translate_snapshot import Piece, Range
 from server.transport import InboundRequest
-from storage.errors import OffsetOutOfRange
+from storage.errors import OffsetOutOfRange, StorageError
 from storage.snapshot_file import SnapshotId
 from storage.snapshot_store import PositionOutOfRange, SnapshotNotFound, SnapshotStore
 from wire.codec import decode
 from wire.error_codes import ErrorCode
 from wire.errors import MalformedMessage
 from wire.fast import FastFetch
+from wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
 from wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest, BeginQuorumEpochResponse
 from wire.messages.end_quorum_epoch import EndQuorumEpochRequest, EndQuorumEpochResponse
 from wire.messages.fetch import FetchResponse
@@ -48,13 +50,17 @@ class Inbound:
         snapshots: SnapshotStore,
         metrics: Metrics,
         handle: Callable[[Event], None],
+        request_timeout_ms: int,
     ) -> None:
         self._topic = topic
+        self._request_timeout_ms = request_timeout_ms
         self._topic_name = topic.name.encode()
         self._topic_id = topic.topic_id.bytes
         self._reader = reader
         self._snapshots = snapshots
-        self.on_served: Callable[[SnapshotId], None] = lambda snapshot: None
+        self.serve: Callable[[SnapshotId, ReplicaKey | None, int], bool] = lambda *piece: True
+        """Somebody asks for a piece, of which position; False if it can't be given."""
+        self.on_unreadable: Callable[[SnapshotId, str], None] = lambda snapshot, problem: None
         self._metrics = metrics
         self._handle = handle
         self._asked: dict[int, tuple[InboundRequest, Range]] = {}
@@ -128,8 +134,34 @@ class Inbound:
         except WrongShape:
             self._refuse(request, FetchSnapshotResponse(error_code=ErrorCode.INVALID_REQUEST))
             return
-        self._ask(request, Range(asked.position, _at_most(asked.max_bytes)))
+        self._ask(request, asked._replace(max_bytes=_at_most(asked.max_bytes)))
         self._handle(event)
+
+    def change(self, request: InboundRequest) -> None:
+        """A request that changes a voter or the leader: the answer may take as long as the change."""
+        event = translate_membership.change_requested(
+            request.api_key,
+            request.api_version,
+            request.frame,
+            request.body_at,
+            self._last_reply_to + 1,
+            self._request_timeout_ms,
+        )
+        self._ask(request)
+        self._handle(event)
+
+    def reassign(self, request: InboundRequest) -> None:
+        """Change the voters to others, one after the other, or end that."""
+        version = request.api_version
+        message = decode(
+            AlterPartitionReassignmentsRequest, version, request.frame, request.body_at
+        )
+        misplaced = translate_membership.misplaced_reassignment(message, self._topic)
+        if misplaced is not None:
+            request.respond_message(misplaced)
+            return
+        reply_to = self._ask(request)
+        self._handle(translate_membership.reassignment_requested(message, reply_to))
 
     def refuse_fetch(self, request: InboundRequest) -> None:
         """A replica's fetch that does not hold exactly this partition."""
@@ -168,8 +200,11 @@ class Inbound:
         if isinstance(answer, SnapshotAnswer):
             self._send_snapshot_answer(request, answer, asked)
             return
-        version, listener = request.api_version, request.listener.name
-        response = translate.raft_response(request.api_key, answer, self._topic, version, listener)
+        key, version, listener = request.api_key, request.api_version, request.listener.name
+        if isinstance(answer, ChangeAnswer):
+            response = translate_membership.change_response(key, answer, self._topic, listener)
+        else:
+            response = translate.raft_response(key, answer, self._topic, version, listener)
         self._respond(request, response)
 
     def _send_fetch_answer(
@@ -220,7 +255,10 @@ class Inbound:
             self._respond_snapshot(request, answer, None)
             return
         snapshot = SnapshotId(*answer.snapshot)
-        self.on_served(snapshot)
+        if not self.serve(snapshot, asked.replica, asked.position):
+            answer.error, answer.snapshot = "SNAPSHOT_NOT_FOUND", None
+            self._respond_snapshot(request, answer, None)
+            return
 
         def read() -> Piece:
             data = self._snapshots.read(snapshot, asked.position, asked.max_bytes)
@@ -228,10 +266,13 @@ class Inbound:
 
         def done(outcome: Piece | BaseException) -> None:
             if isinstance(outcome, SnapshotNotFound):
+                self.on_unreadable(snapshot, f"somebody has deleted its file: {outcome}")
                 answer.error, answer.snapshot = "SNAPSHOT_NOT_FOUND", None
             elif isinstance(outcome, PositionOutOfRange):
                 answer.error, answer.snapshot = "POSITION_OUT_OF_RANGE", None
             elif isinstance(outcome, BaseException):
+                if isinstance(outcome, StorageError):
+                    self.on_unreadable(snapshot, str(outcome))
                 request.close(f"a snapshot could not be read: {outcome}")
                 return
             piece = outcome if isinstance(outcome, Piece) else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -62,52 +64,182 @@ def cli() -> None:
     is_flag=True,
     help="Begin a NEW quorum: give it on every node of quorum.voters, and only on the first day.",
 )
-def format_command(config_path: Path, cluster_id: str | None, bootstrap: bool) -> None:
+@click.option(
+    "--standalone",
+    is_flag=True,
+    help="Begin a NEW quorum of this node alone, which `quorumctl add-voter` lets grow.",
+)
+@click.option(
+    "--initial-voters",
+    metavar="LIST",
+    help="Begin a NEW quorum of these: 1@host:port:STORAGE-ID,...; the same list on each of them. "
+    "`quorumd random-uuid` makes storage ids.",
+)
+def format_command(
+    config_path: Path,
+    cluster_id: str | None,
+    bootstrap: bool,
+    standalone: bool,
+    initial_voters: str | None,
+) -> None:
     """Prepare storage.dir for this node.
 
-    Without --bootstrap the node joins a quorum that exists: it copies the log first and neither votes
-    nor campaigns before it knows who the voters are. Use that for a replaced disk. With --bootstrap on
-    a node of a quorum that exists, two empty disks could elect each other.
+    Without --bootstrap, --standalone or --initial-voters the node joins a quorum that exists: it copies
+    the log first and neither votes nor campaigns before it knows who the voters are. Use that for a
+    replaced disk. With --bootstrap on a node of a quorum that exists, two empty disks could elect each
+    other.
     """
     from raft.types import uuid_to_text
+    from server.formatting import FormatRefused, first_voters
     from storage.directory import format_directory
     from storage.errors import StorageError
     from storage.filesystem import RealFileSystem
 
     config = load_config(config_path)
-    if bootstrap and config.node_id not in {voter.id for voter in config.quorum_voters}:
-        fail(
-            f"--bootstrap is for the first voters, but node.id {config.node_id} is not in "
-            f"quorum.voters of {config_path}. Add it there, or leave --bootstrap out to join as an "
-            "observer.",
-            EXIT_USAGE,
-        )
-    if cluster_id is not None and not _is_cluster_id(cluster_id):
-        fail(
-            f"--cluster-id {cluster_id!r}: 1 to 249 printable characters without spaces, please; "
-            "`quorumd random-uuid` makes a good one.",
-            EXIT_USAGE,
+    _check_cluster_id(cluster_id)
+    if bootstrap + standalone + (initial_voters is not None) > 1:
+        raise click.UsageError(
+            "--bootstrap, --standalone and --initial-voters exclude each other: one of them says who "
+            "the first voters are."
         )
     try:
+        first = first_voters(config, bootstrap, standalone, initial_voters)
         meta = format_directory(
             RealFileSystem(),
             config.storage_dir,
             node_id=config.node_id,
             cluster_id=cluster_id,
-            bootstrap=bootstrap,
+            storage_id=first.storage_id,
+            bootstrap=first.is_new,
+            initial_voters=first.text,
         )
+    except FormatRefused as error:
+        fail(str(error), EXIT_USAGE)
     except StorageError as error:
         fail(str(error), error.exit_code)
     click.echo(
         f"formatted {config.storage_dir} for node {config.node_id}: "
         f"storage id {uuid_to_text(meta.storage_id)}, cluster id "
         f"{cluster_id or 'to be learnt from the quorum'}"
-        f"{', first voter of a new quorum' if bootstrap else ''}"
+        f"{', first voter of a new quorum' if first.is_new else ''}"
     )
+
+
+def _check_cluster_id(text: str | None) -> None:
+    if text is not None and not _is_cluster_id(text):
+        fail(
+            f"--cluster-id {text!r}: 1 to 249 printable characters without spaces, please; "
+            "`quorumd random-uuid` makes a good one.",
+            EXIT_USAGE,
+        )
 
 
 def _is_cluster_id(text: str) -> bool:
     return 0 < len(text) <= 249 and text.isprintable() and not any(c.isspace() for c in text)
+
+
+@cli.command("restore")
+@click.argument("backup", type=click.Path(path_type=Path))
+@CONFIG_OPTION
+@click.option(
+    "--cluster-id", metavar="ID", help="Id of the new quorum; the same on all of its nodes."
+)
+@click.option(
+    "--keep-cluster-id",
+    is_flag=True,
+    help="Take the id of the former quorum: only if none of its nodes will ever run again.",
+)
+@click.option("--standalone", is_flag=True, help="As for format, instead of quorum.voters.")
+@click.option("--initial-voters", metavar="LIST", help="As for format, instead of quorum.voters.")
+def restore_command(
+    backup: Path,
+    config_path: Path,
+    cluster_id: str | None,
+    keep_cluster_id: bool,
+    standalone: bool,
+    initial_voters: str | None,
+) -> None:
+    """Begin a NEW quorum with what a backup holds, in place of `format --bootstrap`.
+
+    Give the same command, with the same BACKUP, on EVERY node of quorum.voters, then start them all. The
+    quorum has the records of the backup at the offsets that they had, knows the idempotent producers of
+    the former one, and has voters, storage ids and a cluster id of its own: nodes of the former quorum
+    are refused. Without an option the cluster id follows from the backup and the first voters, so that
+    all nodes agree.
+
+    All of the backup is verified before anything is written. storage.dir must be empty. What is
+    interrupted can't be started; run it again.
+
+    \b
+    Exit codes: 0 restored, 1 failed, 2 wrong configuration or usage, 3 the backup is damaged.
+    """
+    from raft.types import uuid_to_text
+    from server import restore
+    from server.formatting import FormatRefused, first_voters
+    from storage.backup_manifest import load_manifest
+    from storage.directory import check_restorable
+    from storage.errors import StorageError
+    from storage.filesystem import RealFileSystem
+
+    if cluster_id is not None and keep_cluster_id:
+        raise click.UsageError("--cluster-id and --keep-cluster-id exclude each other.")
+    if standalone and initial_voters is not None:
+        raise click.UsageError("--standalone and --initial-voters exclude each other.")
+    _check_cluster_id(cluster_id)
+    config = load_config(config_path)
+    is_named = standalone or initial_voters is not None
+    if not is_named and config.node_id not in {voter.id for voter in config.quorum_voters}:
+        fail(
+            f"node.id {config.node_id} is not in quorum.voters of {config_path}. Restore on the voters "
+            "of the new quorum; others join it with `quorumd format` and copy its log.",
+            EXIT_USAGE,
+        )
+    fs = RealFileSystem()
+    try:
+        first = first_voters(config, not is_named, standalone, initial_voters)
+        check_restorable(fs, config.storage_dir)
+        size_bytes = load_manifest(fs, backup).size_bytes
+        with _progress("verifying", 2 * size_bytes) as advance:
+            manifest = restore.check_backup(fs, backup, advance)
+        if keep_cluster_id and not manifest.cluster_id:
+            fail("--keep-cluster-id: the backup does not say which one that was.", EXIT_USAGE)
+        if keep_cluster_id:
+            cluster_id = manifest.cluster_id
+        cluster_id = cluster_id or restore.cluster_id_for(manifest, config, first)
+        with _progress("restoring", size_bytes) as advance:
+            meta = restore.restore(
+                fs,
+                backup,
+                config,
+                manifest=manifest,
+                first=first,
+                cluster_id=cluster_id,
+                on_bytes=advance,
+            )
+    except FormatRefused as error:
+        fail(str(error), EXIT_USAGE)
+    except StorageError as error:
+        fail(str(error), error.exit_code)
+    click.echo(
+        f"restored offsets {manifest.start_offset} to {manifest.end_offset} (exclusive) of {backup} to "
+        f"{config.storage_dir} for node {config.node_id}: storage id {uuid_to_text(meta.storage_id)}, "
+        f"cluster id {cluster_id}"
+    )
+    if not standalone:
+        click.echo(
+            "Do the same with the same backup on every first voter of the new quorum; the cluster id "
+            "must be the same everywhere. Then start them all."
+        )
+
+
+@contextmanager
+def _progress(label: str, size_bytes: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr if that is a terminal; what is yielded takes how many more bytes are done."""
+    if not sys.stderr.isatty():
+        yield lambda step_bytes: None
+        return
+    with click.progressbar(length=size_bytes, label=label, file=sys.stderr) as bar:
+        yield bar.update
 
 
 @cli.command()

@@ -103,6 +103,8 @@ class Metrics:
         "requests",
         "responses",
         "snapshot_build_ratio",
+        "snapshot_copies_failed",
+        "snapshots_damaged",
         "snapshots_failed",
         "snapshots_taken",
         "truncated_records",
@@ -132,6 +134,10 @@ class Metrics:
         self.truncated_records = 0
         self.snapshots_taken = 0
         self.snapshots_failed = 0
+        self.snapshots_damaged = 0
+        """Found to be damaged while this process ran."""
+        self.snapshot_copies_failed = 0
+        """From a leader: all of it, or as much as there was room for, in vain."""
         self.snapshot_build_ratio = -1.0
         """How far the snapshot is that is being built, 0 to 1; -1 if none is."""
         self.copied_bytes = 0

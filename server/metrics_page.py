@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from server.disk_space import disk_space
 from server.metrics import Metrics, StatusSource
 
 if TYPE_CHECKING:
@@ -15,11 +18,20 @@ if TYPE_CHECKING:
 class MetricsPage:
     """Renders on the event loop's thread, so that all figures are of one moment."""
 
-    def __init__(self, metrics: Metrics, source: StatusSource, version: str) -> None:
-        """`version` is the program's, for the build info."""
+    def __init__(
+        self,
+        metrics: Metrics,
+        source: StatusSource,
+        version: str,
+        directory: Path,
+        is_ready: Callable[[], bool],
+    ) -> None:
+        """`version` is the program's, for the build info; `directory` is on the disk to watch."""
         self._metrics = metrics
         self._source = source
         self._version = version
+        self._directory = directory
+        self._is_ready = is_ready
         self._text: MetricsText | None = None
 
     async def render(self, accept: str) -> tuple[bytes, str]:
@@ -29,5 +41,7 @@ class MetricsPage:
             await asyncio.to_thread(import_module, "server.exposition")
             from server.exposition import MetricsText
 
-            self._text = MetricsText(self._metrics, self._source, self._version)
-        return self._text.render(accept)
+            self._text = MetricsText(self._metrics, self._source, self._version, self._is_ready)
+        # A disk that hangs holds up this page, and not the event loop.
+        space = await asyncio.to_thread(disk_space, self._directory)
+        return self._text.render(accept, space)

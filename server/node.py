@@ -8,25 +8,30 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from config.model import Config
-from raft.core import RaftConfig, StoredState
+from raft.config import RaftConfig, StoredState
 from raft.types import Endpoint, ReplicaKey, Voter, VoterSet, uuid_to_text
 from server.dispatch import Dispatch
 from server.host import Host, daemon_host
 from server.http import HttpServer
+from server.initial_voters import parse_initial_voters
 from server.logs import Logger
 from server.metrics import Metrics
 from server.metrics_page import MetricsPage
+from server.opened_log import OpenedLog
 from server.outbound import OutboundSettings
-from server.partition import OpenedLog, Partition, PartitionHooks
+from server.page.page import QuorumPage
+from server.page.source import source_of
+from server.partition import Partition, PartitionHooks
 from server.producer_state import ProducerState
 from server.snapshots import SnapshotSettings
 from server.translate import METADATA, TopicPartition
 from server.translate_fetch import FETCH_MAX_WAIT_MS
 from server.transport import Listeners
 from storage.directory import Directory
-from storage.errors import DamagedSnapshot, StorageError
+from storage.errors import DamagedLog, DamagedSnapshot, StorageError
 from storage.filesystem import FileSystem
 from storage.log import Log
 from storage.meta_properties import random_storage_id
@@ -65,15 +70,20 @@ def open_log(
         new_bytes += header.size_bytes
         producers.note(header)
 
-    log = Log.open(
-        fs,
-        directory.log_directory,
-        segment_bytes=config.log_segment_bytes,
-        tail_cache_bytes=TAIL_CACHE_BYTES,
-        committed_offset=applied_offset,
-        observe=observe,
-        snapshots=[found.id for found in facts],
-    )
+    try:
+        log = Log.open(
+            fs,
+            directory.log_directory,
+            segment_bytes=config.log_segment_bytes,
+            tail_cache_bytes=TAIL_CACHE_BYTES,
+            committed_offset=applied_offset,
+            observe=observe,
+            snapshots=[found.id for found in facts],
+        )
+    except DamagedLog:
+        for damage in snapshots.damaged:
+            LOG.error("a snapshot is of no use", reason=str(damage))
+        raise
     LOG.info(
         "log opened",
         path=directory.log_directory,
@@ -84,7 +94,11 @@ def open_log(
     for message in log.recovery.messages():
         LOG.warning(message)
     for damage in snapshots.damaged:
-        LOG.error("a snapshot is left alone: the log does not need it", reason=str(damage))
+        LOG.error(
+            "a snapshot is of no use and left alone: the log does not need it. Delete it when you have"
+            " looked at it",
+            reason=f"{damage.path}: {damage.what}",
+        )
     return OpenedLog(
         log=log, snapshots=snapshots, facts=facts, producers=producers, new_bytes=new_bytes
     )
@@ -93,25 +107,33 @@ def open_log(
 def _sound_snapshots(
     snapshots: SnapshotStore, cluster_id: str | None, applied_offset: int
 ) -> list[SnapshotFacts]:
-    """What the snapshots of a directory say, ascending. Raises StorageError.
+    """What the snapshots of a directory say, ascending, without those that are of no use.
 
     One that ends above what is known to be committed may stand for more than the log holds, which is
-    dropped then: all of it is read before.
+    dropped then: all of it is read before. Raises StorageError if the disk fails.
     """
-    snapshots.drop_parts()
-    found = snapshots.open()
-    for facts in found:
-        named = None if facts.voters is None else facts.voters.cluster_id
-        if named is not None and cluster_id is not None and named != cluster_id:
-            raise DamagedSnapshot(
-                f"a snapshot of cluster {named} in a directory of cluster {cluster_id}",
-                path=snapshots.path(facts.id),
-                position=0,
-                remedy="Move the file away: nothing was changed",
-            )
-        if facts.id.end_offset > applied_offset:
-            snapshots.verify(facts.id)
-    return found
+    sound = []
+    for facts in snapshots.open():
+        try:
+            _check_cluster(facts, cluster_id, snapshots.path(facts.id))
+            if facts.id.end_offset > applied_offset:
+                snapshots.verify(facts.id)
+        except DamagedSnapshot as damage:
+            snapshots.leave_out(facts.id, damage)
+        else:
+            sound.append(facts)
+    return sound
+
+
+def _check_cluster(facts: SnapshotFacts, cluster_id: str | None, path: Path) -> None:
+    named = None if facts.voters is None else facts.voters.cluster_id
+    if named is not None and cluster_id is not None and named != cluster_id:
+        raise DamagedSnapshot(
+            f"a snapshot of cluster {named} in a directory of cluster {cluster_id}",
+            path=path,
+            position=0,
+            remedy="Move the file away: nothing was changed",
+        )
 
 
 def raft_config(config: Config, directory: Directory, new_cluster_id: str) -> RaftConfig:
@@ -125,6 +147,9 @@ def raft_config(config: Config, directory: Directory, new_cluster_id: str) -> Ra
             Voter(ReplicaKey(voter.id), (Endpoint(peers_listener, voter.host, voter.port),))
             for voter in config.quorum_voters
         ),
+        formatted_voters=parse_initial_voters(meta.initial_voters, peers_listener)
+        if meta.initial_voters
+        else VoterSet(),
         bootstrap_servers=len(config.quorum_bootstrap_servers),
         is_bootstrap=meta.bootstrap,
         cluster_id=meta.cluster_id,
@@ -134,6 +159,9 @@ def raft_config(config: Config, directory: Directory, new_cluster_id: str) -> Ra
         election_backoff_max_ms=config.quorum_election_backoff_max_ms,
         retry_backoff_ms=config.quorum_retry_backoff_ms,
         retry_backoff_max_ms=config.quorum_retry_backoff_max_ms,
+        is_witness=config.quorum_witness,
+        auto_join=config.quorum_auto_join,
+        was_removed=meta.removed,
         snapshot_bytes_per_s=config.snapshot_bandwidth_bytes_per_second,
     )
 
@@ -177,8 +205,14 @@ def open_partition(
     def adopt_cluster_id(cluster_id: str) -> None:
         directory.save_meta(replace(directory.meta, cluster_id=cluster_id))
 
+    def remember_removal() -> None:
+        directory.save_meta(replace(directory.meta, removed=True))
+
     hooks = PartitionHooks(
-        save_state=directory.save_quorum_state, adopt_cluster_id=adopt_cluster_id, fail=fail
+        save_state=directory.save_quorum_state,
+        adopt_cluster_id=adopt_cluster_id,
+        remember_removal=remember_removal,
+        fail=fail,
     )
     return Partition(
         topic,
@@ -228,11 +262,22 @@ class Node:
             max_connections=config.max_connections,
             max_idle_ms=config.connections_max_idle_ms,
         )
+        self.page = QuorumPage(source_of(self.partition, config, self.status))
         self.http: HttpServer | None = None
         if config.http_listen is not None:
-            page = MetricsPage(self.metrics, self.partition.view, software_version())
+            page = MetricsPage(
+                self.metrics,
+                self.partition.view,
+                software_version(),
+                config.storage_dir,
+                lambda: self.ready()[0],
+            )
             self.http = HttpServer(
-                config.http_listen, ready=self.ready, status=self.status, metrics=page.render
+                config.http_listen,
+                ready=self.ready,
+                status=self.status,
+                metrics=page.render,
+                pages=self.page.pages,
             )
 
     # -- life
@@ -245,6 +290,7 @@ class Node:
         await self.listeners.open()
         if self.http is not None:
             await self.http.open()
+            self.page.open()
         LOG.info(
             "started",
             node=self.config.node_id,
@@ -272,6 +318,7 @@ class Node:
         await self.listeners.close(CLOSE_GRACE_S)
         if self.http is not None:
             await self.http.close()
+            self.page.close()
         await self.partition.close()
         self._directory.close()
         LOG.info("stopped")

@@ -1,7 +1,8 @@
 """Requests of the rules to other replicas: which link, which bytes, and back as events.
 
-Each peer has two links: one for fetches, which may wait long for their answer, and one for everything
-else, which must not wait behind them.
+Each peer has a link for fetches, which may wait long for their answer, and one for elections, which must
+not wait behind them. What clients ask of the leader through this node has links of its own: one for
+answers that come at once, one for changes that may take long.
 """
 
 from __future__ import annotations
@@ -9,29 +10,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
 
 from raft.effects import (
+    AddVoter,
     BeginQuorumEpoch,
     Bootstrap,
     EndQuorumEpoch,
     Fetch,
     FetchSnapshot,
     Peer,
+    RemoveVoter,
     SendRequest,
+    UpdateVoter,
     Vote,
 )
 from raft.events import Event, PeerReachable, PeerUnreachable, RequestFailed
 from raft.node import RaftNode
-from raft.types import Endpoint, ReplicaKey
-from server import translate, translate_fetch, translate_snapshot
+from raft.types import ReplicaKey
+from server import translate, translate_fetch, translate_membership, translate_snapshot
 from server.host import LinkMaker, PeerLink
 from server.logs import Logger
 from server.metrics import Metrics
+from server.peer_addresses import PeerAddresses
 from server.peers import Call, request_frame
 from server.recorder import Recorder
 from server.translate import TopicPartition
 from server.transport import InboundRequest
+from server.whereabouts import Address
 from wire.codec import decode
 from wire.errors import UnsupportedVersion
 from wire.headers import encode_request_header, encode_response_header
@@ -46,7 +53,12 @@ FETCH, VOTE, BEGIN, END, FETCH_SNAPSHOT = 1, 52, 53, 54, 59
 RESPONSES: dict[
     int, type[VoteResponse] | type[BeginQuorumEpochResponse] | type[EndQuorumEpochResponse]
 ] = {VOTE: VoteResponse, BEGIN: BeginQuorumEpochResponse, END: EndQuorumEpochResponse}
-MAX_VERSIONS = {FETCH: 18, VOTE: 2, BEGIN: 1, END: 1, FETCH_SNAPSHOT: 1}
+CHANGES = (
+    translate_membership.ADD_VOTER,
+    translate_membership.REMOVE_VOTER,
+    translate_membership.UPDATE_VOTER,
+)
+MAX_VERSIONS = {FETCH: 18, VOTE: 2, BEGIN: 1, END: 1, FETCH_SNAPSHOT: 1, 80: 1, 81: 0, 82: 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +75,37 @@ class OutboundSettings:
     bootstrap_servers: tuple[tuple[str, int], ...]
 
 
-class _PeerListener:
-    """Tells the rules whether a voter's process is there."""
+class Use(Enum):
+    """What a link is for."""
 
-    def __init__(self, peer: Peer, handle: Callable[[Event], None]) -> None:
+    FETCHES = auto()
+    ELECTIONS = auto()
+    CLIENTS = auto()
+    CHANGES = auto()
+
+
+class _PeerListener:
+    """Tells the rules whether a voter's process is there, and its link where else it may be."""
+
+    def __init__(
+        self, peer: Peer, use: Use, addresses: PeerAddresses, handle: Callable[[Event], None]
+    ) -> None:
         self._peer = peer
+        self._use = use
+        self._addresses = addresses
         self._handle = handle
 
     def on_link_up(self) -> None:
-        if isinstance(self._peer, ReplicaKey):
+        if isinstance(self._peer, ReplicaKey) and self._addresses.speaks_for_its_id(self._peer):
             self._handle(PeerReachable(id=self._peer.id))
 
     def on_link_refused(self) -> None:
-        if isinstance(self._peer, ReplicaKey):
+        if isinstance(self._peer, ReplicaKey) and self._addresses.speaks_for_its_id(self._peer):
             self._handle(PeerUnreachable(id=self._peer.id))
+
+    def elsewhere(self) -> Sequence[Address]:
+        """Only requests that say whom they are meant for may go there."""
+        return self._addresses.elsewhere(self._peer) if self._use is Use.ELECTIONS else []
 
 
 class Outbound:
@@ -98,19 +127,28 @@ class Outbound:
         self._handle = handle
         self._make_link = make_link
         self._node: RaftNode | None = None
+        self._addresses: PeerAddresses | None = None
         self._client_id = ""
-        self._links: dict[tuple[Peer, bool], PeerLink] = {}
+        self._links: dict[tuple[Peer, Use], PeerLink] = {}
         self._is_closed = False
 
     def attach(self, node: RaftNode) -> None:
         """The rules whose requests are sent; call before anything is."""
         self._node = node
         self._client_id = f"raft-client-{node.local.id}"
+        self._addresses = PeerAddresses(
+            node, self._settings.listener, self._settings.bootstrap_servers
+        )
 
     @property
     def node(self) -> RaftNode:
         assert self._node is not None, "attached before anything is sent"
         return self._node
+
+    @property
+    def addresses(self) -> PeerAddresses:
+        assert self._addresses is not None, "attached before anything is sent"
+        return self._addresses
 
     def prepare(self, peers: Sequence[ReplicaKey]) -> None:
         """Connect to these ahead of the first request, so that an election need not wait for it."""
@@ -118,7 +156,7 @@ class Outbound:
             return
         self._discard_strangers(None)
         for peer in peers:
-            self._link(peer, is_fetch=False)
+            self._link(peer, Use.ELECTIONS)
 
     async def close(self) -> None:
         """Give all links up; nothing is sent from now on."""
@@ -137,20 +175,20 @@ class Outbound:
             if key[0] not in known:
                 self._links.pop(key).discard()
 
-    def _link(self, peer: Peer, is_fetch: bool) -> PeerLink:
-        link = self._links.get((peer, is_fetch))
+    def _link(self, peer: Peer, use: Use) -> PeerLink:
+        link = self._links.get((peer, use))
         if link is None:
             self._discard_strangers(peer)
             link = self._make_link(
                 self._name(peer),
-                lambda: self._addresses(peer),
+                partial(self.addresses.own, peer),
                 self._client_id,
                 self._settings.software_version,
-                _PeerListener(peer, self._handle),
+                _PeerListener(peer, use, self.addresses, self._handle),
                 self._settings.request_timeout_ms,
                 self._metrics,
             )
-            self._links[peer, is_fetch] = link
+            self._links[peer, use] = link
             link.open()
         return link
 
@@ -159,22 +197,6 @@ class Outbound:
             host, port = self._settings.bootstrap_servers[peer.index]
             return f"bootstrap server {host}:{port}"
         return f"replica {peer}"
-
-    def _addresses(self, peer: Peer) -> list[tuple[str, int]]:
-        """Where to try, the best first: as logged, then as configured."""
-        if isinstance(peer, Bootstrap):
-            return [self._settings.bootstrap_servers[peer.index]]
-        node = self.node
-        sources: list[tuple[Endpoint, ...]] = [
-            node.endpoints_of(peer.id),
-            node.config.configured_voters.endpoints_of(peer.id),
-        ]
-        found: list[tuple[str, int]] = []
-        for endpoints in sources:
-            at = translate.endpoint_on(endpoints, self._settings.listener)
-            if at is not None and (at.host, at.port) not in found:
-                found.append((at.host, at.port))
-        return found
 
     # -- sending
 
@@ -199,7 +221,8 @@ class Outbound:
             failed=partial(self._on_failure, request_id),
             timeout_ms=timeout_ms,
         )
-        self._link(to, is_fetch=key in (FETCH, FETCH_SNAPSHOT)).call(call)
+        use = Use.FETCHES if key in (FETCH, FETCH_SNAPSHOT) else Use.ELECTIONS
+        self._link(to, use).call(call)
 
     def _fetch_frame(self, request: Fetch) -> Callable[[int, int], bytes]:
         node = self.node
@@ -222,9 +245,19 @@ class Outbound:
         return request_frame(key, message, version, correlation_id, self._client_id)
 
     def _message(
-        self, request: Vote | BeginQuorumEpoch | EndQuorumEpoch | FetchSnapshot, to: ReplicaKey
+        self,
+        request: Vote
+        | BeginQuorumEpoch
+        | EndQuorumEpoch
+        | FetchSnapshot
+        | UpdateVoter
+        | AddVoter
+        | RemoveVoter,
+        to: ReplicaKey,
     ) -> tuple[int, Message]:
         node, topic = self.node, self._topic
+        if isinstance(request, (UpdateVoter, AddVoter, RemoveVoter)):
+            return translate_membership.change_message(request, node.cluster_id, node.local)
         if isinstance(request, Vote):
             return VOTE, translate.vote_message(request, topic, node.cluster_id, node.local, to)
         if isinstance(request, BeginQuorumEpoch):
@@ -238,8 +271,12 @@ class Outbound:
             return FETCH_SNAPSHOT, message
         return END, translate.end_message(request, topic, node.cluster_id)
 
-    def forward(self, request: InboundRequest, otherwise: Callable[[], None]) -> None:
+    def forward(
+        self, request: InboundRequest, otherwise: Callable[[], None], wait_ms: int = 0
+    ) -> None:
         """Let the leader answer a client's request; `otherwise` is called if it can't.
+
+        `wait_ms` is how long the leader may take, beyond the usual time.
 
         Clients that are told to ask another node don't all do so: Kafka's admin client asks the same
         one again until its time is over.
@@ -270,21 +307,54 @@ class Outbound:
             build=build,
             answered=answered,
             failed=lambda reason, error: otherwise(),
+            timeout_ms=self._settings.request_timeout_ms + wait_ms,
+        )
+        self._link(leader, Use.CHANGES if wait_ms else Use.CLIENTS).call(call)
+
+    def ask_leader(
+        self,
+        message: Message,
+        version: int,
+        answered: Callable[[bytes, int], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        """A question of this node itself: `answered(frame, body position)` or `failed(reason)` is called
+        once, the former with an answer in this version."""
+        leader, key = self.node.leader, message.wire_spec.api_key
+        assert key is not None, "requests have one"
+        if leader is None or self.node.is_local(leader) or self._is_closed:
+            failed("nobody else is known to lead")
+            return
+
+        def build(known: int, correlation_id: int) -> bytes:
+            if known != version:
+                raise UnsupportedVersion(f"the leader does not know version {version}")
+            return self._frame(key, message, version, correlation_id)
+
+        call = Call(
+            api_key=key,
+            max_version=version,
+            build=build,
+            answered=lambda known, frame, at: answered(frame, at),
+            failed=lambda reason, error: failed(reason),
             timeout_ms=self._settings.request_timeout_ms,
         )
-        self._link(leader, is_fetch=False).call(call)
+        self._link(leader, Use.CLIENTS).call(call)
 
     # -- being answered
 
     def _on_answer(
         self, key: int, request_id: int, to: Peer, version: int, frame: bytes, at: int
-    ) -> None:
+    ) -> bool | None:
         try:
             event = self._event(key, request_id, version, frame, at)
         except ValueError as error:  # what wire raises, WrongShape, and values that make no sense
             LOG.warning("unusable answer", peer=self._name(to), reason=str(error))
             event = RequestFailed(request_id=request_id, reason=str(error))
         self._handle(event)
+        self.addresses.note(to, event)
+        names_receiver = key in (VOTE, BEGIN) and version > 0
+        return self.addresses.is_from(to, event, names_receiver=names_receiver)
 
     def _on_failure(self, request_id: int, reason: str, error: str | None) -> None:
         self._handle(RequestFailed(request_id=request_id, reason=reason, error=error))
@@ -302,5 +372,9 @@ class Outbound:
             )
             self._recorder.hold_piece(request_id, data)
             return event
+        if key in CHANGES:
+            return translate_membership.change_answered(
+                key, version, frame, at, request_id, listener
+            )
         message = decode(RESPONSES[key], version, frame, at)
         return translate.raft_answered(message, request_id, listener)

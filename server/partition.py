@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from raft.control import KRaftVoters
-from raft.core import RaftConfig, StoredState
+from raft.config import RaftConfig, StoredState
 from raft.effects import AnnounceRole, AnnounceVoters, RefuseAppend
-from raft.events import AppendRequested, Event, ResignationRequested, SnapshotVerified
-from raft.leadership import bootstrap_obstacle
-from raft.log_view import LogView
+from raft.events import (
+    AppendRequested,
+    Event,
+    PieceNotStored,
+    ResignationRequested,
+    SnapshotVerified,
+)
+from raft.leadership import append_refusal, bootstrap_obstacle
 from raft.node import RaftNode
 from raft.roles import Leader, Resigned, Role
 from raft.types import Endpoint, OffsetAndEpoch, uuid_to_text
@@ -28,19 +32,17 @@ from server.host import Alarm, Host
 from server.inbound import Inbound
 from server.logs import Logger, RateLimit
 from server.metrics import Metrics
+from server.opened_log import OpenedLog, log_view, voters_of
 from server.outbound import Outbound, OutboundSettings
 from server.produce import ProduceHandler
-from server.producer_state import ProducerState
 from server.recorder import Recorder
 from server.snapshots import Snapshots, SnapshotSettings
 from server.translate import TopicPartition
-from server.translate_fetch import control_records_of, voters_from_wire
 from server.view import QuorumView
 from storage.errors import DamagedSnapshot, StorageError
-from storage.log import Log
 from storage.quorum_state import QuorumState
 from storage.snapshot_file import SnapshotFacts, SnapshotId
-from storage.snapshot_store import SnapshotNotFound, SnapshotStore
+from storage.snapshot_store import SnapshotNotFound
 
 LOG = Logger("raft")
 
@@ -56,6 +58,8 @@ class PartitionHooks:
     """Write quorum-state.json; runs on the disk's thread."""
     adopt_cluster_id: Callable[[str], None]
     """Write the cluster id to meta.properties; runs on the reader's thread."""
+    remember_removal: Callable[[], None]
+    """Write to meta.properties that this node was removed; runs on the reader's thread."""
     fail: Callable[[str, BaseException | None], None]
     """End the process, saying why."""
 
@@ -139,8 +143,11 @@ class Partition:
         recorder.on_installed = self.snapshots.note_installed
         self.outbound = Outbound(topic, outbound, recorder, metrics, self.handle, host.link)
         self.outbound.attach(self.node)
-        self.inbound = Inbound(topic, self.reader, snapshots, metrics, self.handle)
-        self.inbound.on_served = self.snapshots.note_served
+        self.inbound = Inbound(
+            topic, self.reader, snapshots, metrics, self.handle, outbound.request_timeout_ms
+        )
+        self.inbound.serve = self.snapshots.serve
+        self.inbound.on_unreadable = self.snapshots.on_damage
         self.produce = ProduceHandler(
             self, self.producers, metrics, max_batch_bytes, host, self._call_soon
         )
@@ -198,6 +205,7 @@ class Partition:
         self.consume.close()
         await self.outbound.close()
         await asyncio.to_thread(self.disk.stop)
+        await self.snapshots.ended()
         await asyncio.to_thread(self.reader.close)
         await asyncio.to_thread(self.log.close)
 
@@ -257,6 +265,11 @@ class Partition:
         else:
             LOG.info("there is space on the disk again")
 
+    def on_piece_not_stored(self, snapshot: SnapshotId, problem: str) -> None:
+        LOG.error("there is no room for the leader's snapshot: what was copied is deleted")
+        self.metrics.snapshot_copies_failed += 1
+        self.handle(PieceNotStored(snapshot=OffsetAndEpoch(*snapshot), problem=problem))
+
     # -- the driver's listener
 
     def on_high_watermark(self, offset: int) -> None:
@@ -301,11 +314,21 @@ class Partition:
 
         self.reader.run(lambda: self._hooks.adopt_cluster_id(cluster_id), done)
 
+    def on_removed(self) -> None:
+        LOG.info("this node was removed from the voters: it will not join again by itself")
+
+        def done(outcome: BaseException | None) -> None:
+            if isinstance(outcome, BaseException):
+                self._hooks.fail("the removal could not be stored", outcome)
+
+        self.reader.run(self._hooks.remember_removal, done)
+
     def on_snapshot_copied(self, snapshot: OffsetAndEpoch) -> None:
         copied = SnapshotId(*snapshot)
 
         def done(outcome: SnapshotFacts | BaseException) -> None:
             if isinstance(outcome, (DamagedSnapshot, SnapshotNotFound)):
+                self.metrics.snapshot_copies_failed += 1
                 self.handle(SnapshotVerified(snapshot=snapshot, problem=str(outcome)))
             elif isinstance(outcome, BaseException):
                 self._end(outcome)
@@ -365,14 +388,13 @@ class Partition:
     @property
     def append_obstacle(self) -> tuple[str, str] | None:
         """Kafka's error name and the reason, if nothing can be appended now."""
-        if not isinstance(self.node.state, Leader):
-            return "NOT_LEADER_OR_FOLLOWER", "this node does not lead"
+        refusal = append_refusal(self.node)
+        if refusal is not None:
+            return refusal
         if self._is_disk_full:
             return "KAFKA_STORAGE_ERROR", "the disk of this node is full"
         if self._is_draining:
             return "NOT_LEADER_OR_FOLLOWER", "this node shuts down"
-        if self.node.is_bootstrapping:
-            return "NOT_ENOUGH_REPLICAS", bootstrap_obstacle(self.node)
         return None
 
     def append(self, token: int, record_count: int) -> None:
@@ -407,11 +429,21 @@ class Partition:
             )
         return found
 
+    def warnings(self) -> list[str]:
+        """What will be a problem at the next start, in words."""
+        strangers = self.node.unexpected_voters(self.node.voters)
+        return [
+            f"replica {stranger} votes, but quorum.voters does not name it: this node would not start "
+            "again. Remove quorum.voters from its configuration, or add the id there"
+            for stranger in strangers
+        ]
+
     def status(self) -> dict[str, object]:
         """Where this replica stands, and what is wrong, for `/status`."""
         view = self.view
         return {
             "problems": self.problems(),
+            "warnings": self.warnings(),
             "cluster_id": view.cluster_id,
             "role": view.role,
             "epoch": view.leader_epoch,
@@ -445,47 +477,17 @@ class Partition:
                 )
                 for row in rows
             ],
+            "voters_committed": view.committed_voters == view.voters,
+            "target_voters": view.target_voters,
+            "pending_changes": [
+                {
+                    "kind": change.kind,
+                    "replica": None if change.key is None else str(change.key),
+                    "waiting_ms": change.waiting_ms,
+                    "waits_for": change.waits_for,
+                }
+                for change in view.pending_changes()
+            ],
             "snapshots": self.snapshots.status(),
             "last_report": self.last_report,
         }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedLog:
-    """What a start found in a partition's directory.
-
-    `facts` are those of the snapshots, ascending; the newest does not stand for `new_bytes` of records.
-    """
-
-    log: Log
-    snapshots: SnapshotStore
-    facts: Sequence[SnapshotFacts]
-    producers: ProducerState
-    new_bytes: int
-
-
-def log_view(opened: OpenedLog) -> LogView:
-    """What the rules know of a log that was just opened: its ends, epochs, voter sets and snapshots."""
-    log = opened.log
-    view = LogView(
-        start_offset=log.log_start_offset,
-        end_offset=log.log_end_offset,
-        synced_end_offset=log.log_end_offset,
-        epoch_starts=[(entry.epoch, entry.start_offset) for entry in log.epochs],
-        snapshots=[OffsetAndEpoch(*facts.id) for facts in opened.facts],
-    )
-    if opened.facts:
-        newest = opened.facts[-1]
-        voters = voters_of(newest)
-        if voters is not None:
-            view.add_voters(newest.id.end_offset - 1, voters)
-    for batch in log.control_batches():
-        for offset, record in control_records_of(batch):
-            if isinstance(record, KRaftVoters):
-                view.add_voters(offset, record)
-    return view
-
-
-def voters_of(facts: SnapshotFacts) -> KRaftVoters | None:
-    """The voter set that a snapshot names, if any."""
-    return None if facts.voters is None else voters_from_wire(facts.voters)

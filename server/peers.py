@@ -3,35 +3,41 @@
 A link is one connection to one peer. It begins with ApiVersions, so that every request is sent in the
 highest version that both sides know. Addresses are resolved anew at each attempt. What failed is reported
 at once; whether and when to ask again is the rules' business.
+
+The peer's own addresses are tried first. Others are tried only while a request waits, and such a
+connection counts as the peer's once an answer has shown that it is.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from server.dialing import Names, first_to_answer
 from server.logs import Logger
 from server.metrics import Metrics
-from wire.codec import decode, encode
-from wire.error_codes import ErrorCode
+from server.peer_connection import API_VERSIONS_VERSION, HANDSHAKE_ID, PeerConnection
+from server.whereabouts import Address, Whereabouts
+from wire.codec import encode
 from wire.errors import MalformedMessage
-from wire.framing import FrameBuffer
 from wire.headers import decode_response_header, encode_request_header
-from wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from wire.messages.api_versions import ApiVersionsRequest
+from wire.registry import API_VERSIONS_KEY
 from wire.schema import Message
 
 LOG = Logger("peers")
 
 NODE_SOFTWARE = "quorumd"
 """How nodes call themselves when they connect to each other."""
-API_VERSIONS_KEY = 18
-API_VERSIONS_VERSION = 3
 RECONNECT_MS = 20
 RECONNECT_MAX_MS = 1000
-ANSWER_BYTES_MAX = 128 * 2**20
-"""No peer sends a larger answer: a fetch asks for at most 8 MiB plus one batch."""
+DOUBT_S = 1.0
+"""How long a connection is kept on which no answer has shown yet who is there."""
+REFUSALS = (ConnectionRefusedError, ConnectionResetError)
 
 
 def request_frame(
@@ -44,26 +50,30 @@ def request_frame(
 
 
 class LinkListener(Protocol):
-    """Who is told about a peer's process."""
+    """Whose link it is: is told about the peer's process, and asked where else the peer may be."""
 
     def on_link_up(self) -> None:
-        """A connection was made."""
+        """The peer has answered at an address of its own, or has shown at another one who it is."""
 
     def on_link_refused(self) -> None:
-        """Nobody listens at any of the peer's addresses."""
+        """Nobody listens at any of the peer's own addresses."""
+
+    def elsewhere(self) -> Sequence[Address]:
+        """Where the peer may be though nobody names the address as its own, the best first."""
 
 
 class Call(NamedTuple):
     """A request to be sent: `build(version, correlation id)` makes its frame, length and header included.
 
     Exactly one of `answered(version, frame, body position)` and `failed(reason, error)` is called;
-    `error` is the name of a Kafka error code, or None.
+    `error` is the name of a Kafka error code, or None. `answered` returns True if the answer shows that
+    the peer is there, False if it shows somebody else, None if it shows neither.
     """
 
     api_key: int
     max_version: int
     build: Callable[[int, int], bytes]
-    answered: Callable[[int, bytes, int], None]
+    answered: Callable[[int, bytes, int], bool | None]
     failed: Callable[[str, str | None], None]
     timeout_ms: int
 
@@ -75,25 +85,13 @@ class _Pending(NamedTuple):
     deadline: float
 
 
-class _Connection(asyncio.Protocol):
-    """Passes on what comes in once it is a link's connection.
+@dataclass(slots=True)
+class _Search:
+    """One look for the peer: which addresses were begun with, and which refused."""
 
-    It is not so from the beginning: uvloop tells of a connection whose attempt was given up in that very
-    moment, and never of its end.
-    """
-
-    def __init__(self) -> None:
-        self.link: Link | None = None
-        self.is_lost = False
-
-    def data_received(self, data: bytes) -> None:
-        if self.link is not None:
-            self.link.on_data(data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.is_lost = True
-        if self.link is not None:
-            self.link.on_lost(exc)
+    begun: dict[Address, bool] = field(default_factory=dict)
+    """True for those that were trusted then."""
+    refused: set[Address] = field(default_factory=set)
 
 
 class Link:
@@ -102,32 +100,41 @@ class Link:
     def __init__(
         self,
         name: str,
-        addresses: Callable[[], Sequence[tuple[str, int]]],
+        addresses: Callable[[], Sequence[Address]],
         client_id: str,
         software_version: str,
         listener: LinkListener,
         connect_timeout_ms: int,
         metrics: Metrics,
     ) -> None:
+        """`addresses` are the peer's own: who listens there is taken for it until it is found wrong."""
         self._name = name
-        self._addresses = addresses
-        self._client_id = client_id
-        self._software_version = software_version
         self._listener = listener
         self._connect_timeout_s = connect_timeout_ms / 1000
         self._metrics = metrics
+        hello = ApiVersionsRequest(
+            client_software_name=NODE_SOFTWARE, client_software_version=software_version
+        )
+        self._handshake = request_frame(
+            API_VERSIONS_KEY, hello, API_VERSIONS_VERSION, HANDSHAKE_ID, client_id
+        )
         self._loop = asyncio.get_running_loop()
+        self._names = Names()
+        self._where = Whereabouts(addresses, listener.elsewhere, self._loop.time)
+        self._search = _Search()
         self._transport: asyncio.Transport | None = None
-        self._frames = FrameBuffer(ANSWER_BYTES_MAX)
-        self._versions: dict[int, tuple[int, int]] | None = None
+        self._address: Address = ("", 0)
+        self._is_trusted = False
+        self._versions: dict[int, tuple[int, int]] = {}
         self._queue: deque[Call] = deque()
         self._pending: deque[_Pending] = deque()
-        self._correlation_id = 0
+        self._correlation_id = HANDSHAKE_ID
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
         self._last_error = "not connected yet"
         self._keeper: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
+        self._wake = asyncio.Event()
         self._connecting = False
         self._is_closed = False
         self._failures = 0
@@ -162,82 +169,148 @@ class Link:
     async def _keep_connected(self) -> None:
         while True:
             self._connecting = True
-            connected = await self._connect()
-            self._connecting = False
-            if connected:
-                await self._lost.wait()
+            self._wake.clear()
+            if await self._connect():
+                self._connecting = False
+                await self._until_lost()
                 if not self._failures:
                     continue
             self._connecting = False
             self._fail_all(self._last_error)
             delay_ms = min(RECONNECT_MAX_MS, RECONNECT_MS << min(self._failures, 10))
             self._failures += 1
-            await asyncio.sleep(delay_ms / 1000)
+            await _wait(self._wake, delay_ms / 1000)
+
+    async def _until_lost(self) -> None:
+        while not self._is_trusted and not self._lost.is_set():
+            await _wait(self._lost, DOUBT_S)
+            if not self._is_trusted and not self._pending:
+                self._disown("nobody there said who it is")
+        await self._lost.wait()
+
+    # -- looking for the peer
 
     async def _connect(self) -> bool:
-        """Try each address once. Returns False, and says so to the listener, if none answers."""
+        """Try each address once. Returns False if the peer answers nowhere; the listener hears of it
+        when all of its own addresses have refused."""
         self._lost.clear()
-        refused = 0
-        addresses = self._addresses()
-        for host, port in addresses:
-            try:
-                # Not wait_for: before Python 3.12 it may swallow the cancellation of `close`.
-                async with asyncio.timeout(self._connect_timeout_s):
-                    made = await self._loop.create_connection(_Connection, host, port)
-            except Exception as error:  # whatever an odd host name provokes must not end this link
-                refused += isinstance(error, (ConnectionRefusedError, ConnectionResetError))
-                self._metrics.peer_connect_failures += 1
-                reason = "timed out" if isinstance(error, TimeoutError) else str(error)
-                self._last_error = f"cannot connect to {host}:{port}: {reason}"
-            else:
-                if self._begin(*made):
-                    return True
-        if not addresses:
+        self._search = _Search()
+        won = await first_to_answer(
+            self._next_address, self._dial, self._on_dial_failed, PeerConnection.abort
+        )
+        if won is not None:
+            return self._begin(*won)
+        if not self._search.begun:
             self._last_error = f"no address is known of {self._name}"
-        elif refused == len(addresses):
-            self._listener.on_link_refused()
         return False
 
-    def _begin(self, transport: asyncio.Transport, connection: _Connection) -> bool:
-        """Shake hands on a new connection. Returns False if it is gone already, or not wanted any more."""
+    def _untried(self) -> list[Address]:
+        """The peer's own addresses that became known since the search began."""
+        return [at for at in self._where.trusted() if at not in self._search.begun]
+
+    def _next_address(self) -> Address | None:
+        begun = self._search.begun
+        trusted = self._untried()
+        others = self._where.doubtful() if self._queue and not trusted else []
+        address = next((at for at in (*trusted, *others) if at not in begun), None)
+        if address is not None:
+            begun[address] = bool(trusted)
+        return address
+
+    def _on_dial_failed(self, address: Address, error: BaseException) -> None:
+        self._metrics.peer_connect_failures += 1
+        reason = "timed out" if isinstance(error, TimeoutError) else str(error)
+        is_own = self._search.begun[address]
+        if is_own or True not in self._search.begun.values():
+            self._last_error = f"cannot connect to {address[0]}:{address[1]}: {reason}"
+        if isinstance(error, MalformedMessage):
+            LOG.info("connection given up", peer=self._name, reason=reason)
+        self._where.miss(address)
+        if is_own and isinstance(error, REFUSALS):
+            self._search.refused.add(address)
+            if self._search.refused.issuperset(self._where.trusted()):
+                self._listener.on_link_refused()
+
+    async def _dial(self, address: Address) -> PeerConnection:
+        """A connection to this address on which somebody has answered."""
+        host, port = address
+        async with asyncio.timeout(self._connect_timeout_s):
+            ips = await self._names.ips_of(host)
+            if len(ips) == 1:
+                return await self._greet(ips[0], port)
+            errors: list[BaseException] = []
+            left = iter(ips)
+            won = await first_to_answer(
+                lambda: next(left, None),
+                lambda ip: self._greet(ip, port),
+                lambda ip, error: errors.append(error),
+                PeerConnection.abort,
+            )
+        if won is None:
+            raise next((error for error in errors if not isinstance(error, REFUSALS)), errors[0])
+        return won[1]
+
+    async def _greet(self, ip: str, port: int) -> PeerConnection:
+        connection = PeerConnection(self._metrics)
+        try:
+            await self._loop.create_connection(lambda: connection, ip, port)
+            await connection.shake_hands(self._handshake)
+        except BaseException:
+            connection.abort()
+            raise
+        return connection
+
+    def _begin(self, address: Address, connection: PeerConnection) -> bool:
+        """Use a new connection. Returns False if it is gone already, or not wanted any more."""
         if self._is_closed or connection.is_lost:
             self._last_error = f"the connection to {self._name} was lost at once"
-            transport.abort()
+            connection.abort()
             return False
-        self._transport = transport
-        connection.link = self
-        self._frames = FrameBuffer(ANSWER_BYTES_MAX)
-        self._versions = None
+        self._transport = connection.transport
+        self._versions = connection.versions
+        self._address = address
+        self._is_trusted = self._search.begun[address]
         self._made_at = self._loop.time()
         self._has_answered = False
         self._given_up = None
         self._metrics.peer_connections_opened += 1
-        self._listener.on_link_up()
-        request = ApiVersionsRequest(
-            client_software_name=NODE_SOFTWARE, client_software_version=self._software_version
-        )
-        handshake = Call(
-            api_key=API_VERSIONS_KEY,
-            max_version=API_VERSIONS_VERSION,
-            build=lambda version, correlation_id: request_frame(
-                API_VERSIONS_KEY, request, version, correlation_id, self._client_id
-            ),
-            answered=self._on_versions,
-            failed=lambda reason, error: None,
-            timeout_ms=int(self._connect_timeout_s * 1000),
-        )
-        self._write(handshake, API_VERSIONS_VERSION)
+        if self._is_trusted:
+            self._where.confirm(address)
+            self._listener.on_link_up()
+        connection.hand_to(self)
+        queue, self._queue = self._queue, deque()
+        for call in queue:
+            self._send(call)
         return True
+
+    def _confirm(self) -> None:
+        """The peer itself has answered."""
+        self._where.confirm(self._address)
+        if not self._is_trusted:
+            self._is_trusted = True
+            self._listener.on_link_up()
+
+    def _disown(self, reason: str) -> None:
+        """The peer is not at this address: look for it at the others."""
+        if self._transport is not None:
+            host, port = self._address
+            self._give_up(
+                f"{self._name} is not at {host}:{port}: {reason}", is_news=self._is_trusted
+            )
+            self._is_trusted = False
 
     def on_lost(self, exc: Exception | None) -> None:
         """The connection is gone, whoever ended it."""
         self._transport = None
         lost = f"the connection to {self._name} was lost: {exc or 'closed by the peer'}"
         self._last_error = self._given_up or lost
-        if self._has_answered or self._loop.time() - self._made_at > RECONNECT_MAX_MS / 1000:
+        was_used = self._has_answered or self._loop.time() - self._made_at > RECONNECT_MAX_MS / 1000
+        if not self._is_trusted:
+            self._where.deny(self._address)
+        if was_used:
             self._failures = 0
         else:
-            # The peer accepts, and serves nothing: to try again at once would make a busy loop.
+            # Whoever is there serves nothing: to try again at once would make a busy loop.
             self._failures = max(1, self._failures)
         self._connecting = not self._failures and not self._is_closed
         self._fail_all(self._last_error)
@@ -247,15 +320,18 @@ class Link:
 
     def call(self, call: Call) -> None:
         """Send a request as soon as the connection is there; fail at once if it is not to be had."""
-        if self._transport is not None and self._versions is not None:
+        if self._transport is not None:
             self._send(call)
-        elif self._transport is not None or self._connecting:
+        elif self._connecting:
             self._queue.append(call)
+        elif not self._is_closed and (self._untried() or self._where.doubtful()):
+            self._queue.append(call)
+            self._connecting = True
+            self._wake.set()
         else:
             self._loop.call_soon(call.failed, self._last_error, None)
 
     def _send(self, call: Call) -> None:
-        assert self._versions is not None
         lowest, highest = self._versions.get(call.api_key, (0, -1))
         version = min(highest, call.max_version)
         if version < lowest:
@@ -281,18 +357,8 @@ class Link:
 
     # -- being answered
 
-    def on_data(self, data: bytes) -> None:
-        """The next bytes of the peer's answers."""
-        self._metrics.peer_bytes_received += len(data)
-        try:
-            self._frames.feed(data)
-            while frames := self._frames.frames():
-                for frame in frames:
-                    self._on_frame(frame)
-        except MalformedMessage as error:
-            self._give_up(f"{self._name} sent what is no answer: {error}")
-
-    def _on_frame(self, frame: bytes) -> None:
+    def on_frame(self, frame: bytes) -> None:
+        """An answer. Raises MalformedMessage if it is none to what was asked."""
         if not self._pending:
             raise MalformedMessage("an answer to nothing that was asked")
         pending = self._pending[0]
@@ -301,20 +367,16 @@ class Link:
         if correlation_id != pending.correlation_id:
             raise MalformedMessage(f"correlation id {correlation_id}, not {pending.correlation_id}")
         self._pending.popleft()
-        self._has_answered = self._versions is not None
-        call.answered(pending.version, frame, body_at)
+        self._has_answered = True
+        is_peer = call.answered(pending.version, frame, body_at)
+        if is_peer is True:
+            self._confirm()
+        elif is_peer is False:
+            self._disown("somebody else answered")
 
-    def _on_versions(self, version: int, frame: bytes, body_at: int) -> None:
-        code = int.from_bytes(frame[body_at : body_at + 2], "big", signed=True)
-        if code not in (0, ErrorCode.UNSUPPORTED_VERSION):
-            raise MalformedMessage(f"the handshake was refused with error {code}")
-        answer = decode(ApiVersionsResponse, 0 if code else version, frame, body_at)
-        self._versions = {
-            key.api_key: (key.min_version, key.max_version) for key in answer.api_keys
-        }
-        queue, self._queue = self._queue, deque()
-        for call in queue:
-            self._send(call)
+    def on_nonsense(self, error: MalformedMessage) -> None:
+        """What came is no answer."""
+        self._give_up(f"{self._name} sent what is no answer: {error}")
 
     # -- failing
 
@@ -334,9 +396,10 @@ class Link:
         self._alarm_at = deadline
         self._alarm = self._loop.call_at(deadline, self._on_alarm)
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, reason: str, *, is_news: bool = True) -> None:
         """An answer that comes late would answer the wrong question: begin anew."""
-        LOG.info("connection given up", peer=self._name, reason=reason)
+        if is_news:
+            LOG.info("connection given up", peer=self._name, reason=reason)
         self._given_up = reason
         if self._transport is not None:
             self._transport.abort()
@@ -351,3 +414,10 @@ class Link:
             sent.call.failed(reason, None)
         for call in queue:
             call.failed(reason, None)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    """Until it happens, or so long."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

@@ -312,6 +312,7 @@ class ProduceHandler:
         newest, newest_offset = first.header.max_timestamp, first.end_offset - 1
         for waiting in accepted:
             parts.append(stamp(waiting.data, waiting.base_offset, epoch))
+            self._metrics.observe_batch(len(waiting.data))
             waiting.data = b""
             if waiting.header.max_timestamp > newest:
                 newest, newest_offset = waiting.header.max_timestamp, waiting.end_offset - 1

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from server.producer_state import ProducerState
 from storage import layout
 from storage.batch_walk import reason_of
-from storage.errors import DamagedLog, StorageError
+from storage.errors import DamagedLog, DamagedSnapshot, StorageError
 from storage.filesystem import FileSystem
 from storage.log_range import LogRange
 from storage.snapshot_file import SnapshotId, SnapshotReader, SnapshotWriter
@@ -82,6 +82,8 @@ class SnapshotBuilder:
             fs, partial(layout.run_path, directory, end_offset), memory_bytes
         )
         self._base: SnapshotReader | None = None
+        self._unsound: list[DamagedSnapshot] = []
+        """What might have been built on."""
         self._log: LogRange | None = None
         self._writer: SnapshotWriter | None = None
         self._part: Path | None = None
@@ -136,9 +138,14 @@ class SnapshotBuilder:
     def _read(self) -> Iterator[Progress]:
         """Everything below the end offset, except for the records of the snapshot built on."""
         start_offset = self._open_base()
-        self._log = log = LogRange(
-            self._fs, self._directory, start_offset, self._end_offset, self._epoch
-        )
+        try:
+            self._log = log = LogRange(
+                self._fs, self._directory, start_offset, self._end_offset, self._epoch
+            )
+        except DamagedLog as error:
+            if self._unsound:
+                raise self._unsound[-1] from error
+            raise
         for data, batches in log.pieces():
             for at, header in batches:
                 _, size, self._epoch, _, attributes, _, _, timestamp, producer_id, *_, count = (
@@ -162,11 +169,10 @@ class SnapshotBuilder:
 
     def _open_base(self) -> int:
         """Opens the newest earlier snapshot; returns where it ends, 0 if there is none."""
-        found = [
-            facts
-            for facts in SnapshotStore(self._fs, self._directory).open()
-            if 0 < facts.id.end_offset < self._end_offset
-        ]
+        store = SnapshotStore(self._fs, self._directory)
+        found = [facts for facts in store.open() if 0 < facts.id.end_offset < self._end_offset]
+        too_new = layout.snapshot_path(self._directory, (self._end_offset, 0))
+        self._unsound = [damage for damage in store.damaged if damage.path < too_new]
         if not found:
             return 0
         newest = found[-1]

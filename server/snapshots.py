@@ -1,24 +1,29 @@
 """When a replica takes snapshots of its own, and what it deletes behind them.
 
 Building goes on elsewhere, from files alone; here it is decided, watched, and its result handed to the
-rules. Triggers are bytes of new records, time, and operators. Every replica takes its own.
+rules. Triggers are bytes of new records, time, and operators. Every replica takes its own. One that turns
+out to be damaged is built anew, from what it was made of: the same bytes under the same name.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from raft.events import CleaningRequested, Event, SnapshotTaken
+from raft.events import CleaningRequested, Event, ResignationRequested, SnapshotTaken
 from raft.node import RaftNode
-from raft.types import OffsetAndEpoch
+from raft.roles import Leader
+from raft.types import OffsetAndEpoch, ReplicaKey
 from server.building import Build, BuildFailed, BuildResult
 from server.host import Alarm, Host, Reader
 from server.logs import Logger
 from server.metrics import Metrics
 from server.recorder import Recorder
 from server.retention import Piece, plan_cleaning
+from server.snapshot_copies import CopyProgress, SnapshotCopies, SnapshotWork
+from storage.errors import StorageError
 from storage.log import Log
 from storage.snapshot_file import SnapshotFacts, SnapshotId
 from storage.snapshot_store import SnapshotStore
@@ -29,7 +34,7 @@ LOG = Logger("snapshots")
 
 CLEAN_INTERVAL_S = 5.0
 RETRY_S = 60.0
-"""After a build that failed."""
+"""After a build that failed, and between two leaderships that are given away for it."""
 
 Told = Callable[[SnapshotId | str], None]
 """Gets the newest snapshot, or why there is none."""
@@ -49,10 +54,15 @@ class SnapshotSettings:
 
 @dataclass(slots=True)
 class Building:
-    """A build that goes on; `written_bytes` is how much had been written when it began."""
+    """A build that goes on; `written_bytes` is how much had been written when it began.
+
+    `repairs` is the damaged snapshot whose place it is to take, None for a new one.
+    """
 
     end_offset: int
     written_bytes: int
+    begun_at_s: float
+    repairs: SnapshotId | None
     build: Build | None = None
 
 
@@ -92,9 +102,17 @@ class Snapshots:
         self._not_before_s = 0.0
         self._building: Building | None = None
         self._told: list[Told] = []
-        self._served: dict[SnapshotId, float] = {}
+        self._damaged: set[SnapshotId] = set()
+        """Known to be damaged: nobody gets them any more."""
+        self._to_repair: list[SnapshotId] = []
+        """Of these the ones to be built anew, ascending."""
+        self._resign_not_before_s = 0.0
+        self._copies = SnapshotCopies(
+            node, store, reader, host, settings.copier_silent_s, self.on_damage
+        )
         self._alarm: Alarm | None = None
         self._is_closed = False
+        self._has_ended = asyncio.Event()
         self.problem = ""
         """Why the last attempt failed; empty if it did not."""
 
@@ -105,11 +123,23 @@ class Snapshots:
     def close(self) -> None:
         """Give up what goes on."""
         self._is_closed = True
+        self._copies.close()
         if self._alarm is not None:
             self._alarm.cancel()
         if self._building is not None and self._building.build is not None:
-            self._building.build.cancel()
+            self._building.build.cancel(self._has_ended.set)
+        else:
+            self._has_ended.set()
         self._tell("the node stops")
+
+    async def ended(self) -> None:
+        """After `close`: wait until nothing of it is left."""
+        await self._has_ended.wait()
+        if self._building is not None:
+            try:
+                await asyncio.to_thread(self._store.drop_build, self._building.end_offset)
+            except StorageError as error:
+                LOG.warning("an unfinished snapshot stays", reason=str(error))
 
     def _arm(self) -> None:
         wait_s = min(CLEAN_INTERVAL_S, self._settings.interval_s)
@@ -129,22 +159,24 @@ class Snapshots:
 
     def note_installed(self, facts: SnapshotFacts) -> None:
         """The log begins behind this snapshot now: what was being built from it is void."""
-        if self._building is not None and self._building.build is not None:
-            self._building.build.cancel()
+        building = self._building
+        if building is not None and building.build is not None:
+            building.build.cancel(partial(self._drop_parts, building))
         self._end_build()
         self._tell(facts.id)
-        self._facts = {facts.id: facts}
+        self._keep([facts])
         self._bytes_before = self._recorder.written_bytes
 
     def look(self) -> None:
         """Begin a build if it is time for one; called whenever something was committed."""
         if self._building is not None or self._node.download is not None:
             return
-        if self._host.monotonic_s() < self._not_before_s:
+        now_s = self._host.monotonic_s()
+        if now_s < self._not_before_s:
             return
-        age_s = self._host.monotonic_s() - self._begun_at_s
         is_due = self.new_bytes >= self._settings.max_new_record_bytes
-        if is_due or age_s >= self._settings.interval_s:
+        is_due = is_due or now_s - self._begun_at_s >= self._settings.interval_s
+        if is_due or self._to_repair:
             self._begin()
 
     def take(self, told: Told) -> None:
@@ -196,15 +228,25 @@ class Snapshots:
         return min(self._node.committed_offset, self._node.log.synced_end_offset)
 
     def _begin(self) -> None:
+        """Repair what is damaged, one after the other; then take a new one, if anything is new."""
+        if self._to_repair:
+            self._build(self._to_repair[0].end_offset, repairs=self._to_repair[0])
+            return
         self._begun_at_s = self._host.monotonic_s()
         newest = self._node.log.snapshot
         end_offset = self._end_offset()
         if end_offset <= (0 if newest is None else newest.offset):
             self._tell("nothing is committed yet" if newest is None else SnapshotId(*newest))
             return
+        self._build(end_offset)
+
+    def _build(self, end_offset: int, repairs: SnapshotId | None = None) -> None:
         self._metrics.snapshot_build_ratio = 0.0
-        self._building = building = Building(end_offset, self._recorder.written_bytes)
-        LOG.info("taking a snapshot", end_offset=end_offset)
+        self._building = building = Building(
+            end_offset, self._recorder.written_bytes, self._host.monotonic_s(), repairs
+        )
+        what = "taking a snapshot" if repairs is None else "building a damaged snapshot anew"
+        LOG.info(what, end_offset=end_offset)
         building.build = self._host.build(
             self._log.directory,
             end_offset,
@@ -221,42 +263,68 @@ class Snapshots:
         if self._is_closed:
             return
         if isinstance(outcome, BuildFailed):
-            self._failed(str(outcome))
+            self._drop_parts(building)
+            if outcome.damaged is not None and self._note_damage(outcome.damaged, str(outcome)):
+                # What it was to be built on comes first.
+                self._end_build()
+                self._begin()
+            else:
+                self._failed(str(outcome))
             return
         if outcome.empty_batches:
             self._metrics.unreadable_batches += outcome.empty_batches
             LOG.warning("batches did not unpack and count as empty", batches=outcome.empty_batches)
-        newest = self._node.log.snapshot
-        if newest is not None and newest.offset >= outcome.id.end_offset:
+        newest, is_repair = self._node.log.snapshot, building.repairs is not None
+        if not is_repair and newest is not None and newest.offset >= outcome.id.end_offset:
             # A newer one was copied from the leader meanwhile.
-            self._drop(outcome.id)
+            self._drop_parts(building)
             self._finished(SnapshotId(*newest))
             return
-        if not self._node.log.contains(OffsetAndEpoch(*outcome.id)):
+        is_same = outcome.id == building.repairs
+        if not (is_same if is_repair else self._node.log.contains(OffsetAndEpoch(*outcome.id))):
             # No CRC covers a batch's epoch: what is in memory is compared with what was on disk.
-            self._drop(outcome.id)
+            self._drop_parts(building)
             self._failed(
                 f"the log on disk says epoch {outcome.id.epoch} below {outcome.id.end_offset}"
             )
             return
 
         def complete() -> SnapshotFacts:
+            facts = self._store.part_facts(outcome.id)
             self._store.complete_part(outcome.id)
-            return self._store.facts(outcome.id)
+            return facts
 
         def done(completed: SnapshotFacts | BaseException) -> None:
-            if self._is_closed:
+            if self._is_closed or self._building is not building:
                 return
             if isinstance(completed, BaseException):
+                self._drop_parts(building)
                 self._failed(str(completed))
-                return
-            self._bytes_before = building.written_bytes
-            self._taken(completed, self._host.monotonic_s() - self._begun_at_s)
+            elif is_repair:
+                self._repaired(completed)
+            else:
+                self._bytes_before = building.written_bytes
+                self._taken(completed, self._host.monotonic_s() - building.begun_at_s)
 
         self._reader.run(complete, done)
 
-    def _drop(self, snapshot: SnapshotId) -> None:
-        self._reader.run(lambda: self._store.drop_part(snapshot), lambda _: None)
+    def _drop_parts(self, building: Building) -> None:
+        """A build that did not get to its end may have left something; a copy is left alone."""
+        end_offset, download = building.end_offset, self._node.download
+        if download is None or download.snapshot.offset != end_offset:
+            self._reader.run(lambda: self._store.drop_build(end_offset), lambda _: None)
+
+    def _repaired(self, facts: SnapshotFacts) -> None:
+        LOG.info("a damaged snapshot was built anew", end_offset=facts.id.end_offset)
+        self._facts[facts.id] = facts
+        self._damaged.discard(facts.id)
+        self._to_repair.remove(facts.id)
+        self._end_build()
+        self.problem = ""
+        if self._to_repair or self._told:
+            self._begin()
+        else:
+            self.look()
 
     def _taken(self, facts: SnapshotFacts, seconds: float) -> None:
         self._metrics.snapshots_taken += 1
@@ -285,10 +353,15 @@ class Snapshots:
         self._metrics.snapshot_build_ratio = -1.0
 
     def _failed(self, problem: str) -> None:
+        assert self._building is not None, "a build has failed"
+        repairs, newest = self._building.repairs, self._node.log.snapshot
         self._metrics.snapshots_failed += 1
         LOG.error("no snapshot was taken", reason=problem)
         self._end_build()
         self.problem = problem
+        if repairs is not None and newest is not None and repairs != SnapshotId(*newest):
+            # Nobody needs it, and nothing is built on it.
+            self._to_repair.remove(repairs)
         self._not_before_s = self._host.monotonic_s() + RETRY_S
         self._tell(problem)
 
@@ -297,17 +370,62 @@ class Snapshots:
         for callback in told:
             callback(outcome)
 
+    # -- others copy it
+
+    def serve(self, snapshot: SnapshotId, replica: ReplicaKey | None, position: int) -> bool:
+        """Somebody asks for the piece at `position`: may it be given?
+
+        A leader that can't make its newest snapshot anew lets another one lead, who has a sound one.
+        """
+        if snapshot not in self._damaged:
+            self._copies.note(snapshot, replica, position)
+            return True
+        if self._building is None and snapshot in self._to_repair:
+            self._let_another_lead()
+        return False
+
+    def _let_another_lead(self) -> None:
+        now_s = self._host.monotonic_s()
+        if isinstance(self._node.state, Leader) and now_s >= self._resign_not_before_s:
+            self._resign_not_before_s = now_s + RETRY_S
+            reason = "its snapshot is damaged, and others need one"
+            self._handle(ResignationRequested(reason=reason, shutting_down=False))
+
+    def copies_under_way(self) -> dict[ReplicaKey, CopyProgress]:
+        """The replicas that copy one of the snapshots here, and how far they are."""
+        return self._copies.progress(self._facts)
+
+    def work(self) -> SnapshotWork:
+        """Who copies from here, and what is built."""
+        copies = self.copies_under_way()
+        if self._building is None:
+            return SnapshotWork(copies)
+        return SnapshotWork(copies, self._building.end_offset, self._metrics.snapshot_build_ratio)
+
+    def on_damage(self, snapshot: SnapshotId, problem: str) -> None:
+        """A snapshot can't be read, or is not sound."""
+        if self._note_damage(snapshot, problem) and self._building is None and not self._is_closed:
+            self._begin()
+
+    def _note_damage(self, snapshot: SnapshotId, problem: str) -> bool:
+        """True if it is news, and of a snapshot that counts."""
+        if snapshot in self._damaged or OffsetAndEpoch(*snapshot) not in self._node.log.snapshots:
+            return False
+        LOG.error("a snapshot is damaged: nobody gets it any more", reason=problem)
+        self._metrics.snapshots_damaged += 1
+        self._damaged.add(snapshot)
+        self._to_repair = sorted([*self._to_repair, snapshot])
+        self.problem = problem
+        return True
+
+    def _keep(self, facts: Sequence[SnapshotFacts]) -> None:
+        """Only these snapshots are left."""
+        self._facts = {each.id: each for each in facts}
+        self._damaged &= self._facts.keys()
+        self._to_repair = [snapshot for snapshot in self._to_repair if snapshot in self._facts]
+        self._copies.keep(self._facts.keys())
+
     # -- cleaning
-
-    def note_served(self, snapshot: SnapshotId) -> None:
-        """Somebody has asked for a piece of this one."""
-        self._served[snapshot] = self._host.monotonic_s()
-
-    def _copied_offset(self) -> int | None:
-        """Where the oldest snapshot ends that somebody copies at present."""
-        silent_since_s = self._host.monotonic_s() - self._settings.copier_silent_s
-        self._served = {key: at for key, at in self._served.items() if at >= silent_since_s}
-        return min((snapshot.end_offset for snapshot in self._served), default=None)
 
     def _clean(self) -> None:
         """Ask the rules to let go what retention says, unless a build reads it now."""
@@ -331,13 +449,13 @@ class Snapshots:
             now_ms=self._host.wall_ms(),
             retention_bytes=self._settings.retention_bytes,
             retention_ms=self._settings.retention_ms,
-            copied_offset=self._copied_offset(),
+            copied_offset=self._copies.copied_offset(),
         )
         kept = tuple(view.snapshots[plan.snapshots_dropped :])
         if plan.start_offset > view.start_offset or plan.snapshots_dropped:
             LOG.info("deleting history", log_start=plan.start_offset, snapshots=len(kept))
             self._handle(CleaningRequested(start_offset=plan.start_offset, snapshots=kept))
-            self._facts = {facts.id: facts for facts in known[plan.snapshots_dropped :]}
+            self._keep(known[plan.snapshots_dropped :])
 
     # -- what operators see
 

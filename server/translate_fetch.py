@@ -283,7 +283,8 @@ def _from_wire(value: object) -> ControlRecord | None:
 
 
 def voters_from_wire(record: control_records.KRaftVoters) -> KRaftVoters:
-    return KRaftVoters(VoterSet.of(map(_voter_from_wire, record.voters)), record.cluster_id)
+    voters = VoterSet.of(map(_voter_from_wire, record.voters))
+    return KRaftVoters(voters, record.cluster_id, record.target_voters)
 
 
 def _voter_from_wire(voter: control_records.KRaftVoter) -> Voter:
@@ -323,6 +324,7 @@ def _to_wire(record: ControlRecord) -> control_records.ControlRecord:
     return control_records.KRaftVoters(
         voters=tuple(_voter_to_wire(voter) for voter in record.voters),
         cluster_id=record.cluster_id,
+        target_voters=record.target,
     )
 
 

@@ -41,10 +41,11 @@ NODE_ENDPOINTS_SINCE = 1
 
 
 class Range(NamedTuple):
-    """The part of a snapshot that is asked for, in bytes."""
+    """The part of a snapshot that is asked for, in bytes, and by which replica, if it is one."""
 
     position: int
     max_bytes: int
+    replica: ReplicaKey | None = None
 
 
 def snapshot_requested(
@@ -65,7 +66,7 @@ def snapshot_requested(
         epoch=partition.current_leader_epoch,
         snapshot=OffsetAndEpoch(partition.snapshot_id.end_offset, partition.snapshot_id.epoch),
     )
-    return event, Range(partition.position, message.max_bytes)
+    return event, Range(partition.position, message.max_bytes, replica)
 
 
 class Piece(NamedTuple):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from raft.changing import reassignment_waits_for
 from raft.node import RaftNode, ReplicaProgress
-from raft.roles import Leader, Resigned
-from raft.types import Endpoint, ReplicaKey, VoterSet
-from server.cluster_view import ReplicaStatus
+from raft.roles import ChangeKind, Leader, Resigned
+from raft.types import Endpoint, ReplicaKey, Voter, VoterSet
+from server.cluster_view import PendingChange, ReplicaStatus
 
 OBSERVER_FORGOTTEN_MS = 300_000
 """An observer that has been silent for so long is not listed any more."""
@@ -107,11 +108,44 @@ class QuorumView:
 
     @property
     def is_adding_voter(self) -> bool:
-        return False
+        return len(self.voters) > len(self.committed_voters) or self._is_pending(ChangeKind.ADD)
 
     @property
     def is_removing_voter(self) -> bool:
-        return False
+        return len(self.voters) < len(self.committed_voters) or self._is_pending(ChangeKind.REMOVE)
+
+    def _is_pending(self, kind: ChangeKind) -> bool:
+        return any(change.kind == kind for change in self.pending_changes())
+
+    @property
+    def committed_voters(self) -> VoterSet:
+        return self._node.committed_voters.record.voters
+
+    @property
+    def target_voters(self) -> tuple[int, ...] | None:
+        return self._node.electorate.entry.record.target
+
+    def pending_changes(self) -> tuple[PendingChange, ...]:
+        leader, now = self._node.state, self._now_ms()
+        if not isinstance(leader, Leader):
+            return ()
+        found = [
+            PendingChange(
+                change.kind,
+                None if change.voter is None else change.voter.key,
+                now - change.asked_at_ms,
+                change.waits_for,
+            )
+            for change in leader.changes
+        ]
+        obstacle = reassignment_waits_for(self._node, leader)
+        if obstacle is not None:
+            found.append(PendingChange(ChangeKind.REASSIGN, None, -1, obstacle))
+        transfer = leader.transfer
+        if transfer is not None:
+            text = f"{transfer.to or 'a voter'} to have everything"
+            found.append(PendingChange("transfer", transfer.to, now - transfer.asked_at_ms, text))
+        return tuple(found)
 
     def in_sync_ids(self) -> tuple[int, ...]:
         node = self._node
@@ -140,8 +174,9 @@ class QuorumView:
             if not row.is_voter and row.last_fetch_ms is not None and row.last_fetch_ms >= oldest
         )
 
-    def observer_endpoints(self) -> tuple[tuple[int, tuple[Endpoint, ...]], ...]:
-        return ()
+    def observer_endpoints(self) -> tuple[Voter, ...]:
+        leader = self._node.state
+        return tuple(leader.told.values()) if isinstance(leader, Leader) else ()
 
     def _status(self, row: ReplicaProgress) -> ReplicaStatus:
         now, wall = self._now_ms(), int(time.time() * 1000)

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from simulation.faults import FAULTS
+from simulation.plan import ACTS
 from simulation.planted import PLANTED, PlantedBug
 from simulation.progress import shrink_progress, tally_progress
 from simulation.report import coverage_lines, run_json, run_text, tally_json, tally_text, to_word
@@ -43,7 +43,7 @@ Choose what goes wrong; names with "-" or "_" for spaces:
   python -m simulation --seeds 1..1000 --faults power-loss,one-way
   python -m simulation --seeds 1..1000 --faults none
 
-Faults: {", ".join(FAULTS)}.
+Faults: {", ".join(ACTS)}.
 
 \b
 Exit codes: 0 nothing found, 1 something failed, 2 wrong usage, 130 interrupted.
@@ -74,13 +74,13 @@ def _to_faults(
     if asked == {"none"}:
         return ()
     if asked == {"all"}:
-        return tuple(FAULTS)
-    if unknown := sorted(asked - set(map(to_word, FAULTS))):
+        return tuple(ACTS)
+    if unknown := sorted(asked - set(map(to_word, ACTS))):
         raise click.BadParameter(
             f"no fault is called {', '.join(map(repr, unknown))}. The faults are"
-            f" {', '.join(map(to_word, FAULTS))}; or say all or none."
+            f" {', '.join(map(to_word, ACTS))}; or say all or none."
         )
-    return tuple(name for name in FAULTS if to_word(name) in asked)
+    return tuple(name for name in ACTS if to_word(name) in asked)
 
 
 def _to_numbers(
@@ -191,7 +191,7 @@ def cli(
 ) -> None:
     """Does what the options say; ends with one of the exit codes."""
     if plant is not None and faults is None and plant.faults is not None:
-        faults = tuple(name for name in FAULTS if name in plant.faults)
+        faults = tuple(name for name in ACTS if name in plant.faults)
     options = Options(faults=faults, numbers=numbers, steps=steps)
     task = Task(options=options, plant=None if plant is None else plant.name, timeout_s=timeout_s)
     if (seed is None) == (seeds is None):

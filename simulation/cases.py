@@ -5,6 +5,9 @@ and the message that was hit: all that a process of that role sends. One that hi
 the role of its process and the message that it got last, for that is the moment it was hit at: all
 that a process of that role may have just got. Machines that are down, and whoever was there when a
 partition began, count in sums only.
+
+Of an operation, what its operator can be told is a case, whoever says it; and each operation is a pair
+with each fault that can begin while it is under way.
 """
 
 from __future__ import annotations
@@ -13,10 +16,11 @@ from collections.abc import Mapping
 from functools import cache
 
 from raft.roles import Role
-from simulation.coverage import Case, Coverage
+from simulation.coverage import Case, Coverage, Pair
 from simulation.faults import FAULTS
+from simulation.operations import OPERATIONS
 
-CLIENT = "client"
+CLIENT, ANYBODY = "client", "anybody"
 MESSAGE_FAULTS = ("loss", "reset", "duplicate", "partial frame", "delay", "reorder")
 PARTITIONS = (
     *("majority partition", "minority partition", "isolate one", "ring", "bridge", "one way"),
@@ -25,6 +29,9 @@ PARTITIONS = (
 
 _ALL = frozenset(Role)
 _VOTERS = _ALL - {Role.OBSERVER}
+_FOLLOWING = frozenset({Role.FOLLOWER, Role.OBSERVER})
+_CHANGES = ("AddRaftVoter", "RemoveRaftVoter", "AlterPartitionReassignments", "TransferLeader")
+_CLIENTS_SEND = ("Produce", "Consumer fetch", *_CHANGES)
 _SENDS: Mapping[str, frozenset[Role]] = {
     "Vote": frozenset({Role.PROSPECTIVE, Role.CANDIDATE}),
     "Vote answer": _ALL,
@@ -34,8 +41,16 @@ _SENDS: Mapping[str, frozenset[Role]] = {
     "EndQuorumEpoch answer": _VOTERS,
     "Fetch": frozenset({Role.FOLLOWER, Role.OBSERVER, Role.UNATTACHED, Role.PROSPECTIVE}),
     "Fetch answer": _ALL,
+    "FetchSnapshot": _FOLLOWING,
+    "FetchSnapshot answer": _ALL,
+    "UpdateRaftVoter": _FOLLOWING,
+    "UpdateRaftVoter answer": _ALL,
+    "AddRaftVoter": _FOLLOWING,
+    "RemoveRaftVoter": _FOLLOWING,
+    "AlterPartitionReassignments": _ALL - {Role.LEADER, Role.CANDIDATE, Role.UNATTACHED},
     "Produce answer": _ALL,
     "Consumer fetch answer": _ALL,
+    **{f"{change} answer": _ALL for change in _CHANGES},
 }
 """Who sends what; whoever is no leader answers with a refusal."""
 _MAY_HAVE_GOT: Mapping[str, frozenset[Role]] = {
@@ -48,15 +63,36 @@ _MAY_HAVE_GOT: Mapping[str, frozenset[Role]] = {
     "EndQuorumEpoch answer": _VOTERS - {Role.LEADER, Role.CANDIDATE},
     "Fetch": _ALL,
     "Fetch answer": _ALL,
+    "FetchSnapshot": _ALL,
+    "FetchSnapshot answer": _FOLLOWING,
+    "UpdateRaftVoter": _ALL,
+    "UpdateRaftVoter answer": _FOLLOWING,
+    "AddRaftVoter answer": _FOLLOWING,
+    "RemoveRaftVoter answer": _FOLLOWING,
+    "AlterPartitionReassignments answer": _FOLLOWING,
     "Produce": _ALL,
     "Consumer fetch": _ALL,
+    **dict.fromkeys(_CHANGES, _ALL),
 }
 """Who may have got what last; what has come may just have made it what it is."""
 
 
+_ALWAYS = ("NONE", "NOT_LEADER_OR_FOLLOWER", "REQUEST_TIMED_OUT")
+_TOLD: Mapping[str, tuple[str, ...]] = {
+    "add voter": (*_ALWAYS, "DUPLICATE_VOTER", "INVALID_REQUEST"),
+    "remove voter": (*_ALWAYS, "VOTER_NOT_FOUND", "INVALID_REQUEST"),
+    "remove leader": (*_ALWAYS, "VOTER_NOT_FOUND", "INVALID_REQUEST"),
+    "replace voter": (*_ALWAYS, "DUPLICATE_VOTER", "INVALID_REQUEST", "VOTER_NOT_FOUND"),
+    "reassign": _ALWAYS,
+    "reassign otherwise": (*_ALWAYS, "NO_REASSIGNMENT_IN_PROGRESS"),
+    "transfer leader": (*_ALWAYS, "VOTER_NOT_FOUND", "ELIGIBLE_LEADERS_NOT_AVAILABLE"),
+}
+"""What an operator can be told."""
+
+
 @cache
 def possible_cases() -> tuple[Case, ...]:
-    """All of them, in the order of FAULTS."""
+    """All of them, in the order of FAULTS and OPERATIONS."""
     cases: list[Case] = []
     for fault in FAULTS:
         is_of_messages = fault in MESSAGE_FAULTS or fault in PARTITIONS
@@ -68,10 +104,30 @@ def possible_cases() -> tuple[Case, ...]:
             if role in roles
         ]
         if fault in MESSAGE_FAULTS:
-            cases += [(fault, CLIENT, message) for message in ("Produce", "Consumer fetch")]
+            cases += [(fault, CLIENT, message) for message in _CLIENTS_SEND]
+    cases += [
+        (operation, ANYBODY, answer)
+        for operation in OPERATIONS
+        for answer in _TOLD.get(operation, ())
+    ]
     return tuple(cases)
 
 
 def missing_cases(coverage: Coverage) -> list[Case]:
     """Those that have not occurred."""
-    return [case for case in possible_cases() if not coverage.cases[case]]
+    told = {(fault, message) for fault, _, message in coverage.cases}
+    return [
+        case
+        for case in possible_cases()
+        if not coverage.cases[case] and not (case[1] == ANYBODY and (case[0], case[2]) in told)
+    ]
+
+
+def possible_pairs() -> list[Pair]:
+    """Operations, and faults that begin meanwhile."""
+    return [(operation, fault) for operation in _TOLD for fault in FAULTS]
+
+
+def missing_pairs(coverage: Coverage) -> list[Pair]:
+    """Those that have not occurred."""
+    return [pair for pair in possible_pairs() if not coverage.pairs[pair]]

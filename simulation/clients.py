@@ -34,6 +34,7 @@ from wire.messages.produce import (
     ProduceResponse,
 )
 from wire.records import Record, build_batch
+from wire.registry import APIS
 from wire.schema import Message as WireMessage
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Client(ABC):
         self.world = world
         self.name = name
         self.random = random
-        self.target = random.choice(world.settings.node_ids)
+        self.target = random.choice(world.hosts)
         self.is_stopping = False
         """Finish what is under way, begin nothing new."""
         self._asked = 0
@@ -98,8 +99,8 @@ class Client(ABC):
         header = encode_request_header(api_key, version, asked, self.name)
         body = encode(message, version)
         frame = (len(header) + len(body)).to_bytes(4, "big") + header + body
-        host = f"node{self.target}"
-        kind = "Produce" if api_key == PRODUCE else "Consumer fetch"
+        host = self.target
+        kind = "Consumer fetch" if api_key == FETCH else APIS[api_key].name
 
         def lost() -> None:
             if asked == self._asked:
@@ -132,8 +133,7 @@ class Client(ABC):
 
     def look_elsewhere(self, leader_id: int = -1) -> None:
         """Ask whom the answer named next, or anybody."""
-        known = leader_id in self.world.settings.node_ids
-        self.target = leader_id if known else self.random.choice(self.world.settings.node_ids)
+        self.target = self.world.host_of(leader_id) or self.random.choice(self.world.hosts)
 
     def later(self, delay_us: int, callback: Callable[[], None]) -> None:
         self.world.scheduler.call_later(delay_us, callback)

@@ -9,6 +9,9 @@ from raft.roles import Role
 Case = tuple[str, str, str]
 """A fault, the role of the process that it hit, and the message that was concerned, or the last one."""
 
+Pair = tuple[str, str]
+"""An operation, and a fault that began while it was under way."""
+
 ROLES = tuple(str(role) for role in Role)
 
 
@@ -17,12 +20,14 @@ class Coverage:
 
     def __init__(self) -> None:
         self.cases: Counter[Case] = Counter()
+        self.pairs: Counter[Pair] = Counter()
 
     def count(self, fault: str, role: str, message: str) -> None:
         self.cases[fault, role, message] += 1
 
     def add(self, other: Coverage) -> None:
         self.cases.update(other.cases)
+        self.pairs.update(other.pairs)
 
     def of_fault(self, fault: str) -> int:
         return sum(count for case, count in self.cases.items() if case[0] == fault)

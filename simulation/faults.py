@@ -1,7 +1,7 @@
 """Everything that goes wrong, by name: each fault begins at a moment and ends by itself.
 
 A fault gets the world and a random of its own, so that leaving one out does not change what the others
-draw. Damage that no quorum can survive hits a minority of the voters at most: `World.may_damage`.
+draw. Damage that no quorum can survive is kept out: `simulation.risk`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Act = Callable[["World", Random], None]
 FAULTS: dict[str, Act] = {}
 """In the order in which they are defined."""
+LONE_WITNESS, STRUCK = "lone witness", "struck at a change"
+"""Faults that mean nothing where there is no witness, or where no voters come and go."""
 
 
 def fault(name: str) -> Callable[[Act], Act]:
@@ -120,9 +122,13 @@ def _cut_groups(world: World, random: Random, why: str, groups: list[list[str]])
 
 
 def _cut_pairs(world: World, random: Random, why: str, pairs: list[tuple[str, str]]) -> None:
+    world.count_all(why)
+    _cut(world, random, why, pairs)
+
+
+def _cut(world: World, random: Random, why: str, pairs: list[tuple[str, str]]) -> None:
     for source, target in pairs:
         world.network.cut([source], [target], why)
-    world.count_all(why)
 
     def end() -> None:
         for source, target in pairs:
@@ -161,10 +167,10 @@ def minority_partition(world: World, random: Random) -> None:
 @fault("deposed leader")
 def deposed_leader(world: World, random: Random) -> None:
     """The leader and a few others are cut off until the rest has elected, or could not in 5 s."""
-    leader, most_cut = world.leader_machine(), (world.settings.voters - 1) // 2
+    leader, most_cut = world.leader_machine(), (len(world.facts.voters.current) - 1) // 2
     if leader is None or not most_cut:
         return
-    voters = [m for m in world.machines if m.is_voter and m is not leader]
+    voters = [m for m in world.machines if world.is_voter(m) and m is not leader]
     few = [leader, *random.sample(voters, min(len(voters), random.randrange(most_cut)))]
     rest = [m for m in world.machines if m not in few]
     pairs = [pair for a in few for b in rest for pair in ((a.host, b.host), (b.host, a.host))]
@@ -185,6 +191,55 @@ def deposed_leader(world: World, random: Random) -> None:
             world.network.mend(source, target, "deposed leader")
 
     look()
+
+
+@fault(LONE_WITNESS)
+def lone_witness(world: World, random: Random) -> None:
+    """A bare majority goes on without the others, and all of it but the witness dies: only the witness
+    has the newest records."""
+    leader, voters = world.leader_machine(), [m for m in world.machines if world.is_voter(m)]
+    witnesses = [m for m in voters if m.config.quorum_witness and m is not leader]
+    if leader is None or not witnesses or len(voters) < 3:
+        return
+    others = [m for m in voters if m is not leader and m is not witnesses[0]]
+    dying = [leader, *random.sample(others, len(voters) // 2 - 1)]
+    few = [witnesses[0], *dying]
+    rest = [m for m in world.machines if m not in few]
+    pairs = [pair for a in few for b in rest for pair in ((a.host, b.host), (b.host, a.host))]
+    for source, target in pairs:
+        world.network.cut([source], [target], LONE_WITNESS)
+    for machine in few:
+        machine.count(LONE_WITNESS)
+
+    def end() -> None:
+        for machine in dying:
+            machine.is_wanted = False
+            machine.end_life("kill -9")
+            world.scheduler.call_later(_span_us(random), machine.start)
+        for source, target in pairs:
+            world.network.mend(source, target, LONE_WITNESS)
+
+    world.scheduler.call_later(random.randrange(50 * MS, SECOND), end)
+
+
+@fault(STRUCK)
+def struck_at_a_change(world: World, random: Random) -> None:
+    """The next leader that appends a voter set is cut off, dies, or stops, before anybody has it."""
+
+    def strike(leader: Machine) -> None:
+        leader.count(STRUCK)
+        match random.choice(["cut off", "cut off", "cut off", "kill", "pause"]):
+            case "kill":
+                leader.end_life("kill -9")
+            case "pause":
+                leader.pause(_span_us(random))
+            case _:
+                others = [m.host for m in world.machines if m is not leader]
+                cut = random.sample(others, random.choice([len(others), len(others) // 2]))
+                here = leader.host
+                _cut(world, random, STRUCK, [p for o in cut for p in ((here, o), (o, here))])
+
+    world.strike_at_change = strike
 
 
 @fault("isolate one")
@@ -340,8 +395,8 @@ def power_loss_of_all(world: World, random: Random) -> None:
         machine.is_wanted = False
         machine.end_life("power loss", power=random.random() < 0.7)
     random.shuffle(machines)
-    most = world.settings.voters // 2 + 1
-    machines.sort(key=lambda machine: not machine.is_voter)
+    most = len(world.facts.voters.current) // 2 + 1
+    machines.sort(key=lambda machine: not world.is_voter(machine))
     for at, machine in enumerate(machines):
         delay_us = random.randrange(2 * SECOND) + (0 if at < most else 3 * SECOND)
         world.scheduler.call_later(delay_us, machine.start)
@@ -489,7 +544,7 @@ def _damage(name: str, hit: Callable[[Machine, Random], object | None]) -> None:
     @fault(name)
     def act(world: World, random: Random) -> None:
         victim = world.victim(random)
-        if world.may_damage(victim):
+        if world.risk.may_lose(victim.replica.key):
             world.note_damaged(victim)
             found = hit(victim, random)
             victim.note(f"{name}: {found}")
@@ -510,7 +565,7 @@ _damage("misplaced sector", lambda victim, random: victim.disk.misplace_sector(_
 def read_flip(world: World, random: Random) -> None:
     """A bit is wrong in what is read, and right again the next time."""
     victim = world.victim(random)
-    if not world.may_damage(victim):
+    if not world.risk.may_lose(victim.replica.key):
         return
     world.note_damaged(victim)
     victim.count("read flip")
@@ -524,10 +579,7 @@ def read_flip(world: World, random: Random) -> None:
 
 @fault("lost disk")
 def lost_disk(world: World, random: Random) -> None:
-    """The directory is gone: the node comes back under a new storage id."""
     victim = world.victim(random)
-    if world.may_damage(victim):
-        world.note_damaged(victim)
+    if world.risk.may_lose(victim.replica.key):
         victim.count("lost disk")
-        victim.replace_disk()
-        victim.start_later()
+        victim.lose_disk()

@@ -22,18 +22,22 @@ from server.metrics import Metrics
 from server.node import open_partition
 from server.partition import Partition
 from server.peers import LinkListener
-from server.translate import METADATA
+from server.translate import METADATA, uuid_or_none
+from server.translate_membership import ADD_VOTER, REMOVE_VOTER
 from simulation.disk import ProcessKilled
 from simulation.links import Channel, Reply, SimLink, SimRequest
 from simulation.scheduler import SECOND, Callback, Timer
 from simulation.threads import SimBuild, SimDiskThread, SimReader
 from simulation.violation import ProcessEnded, Violation
+from simulation.wishes import Kind
 from storage.directory import open_directory
 from storage.errors import StorageError
 from storage.layout import part_path, partition_directory, snapshot_path
 from storage.snapshot_file import SnapshotId
 from wire.codec import decode
 from wire.headers import decode_request_header, decode_response_header
+from wire.messages.add_raft_voter import AddRaftVoterRequest
+from wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 from wire.messages.vote import VoteRequest, VoteResponse
 
 if TYPE_CHECKING:
@@ -101,7 +105,9 @@ class Life:
             connect_timeout_ms: int,
             metrics: Metrics,
         ) -> SimLink:
-            return SimLink(self, world.network, world, addresses, listener, connect_timeout_ms)
+            return SimLink(
+                self, world.network, world.places, addresses, listener, connect_timeout_ms
+            )
 
         return Host(
             monotonic_s=self._monotonic_s,
@@ -181,6 +187,7 @@ class Life:
             self.last_message = kind
             received_ns = self.machine.clock.monotonic_us() * 1000
             self.machine.world.note(self.host, "gets", kind, frame)
+            self.machine.world.note_contact(self, channel.replica, kind)
             self.dispatch.dispatch(SimRequest(self, channel, frame, received_ns, reply, reset))
 
         self.run(handle)
@@ -197,11 +204,27 @@ class Life:
 
     def on_request(self, api_key: int, version: int, frame: bytes) -> None:
         """A request leaves: a candidate's own vote is told by its request."""
-        if api_key == VOTE:
+        if api_key in (ADD_VOTER, REMOVE_VOTER):
+            self._note_own_wish(api_key, version, frame)
+        elif api_key == VOTE:
             _, at = decode_request_header(frame[4:])
             asked = decode(VoteRequest, version, frame[4:], at).topics[0].partitions[0]
             if not asked.pre_vote:
                 self.machine.world.on_vote(self.key, asked.replica_epoch, self.key)
+
+    def _note_own_wish(self, api_key: int, version: int, frame: bytes) -> None:
+        """What an operator wants is passed on as it came, with a time limit and to be committed."""
+        _, at = decode_request_header(frame[4:])
+        if api_key == ADD_VOTER:
+            adding = decode(AddRaftVoterRequest, version, frame[4:], at)
+            key = ReplicaKey(adding.voter_id, uuid_or_none(adding.voter_directory_id))
+            if not adding.ack_when_committed:
+                self.machine.world.on_own_wish(self, Kind.ADD, key)
+        else:
+            removing = decode(RemoveRaftVoterRequest, version, frame[4:], at)
+            key = ReplicaKey(removing.voter_id, uuid_or_none(removing.voter_directory_id))
+            if removing.timeout_ms < 0:
+                self.machine.world.on_own_wish(self, Kind.REMOVE, key)
 
     def on_response(self, request: InboundRequest, frame: bytes) -> None:
         """An answer leaves: what it tells must be true already."""

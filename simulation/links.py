@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
 from config.model import Listener
+from raft.types import ReplicaKey
 from server.connection import Connection, InboundRequest
 from server.connection_group import Closed
 from server.peers import (
@@ -35,16 +36,22 @@ Reply = Callable[[bytes], None]
 class Endpoints(Protocol):
     """The machines of a world, by the names under which they listen."""
 
-    def life_at(self, host: str) -> Life | None:
+    def host_at(self, address: str) -> str:
+        """The machine that is reached under this name, as the network knows it."""
+
+    def listening_at(self, address: str) -> Life | None:
         """The process that listens there now, None if nobody does."""
 
 
 class Channel:
     """What a server knows of the connection that a request came in on."""
 
-    def __init__(self, listener: Listener, peer: str, software: str) -> None:
+    def __init__(
+        self, listener: Listener, peer: str, software: str, replica: ReplicaKey | None = None
+    ) -> None:
         self.listener = listener
         self.peer = peer
+        self.replica = replica
         self.client_software_name = software
         self.client_software_version = ""
         self.is_open = True
@@ -149,15 +156,20 @@ class SimLink:
         return self._target is not None
 
     def _connect(self) -> None:
-        """Try the first address; whoever is cut off finds out only when time is up."""
+        """Try each address once; whoever is cut off finds out only when time is up."""
         if self._is_closed or self.is_up:
             return
         self._is_connecting = True
-        addresses = self._addresses()
-        if not addresses:
+        addresses = [host for host, _ in self._addresses()]
+        if addresses:
+            self._try(addresses, is_refused=True)
+        else:
             self._connecting_failed()
-            return
-        host = addresses[0][0]
+
+    def _try(self, addresses: list[str], *, is_refused: bool) -> None:
+        """Connect to the first of these, or else to the next; so far all were refused, or not."""
+        address, *others = addresses
+        host = self._endpoints.host_at(address)
         me, network = self._life.host, self._network
         there_us, back_us = network.latency_us(), network.latency_us()
         self._connection += 1
@@ -165,23 +177,26 @@ class SimLink:
 
         def arrive() -> None:
             if not network.reaches(me, host) or not network.reaches(host, me):
-                self._life.call(self._connect_timeout_us, lambda: give_up())
+                self._life.call(self._connect_timeout_us, lambda: go_on(is_refused=False))
                 return
-            peer = self._endpoints.life_at(host)
+            peer = self._endpoints.listening_at(address)
             self._life.call(back_us, lambda: answered(peer))
 
-        def give_up() -> None:
-            if connection == self._connection and not self.is_up:
-                self._connecting_failed()
-
         def answered(peer: Life | None) -> None:
-            if connection != self._connection or self._is_closed:
-                return
             if peer is None or not peer.is_alive:
-                self._listener.on_link_refused()
-                self._connecting_failed()
-            else:
+                go_on(is_refused=is_refused)
+            elif connection == self._connection and not self._is_closed:
                 self._begin(host, peer)
+
+        def go_on(*, is_refused: bool) -> None:
+            if connection != self._connection or self._is_closed or self.is_up:
+                return
+            if others:
+                self._try(others, is_refused=is_refused)
+                return
+            if is_refused:
+                self._listener.on_link_refused()
+            self._connecting_failed()
 
         self._scheduler.call_later(there_us, arrive)
 
@@ -189,7 +204,8 @@ class SimLink:
         self._is_connecting = False
         self._failures = 0
         self._target, self._peer_life = host, peer
-        self._channel = Channel(peer.listener, self._life.host, NODE_SOFTWARE)
+        me = self._life
+        self._channel = Channel(peer.listener, me.host, NODE_SOFTWARE, me.key)
         peer.links_here.append(self)
         self._listener.on_link_up()
         queue, self._queue = self._queue, []

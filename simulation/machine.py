@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from config.model import Config
 from raft.types import ReplicaKey
@@ -14,8 +15,8 @@ from simulation.replica import Replica
 from simulation.scheduler import MS, SECOND, Callback, Scheduler
 from simulation.violation import ProcessEnded, Violation
 from storage.directory import format_directory
-from storage.errors import DamagedFile, DamagedLog, DiskFull, StorageError
-from storage.meta_properties import random_storage_id
+from storage.errors import DamagedFile, DamagedLog, DamagedSnapshot, DiskFull, StorageError
+from storage.meta_properties import random_storage_id, save_meta_properties
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -32,6 +33,8 @@ class Clock:
         self._scheduler = scheduler
         self._random = random
         self._since_us = 0
+        self.is_true = True
+        """It has never been wrong."""
         self._base_us = random.randrange(SECOND, 3600 * SECOND)
         self.rate_ppm = PPM
         self.wall_offset_us = 0
@@ -49,11 +52,13 @@ class Clock:
 
     def set_rate(self, ppm: int) -> None:
         self._base_us, self._since_us = self.monotonic_us(), self._scheduler.now_us
+        self.is_true = self.is_true and ppm == PPM
         self.rate_ppm = ppm
 
     def jump(self, forward_us: int) -> None:
         """Time in which the machine did not run, all at once."""
         self._base_us += forward_us
+        self.is_true = False
 
     def restart(self) -> None:
         """The clock that never goes back begins anew with each start of a machine."""
@@ -72,25 +77,30 @@ class DiskSpeed:
     stalled_until_us: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class FirstVoter:
+    """What a directory of a new quorum is formatted with; nothing: configuration says who votes."""
+
+    storage_id: UUID | None = None
+    initial_voters: str = ""
+
+
 class Machine:
-    """See the module's docstring."""
+    """See the module's docstring. Without `first` its directory joins a quorum."""
 
     def __init__(
         self,
         world: World,
-        node_id: int,
+        host: str,
         config: Config,
         random: Random,
-        *,
-        is_voter: bool,
-        host: str | None = None,
+        first: FirstVoter | None,
     ) -> None:
         self.world = world
-        self.id = node_id
-        self.host = host or f"node{node_id}"
+        self.id = config.node_id
+        self.host = host
         self.config = config
         self.random = random
-        self.is_voter = is_voter
         self.disk: SimDisk = SimDisk(Random(f"{world.seed}/disk/{self.host}"))
         self.clock = Clock(world.scheduler, random)
         self.speed = DiskSpeed()
@@ -105,17 +115,23 @@ class Machine:
         self.on_written: Callback | None = None
         """Called when records have been written, and are to be synced next."""
         self.starts = 0
-        self.replica = self._format(is_new_quorum=is_voter)
+        self.replica = self._format(first)
 
     # -- directories
 
-    def _format(self, *, is_new_quorum: bool) -> Replica:
-        uuid = random_storage_id(self.random.randrange)
-        format_directory(
-            self.disk, STORAGE, node_id=self.id, storage_id=uuid, bootstrap=is_new_quorum
+    def _format(self, first: FirstVoter | None) -> Replica:
+        """Begin a quorum, or join one."""
+        uuid = first.storage_id if first else None
+        uuid = uuid or random_storage_id(self.random.randrange)
+        meta = format_directory(
+            self.disk, STORAGE, node_id=self.id, storage_id=uuid, bootstrap=first is not None
         )
-        replica = Replica(ReplicaKey(self.id, uuid), self.world.facts.committed_below)
-        self.world.facts.replicas[replica.key] = replica
+        if first is not None and first.initial_voters:
+            meta = replace(meta, initial_voters=first.initial_voters)
+            save_meta_properties(self.disk, STORAGE, meta)
+        facts = self.world.facts
+        replica = Replica(ReplicaKey(self.id, uuid), facts.committed_below, facts.voters.note)
+        facts.replicas[replica.key] = replica
         return replica
 
     def replace_disk(self) -> None:
@@ -123,9 +139,27 @@ class Machine:
         self.end_life("its disk is replaced")
         self.disk.heal()
         self.disk.wipe()
-        self.replica = self._format(is_new_quorum=False)
+        self.replica = self._format(None)
         self.is_damaged = False
-        self.is_voter = False
+
+    def lose_disk(self) -> None:
+        """The directory is gone: the node comes back under a new storage id."""
+        self.world.note_damaged(self)
+        self.replace_disk()
+        self.start_later()
+
+    # -- where it is reached
+
+    @property
+    def address(self) -> str:
+        """The name under which it listens, from its next start on."""
+        return self.config.listeners[0].host
+
+    def move(self, address: str) -> None:
+        """Stop it, and have it listen elsewhere when it starts again."""
+        listener = self.config.listeners[0]._replace(host=address)
+        self.end_life("it moves")
+        self.config = replace(self.config, listeners=(listener,), advertised_listeners=(listener,))
 
     # -- process
 
@@ -243,7 +277,7 @@ class Machine:
     def on_storage_error(self, error: StorageError) -> None:
         """The daemon gives up on its directory: that needs a cause."""
         self.note(f"gives up: {error}")
-        if isinstance(error, (DamagedLog, DamagedFile)):
+        if isinstance(error, (DamagedLog, DamagedFile, DamagedSnapshot)):
             has_cause = self.is_damaged
         else:
             has_cause = isinstance(error, DiskFull) or self.has_disk_errors

@@ -1,4 +1,4 @@
-"""The schedule of a seed: which fault begins when. To leave some out changes no other one."""
+"""The schedule of a seed: which fault or operation begins when. To leave some out changes no other one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from random import Random
 from typing import NamedTuple
 
 from simulation.faults import FAULTS, Act
+from simulation.operations import OPERATIONS
 from simulation.settings import Settings
+
+ACTS: dict[str, Act] = FAULTS | OPERATIONS
 
 
 class Planned(NamedTuple):
-    """A fault that begins at `at_us`. `number` is its place in the whole schedule of the seed."""
+    """A fault or an operation that begins at `at_us`; `number` is its place in the whole schedule."""
 
     number: int
     at_us: int
@@ -20,13 +23,13 @@ class Planned(NamedTuple):
 
     @property
     def act(self) -> Act:
-        return FAULTS[self.name]
+        return ACTS[self.name]
 
 
 def draw_plan(
     seed: int, settings: Settings, only_numbers: Collection[int] | None = None
 ) -> list[Planned]:
-    """All faults of a seed in the order of time, or those of these numbers."""
+    """All faults and operations of a seed in the order of time, or those of these numbers."""
     found: list[tuple[int, str, str]] = []
     for name, interval_us in settings.faults.items():
         random = Random(f"{seed}/plan/{name}")

@@ -70,11 +70,18 @@ class Replica:
     """See the module's docstring. Outlives the processes that run on its storage.
 
     `committed_below` gives the batches that are committed below an offset, by whatever is known.
+    `note_control` is told of the control batches that are appended, and of their bytes.
     """
 
-    def __init__(self, key: ReplicaKey, committed_below: Callable[[int], list[Batch]]) -> None:
+    def __init__(
+        self,
+        key: ReplicaKey,
+        committed_below: Callable[[int], list[Batch]],
+        note_control: Callable[[ReplicaKey, Batch, bytes | memoryview], None],
+    ) -> None:
         self.key = key
         self._committed_below = committed_below
+        self._note_control = note_control
         self.log: list[Batch] = []
         """What the process has appended, on disk or not."""
         self.synced: list[Batch] = []
@@ -101,7 +108,7 @@ class Replica:
     def submit(self, job: Job) -> None:
         """The rules have asked for this; it changes what the process has in memory."""
         if isinstance(job, WriteRecords):
-            batches = batches_of(job.chunk.data)
+            batches = self._read(job.chunk.data)
             self._batches[job.write] = batches
             self.news.append(News(True, batches, self.log[-1] if self.log else None))
             self.log += batches
@@ -113,6 +120,14 @@ class Replica:
             self._batches[job.write] = self._become(self.log, job.snapshot.end_offset)
         elif isinstance(job, SaveState):
             self.pending_states.append(job.state)
+
+    def _read(self, data: bytes | memoryview) -> list[Batch]:
+        batches = []
+        for at, header in iter_headers(data):
+            batches.append(batch_of(header))
+            if header.is_control:
+                self._note_control(self.key, batches[-1], data[at : at + header.size_bytes])
+        return batches
 
     def _become(self, log: list[Batch], end_offset: int) -> list[Batch]:
         """Make `log` what a snapshot stands for, in place; returns what is dropped."""

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from simulation.cases import missing_cases, possible_cases
+from simulation.cases import missing_cases, missing_pairs, possible_cases, possible_pairs
 from simulation.coverage import Coverage
-from simulation.faults import FAULTS
-from simulation.plan import Planned
+from simulation.plan import ACTS, Planned
 from simulation.runner import TIMEOUT_S_DEFAULT, Failure, Run, Tally, Task
 from simulation.scheduler import SECOND
 from simulation.settings import Settings
@@ -30,7 +29,7 @@ def command(seed: int, task: Task) -> str:
     """The command line that runs a seed in just this way."""
     options, words = task.options, ["-m", "simulation", "--seed", str(seed)]
     if options.faults is not None:
-        is_all = set(options.faults) == set(FAULTS)
+        is_all = set(options.faults) == set(ACTS)
         words += ["--faults", "all" if is_all else _comma(map(to_word, options.faults))]
     if options.numbers is not None:
         words += ["--only", _comma(map(str, sorted(options.numbers)))]
@@ -179,11 +178,12 @@ def _failing_seeds(failures: Sequence[Failure]) -> Iterator[str]:
 
 
 def coverage_lines(coverage: Coverage, *, with_missing: bool) -> Iterator[str]:
-    """How often each fault has met each role, and what has never occurred."""
-    yield "how often each fault has occurred, by the role of the process that it met"
+    """How often each fault and operation has met each role, and what has never occurred."""
+    yield "how often each fault has occurred, by the role of the process that it met; and what operators"
+    yield "were told, by the role of the process that they had asked"
     rows = [["fault", "all", *ROLES_SHOWN]]
-    others = {fault for fault, _, _ in coverage.cases} - set(FAULTS)
-    for fault in (*FAULTS, *sorted(others)):
+    others = {fault for fault, _, _ in coverage.cases} - set(ACTS)
+    for fault in (*ACTS, *sorted(others)):
         by_role = Counter[str]()
         for (name, role, _), count in coverage.cases.items():
             if name == fault:
@@ -191,15 +191,21 @@ def coverage_lines(coverage: Coverage, *, with_missing: bool) -> Iterator[str]:
         cells = [f"{by_role[role]:,}" if by_role[role] else "-" for role in ROLES_SHOWN]
         rows.append([fault, f"{by_role.total():,}", *cells])
     yield from _table(rows)
-    never = [fault for fault in FAULTS if not coverage.of_fault(fault)]
-    yield f"never: {', '.join(never) or 'none; every fault has occurred'}"
+    never = [act for act in ACTS if not coverage.of_fault(act)]
+    yield f"never: {', '.join(never) or 'none; every fault and every operation has occurred'}"
     possible, missing = len(possible_cases()), missing_cases(coverage)
     yield (
         f"cases of fault, role and message: {possible - len(missing):,} of {possible:,} have occurred"
         + ("" if with_missing or not missing else "; --coverage lists the others")
     )
+    pairs, missing_now = len(possible_pairs()), missing_pairs(coverage)
+    yield (
+        f"faults that began while an operation was under way: {pairs - len(missing_now):,} of {pairs:,}"
+        " pairs have occurred"
+    )
     if with_missing:
         yield from (f"  never: {', '.join(case)}" for case in missing)
+        yield from (f"  never: {fault} during {operation}" for operation, fault in missing_now)
 
 
 def _table(rows: list[list[str]]) -> Iterator[str]:
@@ -222,6 +228,7 @@ def tally_json(tally: Tally, task: Task, seeds: range, wall_s: float) -> dict[st
         "wall_s": round(wall_s, 3),
         "coverage": _cases_json(tally.coverage),
         "never": [list(case) for case in missing_cases(tally.coverage)],
+        "never_together": [list(pair) for pair in missing_pairs(tally.coverage)],
     }
 
 

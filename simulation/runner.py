@@ -179,31 +179,34 @@ class _Signals:
     def on_alarm(self, _signal: int, frame: FrameType | None) -> None:
         if not self.is_late:
             stack = "".join(traceback.format_stack(frame)[-STACK_ENTRIES:]).rstrip()
-            self.where = f"it has not after {self.timeout_s:g} s; this is where it was:\n{stack}"
+            self.where = (
+                f"it has not after {self.timeout_s:g} s of work; this is where it was:\n{stack}"
+            )
         self.is_late = True
         raise _Stopped
 
     def disarm(self) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 @contextmanager
 def _signals(timeout_s: float) -> Iterator[_Signals]:
     """While it lasts, SIGINT and the end of the time end a run."""
     signals = _Signals(timeout_s)
-    old_alarm = signal.signal(signal.SIGALRM, signals.on_alarm)
+    old_alarm = signal.signal(signal.SIGPROF, signals.on_alarm)
     old_interrupt = signal.getsignal(signal.SIGINT)
     if old_interrupt is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signals.on_interrupt)
-    # Again every second, in case that somebody swallows it.
-    old_timer = signal.setitimer(signal.ITIMER_REAL, timeout_s, 1.0)
+    # Time of the processor: a busy machine is no reason. Again every second, in case that somebody
+    # swallows it.
+    old_timer = signal.setitimer(signal.ITIMER_PROF, timeout_s, 1.0)
     try:
         yield signals
     finally:
         signals.disarm()
         signal.signal(signal.SIGINT, old_interrupt)
-        signal.signal(signal.SIGALRM, old_alarm)
-        signal.setitimer(signal.ITIMER_REAL, *old_timer)
+        signal.signal(signal.SIGPROF, old_alarm)
+        signal.setitimer(signal.ITIMER_PROF, *old_timer)
 
 
 @contextmanager

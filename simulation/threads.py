@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from server.building import BuildFailed, BuildResult
+from server.building import BuildFailed, BuildResult, damaged_snapshot
 from server.disk_worker import (
     FULL_DISK_RETRY_S,
     IDLE_S,
     DiskListener,
     Files,
     Job,
+    NotStored,
     Step,
     carry_out,
 )
@@ -89,7 +90,7 @@ class SimDiskThread:
         self._life.replica.begin(jobs)
         self._continue(jobs, carry_out(self._files, jobs))
 
-    def _continue(self, jobs: list[Job], steps: Iterator[Step | DiskFull]) -> None:
+    def _continue(self, jobs: list[Job], steps: Iterator[Step | NotStored | DiskFull]) -> None:
         machine = self._life.machine
         try:
             step = next(steps, None)
@@ -108,6 +109,9 @@ class SimDiskThread:
             if self._is_full:
                 self._is_full = False
                 self._listener.on_disk_full(False)
+            if isinstance(step, NotStored):
+                machine.count("full disk")
+                self._listener.on_piece_not_stored(*step)
             wait_us = machine.sync_us() if step is Step.SYNC_NEXT else machine.write_us()
             if step is Step.SYNC_NEXT and machine.on_written is not None:
                 machine.on_written()
@@ -160,10 +164,11 @@ class SimBuild:
         self._is_cancelled = False
         self._next()
 
-    def cancel(self) -> None:
+    def cancel(self, ended: Callable[[], None]) -> None:
         """The process is killed: what it has written stays until somebody deletes it."""
         self._is_cancelled = True
         self._steps.close()
+        self._life.call(self._life.machine.thread_us(), ended)
 
     def _next(self) -> None:
         self._life.call(self._life.machine.write_us(), self._step)
@@ -178,7 +183,7 @@ class SimBuild:
             self._done(BuildResult(built.id, built.empty_batches))
         except StorageError as error:
             self._life.machine.on_build_failed(error)
-            self._done(BuildFailed(str(error)))
+            self._done(BuildFailed(str(error), damaged_snapshot(type(error).__name__, error.path)))
         else:
             if progress.total_bytes:
                 self._progress(progress.done_bytes / progress.total_bytes)

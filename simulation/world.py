@@ -6,34 +6,42 @@ the same events, whatever the hash seed of Python.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import NamedTuple
 
 from raft.invariants import Snapshot as State
-from raft.leadership import went_back
 from raft.roles import Role
-from raft.types import ReplicaKey
+from raft.types import Endpoint, ReplicaKey, Voter
+from server.initial_voters import render_initial_voters
 from simulation.checkers import Checker, Facts, Look, all_checkers
 from simulation.checkers.acknowledged import Acknowledged
+from simulation.checkers.granted_wishes import check_granted
 from simulation.checkers.linearizable import check_linearizable
 from simulation.checkers.producers import check_producers
 from simulation.checkers.reads import Reads
 from simulation.clients import Append, Client, Producer, Reader
 from simulation.coverage import Coverage
-from simulation.disk import Snapshot
+from simulation.faults import FAULTS
 from simulation.life import Life
-from simulation.machine import Machine
+from simulation.machine import FirstVoter, Machine
 from simulation.network import Network
+from simulation.old_copies import Copy, show_an_old_copy, take_copies
+from simulation.operators import Operator
+from simulation.places import Places
 from simulation.plan import Planned, draw_plan
+from simulation.recovery import recover
 from simulation.replica import Batch, Replica, batch_of
-from simulation.scheduler import MS, SECOND, Scheduler
-from simulation.settings import Settings, draw_settings
+from simulation.risk import Risk
+from simulation.scheduler import SECOND, Scheduler
+from simulation.settings import Settings, draw_settings, listener_at
 from simulation.trace import Trace
 from simulation.violation import ProcessEnded, Violation
+from simulation.voter_history import NamedVoters
+from simulation.wishes import Kind, Wish
 from storage.layout import LOG_SUFFIX
+from storage.meta_properties import random_storage_id
 from storage.quorum_state import QuorumState
 from storage.snapshot_file import SnapshotId
 from wire.error_codes import ErrorCode
@@ -76,14 +84,6 @@ class Outcome:
     coverage: Coverage
 
 
-class Copy(NamedTuple):
-    """The files of a machine at some moment, and where the log of this replica ended then."""
-
-    key: ReplicaKey
-    end_offset: int
-    files: Snapshot
-
-
 class World:
     """See the module's docstring."""
 
@@ -102,35 +102,72 @@ class World:
         self.acknowledged = Acknowledged(self.facts)
         self.reads = Reads(self.facts)
         self.appends: list[Append] = []
-        self.damaged_voters: set[int] = set()
         self._looks: dict[ReplicaKey, tuple[Life, State]] = {}
         self._numbers = 0
         self.begun: list[Planned] = []
-        """The faults of the schedule that have begun."""
+        """The faults and operations of the schedule that have begun."""
         self._is_healed = False
         self._copies: dict[str, Copy] = {}
-        self._reports: list[str] = []
+        self.reports: list[str] = []
+        self._changes: dict[ReplicaKey, list[NamedVoters]] = {}
+        self._seen_changes: set[Batch] = set()
+        self.strike_at_change: Callable[[Machine], None] | None = None
         self.is_watched = True
         """False once something is done that no quorum survives."""
-        self.machines = [
-            Machine(
-                self,
-                node_id,
-                self.settings.config_of(node_id),
-                Random(f"{seed}/node/{node_id}"),
-                is_voter=node_id <= self.settings.voters,
-            )
-            for node_id in self.settings.node_ids
-        ]
+        self.machines = self._make_machines()
         self._by_host = {machine.host: machine for machine in self.machines}
+        self.places = Places(self.machines, self.facts)
+        self.hosts = [machine.host for machine in self.machines]
+        self.risk = Risk(
+            self.facts,
+            self.places.misplaced,
+            auto_join=self.settings.auto_join,
+            are_first_named=self.settings.is_dynamic,
+        )
+        self.operators: list[Operator] = []
         self.producers = [self._producer(i) for i in range(self.settings.producers)]
         self.readers = [
             Reader(self, f"reader{i}", Random(f"{seed}/reader/{i}"))
             for i in range(self.settings.readers)
         ]
 
+    def _make_machines(self) -> list[Machine]:
+        """Formatted, as an operator does it: by configuration, or each with the ids of all disks."""
+        settings, seed = self.settings, self.seed
+        first = {site: FirstVoter() for site in settings.sites if site.is_first_voter}
+        if settings.is_dynamic:
+            draw = Random(f"{seed}/first voters").randrange
+            ids = {site: random_storage_id(draw) for site in first}
+            text = render_initial_voters(
+                Voter(ReplicaKey(site.node_id, ids[site]), (Endpoint(*listener_at(site.host)),))
+                for site in first
+            )
+            first = {site: FirstVoter(ids[site], text) for site in first}
+        machines = [
+            Machine(
+                self,
+                site.host,
+                settings.config_of(site),
+                Random(f"{seed}/node/{site.host.removeprefix('node')}"),
+                first.get(site),
+            )
+            for site in settings.sites
+        ]
+        self.facts.voters.first = tuple(
+            machine.replica.key
+            for machine, site in zip(machines, settings.sites, strict=True)
+            if site.is_first_voter
+        )
+        return machines
+
     def _producer(self, number: int) -> Producer:
         return Producer(self, f"producer{number}", Random(f"{self.seed}/producer/{number}"), number)
+
+    def add_probe(self) -> Producer:
+        """A producer that begins when the faults have stopped."""
+        probe = self._producer(PROBE)
+        self.producers.append(probe)
+        return probe
 
     def next_number(self) -> int:
         self._numbers += 1
@@ -148,11 +185,11 @@ class World:
         clients: list[Client] = [*self.producers, *self.readers]
         for client in clients:
             self.scheduler.call_later(random.randrange(SECOND), client.start)
-        self._run_until(self.settings.chaos_us, self.options.steps)
+        self.run_until(self.settings.chaos_us, self.options.steps)
         self._heal()
-        self._recover()
+        recover(self)
         self._check_end()
-        self._show_an_old_copy()
+        show_an_old_copy(self, self._copies)
         return Outcome(
             self.trace.digest,
             self.scheduler.steps,
@@ -162,7 +199,7 @@ class World:
             self.coverage,
         )
 
-    def _run_until(self, end_us: int, steps: int | None = None) -> None:
+    def run_until(self, end_us: int, steps: int | None = None) -> None:
         while self.scheduler.step(end_us):
             if steps is not None and self.scheduler.steps >= steps:
                 return
@@ -172,79 +209,39 @@ class World:
             return
         self.begun.append(planned)
         self.note("faults", f"{planned.number}: {planned.name}")
+        if planned.name in FAULTS:
+            self.facts.is_calm = False
+            for operator in self.operators:
+                if operator.is_busy:
+                    self.coverage.pairs[operator.operation, planned.name] += 1
         planned.act(self, Random(planned.random_seed))
+
+    def begin_operation(self, operation: str, wishes: Sequence[Wish], random: Random) -> None:
+        """An operator begins to ask for these, one after the other."""
+        name = f"operator{len(self.operators)}"
+        operator = Operator(self, name, random, operation, wishes)
+        self.operators.append(operator)
+        operator.start()
+
+    def be_calm(self) -> None:
+        """Nothing that has happened has any effect any more."""
+        self.facts.is_calm = True
 
     def _heal(self) -> None:
         """All faults stop. Whoever has lost data comes back with an empty disk, as an observer."""
         self._is_healed = True
         self.note("faults", "all stop")
         self.network.heal()
+        self.strike_at_change = None
+        for operator in self.operators:
+            operator.is_stopping = True
         for machine in self.machines:
             machine.heal()
-            self._copies[machine.host] = Copy(
-                machine.replica.key, machine.replica.synced_end_offset, machine.disk.snapshot()
-            )
+        self._copies = take_copies(self)
         for machine in Random(f"{self.seed}/heal").sample(self.machines, len(self.machines)):
             if machine.is_damaged:
                 machine.replace_disk()
             machine.start()
-
-    def _recover(self) -> None:
-        """Within the bound a leader is there, appends commit, and all logs are the same."""
-        settings = self.settings
-        timeouts_ms = (
-            settings.fetch_timeout_ms
-            + 2 * settings.election_timeout_ms
-            + settings.request_timeout_ms
-        )
-        begin_us = self.scheduler.now_us
-        bound_us = begin_us + 15 * SECOND + 6 * timeouts_ms * MS
-        probe = self._producer(PROBE)
-        self.producers.append(probe)
-        probe.start()
-        self._run_until(begin_us + SECOND)
-        while not any(append.client == probe.name for append in self.appends):
-            self._run_until(self.scheduler.now_us + 50 * MS)
-        for client in (*self.producers, *self.readers):
-            client.is_stopping = True
-        while not self._is_well():
-            if self.scheduler.now_us >= bound_us:
-                raise Violation("liveness", self._what_is_not_well((bound_us - begin_us) / SECOND))
-            self._run_until(self.scheduler.now_us + 20 * MS)
-
-    def _is_well(self) -> bool:
-        leader = self.leader_machine()
-        if leader is None or leader.life is None:
-            return False
-        if any(a.is_idempotent and a.offset is None for a in self.appends):
-            return False
-        node = leader.life.partition.node
-        end_offset = node.log.end_offset
-        return node.high_watermark == end_offset and all(
-            machine.life is not None
-            and machine.life.partition.node.high_watermark == end_offset
-            and machine.replica.log == leader.replica.log
-            for machine in self.machines
-        )
-
-    def _what_is_not_well(self, seconds: float) -> str:
-        rows = []
-        for machine in self.machines:
-            if machine.life is None:
-                rows.append(f"{machine.host} is down")
-                continue
-            node = machine.life.partition.node
-            rows.append(
-                f"{machine.replica.key}: {node.role} of epoch {node.epoch}, leader {node.leader},"
-                f" log end {node.log.end_offset}, high watermark {node.high_watermark},"
-                f" voters {', '.join(map(str, node.voters.keys))};"
-                f" {'; '.join(machine.life.partition.problems()) or 'no problem'}"
-            )
-        waiting = [a.client for a in self.appends if a.is_idempotent and a.offset is None]
-        return (
-            f"not well {seconds:.0f} s after all faults have stopped; waiting: {waiting}\n    "
-            + "\n    ".join(rows)
-        )
 
     def _check_end(self) -> None:
         self.acknowledged.on_end(self.appends)
@@ -254,58 +251,25 @@ class World:
                 partition = machine.life.partition
                 check_producers(machine.replica.key, machine.replica.log, partition.producers)
 
-    def _show_an_old_copy(self) -> None:
-        """Last of all, in some seeds: an older copy of a directory must be noticed.
-
-        Either it replaces the directory, or it is started elsewhere while the node runs on. No
-        quorum can be safe from that, so nothing else is checked any more.
-        """
-        random = Random(f"{self.seed}/copy")
-        kind = random.choice(["none", "none", "rollback", "clone"])
-        leader = self.leader_machine()
-        others = [machine for machine in self.machines if machine is not leader]
-        if kind == "none" or not others or leader is None:
-            return
-        victim = random.choice(others)
-        copy = self._copies[victim.host]
-        # What was synced a moment ago, and not acknowledged yet, nobody can miss.
-        acknowledged = _acknowledged(leader, victim.replica.key)
-        if copy.end_offset >= acknowledged or copy.key != victim.replica.key:
-            return
-        self.is_watched = False
-        self.count(kind, victim)
-        victim.is_damaged = True
-        machine = victim
-        if kind == "rollback":
-            victim.is_wanted = False
-            victim.end_life("its directory is rolled back")
-        else:
-            settings = self.settings.config_of(victim.id)
-            machine = Machine(self, victim.id, settings, random, is_voter=True, host="clone")
-            machine.replica = Replica(victim.replica.key, self.facts.committed_below)
-            machine.is_damaged = True
-            self._by_host[machine.host] = machine
-        machine.disk.restore(copy.files)
-        machine.start()
-        end_us = self.scheduler.now_us + 10 * SECOND
-        while not self._is_noticed(victim.replica.key, machine):
-            if self.scheduler.now_us >= end_us:
-                raise Violation(
-                    "an old copy of a directory is noticed",
-                    f"{kind} of {victim.replica.key} from {acknowledged} to"
-                    f" {copy.end_offset}: nobody has said so within 10 s",
-                )
-            self._run_until(self.scheduler.now_us + 20 * MS)
-
-    def _is_noticed(self, key: ReplicaKey, machine: Machine) -> bool:
-        """True if it refused to start, or somebody reports that it went back."""
-        report = went_back(key, 0, 0).partition(" from offset ")[0]
-        return machine.life is None or any(report in said for said in self._reports)
-
     # -- who is where
 
     def life_at(self, host: str) -> Life | None:
         return self._by_host[host].life
+
+    def add_stranger(self, machine: Machine) -> None:
+        """A machine that nobody looks for."""
+        self._by_host[machine.host] = machine
+
+    def is_voter(self, machine: Machine) -> bool:
+        """True if its replica votes by the set that was committed last."""
+        return machine.replica.key in self.facts.voters.current
+
+    def host_of(self, node_id: int) -> str | None:
+        """The machine of a node; of two with the same id the one that leads."""
+        leader = self.leader_machine()
+        if leader is not None and leader.id == node_id:
+            return leader.host
+        return next((m.host for m in self.machines if m.id == node_id), None)
 
     def leader_machine(self) -> Machine | None:
         """The machine whose process leads the highest epoch, if any."""
@@ -332,17 +296,9 @@ class World:
             return "client"
         return "down" if machine.life is None else str(machine.life.partition.node.role)
 
-    def may_damage(self, machine: Machine) -> bool:
-        """True if what it has on disk may be harmed: a minority of the voters at most ever is."""
-        if not machine.is_voter or machine.id in self.damaged_voters:
-            return True
-        return len(self.damaged_voters) < (self.settings.voters - 1) // 2
-
     def note_damaged(self, machine: Machine) -> None:
         machine.is_damaged = True
         self.facts.excused.add(machine.replica.key)
-        if machine.is_voter:
-            self.damaged_voters.add(machine.id)
 
     # -- what is watched
 
@@ -377,9 +333,14 @@ class World:
         if before is None or before.role != now.role or before.epoch != now.epoch:
             self.note(life.host, f"is {now.role} of epoch {now.epoch}, leader {now.leader}")
         files = life.machine.log_file_names() if now.log_start_offset else ()
-        look = Look(replica, node, now, before, files)
+        clock = life.machine.clock
+        look = Look(replica, node, now, before, files, self.scheduler.now_us, clock.is_true)
         for checker in self.checkers:
             checker.on_event(look)
+        for named in self._changes.pop(replica.key, ()):
+            change = self.facts.change_of(replica.log, named)
+            for checker in self.checkers:
+                checker.on_change(look, change)
 
     def _show_snapshots(self, life: Life) -> None:
         for snapshot in life.partition.node.log.snapshots:
@@ -394,7 +355,7 @@ class World:
         report = life.partition.last_report
         if report and report is not life.last_report:
             life.last_report = report
-            self._reports.append(report)
+            self.reports.append(report)
             self.note(life.host, f"reports: {report}")
 
     def take_news(self, replica: Replica) -> None:
@@ -402,11 +363,65 @@ class World:
         if not self.is_watched:
             return
         for is_append, batches, before in news:
+            self._note_changes(replica, batches)
             for checker in self.checkers:
                 if is_append:
                     checker.on_append(replica, batches, before)
                 elif batches:
                     checker.on_truncate(replica, batches)
+
+    def _note_changes(self, replica: Replica, batches: list[Batch]) -> None:
+        """Keep the voter sets that this replica makes, for the look that follows."""
+        for batch in batches:
+            named = self.facts.voters.named.get(batch)
+            if named and named.leader == replica.key and batch not in self._seen_changes:
+                self._seen_changes.add(batch)
+                self._changes.setdefault(replica.key, []).append(named)
+                self._strike(replica)
+
+    def _strike(self, leader: Replica) -> None:
+        """What a fault has prepared for whoever changes the voters next."""
+        strike, self.strike_at_change = self.strike_at_change, None
+        machine = next((m for m in self.machines if m.replica is leader), None)
+        if strike is not None and machine is not None:
+            # Not in the midst of the event that is looked at.
+            self.scheduler.call_later(0, partial(strike, machine))
+
+    def note_contact(self, life: Life, replica: ReplicaKey | None, kind: str) -> None:
+        """A request of a replica has arrived."""
+        if replica is None or life.partition.node.role is not Role.LEADER:
+            return
+        if kind in ("Fetch", "FetchSnapshot"):
+            self.facts.contacts[replica] = self.scheduler.now_us
+
+    def on_own_wish(self, life: Life, kind: Kind, key: ReplicaKey) -> None:
+        """A replica asks to vote, or that another one of its id does not any more."""
+        wishes, node = self.facts.wishes, life.partition.node
+        if not any(wish.is_own and (wish.kind, wish.key) == (kind, key) for wish in wishes):
+            wishes.append(Wish(kind, key, is_own=True))
+        for checker in self.checkers if self.is_watched else ():
+            checker.on_own_wish(node)
+
+    def on_fulfilled(self, wish: Wish, leader_id: int, leader_epoch: int) -> None:
+        """An operator is told that it is done, by the leader of this epoch."""
+        if not self.is_watched:
+            return
+        check_granted(self.facts, wish)
+        if wish.kind is Kind.TRANSFER and (wish.key is None or wish.key.id != leader_id):
+            self._check_handed_over(leader_id, leader_epoch)
+
+    def _check_handed_over(self, leader_id: int, epoch: int) -> None:
+        for machine in self.machines:
+            node = None if machine.life is None else machine.life.partition.node
+            if node is not None and node.role is Role.LEADER and node.epoch == epoch:
+                raise Violation(
+                    "who has handed over does not lead",
+                    f"node {leader_id} has, and {machine.host} leads epoch {epoch}",
+                )
+
+    def count_answer(self, operation: str, host: str, error: ErrorCode) -> None:
+        """What an operator was told, by whom."""
+        self.coverage.count(operation, self.role_of(host), error.name)
 
     def on_opened(self, life: Life, state: QuorumState | None) -> None:
         """A process has recovered its log; raises ProcessEnded if it must be kept out."""
@@ -442,12 +457,10 @@ class World:
         if self.is_watched:
             self.acknowledged.on_acknowledged(append)
 
-    def on_refused(
-        self, append: Append, node_id: int, error: ErrorCode, message: str | None
-    ) -> None:
+    def on_refused(self, append: Append, host: str, error: ErrorCode, message: str | None) -> None:
         """A leader that is deposed and does not know it yet may speak of sequences that it has missed."""
         leader = self.leader_machine()
-        is_current = leader is not None and leader.id == node_id
+        is_current = leader is not None and leader.host == host
         if append.is_idempotent and is_current and error in IMPOSSIBLE_REFUSALS:
             raise Violation(
                 "an idempotent producer is not refused",
@@ -457,14 +470,6 @@ class World:
     def on_read(self, session: str, offset: int, batches: list[Batch]) -> None:
         if self.is_watched:
             self.reads.on_read(session, offset, batches)
-
-
-def _acknowledged(leader: Machine, key: ReplicaKey) -> int:
-    """The end of what this leader knows a replica to have on disk, -1 if nothing."""
-    if leader.life is None:
-        return -1
-    rows = leader.life.partition.node.progress()
-    return next((row.end_offset for row in rows if row.key == key), -1)
 
 
 def _is_whole(

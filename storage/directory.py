@@ -1,8 +1,8 @@
 """The directory of a node: format it, open it under its lock, keep a reserve for a full disk.
 
-`format` writes meta.properties last, so a directory is formatted or it is not. `open` takes the lock
-before it reads, checks whose directory it is, and sets up the reserve: 1 MiB of written bytes that
-are given back when quorum-state.json finds the disk full, because a node that can't write its vote
+`format` and `restore` write meta.properties last, so a directory is formatted or it is not. `open` takes
+the lock before it reads, checks whose directory it is, and sets up the reserve: 1 MiB of written bytes
+that are given back when quorum-state.json finds the disk full, because a node that can't write its vote
 can't take part in an election. The lock file stays behind after a stop: the lock is the kernel's
 (flock) and ends with the process; deleting the file would let two processes lock two files.
 """
@@ -22,11 +22,12 @@ from storage.errors import (
     NotFormatted,
     from_os_error,
 )
-from storage.filesystem import FileSystem, read_file, write_all
+from storage.filesystem import FileSystem, read_file, replace_file, write_all
 from storage.layout import (
     LOCK,
     META_PROPERTIES,
     RESERVE,
+    RESTORING,
     TEMPORARY_SUFFIX,
     partition_directory,
 )
@@ -51,10 +52,12 @@ def format_directory(
     storage_id: UUID | None = None,
     log_owner: LogOwner = LogOwner.QUORUMD,
     bootstrap: bool = False,
+    initial_voters: str = "",
 ) -> MetaProperties:
     """Makes a directory ready for `open_directory`, creating it and its parents if need be.
 
-    Raises AlreadyFormatted if it has a meta.properties, or a log without one.
+    `initial_voters` is as in meta.properties. Raises AlreadyFormatted if it has a meta.properties, or a
+    log without one.
     """
     meta = MetaProperties(
         node_id=node_id,
@@ -62,6 +65,7 @@ def format_directory(
         cluster_id=cluster_id,
         log_owner=log_owner,
         bootstrap=bootstrap,
+        initial_voters=initial_voters,
     )
     log_directory = partition_directory(storage_dir)
     try:
@@ -73,12 +77,82 @@ def format_directory(
     return meta
 
 
+def restore_directory(
+    fs: FileSystem,
+    storage_dir: Path,
+    *,
+    node_id: int,
+    cluster_id: str,
+    fill: Callable[[Path], QuorumState],
+    storage_id: UUID | None = None,
+    initial_voters: str = "",
+) -> MetaProperties:
+    """Makes a directory with a log in it ready for `open_directory`, for a new quorum.
+
+    `fill` puts the log, durably, into the empty directory that it is given, and returns the state that
+    goes with it. Until all is done the directory can't be opened or formatted, and this can be
+    repeated. Raises AlreadyFormatted as `format_directory` does, DirectoryLocked, and what `fill`
+    raises.
+    """
+    log_directory = partition_directory(storage_dir)
+    meta = MetaProperties(
+        node_id=node_id,
+        storage_id=storage_id or random_storage_id(),
+        cluster_id=cluster_id,
+        bootstrap=True,
+        initial_voters=initial_voters,
+    )
+    check_restorable(fs, storage_dir)
+    try:
+        _make_directories(fs, storage_dir)
+    except OSError as error:
+        raise from_os_error(error, storage_dir, "restoring") from error
+    handle = _lock(fs, storage_dir)
+    try:
+        check_restorable(fs, storage_dir)
+        _fill(fs, storage_dir, log_directory, fill)
+        save_meta_properties(fs, storage_dir, meta)
+        fs.unlink(storage_dir / RESTORING)
+        fs.fsync_directory(storage_dir)
+    except OSError as error:
+        raise from_os_error(error, storage_dir, "restoring") from error
+    finally:
+        fs.close(handle)
+    return meta
+
+
+def check_restorable(fs: FileSystem, storage_dir: Path) -> None:
+    """Raises AlreadyFormatted unless `restore_directory` may be used, perhaps a second time."""
+    try:
+        if fs.exists(storage_dir / META_PROPERTIES) or not fs.exists(storage_dir / RESTORING):
+            _check_unused(fs, storage_dir, partition_directory(storage_dir))
+    except OSError as error:
+        raise from_os_error(error, storage_dir, "reading the directory") from error
+
+
+def _fill(
+    fs: FileSystem, storage_dir: Path, log_directory: Path, fill: Callable[[Path], QuorumState]
+) -> None:
+    replace_file(fs, storage_dir / RESTORING, b"A restore was begun here and is not finished.\n")
+    _make_directories(fs, log_directory)
+    for name in fs.listdir(log_directory):
+        fs.unlink(log_directory / name)
+    state = fill(log_directory)
+    save_quorum_state(fs, log_directory, state)
+
+
 def _check_unused(fs: FileSystem, storage_dir: Path, log_directory: Path) -> None:
     if fs.exists(storage_dir / META_PROPERTIES):
         raise AlreadyFormatted(
             "the directory is formatted already",
             path=storage_dir,
             remedy="Start the node; or, to begin anew, choose another directory",
+        )
+    if fs.exists(storage_dir / RESTORING):
+        raise AlreadyFormatted(
+            "a restore was begun here and not finished",
+            path=storage_dir,
+            remedy="Run the same `quorumd restore` again; or, to begin anew, choose another directory",
         )
     if fs.exists(log_directory) and fs.listdir(log_directory):
         raise AlreadyFormatted(
@@ -142,6 +216,12 @@ def open_directory(fs: FileSystem, storage_dir: Path, *, node_id: int) -> Direct
     ReadOnlyDirectory. Leftovers of interrupted replacements are deleted.
     """
     if not fs.exists(storage_dir / META_PROPERTIES):
+        if fs.exists(storage_dir / RESTORING):
+            raise NotFormatted(
+                "a restore was begun here and not finished",
+                path=storage_dir,
+                remedy="Run the same `quorumd restore` again, or correct storage.dir",
+            )
         raise NotFormatted(
             "the directory is not formatted: there is no meta.properties",
             path=storage_dir,
@@ -159,7 +239,7 @@ def open_directory(fs: FileSystem, storage_dir: Path, *, node_id: int) -> Direct
         try:
             _make_directories(fs, partition_directory(storage_dir))
             for name in fs.listdir(storage_dir):
-                if name == META_PROPERTIES + TEMPORARY_SUFFIX:
+                if name in (META_PROPERTIES + TEMPORARY_SUFFIX, RESTORING):
                     fs.unlink(storage_dir / name)
         except OSError as error:
             raise from_os_error(error, storage_dir, "opening") from error

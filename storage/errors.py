@@ -17,12 +17,13 @@ _FORBIDDEN = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 class StorageError(Exception):
-    """Base: `path` is the file or directory, `remedy` one sentence on what to do next."""
+    """Base: `what` happened, `path` is the file or directory, `remedy` says what to do next."""
 
     exit_code = EXIT_FAILED
 
     def __init__(self, what: str, *, path: Path, remedy: str) -> None:
         super().__init__(f"{path}: {what}. {remedy}")
+        self.what = what
         self.path = path
         self.remedy = remedy
 
@@ -91,6 +92,7 @@ class DamagedLog(StorageError):
             places.append(f"offset {offset}")
         place = f" (at {', '.join(places)})" if places else ""
         super().__init__(what + place, path=path, remedy=remedy or RESTORE)
+        self.what = what
         self.position = position
         self.offset = offset
 
@@ -100,7 +102,8 @@ class DamagedFile(DamagedLog):
 
 
 class DamagedSnapshot(StorageError):
-    """A snapshot that is not what it should be, on disk or as it was received.
+    """A snapshot that is of no use here, on disk or as it was received: not whole, not a file that
+    can be read, another one than its name says, or of a later version.
 
     `position` is in bytes from the start of `path`: the batch that is wrong.
     """
@@ -109,6 +112,7 @@ class DamagedSnapshot(StorageError):
 
     def __init__(self, what: str, *, path: Path, position: int, remedy: str = "") -> None:
         super().__init__(f"{what} (at byte {position})", path=path, remedy=remedy or RESTORE)
+        self.what = what
         self.position = position
 
 

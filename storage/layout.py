@@ -1,11 +1,12 @@
 """Names of files and directories below `storage.dir`, and nothing else.
 
-    <storage.dir>/meta.properties  .lock  .reserve
+    <storage.dir>/meta.properties  .lock  .reserve  .restoring
     <storage.dir>/__cluster_metadata-0/
         <first offset, 20 digits>.log  .index  .timeindex
         <end offset, 20 digits>-<epoch, 10 digits>.checkpoint  .checkpoint.part
         leader-epoch-checkpoint  quorum-state.json
 
+A backup has segments, perhaps a snapshot, and backup.json in one directory.
 Source: Apache Kafka 4.3, LogFileUtils, Snapshots and MetaPropertiesEnsemble.
 """
 
@@ -17,6 +18,9 @@ from pathlib import Path
 META_PROPERTIES = "meta.properties"
 LOCK = ".lock"
 RESERVE = ".reserve"
+RESTORING = ".restoring"
+"""There while a restore is not finished."""
+BACKUP_MANIFEST = "backup.json"
 PARTITION_DIRECTORY = "__cluster_metadata-0"
 EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 QUORUM_STATE = "quorum-state.json"
@@ -29,6 +33,8 @@ TEMPORARY_SUFFIX = ".tmp"
 PART_SUFFIX = ".part"
 """Of a snapshot that is not complete, and of what is only needed to make one."""
 
+_OFFSET_MAX = (1 << 63) - 1
+_EPOCH_MAX = (1 << 31) - 1
 _SEGMENT = re.compile(r"([0-9]{20})(\.log|\.index|\.timeindex)")
 _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 # Kafka puts a random number in between.
@@ -73,18 +79,25 @@ def run_path(directory: Path, end_offset: int, number: int) -> Path:
 def parse_segment_name(name: str) -> tuple[int, str] | None:
     """(first offset, suffix) of a segment's file, or None for any other name."""
     match = _SEGMENT.fullmatch(name)
-    return (int(match[1]), match[2]) if match else None
+    return (int(match[1]), match[2]) if match and int(match[1]) <= _OFFSET_MAX else None
 
 
 def parse_snapshot_name(name: str) -> tuple[int, int] | None:
     """(end offset, exclusive; epoch) of a complete snapshot, or None for any other name."""
     match = _SNAPSHOT.fullmatch(name)
-    return (int(match[1]), int(match[2])) if match else None
+    if match is None or int(match[1]) > _OFFSET_MAX or int(match[2]) > _EPOCH_MAX:
+        return None
+    return int(match[1]), int(match[2])
 
 
 def is_part(name: str) -> bool:
     """True for what nobody will finish after a start, Kafka's parts included."""
     return _PART.fullmatch(name) is not None
+
+
+def is_part_of(name: str, end_offset: int) -> bool:
+    """True for what is only there while a snapshot that ends at `end_offset` is made."""
+    return is_part(name) and name.startswith(f"{end_offset:020d}-")
 
 
 def is_known_name(name: str) -> bool:

@@ -8,6 +8,8 @@
 | storage.id | the directory's uuid; directory.id holds the same value for Kafka's tools |
 | log.owner | kafka: this node follows a real Kafka quorum; else quorumd, also if absent |
 | bootstrap | true: formatted as part of a new quorum, may campaign before the log names voters |
+| initial.voters | id@host:port:storage-id,...: who these are, if not those of quorum.voters |
+| removed | true: was a voter, and was removed on purpose; does not join again by itself |
 
 Unknown keys are kept when the file is rewritten.
 Source: KIP-856, "Log Directory Storage UUID"; KIP-631 (meta.properties version 1).
@@ -28,6 +30,7 @@ from storage.errors import DamagedFile, NotFormatted, from_os_error
 from storage.filesystem import FileSystem, read_file, replace_file
 from storage.layout import META_PROPERTIES
 
+_NO_ID = UUID(int=0)
 _OWN_KEYS = frozenset(
     {
         "version",
@@ -38,6 +41,8 @@ _OWN_KEYS = frozenset(
         "directory.id",
         "log.owner",
         "bootstrap",
+        "initial.voters",
+        "removed",
     }
 )
 
@@ -58,6 +63,8 @@ class MetaProperties:
     cluster_id: str | None = None
     log_owner: LogOwner = LogOwner.QUORUMD
     bootstrap: bool = False
+    initial_voters: str = ""
+    removed: bool = False
     others: tuple[tuple[str, str], ...] = ()
 
 
@@ -81,6 +88,18 @@ def load_meta_properties(
 
     Raises NotFormatted if there is no file, DamagedFile if it can't be understood.
     """
+    meta = read_meta_properties(fs, storage_dir)
+    if meta.storage_id == _NO_ID:
+        meta = replace(meta, storage_id=new_storage_id())
+        save_meta_properties(fs, storage_dir, meta)
+    return meta
+
+
+def read_meta_properties(fs: FileSystem, storage_dir: Path) -> MetaProperties:
+    """Reads the file and leaves it as it is: one without storage id has the zero uuid.
+
+    Raises as `load_meta_properties`.
+    """
     path = storage_dir / META_PROPERTIES
     try:
         text = read_file(fs, path).decode("latin-1")
@@ -94,16 +113,11 @@ def load_meta_properties(
         raise from_os_error(error, path, "reading") from error
     try:
         pairs = java_properties.parse(text)
-        storage_id = _storage_id(pairs)
-        meta = _from_pairs(pairs, storage_id or UUID(int=0))
+        return _from_pairs(pairs, _storage_id(pairs) or _NO_ID)
     except ValueError as error:
         raise DamagedFile(
             str(error), path=path, remedy="Correct the file by hand, or restore it from a backup"
         ) from None
-    if storage_id is None:
-        meta = replace(meta, storage_id=new_storage_id())
-        save_meta_properties(fs, storage_dir, meta)
-    return meta
 
 
 def save_meta_properties(fs: FileSystem, storage_dir: Path, meta: MetaProperties) -> None:
@@ -118,6 +132,10 @@ def save_meta_properties(fs: FileSystem, storage_dir: Path, meta: MetaProperties
         "log.owner": meta.log_owner.value,
         "bootstrap": "true" if meta.bootstrap else "false",
     }
+    if meta.initial_voters:
+        pairs["initial.voters"] = meta.initial_voters
+    if meta.removed:
+        pairs["removed"] = "true"
     pairs |= dict(meta.others)
     text = "# Written by quorumd; says whose directory this is.\n" + java_properties.render(pairs)
     replace_file(fs, storage_dir / META_PROPERTIES, text.encode("ascii"))
@@ -130,17 +148,23 @@ def _from_pairs(pairs: dict[str, str], storage_id: UUID) -> MetaProperties:
     owner = pairs.get("log.owner", LogOwner.QUORUMD.value)
     if owner not in ("quorumd", "kafka"):
         raise ValueError(f"log.owner is {owner!r} instead of quorumd or kafka")
-    bootstrap = pairs.get("bootstrap", "false")
-    if bootstrap not in ("true", "false"):
-        raise ValueError(f"bootstrap is {bootstrap!r} instead of true or false")
     return MetaProperties(
         node_id=_node_id(pairs),
         storage_id=storage_id,
         cluster_id=pairs.get("cluster.id") or None,
         log_owner=LogOwner(owner),
-        bootstrap=bootstrap == "true",
+        bootstrap=_flag(pairs, "bootstrap"),
+        initial_voters=pairs.get("initial.voters", ""),
+        removed=_flag(pairs, "removed"),
         others=tuple((key, value) for key, value in pairs.items() if key not in _OWN_KEYS),
     )
+
+
+def _flag(pairs: dict[str, str], key: str) -> bool:
+    text = pairs.get(key, "false")
+    if text not in ("true", "false"):
+        raise ValueError(f"{key} is {text!r} instead of true or false")
+    return text == "true"
 
 
 def _node_id(pairs: dict[str, str]) -> int:
@@ -159,6 +183,6 @@ def _storage_id(pairs: dict[str, str]) -> UUID | None:
     found = {uuid_from_text(pairs[key]) for key in ("storage.id", "directory.id") if key in pairs}
     if len(found) > 1:
         raise ValueError("storage.id and directory.id differ")
-    if UUID(int=0) in found:
+    if _NO_ID in found:
         raise ValueError("storage.id is the zero uuid")
     return found.pop() if found else None

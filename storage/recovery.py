@@ -42,7 +42,7 @@ from pathlib import Path
 from storage import history, layout
 from storage.batch_walk import reason_of, walk
 from storage.epoch_checkpoint import EpochStart, epoch_at, epochs_from, load_epochs, save_epochs
-from storage.errors import DamagedLog, from_os_error
+from storage.errors import RESTORE, DamagedLog, from_os_error
 from storage.filesystem import FileSystem
 from storage.index import SegmentIndex
 from storage.index_checks import FoundSegment, IndexChecks
@@ -190,6 +190,7 @@ class _Inspection:
                 " stands for, and the snapshot was not found sound",
                 path=layout.snapshot_path(self.directory, named),
                 offset=self.end_offset,
+                remedy=f"If the file was put there by hand, move it away. Else: {RESTORE}",
             )
 
     def _give_up(self) -> None:

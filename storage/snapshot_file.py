@@ -8,7 +8,8 @@ Source: KIP-630, KIP-853; Apache Kafka 4.3, RecordsSnapshotWriter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import errno
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from storage.batch_walk import SNAPSHOT_BATCH_BYTES_MAX, reason_of
 from storage.errors import DamagedSnapshot, StorageError, from_os_error
 from storage.filesystem import Buffer, FileSystem, write_all
 from wire.control_records import (
+    KRAFT_VERSION_MAX,
     ControlRecord,
     ControlType,
     KRaftVersion,
@@ -47,6 +49,20 @@ _FOOTER_BYTES = len(
     encode_control_batch([SnapshotFooter()], base_offset=0, epoch=0, timestamp_ms=0)
 )
 _STATE_TYPES = (ControlType.KRAFT_VERSION, ControlType.KRAFT_VOTERS)
+_FORMER_TYPES = (ControlType.FORMER_KRAFT_VERSION, ControlType.FORMER_KRAFT_VOTERS)
+"""What a restore has struck out; nobody reads it."""
+_NO_FILE = frozenset(
+    {
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENXIO,
+        errno.EACCES,
+        errno.EPERM,
+    }
+)
+"""There is no file under the name, or none that may be read; the disk is not to blame."""
 
 
 class SnapshotId(NamedTuple):
@@ -102,7 +118,10 @@ class SnapshotWriter:
         except OSError as error:
             self.close()
             raise from_os_error(error, path, "writing the snapshot") from error
-        header = SnapshotHeader(last_contained_log_timestamp=last_contained_log_timestamp)
+        header = SnapshotHeader(
+            last_contained_log_timestamp=last_contained_log_timestamp,
+            end_offset=snapshot_id.end_offset,
+        )
         self._write_control([header, *state])
         for at in range(0, len(producers), PRODUCERS_PER_BATCH):
             some = tuple(producers[at : at + PRODUCERS_PER_BATCH])
@@ -233,6 +252,14 @@ class SnapshotReader:
         first = records[0].record if records else None
         if not isinstance(first, SnapshotHeader):
             raise self._damaged("a snapshot begins with its header, and this does not")
+        if first.end_offset not in (-1, self._id.end_offset):
+            raise DamagedSnapshot(
+                f"the name says offset {self._id.end_offset}, but this is the snapshot that ends at"
+                f" {first.end_offset}",
+                path=self._path,
+                position=0,
+                remedy="Give the file its right name, or move it away: nothing was changed",
+            )
         self.last_contained_log_timestamp = first.last_contained_log_timestamp
         self._take_control(records[1:])
         self._move(header)
@@ -274,9 +301,19 @@ class SnapshotReader:
         if not header.is_control:
             raise self._damaged("a snapshot begins with its header, and this does not")
         try:
-            return raw_control_records(data)
+            found = raw_control_records(data)
         except CorruptBatch as error:
             raise self._damaged(reason_of(error)) from error
+        for _, record in found:
+            # What is not understood must not be left out: the next snapshot is built from this one.
+            if isinstance(record, UnknownControl):
+                if record.type not in _FORMER_TYPES:
+                    raise self._of_later_version(f"control records of type {record.type}")
+            elif record.version:
+                raise self._of_later_version(f"version {record.version} of {type(record).__name__}")
+            elif isinstance(record, KRaftVersion) and record.kraft_version > KRAFT_VERSION_MAX:
+                raise self._of_later_version(f"kraft.version {record.kraft_version}")
+        return found
 
     # --- batches
 
@@ -297,12 +334,13 @@ class SnapshotReader:
                 # With the header of the one behind it.
                 wanted = min(size, header.size_bytes + BATCH_OVERHEAD)
                 self._ahead = self._fs.pread(self._handle, wanted, at)
+            data = self._ahead[: header.size_bytes]
+            is_same = read_header(data) == header
         except CorruptBatch as error:
             raise self._damaged(reason_of(error)) from error
         except OSError as error:
             raise _not_readable(error, self._path) from error
-        data = self._ahead[: header.size_bytes]
-        if read_header(data) != header or not crc_is_valid(data, 0, header):
+        if not is_same or not crc_is_valid(data, 0, header):
             raise self._damaged("the CRC does not match the contents")
         if header.epoch != self._id.epoch:
             raise self._damaged(f"a batch of epoch {header.epoch} in epoch {self._id.epoch}")
@@ -320,6 +358,14 @@ class SnapshotReader:
     def _damaged(self, what: str) -> DamagedSnapshot:
         return DamagedSnapshot(
             f"not a whole snapshot: {what}", path=self._path, position=self._position
+        )
+
+    def _of_later_version(self, what: str) -> DamagedSnapshot:
+        return DamagedSnapshot(
+            f"a later version has written this snapshot: it has {what}, which this one does not know",
+            path=self._path,
+            position=self._position,
+            remedy="Upgrade this node: nothing was changed",
         )
 
 
@@ -348,14 +394,35 @@ def verify_snapshot(
     well formed and keys ascend, header first, footer last, and nothing behind it.
     Raises DamagedSnapshot; StorageError if it can't be read.
     """
+    steps = verifying(fs, path, snapshot_id)
+    while True:
+        try:
+            on_bytes(next(steps))
+        except StopIteration as done:
+            facts: SnapshotFacts = done.value
+            return facts
+
+
+def verifying(
+    fs: FileSystem, path: Path, snapshot_id: SnapshotId
+) -> Generator[int, None, SnapshotFacts]:
+    """The same in steps of a batch each; every one gives how many bytes were found good."""
     reader = SnapshotReader(fs, path, snapshot_id)
     try:
         for _ in reader.records(check=True):
-            on_bytes(reader.position)
+            yield reader.position
         return reader.facts()
     finally:
         reader.close()
 
 
 def _not_readable(error: OSError, path: Path) -> StorageError:
+    if error.errno in _NO_FILE:
+        return DamagedSnapshot(
+            f"no snapshot can be read here: {error.strerror or error}",
+            path=path,
+            position=0,
+            remedy="Put the file back, readable for the user that quorumd runs as, or move away what"
+            " is there: nothing was changed",
+        )
     return from_os_error(error, path, "reading the snapshot")

@@ -7,7 +7,7 @@ caller. For any thread, a part for one at a time; no file stays open between cal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
@@ -22,6 +22,7 @@ from storage.snapshot_file import (
     SnapshotId,
     read_facts,
     verify_snapshot,
+    verifying,
 )
 
 T = TypeVar("T")
@@ -71,6 +72,12 @@ class SnapshotStore:
             self._ids = [facts.id for facts in found]
         return found
 
+    def leave_out(self, snapshot_id: SnapshotId, damage: DamagedSnapshot) -> None:
+        """One that `open` found is of no use after all: count it among the damaged ones."""
+        with self._lock:
+            self._ids.remove(snapshot_id)
+        self.damaged.append(damage)
+
     @property
     def ids(self) -> list[SnapshotId]:
         """The snapshots that `open` found and those that were completed since, ascending."""
@@ -96,6 +103,11 @@ class SnapshotStore:
         """Reads and checks all of it; `on_bytes` as for `verify_snapshot`. Raises as `facts`."""
         self._check_known(snapshot_id)
         return verify_snapshot(self._fs, self.path(snapshot_id), snapshot_id, on_bytes)
+
+    def verifying(self, snapshot_id: SnapshotId) -> Iterator[int]:
+        """The same in steps of a batch each; every one gives how many bytes were found good."""
+        self._check_known(snapshot_id)
+        yield from verifying(self._fs, self.path(snapshot_id), snapshot_id)
 
     def size_bytes(self, snapshot_id: SnapshotId) -> int:
         """Raises SnapshotNotFound."""
@@ -160,6 +172,10 @@ class SnapshotStore:
         path = self._part(snapshot_id)
         self._on_file(path, "writing", write, is_writable=True)
 
+    def part_facts(self, snapshot_id: SnapshotId) -> SnapshotFacts:
+        """What a part that is whole says beside its records. Raises DamagedSnapshot."""
+        return read_facts(self._fs, self._part(snapshot_id), snapshot_id)
+
     def verify_part(
         self,
         snapshot_id: SnapshotId,
@@ -201,13 +217,14 @@ class SnapshotStore:
         """Deletes a part if there is one."""
         self._unlink([self._part(snapshot_id)])
 
-    def drop_parts(self) -> None:
-        """Deletes all parts, and what a builder that died has left. Nobody may be writing one."""
+    def drop_build(self, end_offset: int) -> None:
+        """Deletes what a builder that died has left of a snapshot that ends there."""
         try:
             names = self._fs.listdir(self._directory)
         except OSError as error:
             raise from_os_error(error, self._directory, "reading the directory") from error
-        self._unlink([self._directory / name for name in names if layout.is_part(name)])
+        left = [name for name in names if layout.is_part_of(name, end_offset)]
+        self._unlink([self._directory / name for name in left])
 
     def _part(self, snapshot_id: SnapshotId) -> Path:
         return layout.part_path(self._directory, snapshot_id)

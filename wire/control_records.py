@@ -2,8 +2,8 @@
 
 Knows the bytes of keys, values and batches; ids and uuids stay as they are on the wire. Kafka writes
 version 0 of every value and reads it as such, whatever its version field says; so does this module.
-Tags 10000 and up of KRaftVoters are this project's own, and Kafka's readers skip them; type 1001 is
-too, and is in snapshots only.
+Tags 10000 and up of KRaftVoters are this project's own, and Kafka's readers skip them; so are the types
+from 1001 on: 1001 is in snapshots only, the others stand where a restore has struck out 5 and 6.
 Source: KIP-595 (LeaderChange), KIP-630 (snapshots), KIP-853 (KRaftVersion, KRaftVoters).
 """
 
@@ -15,13 +15,21 @@ from struct import Struct as Fixed
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from wire.batch_header import read_header
+from crc32c import crc32c
+
+from wire.batch_header import BATCH_OVERHEAD, CODEC_MASK, CRC_FROM, read_header
 from wire.codec import decode, encode
 from wire.errors import CorruptBatch, MalformedMessage
 from wire.records import Record, build_batch, iter_records
 from wire.schema import INT16, INT32, INT64, STRING, UINT16, UUID_, Message, Struct, array, field
+from wire.varints import read_varint, read_varlong
+
+KRAFT_VERSION_MAX: Final = 1
+"""The highest kraft.version that this software knows."""
 
 _KEY = Fixed(">hh")
+_TYPE = Fixed(">h")
+_CRC = Fixed(">I")
 _VALUE_VERSION = 0
 
 
@@ -36,6 +44,8 @@ class ControlType(IntEnum):
     KRAFT_VERSION = 5
     KRAFT_VOTERS = 6
     PRODUCER_STATES = 1001
+    FORMER_KRAFT_VERSION = 1005
+    FORMER_KRAFT_VOTERS = 1006
 
 
 class LeaderChangeVoter(Struct):
@@ -55,10 +65,14 @@ class LeaderChange(Message, versions="0-1", flexible="0+"):
 
 
 class SnapshotHeader(Message, versions="0", flexible="0+"):
-    """The first record of a snapshot; the time (ms) is that of the last record it stands for."""
+    """The first record of a snapshot; the time (ms) is that of the last record it stands for.
+
+    `end_offset` (exclusive) is that of the snapshot's name, -1 if it is not told.
+    """
 
     version: int = field(INT16)
     last_contained_log_timestamp: int = field(INT64)
+    end_offset: int = field(INT64, default=-1, tag=10000)
 
 
 class SnapshotFooter(Message, versions="0", flexible="0+"):
@@ -163,6 +177,10 @@ _CLASSES: Final[dict[int, type[Message]]] = {
     ControlType.PRODUCER_STATES: ProducerStates,
 }
 _TYPES: Final = {cls: number for number, cls in _CLASSES.items()}
+_FORMER: Final[dict[int, int]] = {
+    ControlType.KRAFT_VERSION: ControlType.FORMER_KRAFT_VERSION,
+    ControlType.KRAFT_VOTERS: ControlType.FORMER_KRAFT_VOTERS,
+}
 
 
 def encode_control_record(record: ControlRecord) -> tuple[bytes, bytes | None]:
@@ -240,3 +258,25 @@ def decode_control_batch(batch: bytes | memoryview) -> list[tuple[int, ControlRe
         ]
     except MalformedMessage as error:
         raise CorruptBatch(str(error)) from error
+
+
+def strike_voters(batch: bytes) -> bytes:
+    """A control batch in which KRaftVersion and KRaftVoters count no more: only their types differ.
+
+    Every byte stays where it is. Raises CorruptBatch if it is no control batch or can't be read.
+    """
+    header = read_header(batch)
+    if not header.is_control or header.attributes & CODEC_MASK:
+        raise CorruptBatch("it is not an uncompressed control batch")
+    struck = bytearray(batch)
+    at = BATCH_OVERHEAD
+    for raw, _ in raw_control_records(batch):
+        size, at = read_varint(batch, at)
+        end = at + size
+        _, at = read_varlong(batch, at + 1)
+        _, at = read_varint(batch, at)
+        _, key_at = read_varint(batch, at)
+        _TYPE.pack_into(struck, key_at + _TYPE.size, _FORMER.get(raw.type, raw.type))
+        at = end
+    _CRC.pack_into(struck, CRC_FROM - _CRC.size, crc32c(memoryview(struck)[CRC_FROM:]))
+    return bytes(struck)

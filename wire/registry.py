@@ -60,6 +60,7 @@ APIS: Final[Mapping[int, ApiSpec]] = MappingProxyType(
             ApiSpec(22, "InitProducerId", 0, 5, 2, "init_producer_id"),
             ApiSpec(23, "OffsetForLeaderEpoch", 2, 4, 4, "offset_for_leader_epoch"),
             ApiSpec(32, "DescribeConfigs", 1, 4, 4, "describe_configs"),
+            ApiSpec(45, "AlterPartitionReassignments", 0, 1, 0, "alter_partition_reassignments"),
             ApiSpec(46, "ListPartitionReassignments", 0, 0, 0, "list_partition_reassignments"),
             ApiSpec(52, "Vote", 0, 2, 0, "vote"),
             ApiSpec(53, "BeginQuorumEpoch", 0, 1, 1, "begin_quorum_epoch"),
@@ -67,6 +68,10 @@ APIS: Final[Mapping[int, ApiSpec]] = MappingProxyType(
             ApiSpec(55, "DescribeQuorum", 0, 2, 0, "describe_quorum"),
             ApiSpec(59, "FetchSnapshot", 0, 1, 0, "fetch_snapshot"),
             ApiSpec(60, "DescribeCluster", 0, 2, 0, "describe_cluster"),
+            ApiSpec(80, "AddRaftVoter", 0, 1, 0, "add_raft_voter"),
+            ApiSpec(81, "RemoveRaftVoter", 0, 0, 0, "remove_raft_voter"),
+            ApiSpec(82, "UpdateRaftVoter", 0, 0, 0, "update_raft_voter"),
+            ApiSpec(20001, "TransferLeader", 0, 0, 0, "transfer_leader"),
             ApiSpec(20002, "TakeSnapshot", 0, 0, 0, "take_snapshot"),
         )
     }

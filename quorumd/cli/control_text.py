@@ -14,6 +14,7 @@ from quorumd.cli.text import counted, legible, timestamp_text
 from raft.types import ReplicaKey, uuid_to_text
 from wire.control_records import (
     ControlRecord,
+    ControlType,
     KRaftVersion,
     KRaftVoter,
     KRaftVoters,
@@ -80,6 +81,10 @@ def control_lines(record: ControlRecord, voters_before: KRaftVoters | None) -> l
             return _voters_lines(record, voters_before)
         case ProducerStates():
             return _producers_lines(record)
+        case UnknownControl(ControlType.FORMER_KRAFT_VERSION):
+            return ["KRaftVersion of the quorum that this log was restored from"]
+        case UnknownControl(ControlType.FORMER_KRAFT_VOTERS):
+            return ["KRaftVoters of the quorum that this log was restored from"]
         case UnknownControl():
             return [f"unknown control type {record.type}, value {legible(record.raw)}"]
 

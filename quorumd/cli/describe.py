@@ -18,14 +18,16 @@ from quorumd.cli.options import (
     timeout_option,
     to_ms,
 )
-from quorumd.cli.text import aligned, to_json
+from quorumd.cli.text import aligned, duration_text, legible, to_json
 
 if TYPE_CHECKING:
     from quorumd.client.addresses import Address
-    from quorumd.client.description import QuorumDescription, ReplicaState
+    from quorumd.client.description import PendingChange, QuorumDescription, ReplicaState
+    from raft.types import ReplicaKey
 
 _LABEL_WIDTH = 24
-_COLUMNS = ("ReplicaId", "ReplicaUuid", "LogEndOffset", "Lag", "LagTimeMs", "Status")
+_COLUMNS = ("ReplicaId", "ReplicaUuid", "LogEndOffset", "Lag", "LagTimeMs", "Status", "Snapshot")
+_STATUS_AT = _COLUMNS.index("Status")
 _TABLE_WIDTH_MIN = 100
 _COLOURS = {"Leader": "green", "Follower": "", "Observer": "dim"}
 
@@ -33,10 +35,12 @@ _HELP = """Show the state of a quorum, as its leader sees it.
 
 --status (the default) shows who leads, in which epoch, up to which offset the log is committed, how
 far the slowest voter is behind, and who votes. CouldBeVoters are the observers that can be added to
-the voters.
+the voters. While the voters change it also shows those that are committed (CommittedVoters), the ids that a
+reassignment is on its way to (TargetVoters), and what waits for what, and since when (PendingChanges).
 
 --replication shows one line for each replica. Lag is the number of offsets that it is behind the
-leader's log end; LagTimeMs is for how long it has not been caught up (-1: not known).
+leader's log end; LagTimeMs is for how long it has not been caught up (-1: not known). A column Snapshot
+is there while somebody copies a snapshot from the leader, or the leader builds one.
 
 Works for a real Kafka cluster, too: name one of its controllers or brokers.
 
@@ -91,17 +95,57 @@ def status_lines(description: QuorumDescription) -> list[str]:
         ("HighWatermark:", str(description.high_watermark)),
         ("MaxFollowerLag:", str(description.max_follower_lag)),
         ("MaxFollowerLagTimeMs:", str(description.max_follower_lag_time_ms)),
-        *_replica_rows("CurrentVoters:", description.voters),
-        *_replica_rows("CouldBeVoters:", description.could_be_voters),
+        *_replica_rows("CurrentVoters:", description, description.voters),
+        *_changing_rows(description),
+        *_replica_rows("CouldBeVoters:", description, description.could_be_voters),
     ]
     return [f"{label:{_LABEL_WIDTH}}{value}".rstrip() for label, value in rows]
 
 
-def _replica_rows(label: str, replicas: tuple[ReplicaState, ...]) -> list[tuple[str, str]]:
+def _changing_rows(description: QuorumDescription) -> list[tuple[str, str]]:
+    """Nothing while no change is under way."""
+    committed = description.committed_voters
+    rows = [] if committed is None else _rows("CommittedVoters:", aligned(_key_cells(committed)))
+    if description.target_voters is not None:
+        rows += [("TargetVoters:", ", ".join(map(str, description.target_voters)))]
+    return rows + _rows("PendingChanges:", [_pending(each) for each in description.pending_changes])
+
+
+def _rows(label: str, lines: list[str]) -> list[tuple[str, str]]:
+    return [(label if not row else "", line) for row, line in enumerate(lines)]
+
+
+def _key_cells(keys: tuple[ReplicaKey, ...]) -> list[tuple[str, str]]:
+    return [(str(key.id), _uuid_text(key)) for key in keys]
+
+
+def _pending(change: PendingChange) -> str:
+    who = f" {change.key}" if change.key.id >= 0 else ""
+    since = f", for {duration_text(change.waiting_ms / 1000)}" if change.waiting_ms >= 0 else ""
+    waits_for = legible(change.waits_for) or "changes that were asked for before"
+    return f"{change.kind}{who}{since}: {waits_for}"
+
+
+def _replica_rows(
+    label: str, description: QuorumDescription, replicas: tuple[ReplicaState, ...]
+) -> list[tuple[str, str]]:
     if not replicas:
         return [(label, "(none)")]
-    cells = [(str(replica.key.id), uuid_cell(replica), _endpoints(replica)) for replica in replicas]
-    return [(label if not row else "", line) for row, line in enumerate(aligned(cells))]
+    cells = [
+        (str(each.key.id), uuid_cell(each), _endpoints(each), _silence(description, each))
+        for each in replicas
+    ]
+    return _rows(label, aligned(cells))
+
+
+def _silence(description: QuorumDescription, replica: ReplicaState) -> str:
+    """When a replica that is silent fetched last; nothing where servers don't tell such times."""
+    from quorumd.client.replicas import age_text
+
+    leader = description.leader
+    if leader is None or leader.last_fetch_timestamp_ms < 0 or description.is_alive(replica):
+        return ""
+    return age_text(description.silent_ms(replica))
 
 
 def _endpoints(replica: ReplicaState) -> str:
@@ -110,9 +154,13 @@ def _endpoints(replica: ReplicaState) -> str:
 
 def uuid_cell(replica: ReplicaState) -> str:
     """The storage uuid in Kafka's text form; `-` if the leader does not know it."""
+    return _uuid_text(replica.key)
+
+
+def _uuid_text(key: ReplicaKey) -> str:
     from raft.types import uuid_to_text
 
-    return "-" if replica.key.uuid is None else uuid_to_text(replica.key.uuid)
+    return "-" if key.uuid is None else uuid_to_text(key.uuid)
 
 
 def replication_rows(description: QuorumDescription) -> list[tuple[str, ...]]:
@@ -120,7 +168,8 @@ def replication_rows(description: QuorumDescription) -> list[tuple[str, ...]]:
     voters = sorted(
         description.voters, key=lambda each: (each is not description.leader, each.key.sort_key())
     )
-    observers = sorted(description.observers, key=lambda each: each.key.sort_key())
+    others = (*description.observers, *description.newcomers)
+    observers = sorted(others, key=lambda each: each.key.sort_key())
     return [
         (
             str(replica.key.id),
@@ -129,15 +178,29 @@ def replication_rows(description: QuorumDescription) -> list[tuple[str, ...]]:
             str(description.lag(replica)),
             str(description.lag_time_ms(replica)),
             description.status_of(replica),
+            _snapshot_cell(description, replica),
         )
         for replica in (*voters, *observers)
     ]
 
 
+def _snapshot_cell(description: QuorumDescription, replica: ReplicaState) -> str:
+    """What the replica does with a snapshot, as far as the leader knows; empty if nothing."""
+    copy, build = description.copy_of(replica), description.snapshot_build
+    if copy is not None:
+        return f"copying {int(copy.ratio * 100)} %"
+    if build is not None and replica is description.leader:
+        return f"building {int(build.ratio * 100)} %"
+    return ""
+
+
 def _show_replication(description: QuorumDescription) -> None:
     rows = replication_rows(description)
+    columns: tuple[str, ...] = _COLUMNS
+    if not any(row[-1] for row in rows):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
     if not sys.stdout.isatty():
-        for line in aligned([_COLUMNS, *rows]):
+        for line in aligned([columns, *rows]):
             click.echo(line)
         return
     from rich.box import SIMPLE_HEAD
@@ -145,11 +208,11 @@ def _show_replication(description: QuorumDescription) -> None:
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in _COLUMNS:
+    for column in columns:
         is_number = column in ("LogEndOffset", "Lag", "LagTimeMs")
         table.add_column(column, justify="right" if is_number else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*row, style=_COLOURS[row[-1]])
+        table.add_row(*row, style=_COLOURS[row[_STATUS_AT]])
     # A narrower terminal wraps the lines: a shortened uuid would be of no use.
     console = Console()
     console.width = max(console.width, _TABLE_WIDTH_MIN)
@@ -166,13 +229,54 @@ def description_as_dict(description: QuorumDescription) -> dict[str, Any]:
         "max_follower_lag": description.max_follower_lag,
         "max_follower_lag_time_ms": description.max_follower_lag_time_ms,
         "voters": [_replica_as_dict(description, each) for each in description.voters],
-        "observers": [_replica_as_dict(description, each) for each in description.observers],
+        "observers": [
+            _replica_as_dict(description, each)
+            for each in (*description.observers, *description.newcomers)
+        ],
         "could_be_voters": [
             {"replica_id": each.key.id, "replica_uuid": uuid_cell(each)}
             for each in description.could_be_voters
         ],
+        "committed_voters": _keys_as_dicts(description.committed_voters),
+        "target_voters": description.target_voters,
+        "pending_changes": [_pending_as_dict(each) for each in description.pending_changes],
         "asked_at_ms": int(time.time() * 1000),
     }
+
+
+def _keys_as_dicts(keys: tuple[ReplicaKey, ...] | None) -> list[dict[str, Any]] | None:
+    """None if the voters of now are committed."""
+    if keys is None:
+        return None
+    return [{"replica_id": key.id, "replica_uuid": _uuid_text(key)} for key in keys]
+
+
+def _pending_as_dict(change: PendingChange) -> dict[str, Any]:
+    key = change.key
+    return {
+        "kind": change.kind,
+        "replica_id": None if key.id < 0 else key.id,
+        "replica_uuid": None if key.uuid is None else _uuid_text(key),
+        "waiting_ms": None if change.waiting_ms < 0 else change.waiting_ms,
+        "waits_for": change.waits_for,
+    }
+
+
+def _snapshot_as_dict(
+    description: QuorumDescription, replica: ReplicaState
+) -> dict[str, Any] | None:
+    copy, build = description.copy_of(replica), description.snapshot_build
+    if copy is not None:
+        return {
+            "doing": "copying",
+            "end_offset": copy.end_offset,
+            "epoch": copy.epoch,
+            "position": copy.position,
+            "size_bytes": copy.size_bytes,
+        }
+    if build is not None and replica is description.leader:
+        return {"doing": "building", "end_offset": build.end_offset, "done": build.ratio}
+    return None
 
 
 def _replica_as_dict(description: QuorumDescription, replica: ReplicaState) -> dict[str, Any]:
@@ -185,6 +289,7 @@ def _replica_as_dict(description: QuorumDescription, replica: ReplicaState) -> d
         "last_fetch_timestamp_ms": replica.last_fetch_timestamp_ms,
         "last_caught_up_timestamp_ms": replica.last_caught_up_timestamp_ms,
         "status": description.status_of(replica),
+        "snapshot": _snapshot_as_dict(description, replica),
         "endpoints": [
             {"name": each.name, "host": each.host, "port": each.port} for each in replica.endpoints
         ],

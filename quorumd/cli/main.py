@@ -15,14 +15,19 @@ from typing import Any
 import click
 
 from quorumd.cli.append import append
+from quorumd.cli.backup import backup
 from quorumd.cli.bench import bench
 from quorumd.cli.describe import describe
 from quorumd.cli.dump_log import dump_log
 from quorumd.cli.get import get
 from quorumd.cli.options import BOOTSTRAP_VARIABLE, TRACEBACK_VARIABLE, own_version
 from quorumd.cli.put import delete, put
+from quorumd.cli.reassign import reassign
 from quorumd.cli.snapshot import snapshot
 from quorumd.cli.tail import tail
+from quorumd.cli.transfer_leader import transfer_leader
+from quorumd.cli.verify import verify
+from quorumd.cli.voters import add_voter, remove_voter, replace_voter
 from quorumd.cli.watch import watch
 
 EXIT_FAILED = 1
@@ -37,6 +42,12 @@ Find out how the quorum is:
   quorumctl describe --bootstrap-server host1:9093,host2:9093 --status
   quorumctl describe --replication
 \b
+Change who votes, and who leads:
+  quorumctl add-voter --replica-id 4
+  quorumctl replace-voter 3
+  quorumctl reassign --voters 4,5,6 --watch
+  quorumctl transfer-leader --to 2
+\b
 Write and read:
   quorumctl append "first record" "second record"
   quorumctl append --file records.txt
@@ -47,8 +58,12 @@ Use it as a map of keys to values:
   quorumctl get color
   quorumctl watch color
 \b
-Look into a directory, no daemon needed:
+Keep a copy of everything:
+  quorumctl backup /backup/2026-11-20
+\b
+Look into a directory, no daemon needed, or prove it sound:
   quorumctl dump-log /var/lib/quorumd
+  quorumctl verify /var/lib/quorumd
 
 Any one node is enough as --bootstrap-server; the others are found through it. Instead of the option
 the variable {BOOTSTRAP_VARIABLE} may hold the addresses.
@@ -86,7 +101,25 @@ def cli() -> None:
     """The group of all subcommands."""
 
 
-for _command in (describe, append, tail, put, get, delete, watch, snapshot, dump_log, bench):
+for _command in (
+    describe,
+    add_voter,
+    remove_voter,
+    replace_voter,
+    reassign,
+    transfer_leader,
+    append,
+    tail,
+    put,
+    get,
+    delete,
+    watch,
+    snapshot,
+    backup,
+    verify,
+    dump_log,
+    bench,
+):
     cli.add_command(_command)
 
 

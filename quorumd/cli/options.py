@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+from uuid import UUID
 
 import click
 
 from quorumd.client.addresses import Address, parse_addresses
+from raft.types import Endpoint, uuid_from_text
 
 BOOTSTRAP_VARIABLE = "QUORUM_BOOTSTRAP_SERVERS"
 TRACEBACK_VARIABLE = "QUORUMCTL_TRACEBACK"
 TIMEOUT_S_DEFAULT = 10.0
+CHANGE_TIMEOUT_S_DEFAULT = 60.0
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -53,6 +56,69 @@ def timeout_option(command: F) -> F:
         show_default=True,
         help="How long to try before giving up.",
     )(command)
+
+
+def change_timeout_option(command: F) -> F:
+    """--timeout, in seconds, of a change that may have to wait for a replica."""
+    return click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+        default=CHANGE_TIMEOUT_S_DEFAULT,
+        show_default=True,
+        help="How long to wait until it is committed.",
+    )(command)
+
+
+def _to_uuid(context: click.Context, parameter: click.Parameter, value: str | None) -> UUID | None:
+    if value is None:
+        return None
+    try:
+        uuid = uuid_from_text(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}, as `quorumctl describe` shows them") from None
+    if not uuid.int:
+        raise click.BadParameter("this is the storage id that stands for none")
+    return uuid
+
+
+def replica_options(command: F) -> F:
+    """--replica-id and --replica-uuid."""
+    command = click.option(
+        "--replica-uuid",
+        callback=_to_uuid,
+        metavar="UUID",
+        help="Its storage id; not needed if there is only one under that id.",
+    )(command)
+    return click.option(
+        "--replica-id",
+        type=click.IntRange(0, 2**31 - 1),
+        required=True,
+        metavar="N",
+        help="node.id of the replica.",
+    )(command)
+
+
+def to_endpoints(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> tuple[Endpoint, ...]:
+    """The values of an option that names listeners, as NAME://host:port."""
+    found: dict[str, Endpoint] = {}
+    for value in values:
+        name, separator, address = value.partition("://")
+        if not separator or not name or not name.isprintable() or " " in name:
+            raise click.BadParameter(f"{value!r} is no listener: expected NAME://host:port")
+        if "," in address:
+            raise click.BadParameter(f"{value!r}: give each listener an --endpoint of its own")
+        try:
+            ((host, port),) = parse_addresses(address)
+        except ValueError as error:
+            raise click.BadParameter(f"{value!r}: {error}") from None
+        if name.upper() in found:
+            raise click.BadParameter(f"the listener {name.upper()} is named twice")
+        found[name.upper()] = Endpoint(name.upper(), host, port)
+    return tuple(found.values())
 
 
 def output_option(*choices: str) -> Callable[[F], F]:

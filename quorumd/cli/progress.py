@@ -1,11 +1,12 @@
-"""Progress bars on stderr, for terminals only; imported where one is shown, because rich is large."""
+"""Bars and lines that change, on stderr, for terminals only; imported where shown, because rich is large."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.live import Live
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -15,6 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.text import Text
 
 
 @contextmanager
@@ -57,3 +59,18 @@ def time_progress(label: str, seconds: float) -> Iterator[Callable[[float, str],
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=seconds, text="")
         yield lambda elapsed_s, text: progress.update(task, completed=elapsed_s, text=text)
+
+
+@contextmanager
+def status_line(label: str) -> Iterator[Callable[[str], None]]:
+    """A line with something that turns; what is yielded changes its text."""
+    with Console(stderr=True).status(Text(label)) as status:
+        yield lambda text: status.update(Text(text))
+
+
+@contextmanager
+def changing_view() -> Iterator[Callable[[RenderableType], None]]:
+    """A part of the screen; what is yielded shows something else there. It is gone at the end."""
+    console = Console(stderr=True)
+    with Live(console=console, transient=True, refresh_per_second=8) as live:
+        yield live.update

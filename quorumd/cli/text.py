@@ -71,6 +71,15 @@ def timestamp_text(timestamp_ms: int) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"
 
 
+def duration_text(seconds: float) -> str:
+    """A span of time in the unit that suits it."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 600:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min"
+
+
 def bytes_text(size_bytes: float) -> str:
     """A size with a binary unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 from quorumd.client.addresses import Address, parse_addresses
 from quorumd.client.connection import Connection
@@ -34,7 +34,15 @@ from quorumd.client.leader import (
     check,
 )
 from quorumd.client.producing import BATCH_BYTES_DEFAULT, TOPIC_ID, TRY_TIMEOUT_MS, Appender
-from quorumd.client.reading import READ, Fetched, batches_from, only_fetched
+from quorumd.client.reading import (
+    READ,
+    Fetched,
+    RawFetched,
+    batches_from,
+    only_fetched,
+    raw_batches_from,
+)
+from quorumd.client.spool import SnapshotId, SnapshotSpool
 from quorumd.client.timing import Deadline
 from wire.error_codes import ErrorCode
 from wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -64,6 +72,8 @@ FETCH_BYTES_DEFAULT = 4 * 1024 * 1024
 FETCH_WAIT_MS_DEFAULT = 500
 EARLIEST = -2
 LATEST = -1
+
+T = TypeVar("T")
 
 
 class OffsetAt(NamedTuple):
@@ -162,8 +172,22 @@ class QuorumClient:
         Raises OffsetOutOfRange, QuorumUnavailable, RequestRefused.
         """
         deadline = self._deadline(timeout_ms)
+        return await self._fetch(offset, max_bytes, max_wait_ms, deadline, _fetched)
 
-        async def ask(connection: Connection) -> Fetched | None:
+    async def fetch_raw(self, offset: int, *, max_bytes: int = FETCH_BYTES_DEFAULT) -> RawFetched:
+        """As `fetch`, but the batches as they are in the leader's log, their CRCs verified."""
+        deadline = self._deadline(None)
+        return await self._fetch(offset, max_bytes, FETCH_WAIT_MS_DEFAULT, deadline, _raw_fetched)
+
+    async def _fetch(
+        self,
+        offset: int,
+        max_bytes: int,
+        max_wait_ms: int,
+        deadline: Deadline,
+        read: Callable[[FetchResponsePartition, int], T],
+    ) -> T:
+        async def ask(connection: Connection) -> T | None:
             wait_ms = min(max_wait_ms, deadline.remaining_ms())
             response = await connection.request(
                 _fetch_request(offset, max_bytes, wait_ms),
@@ -179,7 +203,7 @@ class QuorumClient:
             if partition.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 return None
             check(READ, partition.error_code, response=response, partition=partition)
-            return _fetched(partition, offset)
+            return read(partition, offset)
 
         fetched = await self._finder.at_leader(READ, deadline, ask)
         if fetched is None:
@@ -223,6 +247,27 @@ class QuorumClient:
             follower.close()
             own.close()
 
+    async def download_snapshot(
+        self,
+        new_spool: Callable[[SnapshotId], SnapshotSpool],
+        on_progress: OnProgress | None = None,
+    ) -> SnapshotSpool | None:
+        """The newest snapshot of the leader, complete and checked; None if it has none. Close it.
+
+        `new_spool` is called for each snapshot that is begun: one may vanish half-way. Raises
+        QuorumUnavailable, RequestRefused, NotSupported, and what writing to the spool raises.
+        """
+        download = SnapshotDownload(
+            self._finder,
+            timeout_ms=self.timeout_ms,
+            on_progress=on_progress,
+            new_spool=new_spool,
+        )
+        try:
+            return await download.newest_above(0)
+        finally:
+            download.close()
+
     async def list_offsets(self, timestamp: int) -> OffsetAt:
         """EARLIEST: the log start; LATEST: the high watermark; else the first record since then."""
         deadline = self._deadline(None)
@@ -251,13 +296,13 @@ class QuorumClient:
 
         return await self._finder.at_leader("look up an offset", deadline, ask)
 
-    async def describe_quorum(self) -> QuorumDescription:
+    async def describe_quorum(self, *, timeout_ms: int | None = None) -> QuorumDescription:
         """The leader's view of voters and observers; of a Kafka controller's quorum, too.
 
         Raises QuorumUnavailable, RequestRefused, NotSupported.
         """
         goal = "describe the quorum"
-        deadline = self._deadline(None)
+        deadline = self._deadline(timeout_ms)
         request = DescribeQuorumRequest(
             topics=(
                 DescribeQuorumRequestTopic(
@@ -321,6 +366,10 @@ def _fetched(partition: FetchResponsePartition, offset: int) -> Fetched:
         high_watermark=partition.high_watermark,
         log_start_offset=partition.log_start_offset,
     )
+
+
+def _raw_fetched(partition: FetchResponsePartition, offset: int) -> RawFetched:
+    return raw_batches_from(partition.records or b"", offset)
 
 
 async def _cluster_id(connection: Connection, timeout_s: float) -> str:

@@ -1,7 +1,8 @@
 """A quorum as its leader describes it: values, and the figures that are worked out from them.
 
 Knows neither how they were asked for nor how they are shown.
-Source: KIP-595 "Tooling Support", KIP-836 (times), KIP-856 (replica uuids, CouldBeVoters).
+Source: KIP-595 "Tooling Support", KIP-642 (target voters), KIP-836 (times), KIP-856 (replica uuids,
+CouldBeVoters).
 """
 
 from __future__ import annotations
@@ -10,7 +11,14 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from raft.types import Endpoint, ReplicaKey
-from wire.messages.describe_quorum import DescribeQuorumResponse, DescribeQuorumResponseReplica
+from wire.messages.describe_quorum import (
+    DescribeQuorumResponse,
+    DescribeQuorumResponsePartition,
+    DescribeQuorumResponseReplica,
+)
+
+SILENT_AFTER_MS = 3000
+"""Every replica fetches twice a second or more; one that has not for so long is taken for dead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +37,51 @@ class ReplicaState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PendingChange:
+    """A change of membership that somebody asked the leader for, and that is not done.
+
+    `kind` is "add", "remove", "reassign" or "transfer"; `key` is the replica that it is about, id -1
+    if it is about none. It was asked for `waiting_ms` ago; `waits_for` says what has to come first.
+    """
+
+    kind: str
+    key: ReplicaKey
+    waiting_ms: int
+    waits_for: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotCopy:
+    """A replica has `position` of the `size_bytes` of the leader's snapshot with this end and epoch."""
+
+    key: ReplicaKey
+    end_offset: int
+    epoch: int
+    position: int
+    size_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        return self.position / self.size_bytes if self.size_bytes > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotBuild:
+    """The leader builds a snapshot of what is below `end_offset`; `ratio` of the work is done."""
+
+    end_offset: int
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumDescription:
-    """The leader's view of the quorum at one moment. `high_watermark` is exclusive, -1 for none."""
+    """The leader's view of the quorum at one moment. `high_watermark` is exclusive, -1 for none.
+
+    `voters` are those that count now. They are committed if `committed_voters` is None; else these are
+    the last ones that are. `target_voters` are the ids that a reassignment is on its way to, None if
+    there is none. Servers that know nothing of `pending_changes`, `snapshot_copies` and
+    `snapshot_build` have none.
+    """
 
     cluster_id: str
     leader_id: int
@@ -38,22 +89,66 @@ class QuorumDescription:
     high_watermark: int
     voters: tuple[ReplicaState, ...]
     observers: tuple[ReplicaState, ...] = field(default=())
+    committed_voters: tuple[ReplicaKey, ...] | None = None
+    target_voters: tuple[int, ...] | None = None
+    pending_changes: tuple[PendingChange, ...] = ()
+    snapshot_copies: tuple[SnapshotCopy, ...] = ()
+    snapshot_build: SnapshotBuild | None = None
 
     @property
     def leader(self) -> ReplicaState | None:
-        """The leader's own entry; None if it is in neither list."""
+        """The leader's own entry; None if it is in neither list.
+
+        Of two storage ids under the leader's id it is the one that is up to date: the leader's own
+        times are always those of this moment.
+        """
         replicas = (*self.voters, *self.observers)
-        return next((replica for replica in replicas if replica.key.id == self.leader_id), None)
+        return max(
+            (replica for replica in replicas if replica.key.id == self.leader_id),
+            key=lambda replica: (replica.last_caught_up_timestamp_ms, replica.log_end_offset),
+            default=None,
+        )
+
+    @property
+    def voter_ids(self) -> tuple[int, ...]:
+        """Each id once, ascending; two storage ids may vote under one id."""
+        return tuple(sorted({voter.key.id for voter in self.voters}))
+
+    def silent_ms(self, replica: ReplicaState) -> int:
+        """How long ago the replica fetched, 0 for the leader; -1 if it never did, or not known."""
+        leader = self.leader
+        if leader is not None and replica.key == leader.key:
+            return 0
+        if leader is None or replica.last_fetch_timestamp_ms < 0:
+            return -1
+        return max(0, leader.last_fetch_timestamp_ms - replica.last_fetch_timestamp_ms)
+
+    def is_alive(self, replica: ReplicaState) -> bool:
+        """True for the leader, and for whoever has fetched from it lately."""
+        return 0 <= self.silent_ms(replica) < SILENT_AFTER_MS
+
+    @property
+    def newcomers(self) -> tuple[ReplicaState, ...]:
+        """Replicas that are in neither list yet: they copy a snapshot first."""
+        known = {replica.key for replica in (*self.voters, *self.observers)}
+        return tuple(
+            ReplicaState(key=copy.key, log_end_offset=-1)
+            for copy in self.snapshot_copies
+            if copy.key not in known
+        )
+
+    def copy_of(self, replica: ReplicaState) -> SnapshotCopy | None:
+        """The copy that this replica makes of a snapshot, if it does."""
+        return next((copy for copy in self.snapshot_copies if copy.key == replica.key), None)
 
     @property
     def could_be_voters(self) -> tuple[ReplicaState, ...]:
         """Observers whose id and storage uuid are known: the ones that can be added."""
+        leader = self.leader
         return tuple(
             replica
             for replica in self.observers
-            if replica.key.id >= 0
-            and replica.key.uuid is not None
-            and replica.key.id != self.leader_id
+            if replica.key.id >= 0 and replica.key.uuid is not None and replica is not leader
         )
 
     def lag(self, replica: ReplicaState) -> int:
@@ -98,22 +193,25 @@ def description_from(response: DescribeQuorumResponse, cluster_id: str) -> Quoru
     """The description in an answer without errors, which has one topic with one partition."""
     partition = response.topics[0].partitions[0]
     endpoints = {
-        node.node_id: tuple(Endpoint(each.name, each.host, each.port) for each in node.listeners)
+        _key(node.node_id, node.directory_id): tuple(
+            Endpoint(each.name, each.host, each.port) for each in node.listeners
+        )
         for node in response.nodes
     }
 
     def states(replicas: tuple[DescribeQuorumResponseReplica, ...]) -> tuple[ReplicaState, ...]:
         return tuple(
             ReplicaState(
-                key=ReplicaKey(replica.replica_id, _known(replica.replica_directory_id)),
+                key=(key := _key(replica.replica_id, replica.replica_directory_id)),
                 log_end_offset=replica.log_end_offset,
                 last_fetch_timestamp_ms=replica.last_fetch_timestamp,
                 last_caught_up_timestamp_ms=replica.last_caught_up_timestamp,
-                endpoints=endpoints.get(replica.replica_id, ()),
+                endpoints=endpoints.get(key) or endpoints.get(ReplicaKey(key.id), ()),
             )
             for replica in replicas
         )
 
+    committed = partition.committed_voters
     return QuorumDescription(
         cluster_id=cluster_id,
         leader_id=partition.leader_id,
@@ -121,8 +219,47 @@ def description_from(response: DescribeQuorumResponse, cluster_id: str) -> Quoru
         high_watermark=partition.high_watermark,
         voters=states(partition.current_voters),
         observers=states(partition.observers),
+        committed_voters=(
+            None
+            if committed is None
+            else tuple(_key(voter.replica_id, voter.replica_directory_id) for voter in committed)
+        ),
+        target_voters=partition.target_voters,
+        pending_changes=_pending(partition),
+        snapshot_copies=_copies(partition),
+        snapshot_build=None
+        if partition.snapshot_build.end_offset < 0
+        else SnapshotBuild(
+            end_offset=partition.snapshot_build.end_offset,
+            ratio=partition.snapshot_build.permille / 1000,
+        ),
     )
 
 
-def _known(uuid: UUID) -> UUID | None:
-    return None if uuid.int == 0 else uuid
+def _copies(partition: DescribeQuorumResponsePartition) -> tuple[SnapshotCopy, ...]:
+    return tuple(
+        SnapshotCopy(
+            key=_key(copy.replica_id, copy.replica_directory_id),
+            end_offset=copy.end_offset,
+            epoch=copy.epoch,
+            position=copy.position,
+            size_bytes=copy.size_bytes,
+        )
+        for copy in partition.snapshot_copies or ()
+    )
+
+
+def _pending(partition: DescribeQuorumResponsePartition) -> tuple[PendingChange, ...]:
+    return tuple(
+        PendingChange(
+            kind=change.kind,
+            key=_key(change.replica_id, change.replica_directory_id),
+            waiting_ms=change.waiting_ms,
+            waits_for=change.waits_for,
+        )
+        for change in partition.pending_changes or ()
+    )
+
+
+def _key(replica_id: int, uuid: UUID) -> ReplicaKey:
+    return ReplicaKey(replica_id, None if uuid.int == 0 else uuid)

@@ -61,11 +61,17 @@ class SnapshotDownload:
     """Keeps what it has through whatever fails; begins anew when its snapshot is gone."""
 
     def __init__(
-        self, finder: LeaderFinder, *, timeout_ms: int, on_progress: OnProgress | None = None
+        self,
+        finder: LeaderFinder,
+        *,
+        timeout_ms: int,
+        on_progress: OnProgress | None = None,
+        new_spool: Callable[[SnapshotId], SnapshotSpool] = SnapshotSpool,
     ) -> None:
         self._finder = finder
         self._timeout_ms = timeout_ms
         self._on_progress = on_progress
+        self._new_spool = new_spool
         self._offer: Offer | None = None
         self._spool: SnapshotSpool | None = None
         self._piece_bytes = PIECE_BYTES_MAX
@@ -108,7 +114,7 @@ class SnapshotDownload:
             if offer.snapshot_id is None or offer.snapshot_id.end_offset <= offset:
                 self._offer = None
                 return False
-            self._spool = SnapshotSpool(offer.snapshot_id)
+            self._spool = self._new_spool(offer.snapshot_id)
         try:
             piece = await self._ask_piece(connection, self._spool, offer.epoch)
         except (TryAgain, ConnectionFailed):

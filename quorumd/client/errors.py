@@ -27,11 +27,13 @@ class ConnectionFailed(QuorumError):
 class QuorumUnavailable(QuorumError):
     """Nobody could do what was asked until the time was up.
 
-    `attempts` says for each address that was tried what went wrong there last.
+    `attempts` says for each address that was tried what went wrong there last, `summary` in a line.
     """
 
     def __init__(self, goal: str, timeout_ms: int, attempts: Mapping[Address, str]) -> None:
         self.attempts = dict(attempts)
+        reasons = "; ".join(f"{address}: {reason}" for address, reason in attempts.items())
+        self.summary = f"no leader can be reached ({reasons or 'nobody answered in time'})"
         tried = "".join(f"\n  {address}: {reason}" for address, reason in self.attempts.items())
         if not tried:
             tried = "\n  (no address was reached before the time was up)"
@@ -88,6 +90,39 @@ class LogReplaced(QuorumError):
             f"the log does not go on from offset {offset}, epoch {epoch}: a batch at offset "
             f"{found_offset}, epoch {found_epoch} was sent. Has the quorum been formatted anew, or do "
             "the addresses name nodes of two quorums? Begin again from the start."
+        )
+
+
+class ChangeRefused(QuorumError):
+    """A change of the voters or of the leader that is not possible, or not safe, as things are.
+
+    `error` is the code that the leader answered with, None if it was not even asked.
+    """
+
+    def __init__(self, goal: str, reason: str, error: ErrorCode | None = None) -> None:
+        self.error = error
+        code = "" if error is None else f" ({error.name})"
+        super().__init__(f"could not {goal}: {reason}{code}")
+
+
+class ReplicaNotFound(ChangeRefused):
+    """The replica that is meant does not fetch from the leader, or not yet; `brief` says it in a line."""
+
+    def __init__(self, goal: str, brief: str, remedy: str = "") -> None:
+        self.brief = brief
+        super().__init__(goal, f"{brief}. {remedy}" if remedy else brief)
+
+
+class ChangeTimedOut(QuorumError):
+    """A change that is not done after all the time that it had; `waits_for` says why, in words."""
+
+    def __init__(self, goal: str, timeout_ms: int, waits_for: str) -> None:
+        self.waits_for = waits_for
+        said = waits_for.rstrip(".") or "the leader did not say what it waits for"
+        super().__init__(
+            f"could not {goal} within {timeout_ms / 1000:g} s: {said}.\n"
+            "It may still be done; `quorumctl describe` shows whether it is. It is safe to repeat the "
+            "command, and a longer --timeout waits longer."
         )
 
 

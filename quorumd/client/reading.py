@@ -51,6 +51,16 @@ class Fetched:
         return (record for batch in self.batches for record in batch.records)
 
 
+class RawFetched(NamedTuple):
+    """Whole batches as they are in the log, the first of them with the offset that was asked for.
+
+    `batches` are (position in `data`, header). There may be none.
+    """
+
+    data: memoryview
+    batches: list[tuple[int, BatchHeader]]
+
+
 def only_fetched(response: FetchResponse) -> FetchResponsePartition:
     """The one partition of an answer. Raises ConnectionFailed if it has another number of them."""
     partitions = [each for topic in response.responses for each in topic.partitions]
@@ -76,6 +86,17 @@ def batches_from(data: bytes | memoryview, offset: int) -> tuple[tuple[FetchedBa
         batches.append(_read_batch(view[position : position + header.size_bytes], header, offset))
         offset = header.next_offset
     return tuple(batches), offset
+
+
+def raw_batches_from(data: bytes | memoryview, offset: int) -> RawFetched:
+    """The batches from the one that has `offset` on. Raises ConnectionFailed as `batches_from` does."""
+    try:
+        found = scan(data)
+    except CorruptBatch as error:
+        raise ConnectionFailed(f"sent damaged records: {error}") from None
+    if data and not found:
+        raise ConnectionFailed(f"sent {len(data)} bytes but no whole batch at offset {offset}")
+    return RawFetched(memoryview(data), [each for each in found if each[1].next_offset > offset])
 
 
 def _read_batch(data: memoryview, header: BatchHeader, offset: int) -> FetchedBatch:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from quorumd.client.errors import QuorumError
 from wire.control_records import SnapshotFooter, SnapshotHeader, decode_control_batch
@@ -43,12 +43,13 @@ class SnapshotId(NamedTuple):
 
 
 class SnapshotSpool:
-    """The bytes of one snapshot so far. Close it."""
+    """The bytes of one snapshot so far, in a temporary file unless another one is given. Close it."""
 
-    def __init__(self, snapshot_id: SnapshotId) -> None:
+    def __init__(self, snapshot_id: SnapshotId, file: IO[bytes] | None = None) -> None:
         self.id = snapshot_id
         self.last_contained_log_timestamp = -1
-        self._file = tempfile.SpooledTemporaryFile(MEMORY_BYTES)  # noqa: SIM115 (closed by close)
+        self._is_temporary = file is None
+        self._file = file or tempfile.SpooledTemporaryFile(MEMORY_BYTES)  # noqa: SIM115 (closed by close)
         self._position = 0
         self._size_bytes = -1
         self._unchecked = bytearray()
@@ -72,7 +73,8 @@ class SnapshotSpool:
     def write(self, piece: bytes | memoryview, size_bytes: int) -> None:
         """Takes the next piece of a snapshot of `size_bytes`.
 
-        Raises CorruptBatch if this cannot be the snapshot, and QuorumError if there is no room for it.
+        Raises CorruptBatch if this cannot be the snapshot, and QuorumError if there is no room for it;
+        OSError if a file was given and can't be written.
         """
         if self._size_bytes < 0:
             self._size_bytes = size_bytes
@@ -84,6 +86,8 @@ class SnapshotSpool:
             self._file.seek(self._position)
             self._file.write(piece)
         except OSError as error:
+            if not self._is_temporary:
+                raise
             raise QuorumError(
                 f"the snapshot {self.id} of {size_bytes:,} bytes can't be stored in "
                 f"{tempfile.gettempdir()}: {error.strerror}. Make room there, or name another "
@@ -108,7 +112,7 @@ class SnapshotSpool:
             position += header.size_bytes
 
     def close(self) -> None:
-        """Removes the file."""
+        """Closes the file; a temporary one is gone then."""
         self._file.close()
 
     def _records_of(self, batch: bytes) -> Iterator[Record]:

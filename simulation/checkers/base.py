@@ -8,12 +8,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from raft.invariants import Snapshot
 from raft.node import RaftNode
 from raft.types import ReplicaKey
 from simulation.replica import Batch, Identity, Replica
 from simulation.violation import Violation
+from simulation.voter_history import NamedVoters, VoterHistory
+from simulation.wishes import Wish
 from storage.quorum_state import QuorumState
 from wire.records import Record
 
@@ -28,6 +31,31 @@ class Look:
     before: Snapshot | None
     disk_files: Sequence[str] = ()
     """Names in the log's directory, where they are needed."""
+    now_us: int = 0
+    is_clock_true: bool = True
+    """The clock of its machine has never been wrong."""
+
+
+class Change(NamedTuple):
+    """A leader has appended a voter set behind a `former` one; None: it is the first of its log.
+
+    `is_first` if it may replace the former one just like that: nobody has written anything yet, and the
+    ids of the voters are the same (KIP-856, bootstrapping).
+    """
+
+    named: NamedVoters
+    former: NamedVoters | None
+    is_first: bool
+
+    @property
+    def added(self) -> list[ReplicaKey]:
+        former = () if self.former is None else self.former.keys
+        return [key for key in self.named.keys if key not in former]
+
+    @property
+    def removed(self) -> list[ReplicaKey]:
+        former = () if self.former is None else self.former.keys
+        return [key for key in former if key not in self.named.keys]
 
 
 @dataclass(slots=True)
@@ -42,10 +70,31 @@ class Facts:
     """The epoch in which each of `committed` was first known to be committed."""
     excused: set[ReplicaKey] = field(default_factory=set)
     """Replicas whose disk was damaged behind their back: what they lost is no fault of the code."""
+    wishes: list[Wish] = field(default_factory=list)
+    """What anybody has asked for of the voter set, or of the leader."""
+    contacts: dict[ReplicaKey, int] = field(default_factory=dict)
+    """When a leader last had a request of this replica for records; µs."""
+    is_calm: bool = True
+    """No fault has any effect now, nor has had for a while."""
+    voters: VoterHistory = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.voters = VoterHistory(self.committed)
 
     @property
     def committed_end_offset(self) -> int:
         return self.committed[-1].end_offset if self.committed else 0
+
+    def change_of(self, log: Sequence[Batch], named: NamedVoters) -> Change:
+        """What a voter set changes in this log, which holds it."""
+        before = [batch for batch in log if batch.end_offset <= named.batch.base_offset]
+        earlier = (self.voters.named.get(batch) for batch in reversed(before))
+        former = next((found for found in earlier if found is not None), None)
+        if former is None:
+            return Change(named, None, True)
+        has_same_ids = {key.id for key in former.keys} == {key.id for key in named.keys}
+        is_written = any(batch.identity in self.records for batch in before)
+        return Change(named, former, has_same_ids and not is_written)
 
     def committed_below(self, end_offset: int) -> list[Batch]:
         """The committed batches that end at `end_offset` or before."""
@@ -75,6 +124,12 @@ class Checker:
 
     def on_event(self, look: Look) -> None:
         """A process has had an event that changed something of its snapshot."""
+
+    def on_change(self, look: Look, change: Change) -> None:
+        """A leader has appended a voter set; `on_event` has been called before."""
+
+    def on_own_wish(self, node: RaftNode) -> None:
+        """A replica asks its leader to change the voters in its favour."""
 
     def on_recovered(self, replica: Replica, found: list[Batch], state: QuorumState | None) -> None:
         """A new process has opened its directory; `replica` still holds what was known before."""

@@ -7,7 +7,8 @@ that is what its disk thread has finished, whatever the rules believe.
 from __future__ import annotations
 
 from raft.quorum import majority
-from raft.types import ReplicaKey
+from raft.roles import Role
+from raft.types import ReplicaKey, VoterSet
 from simulation.checkers.base import Checker, Facts, Look
 from simulation.replica import Batch
 
@@ -25,13 +26,18 @@ class MajoritySynced(Checker):
             return
         self.checked = len(committed)
         last = committed[-1]
-        voters = look.node.voters.keys
-        holding = [str(key) for key in voters if self._has_synced(key, last)]
-        if len(holding) < majority(len(voters)):
+        if not any(self._is_majority(voters.keys, last) for voters in _counted(look)):
             raise self.fail(
                 f"{look.now.local}, {look.now.role} of epoch {look.now.epoch}, takes {last} for"
-                f" committed; of {len(voters)} voters only {', '.join(holding) or 'none'} synced it"
+                f" committed; of its voters {', '.join(map(str, look.node.voters.keys))} only"
+                f" {', '.join(self._holding(look.node.voters.keys, last)) or 'none'} synced it"
             )
+
+    def _is_majority(self, voters: tuple[ReplicaKey, ...], batch: Batch) -> bool:
+        return len(self._holding(voters, batch)) >= majority(len(voters))
+
+    def _holding(self, voters: tuple[ReplicaKey, ...], batch: Batch) -> list[str]:
+        return [str(key) for key in voters if self._has_synced(key, batch)]
 
     def _has_synced(self, key: ReplicaKey, batch: Batch) -> bool:
         replica = self.facts.replicas.get(key)
@@ -40,3 +46,15 @@ class MajoritySynced(Checker):
         # A log that holds this batch holds all before it, by log matching.
         at = len(self.facts.committed) - 1
         return len(replica.synced) > at and replica.synced[at] == batch
+
+
+def _counted(look: Look) -> list[VoterSet]:
+    """The set that a leader has counted: its latest one, but for what it has appended just now.
+
+    If the leader died in that very moment, somebody else is the first to tell; it may know other sets.
+    """
+    entries = look.node.log.voter_entries
+    if look.before is None or look.before.role is not Role.LEADER:
+        return [entry.record.voters for entry in entries]
+    end_offset = look.before.log_end_offset
+    return [next(e.record.voters for e in reversed(entries) if e.offset < end_offset)]

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from raft import effects as fx
 from raft import roles
-from raft.core import Backoff, Download, InFlight, StoredState
+from raft.config import StoredState
 from raft.log_view import LogView
 from raft.node import RaftNode
+from raft.outstanding import Backoff, Download, InFlight, UselessCopy
 from raft.types import OffsetAndEpoch, ReplicaKey
 from server.driver import Driver
 from simulation.exhaustive.labels import CLUSTER, CONFIGS, VOTERS_ENTRY, Labels, Place
@@ -67,6 +68,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "unreachable": CONSTANT,
         "foreign_leader": CONSTANT,
         "download": CONSTANT,
+        "useless_copy": CONSTANT,
         "election_attempts": TIME,
         "is_shutting_down": CONSTANT,
         "state": KEPT,
@@ -99,6 +101,12 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "size_bytes": UNREAD,
         "stored_write": UNREAD,
         "next_at_ms": UNREAD,
+    },
+    UselessCopy: {
+        "snapshot": UNREAD,
+        "context": UNREAD,
+        "attempts": UNREAD,
+        "again_at_ms": UNREAD,
     },
     InFlight: {"to": KEPT, "request": KEPT},
     Backoff: {"attempts": KEPT, "retry_at_ms": KEPT},

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from raft import effects as fx
 from raft import events as ev
 from raft import roles
-from raft.core import InFlight, StoredState
+from raft.config import StoredState
 from raft.invariants import InvariantViolation, check_state, check_step, require
 from raft.log_view import LogView
 from raft.node import RaftNode
+from raft.outstanding import InFlight
 from raft.types import OffsetAndEpoch
 from server.driver import Driver
 from simulation.exhaustive.frozen import (
@@ -407,6 +408,9 @@ class Host:
 
     def on_cluster_id(self, cluster_id: str) -> None:
         raise AssertionError("the cluster id is known from the start")
+
+    def on_removed(self) -> None:
+        raise AssertionError("voters do not change here")
 
     def on_report(self, reason: str) -> None:
         self._note(reason)

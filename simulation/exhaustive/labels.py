@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 from uuid import UUID
 
+from raft.config import RaftConfig
 from raft.control import KRaftVoters
-from raft.core import RaftConfig
 from raft.log_view import VoterEntry
 from raft.types import Endpoint, ReplicaKey, Voter, VoterSet
 

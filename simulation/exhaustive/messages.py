@@ -119,6 +119,9 @@ def body_of(request: fx.Request) -> RequestBody:
             known = request.high_watermark
             assert known is not None, "replicas say what they know"
             return RequestBody(epoch, position.offset, position.epoch, known)
+    assert isinstance(request, (fx.BeginQuorumEpoch, fx.EndQuorumEpoch)), (
+        "voters do not change here"
+    )
     return RequestBody(request.epoch)
 
 

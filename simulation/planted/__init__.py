@@ -5,7 +5,16 @@ its checkers. `PLANTED` has them all by name; `PlantedBug.applied` breaks the co
 lasts.
 """
 
-from simulation.planted import clients, disk, replication, snapshots, votes
+from simulation.planted import clients, disk, membership, replication, snapshots, votes
 from simulation.planted.table import PLANTED, PlantedBug
 
-__all__ = ["PLANTED", "PlantedBug", "clients", "disk", "replication", "snapshots", "votes"]
+__all__ = [
+    "PLANTED",
+    "PlantedBug",
+    "clients",
+    "disk",
+    "membership",
+    "replication",
+    "snapshots",
+    "votes",
+]

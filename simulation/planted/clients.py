@@ -8,7 +8,8 @@ from unittest.mock import patch
 
 from server import node as server_node
 from server.consume import ConsumeHandler, ConsumerFetch, Slot
-from server.partition import OpenedLog, Partition
+from server.opened_log import OpenedLog
+from server.partition import Partition
 from server.produce import ProduceHandler
 from server.producer_state import ProducerState
 from server.recorder import Recorder

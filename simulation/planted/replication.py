@@ -7,10 +7,11 @@ from typing import Any
 from unittest.mock import patch
 
 from raft import leadership, quorum, replication
-from raft.core import Core, InFlight
+from raft.core import Core
 from raft.effects import Effect, Fetch, Halt, Peer
 from raft.log_view import LogView
 from raft.node import RaftNode
+from raft.outstanding import InFlight
 from raft.roles import Leader
 from raft.types import OffsetAndEpoch, ReplicaKey, VoterSet
 from simulation.planted.table import POWER, SPLITS, Plant, planted

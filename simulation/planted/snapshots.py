@@ -65,7 +65,7 @@ def _copy_is_not_verified(plant: Plant) -> None:
         "acknowledged appends are present exactly once",
         "an idempotent producer is not refused",
     ],
-    seeds=20,
+    seeds=40,
     faults=FAR_BEHIND,
 )
 def _snapshot_forgets_producers(plant: Plant) -> None:

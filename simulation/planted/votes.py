@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from raft import election, leadership, quorum, replication
-from raft.core import Core, StoredState
+from raft.config import StoredState
+from raft.core import Core
 from raft.effects import Answered, Peer, SendAnswer, Vote
 from raft.roles import Leader
 from raft.transitions import Trigger

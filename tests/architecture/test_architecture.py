@@ -33,12 +33,22 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "wire.control_records",
             "wire.errors",
             "wire.keyed_records",
+            "wire.record_walk",
             "wire.records",
             "wire.snapshot_records",
         }
     ),
     "server": frozenset({"config", "raft", "wire", "storage"}),
-    "quorumd": frozenset({"wire", "storage.reader", "raft.types"}),
+    "quorumd": frozenset(
+        {
+            "wire",
+            "storage.backup_manifest",
+            "storage.layout",
+            "storage.reader",
+            "storage.verify",
+            "raft.types",
+        }
+    ),
     "simulation": frozenset({"config", "raft", "server", "storage", "wire"}),
 }
 # Time, randomness, ids and reasons are handed to the core or leave it as effects.

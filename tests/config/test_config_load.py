@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from config.keys import PARSERS, UNAVAILABLE, variable_of
+from config.keys import PARSERS, variable_of
 from config.load import ConfigError, load
 from config.model import Address, Config, ConfiguredVoter, Listener
 from tests.support.config_files import GOOD, Write, refused
@@ -183,16 +183,6 @@ def test_a_wrong_key_is_refused(write: Write, changes: dict[str, str], problem: 
     assert refused(write(changes)) == [f"controller.yaml:5: {problem}"]
 
 
-@pytest.mark.parametrize("key", sorted(UNAVAILABLE))
-def test_a_key_of_a_later_version_is_refused(write: Write, key: str) -> None:
-    problem = "is not available in this version: remove the line"
-    assert refused(write({key: "1"})) == [f"controller.yaml:5: {key} {problem}"]
-    assert refused(write(), {variable_of(key): "1"}) == [
-        f"environment variable {variable_of(key)}: "
-        "not available in this version: unset the variable"
-    ]
-
-
 ID_RANGE = "a whole number from 0 to 2147483647"
 MS_RANGE = "a whole number of milliseconds from 1 to 86400000"
 VOTER_FORM = "id@host:port, such as 1@db1.example.com:9093"
@@ -212,6 +202,12 @@ LISTENER_FORM = "NAME://host:port, such as CONTROLLER://db1.example.com:9093"
         ("node.id", "", "node.id has no value: write one, or remove the line"),
         ("node.id", "null", "node.id has no value: write one, or remove the line"),
         ("node.id", "''", f"node.id: '' is not {ID_RANGE}"),
+        (
+            "quorum.auto.join",
+            "yes please",
+            "quorum.auto.join: 'yes please' is neither true nor false",
+        ),
+        ("quorum.witness", "1", "quorum.witness: '1' is neither true nor false"),
         ("quorum.voters", "[[1]]", "quorum.voters: a list is the wrong type here, write one value"),
         ("quorum.fetch.timeout.ms", "2s", f"quorum.fetch.timeout.ms: '2s' is not {MS_RANGE}"),
         # impossible numbers
@@ -409,14 +405,14 @@ def test_a_bad_value_of_a_variable_is_blamed_on_the_variable(write: Write) -> No
 def test_every_problem_is_listed_at_once_in_the_order_of_the_file(write: Write) -> None:
     path = write(
         {"node.id": "one", "listeners": None, "quorum.voters": "1@db1:9093,1@db2:9093"},
-        "qorum.fetch.timeout.ms: 5\nquorum.witness: true\nmax.connections: 1\n",
+        "qorum.fetch.timeout.ms: 5\nquorum.witness: perhaps\nmax.connections: 1\n",
     )
     problems = refused(path, {"QUORUMD_HTTP_LISTEN": "x"})
     assert [problem.split(": ")[:2] for problem in problems] == [
         ["controller.yaml:1", "node.id"],
         ["controller.yaml:3", "quorum.voters"],
         ["controller.yaml:4", "unknown key 'qorum.fetch.timeout.ms'"],
-        ["controller.yaml:5", "quorum.witness is not available in this version"],
+        ["controller.yaml:5", "quorum.witness"],
         ["controller.yaml:6", "max.connections"],
         ["controller.yaml", "listeners is missing"],
         ["environment variable QUORUMD_HTTP_LISTEN", "http.listen"],

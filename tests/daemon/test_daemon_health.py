@@ -132,6 +132,8 @@ def test_all_metrics_that_operators_were_promised_are_there(quorum: Cluster) -> 
     for name in ("commit_latency_avg", "commit_latency_max"):
         assert at_leader[f"raft_manager_{name}"][0][1] > 0
     assert any("lag" in name for name in at_leader)
+    for kind in ("count", "sum"):
+        assert at_leader[f"quorumd_batch_bytes_{kind}"][0][1] > 0
     for name in ("commit", "fsync", "requests", "elections", "build_info"):
         assert any(key.startswith("quorumd_") and name in key for key in at_leader), name
 
@@ -158,7 +160,8 @@ def test_a_voter_that_comes_last_to_a_new_quorum_is_reachable_for_all(tmp_path: 
 def test_an_idle_leader_stays_in_office_however_short_the_fetch_timeout(tmp_path: Path) -> None:
     settings = {"quorum.fetch.timeout.ms": 300, "quorum.election.timeout.ms": 300}
     with running_cluster(tmp_path, settings=settings) as cluster:
-        leader = cluster.wait_converged()
+        cluster.wait_converged()
+        leader = cluster.wait_leader()
         epoch = cluster.status(leader)["epoch"]
         time.sleep(2)
         assert cluster.status(leader)["epoch"] == epoch

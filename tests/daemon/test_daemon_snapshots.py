@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -14,12 +13,11 @@ import pytest
 
 import quorumd
 from storage.filesystem import RealFileSystem
-from storage.layout import parse_snapshot_name
-from storage.snapshot_file import SnapshotId, verify_snapshot
+from storage.snapshot_file import verify_snapshot
 from tests.support.live_cluster import Cluster, running_cluster
+from tests.support.live_snapshots import files, path_of, put, take
 from tests.support.load import produce, produce_of
 from tests.support.raw_client import RawClient
-from wire.messages.take_snapshot import TakeSnapshotRequest, TakeSnapshotResponse
 from wire.records import build_batch
 
 EAGER = {
@@ -29,7 +27,6 @@ EAGER = {
     "retention.bytes": 0,
     "quorum.fetch.timeout.ms": 1000,
 }
-VALUE = b"x" * 100
 COPYING = "copying the snapshot"
 QUORUMCTL = Path(sys.executable).with_name("quorumctl")
 
@@ -51,45 +48,6 @@ def all_run_again(quorum: Cluster) -> Iterator[None]:
     quorum.wait_ready()
 
 
-def put(quorum: Cluster, count: int, first: int = 0, keys: int = 200) -> None:
-    """Append records of some keys, and wait until they are committed."""
-
-    async def run() -> None:
-        async with quorumd.QuorumClient(quorum.bootstrap) as client:
-            appender = client.appender(batch_bytes=3_000)
-            for i in range(first, first + count):
-                value = b"%d " % i + VALUE
-                await appender.append(quorumd.Record(key=b"key%d" % (i % keys), value=value))
-            await appender.flush()
-
-    asyncio.run(run())
-
-
-def take(quorum: Cluster, node: int) -> SnapshotId:
-    """Have a node take a snapshot of all that is committed; the last of it may not be on its disk yet."""
-    end_offset = quorum.wait_converged()
-
-    def taken() -> SnapshotId | None:
-        request = TakeSnapshotRequest(timeout_ms=20_000)
-        answer = quorum.ask(node, request, TakeSnapshotResponse, 0, timeout_s=25)
-        assert answer is not None, quorum.logs()
-        assert not answer.error_code, answer.error_message
-        found = SnapshotId(answer.end_offset, answer.epoch)
-        return found if found.end_offset == end_offset else None
-
-    return quorum.wait_for(taken, "a snapshot of everything")
-
-
-def files(quorum: Cluster, node: int) -> dict[SnapshotId, bytes]:
-    """The complete snapshots of a node."""
-    found = {}
-    for path in quorum.log_folder(node).iterdir():
-        parsed = parse_snapshot_name(path.name)
-        if parsed is not None:
-            found[SnapshotId(*parsed)] = path.read_bytes()
-    return found
-
-
 def has_cleaned(quorum: Cluster, node: int) -> bool:
     status = quorum.status(node)
     return status["log_start_offset"] > 0 and status["snapshots"]["newest"] is not None
@@ -103,8 +61,7 @@ def test_snapshots_are_taken_and_the_history_behind_them_goes(quorum: Cluster) -
         start = quorum.status(node)["log_start_offset"]
         newest = max(files(quorum, node))
         assert newest.end_offset >= start
-        path = quorum.log_folder(node) / f"{newest.end_offset:020d}-{newest.epoch:010d}.checkpoint"
-        facts = verify_snapshot(RealFileSystem(), path, newest)
+        facts = verify_snapshot(RealFileSystem(), path_of(quorum, node, newest), newest)
         assert facts.voters is not None
         assert len(facts.voters.voters) == 3
         segments = quorum.log_folder(node)

@@ -36,7 +36,7 @@ def test_every_configuration_key_is_listed_with_its_default() -> None:
     assert set(listed) == set(keys.PARSERS)
     for field in dataclasses.fields(Config):
         if isinstance(field.default, int):
-            assert listed[field.name.replace("_", ".")] == str(field.default)
+            assert listed[field.name.replace("_", ".")] == str(field.default).lower()
 
 
 def test_every_metric_is_listed() -> None:

@@ -13,6 +13,7 @@ import pytest
 from quorumd.cli.main import run
 from quorumd.cli.options import BOOTSTRAP_VARIABLE
 from tests.quorumd.fake_quorum import FakeQuorum
+from tests.quorumd.fake_voters import FakeVoters
 
 
 class Done(NamedTuple):
@@ -21,6 +22,12 @@ class Done(NamedTuple):
     code: int
     out: str
     err: str
+
+    @property
+    def has_one_error(self) -> bool:
+        """It failed with one message for people."""
+        lines = [line for line in self.err.splitlines() if line.startswith("Error: ")]
+        return self.code == 1 and len(lines) == 1 and "Traceback" not in self.err
 
 
 class QuorumThread:
@@ -56,6 +63,12 @@ def quorum(monkeypatch: pytest.MonkeyPatch) -> Iterator[QuorumThread]:
     with QuorumThread() as thread:
         monkeypatch.setenv(BOOTSTRAP_VARIABLE, thread.quorum.addresses)
         yield thread
+
+
+@pytest.fixture
+def fake(quorum: QuorumThread) -> FakeVoters:
+    """The running quorum, with membership."""
+    return FakeVoters(quorum.quorum)
 
 
 @pytest.fixture

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 from wire.codec import decode, encode
@@ -91,7 +92,8 @@ class FakeQuorum:
     """Nodes 1..n. `leader_id` and `epoch` are what all nodes say; tests change them at will.
 
     `before_answer` may look at each request and its answer: it returns the answer to send, another
-    one, or None to close the connection instead.
+    one, or None to close the connection instead. `handlers` answer requests that are not known here, or
+    otherwise than here; they get the id of the node that is asked.
     """
 
     size: int = 3
@@ -108,6 +110,9 @@ class FakeQuorum:
     requests: list[tuple[int, Message]] = field(default_factory=list)
     software: list[str] = field(default_factory=list)
     before_answer: Callable[[int, Message, Message], Message | None] | None = None
+    handlers: dict[type[Message], Callable[[int, Any], Awaitable[Message]]] = field(
+        default_factory=dict
+    )
     refuse_produce: list[ErrorCode] = field(default_factory=list)
     sequences: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     appended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -253,6 +258,9 @@ class FakeNode:
         return response_header + encode(response, header.api_version)
 
     async def _handle(self, request: Message, version: int) -> Message:
+        handler = self.quorum.handlers.get(type(request))
+        if handler is not None:
+            return await handler(self.node_id, request)
         match request:
             case ApiVersionsRequest():
                 self.quorum.software.append(request.client_software_name)

@@ -33,6 +33,7 @@ from wire.control_records import (
     SnapshotHeader,
     UnknownControl,
     encode_control_batch,
+    strike_voters,
 )
 from wire.records import Record, build_batch
 
@@ -91,6 +92,18 @@ def test_batches_and_control_records_are_shown(quorumctl: Run, tmp_path: Path) -
         "  offset 4  epoch 2  1 record  73 bytes at 201  2023-11-14T22:13:20.000Z  control",
         "    4  unknown control type 1002, value \\x01",
         "  3 batches, 2 records and 3 control records, offsets 0-4, epochs 1-2, 274 B",
+    ]
+
+
+def test_voters_that_a_restore_has_struck_out_are_said_to_be_former_ones(
+    quorumctl: Run, tmp_path: Path
+) -> None:
+    named = control(KRaftVersion(kraft_version=1), KRaftVoters(voters=(voter(1),)), at=0)
+    path = segment(tmp_path, strike_voters(named))
+    lines = [line.strip() for line in quorumctl("dump-log", path).out.splitlines()]
+    assert lines[2:4] == [
+        "0  KRaftVersion of the quorum that this log was restored from",
+        "1  KRaftVoters of the quorum that this log was restored from",
     ]
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 from uuid import UUID
 
+from raft.config import RaftConfig, StoredState
 from raft.control import KRaftVersion, KRaftVoters, LeaderChange
-from raft.core import RaftConfig, StoredState
 from raft.effects import (
     Answered,
     Effect,

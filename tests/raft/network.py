@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from raft import effects as fx
 from raft import events as ev
+from raft.config import RaftConfig, StoredState
 from raft.control import ControlRecord, KRaftVoters
-from raft.core import RaftConfig, StoredState
 from raft.invariants import check_state, check_step
 from raft.log_view import LogView, VoterEntry
 from raft.node import RaftNode
 from raft.roles import Role
-from raft.types import ReplicaKey
+from raft.types import ReplicaKey, Voter
 from tests.raft.harness import CLUSTER, config_of, key
 
 REQUEST_TIMEOUT_MS = 2000
@@ -41,6 +43,7 @@ class Disk:
     records: list[Record] = field(default_factory=list)
     stored: StoredState = field(default_factory=StoredState)
     cluster_id: str | None = None
+    was_removed: bool = False
     pending: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
 
     def complete(self, write: int) -> None:
@@ -121,6 +124,8 @@ class Replica:
                     self.cluster.note_role(self, role, epoch, reason)
                 case fx.AdoptClusterId(cluster_id=cluster_id):
                     self.disk.cluster_id = cluster_id
+                case fx.RememberRemoval():
+                    self.disk.was_removed = True
                 case fx.RefuseAppend() | fx.Report() | fx.AnnounceVoters():
                     pass
                 case fx.Halt(reason=reason):
@@ -208,8 +213,17 @@ class Replica:
 class Cluster:
     """The replicas, the clock, and what must be true of all of them together."""
 
-    def __init__(self, seed: int, size: int = 3, observers: int = 0, start: bool = True) -> None:
+    def __init__(
+        self,
+        seed: int,
+        size: int = 3,
+        observers: int = 0,
+        start: bool = True,
+        config: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self.random = random.Random(seed)
+        self.config = config
+        self.answers: dict[int, fx.ChangeAnswer] = {}
         self.now_ms = 0
         self.network = Network()
         self.size = size
@@ -257,6 +271,8 @@ class Cluster:
             "is_bootstrap": who.id <= self.size and who == key(who.id),
             "cluster_id": disk.cluster_id,
             "new_cluster_id": CLUSTER,
+            "was_removed": disk.was_removed,
+            **self.config,
         }
         self.note(f"{who.id} starts")
         replica = Replica(self, who, config_of(who, self.size, **(values | more)), disk)
@@ -389,7 +405,39 @@ class Cluster:
                     records=self._pack(sender, a, records),
                 )
 
+            case fx.UpdateVoter(epoch=epoch, endpoints=endpoints):
+                voter_now = Voter(sender.local, endpoints)
+                event = ev.UpdateVoterRequested(**base, epoch=epoch, voter=voter_now)
+                return event, lambda a, _: ev.ChangeAnswered(**known, **_head(a))
+            case fx.AddVoter(endpoints=endpoints):
+                event = ev.AddVoterRequested(
+                    **base,
+                    voter=Voter(sender.local, endpoints),
+                    timeout_ms=1000,
+                    ack_when_committed=False,
+                )
+                return event, lambda a, _: ev.ChangeAnswered(**known, error=a.error)
+            case fx.RemoveVoter(key=removed):
+                event = ev.RemoveVoterRequested(**base, key=removed, timeout_ms=1000)
+                return event, lambda a, _: ev.ChangeAnswered(**known, error=a.error)
+
+    def ask(self, make: Callable[..., ev.Event], **values: Any) -> int:
+        """An operator asks the leader, if there is one; the answer comes to `answers`."""
+        self._sequence += 1
+        request = self._sequence
+        target = self.leader()
+        if target is not None and not target.is_stopped:
+            self.note(f"{target.local.id} is asked: {make.__name__} {values}")
+            target.step(make(reply_to=request, **values))
+        return request
+
     def reply(self, sender: Replica, effect: fx.SendAnswer) -> None:
+        if effect.reply_to not in self.waiting:
+            assert isinstance(effect.answer, fx.ChangeAnswer)
+            assert effect.reply_to not in self.answers, "a request is answered once"
+            self.answers[effect.reply_to] = effect.answer
+            self.note(f"{sender.local.id} answers {effect.answer.error} {effect.answer.message}")
+            return
         asker, make_answer = self.waiting.pop(effect.reply_to)
         answer, records = effect.answer, []
         if isinstance(answer, fx.FetchAnswer) and answer.read_from is not None:
@@ -501,7 +549,7 @@ class Cluster:
         new = replica.records[have:offset]
         assert offset <= max(have, len(replica.records)), "committed beyond the log"
         self.committed += new
-        if replica.node.role is Role.LEADER:
+        if replica.node.role in (Role.LEADER, Role.RESIGNED):
             self.acknowledged |= {r.value for r in new if isinstance(r.value, str)}
 
     def check_end(self) -> None:
@@ -510,6 +558,8 @@ class Cluster:
         assert self.acknowledged <= kept
         for replica in self.replicas.values():
             assert replica.records[: len(self.committed)] == self.committed[: len(replica.records)]
+        sets = [r.value.voters.keys for r in self.committed if isinstance(r.value, KRaftVoters)]
+        assert all(len(set(a) ^ set(b)) <= 1 for a, b in pairwise(sets)), sets
 
     def describe(self) -> str:
         rows = [
@@ -532,7 +582,9 @@ def _in_words(request: fx.Request) -> str:
         case fx.EndQuorumEpoch(epoch=epoch, successors=successors):
             order = ", ".join(str(successor.id) for successor in successors) or "nobody named"
             return f"ends epoch {epoch}, next: {order}"
-    return "fetches"
+        case fx.Fetch():
+            return "fetches"
+    return f"{request}"
 
 
 def _head(answer: fx.Answered) -> dict[str, Any]:

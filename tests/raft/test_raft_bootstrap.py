@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from raft.config import StoredState
 from raft.control import KRaftVersion, KRaftVoters
-from raft.core import StoredState
 from raft.effects import AdoptClusterId, AnnounceVoters, AppendControl, RefuseAppend
 from raft.events import AppendRequested
 from raft.roles import Role

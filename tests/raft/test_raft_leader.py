@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from raft.config import StoredState
 from raft.control import LeaderChange
-from raft.core import StoredState
 from raft.effects import (
     AnnounceHighWatermark,
     AppendClient,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raft.core import StoredState
+from raft.config import StoredState
 from raft.effects import (
     EndQuorumEpoch,
     PersistQuorumState,

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from raft.core import EPOCH_LIMIT, EPOCH_STEP_LIMIT, StoredState
+from raft.config import StoredState
+from raft.core import EPOCH_LIMIT, EPOCH_STEP_LIMIT
 from raft.effects import (
     Fetch,
     PersistQuorumState,
@@ -508,6 +509,18 @@ def test_a_majority_without_leader_campaigns_within_50_ms() -> None:
     deadline = bench.node.next_deadline_ms()
     assert deadline is not None
     assert deadline - bench.now_ms < 50
+
+
+def test_who_has_voted_waits_for_its_candidate_although_nobody_knows_a_leader_yet() -> None:
+    """A leader that handed over must not take leadership back from its successor."""
+    bench = unattached()
+    assert bench.vote(key(2), 4, (3, 2)).granted
+    bench.sync()
+    bench.fetched(error="NOT_LEADER_OR_FOLLOWER", hint=LeaderHint(epoch=4), to=key(3))
+    deadline = bench.node.next_deadline_ms()
+    assert deadline is not None
+    bench.wait(900)
+    assert bench.role is Role.UNATTACHED
 
 
 def test_five_voters_need_two_that_know_no_leader_either() -> None:

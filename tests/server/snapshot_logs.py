@@ -244,7 +244,8 @@ def expected_snapshot(batches: Batches, end_offset: int) -> tuple[SnapshotId, by
         add(batch, len(records))
 
     copied = [state[kind] for kind in (5, 6) if kind in state]
-    add_control([SnapshotHeader(last_contained_log_timestamp=time), *copied])
+    header = SnapshotHeader(last_contained_log_timestamp=time, end_offset=end_offset)
+    add_control([header, *copied])
     if len(producers):
         add_control([ProducerStates(producers=producers.to_snapshot())])
 

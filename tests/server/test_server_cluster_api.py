@@ -39,7 +39,10 @@ from wire.messages.describe_quorum import (
 )
 from wire.messages.find_coordinator import FindCoordinatorRequest
 from wire.messages.init_producer_id import InitProducerIdRequest
-from wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsRequestTopic,
+)
 from wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from wire.registry import APIS, FIRST_OWN_KEY
 from wire.schema import Message
@@ -339,8 +342,22 @@ def test_there_is_no_coordinator_and_the_error_is_not_retried(
 
 
 def test_no_reassignment_is_under_way() -> None:
-    answer = sent(list_partition_reassignments(ListPartitionReassignmentsRequest()), 0)
+    asked = ListPartitionReassignmentsRequest()
+    answer = sent(list_partition_reassignments(FixedView(), asked), 0)
     assert (answer.error_code, answer.error_message, answer.topics) == (0, None, ())
+
+
+def test_a_reassignment_that_is_under_way_is_listed_if_it_is_asked_for() -> None:
+    view = FixedView(target_voters=(2, 4))
+    every = ListPartitionReassignmentsRequest()
+    (topic,) = sent(list_partition_reassignments(view, every), 0).topics
+    (partition,) = topic.partitions
+    assert (topic.name, partition.partition_index) == ("__cluster_metadata", 0)
+    assert partition.replicas == (1, 2, 3)
+    assert (partition.adding_replicas, partition.removing_replicas) == ((4,), (1, 3))
+    other = ListPartitionReassignmentsRequestTopic(name="other", partition_indexes=(0,))
+    asked = ListPartitionReassignmentsRequest(topics=(other,))
+    assert sent(list_partition_reassignments(view, asked), 0).topics == ()
 
 
 # -- InitProducerId
@@ -382,7 +399,9 @@ OBSERVER = ReplicaStatus(ReplicaKey(8, None), 40)
 
 @pytest.mark.parametrize("version", range(3))
 def test_the_leader_describes_voters_observers_and_nodes(version: int) -> None:
-    view = FixedView(voter_rows=ROWS, observer_rows=(OBSERVER,), announced=((8, endpoints(8)),))
+    view = FixedView(
+        voter_rows=ROWS, observer_rows=(OBSERVER,), announced=(Voter(OBSERVER.key, endpoints(8)),)
+    )
     answer = sent(describe_quorum(view, asks(), version, "CLIENT"), version)
     (partition,) = answer.topics[0].partitions
     assert (answer.error_code, partition.error_code) == (0, 0)

@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 
 from server import disk_worker
-from server.disk_worker import CleanFiles, DiskWorker, Files, SaveState, Truncate, WriteRecords
+from server.disk_worker import (
+    CleanFiles,
+    DiskWorker,
+    Files,
+    SaveState,
+    StorePiece,
+    Truncate,
+    WriteRecords,
+)
 from storage.errors import DiskFailed, DiskFull
 from storage.filesystem import Buffer, RealFileSystem
 from storage.log import Chunk, Log
@@ -63,6 +71,9 @@ class Told:
 
     def on_disk_full(self, is_full: bool) -> None:
         self.news.put(("full", is_full))
+
+    def on_piece_not_stored(self, snapshot: SnapshotId, problem: str) -> None:
+        self.news.put(("not stored", snapshot, problem))
 
     def next(self) -> tuple[Any, ...]:
         return self.news.get(timeout=WAIT_S)
@@ -185,6 +196,26 @@ def test_a_full_disk_holds_everything_up_and_goes_on_when_there_is_space(
         news = [at.told.next() for _ in range(3)]
         assert news == [("full", True), ("full", False), ("completed", 2, True)]
         assert at.log.read(0, 1 << 20, 1) == batch(0)
+
+
+def test_a_copy_that_there_is_no_room_for_holds_nothing_up_and_is_deleted(tmp_path: Path) -> None:
+    snapshot = SnapshotId(9, 1)
+    with bench(tmp_path) as at:
+        at.worker.submit(StorePiece(1, snapshot, 0, b"the first piece, "))
+        at.worker.start()
+        at.worker.flush()
+        assert at.told.next() == ("completed", 1, False)
+        at.fs.full = 1
+        at.write = 2
+        at.worker.submit(StorePiece(2, snapshot, 17, b"the second one"))
+        at.save_state(9)
+        at.worker.flush()
+        kind, told, problem = at.told.next()
+        assert (kind, told) == ("not stored", snapshot)
+        assert "no space left" in problem
+        assert at.told.next() == ("completed", 3, False)
+        assert [state.leader_epoch for state in at.states] == [9]
+        assert list(tmp_path.glob("*.part")) == []
 
 
 def test_a_full_disk_does_not_keep_the_node_from_stopping(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from raft.core import RaftConfig, StoredState
+from raft.config import RaftConfig, StoredState
 from raft.effects import (
     AnnounceHighWatermark,
     AnnounceRole,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sys
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -14,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from raft.types import ReplicaKey, uuid_to_text
 from server.cluster_view import ReplicaStatus
+from server.disk_space import DiskSpace, disk_space
 from server.exposition import IdleRatio, MetricsText
 from server.metrics import LABELS_MAX, Metrics, StatusSource
 from server.metrics_page import MetricsPage
@@ -35,8 +38,14 @@ class Clock:
 Labels = tuple[tuple[str, str], ...]
 
 
-def scrape(metrics: Metrics, source: StatusSource) -> dict[tuple[str, Labels], float]:
-    body, _ = MetricsText(metrics, source, "0.1").render("")
+def scrape(
+    metrics: Metrics,
+    source: StatusSource,
+    *,
+    is_ready: bool = True,
+    space: DiskSpace | None = None,
+) -> dict[tuple[str, Labels], float]:
+    body, _ = MetricsText(metrics, source, "0.1", lambda: is_ready).render("", space)
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(body.decode())
@@ -225,6 +234,31 @@ def test_the_leader_tells_how_far_each_replica_is_behind() -> None:
     assert found["raft_manager_number_of_possible_voters", ()] == 1
 
 
+def test_only_the_leader_tells_how_many_voters_fetch() -> None:
+    found = scrape(Metrics(), FixedView(in_sync=(2, 3)))
+    assert found["quorumd_fetching_voters", ()] == 2
+    follower = FixedView(role="follower", is_leader=False)
+    assert ("quorumd_fetching_voters", ()) not in scrape(Metrics(), follower)
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_readiness_is_told_as_on_its_page(is_ready: bool) -> None:
+    assert scrape(Metrics(), FixedView(), is_ready=is_ready)["quorumd_ready", ()] == is_ready
+
+
+def test_a_disk_is_told_if_it_says_how_much_room_it_has(tmp_path: Path) -> None:
+    space = disk_space(tmp_path)
+    assert space is not None
+    total, _, free = shutil.disk_usage(tmp_path)
+    assert space.size_bytes == total
+    assert space.free_bytes == pytest.approx(free, rel=0.05)
+    found = scrape(Metrics(), FixedView(), space=DiskSpace(30, 100))
+    assert found["quorumd_disk_free_bytes", ()] == 30
+    assert found["quorumd_disk_size_bytes", ()] == 100
+    assert disk_space(tmp_path / "missing") is None
+    assert not any("disk" in name for name, _ in scrape(Metrics(), FixedView(), space=None))
+
+
 def test_process_figures_are_among_them() -> None:
     found = scrape(Metrics(), FixedView())
     assert found["process_resident_memory_bytes", ()] > 0
@@ -232,20 +266,21 @@ def test_process_figures_are_among_them() -> None:
 
 
 def test_open_metrics_is_given_to_those_who_ask() -> None:
-    text = MetricsText(Metrics(), FixedView(), "0.1")
-    body, content_type = text.render("application/openmetrics-text; version=1.0.0")
+    text = MetricsText(Metrics(), FixedView(), "0.1", lambda: True)
+    body, content_type = text.render("application/openmetrics-text; version=1.0.0", None)
     assert content_type.startswith("application/openmetrics-text")
     assert list(open_metrics_families(body.decode()))
-    _, content_type = text.render("*/*")
+    _, content_type = text.render("*/*", None)
     assert content_type.startswith("text/plain")
 
 
-def test_the_page_renders_the_same_figures() -> None:
+def test_the_page_renders_the_same_figures(tmp_path: Path) -> None:
     async def work() -> None:
-        page = MetricsPage(Metrics(), FixedView(), "0.1")
+        page = MetricsPage(Metrics(), FixedView(), "0.1", tmp_path, lambda: True)
         for _ in range(2):
             body, content_type = await page.render("")
             assert b"raft_manager_current_epoch 7.0" in body
+            assert b"quorumd_disk_free_bytes" in body
             assert content_type.startswith("text/plain")
 
     run(work())

@@ -3,193 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import struct
-from collections.abc import Awaitable, Callable
-from contextlib import closing
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import pytest
 
-from server import peers
-from server.metrics import Metrics
-from server.peers import Call, Link, request_frame
-from tests.support.serving import frame, run
-from wire.codec import decode, encode
-from wire.headers import decode_request_header
-from wire.messages.api_versions import ApiVersionsResponse, ApiVersionsResponseApiKey
-from wire.messages.vote import (
-    VoteRequest,
-    VoteRequestPartition,
-    VoteRequestTopic,
-    VoteResponse,
+from server.peer_connection import ANSWER_BYTES_MAX
+from tests.server.links import (
+    VOTE,
+    VOTER_0_TO_2,
+    Behaviour,
+    Owner,
+    Peer,
+    free_port,
+    is_unconnected,
+    serve_votes,
+    until,
+    versions_answer,
+    vote_answer,
+    with_peer,
 )
-
-VOTE = 52
-VOTER_0_TO_2 = ((18, 0, 4), (VOTE, 0, 2))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the event loop turn until something holds; the test's deadline bounds it."""
-    while not condition():  # noqa: ASYNC110 - links have no event to wait for
-        await asyncio.sleep(0.001)
-
-
-def versions_answer(
-    correlation_id: int, ranges: tuple[tuple[int, int, int], ...], error: int = 0, version: int = 3
-) -> bytes:
-    keys = tuple(
-        ApiVersionsResponseApiKey(api_key=key, min_version=low, max_version=high)
-        for key, low, high in ranges
-    )
-    message = ApiVersionsResponse(error_code=error, api_keys=keys)
-    return frame(struct.pack(">i", correlation_id) + encode(message, version))
-
-
-def vote_answer(correlation_id: int) -> bytes:
-    return frame(struct.pack(">ib", correlation_id, 0) + encode(VoteResponse(error_code=104), 2))
-
-
-Behaviour = Callable[["Peer", asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-@dataclass
-class Peer:
-    """A server that behaves as the test says. `asked` holds key, version, correlation id and frame."""
-
-    behaviour: Behaviour
-    asked: list[tuple[int, int, int, bytes]] = field(default_factory=list)
-    connections: int = 0
-    server: asyncio.Server | None = None
-    writers: list[asyncio.StreamWriter] = field(default_factory=list)
-
-    async def open(self, port: int = 0) -> int:
-        self.server = await asyncio.start_server(self._serve, "127.0.0.1", port)
-        opened: int = self.server.sockets[0].getsockname()[1]
-        return opened
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        self.writers.append(writer)
-        try:
-            await self.behaviour(self, reader, writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-    async def request(self, reader: asyncio.StreamReader) -> tuple[int, int, int, bytes]:
-        (length,) = struct.unpack(">i", await reader.readexactly(4))
-        data = await reader.readexactly(length)
-        header, _ = decode_request_header(data)
-        self.asked.append((header.api_key, header.api_version, header.correlation_id, data))
-        return self.asked[-1]
-
-    async def shake_hands(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        ranges: tuple[tuple[int, int, int], ...] = VOTER_0_TO_2,
-    ) -> None:
-        _, _, correlation_id, _ = await self.request(reader)
-        writer.write(versions_answer(correlation_id, ranges))
-
-    def close(self) -> None:
-        assert self.server is not None
-        self.server.close()
-        for writer in self.writers:
-            writer.transport.abort()
-
-
-async def serve_votes(
-    peer: Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> None:
-    await peer.shake_hands(reader, writer)
-    while True:
-        _, _, correlation_id, _ = await peer.request(reader)
-        writer.write(vote_answer(correlation_id))
-
-
-@dataclass
-class Owner:
-    """A link, whoever listens to it, and what became of its calls."""
-
-    port: int = 0
-    host: str = "127.0.0.1"
-    timeout_ms: int = 5_000
-    addresses: list[tuple[str, int]] | None = None
-    ups: int = 0
-    refusals: int = 0
-    outcomes: list[tuple[Any, ...]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.metrics = Metrics()
-        self.link = Link(
-            "replica 2",
-            lambda: [(self.host, self.port)] if self.addresses is None else self.addresses,
-            "raft-client-1",
-            "1.0",
-            self,
-            self.timeout_ms,
-            self.metrics,
-        )
-
-    def on_link_up(self) -> None:
-        self.ups += 1
-
-    def on_link_refused(self) -> None:
-        self.refusals += 1
-
-    def vote(self, name: object = 0, *, pre_vote: bool = False, timeout_ms: int = 5_000) -> None:
-        asked = VoteRequestPartition(replica_id=1, pre_vote=pre_vote)
-        topics = (VoteRequestTopic(topic_name="t", partitions=(asked,)),)
-        message = VoteRequest(topics=topics)
-
-        def build(version: int, correlation_id: int) -> bytes:
-            return request_frame(VOTE, message, version, correlation_id, "raft-client-1")
-
-        def answered(version: int, data: bytes, at: int) -> None:
-            answer = decode(VoteResponse, version, data, at)
-            self.outcomes.append((name, "answered", version, answer.error_code))
-
-        def failed(reason: str, error: str | None) -> None:
-            self.outcomes.append((name, "failed", error, reason))
-
-        self.link.call(Call(VOTE, 2, build, answered, failed, timeout_ms))
-
-    async def outcome(self, count: int = 1) -> list[tuple[Any, ...]]:
-        await until(lambda: len(self.outcomes) >= count)
-        return self.outcomes
-
-
-def with_peer(
-    behaviour: Behaviour, work: Callable[[Peer, Owner], Awaitable[None]], **settings: Any
-) -> None:
-    """Run the work beside such a peer and a link to it; everything asked has one outcome."""
-
-    async def whole() -> None:
-        peer = Peer(behaviour)
-        owner = Owner(port=await peer.open(), **settings)
-        try:
-            await work(peer, owner)
-        finally:
-            await owner.link.close()
-            peer.close()
-
-    run(whole())
-
-
-def is_unconnected(link: Link) -> bool:
-    return link._transport is None
-
-
-def free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as found:
-        port: int = found.getsockname()[1]
-        return port
-
+from tests.support.serving import frame
 
 # -- all is well
 
@@ -521,7 +356,7 @@ def test_a_link_that_is_closed_fails_what_is_pending_and_what_comes_later() -> N
 
     async def work(peer: Peer, owner: Owner) -> None:
         owner.link.open()
-        await until(lambda: owner.link._versions is not None)
+        await until(lambda: owner.ups == 1)
         owner.vote("pending")
         await owner.link.close()
         owner.vote("late")
@@ -581,7 +416,7 @@ def test_no_peer_makes_a_link_hold_more_than_one_answer() -> None:
     async def huge(peer: Peer, reader: Any, writer: Any) -> None:
         await peer.shake_hands(reader, writer)
         await peer.request(reader)
-        writer.write(struct.pack(">i", peers.ANSWER_BYTES_MAX + 1))
+        writer.write(struct.pack(">i", ANSWER_BYTES_MAX + 1))
         await reader.read()
 
     async def work(peer: Peer, owner: Owner) -> None:

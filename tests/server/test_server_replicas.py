@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from config.model import Config, ConfiguredVoter, Listener
-from raft.core import RaftConfig, StoredState
+from raft.config import RaftConfig, StoredState
 from raft.effects import EndQuorumEpoch, Fetch, SendRequest
 from raft.events import Event, FetchAnswered, RequestFailed, TimerFired
 from raft.log_view import LogView, VoterEntry

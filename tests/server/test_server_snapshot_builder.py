@@ -284,6 +284,24 @@ def test_a_control_batch_that_makes_no_sense_is_damage() -> None:
         build(disk_with(batches), 2)
 
 
+def test_a_damaged_snapshot_that_nothing_stands_in_for_is_named() -> None:
+    batches = random_batches(8, 40)
+    fs = disk_with(batches, segment_bytes=5000)
+    built, _ = build(fs, batches.ends[30], complete=True)
+    first, *_ = sorted(name for name in fs.listdir(DIRECTORY) if name.endswith(".log"))
+    fs.remove(DIRECTORY / first)
+    path = snapshot_path(DIRECTORY, built.id)
+    whole = fs.contents(path)
+    fs.put(path, whole[:-1])
+    with pytest.raises(DamagedSnapshot, match="not a whole snapshot") as caught:
+        build(fs, batches.ends[-1])
+    assert caught.value.path == path
+    with pytest.raises(DamagedLog, match="no snapshot holds what was before"):
+        build(fs, batches.ends[30])
+    fs.put(path, whole)
+    assert build(fs, batches.ends[-1])[1] == expected_snapshot(batches, batches.ends[-1])[1]
+
+
 def test_a_gap_before_the_log_is_damage() -> None:
     batches = random_batches(8, 40)
     fs = disk_with(batches, segment_bytes=5000)
@@ -336,7 +354,7 @@ def test_a_disk_that_fails_is_called_so(call: str) -> None:
         build(fs, batches.ends[-1], memory_bytes=1)
     assert fs.open_handles == 0
     fs.errors.clear()
-    SnapshotStore(fs, DIRECTORY).drop_parts()
+    SnapshotStore(fs, DIRECTORY).drop_build(batches.ends[-1])
     end = batches.ends[-1]
     assert build(fs, end)[1] == expected_snapshot(batches, end)[1]
 
@@ -360,7 +378,7 @@ def test_power_is_lost_at_any_moment_and_the_next_life_builds_the_same() -> None
             break
         after = fs.crash(Survival.PAGES, Random(crash_at))
         assert SnapshotStore(after, DIRECTORY).open() == []
-        SnapshotStore(after, DIRECTORY).drop_parts()
+        SnapshotStore(after, DIRECTORY).drop_build(end)
         assert build(after, end)[1] == expected
     assert crash_at > 20
 
@@ -374,7 +392,7 @@ def test_a_build_that_is_given_up_leaves_parts_until_they_are_discarded() -> Non
     total = sum(
         1 for _ in SnapshotBuilder(fs, DIRECTORY, batches.ends[-1], memory_bytes=5_000).run()
     )
-    SnapshotStore(fs, DIRECTORY).drop_parts()
+    SnapshotStore(fs, DIRECTORY).drop_build(batches.ends[-1])
     seen = 0
     for number in range(total):
         builder = SnapshotBuilder(fs, DIRECTORY, batches.ends[-1], memory_bytes=5_000)

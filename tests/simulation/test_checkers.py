@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import permutations
 from random import Random
-from uuid import UUID
 
 import pytest
 
-from raft.control import KRaftVoters
-from raft.core import RaftConfig, StoredState
-from raft.invariants import Snapshot
-from raft.log_view import LogView
 from raft.node import RaftNode
 from raft.roles import Role
-from raft.types import ReplicaKey, Voter, VoterSet
+from raft.types import ReplicaKey
 from server.producer_state import ProducerState
-from simulation.checkers import Facts, Look
 from simulation.checkers.acknowledged import Acknowledged
 from simulation.checkers.base import Checker
 from simulation.checkers.committed_prefix import CommittedPrefix
@@ -32,86 +25,14 @@ from simulation.checkers.monotonic import Monotonic
 from simulation.checkers.producers import check_producers
 from simulation.checkers.reads import Reads
 from simulation.checkers.snapshots import Snapshots
-from simulation.checkers.voter_sets import VoterSets
 from simulation.checkers.votes import Votes
 from simulation.clients import Append
-from simulation.replica import Batch, Identity, Replica
+from simulation.replica import Batch, Identity
 from simulation.scheduler import SECOND
-from simulation.violation import Violation
 from simulation.world import Options, World
 from storage.quorum_state import QuorumState
+from tests.simulation.sight import A, B, C, Sight, batch, violates
 from wire.error_codes import ErrorCode
-
-A, B, C, D = (ReplicaKey(i, UUID(int=i)) for i in range(1, 5))
-
-
-@contextmanager
-def violates(name: str) -> Iterator[None]:
-    with pytest.raises(Violation) as raised:
-        yield
-    assert raised.value.violated == name
-
-
-def batch(offset: int, epoch: int = 1, number: int | None = None) -> Batch:
-    """One record; `number` tells batches apart, as a CRC does."""
-    identity = Identity(offset if number is None else number, 0, -1, -1)
-    return Batch(offset, offset + 1, epoch, identity)
-
-
-def voters_of(*keys: ReplicaKey) -> VoterSet:
-    return VoterSet.of(Voter(key, ()) for key in keys)
-
-
-def node_of(local: ReplicaKey, *voters: ReplicaKey) -> RaftNode:
-    config = RaftConfig(local=local, configured_voters=voters_of(*voters), is_bootstrap=True)
-    return RaftNode(config, StoredState(), LogView(), lambda n: 0)
-
-
-class Sight:
-    """Replicas with logs, and looks at them."""
-
-    def __init__(self) -> None:
-        self.facts = Facts()
-
-    def replica(self, key: ReplicaKey, *log: Batch, synced: int | None = None) -> Replica:
-        """Its log, of which the first `synced` batches are synced; None: all are."""
-        replica = Replica(key, self.facts.committed_below)
-        replica.log = list(log)
-        replica.synced = replica.log[:synced]
-        self.facts.replicas[key] = replica
-        return replica
-
-    def commit(self, *batches: Batch, epoch: int = 1) -> None:
-        self.facts.committed += batches
-        self.facts.commit_epochs += [epoch] * len(batches)
-
-    def look(
-        self,
-        replica: Replica,
-        role: Role = Role.FOLLOWER,
-        *,
-        epoch: int = 1,
-        committed: int = 0,
-        before: Snapshot | None = None,
-        node: RaftNode | None = None,
-        start: int = 0,
-        files: Sequence[str] = (),
-    ) -> Look:
-        leads = role in (Role.LEADER, Role.RESIGNED)
-        now = Snapshot(
-            role=role,
-            epoch=epoch,
-            leader=replica.key if leads else None,
-            voted=replica.key if leads or role is Role.CANDIDATE else None,
-            local=replica.key,
-            is_voter=role is not Role.OBSERVER,
-            log_start_offset=start,
-            log_end_offset=max(start, replica.end_offset),
-            synced_end_offset=max(start, replica.synced_end_offset),
-            last_epoch=replica.log[-1].epoch if replica.log else 0,
-            committed_offset=committed,
-        )
-        return Look(replica, node or node_of(replica.key, A, B, C), now, before, files)
 
 
 @pytest.fixture
@@ -311,37 +232,6 @@ def test_a_log_start_without_a_snapshot_is_noticed(sight: Sight) -> None:
             checker.on_event(sight.look(replica, start=10, files=files))
 
 
-# -- voter sets
-
-
-def look_at_sets(sight: Sight, *sets: tuple[ReplicaKey, ...], committed: int) -> Look:
-    """Voter sets in the log, at the offsets 0, 1 and so on."""
-    node = node_of(A, *sets[0])
-    for offset, keys in enumerate(sets):
-        node.log.append(offset + 1, ((1, offset),))
-        node.log.add_voters(offset, KRaftVoters(voters_of(*keys), None))
-    return sight.look(sight.replica(A), committed=committed, node=node)
-
-
-def test_two_voters_changed_at_once_are_noticed(sight: Sight) -> None:
-    checker = VoterSets(sight.facts)
-    checker.on_event(look_at_sets(sight, (A, B, C), (A, B, C, D), (A, B, D), committed=2))
-    with violates("one voter changes at a time"):
-        checker.on_event(look_at_sets(sight, (A, B), (A, B, C, D), committed=2))
-
-
-def test_a_second_uncommitted_voter_set_is_noticed(sight: Sight) -> None:
-    sets = (A, B), (A, B, C), (A, B, C, D)
-    VoterSets(sight.facts).on_event(look_at_sets(sight, *sets, committed=2))
-    with violates("one voter changes at a time"):
-        VoterSets(sight.facts).on_event(look_at_sets(sight, *sets, committed=1))
-
-
-def test_a_first_voter_set_may_name_other_storage_ids_of_the_same_voters(sight: Sight) -> None:
-    new = ReplicaKey(2, UUID(int=22)), ReplicaKey(3, UUID(int=33))
-    VoterSets(sight.facts).on_event(look_at_sets(sight, (A, B, C), (A, *new), committed=0))
-
-
 # -- clients
 
 
@@ -472,21 +362,21 @@ def test_a_rule_that_fails_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     world.machines[0].start()
     monkeypatch.setattr(RaftNode, "next_deadline_ms", fails)
     with violates("no rule is broken"):
-        world._run_until(10 * SECOND)
+        world.run_until(10 * SECOND)
 
 
 def test_a_refusal_of_an_idempotent_producer_is_noticed() -> None:
     world = World(1, Options(faults=()))
     for machine in world.machines:
         machine.start()
-    world._run_until(10 * SECOND)
+    world.run_until(10 * SECOND)
     leader = world.leader_machine()
     assert leader is not None
     append = append_of(batch(0))
-    world.on_refused(append, leader.id, ErrorCode.NOT_ENOUGH_REPLICAS, None)
-    world.on_refused(append, leader.id + 1, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, None)
+    world.on_refused(append, leader.host, ErrorCode.NOT_ENOUGH_REPLICAS, None)
+    world.on_refused(append, "elsewhere", ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, None)
     with violates("an idempotent producer is not refused"):
-        world.on_refused(append, leader.id, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, None)
+        world.on_refused(append, leader.host, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, None)
 
 
 def test_the_producer_state_has_to_be_what_the_log_says() -> None:

@@ -220,12 +220,12 @@ def test_a_run_without_an_end_is_a_failure_that_tells_where_it_was(
             pass
 
     on_look(linger)
-    before = signal.getsignal(signal.SIGALRM)
+    before = signal.getsignal(signal.SIGPROF)
     failure = run_one(5, Task(timeout_s=0.2)).failure
     assert failure is not None
     assert failure.violated == ENDS
     assert "in linger" in failure.what
-    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getsignal(signal.SIGPROF) is before
 
 
 def test_ctrl_c_in_a_run_is_no_failure_of_it(on_look: Callable[[OnLook], None]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 import pytest
@@ -48,7 +48,7 @@ PRODUCER = ProducerStatesProducer(
         ProducerStatesBatch(first_sequence=0, last_sequence=1, base_offset=10, last_offset=11),
     ),
 )
-HEADER = SnapshotHeader(last_contained_log_timestamp=START_MS)
+HEADER = SnapshotHeader(last_contained_log_timestamp=START_MS, end_offset=1234)
 
 
 class File:
@@ -176,10 +176,18 @@ def test_facts_are_read_without_the_records(monkeypatch: pytest.MonkeyPatch) -> 
     assert sum(read) < len(file.data) // 20
 
 
-def test_control_types_that_come_later_are_no_damage() -> None:
-    later = UnknownControl(2001, b"?")
-    file = File().control(HEADER, later).control(later).records(b"a").control(SnapshotFooter())
-    assert verify_snapshot(disk_with(file.data), PATH, ID).voters is None
+def test_a_header_that_does_not_tell_its_end_is_taken_as_it_is() -> None:
+    """As Kafka writes it."""
+    header = SnapshotHeader(last_contained_log_timestamp=START_MS)
+    file = File().control(header).records(b"a").control(SnapshotFooter())
+    assert verify_snapshot(disk_with(file.data), PATH, ID).last_contained_log_timestamp == START_MS
+
+
+def test_what_a_restore_has_struck_out_is_passed_over() -> None:
+    struck = [UnknownControl(kind, b"?") for kind in (1005, 1006)]
+    file = File().control(HEADER, *struck).records(b"a").control(SnapshotFooter())
+    facts = verify_snapshot(disk_with(file.data), PATH, ID)
+    assert (facts.voters, facts.kraft_version) == (None, 0)
 
 
 # Damaged ones
@@ -207,6 +215,30 @@ def test_each_byte_that_changes_is_found() -> None:
             assert caught.value.position <= at
             assert caught.value.path == PATH
             assert fs.open_handles == 0
+
+
+def test_a_disk_that_says_something_else_the_second_time_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A header is read once by itself and once with its batch."""
+    data = whole().data
+    pread = FaultyFileSystem.pread
+    for position in range(20):
+        fs, reads = disk_with(data), 0
+
+        def flipped(
+            self: FaultyFileSystem, handle: object, size: int, offset: int, *, flip: int = position
+        ) -> bytes:
+            nonlocal reads
+            reads += 1
+            found = pread(self, handle, size, offset)
+            if reads != 2:
+                return found
+            return found[:flip] + bytes([found[flip] ^ 1]) + found[flip + 1 :]
+
+        monkeypatch.setattr(FaultyFileSystem, "pread", flipped)
+        with pytest.raises(DamagedSnapshot):
+            verify_snapshot(fs, PATH, ID)
 
 
 @pytest.mark.parametrize(
@@ -254,9 +286,41 @@ def test_a_batch_larger_than_any_record_is_not_read(monkeypatch: pytest.MonkeyPa
         verify_snapshot(disk_with(file.data), PATH, ID)
 
 
-def test_another_snapshot_under_this_name_is_found() -> None:
+@pytest.mark.parametrize("read", [read_facts, verify_snapshot])
+def test_another_snapshot_under_this_name_is_found(read: Callable[..., SnapshotFacts]) -> None:
     with pytest.raises(DamagedSnapshot, match="epoch 7 in epoch 8"):
-        read_facts(disk_with(whole().data), PATH, SnapshotId(1234, 8))
+        read(disk_with(whole().data), PATH, SnapshotId(1234, 8))
+    for end_offset in (1233, 1235):
+        with pytest.raises(DamagedSnapshot, match=f"says offset {end_offset}.*ends at 1234"):
+            read(disk_with(whole().data), PATH, SnapshotId(end_offset, 7))
+
+
+LATER = KRaftVersion(version=1, kraft_version=1)
+
+
+@pytest.mark.parametrize(
+    ("file", "what"),
+    [
+        (File().control(HEADER, UnknownControl(2001, b"?")), "control records of type 2001"),
+        (begun().control(UnknownControl(7, b"?")), "control records of type 7"),
+        (File().control(SnapshotHeader(version=1, end_offset=1234)), "version 1 of SnapshotHeader"),
+        (File().control(HEADER, LATER), "version 1 of KRaftVersion"),
+        (File().control(HEADER, KRaftVersion(kraft_version=2)), "kraft.version 2"),
+        (File().control(HEADER, KRaftVoters(version=3)), "version 3 of KRaftVoters"),
+        (begun().control(ProducerStates(version=1)), "version 1 of ProducerStates"),
+    ],
+)
+def test_what_a_later_version_has_written_is_neither_used_nor_called_damage(
+    file: File, what: str
+) -> None:
+    fs = disk_with(file.records(b"a").control(SnapshotFooter()).data)
+    for read in (read_facts, verify_snapshot):
+        with pytest.raises(
+            DamagedSnapshot, match=f"a later version.*{what}.*Upgrade this"
+        ) as found:
+            read(fs, PATH, ID)
+        assert "not a whole snapshot" not in str(found.value)
+    assert fs.open_handles == 0
 
 
 def test_the_position_is_that_of_the_batch_that_is_wrong() -> None:
@@ -279,7 +343,18 @@ def test_a_file_that_cannot_be_read_is_no_damage() -> None:
     for read in (read_facts, verify_snapshot):
         with pytest.raises(DiskFailed):
             read(fs, PATH, ID)
-        with pytest.raises(DiskFailed, match="no such file"):
+    assert fs.open_handles == 0
+
+
+@pytest.mark.parametrize("number", [errno.EISDIR, errno.EACCES, errno.ELOOP])
+@pytest.mark.parametrize("call", ["open", "pread"])
+def test_what_is_no_file_that_can_be_read_is_no_failure_of_the_disk(call: str, number: int) -> None:
+    fs = disk_with(whole().data)
+    fs.errors[call] = number
+    for read in (read_facts, verify_snapshot):
+        with pytest.raises(DamagedSnapshot, match=r"can be read here: .*Put the file back"):
+            read(fs, PATH, ID)
+        with pytest.raises(DamagedSnapshot, match="no snapshot can be read here"):
             read(fs, PATH.with_name("missing"), ID)
     assert fs.open_handles == 0
 

@@ -271,16 +271,31 @@ def test_a_part_that_is_damaged_is_not_a_snapshot() -> None:
         store.verify_part(SECOND)
 
 
-def test_parts_are_dropped_alone_or_all_at_once() -> None:
+def test_parts_are_dropped_alone_or_with_all_else_that_a_build_has_left() -> None:
     fs = disk_with(FIRST)
     store = opened(fs)
     copy(store)
     store.drop_part(SECOND)
     store.drop_part(SECOND)
     copy(store)
-    fs.put(run_path(DIRECTORY, 7, 0), b"")
-    fs.put(DIRECTORY / "mine.part", b"")
-    store.drop_parts()
-    names = [snapshot_path(DIRECTORY, FIRST).name, "mine.part"]
+    for number in (0, 11):
+        fs.put(run_path(DIRECTORY, SECOND.end_offset, number), b"")
+    others = [DIRECTORY / "mine.part", run_path(DIRECTORY, 7, 0), part_path(DIRECTORY, FIRST)]
+    for path in others:
+        fs.put(path, b"")
+    store.drop_build(SECOND.end_offset)
+    names = sorted([snapshot_path(DIRECTORY, FIRST).name, *(path.name for path in others)])
     assert fs.listdir(DIRECTORY) == names
-    assert fs.crash(Survival.LOSE, Random(1)).listdir(DIRECTORY) == names
+    store.drop_part(FIRST)
+    assert part_path(DIRECTORY, FIRST).name not in fs.listdir(DIRECTORY)
+    assert not fs.crash(Survival.LOSE, Random(1)).exists(run_path(DIRECTORY, 200, 11))
+
+
+def test_one_that_is_of_no_use_after_all_is_left_out() -> None:
+    store = opened(disk_with(FIRST, SECOND))
+    damage = DamagedSnapshot("foreign", path=store.path(FIRST), position=0)
+    store.leave_out(FIRST, damage)
+    assert store.ids == [SECOND]
+    assert store.damaged == [damage]
+    with pytest.raises(SnapshotNotFound):
+        store.read(FIRST, 0, 1)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from raft.types import Endpoint, ReplicaKey, Voter, VoterSet
-from server.cluster_view import ReplicaStatus
+from server.cluster_view import PendingChange, ReplicaStatus
 
 
 def endpoints(node: int) -> tuple[Endpoint, ...]:
@@ -43,7 +43,10 @@ class FixedView:
     in_sync: tuple[int, ...] = (2, 3)
     voter_rows: tuple[ReplicaStatus, ...] = ()
     observer_rows: tuple[ReplicaStatus, ...] = ()
-    announced: tuple[tuple[int, tuple[Endpoint, ...]], ...] = ()
+    announced: tuple[Voter, ...] = ()
+    committed: VoterSet | None = None
+    target_voters: tuple[int, ...] | None = None
+    pending: tuple[PendingChange, ...] = ()
     role: str = "leader"
     voted_id: int | None = 2
     log_end_epoch: int = 7
@@ -62,5 +65,12 @@ class FixedView:
     def observer_statuses(self) -> tuple[ReplicaStatus, ...]:
         return self.observer_rows
 
-    def observer_endpoints(self) -> tuple[tuple[int, tuple[Endpoint, ...]], ...]:
+    def observer_endpoints(self) -> tuple[Voter, ...]:
         return self.announced
+
+    @property
+    def committed_voters(self) -> VoterSet:
+        return self.voters if self.committed is None else self.committed
+
+    def pending_changes(self) -> tuple[PendingChange, ...]:
+        return self.pending

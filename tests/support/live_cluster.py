@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.error import HTTPError
 
-from storage.layout import PARTITION_DIRECTORY
+from storage.layout import LOG_SUFFIX, PARTITION_DIRECTORY
 from storage.reader import TailKind, find_files
 from tests.support.ports import free_ports
 from wire.codec import decode, encode
@@ -383,6 +383,8 @@ class Cluster:
 
     def _batches(self, node: int, is_control: bool | None = None) -> Iterator[bytes]:
         for file in find_files(self.log_folder(node)):
+            if file.path.suffix != LOG_SUFFIX:
+                continue
             for batch in file.batches():
                 assert batch.crc_is_valid, f"{file.path} at byte {batch.position}"
                 if is_control is None or batch.header.is_control == is_control:

@@ -14,7 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
-from tests.wire.wire_values import ALL_BODIES, BODY_IDS, examples, kio_class, messages, to_kio
+from tests.wire.wire_values import (
+    ALL_BODIES,
+    BODY_IDS,
+    examples,
+    has_own,
+    kio_class,
+    messages,
+    to_kio,
+)
 from wire.codec import codec_for, decode, encode
 from wire.errors import MalformedMessage, UnsupportedVersion
 from wire.messages.api_versions import ApiVersionsRequest
@@ -41,6 +49,12 @@ EACH_BODY = pytest.mark.parametrize(
     ],
 )
 """Kafka's own requests: others know nothing of this project's."""
+EACH_OWN_BODY = pytest.mark.parametrize(
+    ("cls", "version"),
+    [(cls, version) for cls, version in ALL_BODIES if has_own(cls)],
+    ids=[name for name, (cls, _) in zip(BODY_IDS, ALL_BODIES, strict=True) if has_own(cls)],
+)
+"""This project's own requests, and those of Kafka that carry tags of our own."""
 FEW = examples(4)
 
 
@@ -50,7 +64,7 @@ FEW = examples(4)
 def test_bytes_are_those_of_an_independent_encoder_and_read_back_as_the_same_message(
     cls, version, data
 ):
-    message = data.draw(messages(cls, version))
+    message = data.draw(messages(cls, version, own_tags=False))
     kio_cls = kio_class(cls, version)
     kio_message = to_kio(message, kio_cls, version)
     buffer = io.BytesIO()
@@ -68,6 +82,18 @@ def test_bytes_are_those_of_an_independent_encoder_and_read_back_as_the_same_mes
     assert decode(cls, version, encoded) == message
     framed = memoryview(b"before" + encoded + b"behind")
     assert decode(cls, version, framed, 6) == message
+
+
+@EACH_OWN_BODY
+@examples(20)
+@given(data=st.data())
+def test_what_is_our_own_reads_back_as_the_same_message(cls, version, data):
+    message = data.draw(messages(cls, version))
+    plain = io.BytesIO()
+    codec_for(cls, version).construct._build(message, plain, None, "")
+    encoded = encode(message, version)
+    assert encoded == plain.getvalue()
+    assert decode(cls, version, encoded) == message
 
 
 @EACH_BODY

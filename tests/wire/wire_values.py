@@ -20,7 +20,7 @@ from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.static.constants import EntityType
 
-from wire.registry import APIS
+from wire.registry import APIS, FIRST_OWN_KEY
 from wire.schema import FieldSpec, Kind, Message, Struct
 
 DEPTH = int(os.environ.get("WIRE_TEST_DEPTH", "1"))
@@ -45,6 +45,9 @@ ALL_BODIES: list[tuple[type[Message], int]] = [
 ]
 BODY_IDS = [f"{cls.__name__}-{version}" for cls, version in ALL_BODIES]
 
+OWN_TAGS_FROM = 10_000
+"""From here on tagged fields are this project's own, also those in Kafka's messages."""
+
 _INTEGERS = {
     Kind.INT8: (-(2**7), 2**7 - 1),
     Kind.INT16: (-(2**15), 2**15 - 1),
@@ -60,18 +63,31 @@ _DATETIME_MS_MAX = 2**41
 
 
 @functools.cache
-def messages(cls: type[Struct], version: int) -> st.SearchStrategy[Any]:
-    """Any message of `cls` that can be written at `version`."""
+def messages(cls: type[Struct], version: int, *, own_tags: bool = True) -> st.SearchStrategy[Any]:
+    """Any message of `cls` that can be written at `version`, with tags of our own or without."""
     fields = {
-        spec.name: _field(spec, version)
+        spec.name: _field(spec, version, own_tags=own_tags)
         for spec in cls.wire_spec.fields
-        if version in spec.versions
+        if version in spec.versions and (own_tags or not is_own_tag(spec))
     }
     return st.builds(cls, **fields)
 
 
-def _field(spec: FieldSpec, version: int) -> st.SearchStrategy[Any]:
-    value = _value(spec, version)
+def is_own_tag(spec: FieldSpec) -> bool:
+    return spec.tag is not None and spec.tag >= OWN_TAGS_FROM
+
+
+def has_own(cls: type[Struct]) -> bool:
+    """Whether the request is this project's own, or has tagged fields that are."""
+    key = cls.wire_spec.api_key
+    return (key is not None and key >= FIRST_OWN_KEY) or any(
+        is_own_tag(spec) or (not isinstance(spec.of, Kind) and has_own(spec.of))
+        for spec in cls.wire_spec.fields
+    )
+
+
+def _field(spec: FieldSpec, version: int, *, own_tags: bool) -> st.SearchStrategy[Any]:
+    value = _value(spec, version, own_tags=own_tags)
     if spec.is_array:
         value = st.lists(value, max_size=3).map(tuple)
     if version in spec.nullable:
@@ -79,10 +95,10 @@ def _field(spec: FieldSpec, version: int) -> st.SearchStrategy[Any]:
     return value if spec.tag is None else st.just(spec.default) | value
 
 
-def _value(spec: FieldSpec, version: int) -> st.SearchStrategy[Any]:
+def _value(spec: FieldSpec, version: int, *, own_tags: bool) -> st.SearchStrategy[Any]:
     of = spec.of
     if not isinstance(of, Kind):
-        return messages(of, version)
+        return messages(of, version, own_tags=own_tags)
     if spec.name == "error_code":
         return st.sampled_from(_KNOWN_ERRORS)
     if spec.name == "log_append_time_ms":
@@ -108,11 +124,18 @@ def kio_class(cls: type[Message], version: int) -> type[Any]:
 
 
 def to_kio(message: Struct, kio_cls: type[Any], version: int) -> Any:
-    """The same message as an instance of kio's class; fails if the declarations differ."""
-    ours = [spec for spec in message.wire_spec.fields if version in spec.versions]
+    """The same message as an instance of kio's class; fails if the declarations differ.
+
+    Tags of our own have no place in it.
+    """
+    ours = [
+        spec
+        for spec in message.wire_spec.fields
+        if version in spec.versions and not is_own_tag(spec)
+    ]
     theirs = dataclasses.fields(kio_cls)
     assert [spec.name.removesuffix("_ms") for spec in ours] == [
-        field.name.removesuffix("_ms") for field in theirs
+        field.name.removesuffix("_ms").replace("k_raft", "kraft") for field in theirs
     ]
     assert [spec.tag for spec in ours] == [field.metadata.get("tag") for field in theirs]
     hints = typing.get_type_hints(kio_cls)

@@ -1,0 +1,204 @@
+"""`quorumctl backup`: everything that is committed, from a live quorum into a directory."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from quorumd.cli.materialise import Meter
+from quorumd.cli.options import (
+    bootstrap_option,
+    output_option,
+    run_async,
+    timeout_option,
+    to_ms,
+)
+from quorumd.cli.text import bytes_text, counted, timestamp_text, to_json
+
+if TYPE_CHECKING:
+    from quorumd.cli.backup_files import BackupFiles
+    from quorumd.client.addresses import Address
+    from quorumd.client.client import QuorumClient
+    from quorumd.client.reading import RawFetched
+    from quorumd.client.spool import SnapshotId
+    from storage.backup_manifest import BackupManifest
+
+_ATTEMPTS_MAX = 5
+_FETCH_BYTES = 8 << 20
+
+_HELP = """Copy everything that is committed from a running quorum into a new DIRECTORY.
+
+That is the log from its start to where it was committed when the backup began, batch for batch as the
+leader has it, and the newest snapshot if there is one. The quorum goes on meanwhile; a change of leader
+only costs time. All of it is durable when the command ends. What ends early leaves nothing behind.
+
+A backup is for `quorumd restore`, which begins a NEW quorum with it; `quorumctl verify` proves it sound.
+
+\b
+Examples:
+  quorumctl backup -b localhost:9093 /backup/2026-11-20
+  quorumctl backup --output json /backup/2026-11-20 && quorumctl verify /backup/2026-11-20
+"""
+
+
+@click.command(help=_HELP, short_help="Copy what is committed into a new directory.")
+@bootstrap_option
+@click.argument("directory", type=click.Path(path_type=Path))
+@output_option("text", "json")
+@timeout_option
+def backup(servers: tuple[Address, ...], directory: Path, output: str, timeout_s: float) -> None:
+    """Copies, and says what was copied."""
+    manifest = run_async(_back_up(servers, directory, to_ms(timeout_s)))
+    if output == "json":
+        click.echo(
+            to_json(
+                {
+                    "directory": str(directory),
+                    "cluster_id": manifest.cluster_id,
+                    "start_offset": manifest.start_offset,
+                    "end_offset": manifest.end_offset,
+                    "epoch": manifest.epoch,
+                    "size_bytes": manifest.size_bytes,
+                    "files": [file.name for file in manifest.files],
+                }
+            )
+        )
+        return
+    snapshot = "" if manifest.snapshot is None else " and a snapshot"
+    click.echo(
+        f"backed up offsets {manifest.start_offset} to {manifest.end_offset} (exclusive) of cluster "
+        f"{manifest.cluster_id or '(no id)'} to {directory}: "
+        f"{counted(len(manifest.segments), 'segment')}{snapshot}, {bytes_text(manifest.size_bytes)}"
+    )
+
+
+async def _back_up(
+    servers: tuple[Address, ...], directory: Path, timeout_ms: int
+) -> BackupManifest:
+    from quorumd.cli.backup_files import BackupFiles, disk_error
+    from quorumd.client.client import QuorumClient
+
+    try:
+        with BackupFiles(directory) as files, Meter() as meter:
+            async with QuorumClient(servers, timeout_ms=timeout_ms) as client:
+                return await _Backup(client, files, meter).run()
+    except OSError as error:
+        raise disk_error(directory, error) from error
+
+
+class _Overtaken(Exception):
+    """The log begins above what is wanted now: retention has deleted it."""
+
+
+class _Backup:
+    """One run: the snapshot, then the log from its start on, again if that has moved meanwhile."""
+
+    def __init__(self, client: QuorumClient, files: BackupFiles, meter: Meter) -> None:
+        self._client = client
+        self._files = files
+        self._meter = meter
+        self._offset = 0
+        self._epoch = -1
+
+    async def run(self) -> BackupManifest:
+        """Raises what the client raises, and QuorumError."""
+        from quorumd.client.client import LATEST
+        from quorumd.client.errors import QuorumError
+
+        begun_at = _now()
+        cluster_id = (await self._client.describe_quorum()).cluster_id
+        committed = (await self._client.list_offsets(LATEST)).offset
+        if committed <= 0:
+            raise QuorumError("there is nothing to back up: nothing is committed yet")
+        start_offset = await self._copy(committed)
+        if (await self._client.describe_quorum()).cluster_id != cluster_id:
+            raise QuorumError(
+                f"the addresses lead to two quorums, {cluster_id} and another one: name nodes of one"
+            )
+        return self._files.finish(
+            cluster_id=cluster_id,
+            start_offset=start_offset,
+            end_offset=self._offset,
+            epoch=self._epoch,
+            begun_at=begun_at,
+            ended_at=_now(),
+        )
+
+    async def _copy(self, committed: int) -> int:
+        """Copies everything below `committed`; returns where the log begins."""
+        from quorumd.client.client import EARLIEST
+        from quorumd.client.errors import QuorumError
+
+        for _ in range(_ATTEMPTS_MAX):
+            snapshot = await self._copy_snapshot()
+            start_offset = (await self._client.list_offsets(EARLIEST)).offset
+            covered, self._epoch = snapshot or (0, -1)
+            if start_offset > covered:
+                continue
+            try:
+                await self._copy_log(start_offset, max(committed, covered))
+            except _Overtaken:
+                continue
+            return start_offset
+        raise QuorumError(
+            f"retention has deleted the start of the log {_ATTEMPTS_MAX} times while it was copied. Try "
+            "when less is written, or set retention.bytes and retention.ms higher"
+        )
+
+    async def _copy_snapshot(self) -> SnapshotId | None:
+        self._files.drop_snapshot()
+        spool = await self._client.download_snapshot(self._files.new_spool, self._meter.download)
+        if spool is None:
+            return None
+        spool.close()
+        return spool.id
+
+    async def _copy_log(self, start_offset: int, end_offset: int) -> None:
+        from quorumd.client.errors import LogReplaced, OffsetNotReached
+        from quorumd.client.timing import Deadline
+
+        self._files.begin_log()
+        self._offset, epoch = start_offset, -1
+        deadline = Deadline(self._client.timeout_ms)
+        while self._offset < end_offset:
+            data, batches = await self._fetch()
+            wanted = [each for each in batches if each[1].base_offset < end_offset]
+            base_offset = self._offset
+            for _, header in wanted:
+                if header.base_offset != self._offset or header.epoch < epoch:
+                    found = header.base_offset, header.epoch
+                    raise LogReplaced(self._offset, epoch, *found)
+                self._offset, epoch = header.next_offset, header.epoch
+            if wanted:
+                first, (last, header) = wanted[0][0], wanted[-1]
+                self._files.append(data[first : last + header.size_bytes], base_offset)
+                self._epoch = epoch
+                deadline = Deadline(self._client.timeout_ms)
+            elif deadline.has_passed:
+                raise OffsetNotReached(end_offset - 1, self._offset, deadline.timeout_ms)
+            self._meter.read(self._offset - start_offset, end_offset - start_offset)
+
+    async def _fetch(self) -> RawFetched:
+        """The next batches. Raises _Overtaken."""
+        from quorumd.client.errors import OffsetOutOfRange
+        from quorumd.client.timing import Backoff, Deadline
+
+        deadline, backoff = Deadline(self._client.timeout_ms), Backoff()
+        while True:
+            try:
+                return await self._client.fetch_raw(self._offset, max_bytes=_FETCH_BYTES)
+            except OffsetOutOfRange as error:
+                if error.offset < error.log_start_offset:
+                    raise _Overtaken from None
+                # A deposed leader that has not noticed yet knows of less than was read elsewhere.
+                if deadline.has_passed:
+                    raise
+            await asyncio.sleep(backoff.next_s())
+
+
+def _now() -> str:
+    return timestamp_text(int(time.time() * 1000))

@@ -1,0 +1,79 @@
+"""`quorumctl transfer-leader`: another voter is to lead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from quorumd.cli.options import bootstrap_option, output_option, run_async, timeout_option, to_ms
+from quorumd.cli.text import to_json
+
+if TYPE_CHECKING:
+    from quorumd.client.addresses import Address
+    from quorumd.client.admin import LeaderTransfer
+
+EXIT_FAILED = 1
+
+_HELP = """Have the leader hand over to another voter, and wait until that one can commit.
+
+For maintenance of the leader's host, or to lead from another site. Without --to the leader takes a voter
+that is up to date. Producers wait meanwhile, usually for much less than a second, and lose nothing.
+
+\b
+Examples:
+  quorumctl transfer-leader -b localhost:9093
+  quorumctl transfer-leader --to 2
+
+\b
+Exit codes: 0 done, 1 failed, or somebody else came to lead.
+"""
+
+
+@click.command("transfer-leader", help=_HELP, short_help="Have another voter lead.")
+@bootstrap_option
+@click.option(
+    "--to", "to_id", type=click.IntRange(0, 2**31 - 1), metavar="N", help="Who is to lead."
+)
+@timeout_option
+@output_option("text", "json")
+def transfer_leader(
+    servers: tuple[Address, ...], to_id: int | None, timeout_s: float, output: str
+) -> int:
+    """Returns the exit code."""
+    done = run_async(_transfer(servers, to_id, to_ms(timeout_s)))
+    is_wanted = done.leader_id == to_id if to_id is not None else done.leader_id != done.from_id
+    if output == "json":
+        click.echo(to_json({**done._asdict(), "to_id": to_id}))
+    elif is_wanted:
+        click.echo(_done_text(done))
+    if not is_wanted:
+        click.echo(f"Error: {_other_text(done, to_id)}", err=True)
+    return 0 if is_wanted else EXIT_FAILED
+
+
+def _done_text(done: LeaderTransfer) -> str:
+    if done.leader_id == done.from_id:
+        return f"{done.leader_id} leads already, in epoch {done.leader_epoch}."
+    return (
+        f"{done.leader_id} leads in place of {done.from_id}, in epoch {done.leader_epoch}, "
+        f"after {done.took_ms} ms."
+    )
+
+
+def _other_text(done: LeaderTransfer, to_id: int | None) -> str:
+    wanted = "" if to_id is None else f"not {to_id} but "
+    again = " again" if done.leader_id == done.from_id else ""
+    return (
+        f"{wanted}{done.leader_id} came to lead{again}, in epoch {done.leader_epoch}, after "
+        f"{done.took_ms} ms. `quorumctl describe --replication` shows who is up to date; then repeat it."
+    )
+
+
+async def _transfer(
+    servers: tuple[Address, ...], to_id: int | None, timeout_ms: int
+) -> LeaderTransfer:
+    from quorumd.client.admin import QuorumAdmin
+
+    async with QuorumAdmin(servers, timeout_ms=timeout_ms) as admin:
+        return await admin.transfer_leader(to_id)

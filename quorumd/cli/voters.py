@@ -1,0 +1,213 @@
+"""`quorumctl add-voter`, `remove-voter` and `replace-voter`: one change of who votes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quorumd.cli.options import (
+    bootstrap_option,
+    change_timeout_option,
+    output_option,
+    replica_options,
+    to_endpoints,
+    to_ms,
+)
+from quorumd.cli.text import to_json
+from quorumd.cli.waiting import run_change, shown_while_waiting
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from quorumd.client.addresses import Address
+    from quorumd.client.admin import AddedVoter, QuorumAdmin, RemovedVoter, ReplacedVoter
+    from quorumd.client.description import QuorumDescription
+    from raft.types import Endpoint, ReplicaKey
+
+_SHOW_TIMEOUT_MS = 3_000
+_MAY_GO_ON = "the leader may still do it. `quorumctl describe` shows what there is, and it is safe to repeat."
+
+_ADD_HELP = """Make an observer a voter.
+
+Start the new node first: formatted without --bootstrap, with quorum.bootstrap.servers naming nodes of this
+quorum. The leader waits until it has caught up, then adds it; the command returns when that is committed on
+a majority. Storage id and endpoints are found by themselves if just one replica with that id fetches.
+
+\b
+Examples:
+  quorumctl add-voter -b localhost:9093 --replica-id 4
+  quorumctl add-voter --replica-id 4 --replica-uuid bFA-N2lESVuMQA4aDMOeYg
+  quorumctl add-voter --replica-id 4 --endpoint CONTROLLER://db4.example.com:9093
+
+It is safe to repeat: a voter stays a voter.
+"""
+
+_REMOVE_HELP = """Make a voter an observer, for good.
+
+The node goes on as an observer; stop it afterwards if it is to go. Removing the leader moves leadership to
+another voter. Refused if the voters that stay could not commit anything, because too few of them are up;
+--force does it all the same. The last voter cannot be removed.
+
+\b
+Examples:
+  quorumctl remove-voter -b localhost:9093 --replica-id 3
+  quorumctl remove-voter --replica-id 3 --replica-uuid bFA-N2lESVuMQA4aDMOeYg
+"""
+
+_REPLACE_HELP = """Give the vote of a lost disk to the new disk of the same node.
+
+\b
+1. stop node N, if it still runs
+2. mount the new disk, `quorumd format --config FILE` without --bootstrap
+3. start the node: it copies the log and observes
+4. quorumctl replace-voter N
+
+This adds the new storage id, then removes the old one, each when it is safe. It can be interrupted and
+repeated at any point.
+
+\b
+Examples:
+  quorumctl replace-voter 3 -b localhost:9093
+"""
+
+
+@click.command("add-voter", help=_ADD_HELP, short_help="Make an observer a voter.")
+@bootstrap_option
+@replica_options
+@click.option(
+    "--endpoint",
+    "endpoints",
+    multiple=True,
+    callback=to_endpoints,
+    metavar="NAME://HOST:PORT",
+    help="Where it is reached, if it has not told the leader; may be repeated.",
+)
+@change_timeout_option
+@output_option("text", "json")
+def add_voter(
+    servers: tuple[Address, ...],
+    replica_id: int,
+    replica_uuid: UUID | None,
+    endpoints: tuple[Endpoint, ...],
+    timeout_s: float,
+    output: str,
+) -> None:
+    """Adds a voter, and shows the voters then."""
+
+    async def run() -> tuple[AddedVoter, QuorumDescription | None]:
+        async with _admin(servers, timeout_s) as admin:
+            with shown_while_waiting(f"adding {replica_id}") as on_progress:
+                added = await admin.add_voter(
+                    replica_id, replica_uuid, endpoints=endpoints, on_progress=on_progress
+                )
+            return added, await _voters_now(admin)
+
+    added, quorum = run_change(run(), _MAY_GO_ON)
+    text = f"{added.key} is a voter {'already' if added.was_voter else 'now'}."
+    _show(output, text, {**_key(added.key), "was_voter": added.was_voter}, quorum)
+
+
+@click.command("remove-voter", help=_REMOVE_HELP, short_help="Make a voter an observer.")
+@bootstrap_option
+@replica_options
+@click.option(
+    "--force", is_flag=True, help="Also if the voters that stay could commit nothing now."
+)
+@change_timeout_option
+@output_option("text", "json")
+def remove_voter(
+    servers: tuple[Address, ...],
+    replica_id: int,
+    replica_uuid: UUID | None,
+    force: bool,
+    timeout_s: float,
+    output: str,
+) -> None:
+    """Removes a voter, and shows the voters then."""
+
+    async def run() -> tuple[RemovedVoter, QuorumDescription | None]:
+        async with _admin(servers, timeout_s) as admin:
+            with shown_while_waiting(f"removing {replica_id}") as on_progress:
+                removed = await admin.remove_voter(
+                    replica_id, replica_uuid, force=force, on_progress=on_progress
+                )
+            if removed.was_leader:
+                note = f"{removed.key} was the leader: leadership moves to another voter"
+                click.echo(note, err=True)
+            return removed, await _voters_now(admin)
+
+    removed, quorum = run_change(run(), _MAY_GO_ON)
+    text = f"{removed.key} is no voter any more."
+    _show(output, text, {**_key(removed.key), "was_leader": removed.was_leader}, quorum)
+
+
+@click.command("replace-voter", help=_REPLACE_HELP, short_help="Replace the disk of a voter.")
+@bootstrap_option
+@click.argument("replica_id", type=click.IntRange(0, 2**31 - 1), metavar="N")
+@change_timeout_option
+@output_option("text", "json")
+def replace_voter(
+    servers: tuple[Address, ...], replica_id: int, timeout_s: float, output: str
+) -> None:
+    """Adds the new storage id and removes the old one, and shows the voters then."""
+
+    def tell(step: AddedVoter | RemovedVoter) -> None:
+        from quorumd.client.admin import AddedVoter
+
+        is_added = isinstance(step, AddedVoter)
+        text = f"1 of 2: {step.key} votes" if is_added else f"2 of 2: {step.key} is removed"
+        click.echo(text, err=True)
+
+    async def run() -> tuple[ReplacedVoter, QuorumDescription | None]:
+        async with _admin(servers, timeout_s) as admin:
+            with shown_while_waiting(f"replacing the disk of {replica_id}") as on_progress:
+                replaced = await admin.replace_voter(
+                    replica_id, on_progress=on_progress, on_step=tell
+                )
+            return replaced, await _voters_now(admin)
+
+    replaced, quorum = run_change(run(), _MAY_GO_ON)
+    if replaced.old is None:
+        text = f"{replaced.new} votes, and no other storage id under {replica_id}: nothing is left to do."
+    else:
+        text = f"{replaced.new} votes in place of {replaced.old}."
+    old = None if replaced.old is None else _key(replaced.old)
+    _show(output, text, {**_key(replaced.new), "replaced": old}, quorum)
+
+
+def _admin(servers: tuple[Address, ...], timeout_s: float) -> QuorumAdmin:
+    from quorumd.client.admin import QuorumAdmin
+
+    return QuorumAdmin(servers, timeout_ms=to_ms(timeout_s))
+
+
+async def _voters_now(admin: QuorumAdmin) -> QuorumDescription | None:
+    """For showing; the change is done, so that it does not fail if nobody can say it now."""
+    from quorumd.client.errors import QuorumUnavailable
+
+    try:
+        return await admin.describe(timeout_ms=_SHOW_TIMEOUT_MS)
+    except QuorumUnavailable:
+        return None
+
+
+def _key(key: ReplicaKey) -> dict[str, Any]:
+    from raft.types import uuid_to_text
+
+    return {
+        "replica_id": key.id,
+        "replica_uuid": None if key.uuid is None else uuid_to_text(key.uuid),
+    }
+
+
+def _show(output: str, text: str, result: dict[str, Any], quorum: QuorumDescription | None) -> None:
+    if output == "json":
+        voters = None if quorum is None else [_key(voter.key) for voter in quorum.voters]
+        leader_id = None if quorum is None else quorum.leader_id
+        click.echo(to_json({**result, "voters": voters, "leader_id": leader_id}))
+        return
+    click.echo(text)
+    if quorum is not None:
+        voters_text = ", ".join(map(str, quorum.voter_ids))
+        click.echo(f"The voters are {voters_text}; {quorum.leader_id} leads.")

@@ -1,0 +1,466 @@
+"""`QuorumAdmin`: change who votes and who leads.
+
+    async with QuorumAdmin("10.0.0.1:9093,10.0.0.2:9093") as admin:
+        await admin.add_voter(4)
+        await admin.transfer_leader(4)
+
+The leader makes one change at a time and answers when it is committed. All of it is safe to repeat.
+Source: KIP-856 (AddVoter, RemoveVoter, disk failure recovery), KIP-642 (reassignment).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import NamedTuple, Self, TypeVar
+from uuid import UUID
+
+from quorumd.client.addresses import Address, parse_addresses
+from quorumd.client.changing import (
+    ADD,
+    LOOK_TIMEOUT_MS,
+    POLL_S,
+    REASSIGN,
+    REMOVE,
+    TRANSFER,
+    Change,
+    ChangeProgress,
+    Changer,
+    OnProgress,
+    adding,
+    reassigning,
+    removing,
+    transferring,
+)
+from quorumd.client.description import SILENT_AFTER_MS, QuorumDescription, ReplicaState
+from quorumd.client.errors import (
+    ChangeRefused,
+    ChangeTimedOut,
+    ConnectionFailed,
+    QuorumUnavailable,
+    ReplicaNotFound,
+    error_code,
+)
+from quorumd.client.explanations import LEADER_MOVED, explain
+from quorumd.client.replicas import (
+    DiskReplacement,
+    Reassignment,
+    check_survives,
+    disk_replacement,
+    leaving_voter,
+    listed,
+    newcomer,
+    only_voter,
+    reassignment,
+)
+from quorumd.client.timing import Backoff, Deadline
+from raft.types import Endpoint, ReplicaKey
+from wire.error_codes import ErrorCode
+
+ADMIN_TIMEOUT_MS_DEFAULT = 60_000
+GRACE_MS = 5_000
+"""So long is waited for a replica that has just been started, or that a new leader does not know yet."""
+
+_NEW_LEADER_POLL_S = 0.01
+# Longer ago than any fetch timeout that is in use: a leader's word that it is alive has other reasons.
+_RIVAL_FORGOTTEN_MS = 30_000
+# The time of one and the same fetch is told a little differently each time.
+_NEXT_FETCH_MS = 50
+
+T = TypeVar("T")
+
+
+class AddedVoter(NamedTuple):
+    """A replica that votes now; `was_voter` if it did before."""
+
+    key: ReplicaKey
+    endpoints: tuple[Endpoint, ...]
+    was_voter: bool
+
+
+class RemovedVoter(NamedTuple):
+    """A replica that does not vote any more; `was_leader` if leadership moves with that."""
+
+    key: ReplicaKey
+    was_leader: bool
+
+
+class ReplacedVoter(NamedTuple):
+    """`new` votes; `old` is the key that was removed, None if it had gone before."""
+
+    new: ReplicaKey
+    old: ReplicaKey | None
+
+
+class LeaderTransfer(NamedTuple):
+    """Who leads now, in which epoch, and how long (ms) it took until that leader could commit.
+
+    Both ids are the same, and `took_ms` is 0, if nothing had to be done.
+    """
+
+    from_id: int
+    leader_id: int
+    leader_epoch: int
+    took_ms: int
+
+
+class QuorumAdmin:
+    """Changes the membership of one quorum. `close` it, or use it in `async with`.
+
+    `timeout_ms` bounds every call that has no other limit. A text that is no list of addresses raises
+    ValueError. Every call may raise QuorumUnavailable, NotSupported, ChangeRefused with the reason, and
+    ChangeTimedOut with what was waited for. `on_progress` is told a few times a second what that is.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[Address],
+        *,
+        client_id: str = "quorumctl",
+        timeout_ms: int = ADMIN_TIMEOUT_MS_DEFAULT,
+    ) -> None:
+        if isinstance(bootstrap_servers, str):
+            bootstrap_servers = parse_addresses(bootstrap_servers)
+        self.timeout_ms = timeout_ms
+        self._changer = Changer(bootstrap_servers, client_id=client_id, timeout_ms=timeout_ms)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes all connections. What the leader was asked for it may still do."""
+        self._changer.close()
+
+    async def describe(self, *, timeout_ms: int | None = None) -> QuorumDescription:
+        """The leader's view of the quorum, and never that of a leader before one that was seen."""
+        return await self._changer.describe(self._deadline(timeout_ms))
+
+    async def add_voter(
+        self,
+        replica_id: int,
+        replica_uuid: UUID | None = None,
+        *,
+        endpoints: Sequence[Endpoint] = (),
+        timeout_ms: int | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> AddedVoter:
+        """Makes an observer a voter, once it has caught up. Returns when that is committed.
+
+        Storage id and endpoints are found if just one replica under the id fetches. Raises
+        ReplicaNotFound if none does.
+        """
+        deadline = self._deadline(timeout_ms)
+        goal = f"add {ReplicaKey(replica_id, replica_uuid)} to the voters"
+
+        def find(quorum: QuorumDescription) -> ReplicaState:
+            try:
+                found = newcomer(quorum, goal, replica_id, replica_uuid)
+            except ReplicaNotFound:
+                if replica_uuid is None or not endpoints:
+                    raise
+                # All is known: the leader waits until it fetches.
+                found = ReplicaState(key=ReplicaKey(replica_id, replica_uuid), log_end_offset=-1)
+            if found in quorum.voters:
+                return found
+            return _reachable(goal, replace(found, endpoints=tuple(endpoints) or found.endpoints))
+
+        quorum, replica = await self._found(find, deadline, on_progress)
+        if replica in quorum.voters and quorum.committed_voters is None:
+            return AddedVoter(replica.key, replica.endpoints, was_voter=True)
+        change = _addition(goal, quorum.cluster_id, replica)
+        error = await self._changer.make(change, deadline, on_progress)
+        return AddedVoter(replica.key, replica.endpoints, was_voter=bool(error))
+
+    async def remove_voter(
+        self,
+        replica_id: int,
+        replica_uuid: UUID | None = None,
+        *,
+        force: bool = False,
+        timeout_ms: int | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> RemovedVoter:
+        """Makes a voter an observer. Returns when that is committed.
+
+        Its storage id is found if it is the only voter under its id. Refused if too few of the other
+        voters are there to commit anything, unless by `force`.
+        """
+        deadline = self._deadline(timeout_ms)
+        goal = f"remove {ReplicaKey(replica_id, replica_uuid)} from the voters"
+        quorum = await self._changer.describe(deadline)
+        voter = leaving_voter(quorum, goal, replica_id, replica_uuid)
+        rest = [other for other in quorum.voters if other is not voter]
+        if rest and not force:
+            remedy = "Start them first, or remove one of those that are down; --force does it all the same"
+            check_survives(quorum, goal, rest, remedy)
+        await self._changer.make(
+            _removal(goal, quorum.cluster_id, voter, force), deadline, on_progress
+        )
+        return RemovedVoter(voter.key, was_leader=voter is quorum.leader)
+
+    async def replace_voter(
+        self,
+        replica_id: int,
+        *,
+        timeout_ms: int | None = None,
+        on_progress: OnProgress | None = None,
+        on_step: Callable[[AddedVoter | RemovedVoter], None] | None = None,
+    ) -> ReplacedVoter:
+        """Gives the vote of a lost disk to the new one under the same id (KIP-856).
+
+        Adds (replica_id, new), which fetches, then removes (replica_id, old), which is silent, and goes on
+        wherever an earlier call ended. `on_step` gets each step that is done. Raises ReplicaNotFound if
+        the replica with the new disk is not there, or the old one still is.
+        """
+        deadline = self._deadline(timeout_ms)
+        goal = f"replace the disk of voter {replica_id}"
+
+        first_fetch_ms: dict[ReplicaKey, int] = {}
+
+        def find(quorum: QuorumDescription) -> DiskReplacement:
+            found = disk_replacement(quorum, goal, replica_id)
+            fetched_ms = found.new.last_fetch_timestamp_ms
+            first_ms = first_fetch_ms.setdefault(found.new.key, fetched_ms)
+            if found.old is None and fetched_ms < first_ms + _NEXT_FETCH_MS:
+                # It may have died a moment ago, when its disk did.
+                raise ReplicaNotFound(goal, f"{found.new.key} has not fetched since this was asked")
+            if not found.is_added:
+                _reachable(goal, found.new)
+            return found
+
+        quorum, (new, old, is_added) = await self._found(find, deadline, on_progress)
+        if old is None:
+            return ReplacedVoter(new.key, None)
+        rest = [voter for voter in quorum.voters if voter not in (new, old)]
+        for voters in ([*rest, old, new], [*rest, new]):
+            check_survives(quorum, goal, voters, "Start the others first, then repeat this")
+        if not is_added:
+            await self._add_beside(
+                _addition(goal, quorum.cluster_id, new), old, deadline, on_progress
+            )
+            if on_step is not None:
+                on_step(AddedVoter(new.key, new.endpoints, was_voter=False))
+        removal = _removal(goal, quorum.cluster_id, old, False)
+        await self._changer.make(removal, deadline, on_progress)
+        if on_step is not None:
+            on_step(RemovedVoter(old.key, was_leader=False))
+        return ReplacedVoter(new.key, old.key)
+
+    async def reassign(
+        self,
+        voters: Iterable[int],
+        *,
+        timeout_ms: int | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        """Sends the quorum on its way to these voters, one change after the other (KIP-642).
+
+        Returns when the target is committed: from then on the quorum goes by itself, whoever leads. A
+        reassignment that is under way gets this target.
+        """
+        target = tuple(sorted(voters))
+        goal = f"reassign the quorum to the voters {listed(target)}"
+        change = Change(goal=goal, kind=REASSIGN, ask=reassigning(target))
+        await self._changer.make(change, self._deadline(timeout_ms), on_progress)
+
+    async def cancel_reassignment(self, *, timeout_ms: int | None = None) -> QuorumDescription:
+        """Ends the reassignment that is under way: the voters stay as they are then, and are returned."""
+        deadline = self._deadline(timeout_ms)
+        goal = "cancel the reassignment"
+        quorum = await self._changer.describe(deadline)
+        if quorum.target_voters is None:
+            raise ChangeRefused(goal, "none is under way")
+        change = Change(
+            goal=goal,
+            kind=REASSIGN,
+            ask=reassigning(None),
+            is_done=frozenset({ErrorCode.NO_REASSIGNMENT_IN_PROGRESS}),
+        )
+        await self._changer.make(change, deadline)
+        return await self.describe()
+
+    async def reassignment(self) -> Reassignment | None:
+        """The reassignment that is under way, None if there is none."""
+        return reassignment(await self.describe())
+
+    async def wait_for_reassignment(
+        self,
+        target: Iterable[int] | None = None,
+        *,
+        timeout_ms: int | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> QuorumDescription:
+        """The quorum, once no reassignment is under way any more, or (if given) none to `target`.
+
+        Without `timeout_ms` it waits for ever, also while nobody can be reached. Raises ChangeTimedOut.
+        """
+        wanted = None if target is None else tuple(sorted(target))
+        deadline = None if timeout_ms is None else Deadline(timeout_ms)
+        waits_for = ""
+        while True:
+            try:
+                quorum = await self._changer.describe(Deadline(LOOK_TIMEOUT_MS))
+            except QuorumUnavailable as error:
+                waits_for = error.summary
+                progress = ChangeProgress(quorum=None, waits_for=waits_for)
+            else:
+                if quorum.target_voters is None or wanted not in (None, quorum.target_voters):
+                    return quorum
+                under_way = reassignment(quorum)
+                assert under_way is not None, "there is a target"
+                waits_for = under_way.waits_for
+                progress = ChangeProgress(
+                    quorum=quorum, waits_for=waits_for, waiting_ms=under_way.waiting_ms
+                )
+            if on_progress is not None:
+                on_progress(progress)
+            if deadline is not None and deadline.has_passed:
+                raise ChangeTimedOut("finish the reassignment", deadline.timeout_ms, waits_for)
+            await asyncio.sleep(POLL_S)
+
+    async def transfer_leader(
+        self, to_id: int | None = None, *, timeout_ms: int | None = None
+    ) -> LeaderTransfer:
+        """Has the leader hand over to this voter, or to any that is up to date.
+
+        Returns when another leader can commit: normally `to_id`; somebody else if that one lost the
+        election after all.
+        """
+        deadline = self._deadline(timeout_ms)
+        goal = "hand leadership over" if to_id is None else f"hand leadership to {to_id}"
+        before = await self._changer.describe(deadline)
+        if to_id == before.leader_id:
+            return LeaderTransfer(to_id, to_id, before.leader_epoch, 0)
+        to = None if to_id is None else only_voter(before, goal, to_id).key
+        started = time.monotonic()
+        ask = transferring(before.cluster_id, to)
+        change = Change(goal=goal, kind=TRANSFER, ask=ask)
+        agreed_in = await self._hand_over(change, before, to_id, deadline)
+        while True:
+            now = await self._changer.describe(deadline)
+            is_wanted = now.leader_id == to_id and now.leader_epoch > before.leader_epoch
+            if (is_wanted or now.leader_epoch > agreed_in) and now.high_watermark >= 0:
+                took_ms = round((time.monotonic() - started) * 1000)
+                return LeaderTransfer(before.leader_id, now.leader_id, now.leader_epoch, took_ms)
+            if deadline.has_passed:
+                waits_for = "no new leader has committed anything yet"
+                raise ChangeTimedOut(goal, deadline.timeout_ms, waits_for)
+            await asyncio.sleep(_NEW_LEADER_POLL_S)
+
+    async def _hand_over(
+        self, change: Change, before: QuorumDescription, to_id: int | None, deadline: Deadline
+    ) -> int:
+        """Asks until a leader agrees, or leadership has moved as is wanted. The epoch that ends so."""
+        backoff = Backoff()
+        while True:
+            try:
+                answer = await self._changer.ask_once(change, deadline)
+            except ConnectionFailed:
+                # It may have handed over and gone.
+                pass
+            else:
+                error = error_code(answer.code)
+                if not error:
+                    return max(answer.epoch, before.leader_epoch)
+                reason = answer.message or explain(error)
+                if error is ErrorCode.REQUEST_TIMED_OUT:
+                    # While a leader tries, nobody can append: it is not asked to try for long.
+                    raise ChangeTimedOut(change.goal, deadline.timeout_ms, reason)
+                if error not in LEADER_MOVED:
+                    raise ChangeRefused(change.goal, reason, error)
+            now = await self._changer.describe(deadline)
+            if now.leader_id == to_id or (to_id is None and now.leader_id != before.leader_id):
+                return before.leader_epoch
+            await self._changer.pause(change, deadline, backoff)
+
+    async def _add_beside(
+        self, change: Change, old: ReplicaState, deadline: Deadline, on_progress: OnProgress | None
+    ) -> None:
+        """An addition under the id of a voter that fell silent; the leader wants to be sure of that."""
+        while True:
+            try:
+                await self._changer.make(change, deadline, on_progress)
+                return
+            except ChangeRefused as error:
+                quorum = await self._changer.describe(deadline)
+                silent = [quorum.silent_ms(each) for each in quorum.voters if each.key == old.key]
+                is_recent = silent and SILENT_AFTER_MS <= silent[0] < _RIVAL_FORGOTTEN_MS
+                if error.error is not ErrorCode.INVALID_REQUEST or not is_recent:
+                    raise
+                _say(on_progress, quorum, str(error))
+                if deadline.has_passed:
+                    raise
+            await asyncio.sleep(POLL_S)
+
+    async def _found(
+        self,
+        find: Callable[[QuorumDescription], T],
+        deadline: Deadline,
+        on_progress: OnProgress | None,
+    ) -> tuple[QuorumDescription, T]:
+        """What `find` finds in a description; ReplicaNotFound only if it is so for a while."""
+        patience = Deadline(min(GRACE_MS, deadline.remaining_ms()))
+        problem: ReplicaNotFound | None = None
+        while True:
+            try:
+                quorum = await self._changer.describe(deadline)
+            except QuorumUnavailable as error:
+                raise problem or error from None
+            try:
+                return quorum, find(quorum)
+            except ReplicaNotFound as error:
+                if patience.has_passed:
+                    raise
+                problem = error
+                _say(on_progress, quorum, error.brief)
+            await asyncio.sleep(min(POLL_S, patience.remaining_s()))
+
+    def _deadline(self, timeout_ms: int | None) -> Deadline:
+        return Deadline(self.timeout_ms if timeout_ms is None else timeout_ms)
+
+
+def _addition(goal: str, cluster_id: str, replica: ReplicaState) -> Change:
+    return Change(
+        goal=goal,
+        kind=ADD,
+        key=replica.key,
+        ask=adding(cluster_id, replica.key, replica.endpoints),
+        is_done=frozenset({ErrorCode.DUPLICATE_VOTER}),
+    )
+
+
+def _removal(goal: str, cluster_id: str, voter: ReplicaState, force: bool) -> Change:
+    return Change(
+        goal=goal,
+        kind=REMOVE,
+        key=voter.key,
+        ask=removing(cluster_id, voter.key, force),
+        # It was a voter a moment ago.
+        is_done=frozenset({ErrorCode.VOTER_NOT_FOUND}),
+    )
+
+
+def _reachable(goal: str, replica: ReplicaState) -> ReplicaState:
+    if replica.endpoints:
+        return replica
+    raise ReplicaNotFound(
+        goal,
+        f"{replica.key} has not told the leader where it is reached",
+        "Name its listeners: --endpoint NAME://host:port",
+    )
+
+
+def _say(on_progress: OnProgress | None, quorum: QuorumDescription, waits_for: str) -> None:
+    if on_progress is not None:
+        on_progress(ChangeProgress(quorum=quorum, waits_for=waits_for))

@@ -1,0 +1,55 @@
+"""What a replica is told from outside when it starts: configuration, and what was found on disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from raft.types import Endpoint, ReplicaKey, VoterSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaftConfig:
+    """What a replica is told when it starts. Times are ms.
+
+    `configured_voters` is quorum.voters, matched by id; empty if there is none. Where there is one, only
+    its ids may vote, and each of them does (KIP-856). `formatted_voters` are those that a new quorum was
+    formatted with. `is_bootstrap` is True for a directory that was formatted as part of a new quorum:
+    only then may this replica campaign, vote or count before the log names the voters. `new_cluster_id`
+    is used if it becomes the first leader of a quorum that has no cluster id. A witness does not lead,
+    but for a moment where nobody else can. `auto_join` lets it take the place of a voter under its id
+    whose disk was lost, unless `was_removed` says that this very replica was removed on purpose.
+    """
+
+    local: ReplicaKey
+    endpoints: tuple[Endpoint, ...] = ()
+    configured_voters: VoterSet = field(default_factory=VoterSet)
+    formatted_voters: VoterSet = field(default_factory=VoterSet)
+    bootstrap_servers: int = 0
+    is_bootstrap: bool = False
+    cluster_id: str | None = None
+    new_cluster_id: str = ""
+    fetch_timeout_ms: int = 2000
+    election_timeout_ms: int = 1000
+    election_backoff_max_ms: int = 1000
+    retry_backoff_ms: int = 20
+    retry_backoff_max_ms: int = 1000
+    is_witness: bool = False
+    auto_join: bool = False
+    was_removed: bool = False
+    snapshot_bytes_per_s: int | None = None
+    """How fast a snapshot is copied from the leader at most; None: as fast as can be."""
+
+    @property
+    def initial_voters(self) -> VoterSet:
+        """Who votes until the log names the voters."""
+        return self.formatted_voters if len(self.formatted_voters) else self.configured_voters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredState:
+    """What was found on disk: quorum-state.json."""
+
+    epoch: int = 0
+    leader: ReplicaKey | None = None
+    voted: ReplicaKey | None = None
+    applied_offset: int = 0

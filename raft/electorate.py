@@ -1,0 +1,44 @@
+"""What a voter set means to one replica."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raft import quorum
+from raft.config import RaftConfig
+from raft.log_view import VoterEntry
+from raft.types import ReplicaKey, VoterSet
+
+
+@dataclass(frozen=True, slots=True)
+class Electorate:
+    """What the latest voter set means to this replica, worked out once for each set."""
+
+    entry: VoterEntry
+    voters: VoterSet
+    keys: tuple[ReplicaKey, ...]
+    others: tuple[ReplicaKey, ...]
+    has_local: bool
+    majority: int
+    has_moved: bool
+    """This replica is reached elsewhere than the set says."""
+    is_settled: bool
+    """As a leader this replica has no reason to change the set by itself, or to leave."""
+
+    @staticmethod
+    def of(entry: VoterEntry, config: RaftConfig) -> Electorate:
+        voters, local = entry.record.voters, config.local
+        others = tuple(key for key in voters.keys if not local.matches(key))
+        own = voters.find(local)
+        has_moved = own is not None and own.endpoints != (config.endpoints or own.endpoints)
+        stays = own is not None and not has_moved and not config.is_witness
+        return Electorate(
+            entry,
+            voters,
+            voters.keys,
+            others,
+            own is not None,
+            quorum.majority(len(voters)),
+            has_moved,
+            entry.offset < 0 or (stays and entry.record.target is None),
+        )

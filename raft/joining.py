@@ -1,0 +1,60 @@
+"""What a replica says of itself to its leader: where it is reached, and that it wants to vote.
+
+Sources: KIP-853 (UpdateRaftVoter, automatic joining), KIP-856 (disk failure recovery).
+"""
+
+from __future__ import annotations
+
+from raft.core import Core
+from raft.effects import AddVoter, RemoveVoter, UpdateVoter
+from raft.election import absorb
+from raft.events import ChangeAnswered
+from raft.roles import Follower, Observer
+
+
+def tell_leader(core: Core) -> None:
+    """Once every fetch timeout: what the leader should know or do about this replica."""
+    leader = core.leader
+    if (
+        core.now_ms < core.next_word_ms
+        or leader is None
+        or core.last_contact_ms is None
+        or core.log.voters_offset < 0
+        or not isinstance(core.state, (Follower, Observer))
+    ):
+        return
+    request = _word(core)
+    if request is None or core.can_send(leader, type(request)):
+        core.next_word_ms = core.now_ms + core.config.fetch_timeout_ms
+        if request is not None:
+            core.send(leader, request, after=core.state_write)
+
+
+def _word(core: Core) -> UpdateVoter | AddVoter | RemoveVoter | None:
+    config, endpoints = core.config, core.config.endpoints
+    if core.local.uuid is None or not endpoints:
+        return None
+    own = core.voters.find(core.local)
+    if own is not None and own.endpoints != endpoints:
+        return UpdateVoter(epoch=core.epoch, endpoints=endpoints)
+    if own is None and core.told_in != core.context:
+        return UpdateVoter(epoch=core.epoch, endpoints=endpoints)
+    rivals = [key for key in core.voters.keys if key.id == core.local.id and key != core.local]
+    if not config.auto_join or core.was_removed or not rivals:
+        return None
+    return AddVoter(endpoints=endpoints) if own is None else RemoveVoter(key=rivals[0])
+
+
+def on_change_answered(core: Core, event: ChangeAnswered) -> None:
+    """The leader has taken it, or will be asked again."""
+    request = core.take(event.request_id)
+    if request is None:
+        return
+    if event.hint is not None and not absorb(core, request, event.error, event.hint):
+        return
+    if event.error is not None:
+        what = type(request.request).__name__
+        core.report(f"{request.to} answers {what}: {event.error}: {event.message or 'no reason'}")
+        core.back_off(request)
+    elif isinstance(request.request, UpdateVoter):
+        core.told_in = core.context

@@ -1,0 +1,1 @@
+"""A page that shows the quorum in a browser: what it reads, the last minutes, and what is wrong in words."""

@@ -1,0 +1,123 @@
+"""What the leader says of the quorum: only it knows how far the others are, and what is waited for.
+
+It is asked with DescribeQuorum, over this node's own connection to it, when somebody looks, and at most once
+in ASK_AGAIN_S however many look. A leader that looks at itself gives the same answer without a question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from server.describe_quorum import describe_quorum
+from server.page.source import Source
+from server.translate import METADATA
+from wire.codec import decode
+from wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartition,
+    DescribeQuorumRequestTopic,
+    DescribeQuorumResponse,
+    DescribeQuorumResponseNode,
+    DescribeQuorumResponsePartition,
+)
+
+ASK_AGAIN_S: Final = 0.5
+ANSWER_WAIT_S: Final = 0.4
+"""Who looks is not held up for longer: an older answer will do."""
+VERSION: Final = 2
+
+_REQUEST: Final = DescribeQuorumRequest(
+    topics=(
+        DescribeQuorumRequestTopic(
+            topic_name=METADATA.name,
+            partitions=(DescribeQuorumRequestPartition(partition_index=METADATA.index),),
+        ),
+    )
+)
+
+
+class Told(NamedTuple):
+    """The newest answer of the present leader, if there is one, and why there is no newer one.
+
+    What is older than two fetch timeouts is no answer any more.
+    """
+
+    partition: DescribeQuorumResponsePartition | None
+    nodes: tuple[DescribeQuorumResponseNode, ...]
+    age_s: float
+    problem: str
+
+
+class LeaderView:
+    """Belongs to the event loop's thread."""
+
+    def __init__(self, source: Source, clock_s: Callable[[], float]) -> None:
+        """`clock_s` never goes back."""
+        self._source = source
+        self._view = source.view
+        self._clock_s = clock_s
+        self._asking: asyncio.Future[None] | None = None
+        self._asked_s = -ASK_AGAIN_S
+        self._asked: tuple[int, int] | None = None
+        self._answer: DescribeQuorumResponse | None = None
+        self._answered_s = 0.0
+        self._problem = ""
+
+    async def look(self) -> Told:
+        """Never fails, and takes ANSWER_WAIT_S at most."""
+        view, leader_id = self._view, self._source.leader_id()
+        if view.is_leader:
+            work = self._source.snapshot_work()
+            self._take(describe_quorum(view, _REQUEST, VERSION, "", is_own=True, work=work))
+        elif leader_id is not None:
+            self._begin_if_due((leader_id, view.leader_epoch))
+            if self._asking is not None:
+                await asyncio.wait([self._asking], timeout=ANSWER_WAIT_S)
+        return self._told()
+
+    def _told(self) -> Told:
+        leader_id, answer = self._source.leader_id(), self._answer
+        if leader_id is None:
+            return Told(None, (), 0.0, "")
+        age_s = self._clock_s() - self._answered_s
+        if answer is not None and age_s * 1000 < 2 * self._source.fetch_timeout_ms:
+            partition = answer.topics[0].partitions[0]
+            said_by = partition.leader_id, partition.leader_epoch
+            if said_by == (leader_id, self._view.leader_epoch):
+                return Told(partition, answer.nodes, age_s, self._problem)
+        return Told(None, (), 0.0, self._problem)
+
+    def _begin_if_due(self, leader: tuple[int, int]) -> None:
+        """A new leader is asked at once, whatever became of the question to the last one."""
+        now_s = self._clock_s()
+        is_busy = self._asking is not None or now_s < self._asked_s + ASK_AGAIN_S
+        if leader == self._asked and is_busy:
+            return
+        self._asked, self._asked_s, self._problem = leader, now_s, ""
+        asking = self._asking = asyncio.get_running_loop().create_future()
+
+        def end(problem: str) -> None:
+            asking.set_result(None)
+            if self._asking is asking:
+                self._asking, self._problem = None, problem
+
+        def answered(frame: bytes, body_at: int) -> None:
+            try:
+                problem = self._take(decode(DescribeQuorumResponse, VERSION, frame, body_at))
+            except ValueError as error:
+                problem = f"the leader's answer is of no use: {error}"
+            end(problem)
+
+        self._source.ask_leader(_REQUEST, VERSION, answered, end)
+
+    def _take(self, answer: DescribeQuorumResponse) -> str:
+        """Keep an answer, or say why not."""
+        partitions = [part for topic in answer.topics for part in topic.partitions]
+        if len(partitions) != 1:
+            return f"the leader describes {len(partitions)} partitions, not one"
+        if partitions[0].error_code:
+            return partitions[0].error_message or f"error {partitions[0].error_code}"
+        self._answer, self._answered_s, self._problem = answer, self._clock_s(), ""
+        return ""

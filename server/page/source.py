@@ -1,0 +1,82 @@
+"""What the page shows of a node: callables, asked when somebody looks, and nothing that changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from config.model import Config
+from server.metrics import Metrics, StatusSource
+from server.partition import Partition
+from server.snapshot_copies import SnapshotWork
+from storage.snapshot_file import SnapshotId
+from wire.schema import Message
+
+
+class AskLeader(Protocol):
+    """As `server.outbound.Outbound.ask_leader`."""
+
+    def __call__(
+        self,
+        message: Message,
+        version: int,
+        answered: Callable[[bytes, int], None],
+        failed: Callable[[str], None],
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """`status` is fit for JSON; `unreachable` are ids; `snapshot_path` is that of the newest, if any."""
+
+    view: StatusSource
+    leader_id: Callable[[], int | None]
+    """Who leads, and has answered this node lately; None if there is nobody like that."""
+    metrics: Metrics
+    status: Callable[[], Mapping[str, object]]
+    problems: Callable[[], list[str]]
+    warnings: Callable[[], list[str]]
+    snapshot_problem: Callable[[], str]
+    unreachable: Callable[[], Collection[int]]
+    snapshot_work: Callable[[], SnapshotWork]
+    snapshot_path: Callable[[], Path | None]
+    log_bytes: Callable[[], int]
+    ask_leader: AskLeader
+    storage_dir: Path
+    segment_bytes: int
+    fetch_timeout_ms: int
+
+
+def source_of(
+    partition: Partition, config: Config, status: Callable[[], Mapping[str, object]]
+) -> Source:
+    """Everything from a partition and its node's `/status`."""
+    node, snapshots = partition.node, partition.snapshots
+
+    def leader_id() -> int | None:
+        known = partition.view.leader_id
+        return known if partition.is_leader or node.has_leader_contact else None
+
+    def snapshot_path() -> Path | None:
+        newest = node.log.snapshot
+        return None if newest is None else partition.store.path(SnapshotId(*newest))
+
+    return Source(
+        view=partition.view,
+        leader_id=leader_id,
+        metrics=partition.metrics,
+        status=status,
+        problems=partition.problems,
+        warnings=partition.warnings,
+        snapshot_problem=lambda: snapshots.problem,
+        unreachable=lambda: node.unreachable,
+        snapshot_work=snapshots.work,
+        snapshot_path=snapshot_path,
+        log_bytes=lambda: partition.log.size_bytes,
+        ask_leader=partition.outbound.ask_leader,
+        storage_dir=config.storage_dir,
+        segment_bytes=config.log_segment_bytes,
+        fetch_timeout_ms=config.quorum_fetch_timeout_ms,
+    )

@@ -1,0 +1,57 @@
+"""A voter is added only when it has everything that was in the leader's log an election timeout ago.
+
+Otherwise nothing could be committed until it has it. Source: KIP-642, observer promotion.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from raft.roles import Role
+from raft.types import ReplicaKey
+from simulation.checkers.base import Change, Checker, Facts, Look
+from simulation.scheduler import MS
+
+CLOCK_RATE_LEAST = 2
+"""A clock that runs half as fast makes a timeout so many times longer."""
+
+
+class CaughtUp(Checker):
+    name = "a voter is added when it has caught up"
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self.ends: dict[ReplicaKey, deque[tuple[int, int]]] = {}
+        """Of each leader: when its log ended where, as far back as it matters."""
+
+    def on_event(self, look: Look) -> None:
+        if look.now.role is not Role.LEADER:
+            self.ends.pop(look.now.local, None)
+            return
+        ends = self.ends.setdefault(look.now.local, deque())
+        ends.append((look.now_us, look.now.log_end_offset))
+        since_us = self._since_us(look)
+        while len(ends) > 1 and ends[1][0] <= since_us:
+            ends.popleft()
+
+    def on_change(self, look: Look, change: Change) -> None:
+        ends = self.ends.get(look.now.local)
+        if (
+            change.former is None
+            or change.is_first
+            or not ends
+            or ends[0][0] > self._since_us(look)
+        ):
+            return
+        for key in change.added:
+            replica = self.facts.replicas.get(key)
+            has = 0 if replica is None else replica.synced_end_offset
+            if has < ends[0][1]:
+                raise self.fail(
+                    f"{look.now.local} adds {key}, which has everything below {has}, at"
+                    f" {change.named.batch}; its log ended at {ends[0][1]} for an election timeout"
+                )
+
+    @staticmethod
+    def _since_us(look: Look) -> int:
+        return look.now_us - CLOCK_RATE_LEAST * look.node.config.election_timeout_ms * MS

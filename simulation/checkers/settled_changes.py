@@ -1,0 +1,25 @@
+"""A leader changes the voters only when it has committed a record of its own epoch.
+
+Otherwise it may not know of a set that an earlier leader has committed, and two majorities could miss
+each other. Source: Ongaro, "bug in single-server membership changes", raft-dev, 2015; KIP-853.
+"""
+
+from __future__ import annotations
+
+from simulation.checkers.base import Change, Checker, Look
+
+
+class SettledChanges(Checker):
+    name = "a leader commits in its epoch before it changes the voters"
+
+    def on_change(self, look: Look, change: Change) -> None:
+        if change.former is None or change.is_first:
+            return
+        batch, committed = change.named.batch, look.now.committed_offset
+        if not any(
+            b.epoch == batch.epoch and b.end_offset <= committed for b in reversed(look.replica.log)
+        ):
+            raise self.fail(
+                f"{look.now.local} changes the voters at {batch}, and has committed nothing of its"
+                f" epoch yet: its high watermark is {committed}"
+            )

@@ -1,0 +1,37 @@
+"""A witness leads only where no other voter can: because none has all that it has.
+
+Judged when nothing is disturbed; otherwise who could have been elected is anybody's guess. Source:
+docs/protocol, witness.
+"""
+
+from __future__ import annotations
+
+from raft.roles import Role
+from simulation.checkers.base import Checker, Look
+from simulation.replica import Batch
+
+
+class Witnesses(Checker):
+    name = "a witness leads only where nobody else can"
+
+    def on_event(self, look: Look) -> None:
+        now, before = look.now, look.before
+        if now.role is not Role.LEADER or (before is not None and before.role is Role.LEADER):
+            return
+        if not look.node.config.is_witness or not self.facts.is_calm:
+            return
+        own = [batch for batch in look.replica.log if batch.epoch < now.epoch]
+        for key, other in self.facts.replicas.items():
+            is_gone = key in self.facts.excused or key.id == now.local.id
+            if is_gone or not any(key.matches(voter) for voter in look.node.other_voters()):
+                continue
+            if _position(other.synced) >= _position(own):
+                raise self.fail(
+                    f"{now.local} leads epoch {now.epoch} with a log that ends at {_position(own)}, and"
+                    f" that of {key} ends at {_position(other.synced)}"
+                )
+
+
+def _position(log: list[Batch]) -> tuple[int, int]:
+    """Epoch and end offset, by which logs are compared."""
+    return (log[-1].epoch, log[-1].end_offset) if log else (0, 0)

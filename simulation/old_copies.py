@@ -1,0 +1,94 @@
+"""Last of all, in some seeds: an older copy of a directory must be noticed.
+
+Either it replaces the directory, or it is started elsewhere while the node runs on. No quorum can be safe
+from that, so nothing else is checked any more.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
+
+from raft.leadership import went_back
+from raft.types import ReplicaKey
+from simulation.disk import Snapshot
+from simulation.machine import FirstVoter, Machine
+from simulation.replica import Replica
+from simulation.scheduler import MS, SECOND
+from simulation.violation import Violation
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+
+class Copy(NamedTuple):
+    """The files of a machine at some moment, and where the log of this replica ended then."""
+
+    key: ReplicaKey
+    end_offset: int
+    files: Snapshot
+
+
+def take_copies(world: World) -> dict[str, Copy]:
+    """Of every machine, by its name."""
+    return {
+        machine.host: Copy(
+            machine.replica.key, machine.replica.synced_end_offset, machine.disk.snapshot()
+        )
+        for machine in world.machines
+    }
+
+
+def show_an_old_copy(world: World, copies: dict[str, Copy]) -> None:
+    """Raises Violation if nobody says anything about it."""
+    random = Random(f"{world.seed}/copy")
+    kind = random.choice(["none", "none", "rollback", "clone"])
+    leader = world.leader_machine()
+    others = [machine for machine in world.machines if machine is not leader]
+    if kind == "none" or not others or leader is None:
+        return
+    victim = random.choice(others)
+    copy = copies[victim.host]
+    # What was synced a moment ago, and not acknowledged yet, nobody can miss.
+    acknowledged = _acknowledged(leader, victim.replica.key)
+    if copy.end_offset >= acknowledged or copy.key != victim.replica.key:
+        return
+    world.is_watched = False
+    world.count(kind, victim)
+    victim.is_damaged = True
+    machine = victim
+    if kind == "rollback":
+        victim.is_wanted = False
+        victim.end_life("its directory is rolled back")
+    else:
+        machine = Machine(world, "clone", victim.config, random, FirstVoter())
+        machine.replica = Replica(
+            victim.replica.key, world.facts.committed_below, world.facts.voters.note
+        )
+        machine.is_damaged = True
+        world.add_stranger(machine)
+    machine.disk.restore(copy.files)
+    machine.start()
+    end_us = world.scheduler.now_us + 10 * SECOND
+    while not _is_noticed(world, victim.replica.key, machine):
+        if world.scheduler.now_us >= end_us:
+            raise Violation(
+                "an old copy of a directory is noticed",
+                f"{kind} of {victim.replica.key} from {acknowledged} to"
+                f" {copy.end_offset}: nobody has said so within 10 s",
+            )
+        world.run_until(world.scheduler.now_us + 20 * MS)
+
+
+def _acknowledged(leader: Machine, key: ReplicaKey) -> int:
+    """The end of what this leader knows a replica to have on disk, -1 if nothing."""
+    if leader.life is None:
+        return -1
+    rows = leader.life.partition.node.progress()
+    return next((row.end_offset for row in rows if row.key == key), -1)
+
+
+def _is_noticed(world: World, key: ReplicaKey, machine: Machine) -> bool:
+    """True if it refused to start, or somebody reports that it went back."""
+    report = went_back(key, 0, 0).partition(" from offset ")[0]
+    return machine.life is None or any(report in said for said in world.reports)

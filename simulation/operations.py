@@ -1,0 +1,136 @@
+"""What operators do, by name: each operation begins at a moment of the schedule, as faults do.
+
+An operation is skipped if there is nobody to do it with, or if it could leave the quorum without a
+majority: `simulation.risk`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from simulation.faults import Act
+from simulation.operators import wish_to_replace
+from simulation.scheduler import MS, SECOND
+from simulation.wishes import Kind, Wish
+
+if TYPE_CHECKING:
+    from simulation.machine import Machine
+    from simulation.world import World
+
+OPERATIONS: dict[str, Act] = {}
+"""In the order in which they are defined."""
+
+
+def _operation(name: str) -> Callable[[Callable[[World, Random], list[Wish]]], Act]:
+    """Registers what returns the wishes of an operator; none: there is nothing to do."""
+
+    def register(act: Callable[[World, Random], list[Wish]]) -> Act:
+        def begin(world: World, random: Random) -> None:
+            wishes = act(world, random)
+            if wishes:
+                world.begin_operation(name, wishes, random)
+
+        OPERATIONS[name] = begin
+        return begin
+
+    return register
+
+
+def _voters(world: World) -> list[Machine]:
+    """Machines whose replicas vote by the set that was committed last."""
+    current = world.facts.voters.current
+    return [machine for machine in world.machines if machine.replica.key in current]
+
+
+@_operation("add voter")
+def add_voter(world: World, random: Random) -> list[Wish]:
+    voters = _voters(world)
+    others = [machine for machine in world.machines if machine not in voters]
+    return [Wish(Kind.ADD, random.choice(others).replica.key)] if others else []
+
+
+@_operation("remove voter")
+def remove_voter(world: World, random: Random) -> list[Wish]:
+    """Anybody; often somebody who is gone for good."""
+    keys = world.facts.voters.current
+    lost = [key for key in keys if key in world.facts.excused]
+    return [Wish(Kind.REMOVE, random.choice(lost if lost and random.random() < 0.5 else keys))]
+
+
+@_operation("remove leader")
+def remove_leader(world: World, random: Random) -> list[Wish]:
+    leader = world.leader_machine()
+    return [] if leader is None else [Wish(Kind.REMOVE, leader.replica.key)]
+
+
+@_operation("replace voter")
+def replace_voter(world: World, random: Random) -> list[Wish]:
+    """A voter loses its disk, and another one takes its place under the same id."""
+    current = world.facts.voters.current
+    lost = [key for key in current if key in world.facts.excused]
+    voters = [m for m in _voters(world) if world.risk.may_lose(m.replica.key)]
+    if not lost and voters:
+        victim = random.choice(voters)
+        lost = [victim.replica.key]
+        victim.lose_disk()
+    if not lost:
+        return []
+    old = random.choice(lost)
+    machine = next(machine for machine in world.machines if machine.id == old.id)
+    return wish_to_replace(old, machine.replica.key)
+
+
+def _target(world: World, random: Random) -> tuple[int, ...]:
+    """Ids that can vote: under that of a twin, nobody could tell which of the two is meant.
+
+    A witness alone is no quorum that anybody wants.
+    """
+    settings = world.settings
+    if not settings.is_dynamic:
+        return tuple(range(1, settings.voters + 1))
+    ids = [node_id for node_id in settings.node_ids if node_id != settings.twin]
+    target = random.sample(ids, random.randint(1, len(ids))) if ids else []
+    return () if target == [settings.witness] else tuple(sorted(target))
+
+
+@_operation("reassign")
+def reassign(world: World, random: Random) -> list[Wish]:
+    target = _target(world, random)
+    return [Wish(Kind.REASSIGN, target=target)] if target else []
+
+
+@_operation("reassign otherwise")
+def reassign_otherwise(world: World, random: Random) -> list[Wish]:
+    """A reassignment that is replaced by another one, or cancelled, while it is under way."""
+    target = _target(world, random)
+    if not target:
+        return []
+    then = None if random.random() < 0.5 else _target(world, random) or None
+    pause_us = random.randrange(random.choice([20 * MS, 200 * MS, SECOND]))
+    return [
+        Wish(Kind.REASSIGN, target=target),
+        Wish(Kind.REASSIGN, target=then, pause_us=pause_us),
+    ]
+
+
+@_operation("transfer leader")
+def transfer_leader(world: World, random: Random) -> list[Wish]:
+    keys = world.facts.voters.current
+    return [Wish(Kind.TRANSFER, random.choice(keys) if random.random() < 0.7 else None)]
+
+
+def _move(world: World, random: Random) -> None:
+    """A node is reached elsewhere after a restart, as nodes must be that the others can do without."""
+    movable = {f"node{node_id}" for node_id in world.settings.movers}
+    machines = [machine for machine in world.machines if machine.host in movable]
+    if machines and world.facts.voters.committed:
+        machine = random.choice(machines)
+        if world.risk.may_move(machine.replica.key):
+            machine.count("move")
+            world.facts.is_calm = False
+            world.places.move(machine)
+
+
+OPERATIONS["move"] = _move

@@ -1,0 +1,211 @@
+"""Operators: they ask for changes of the voter set and of the leader, at any node, again and again.
+
+Each has a list of wishes and goes on to the next when one is fulfilled. An answer that says that nothing
+can be done, now or ever, ends it; where it may help, the operator asks again, and of the leader that was
+named, until his patience is at an end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from raft.types import ReplicaKey
+from server.translate import uuid_or_zero
+from server.translate_membership import (
+    ADD_VOTER,
+    ALTER_REASSIGNMENTS,
+    REMOVE_VOTER,
+    TRANSFER,
+)
+from simulation.clients import TOPIC, Client
+from simulation.scheduler import MS, SECOND
+from simulation.wishes import Kind, Wish
+from wire.error_codes import ErrorCode
+from wire.messages.add_raft_voter import (
+    AddRaftVoterRequest,
+    AddRaftVoterRequestListener,
+    AddRaftVoterResponse,
+)
+from wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsRequestPartition,
+    AlterPartitionReassignmentsRequestTopic,
+    AlterPartitionReassignmentsResponse,
+)
+from wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from wire.messages.transfer_leader import TransferLeaderRequest, TransferLeaderResponse
+from wire.schema import Message
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+DONE = "done"
+PATIENCE_US = 6 * SECOND
+_API_OF = {
+    Kind.ADD: (ADD_VOTER, 1),
+    Kind.REMOVE: (REMOVE_VOTER, 0),
+    Kind.REASSIGN: (ALTER_REASSIGNMENTS, 1),
+    Kind.TRANSFER: (TRANSFER, 0),
+}
+_FULFILLED = {Kind.ADD: ErrorCode.DUPLICATE_VOTER, Kind.REMOVE: ErrorCode.VOTER_NOT_FOUND}
+"""It is so already: perhaps an earlier answer was lost."""
+_LATER = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What an answer says; leader id and epoch are -1 if it does not say."""
+
+    error: ErrorCode
+    leader_id: int = -1
+    leader_epoch: int = -1
+
+
+class Operator(Client):
+    """See the module's docstring. `operation` names what this one is about."""
+
+    def __init__(
+        self, world: World, name: str, random: Random, operation: str, wishes: Sequence[Wish]
+    ) -> None:
+        super().__init__(world, name, random)
+        self.operation = operation
+        self._wishes = list(wishes)
+        self._wish: Wish | None = None
+        self._give_up_us = 0
+
+    @property
+    def is_busy(self) -> bool:
+        return self._wish is not None
+
+    def start(self) -> None:
+        self._give_up_us = self.world.scheduler.now_us + PATIENCE_US
+        self._next()
+
+    def _next(self) -> None:
+        self._wish = self._wishes.pop(0) if self._wishes else None
+        if self._wish is not None:
+            self.later(self._wish.pause_us, self._begin)
+
+    def _begin(self) -> None:
+        world, wish = self.world, self._wish
+        assert wish is not None, "begun with a wish"
+        if self.is_stopping or not world.risk.may_wish(wish):
+            self._wish = None
+            return
+        wish.sets_before = len(world.facts.voters.committed)
+        world.facts.wishes.append(wish)
+        self._send()
+
+    def _send(self) -> None:
+        wish = self._wish
+        assert wish is not None, "sent for a wish"
+        wish.sent += 1
+        self.world.note(self.name, f"wants to {wish}, asks {self.target}")
+        self.ask(
+            *_API_OF[wish.kind],
+            self._message(wish),
+            self._on_answer,
+            self._on_failure,
+            is_repeatable=False,
+        )
+
+    def _message(self, wish: Wish) -> Message:
+        key, timeout_ms = wish.key, self.random.choice([50, 300, 1000])
+        if wish.kind is Kind.REASSIGN:
+            partition = AlterPartitionReassignmentsRequestPartition(
+                partition_index=0, replicas=wish.target
+            )
+            topic = AlterPartitionReassignmentsRequestTopic(name=TOPIC, partitions=(partition,))
+            return AlterPartitionReassignmentsRequest(timeout_ms=timeout_ms, topics=(topic,))
+        if wish.kind is Kind.TRANSFER:
+            return TransferLeaderRequest(
+                to_id=-1 if key is None else key.id,
+                to_directory_id=uuid_or_zero(None if key is None else key.uuid),
+                timeout_ms=timeout_ms,
+            )
+        assert key is not None, "somebody is added or removed"
+        if wish.kind is Kind.REMOVE:
+            return RemoveRaftVoterRequest(
+                voter_id=key.id, voter_directory_id=uuid_or_zero(key.uuid), timeout_ms=timeout_ms
+            )
+        return AddRaftVoterRequest(
+            timeout_ms=timeout_ms,
+            voter_id=key.id,
+            voter_directory_id=uuid_or_zero(key.uuid),
+            listeners=tuple(
+                AddRaftVoterRequestListener(name=at.name, host=at.host, port=at.port)
+                for at in self.world.places.listeners_of(key)
+            ),
+        )
+
+    def _on_answer(self, frame: bytes) -> None:
+        wish = self._wish
+        assert wish is not None, "answered for a wish"
+        wish.answered += 1
+        told = self._told(wish.kind, frame)
+        self.world.count_answer(self.operation, self.target, told.error)
+        self.world.note(self.name, f"is told {told.error.name} about: {wish}")
+        if self._is_fulfilled(wish, told.error):
+            wish.outcome = DONE
+            self.world.on_fulfilled(wish, told.leader_id, told.leader_epoch)
+            self._next()
+        elif told.error in _LATER or self.random.random() < 0.3:
+            self.look_elsewhere(told.leader_id)
+            self._again(told.error.name)
+        else:
+            self._end(told.error.name)
+
+    def _is_fulfilled(self, wish: Wish, error: ErrorCode) -> bool:
+        """Before the log names the voters nobody can say who they are not."""
+        is_so_already = bool(wish.sets_before) and error is _FULFILLED.get(wish.kind)
+        return error is ErrorCode.NONE or is_so_already
+
+    def _told(self, kind: Kind, frame: bytes) -> Told:
+        api = _API_OF[kind]
+        if kind is Kind.REASSIGN:
+            found = self.decode_answer(AlterPartitionReassignmentsResponse, *api, frame)
+            return Told(ErrorCode(found.responses[0].partitions[0].error_code))
+        answer: AddRaftVoterResponse | RemoveRaftVoterResponse | TransferLeaderResponse
+        if kind is Kind.ADD:
+            answer = self.decode_answer(AddRaftVoterResponse, *api, frame)
+        elif kind is Kind.REMOVE:
+            answer = self.decode_answer(RemoveRaftVoterResponse, *api, frame)
+        else:
+            answer = self.decode_answer(TransferLeaderResponse, *api, frame)
+        return Told(ErrorCode(answer.error_code), answer.leader_id, answer.leader_epoch)
+
+    def _on_failure(self) -> None:
+        self.look_elsewhere()
+        self._again("no answer")
+
+    def _again(self, why: str) -> None:
+        if self.is_stopping or self.world.scheduler.now_us > self._give_up_us:
+            self._end(why)
+        else:
+            self.later(self.random.randrange(10 * MS, 200 * MS), self._send_again)
+
+    def _send_again(self) -> None:
+        if self.is_stopping:
+            self._end("stopped")
+        else:
+            self._send()
+
+    def _end(self, why: str) -> None:
+        assert self._wish is not None, "ended with a wish"
+        self._wish.outcome = why
+        self._wish = None
+        self._wishes.clear()
+
+
+def wish_to_replace(old: ReplicaKey, new: ReplicaKey) -> list[Wish]:
+    """What an operator does about a lost disk (KIP-856, disk failure recovery)."""
+    return [Wish(Kind.ADD, new), Wish(Kind.REMOVE, old)]

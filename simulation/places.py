@@ -1,0 +1,68 @@
+"""Under which name each machine is reached, now that nodes may move, and who looks for it elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from config.model import Listener
+from raft.roles import Leader
+from raft.types import ReplicaKey
+from simulation.checkers.base import Facts
+from simulation.life import Life
+from simulation.machine import Machine
+from simulation.settings import listener_at, moved
+
+
+class Places:
+    """See the module's docstring. Links look their peers up here."""
+
+    def __init__(self, machines: Sequence[Machine], facts: Facts) -> None:
+        self._machines = machines
+        self._facts = facts
+        self._by_address = {machine.address: machine for machine in machines}
+
+    def host_at(self, address: str) -> str:
+        """The machine that is, or was, reached under this name."""
+        machine = self._by_address.get(address) or self._by_address.get(moved(address))
+        return address if machine is None else machine.host
+
+    def listening_at(self, address: str) -> Life | None:
+        machine = self._by_address.get(address)
+        return None if machine is None else machine.life
+
+    def listeners_of(self, key: ReplicaKey) -> tuple[Listener, ...]:
+        """Where a replica is reached; nowhere if its disk is no more."""
+        found = (m.config.listeners for m in self._machines if m.replica.key == key)
+        return next(found, (listener_at("nowhere"),))
+
+    def move(self, machine: Machine) -> None:
+        """It listens elsewhere when it comes back."""
+        del self._by_address[machine.address]
+        machine.move(moved(machine.address))
+        self._by_address[machine.address] = machine
+
+    def is_misplaced(self, machine: Machine) -> bool:
+        """True if it votes, and is reached elsewhere than the committed voter set says."""
+        committed = self._facts.voters.committed
+        if not committed:
+            return True
+        voter = committed[-1].record.voters.find(machine.replica.key)
+        return voter is not None and voter.endpoints[0].host != machine.address
+
+    def misplaced(self) -> set[ReplicaKey]:
+        """Replicas that somebody would look for where they are not: voters, and who may become one."""
+        if not self._facts.voters.committed:
+            return set()
+        return {
+            machine.replica.key
+            for machine in self._machines
+            if self.is_misplaced(machine) or self._is_told_elsewhere(machine)
+        }
+
+    def _is_told_elsewhere(self, machine: Machine) -> bool:
+        for other in self._machines:
+            state = None if other.life is None else other.life.partition.node.state
+            told = state.told.get(machine.replica.key) if isinstance(state, Leader) else None
+            if told is not None and told.endpoints[0].host != machine.address:
+                return True
+        return False

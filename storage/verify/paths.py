@@ -1,0 +1,218 @@
+"""What lies at a path, and whether it is sound: a node's directory, a log, a backup, or one file of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from storage import layout
+from storage.errors import DamagedFile, NotFormatted, StorageError, from_os_error
+from storage.filesystem import FileSystem, RealFileSystem
+from storage.meta_properties import MetaProperties, read_meta_properties
+from storage.segment_removal import segment_bases
+from storage.snapshot_file import SnapshotFacts, SnapshotId
+from storage.verify.backup import verify_backup
+from storage.verify.log import LogFacts, verify_log
+from storage.verify.report import Finding, Report, finding_of, settled
+from storage.verify.segment import walk_segment
+from storage.verify.snapshot import walk_snapshot
+
+
+class Kind(Enum):
+    """What can be verified."""
+
+    STORAGE = "storage"
+    LOG = "log"
+    BACKUP = "backup"
+    SEGMENT = "segment"
+    SNAPSHOT = "snapshot"
+
+
+class NothingToVerify(StorageError):
+    """A path that does not exist, or where nothing lies that can be verified: a wrong use."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What lies at a path. `size_bytes` is about what has to be read."""
+
+    kind: Kind
+    path: Path
+    size_bytes: int
+
+
+def find_subject(path: Path, fs: FileSystem | None = None) -> Subject:
+    """Raises NothingToVerify, or another StorageError if the path can't be read."""
+    fs = fs or RealFileSystem()
+    try:
+        if not fs.exists(path):
+            raise NothingToVerify(
+                "there is no such file or directory", path=path, remedy="Correct the path"
+            )
+        try:
+            names = fs.listdir(path)
+        except NotADirectoryError:
+            return _file_subject(fs, path)
+        return _directory_subject(fs, path, names)
+    except OSError as error:
+        raise from_os_error(error, path, "reading") from error
+
+
+def _file_subject(fs: FileSystem, path: Path) -> Subject:
+    segment = layout.parse_segment_name(path.name)
+    if segment is not None and segment[1] == layout.LOG_SUFFIX:
+        return Subject(Kind.SEGMENT, path, _size(fs, path))
+    if layout.parse_snapshot_name(path.name) is not None:
+        return Subject(Kind.SNAPSHOT, path, _size(fs, path))
+    raise NothingToVerify(
+        "by its name this is no segment (<20 digits>.log) and no snapshot (<20 digits>-<10"
+        " digits>.checkpoint)",
+        path=path,
+        remedy="Name one of these, or the directory with all of them",
+    )
+
+
+def _directory_subject(fs: FileSystem, path: Path, names: list[str]) -> Subject:
+    if layout.BACKUP_MANIFEST in names:
+        return Subject(Kind.BACKUP, path, 2 * _size_of_log(fs, path, names))
+    if layout.META_PROPERTIES in names or layout.PARTITION_DIRECTORY in names:
+        log = path / layout.PARTITION_DIRECTORY
+        size = _size_of_log(fs, log, fs.listdir(log)) if fs.exists(log) else 0
+        return Subject(Kind.STORAGE, path, size)
+    if any(_is_of_log(name) for name in names) or layout.EPOCH_CHECKPOINT in names:
+        return Subject(Kind.LOG, path, _size_of_log(fs, path, names))
+    raise NothingToVerify(
+        "there is no log in this directory and no backup",
+        path=path,
+        remedy=f"Name a storage.dir, a {layout.PARTITION_DIRECTORY} directory, or a directory that"
+        " `quorumctl backup` has made",
+    )
+
+
+def _is_of_log(name: str) -> bool:
+    segment = layout.parse_segment_name(name)
+    is_segment = segment is not None and segment[1] == layout.LOG_SUFFIX
+    return is_segment or layout.parse_snapshot_name(name) is not None
+
+
+def _size_of_log(fs: FileSystem, directory: Path, names: list[str]) -> int:
+    return sum(_size(fs, directory / name) for name in names if _is_of_log(name))
+
+
+def _size(fs: FileSystem, path: Path) -> int:
+    try:
+        handle = fs.open(path)
+    except FileNotFoundError:
+        # Deleted since it was listed.
+        return 0
+    try:
+        return fs.size(handle)
+    finally:
+        fs.close(handle)
+
+
+def verify(subject: Subject, report: Report, fs: FileSystem | None = None) -> LogFacts:
+    """Verifies it; what was found in it. Raises StorageError if something can't be read."""
+    fs = fs or RealFileSystem()
+    path = subject.path
+    match subject.kind:
+        case Kind.BACKUP:
+            return verify_backup(fs, path, report)
+        case Kind.STORAGE:
+            return _verify_storage(fs, path, report)
+        case Kind.LOG:
+            return verify_log(fs, path, report)
+        case Kind.SEGMENT:
+            return _verify_segment(fs, path, report)
+        case Kind.SNAPSHOT:
+            return _verify_snapshot(fs, path, report)
+
+
+def _verify_storage(fs: FileSystem, storage_dir: Path, report: Report) -> LogFacts:
+    meta = _check_meta(fs, storage_dir, report)
+    log = layout.partition_directory(storage_dir)
+    if not fs.exists(log):
+        report.on_note("there is no log yet: the node has never been started")
+        return LogFacts()
+    facts = verify_log(fs, log, report)
+    states = (log / layout.QUORUM_STATE, log / layout.KAFKA_QUORUM_STATE)
+    if facts.batches and not any(map(fs.exists, states)):
+        what = "it is missing: this node could vote a second time in an epoch"
+        report.add(Finding(path=states[0], what=what))
+    if meta is not None:
+        for snapshot in facts.snapshots:
+            _check_cluster(log, snapshot, meta, report)
+    return facts
+
+
+def _check_meta(fs: FileSystem, storage_dir: Path, report: Report) -> MetaProperties | None:
+    path = storage_dir / layout.META_PROPERTIES
+    try:
+        return read_meta_properties(fs, storage_dir)
+    except DamagedFile as error:
+        report.add(finding_of(error))
+    except NotFormatted:
+        what, remedy = "it is missing: nothing says whose directory this is", _NO_META
+        if fs.exists(storage_dir / layout.RESTORING):
+            what, remedy = "it is missing: a restore was begun here and not finished", _RESTORING
+        report.add(Finding(path=path, what=what, remedy=remedy))
+    return None
+
+
+_NO_META = "Restore the file from a backup of this directory, or treat the disk as lost"
+_RESTORING = "Run the same `quorumd restore` again"
+
+
+def _check_cluster(
+    log: Path, snapshot: SnapshotFacts, meta: MetaProperties, report: Report
+) -> None:
+    named = None if snapshot.voters is None else snapshot.voters.cluster_id
+    if named is not None and meta.cluster_id is not None and named != meta.cluster_id:
+        what = f"a snapshot of cluster {named} in a directory of cluster {meta.cluster_id}"
+        path = layout.snapshot_path(log, snapshot.id)
+        remedy = "Stop the node and move the file away"
+        report.add(Finding(path=path, what=what, position=0, remedy=remedy))
+
+
+def _verify_segment(fs: FileSystem, path: Path, report: Report) -> LogFacts:
+    """A node writes to it only if no other segment follows, and if it is no part of a backup."""
+    named = layout.parse_segment_name(path.name)
+    assert named is not None, "it was found by its name"
+    try:
+        names = fs.listdir(path.parent)
+        is_backup = layout.BACKUP_MANIFEST in names
+        is_last = not is_backup and segment_bases(names)[-1:] == [named[0]]
+        seen = settled(
+            lambda: walk_segment(fs, path, report, is_last=is_last, has_indexes=not is_backup),
+            report.pause,
+        )
+    except OSError as error:
+        raise from_os_error(error, path, "reading") from error
+    report.add(*seen.findings)
+    return LogFacts(
+        start_offset=seen.start_offset,
+        end_offset=seen.end_offset,
+        last_epoch=seen.last_epoch,
+        segments=1,
+        batches=seen.batches,
+        records=seen.records,
+        size_bytes=seen.size_bytes,
+        unfinished_bytes=seen.unfinished_bytes,
+        epochs=seen.epochs,
+    )
+
+
+def _verify_snapshot(fs: FileSystem, path: Path, report: Report) -> LogFacts:
+    named = layout.parse_snapshot_name(path.name)
+    assert named is not None, "it was found by its name"
+    snapshot_id = SnapshotId(*named)
+    seen = walk_snapshot(fs, path, snapshot_id, report)
+    report.add(*seen.findings)
+    facts = LogFacts(start_offset=0, end_offset=snapshot_id.end_offset, last_epoch=named[1])
+    if seen.facts is not None:
+        facts.snapshots.append(seen.facts)
+        facts.size_bytes = seen.facts.size_bytes
+    return facts

@@ -1,0 +1,77 @@
+"""One snapshot, whole: its form, and that it speaks of nothing beyond its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from storage.errors import DamagedSnapshot
+from storage.filesystem import FileSystem
+from storage.snapshot_file import SnapshotFacts, SnapshotId, SnapshotReader
+from storage.verify.report import Finding, Report, finding_of
+from wire.snapshot_records import OFFSET_HEADER
+
+REMEDY = (
+    "Keep a copy and check the disk. If the log does not begin at 0 the node does not start without this"
+    " snapshot: format a new directory (without --bootstrap), and the node copies the quorum's. Otherwise"
+    " stop the node, move the file away, and start it: it takes another one"
+)
+
+
+@dataclass(slots=True)
+class SnapshotSeen:
+    """`facts` are None if it is not sound."""
+
+    facts: SnapshotFacts | None = None
+    findings: list[Finding] = field(default_factory=list)
+
+
+def walk_snapshot(
+    fs: FileSystem, path: Path, snapshot_id: SnapshotId, report: Report
+) -> SnapshotSeen:
+    """Reads all of a snapshot. Raises StorageError if it can't be read."""
+    seen = SnapshotSeen()
+    done_bytes = 0
+    try:
+        reader = SnapshotReader(fs, path, snapshot_id)
+        try:
+            _check_producers(reader.facts(), path)
+            for found in reader.records(check=True):
+                for key, held in zip(found.keys, found.held, strict=True):
+                    offset = _offset_of(held)
+                    if offset >= snapshot_id.end_offset:
+                        raise DamagedSnapshot(
+                            f"key {key!r} has a record with offset {offset}, and the snapshot ends at"
+                            f" {snapshot_id.end_offset}",
+                            path=path,
+                            position=reader.position,
+                        )
+                report.on_bytes(reader.position - done_bytes)
+                done_bytes = reader.position
+            report.on_bytes(reader.position - done_bytes)
+            seen.facts = reader.facts()
+        finally:
+            reader.close()
+    except DamagedSnapshot as error:
+        found_here = finding_of(error)
+        seen.findings.append(
+            Finding(path=path, what=found_here.what, position=found_here.position, remedy=REMEDY)
+        )
+    return seen
+
+
+def _check_producers(facts: SnapshotFacts, path: Path) -> None:
+    end_offset = facts.id.end_offset
+    for producer in facts.producers:
+        if any(batch.last_offset >= end_offset for batch in producer.batches):
+            raise DamagedSnapshot(
+                f"producer {producer.producer_id} has a batch beyond the end of the snapshot,"
+                f" {end_offset}",
+                path=path,
+                position=0,
+            )
+
+
+def _offset_of(held: bytes) -> int:
+    """The offset that a record had; its last header says it."""
+    return int(held[held.rindex(OFFSET_HEADER) + len(OFFSET_HEADER) + 1 :])

@@ -1,0 +1,136 @@
+"""Former quorums, their backups, and new quorums from them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import quorumd
+from quorumd.cli.main import run
+from storage.backup_manifest import load_manifest
+from storage.filesystem import RealFileSystem
+from storage.meta_properties import load_meta_properties
+from tests.daemon.test_daemon_start_refusals import quorumd as quorumd_command
+from tests.support.live_cluster import Cluster, Ended, running_cluster
+from tests.support.load import Load, produce, produce_of
+from tests.support.raw_client import RawClient
+from wire.records import Record, build_batch
+
+FORGETFUL = {
+    "log.segment.bytes": 16_384,
+    "log.max.batch.bytes": 4096,
+    "snapshot.max.new.record.bytes": 60_000,
+    "retention.bytes": 0,
+}
+BATCH = build_batch(
+    [Record(key=b"once", value=b"only")], producer_id=77, producer_epoch=0, base_sequence=0
+)
+NEXT_BATCH = build_batch(
+    [Record(key=b"once", value=b"again")], producer_id=77, producer_epoch=0, base_sequence=1
+)
+
+
+def send(cluster: Cluster, batch: bytes) -> int:
+    """The offset at which a batch is in the log."""
+    with RawClient(cluster.port(cluster.wait_leader())) as client:
+        answer = produce(client, produce_of(batch))
+    assert not answer.error_code, answer.error_message
+    return answer.base_offset
+
+
+def put(cluster: Cluster, count: int = 300) -> None:
+    """Records with keys and without."""
+
+    async def run_it() -> None:
+        async with quorumd.QuorumClient(cluster.bootstrap) as client:
+            appender = client.appender(batch_bytes=2000)
+            for i in range(count):
+                key = b"key%d" % (i % 20) if i % 3 else None
+                await appender.append(quorumd.Record(key=key, value=b"%d " % i + b"x" * 80))
+            await appender.flush()
+
+    asyncio.run(run_it())
+
+
+def everything(cluster: Cluster, end_offset: int) -> tuple[list[Record], dict[bytes, bytes]]:
+    """All records in the log below an offset, and the keys' values at its end."""
+
+    async def run_it() -> tuple[list[Record], dict[bytes, bytes]]:
+        async with quorumd.QuorumClient(cluster.bootstrap) as client:
+            start = (await client.list_offsets(quorumd.EARLIEST)).offset
+            records = [
+                record
+                async for fetched in client.read(start, end_offset)
+                for record in fetched.records
+                if record.offset < end_offset
+            ]
+            async with quorumd.KeyValueView(client) as view:
+                found = {key: entry.value for key, entry in view.items(b"key")}
+        return records, found
+
+    return asyncio.run(run_it())
+
+
+@dataclass(frozen=True, slots=True)
+class Former:
+    """What is left of the former quorum: its backup, and its nodes, which do not run."""
+
+    cluster: Cluster
+    backup: Path
+    end_offset: int
+    records: list[Record]
+    contents: dict[bytes, bytes]
+    once_offset: int
+
+
+@contextmanager
+def former_quorum(folder: Path, settings: dict[str, object]) -> Iterator[Former]:
+    with running_cluster(folder / "former", settings=settings) as cluster:
+        once_offset = send(cluster, BATCH)
+        put(cluster)
+        if settings:
+            with Load(cluster, value_bytes=1000) as load:
+                load.wait_progress(100)
+                cluster.wait_for(
+                    lambda: (
+                        min(cluster.status(n)["log_start_offset"] for n in cluster.ids)
+                        > once_offset
+                    ),
+                    "logs that start above 0",
+                    60,
+                )
+        leader = cluster.wait_leader()
+        cluster.kill(leader)
+        cluster.wait_leader(other_than=leader)
+        cluster.start(leader)
+        cluster.wait_ready()
+        backup = folder / "backup"
+        assert run(["backup", "-b", cluster.bootstrap, str(backup)]) == 0
+        manifest = load_manifest(RealFileSystem(), backup)
+        records, contents = everything(cluster, manifest.end_offset)
+        cluster.stop_all()
+        records = [record for record in records if record.offset >= manifest.start_offset]
+        yield Former(cluster, backup, manifest.end_offset, records, contents, once_offset)
+
+
+def restore(cluster: Cluster, node: int, backup: Path, *options: str) -> Ended:
+    return quorumd_command(
+        "restore", str(backup), "--config", str(cluster.config_path(node)), *options,
+        cwd=cluster.folder,
+    )  # fmt: skip
+
+
+def restored(cluster: Cluster, backup: Path, *options: str, nodes: tuple[int, ...] = ()) -> None:
+    """All at once."""
+    nodes = nodes or cluster.voters
+    with ThreadPoolExecutor(len(nodes)) as threads:
+        for done in threads.map(lambda node: restore(cluster, node, backup, *options), nodes):
+            assert done.exit_code == 0, done.output
+
+
+def cluster_id(cluster: Cluster, node: int) -> str | None:
+    return load_meta_properties(RealFileSystem(), cluster.storage_dir(node)).cluster_id

@@ -1,0 +1,108 @@
+"""Asking a leader under test to change voters or leader, and looking at what it does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raft.control import KRaftVoters
+from raft.effects import (
+    AppendControl,
+    ChangeAnswer,
+    SendAnswer,
+)
+from raft.events import (
+    AddVoterRequested,
+    ReassignmentRequested,
+    RemoveVoterRequested,
+    TransferRequested,
+)
+from raft.roles import Leader
+from raft.types import ReplicaKey, Voter, VoterSet
+from tests.raft.harness import (
+    CLUSTER,
+    Bench,
+    endpoints,
+)
+from tests.raft.harness import leader as bare_leader
+
+FREE: dict[str, Any] = {"configured_voters": VoterSet()}
+"""No quorum.voters: any id may come and go."""
+END = 4
+"""Where the log of a leader of these tests ends: its own LeaderChange is at 3."""
+
+
+def leading(size: int = 3, **more: Any) -> Bench:
+    """Replica 1 leads epoch 4; all others have everything, which is committed."""
+    bench = bare_leader(size, **({**FREE} | more))
+    fetch_all(bench)
+    assert bench.node.high_watermark == bench.node.log.end_offset
+    return bench
+
+
+def fetch_all(bench: Bench, *keys: ReplicaKey) -> None:
+    """These replicas, or all other voters, fetch from the log's end."""
+    bench.sync()
+    end = bench.node.log.end
+    for key in keys or bench.node.other_voters():
+        bench.fetch(key, *end)
+
+
+def add(bench: Bench, key: ReplicaKey, **more: Any) -> ChangeAnswer | None:
+    values = {
+        "cluster_id": CLUSTER,
+        "voter": Voter(key, endpoints(key.id)),
+        "timeout_ms": 5000,
+    } | more
+    return changed(bench, AddVoterRequested, **values)
+
+
+def remove(bench: Bench, key: ReplicaKey, **more: Any) -> ChangeAnswer | None:
+    values = {"cluster_id": CLUSTER, "key": key, "timeout_ms": 5000} | more
+    return changed(bench, RemoveVoterRequested, **values)
+
+
+def reassign(bench: Bench, *ids: int) -> ChangeAnswer | None:
+    return changed(bench, ReassignmentRequested, target=ids or None, timeout_ms=5000)
+
+
+def transfer(bench: Bench, to: ReplicaKey | None, **more: Any) -> ChangeAnswer | None:
+    values = {"cluster_id": CLUSTER, "to": to, "timeout_ms": 5000} | more
+    return changed(bench, TransferRequested, **values)
+
+
+def changed(bench: Bench, make: Any, **values: Any) -> ChangeAnswer | None:
+    answer = bench.ask(make, **values)
+    assert answer is None or isinstance(answer, ChangeAnswer)
+    return answer
+
+
+def answers(bench: Bench) -> list[ChangeAnswer]:
+    """Those of the last step."""
+    found = [effect.answer for effect in bench.find(SendAnswer)]
+    return [answer for answer in found if isinstance(answer, ChangeAnswer)]
+
+
+def last_answer(bench: Bench) -> ChangeAnswer:
+    found = [e.answer for e in bench.find_all(SendAnswer) if isinstance(e.answer, ChangeAnswer)]
+    return found[-1]
+
+
+def written(bench: Bench) -> list[KRaftVoters]:
+    """The voter sets that this replica has appended."""
+    return [
+        record
+        for effect in bench.find_all(AppendControl)
+        for record in effect.records
+        if isinstance(record, KRaftVoters)
+    ]
+
+
+def wait_for(bench: Bench) -> str:
+    state = bench.node.state
+    assert isinstance(state, Leader)
+    return state.changes[0].waits_for
+
+
+def refused(answer: ChangeAnswer | None) -> tuple[str | None, str]:
+    assert answer is not None
+    return answer.error, answer.message or ""

@@ -1,0 +1,102 @@
+"""A snapshot that a replica under test is offered, and copies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raft.config import StoredState
+from raft.control import KRaftVoters
+from raft.effects import (
+    Effect,
+    Fetch,
+    FetchSnapshot,
+    SendRequest,
+    VerifySnapshot,
+)
+from raft.events import (
+    FetchAnswered,
+    LeaderHint,
+    SnapshotAnswered,
+    SnapshotPiece,
+    SnapshotVerified,
+)
+from raft.log_view import LogView
+from raft.types import OffsetAndEpoch
+from tests.raft.harness import (
+    CLUSTER,
+    Bench,
+    leader,
+    log_of,
+    voter_set,
+)
+
+SNAPSHOT = OffsetAndEpoch(10, 3)
+SIZE = 2_500_000
+MIB = 1 << 20
+
+
+def offered(bench: Bench, snapshot: OffsetAndEpoch = SNAPSHOT) -> list[Effect]:
+    """The leader answers the fetch in flight with a snapshot."""
+    node = bench.node
+    return bench.step(
+        FetchAnswered(
+            request_id=bench.outstanding(Fetch, node.leader).request_id,
+            error=None,
+            hint=LeaderHint(epoch=node.epoch, leader_id=node.leader_id),
+            snapshot=snapshot,
+        )
+    )
+
+
+def piece(bench: Bench, size: int = SIZE, length: int = MIB, **more: Any) -> list[Effect]:
+    """The leader answers the request for a piece that is in flight."""
+    node = bench.node
+    request = bench.outstanding(FetchSnapshot)
+    wanted = asked(request)
+    values: dict[str, Any] = {
+        "snapshot": wanted.snapshot,
+        "position": wanted.position,
+        "size_bytes": size,
+        "piece_bytes": min(length, size - wanted.position),
+        "token": request.request_id,
+    } | more
+    error = values.pop("error", None)
+    hint = values.pop("hint", LeaderHint(epoch=node.epoch, leader_id=node.leader_id))
+    found = None if error else SnapshotPiece(**values)
+    return bench.step(
+        SnapshotAnswered(request_id=request.request_id, error=error, hint=hint, piece=found)
+    )
+
+
+def copied(bench: Bench) -> None:
+    """All pieces are there."""
+    offered(bench)
+    while not bench.find(VerifySnapshot):
+        bench.sync()
+        piece(bench)
+
+
+def asked(request: SendRequest) -> FetchSnapshot:
+    """What piece this request asks for."""
+    assert isinstance(request.request, FetchSnapshot)
+    return request.request
+
+
+def verified(bench: Bench, snapshot: OffsetAndEpoch = SNAPSHOT, **more: Any) -> list[Effect]:
+    values = {"voters": KRaftVoters(voter_set(1, 2, 3), CLUSTER)} | more
+    return bench.step(SnapshotVerified(snapshot=snapshot, **values))
+
+
+def log_behind(start: int, end: int, *snapshots: tuple[int, int], epoch: int = 3) -> LogView:
+    """A synced log of one epoch that starts behind a snapshot."""
+    log = log_of(voters=voter_set(1, 2, 3))
+    log.start_offset, log.end_offset, log.synced_end_offset = start, end, end
+    log.epoch_starts = [(epoch, start)] if end > start else []
+    log.snapshots = [OffsetAndEpoch(*snapshot) for snapshot in snapshots]
+    return log
+
+
+def leading(log: LogView) -> Bench:
+    bench = leader(log=log, stored=StoredState(epoch=3, applied_offset=2))
+    bench.sync()
+    return bench

@@ -1,0 +1,86 @@
+"""Snapshots of live nodes, for tests: made, found, and what is built at this moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import quorumd
+from storage.layout import is_part, parse_snapshot_name, snapshot_path
+from storage.snapshot_file import SnapshotId
+from tests.support.live_cluster import Cluster
+from wire.messages.take_snapshot import TakeSnapshotRequest, TakeSnapshotResponse
+
+VALUE = b"x" * 100
+
+
+def put(
+    cluster: Cluster, count: int, first: int = 0, keys: int = 200, value: bytes = VALUE
+) -> None:
+    """Append records of some keys, and wait until they are committed."""
+
+    async def run() -> None:
+        async with quorumd.QuorumClient(cluster.bootstrap) as client:
+            appender = client.appender(batch_bytes=3_000)
+            for i in range(first, first + count):
+                record = quorumd.Record(key=b"key%d" % (i % keys), value=b"%d " % i + value)
+                await appender.append(record)
+            await appender.flush()
+
+    asyncio.run(run())
+
+
+def ask_for_snapshot(cluster: Cluster, node: int) -> TakeSnapshotResponse:
+    """A node's answer to an operator who wants a snapshot now."""
+    request = TakeSnapshotRequest(timeout_ms=20_000)
+    answer = cluster.ask(node, request, TakeSnapshotResponse, 0, timeout_s=25)
+    assert answer is not None, cluster.logs()
+    return answer
+
+
+def take(cluster: Cluster, node: int) -> SnapshotId:
+    """Have a node take a snapshot of all that is committed; the last of it may not be on its disk yet."""
+    end_offset = cluster.wait_converged()
+
+    def taken() -> SnapshotId | None:
+        answer = ask_for_snapshot(cluster, node)
+        assert not answer.error_code, answer.error_message
+        found = SnapshotId(answer.end_offset, answer.epoch)
+        return found if found.end_offset == end_offset else None
+
+    return cluster.wait_for(taken, "a snapshot of everything")
+
+
+def path_of(cluster: Cluster, node: int, snapshot: SnapshotId) -> Path:
+    """Where a node keeps this snapshot."""
+    return snapshot_path(cluster.log_folder(node), snapshot)
+
+
+def files(cluster: Cluster, node: int) -> dict[SnapshotId, bytes]:
+    """The complete snapshots of a node."""
+    found = {}
+    for path in cluster.log_folder(node).iterdir():
+        parsed = parse_snapshot_name(path.name)
+        if parsed is not None:
+            found[SnapshotId(*parsed)] = path.read_bytes()
+    return found
+
+
+def parts(cluster: Cluster, node: int) -> list[str]:
+    """What is there only while a snapshot is built or copied."""
+    return sorted(path.name for path in cluster.log_folder(node).iterdir() if is_part(path.name))
+
+
+def builders(node_pid: int) -> Sequence[int]:
+    """The processes that build snapshots for the node with this process id."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            _, _, fields = path.read_text().rpartition(") ")
+            command = path.with_name("cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(fields.split()[1]) == node_pid and b"server.build_snapshot" in command:
+            found.append(int(path.parent.name))
+    return found
