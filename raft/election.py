@@ -268,6 +268,9 @@ def on_quorum_epoch_begun(core: Core, event: QuorumEpochBegun) -> None:
     refusal = _follow_sender(core, event.cluster_id, event.epoch, event.leader_id, event.endpoints)
     if refusal is not None:
         return core.answer(event.reply_to, refusal)
+    if event.endpoints and event.leader_id == core.leader_id != core.local.id:
+        # The leader itself knows best where it is; what others said may be where it was.
+        core.leader_endpoints = event.endpoints
     if event.voter is not None and not core.is_local(event.voter):
         return core.answer(event.reply_to, _answered(core, "INVALID_VOTER_KEY"))
     return core.answer(event.reply_to, _answered(core))
@@ -421,7 +424,11 @@ def on_vote_failed(core: Core) -> None:
 def on_vote_answered(core: Core, event: VoteAnswered) -> None:
     """KIP-595, Vote response handling; top-level refusals arrive as failed requests."""
     request = core.take(event.request_id)
-    if request is None or not absorb(core, request, event.error, event.hint):
+    if request is None:
+        return
+    if not absorb(core, request, event.error, event.hint):
+        if event.error is not None:
+            on_vote_failed(core)
         return
     vote, state = request.request, core.state
     assert isinstance(vote, Vote), "a vote answers a Vote request"

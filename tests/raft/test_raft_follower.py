@@ -19,7 +19,7 @@ from raft.effects import (
 )
 from raft.events import FetchAnswered, FetchedRecords, LeaderHint
 from raft.roles import Role
-from raft.types import OffsetAndEpoch
+from raft.types import Endpoint, OffsetAndEpoch
 from tests.raft.harness import (
     BUILDERS,
     CLUSTER,
@@ -29,6 +29,7 @@ from tests.raft.harness import (
     follower,
     fresh,
     key,
+    leader,
     log_of,
     observer,
     unattached,
@@ -403,3 +404,18 @@ def test_the_leaders_key_gains_its_uuid_with_the_first_voter_set() -> None:
     bench.fetched(high_watermark=3)
     assert bench.role is Role.FOLLOWER
     assert bench.requests(Fetch)[0].to == key(1)
+
+
+def test_the_leader_itself_knows_best_where_it_is_reached() -> None:
+    bench = unattached()
+    elsewhere = (Endpoint("CONTROLLER", "elsewhere", 1234),)
+    bench.begin(2, 3)
+    assert bench.node.leader_endpoints == endpoints(2)
+    bench.begin(2, 3, endpoints=elsewhere)
+    assert bench.node.leader_endpoints == elsewhere
+
+
+def test_nobody_tells_a_leader_where_it_is_reached() -> None:
+    bench = leader()
+    bench.begin(1, 4, endpoints=(Endpoint("CONTROLLER", "elsewhere", 1234),))
+    assert bench.node.leader_endpoints == endpoints(1)

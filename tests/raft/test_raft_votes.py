@@ -20,7 +20,7 @@ from raft.events import (
     PeerUnreachable,
     VoteAnswered,
 )
-from raft.roles import Role
+from raft.roles import Candidate, Role
 from raft.types import OffsetAndEpoch, ReplicaKey
 from tests.raft.harness import (
     BUILDERS,
@@ -509,6 +509,27 @@ def test_a_majority_without_leader_campaigns_within_50_ms() -> None:
     deadline = bench.node.next_deadline_ms()
     assert deadline is not None
     assert deadline - bench.now_ms < 50
+
+
+def test_an_answer_of_somebody_else_counts_as_none() -> None:
+    """With the refusal of the third voter that ends the round, as a connection that failed does."""
+    bench = candidate()
+    bench.grant(key(3), granted=False)
+    request = bench.outstanding(Vote, key(2))
+    hint = LeaderHint(epoch=4)
+    before = bench.node.next_deadline_ms()
+    bench.step(
+        VoteAnswered(
+            request_id=request.request_id, error="INVALID_VOTER_KEY", hint=hint, granted=False
+        )
+    )
+    state = bench.node.state
+    assert isinstance(state, Candidate)
+    assert state.is_lost
+    after = bench.node.next_deadline_ms()
+    assert before is not None
+    assert after is not None
+    assert after <= before
 
 
 def test_who_has_voted_waits_for_its_candidate_although_nobody_knows_a_leader_yet() -> None:

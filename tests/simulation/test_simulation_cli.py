@@ -18,10 +18,19 @@ import pytest
 from click.testing import CliRunner, Result
 
 from simulation.__main__ import cli
-from simulation.cases import MESSAGE_FAULTS, PARTITIONS, missing_cases, possible_cases
+from simulation.cases import (
+    MESSAGE_FAULTS,
+    PARTITIONS,
+    missing_cases,
+    missing_pairs,
+    possible_cases,
+    possible_pairs,
+)
 from simulation.coverage import Coverage
-from simulation.faults import FAULTS
+from simulation.faults import FAULTS, LONE_WITNESS, STRUCK
 from simulation.life import Life
+from simulation.operations import OPERATIONS
+from simulation.plan import ACTS
 from simulation.report import command
 from simulation.runner import (
     ENDS,
@@ -41,6 +50,7 @@ from simulation.world import Options, World
 ROOT = Path(__file__).resolve().parents[2]
 PLANTED_PROPERTY = "nobody is killed and paused"
 PLANTED_KINDS = {"kill", "pause"}
+EVERYTHING_SEED = 9
 SOME_FAULTS = ("isolate one", "kill", "pause", "wall clock step")
 
 OnLook = Callable[[World], None]
@@ -76,7 +86,7 @@ def fail_after_both_kinds(world: World) -> None:
 
 
 def is_lone(settings: Settings) -> bool:
-    return settings.voters == 1 and not settings.observers
+    return len(settings.sites) == 1 and not settings.is_dynamic
 
 
 def first_failing(task: Task) -> Run:
@@ -130,7 +140,8 @@ def test_no_faults_and_all_faults_can_be_asked_for() -> None:
         return found
 
     assert faults("none") == {}
-    assert list(faults("all")) == list(FAULTS)
+    needs_others = {LONE_WITNESS, STRUCK}
+    assert set(faults("all")) | needs_others == set(ACTS)
 
 
 def test_an_unknown_fault_is_refused_with_those_that_are_known() -> None:
@@ -164,7 +175,7 @@ def test_the_command_of_a_run_means_that_run() -> None:
     for task in (
         Task(options=options, plant="granted vote leaves unsynced", timeout_s=7.5),
         Task(options=Options(faults=(), numbers=())),
-        Task(options=Options(faults=tuple(FAULTS))),
+        Task(options=Options(faults=tuple(ACTS))),
         Task(),
     ):
         _, module, name, *arguments = shlex.split(command(5, task))
@@ -385,7 +396,9 @@ def test_shrink_prints_the_smallest_command_and_its_report(
 
 def test_the_cases_know_the_faults() -> None:
     assert {*MESSAGE_FAULTS, *PARTITIONS} <= set(FAULTS)
-    assert {fault for fault, _, _ in possible_cases()} == set(FAULTS)
+    assert {fault for fault, _, _ in possible_cases()} == set(ACTS) - {"move"}
+    assert {fault for _, fault in possible_pairs()} == set(FAULTS)
+    assert {operation for operation, _ in possible_pairs()} == set(OPERATIONS) - {"move"}
 
 
 def test_a_case_that_has_occurred_is_not_missing() -> None:
@@ -395,3 +408,12 @@ def test_a_case_that_has_occurred_is_not_missing() -> None:
     coverage.count(*case)
     assert case not in missing_cases(coverage)
     assert len(missing_cases(coverage)) == len(possible_cases()) - 1
+    coverage.count("add voter", "observer", "DUPLICATE_VOTER")
+    assert len(missing_cases(coverage)) == len(possible_cases()) - 2
+
+
+def test_a_fault_during_an_operation_is_counted() -> None:
+    coverage = run_one(EVERYTHING_SEED, Task(options=Options(faults=tuple(ACTS)))).coverage
+    assert coverage.pairs
+    assert set(coverage.pairs) <= set(possible_pairs())
+    assert set(missing_pairs(coverage)) == set(possible_pairs()) - set(coverage.pairs)
