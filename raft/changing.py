@@ -152,8 +152,15 @@ def _reassign(core: Core, leader: Leader) -> None:
     if isinstance(voters, VoterSet):
         core.report(f"reassignment to {listed(target)}: the voters are {listed(voters.keys)}")
         append_voters(core, leader, voters, None if voters == core.voters else target)
+    elif voters is None and core.handed_over_at == core.log.voters_offset:
+        # It leads once more: whoever remains does not campaign, as witnesses do not.
+        rest = VoterSet.of(voter for voter in core.voters if not core.is_local(voter.key))
+        if stalls(core, leader, rest) is None:
+            core.report(f"reassignment to {listed(target)}: this leader removes itself")
+            append_voters(core, leader, rest, target)
     elif voters is None and leader.transfer is None:
         core.report(f"reassignment to {listed(target)}: this leader, which is removed, resigns")
+        core.handed_over_at = core.log.voters_offset
         due_ms = core.now_ms + core.config.election_timeout_ms
         leader.transfer = Transfer(None, None, core.now_ms, due_ms)
 

@@ -104,6 +104,8 @@ class Core:
         self.was_removed = config.was_removed
         self.must_lead = False
         """This witness holds records that the others lack."""
+        self.handed_over_at: int | None = None
+        """Offset of the voter set under which this leader resigned for others to remove it."""
         self.obstacle: str | None = None
         """Why this replica cannot take over what its leader has, in words."""
         self.effects: list[Effect] = []

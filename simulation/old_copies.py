@@ -1,7 +1,8 @@
 """Last of all, in some seeds: an older copy of a directory must be noticed.
 
 Either it replaces the directory, or it is started elsewhere while the node runs on. No quorum can be safe
-from that, so nothing else is checked any more.
+from that, so nothing else is checked any more. A copy whose log names one voter only is left alone: it
+would be a quorum of its own.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ def show_an_old_copy(world: World, copies: dict[str, Copy]) -> None:
     # What was synced a moment ago, and not acknowledged yet, nobody can miss.
     acknowledged = _acknowledged(leader, victim.replica.key)
     if copy.end_offset >= acknowledged or copy.key != victim.replica.key:
+        return
+    if len(world.facts.voters.below(copy.end_offset)) == 1:
         return
     world.is_watched = False
     world.count(kind, victim)

@@ -65,6 +65,11 @@ class VoterHistory:
         committed = self.committed
         return committed[-1].keys if committed else self.first
 
+    def below(self, end_offset: int) -> Keys:
+        """The voters that the committed log names below this offset."""
+        named = [n.keys for n in self.committed if n.batch.end_offset <= end_offset]
+        return named[-1] if named else self.first
+
     @property
     def target(self) -> tuple[int, ...] | None:
         """The ids that the reassignment is on its way to that is committed last."""

@@ -11,7 +11,7 @@ from raft.types import ReplicaKey
 from server.disk_space import DiskSpace
 from server.page.replicas import Health, Row
 
-EPOCHS_MANY = 5
+EPOCHS_MANY = 8
 """So many new epochs in the history's five minutes are more than an operator's restarts."""
 
 

@@ -397,7 +397,7 @@ def test_a_change_under_way_names_who_blocks_and_since_when() -> None:
 def test_what_will_go_wrong_is_said_before_it_does() -> None:
     assert said(epochs_begun=EPOCHS_MANY - 1, space=DiskSpace(200, 1000)) == []
     assert [text.split(":")[0] for text in said(epochs_begun=EPOCHS_MANY)] == [
-        "warning 5 epochs began in the last minutes"
+        f"warning {EPOCHS_MANY} epochs began in the last minutes"
     ]
     (disk,) = said(space=DiskSpace(199, 1000))
     assert disk == (

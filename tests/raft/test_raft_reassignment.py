@@ -218,6 +218,29 @@ def test_a_reassignment_adds_and_removes_in_turn_and_the_leader_goes_last() -> N
     assert "this leader, which is removed, resigns" in bench.reports
 
 
+def test_a_leader_that_is_elected_again_after_it_handed_over_removes_itself() -> None:
+    """A witness would never take over, and the two would go on like that for ever."""
+    log = log_of(1, 1, 2, voters=voter_set(1, 2))
+    record = KRaftVoters(voter_set(1, 2), CLUSTER, (2,))
+    log.voter_entries[-1] = replace(log.voter_entries[-1], record=record)
+    bench = bare_leader(2, log=log, **FREE)
+    fetch_all(bench)
+    assert bench.role is Role.RESIGNED
+    while bench.role is not Role.CANDIDATE:
+        bench.fire()
+        if bench.role is Role.PROSPECTIVE:
+            bench.grant(key_of(2))
+    bench.sync()
+    bench.grant(key_of(2))
+    assert bench.role is Role.LEADER
+    fetch_all(bench)
+    assert written(bench)[-1] == KRaftVoters(voter_set(2), CLUSTER, (2,))
+    fetch_all(bench, key_of(2))
+    assert bench.role is Role.RESIGNED
+    bench.wait(5000)
+    assert bench.role is Role.OBSERVER
+
+
 def test_a_reassignment_ends_with_a_set_without_target() -> None:
     bench = leading()
     reassign(bench, 1, 2, 4)
