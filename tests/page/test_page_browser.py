@@ -168,7 +168,7 @@ def test_a_leader_that_is_known_and_does_not_answer_is_not_said_to_lead(tab: Tab
         tab.go(url)
         tab.wait_text("No leader answers", "h1")
         assert "leader" not in tab.text("#replicas")
-        assert "has seen no leader in the last minutes" in tab.text("#since")
+        assert "The last leader, node 2, does not answer it" in tab.text("#since")
 
 
 def test_the_keyboard_pauses_and_goes_on(shown: Tab) -> None:

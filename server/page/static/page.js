@@ -121,9 +121,9 @@ function showHead(now) {
 
 function leaderless(now) {
   const last = past.samples.findLast((one) => one.leader_id !== null);
-  if (!last) return ", and has seen no leader in the last minutes";
-  const seconds = now.now_s - last.at_s;
-  return `. The last leader, node ${last.leader_id}, was lost about ${span(seconds)} ago`;
+  if (last) return `. The last leader, node ${last.leader_id}, was lost about ${span(now.now_s - last.at_s)} ago`;
+  const known = now.status.leader_id;
+  return known === null ? ", and has seen no leader yet" : `. The last leader, node ${known}, does not answer it`;
 }
 
 function showFindings(now) {

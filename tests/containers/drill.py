@@ -1,0 +1,227 @@
+"""The drill of `make test-containers`: the image and the compose file, run and mistreated.
+
+Prints one line per step with what was measured. Exit codes: 0 all held, 1 something did not, 77 no
+containers can be run on this machine (nothing was tested).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.containers.engine import ROOT, Engine, Failed, NoEngine, base_image, engine
+from tests.containers.fleet import Fleet
+from tests.support.live_cluster import TOPIC
+from tests.support.load import Load
+
+EXIT_NOTHING_TESTED = 77
+MAX_IMAGE_BYTES = 200_000_000
+USER = "10001:10001"
+WAIT_S = 60.0
+IMAGE = "quorumd:drill-{revision}"
+
+
+def main() -> int:
+    """Run everything; the exit code."""
+    try:
+        with engine() as docker, tempfile.TemporaryDirectory(prefix="quorumd-drill-") as folder:
+            return _run(docker, Path(folder))
+    except NoEngine as error:
+        print(f"make test-containers: nothing was tested: {error}", file=sys.stderr)
+        return EXIT_NOTHING_TESTED
+    except Failed as error:
+        print(f"make test-containers: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(docker: Engine, folder: Path) -> int:
+    base = base_image(docker)
+    drill = Drill(docker, Fleet(docker, folder, IMAGE.format(revision="first"), base), base)
+    began = time.monotonic()
+    try:
+        drill.fleet.take_down()
+        drill.run()
+    except (AssertionError, Failed) as error:
+        print(f"FAILED: {error}\n{drill.fleet.logs()}", file=sys.stderr, flush=True)
+        return 1
+    finally:
+        drill.fleet.take_down()
+    print(f"all held; {time.monotonic() - began:.0f} s", flush=True)
+    return 0
+
+
+class Drill:
+    """The steps, in their order; each raises AssertionError or Failed."""
+
+    def __init__(self, docker: Engine, fleet: Fleet, base: str) -> None:
+        self.fleet = fleet
+        self._docker = docker
+        self._base = base
+
+    def run(self) -> None:
+        self._step("image", self.image)
+        self._step("first day", self.first_day)
+        self._step("hardening", self.hardening)
+        self._step("write and read", self.write_and_read)
+        with Load(self.fleet, writers=2) as load:
+            load.wait_progress()
+            self._step("kill the leader", partial(self.kill, load))
+            self._step("stop the leader", partial(self.stop, load))
+            self._step("partition the leader", partial(self.partition, load))
+            self._step("replace a volume", partial(self.replace_volume, load))
+            self._step("roll to another image", partial(self.roll, load))
+        self._step("nothing is lost", partial(self.nothing_is_lost, load))
+        self._step("monitoring", self.monitoring)
+
+    def _step(self, name: str, step: Callable[[], str]) -> None:
+        began = time.monotonic()
+        found = step()
+        print(f"{name:22} {time.monotonic() - began:5.1f} s  {found}", flush=True)
+
+    # -- steps
+
+    def image(self) -> str:
+        found = self._build("first")
+        assert found["Size"] < MAX_IMAGE_BYTES, f"the image has {found['Size']} bytes"
+        assert found["Config"]["User"] == USER
+        labels = found["Config"]["Labels"]
+        assert labels["org.opencontainers.image.revision"] == "first", labels
+        assert labels["org.opencontainers.image.version"] != "unknown", labels
+        return f"{found['Size'] / 1e6:.0f} MB on {self._base}"
+
+    def first_day(self) -> str:
+        self.fleet.first_day()
+        for node in self.fleet.ids:
+            self._wait(partial(self.fleet.is_healthy, node), f"node {node} healthy")
+        return f"node {self.fleet.wait_leader()} leads, all are healthy"
+
+    def hardening(self) -> str:
+        for node in self.fleet.ids:
+            host = self.fleet.inspect(node)["HostConfig"]
+            assert host["ReadonlyRootfs"]
+            assert host["Memory"] > 0
+            assert host["NanoCpus"] > 0
+            assert self.fleet.inside(node, "id", "-u") == (0, "10001\n")
+            for place in ("/", "/tmp", "/opt/quorumd", "/etc/quorumd"):
+                code, said = self.fleet.inside(node, "touch", f"{place}/file")
+                assert code, f"node {node} writes to {place}"
+                assert "Read-only" in said, said
+            _, status = self.fleet.inside(node, "cat", "/proc/1/status")
+            lines = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+            assert lines["Name"] == "quorumd", f"process 1 is {lines['Name']}"
+            assert int(lines["CapEff"], 16) == int(lines["CapBnd"], 16) == 0, status
+            assert lines["NoNewPrivs"] == "1", status
+        return "read-only root, user 10001, no capabilities, process 1 is quorumd"
+
+    def write_and_read(self) -> str:
+        offset = self._quorumctl("put", "color", "blue").strip()
+        assert self._quorumctl("get", "color", "--min-offset", offset) == "blue\n"
+        voters = json.loads(self._quorumctl("describe", "-o", "json"))["voters"]
+        assert [voter["id"] for voter in voters] == list(self.fleet.ids)
+        value = b"from a Kafka client"
+        settings = {"bootstrap.servers": self.fleet.bootstrap}
+        producer = Producer({**settings, "acks": "all"})
+        producer.produce(TOPIC, value, partition=0)
+        assert producer.flush(WAIT_S) == 0, "the producer had no acknowledgement"
+        consumer = Consumer({**settings, "group.id": "none", "enable.auto.commit": False})
+        consumer.assign([TopicPartition(TOPIC, 0, 0)])
+        values = []
+        deadline = time.monotonic() + WAIT_S
+        while value not in values and time.monotonic() < deadline:
+            if (message := consumer.poll(1.0)) is not None and message.error() is None:
+                values.append(message.value())
+        consumer.close()
+        assert value in values, values
+        return "quorumctl and a Kafka client from this machine, over the second listener"
+
+    def kill(self, load: Load) -> str:
+        leader = self.fleet.wait_leader()
+        took = self._until_progress(load, leader, self.fleet.kill_container)
+        self.fleet.start_container(leader)
+        self.fleet.wait_ready(leader)
+        return f"records were acknowledged again within {took:.1f} s"
+
+    def stop(self, load: Load) -> str:
+        leader = self.fleet.wait_leader()
+        codes = []
+        took = self._until_progress(
+            load, leader, lambda node: codes.append(self.fleet.stop_container(node))
+        )
+        assert codes == [0], f"SIGTERM ended node {leader} with {codes}"
+        self.fleet.start_container(leader)
+        self.fleet.wait_ready(leader)
+        return f"exit code 0; docker stop and records again within {took:.1f} s"
+
+    def partition(self, load: Load) -> str:
+        leader = self.fleet.wait_leader()
+        took = self._until_progress(load, leader, self.fleet.partition)
+        assert self.fleet.inspect(leader)["State"]["Running"], "a partition ended the node"
+        self._wait(partial(self.fleet.is_healthy, leader), "the lonely node live")
+        self.fleet.heal(leader)
+        self.fleet.wait_ready(leader, timeout_s=WAIT_S)
+        return f"records were acknowledged again within {took:.1f} s; the node came back"
+
+    def replace_volume(self, load: Load) -> str:
+        node = 3
+        before = self.fleet.status(node)["storage_id"]
+        self.fleet.lose_volume(node)
+        self.fleet.up(node)
+        self._wait(lambda: self._role(node) == "observer", f"node {node} an observer")
+        after = self.fleet.status(node)["storage_id"]
+        assert after != before
+        load.wait_progress()
+        assert self._voters()[node] == before, "a replaced volume votes by itself"
+        self._quorumctl("replace-voter", str(node))
+        self._wait(lambda: self._voters()[node] == after, f"node {node} a voter again")
+        self.fleet.wait_ready(node)
+        return f"node {node} came back as an observer, replace-voter gave it the vote"
+
+    def roll(self, load: Load) -> str:
+        self._build("second")
+        image = IMAGE.format(revision="second")
+        self.fleet.write_environment(image=image, base=self._base, revision="second")
+        acknowledged, failures = len(load.acknowledged), load.failures
+        leader = self.fleet.wait_leader()
+        for node in (*(node for node in self.fleet.ids if node != leader), leader):
+            self.fleet.up(node)
+            self.fleet.wait_ready(node, timeout_s=WAIT_S)
+            self._wait(partial(self.fleet.is_healthy, node), f"node {node} healthy")
+            self._wait(self._has_no_lag, "all replicas caught up")
+            assert self.fleet.inspect(node)["Config"]["Image"] == image
+        load.wait_progress()
+        return (
+            f"{len(load.acknowledged) - acknowledged} records acknowledged meanwhile, "
+            f"{load.failures - failures} tries without an answer or refused"
+        )
+
+    def nothing_is_lost(self, load: Load) -> str:
+        self.fleet.wait_converged()
+        for node in self.fleet.ids:
+            assert self.fleet.stop_container(node) == 0
+        self.fleet.copy_disks()
+        load.assert_nothing_lost(*self.fleet.ids)
+        return f"{len(load.acknowledged)} acknowledged records are on all three volumes, once"
+
+    def monitoring(self) -> str:
+        """Prometheus and Grafana, where their images can be had."""
+        if self._base != "python:3.11-slim":
+            return "left out: images cannot be pulled here"
+        self.fleet.compose("up", "-d", "--no-build", "prometheus", "grafana")
+        for name in ("prometheus", "grafana"):
+            container = self.fleet.compose("ps", "-q", name)
+            state = ("inspect", "--format", "{{.State.Health.Status}}", container)
+            self._wait(lambda state=state: self._docker.docker(*state) == "healthy", name)  # type: ignore[misc]
+        return "both are healthy"
+
+    # -- helpers
+
+    def _build(self, revision: str) -> dict[str, object] | object:
+        raise NotImplementedError

@@ -1,0 +1,145 @@
+"""The quorum of deploy/docker-compose.yml, with ports of its own, for tests from outside.
+
+A `Cluster` whose nodes are containers: what asks a node asks its published ports.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tests.containers.engine import ROOT, Engine
+from tests.support.live_cluster import Cluster
+
+COMPOSE_FILE = ROOT / "deploy" / "docker-compose.yml"
+EXAMPLE = ROOT / "deploy" / ".env.example"
+PROJECT = "quorumd-drill"
+NETWORK = f"{PROJECT}_quorum"
+
+
+class Fleet(Cluster):
+    """Three controllers; nothing runs before `first_day`. Cut off with `partition`, not `suspend`."""
+
+    def __init__(self, docker: Engine, folder: Path, image: str, base: str) -> None:
+        super().__init__(folder)
+        self._docker = docker
+        self._cut_off: set[int] = set()
+        self._environment = folder / "environment"
+        self.write_environment(image=image, base=base, revision="first")
+
+    def write_environment(self, *, image: str, base: str, revision: str) -> None:
+        """The file that a user would edit, from the example."""
+        ports = {f"KAFKA_PORT_{node}": self._ports[node] for node in self.ids}
+        ports |= {f"HTTP_PORT_{node}": self._http_ports[node] for node in self.ids}
+        changes: dict[str, object] = {
+            **ports,
+            "QUORUMD_IMAGE": image,
+            "QUORUMD_BASE": base,
+            "QUORUMD_REVISION": revision,
+        }
+        lines = []
+        for line in EXAMPLE.read_text().splitlines():
+            name, equals, _ = line.partition("=")
+            lines.append(f"{name}={changes[name]}" if equals and name in changes else line)
+        self._environment.write_text("\n".join(lines) + "\n")
+
+    # -- containers
+
+    def compose(self, *arguments: str) -> str:
+        """What docker compose prints. Raises Failed."""
+        files = ("-f", str(COMPOSE_FILE), "--env-file", str(self._environment), "-p", PROJECT)
+        return self._docker.run(*self._docker.compose_command, *files, *arguments).stdout.strip()
+
+    def container(self, node: int) -> str:
+        """The id of the node's container, running or not; "" if it has none."""
+        filters = (
+            f"label=com.docker.compose.project={PROJECT}",
+            f"label=com.docker.compose.service={service(node)}",
+        )
+        return self._docker.docker("ps", "-aq", *(f"--filter={one}" for one in filters))
+
+    def inspect(self, node: int) -> dict[str, Any]:
+        """What the engine knows of the node's container."""
+        found: dict[str, Any] = json.loads(self._docker.docker("inspect", self.container(node)))[0]
+        return found
+
+    def is_healthy(self, node: int) -> bool:
+        """What its healthcheck says."""
+        return bool(self.inspect(node)["State"]["Health"]["Status"] == "healthy")
+
+    def inside(self, node: int, *command: str) -> tuple[int, str]:
+        """Exit code and output of a command in the node's container."""
+        done = self._docker.run("docker", "exec", self.container(node), *command, is_checked=False)
+        return done.returncode, done.stdout + done.stderr
+
+    def first_day(self) -> None:
+        """Format all three as the first voters, start them, and wait until they serve."""
+        for node in self.ids:
+            variable = ("-e", "QUORUMD_FORMAT=bootstrap")
+            self.compose("run", "--rm", "--no-deps", *variable, service(node))
+        self.up(*self.ids)
+        self.wait_ready(*self.ids, timeout_s=60)
+
+    def up(self, *nodes: int) -> None:
+        """Start these nodes, in containers made anew if their image or settings have changed."""
+        self.compose("up", "-d", "--no-build", "--no-deps", *map(service, nodes))
+
+    def kill_container(self, node: int) -> None:
+        """SIGKILL."""
+        self._docker.docker("kill", self.container(node))
+
+    def stop_container(self, node: int) -> int:
+        """SIGTERM, and wait; the exit code."""
+        self._docker.docker("stop", self.container(node))
+        return int(self.inspect(node)["State"]["ExitCode"])
+
+    def start_container(self, node: int) -> None:
+        self._docker.docker("start", self.container(node))
+
+    def partition(self, node: int) -> None:
+        """Take its network away."""
+        self._docker.docker("network", "disconnect", NETWORK, self.container(node))
+        self._cut_off.add(node)
+
+    def heal(self, node: int) -> None:
+        """Give it back."""
+        alias = ("--alias", service(node))
+        self._docker.docker("network", "connect", *alias, NETWORK, self.container(node))
+        self._cut_off.discard(node)
+
+    def lose_volume(self, node: int) -> None:
+        """The node, its container and its volume are gone."""
+        self._docker.docker("rm", "--force", self.container(node))
+        self._docker.docker("volume", "rm", f"{PROJECT}_data-{node}")
+
+    def take_down(self) -> None:
+        """Everything of this project goes, the volumes too."""
+        self.compose("down", "--volumes", "--remove-orphans")
+
+    def copy_disks(self) -> None:
+        """The directories of all nodes as they are now, for `records`. The nodes have to be stopped."""
+        for node in self.ids:
+            target = self.storage_dir(node)
+            shutil.rmtree(target, ignore_errors=True)
+            self._docker.docker("cp", f"{self.container(node)}:/var/lib/quorumd", str(target))
+
+    # -- a cluster
+
+    def running(self) -> tuple[int, ...]:
+        if not (filled := [node for node in self.ids if self.container(node)]):
+            return ()
+        return tuple(
+            node
+            for node in filled
+            if node not in self._cut_off and self.inspect(node)["State"]["Running"]
+        )
+
+    def logs(self) -> str:
+        return self.compose("logs", "--no-color", "--tail=40")
+
+
+def service(node: int) -> str:
+    """The node's name in the compose file."""
+    return f"quorumd-{node}"
