@@ -7,7 +7,6 @@ containers can be run on this machine (nothing was tested).
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.containers.engine import ROOT, Engine, Failed, NoEngine, base_image, engine
+from tests.containers.engine import Engine, Failed, NoEngine, base_image, engine
 from tests.containers.fleet import Fleet
 from tests.support.live_cluster import TOPIC
 from tests.support.load import Load
