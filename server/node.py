@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from config.errors import BadValue
 from config.model import Config
 from raft.config import RaftConfig, StoredState
 from raft.types import Endpoint, ReplicaKey, Voter, VoterSet, uuid_to_text
@@ -31,8 +32,9 @@ from server.translate import METADATA, TopicPartition
 from server.translate_fetch import FETCH_MAX_WAIT_MS
 from server.transport import Listeners
 from storage.directory import Directory
-from storage.errors import DamagedLog, DamagedSnapshot, StorageError
+from storage.errors import DamagedFile, DamagedLog, DamagedSnapshot, StorageError
 from storage.filesystem import FileSystem
+from storage.layout import META_PROPERTIES
 from storage.log import Log
 from storage.meta_properties import random_storage_id
 from storage.quorum_state import QuorumState
@@ -147,9 +149,7 @@ def raft_config(config: Config, directory: Directory, new_cluster_id: str) -> Ra
             Voter(ReplicaKey(voter.id), (Endpoint(peers_listener, voter.host, voter.port),))
             for voter in config.quorum_voters
         ),
-        formatted_voters=parse_initial_voters(meta.initial_voters, peers_listener)
-        if meta.initial_voters
-        else VoterSet(),
+        formatted_voters=_formatted_voters(directory, peers_listener),
         bootstrap_servers=len(config.quorum_bootstrap_servers),
         is_bootstrap=meta.bootstrap,
         cluster_id=meta.cluster_id,
@@ -164,6 +164,19 @@ def raft_config(config: Config, directory: Directory, new_cluster_id: str) -> Ra
         was_removed=meta.removed,
         snapshot_bytes_per_s=config.snapshot_bandwidth_bytes_per_second,
     )
+
+
+def _formatted_voters(directory: Directory, listener: str) -> VoterSet:
+    """The voters that the directory was formatted with, none if it was not. Raises DamagedFile."""
+    text = directory.meta.initial_voters
+    try:
+        return parse_initial_voters(text, listener) if text else VoterSet()
+    except BadValue as error:
+        raise DamagedFile(
+            f"initial.voters: {error}",
+            path=directory.path / META_PROPERTIES,
+            remedy="Correct the file by hand, or restore it from a backup",
+        ) from error
 
 
 def stored_state(state: QuorumState) -> StoredState:

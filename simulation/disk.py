@@ -374,9 +374,10 @@ class SimDisk:
         if not opened.is_writable:
             raise self._error(errno.EBADF, "pwritev", opened.path)
         if self.faults.short_write and size > 1 and self._random.random() < self.faults.short_write:
-            size = self._random.randrange(1, size)
+            size = _whole_sectors(at, self._random.randrange(1, size)) or size
         if self.capacity_bytes is not None and size:
-            size = min(size, self._space(opened.file, at, size))
+            space = self._space(opened.file, at, size)
+            size = size if size <= space else _whole_sectors(at, space)
             if size <= 0:
                 raise self._error(errno.ENOSPC, "pwritev", opened.path)
         self._write(opened.file, at, data, size)
@@ -477,6 +478,11 @@ class SimDisk:
     def process_id(self) -> int:
         self._enter("process_id", None)
         return 1000 + self._life
+
+
+def _whole_sectors(at: int, size: int) -> int:
+    """The largest size up to this one that ends where a sector does: file systems stop nowhere else."""
+    return max(0, (at + size) // SECTOR_BYTES * SECTOR_BYTES - at)
 
 
 def _joined(buffers: Sequence[Buffer]) -> bytes | int:

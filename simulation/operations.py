@@ -53,10 +53,12 @@ def add_voter(world: World, random: Random) -> list[Wish]:
 
 @_operation("remove voter")
 def remove_voter(world: World, random: Random) -> list[Wish]:
-    """Anybody; often somebody who is gone for good."""
-    keys = world.facts.voters.current
-    lost = [key for key in keys if key in world.facts.excused]
-    return [Wish(Kind.REMOVE, random.choice(lost if lost and random.random() < 0.5 else keys))]
+    """Anybody; often somebody who is gone for good, or by mistake the one that has taken its place."""
+    keys, lost = world.facts.voters.current, world.facts.excused
+    gone = [key for key in keys if key in lost]
+    heirs = [key for key in keys if key not in lost and key.id in {old.id for old in gone}]
+    chosen = heirs if heirs and random.random() < 0.7 else random.choice([keys, gone or keys])
+    return [Wish(Kind.REMOVE, random.choice(chosen))]
 
 
 @_operation("remove leader")

@@ -7,16 +7,20 @@ containers can be run on this machine (nothing was tested).
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.containers.engine import Engine, Failed, NoEngine, base_image, engine
+from tests.containers.engine import BASE, ROOT, Engine, Failed, NoEngine, base_image, engine
 from tests.containers.fleet import Fleet
 from tests.support.live_cluster import TOPIC
 from tests.support.load import Load
@@ -124,7 +128,7 @@ class Drill:
         offset = self._quorumctl("put", "color", "blue").strip()
         assert self._quorumctl("get", "color", "--min-offset", offset) == "blue\n"
         voters = json.loads(self._quorumctl("describe", "-o", "json"))["voters"]
-        assert [voter["id"] for voter in voters] == list(self.fleet.ids)
+        assert [voter["replica_id"] for voter in voters] == list(self.fleet.ids)
         value = b"from a Kafka client"
         settings = {"bootstrap.servers": self.fleet.bootstrap}
         producer = Producer({**settings, "acks": "all"})
@@ -193,7 +197,7 @@ class Drill:
             self.fleet.up(node)
             self.fleet.wait_ready(node, timeout_s=WAIT_S)
             self._wait(partial(self.fleet.is_healthy, node), f"node {node} healthy")
-            self._wait(self._has_no_lag, "all replicas caught up")
+            self._wait_caught_up()
             assert self.fleet.inspect(node)["Config"]["Image"] == image
         load.wait_progress()
         return (
@@ -211,16 +215,79 @@ class Drill:
 
     def monitoring(self) -> str:
         """Prometheus and Grafana, where their images can be had."""
-        if self._base != "python:3.11-slim":
-            return "left out: images cannot be pulled here"
-        self.fleet.compose("up", "-d", "--no-build", "prometheus", "grafana")
-        for name in ("prometheus", "grafana"):
-            container = self.fleet.compose("ps", "-q", name)
-            state = ("inspect", "--format", "{{.State.Health.Status}}", container)
-            self._wait(lambda state=state: self._docker.docker(*state) == "healthy", name)  # type: ignore[misc]
-        return "both are healthy"
+        if self._base != BASE:
+            return "NOT TESTED: the images of Prometheus and Grafana cannot be pulled here"
+        names = ("prometheus", "grafana")
+        self.fleet.compose("up", "-d", "--no-build", *names)
+        for name in names:
+            self._wait(partial(self._service_is_healthy, name), f"{name} healthy")
+        return "Prometheus and Grafana are healthy"
 
     # -- helpers
 
-    def _build(self, revision: str) -> dict[str, object] | object:
-        raise NotImplementedError
+    def _build(self, revision: str) -> dict[str, Any]:
+        version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+        arguments = {"BASE": self._base, "VERSION": version, "REVISION": revision}
+        command = ["build", "--network", "host", "-t", IMAGE.format(revision=revision)]
+        for name, value in arguments.items():
+            command += ["--build-arg", f"{name}={value}"]
+        self._docker.docker(*command, ".")
+        found = self._docker.docker("image", "inspect", IMAGE.format(revision=revision))
+        image: dict[str, Any] = json.loads(found)[0]
+        return image
+
+    def _until_progress(self, load: Load, leader: int, act: Callable[[int], None]) -> float:
+        """Seconds from the act against the leader until another one has committed new records."""
+        began = time.monotonic()
+        act(leader)
+        self.fleet.wait_leader(other_than=leader)
+        load.wait_progress(1)
+        took = time.monotonic() - began
+        load.wait_progress()
+        return took
+
+    def _quorumctl(self, *arguments: str) -> str:
+        program = Path(sys.executable).with_name("quorumctl")
+        done = subprocess.run(
+            [program, *arguments],
+            env={**os.environ, "QUORUM_BOOTSTRAP_SERVERS": self.fleet.bootstrap},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert not done.returncode, f"quorumctl {' '.join(arguments)}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def _role(self, node: int) -> str:
+        return str(self.fleet.status(node)["role"])
+
+    def _voters(self) -> dict[int, str]:
+        """Storage ids of the voters, by id."""
+        found = self.fleet.status(self.fleet.wait_leader())["voters"]
+        return {voter["id"]: voter["storage_id"] for voter in found}
+
+    def _wait_caught_up(self) -> None:
+        """Return when all voters have what is committed now."""
+        now = self.fleet.describe(self.fleet.wait_leader())
+        assert now is not None, "the leader does not answer"
+
+        def have_it() -> bool:
+            found = self.fleet.describe(self.fleet.wait_leader())
+            return found is not None and all(
+                voter.log_end_offset >= now.high_watermark for voter in found.current_voters
+            )
+
+        self._wait(have_it, "all voters caught up")
+
+    def _service_is_healthy(self, name: str) -> bool:
+        container = self.fleet.compose("ps", "-q", name)
+        state = self._docker.docker("inspect", "--format", "{{.State.Health.Status}}", container)
+        return state == "healthy"
+
+    def _wait(self, look: Callable[[], bool], what: str) -> None:
+        self.fleet.wait_for(look, what, WAIT_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -16,7 +16,7 @@ from tests.support.load import Load
 from tests.support.voters import add_voter, voters_of
 
 QUICK = {"quorum.fetch.timeout.ms": 600, "quorum.election.timeout.ms": 300}
-FAILED, USAGE = 1, 2
+FAILED, USAGE, DAMAGED = 1, 2, 3
 
 
 def quorumd(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -151,3 +151,15 @@ def test_standalone_beside_quorum_voters_is_refused(nodes: Cluster) -> None:
     done = quorumd("format", "--config", str(nodes.config_path(1)), "--standalone")
     assert done.returncode == USAGE
     assert "quorum.voters names the voters already" in done.stderr
+
+
+def test_damaged_initial_voters_end_a_start_with_what_to_do(nodes: Cluster) -> None:
+    formatted(nodes, 1, "--standalone")
+    path = nodes.storage_dir(1) / "meta.properties"
+    path.write_text(path.read_text().replace("initial.voters=1@", "initial.voters=1!"))
+    nodes.start(1)
+    ended = nodes.wait_exit(1)
+    assert ended.exit_code == DAMAGED
+    assert f"{path}: initial.voters: '1!" in ended.output
+    assert "Correct the file by hand" in ended.output
+    assert "Traceback" not in ended.output

@@ -213,7 +213,7 @@ def test_a_failed_directory_sync_loses_nothing() -> None:
     assert disk.exists(Path("/d"))
 
 
-def test_writes_are_short_but_never_empty() -> None:
+def test_writes_are_short_but_never_empty_and_end_with_a_sector() -> None:
     fs: FileSystem
     taken = set()
     disk = disk_with()
@@ -221,8 +221,8 @@ def test_writes_are_short_but_never_empty() -> None:
     fs = disk
     handle = disk.open(FILE, writable=True)
     for _ in range(100):
-        taken.add(disk.pwritev(handle, [b"a", b"bc"], 0))
-    assert taken == {1, 2, 3}
+        taken.add(disk.pwritev(handle, [b"a", bytes(1799)], 100))
+    assert taken == {412, 924, 1436, 1800}
     disk.faults.short_write = 1.0
     assert disk.pwritev(handle, [b"a"], 0) == 1
     write_all(fs, handle, [b"many", bytes(5000), b"bytes"], 0)
@@ -236,22 +236,23 @@ def test_a_full_disk_takes_what_fits_and_overwriting_needs_no_space() -> None:
     disk = disk_with(b"12345")
     put(disk, Path("/other"), bytes(1000))
     assert disk.used_bytes == 1005
-    disk.capacity_bytes = 1008
+    disk.capacity_bytes = 1600
     handle = disk.open(FILE, writable=True)
-    assert disk.pwritev(handle, [b"abc", b"defghijk"], 4) == 4
-    assert disk.contents(FILE) == b"1234abcd"
+    assert disk.pwritev(handle, [b"abc", bytes(700)], 4) == 508
+    assert disk.contents(FILE) == b"1234abc" + bytes(505)
     with pytest.raises(OSError, match="No space") as failure:
-        disk.pwritev(handle, [b"x"], 8)
+        disk.pwritev(handle, [b"x" * 100], 512)
     assert failure.value.errno == errno.ENOSPC
     with pytest.raises(OSError, match="No space"):
-        disk.truncate(handle, 9)
+        disk.truncate(handle, 601)
     disk.capacity_bytes = 10
     assert disk.pwritev(handle, [b"overwrit"], 0) == 8
     disk.unlink(Path("/other"))
-    assert disk.used_bytes == 8
-    assert disk.pwritev(handle, [bytes(5000)], 8) == 2
+    assert disk.used_bytes == 512
+    disk.capacity_bytes = 1030
+    assert disk.pwritev(handle, [bytes(5000)], 512) == 512
     disk.capacity_bytes = None
-    assert disk.pwritev(handle, [b"x" * 50], 10) == 50
+    assert disk.pwritev(handle, [b"x" * 50], 1024) == 50
     disk.truncate(handle, 100)
     assert disk.used_bytes == 100
 

@@ -1,0 +1,223 @@
+"""The image's files, as far as they can be tested without an engine; `make test-containers` runs them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from config import keys
+from config.load import load
+from server.main import EXIT_USAGE
+from storage.filesystem import RealFileSystem
+from storage.meta_properties import load_meta_properties
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTAINERS = ROOT / "deploy" / "containers"
+COMPOSE = yaml.safe_load((ROOT / "deploy" / "docker-compose.yml").read_text())
+EXAMPLE = dict(
+    line.split("=", 1)
+    for line in (ROOT / "deploy" / ".env.example").read_text().splitlines()
+    if line and not line.startswith("#")
+)
+CONTROLLERS = {n: COMPOSE["services"][f"quorumd-{n}"] for n in (1, 2, 3)}
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+def filled_in(text: object) -> str:
+    """With the variables of .env.example."""
+    return re.sub(r"\$\{(\w+)[^}]*\}", lambda match: EXAMPLE[match[1]], str(text))
+
+
+# -- what is installed
+
+
+def needed(name: str, found: dict[str, str]) -> dict[str, str]:
+    """Versions of what a distribution needs, and of what that needs, as installed here."""
+    for text in distribution(name).requires or []:
+        requirement = Requirement(text)
+        plain = canonicalize_name(requirement.name)
+        is_wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if is_wanted and plain not in found:
+            found[plain] = distribution(plain).version
+            needed(plain, found)
+    return found
+
+
+def test_the_constraints_pin_all_that_quorumd_needs_as_tested_here() -> None:
+    lines = (CONTAINERS / "constraints.txt").read_text().splitlines()
+    pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
+    assert pinned == needed("quorumd", {})
+
+
+def test_the_image_is_built_with_a_setuptools_that_serves() -> None:
+    (pinned,) = re.findall(r"setuptools==([\d.]+)", DOCKERFILE)
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    assert [Requirement(each).specifier.contains(pinned) for each in wanted] == [True]
+
+
+def test_every_package_is_copied_into_the_image() -> None:
+    find = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    packages = {pattern.removesuffix("*") for pattern in find["find"]["include"]}
+    assert {name for name in packages if f"COPY {name} /source/{name}\n" in DOCKERFILE} == packages
+    allowed = (ROOT / ".dockerignore").read_text().splitlines()
+    sources = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
+    for source in " ".join(sources).split():
+        assert f"!{source}" in allowed, source
+
+
+# -- the compose file
+
+
+def test_every_variable_of_the_compose_file_is_in_the_example_and_none_besides() -> None:
+    text = (ROOT / "deploy" / "docker-compose.yml").read_text()
+    assert set(re.findall(r"\$\{(\w+)", text)) == set(EXAMPLE)
+
+
+def test_the_example_names_the_version_of_the_project() -> None:
+    assert EXAMPLE["QUORUMD_VERSION"] == VERSION
+    assert EXAMPLE["QUORUMD_IMAGE"] == f"quorumd:{VERSION}"
+
+
+@pytest.mark.parametrize("node", CONTROLLERS)
+def test_the_environment_of_each_controller_is_a_sound_configuration(node: int) -> None:
+    service = CONTROLLERS[node]
+    environ = {name: filled_in(value) for name, value in service["environment"].items()}
+    settings = re.findall(r"^(?:ENV| +) *(QUORUMD_\w+)=(\S+)", DOCKERFILE, re.MULTILINE)
+    config = load(CONTAINERS / "controller.yaml", {**dict(settings), **environ})
+    assert config.node_id == node
+    (own,) = (voter for voter in config.quorum_voters if voter.id == node)
+    inside, outside = config.advertised_listeners
+    assert (inside.host, inside.port) == (own.host, own.port) == (f"quorumd-{node}", 9093)
+    assert config.http_listen is not None
+    published = [filled_in(port).split(":") for port in service["ports"]]
+    assert published == [
+        ["127.0.0.1", str(outside.port), str(config.listeners[1].port)],
+        ["127.0.0.1", EXAMPLE[f"HTTP_PORT_{node}"], str(config.http_listen.port)],
+    ]
+    unknown = environ.keys() - {keys.variable_of(key) for key in keys.PARSERS}
+    assert unknown == {"QUORUMD_FORMAT", "QUORUMD_LOG_LEVEL"}
+
+
+def test_no_service_bootstraps_and_each_has_a_volume_of_its_own() -> None:
+    assert {service["environment"]["QUORUMD_FORMAT"] for service in CONTROLLERS.values()} == {
+        "join"
+    }
+    volumes = [volume for service in CONTROLLERS.values() for volume in service["volumes"]]
+    assert volumes == [f"data-{node}:/var/lib/quorumd" for node in CONTROLLERS]
+
+
+@pytest.mark.parametrize("name", COMPOSE["services"])
+def test_every_service_is_shut_in(name: str) -> None:
+    service: dict[str, Any] = COMPOSE["services"][name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert {"mem_limit", "cpus"} <= service.keys()
+    assert all("${BIND_ADDRESS}:" in port for port in service["ports"])
+
+
+@pytest.mark.parametrize("name", COMPOSE["services"])
+def test_what_is_mounted_exists(name: str) -> None:
+    sources = [volume.split(":")[0] for volume in COMPOSE["services"][name]["volumes"]]
+    for source in sources:
+        is_there = (ROOT / "deploy" / source).exists()
+        assert is_there if source.startswith(".") else source in COMPOSE["volumes"], source
+
+
+def test_prometheus_scrapes_the_controllers_and_is_otherwise_as_for_hosts() -> None:
+    own = yaml.safe_load((CONTAINERS / "prometheus.yml").read_text())
+    general = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+    (job,) = own["scrape_configs"]
+    assert job["static_configs"] == [{"targets": [f"quorumd-{n}:8080" for n in CONTROLLERS]}]
+    job["static_configs"] = general["scrape_configs"][0]["static_configs"]
+    assert own.pop("rule_files") == [f"quorumd/{name}" for name in general.pop("rule_files")]
+    assert own == general
+
+
+def test_grafana_has_the_data_source_of_hosts_at_another_address() -> None:
+    own = yaml.safe_load((CONTAINERS / "grafana-datasource.yml").read_text())
+    path = ROOT / "deploy/grafana/provisioning/datasources/quorumd.yml"
+    general = yaml.safe_load(path.read_text())
+    assert own["datasources"][0].pop("url") == "http://prometheus:9090"
+    del general["datasources"][0]["url"]
+    assert own == general
+
+
+# -- the entry point
+
+
+def enter(
+    folder: Path, *arguments: str, how: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the entry point for node 1, with its directory in `folder`."""
+    environ = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "QUORUMD_STORAGE_DIR": str(folder / "data"),
+        "QUORUMD_NODE_ID": "1",
+        "QUORUMD_LISTENERS": "PEERS://127.0.0.1:1",
+        "QUORUMD_QUORUM_VOTERS": "1@127.0.0.1:1",
+    }
+    if how is not None:
+        environ["QUORUMD_FORMAT"] = how
+    (folder / "controller.yaml").write_bytes((CONTAINERS / "controller.yaml").read_bytes())
+    return subprocess.run(
+        [CONTAINERS / "entrypoint.sh", *arguments],
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_bootstrap_formats_for_a_new_quorum_and_ends(tmp_path: Path) -> None:
+    done = enter(tmp_path, "start", how="bootstrap")
+    assert done.returncode == 0, done.stderr
+    meta = load_meta_properties(RealFileSystem(), tmp_path / "data")
+    assert meta.bootstrap
+    assert not (tmp_path / "data" / ".lock").exists(), "the node was started"
+
+
+def test_bootstrap_never_starts_a_node_that_is_formatted(tmp_path: Path) -> None:
+    enter(tmp_path, "start", how="bootstrap")
+    before = (tmp_path / "data" / "meta.properties").read_bytes()
+    done = enter(tmp_path, "start", how="bootstrap")
+    assert done.returncode == EXIT_USAGE
+    assert "formatted already" in done.stderr
+    assert (tmp_path / "data" / "meta.properties").read_bytes() == before
+    assert not (tmp_path / "data" / ".lock").exists(), "the node was started"
+
+
+@pytest.mark.parametrize("how", [None, "", "join"])
+def test_an_empty_volume_joins_unless_told_otherwise(tmp_path: Path, how: str | None) -> None:
+    done = enter(tmp_path, how=how)
+    assert not load_meta_properties(RealFileSystem(), tmp_path / "data").bootstrap
+    assert "observes until" in done.stderr
+    # The port cannot be had; that it was tried for shows that the node was started.
+    assert (tmp_path / "data" / ".lock").exists(), done.stderr
+
+
+def test_another_word_is_refused_and_formats_nothing(tmp_path: Path) -> None:
+    done = enter(tmp_path, "start", how="Bootstrap")
+    assert done.returncode == EXIT_USAGE
+    assert not (tmp_path / "data").exists()
+
+
+def test_other_commands_format_nothing(tmp_path: Path) -> None:
+    done = enter(tmp_path, "random-uuid")
+    assert done.returncode == 0
+    assert len(done.stdout.strip()) == 22
+    assert not (tmp_path / "data").exists()
