@@ -5,7 +5,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv run test sim check fix bench clean
+.PHONY: help venv run test test-containers sim check fix bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -22,6 +22,7 @@ SEEDS ?= 1..20000
 help:
 	@echo "make run     three nodes on this machine, with a live table (quorumd demo)"
 	@echo "make test    check, and every test"
+	@echo "make test-containers    image and compose file, run and mistreated; needs Docker, or root and dockerd"
 	@echo "make sim     simulate a quorum with faults, 20,000 times over (SEEDS=A..B: those instead)"
 	@echo "make check   ruff, formatting and types; changes nothing"
 	@echo "make fix     let ruff correct and format"
@@ -37,6 +38,9 @@ test: check
 	@$(BIN)/python -m tests.support.kafka_jars
 	@$(BIN)/python -m tests.deploy.prometheus
 	@$(BIN)/python -m pytest
+
+test-containers: $(DEV_READY)
+	@$(BIN)/python -m tests.containers.drill
 
 sim: $(RUN_READY)
 	@$(BIN)/python -m simulation --seeds $(SEEDS)

@@ -43,7 +43,7 @@ Choose what goes wrong; names with "-" or "_" for spaces:
   python -m simulation --seeds 1..1000 --faults power-loss,one-way
   python -m simulation --seeds 1..1000 --faults none
 
-Faults: {", ".join(ACTS)}.
+Faults, and what operators do: {", ".join(ACTS)}.
 
 \b
 Exit codes: 0 nothing found, 1 something failed, 2 wrong usage, 130 interrupted.
@@ -133,7 +133,7 @@ def _to_plant(
     "--faults",
     callback=_to_faults,
     metavar="A,B",
-    help="Just these kinds of faults, in every run; all or none. Without it the seed chooses.",
+    help="Just these kinds of faults and operations; all or none. Without it the seed chooses.",
 )
 @click.option(
     "--only",

@@ -106,7 +106,7 @@ class Settings:
         """Where a quorum without quorum.voters is found: also where its nodes may be later."""
         if not self.is_dynamic:
             return () if node_id <= self.voters else (Address("node1", PORT),)
-        hosts = [f"node{i}" for i in range(1, self.voters + 1)]
+        hosts = [f"node{i}" for i in self.node_ids]
         hosts += [moved(f"node{i}") for i in self.movers]
         return tuple(Address(host, PORT) for host in hosts)
 
@@ -120,8 +120,13 @@ def moved(host: str) -> str:
     return host.removesuffix("m") if host.endswith("m") else f"{host}m"
 
 
-def draw_settings(seed: int, only: Collection[str] | None = None) -> Settings:
-    """The settings of a seed. `only` restricts the faults; everything else stays as it is."""
+def draw_settings(
+    seed: int, only: Collection[str] | None = None, membership: bool = True
+) -> Settings:
+    """The settings of a seed. `only` restricts the faults; everything else stays as it is.
+
+    Without `membership` voters are those of quorum.voters, and nobody changes them.
+    """
     random = Random(f"{seed}/settings")
     fetch_timeout_ms = random.choice([100, 200, 200, 500, 1000, 2000])
     chaos_us = random.choice([2, 3, 4, 6]) * SECOND
@@ -147,6 +152,8 @@ def draw_settings(seed: int, only: Collection[str] | None = None) -> Settings:
         snapshot_memory_bytes=random.choice([1, 1_000, 1 << 20]),
         faults=_draw_faults(random, chaos_us, only),
     )
+    if not membership:
+        return settings
     return _draw_membership(Random(f"{seed}/membership"), settings, only)
 
 
@@ -183,7 +190,8 @@ def _draw_membership(random: Random, settings: Settings, only: Collection[str] |
     nodes = range(1, voters + observers + 1)
     witness = random.choice(first) if voters > 1 and random.random() < 0.25 else None
     twins = [node_id for node_id in nodes if node_id != witness]
-    twin = random.choice(twins) if twins and random.random() < 0.15 else None
+    has_twin = is_dynamic and twins and random.random() < 0.3
+    twin = random.choice(twins) if has_twin else None
     movers = tuple(sorted(random.sample(nodes, min(2, len(nodes)))))
     if is_dynamic:
         # Who is silent, and for how long, matters: time for more than one round of it.

@@ -7,6 +7,7 @@ happen in between.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -48,6 +49,7 @@ class SimDiskThread:
         self._listener = listener
         self._taken: list[Job] = []
         self._queue: list[Job] = []
+        self._under_way: Iterator[Step | NotStored | DiskFull] = iter(())
         self._is_busy = False
         self._is_full = False
         self._told_us = 0
@@ -57,10 +59,10 @@ class SimDiskThread:
         """Nothing to do before the first job."""
 
     def stop(self) -> None:
-        """Finish what is queued, at once. Raises DiskFull, DiskFailed."""
+        """Finish what is under way and what is queued, at once. Raises DiskFull, DiskFailed."""
         self.submit_all()
         jobs, self._queue = self._queue, []
-        for step in carry_out(self._files, jobs):
+        for step in chain(self._under_way, carry_out(self._files, jobs)):
             if isinstance(step, DiskFull):
                 raise step
 
@@ -88,7 +90,8 @@ class SimDiskThread:
     def _carry_out(self) -> None:
         jobs, self._queue = self._queue, []
         self._life.replica.begin(jobs)
-        self._continue(jobs, carry_out(self._files, jobs))
+        self._under_way = carry_out(self._files, jobs)
+        self._continue(jobs, self._under_way)
 
     def _continue(self, jobs: list[Job], steps: Iterator[Step | NotStored | DiskFull]) -> None:
         machine = self._life.machine

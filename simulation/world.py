@@ -66,6 +66,8 @@ class Options:
 
     faults: Collection[str] | None = None
     """Only these kinds of faults, and these in any case."""
+    membership: bool = True
+    """Voters come and go in every second run."""
     numbers: Collection[int] | None = None
     """Only these faults of the schedule."""
     steps: int | None = None
@@ -90,7 +92,7 @@ class World:
     def __init__(self, seed: int, options: Options | None = None) -> None:
         self.seed = seed
         self.options = options or Options()
-        self.settings: Settings = draw_settings(seed, self.options.faults)
+        self.settings: Settings = draw_settings(seed, self.options.faults, self.options.membership)
         self.scheduler = Scheduler()
         self.coverage = Coverage()
         self.trace = Trace()
@@ -123,6 +125,7 @@ class World:
             self.places.misplaced,
             auto_join=self.settings.auto_join,
             are_first_named=self.settings.is_dynamic,
+            witness=self.settings.witness,
         )
         self.operators: list[Operator] = []
         self.producers = [self._producer(i) for i in range(self.settings.producers)]

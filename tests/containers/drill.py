@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 import tomllib
+import urllib.request
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -34,6 +36,8 @@ IMAGE = "quorumd:drill-{revision}"
 
 def main() -> int:
     """Run everything; the exit code."""
+    # As Ctrl-C does: all that was started is taken down.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with engine() as docker, tempfile.TemporaryDirectory(prefix="quorumd-drill-") as folder:
             return _run(docker, Path(folder))
@@ -143,6 +147,8 @@ class Drill:
                 values.append(message.value())
         consumer.close()
         assert value in values, values
+        with urllib.request.urlopen(self.fleet.http_url(1, "/"), timeout=WAIT_S) as page:
+            assert page.status == 200
         return "quorumctl and a Kafka client from this machine, over the second listener"
 
     def kill(self, load: Load) -> str:

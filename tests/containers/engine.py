@@ -142,6 +142,14 @@ def _own_engine(run: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait()
+        _unmount_below(run)
+
+
+def _unmount_below(folder: Path) -> None:
+    """What the engine leaves mounted, such as the network namespace of builds."""
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        if line.split()[1].startswith(f"{folder}/"):
+            subprocess.run(["umount", line.split()[1]], check=True)
 
 
 def _wait_answers(process: subprocess.Popen[bytes], address: str, log_path: Path) -> None:

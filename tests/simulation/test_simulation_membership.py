@@ -30,7 +30,8 @@ def risk_of(
     for key in (A, B, C, D, E):
         sight.replica(key)
     sight.name(batch(0), *voters)
-    sight.commit(batch(0))
+    sight.write(batch(1))
+    sight.commit(batch(0), batch(1))
     risk = Risk(sight.facts, lambda: set(misplaced), auto_join=auto_join, are_first_named=True)
     return risk, sight.facts
 
@@ -56,7 +57,7 @@ def test_a_set_that_is_not_committed_counts_as_well() -> None:
     sight = Sight()
     sight.name(batch(0), A, B, C)
     sight.commit(batch(0))
-    risk = Risk(sight.facts, set, auto_join=False, are_first_named=True)
+    risk = Risk(sight.facts, set)
     assert risk.may_lose(A)
     sight.name(batch(1), A, B)
     assert not risk.may_lose(A)
@@ -67,11 +68,16 @@ def test_a_set_that_is_not_committed_counts_as_well() -> None:
 def test_a_first_voter_that_was_named_must_not_be_lost_before_the_log_names_it() -> None:
     sight = Sight()
     sight.facts.voters.first = (A, B, C)
-    named = Risk(sight.facts, set, auto_join=False, are_first_named=True)
-    by_id = Risk(sight.facts, set, auto_join=False, are_first_named=False)
-    assert not named.may_lose(A)
+    named = Risk(sight.facts, set, are_first_named=True)
+    by_id = Risk(sight.facts, set)
     assert by_id.may_lose(A)
     assert named.may_lose(D)
+    assert not named.may_lose(A)
+    sight.name(batch(0), A, B, C)
+    sight.commit(batch(0), batch(1))
+    assert not named.may_lose(A)
+    sight.write(batch(1))
+    assert named.may_lose(A)
 
 
 def test_a_living_voter_is_not_removed_if_the_rest_would_stand_still() -> None:
@@ -115,6 +121,17 @@ def test_who_joins_by_itself_may_remove_the_other_of_its_id() -> None:
     for auto_join in (False, True):
         risk, _ = risk_of(A, C, C2, auto_join=auto_join)
         assert risk.may_lose(A) is not auto_join
+
+
+def test_a_witness_is_not_left_alone() -> None:
+    sight = Sight()
+    sight.name(batch(0), A, B, C)
+    sight.commit(batch(0))
+    risk = Risk(sight.facts, set, witness=A.id)
+    assert risk.may_wish(Wish(Kind.REMOVE, B))
+    sight.facts.wishes.append(Wish(Kind.REMOVE, B))
+    assert not risk.may_wish(Wish(Kind.REMOVE, C))
+    assert risk.may_wish(Wish(Kind.REMOVE, A))
 
 
 def test_a_voter_that_cannot_be_found_counts_as_lost() -> None:
