@@ -116,7 +116,11 @@ def _old_copy_goes_unnoticed(plant: Plant) -> None:
     "first voter set names whoever was seen",
     "The first voter set does not wait for every configured voter, and grows by several at once"
     " (KIP-856, bootstrapping, one change at a time).",
-    caught_by=["one voter changes at a time", "one leader per epoch"],
+    caught_by=[
+        "one voter changes at a time",
+        "one leader per epoch",
+        "quorum.voters names the ids that vote",
+    ],
     seeds=10,
 )
 def _first_voter_set_is_partial(plant: Plant) -> None:
