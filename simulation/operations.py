@@ -11,7 +11,6 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from simulation.faults import Act
-from simulation.operators import wish_to_replace
 from simulation.scheduler import MS, SECOND
 from simulation.wishes import Kind, Wish
 
@@ -69,7 +68,8 @@ def remove_leader(world: World, random: Random) -> list[Wish]:
 
 @_operation("replace voter")
 def replace_voter(world: World, random: Random) -> list[Wish]:
-    """A voter loses its disk, and another one takes its place under the same id."""
+    """A voter loses its disk, and another one takes its place under the same id; or, by mistake, the new
+    one is removed again instead of the old one."""
     current = world.facts.voters.current
     lost = [key for key in current if key in world.facts.excused]
     voters = [m for m in _voters(world) if world.risk.may_lose(m.replica.key)]
@@ -81,7 +81,8 @@ def replace_voter(world: World, random: Random) -> list[Wish]:
         return []
     old = random.choice(lost)
     machine = next(machine for machine in world.machines if machine.id == old.id)
-    return wish_to_replace(old, machine.replica.key)
+    new = machine.replica.key
+    return [Wish(Kind.ADD, new), Wish(Kind.REMOVE, new if random.random() < 0.3 else old)]
 
 
 def _target(world: World, random: Random) -> tuple[int, ...]:

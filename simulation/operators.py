@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from raft.types import ReplicaKey
 from server.translate import uuid_or_zero
 from server.translate_membership import (
     ADD_VOTER,
@@ -204,8 +203,3 @@ class Operator(Client):
         self._wish.outcome = why
         self._wish = None
         self._wishes.clear()
-
-
-def wish_to_replace(old: ReplicaKey, new: ReplicaKey) -> list[Wish]:
-    """What an operator does about a lost disk (KIP-856, disk failure recovery)."""
-    return [Wish(Kind.ADD, new), Wish(Kind.REMOVE, old)]

@@ -31,6 +31,8 @@ def command(seed: int, task: Task) -> str:
     if options.faults is not None:
         is_all = set(options.faults) == set(ACTS)
         words += ["--faults", "all" if is_all else _comma(map(to_word, options.faults))]
+    if not options.membership:
+        words += ["--fixed-voters"]
     if options.numbers is not None:
         words += ["--only", _comma(map(str, sorted(options.numbers)))]
     if options.steps is not None:

@@ -1,6 +1,6 @@
 """Runs seeds and keeps what came of them: one here, or many on all cores.
 
-A run fails if it raises anything at all, or if it takes too long by the clock on the wall.
+A run fails if it raises anything at all, or if it takes too much processor time.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def _smaller_epoch_is_followed(plant: Plant) -> None:
     "leader moves to another epoch",
     "A leader that hears of a higher epoch takes it over and goes on leading (KIP-595, state machine).",
     caught_by=["epoch and high watermark never go back", "one leader per epoch"],
-    seeds=24,
+    seeds=100,
 )
 def _leader_moves_to_another_epoch(plant: Plant) -> None:
     right = election.adopt

@@ -23,7 +23,7 @@ TOPICS = f"{TOOLS}.TopicCommand"
 DUMP = f"{TOOLS}.DumpLogSegments"
 RECORDS, RECORD_BYTES = 30, 500_000
 # Younger than anything else in the log, and within what a node takes of the future.
-FIRST_MS = int(time.time() * 1000) + 600_000
+FIRST_MS = int(time.time() * 1000) + 3_000_000
 
 
 @pytest.fixture(scope="module")

@@ -175,7 +175,7 @@ def test_the_command_of_a_run_means_that_run() -> None:
     for task in (
         Task(options=options, plant="granted vote leaves unsynced", timeout_s=7.5),
         Task(options=Options(faults=(), numbers=())),
-        Task(options=Options(faults=tuple(ACTS))),
+        Task(options=Options(faults=tuple(ACTS), membership=False)),
         Task(),
     ):
         _, module, name, *arguments = shlex.split(command(5, task))
@@ -183,6 +183,7 @@ def test_the_command_of_a_run_means_that_run() -> None:
         found = cli.make_context("simulation", arguments).params
         assert found["seed"] == 5
         assert found["faults"] == task.options.faults
+        assert found["fixed_voters"] == (not task.options.membership)
         assert sorted(found["numbers"] or ()) == sorted(task.options.numbers or ())
         assert found["steps"] == task.options.steps
         assert (found["plant"] and found["plant"].name) == task.plant
