@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import pairwise
 
 from raft import quorum
 from raft.config import RaftConfig, StoredState
@@ -150,6 +151,7 @@ class Core:
             return False
         return self.electorate.has_local or (
             self.log.voters_offset >= self.committed_offset
+            and self.committed_voters.offset >= 0
             and self.committed_voters.record.voters.find(self.local) is not None
         )
 
@@ -546,15 +548,26 @@ class Core:
 
     @property
     def is_bootstrapping(self) -> bool:
-        """True until the first voter set of the log is known to be committed (KIP-856, bootstrapping).
+        """True until it is known who the first voters are, for ever (KIP-856, bootstrapping).
 
-        Clients write nothing before, so that nothing can be lost to a set that not all voters know.
+        Known by id only, they are once the log's first set is committed: clients write nothing before, so
+        that nothing can be lost to a set that not all voters know. Named with storage ids, they are from
+        the start, and the set is committed like anything else.
         """
-        if self._has_bootstrapped:
-            return False
-        entries = self.log.voter_entries
-        self._has_bootstrapped = len(entries) > 1 and entries[1].offset < self.committed_offset
+        if self.log.voters_offset < 0:
+            return True
+        if not self._has_bootstrapped:
+            self._has_bootstrapped = self._knows_first_voters()
         return not self._has_bootstrapped
+
+    def _knows_first_voters(self) -> bool:
+        logged = self.log.voter_entries[1:]
+        initial = self.config.initial_voters
+        return (
+            logged[0].offset < self.committed_offset
+            or (len(initial) > 0 and not initial.is_by_id)
+            or any(_is_change(*pair) for pair in pairwise(logged))
+        )
 
     def snapshot(self) -> Snapshot:
         """The part of the state that the invariants speak of."""
@@ -571,3 +584,9 @@ class Core:
             last_epoch=self.log.last_epoch,
             committed_offset=self.committed_offset,
         )
+
+
+def _is_change(former: VoterEntry, later: VoterEntry) -> bool:
+    """True if a set follows a committed one. A first set that is replaced keeps ids, but not keys."""
+    before, after = former.record.voters.keys, later.record.voters.keys
+    return before == after or sorted(k.id for k in before) != sorted(k.id for k in after)

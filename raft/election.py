@@ -20,6 +20,7 @@ from raft.effects import Answered, Peer, Vote, VoteAnswer
 from raft.events import (
     EndAnswered,
     LeaderHint,
+    PeerLost,
     PeerReachable,
     PeerUnreachable,
     QuorumEpochBegun,
@@ -184,6 +185,9 @@ def on_vote_requested(core: Core, event: VoteRequested) -> None:
         _stand_in(core, event)
     if event.pre_vote and not granted:
         _outbid(core, candidate)
+    elif not granted and isinstance(core.state, Unattached) and not core.must_lead:
+        # Others may have voted for it: that they know no leader yet means nothing.
+        core.state.vacant = None
     return _answer_vote(core, event.reply_to, granted)
 
 
@@ -238,8 +242,11 @@ def _stand_in(core: Core, event: VoteRequested) -> None:
 
 
 def may_campaign(core: Core) -> bool:
-    """False for a witness, unless no other voter can win."""
-    return not core.config.is_witness or core.must_lead or not core.other_voters()
+    """False for a witness, unless no other voter can win, or perhaps none knows that it is one."""
+    if not core.config.is_witness or core.must_lead:
+        return True
+    committed = core.committed_voters.record.voters
+    return any(all(map(core.is_local, voters.keys)) for voters in (core.voters, committed))
 
 
 def _grants_vote(core: Core, event: VoteRequested) -> bool:
@@ -467,11 +474,13 @@ def _hurry(core: Core, state: Unattached) -> None:
 def on_vacancy(core: Core, peer: ReplicaKey) -> None:
     """A voter knows no leader of this epoch either: once a majority says so, nobody need wait.
 
-    But for a candidate that has this replica's vote: it is about to lead. Source: KIP-642, bootstrapping
-    procedure, step 6. Pre-vote makes it safe.
+    But for a candidate of this epoch that has asked for votes: it may be about to lead. Source: KIP-642,
+    bootstrapping procedure, step 6. Pre-vote makes it safe.
     """
     state = core.state
-    if not isinstance(state, Unattached) or peer.id in state.vacant or core.voted is not None:
+    if not isinstance(state, Unattached) or state.vacant is None or core.voted is not None:
+        return
+    if peer.id in state.vacant:
         return
     state.vacant.add(peer.id)
     agreeing = sum(key.id in state.vacant or core.is_local(key) for key in core.voters.keys)
@@ -492,6 +501,13 @@ def on_peer_unreachable(core: Core, event: PeerUnreachable) -> None:
             state.campaign_at_ms = core.now_ms + core.draw(CAMPAIGN_DELAY_MS)
     elif isinstance(state, Unattached) and core.voted is not None and core.voted.id == event.id:
         _hurry(core, state)
+
+
+def on_peer_lost(core: Core, event: PeerLost) -> None:
+    """A witness need not be sure: it only helps others to find out, and a late grant would triple the
+    time that they take."""
+    if core.config.is_witness:
+        core.unreachable.add(event.id)
 
 
 def on_peer_reachable(core: Core, event: PeerReachable) -> None:

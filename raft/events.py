@@ -209,6 +209,13 @@ class PeerUnreachable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLost:
+    """The connection to this replica is gone; whether its process is, nobody knows yet."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeerReachable:
     """A connection to this replica was made."""
 
@@ -323,6 +330,7 @@ Event = (
     | CleaningRequested
     | RequestFailed
     | PeerUnreachable
+    | PeerLost
     | PeerReachable
     | AddVoterRequested
     | RemoveVoterRequested

@@ -390,7 +390,7 @@ def write_first_voters(core: Core) -> None:
         )
         for voter in configured
     )
-    if not first and voters.keys == core.voters.keys:
+    if not first and (voters.keys == core.voters.keys or voters.ids != core.voters.ids):
         return
     # A set that is replaced may be committed without this leader knowing it: its cluster id stays.
     logged = core.electorate.entry.record.cluster_id

@@ -46,7 +46,8 @@ def why_not(core: Core, leader: Leader, change: VoterChange) -> Refusal | None:
     key = change.voter.key
     if change.kind is ChangeKind.REMOVE:
         return _why_not_remove(core, key)
-    if key in core.committed_voters.record.voters.keys:
+    latest = core.electorate.entry
+    if key in latest.record.voters.keys and core.committed_voters is latest:
         return "DUPLICATE_VOTER", f"replica {key} is a voter already"
     return _why_not_add(core, leader, key)
 

@@ -29,8 +29,9 @@ class Unattached:
     """A voter that knows no leader; looks for one until its election timeout."""
 
     election_deadline_ms: int
-    vacant: set[int] = field(default_factory=set)
-    """Ids of voters that answered in this epoch that they know no leader either."""
+    vacant: set[int] | None = field(default_factory=set)
+    """Ids of voters that answered in this epoch that they know no leader either; None once a candidate of
+    this epoch was refused."""
 
 
 @dataclass(slots=True)

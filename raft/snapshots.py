@@ -106,6 +106,9 @@ def offer(core: Core, request: InFlight, snapshot: OffsetAndEpoch) -> None:
         core.drop_download()
         download = core.download = Download(snapshot, core.context)
         core.report(f"copying the snapshot that ends at {snapshot.offset} from {core.leader}")
+    elif is_copying(core):
+        # The leader was asked as a bootstrap server, too: it has nothing new to say.
+        core.back_off(request)
     download.context = core.context
     if download.is_complete:
         _verify(core, download)

@@ -26,7 +26,7 @@ from raft.effects import (
     UpdateVoter,
     Vote,
 )
-from raft.events import Event, PeerReachable, PeerUnreachable, RequestFailed
+from raft.events import Event, PeerLost, PeerReachable, PeerUnreachable, RequestFailed
 from raft.node import RaftNode
 from raft.types import ReplicaKey
 from server import translate, translate_fetch, translate_membership, translate_snapshot
@@ -96,12 +96,17 @@ class _PeerListener:
         self._handle = handle
 
     def on_link_up(self) -> None:
-        if isinstance(self._peer, ReplicaKey) and self._addresses.speaks_for_its_id(self._peer):
-            self._handle(PeerReachable(id=self._peer.id))
+        self._tell(PeerReachable)
+
+    def on_link_lost(self) -> None:
+        self._tell(PeerLost)
 
     def on_link_refused(self) -> None:
+        self._tell(PeerUnreachable)
+
+    def _tell(self, event: type[PeerReachable | PeerLost | PeerUnreachable]) -> None:
         if isinstance(self._peer, ReplicaKey) and self._addresses.speaks_for_its_id(self._peer):
-            self._handle(PeerUnreachable(id=self._peer.id))
+            self._handle(event(id=self._peer.id))
 
     def elsewhere(self) -> Sequence[Address]:
         """Only requests that say whom they are meant for may go there."""

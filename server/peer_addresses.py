@@ -105,8 +105,9 @@ class PeerAddresses:
     def is_from(self, to: Peer, event: Event, *, names_receiver: bool) -> bool | None:
         """Whether it was this peer that answered: yes, no, or not to be told.
 
-        An answer to a request that does not say whom it is meant for tells only the leader from others. It
-        proves an address wrong only if there is a better one: a leader that resigns answers like others.
+        An answer to a request that does not say whom it is meant for tells only the leader from others,
+        who know no later epoch than its own. It proves an address wrong only if there is a better one: a
+        leader that resigns answers like others.
         """
         if isinstance(to, Bootstrap) or not isinstance(event, ANSWERS):
             return None
@@ -119,5 +120,6 @@ class PeerAddresses:
             return True if event.error is None and hint is not None else None
         if isinstance(event, FetchAnswered) and event.error is None and is_said_to_lead:
             return True
-        is_other = event.error == "NOT_LEADER_OR_FOLLOWER" and is_said_to_lead
+        is_behind = hint is not None and self._node.leader == to and hint.epoch < self._node.epoch
+        is_other = is_behind or (event.error == "NOT_LEADER_OR_FOLLOWER" and is_said_to_lead)
         return False if (is_other or is_foreign) and len(self.own(to)) > 1 else None

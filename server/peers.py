@@ -55,6 +55,9 @@ class LinkListener(Protocol):
     def on_link_up(self) -> None:
         """The peer has answered at an address of its own, or has shown at another one who it is."""
 
+    def on_link_lost(self) -> None:
+        """The connection to the peer is gone."""
+
     def on_link_refused(self) -> None:
         """Nobody listens at any of the peer's own addresses."""
 
@@ -307,6 +310,8 @@ class Link:
         was_used = self._has_answered or self._loop.time() - self._made_at > RECONNECT_MAX_MS / 1000
         if not self._is_trusted:
             self._where.deny(self._address)
+        elif not self._is_closed:
+            self._listener.on_link_lost()
         if was_used:
             self._failures = 0
         else:

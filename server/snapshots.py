@@ -33,8 +33,10 @@ from wire.messages.take_snapshot import TakeSnapshotRequest, TakeSnapshotRespons
 LOG = Logger("snapshots")
 
 CLEAN_INTERVAL_S = 5.0
-RETRY_S = 60.0
-"""After a build that failed, and between two leaderships that are given away for it."""
+RETRY_MIN_S, RETRY_MAX_S = 5.0, 60.0
+"""After a build that failed, doubled with every further one."""
+RESIGN_INTERVAL_S = 60.0
+"""Between two leaderships that are given away for a snapshot that can't be repaired."""
 
 Told = Callable[[SnapshotId | str], None]
 """Gets the newest snapshot, or why there is none."""
@@ -99,6 +101,7 @@ class Snapshots:
         self._bytes_before = -new_bytes
         """What was written when the newest snapshot was begun."""
         self._begun_at_s = host.monotonic_s()
+        self._failures = 0
         self._not_before_s = 0.0
         self._building: Building | None = None
         self._told: list[Told] = []
@@ -320,7 +323,7 @@ class Snapshots:
         self._damaged.discard(facts.id)
         self._to_repair.remove(facts.id)
         self._end_build()
-        self.problem = ""
+        self._failures, self.problem = 0, ""
         if self._to_repair or self._told:
             self._begin()
         else:
@@ -345,7 +348,7 @@ class Snapshots:
 
     def _finished(self, newest: SnapshotId) -> None:
         self._end_build()
-        self.problem = ""
+        self._failures, self.problem = 0, ""
         self._tell(newest)
 
     def _end_build(self) -> None:
@@ -362,7 +365,9 @@ class Snapshots:
         if repairs is not None and newest is not None and repairs != SnapshotId(*newest):
             # Nobody needs it, and nothing is built on it.
             self._to_repair.remove(repairs)
-        self._not_before_s = self._host.monotonic_s() + RETRY_S
+        pause_s = min(RETRY_MAX_S, RETRY_MIN_S * 2 ** min(self._failures, 10))
+        self._failures += 1
+        self._not_before_s = self._host.monotonic_s() + pause_s
         self._tell(problem)
 
     def _tell(self, outcome: SnapshotId | str) -> None:
@@ -387,7 +392,7 @@ class Snapshots:
     def _let_another_lead(self) -> None:
         now_s = self._host.monotonic_s()
         if isinstance(self._node.state, Leader) and now_s >= self._resign_not_before_s:
-            self._resign_not_before_s = now_s + RETRY_S
+            self._resign_not_before_s = now_s + RESIGN_INTERVAL_S
             reason = "its snapshot is damaged, and others need one"
             self._handle(ResignationRequested(reason=reason, shutting_down=False))
 

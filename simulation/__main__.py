@@ -196,8 +196,9 @@ def cli(
     output: str,
 ) -> None:
     """Does what the options say; ends with one of the exit codes."""
-    if plant is not None and faults is None and plant.faults is not None:
-        faults = tuple(name for name in ACTS if name in plant.faults)
+    if plant is not None and faults is None and plant.options.faults is not None:
+        faults = tuple(name for name in ACTS if name in plant.options.faults)
+    fixed_voters = fixed_voters or (plant is not None and not plant.options.membership)
     options = Options(faults=faults, numbers=numbers, steps=steps, membership=not fixed_voters)
     task = Task(options=options, plant=None if plant is None else plant.name, timeout_s=timeout_s)
     if (seed is None) == (seeds is None):

@@ -15,19 +15,23 @@ from raft.types import ReplicaKey
 from server.connection import Connection, InboundRequest
 from server.connection_group import Closed
 from server.peers import (
+    DOUBT_S,
     NODE_SOFTWARE,
     RECONNECT_MAX_MS,
     RECONNECT_MS,
     Call,
     LinkListener,
 )
+from server.whereabouts import Address, Whereabouts
 from simulation.network import Message, Network
-from simulation.scheduler import MS, Scheduler, Timer
+from simulation.scheduler import MS, SECOND, Scheduler, Timer
 from wire.headers import decode_request_header, decode_response_header
 from wire.registry import APIS
 
 if TYPE_CHECKING:
     from simulation.life import Life
+
+DOUBT_US = int(DOUBT_S * SECOND)
 
 Reply = Callable[[bytes], None]
 """Takes a complete response frame, length included, back to whoever asked."""
@@ -123,14 +127,18 @@ class SimLink:
         self._life = life
         self._network = network
         self._endpoints = endpoints
-        self._addresses = addresses
         self._listener = listener
         self._connect_timeout_us = connect_timeout_ms * MS
         self._scheduler: Scheduler = life.scheduler
+        self._where = Whereabouts(
+            addresses, listener.elsewhere, lambda: self._scheduler.now_us / SECOND
+        )
         self._queue: list[Call] = []
         self._pending: dict[int, _Pending] = {}
         self._correlation_id = 0
         self._target: str | None = None
+        self._address: Address = ("", 0)
+        self._is_trusted = False
         self._peer_life: Life | None = None
         self._channel: Channel | None = None
         self._is_connecting = False
@@ -157,60 +165,95 @@ class SimLink:
 
     def _connect(self) -> None:
         """Try each address once; whoever is cut off finds out only when time is up."""
-        if self._is_closed or self.is_up:
+        if self._is_closed or self.is_up or self._is_connecting:
             return
         self._is_connecting = True
-        addresses = [host for host, _ in self._addresses()]
-        if addresses:
-            self._try(addresses, is_refused=True)
-        else:
-            self._connecting_failed()
+        trusted = self._where.trusted()
+        self._try([(at, True) for at in trusted], is_refused=bool(trusted))
 
-    def _try(self, addresses: list[str], *, is_refused: bool) -> None:
-        """Connect to the first of these, or else to the next; so far all were refused, or not."""
-        address, *others = addresses
-        host = self._endpoints.host_at(address)
+    def _try(self, own: list[tuple[Address, bool]], *, is_refused: bool) -> None:
+        """Connect to the first of these, or else to the next; then to those where the peer may be all
+        the same, while a request waits. So far all of its own were refused, or not."""
         me, network = self._life.host, self._network
-        there_us, back_us = network.latency_us(), network.latency_us()
-        self._connection += 1
-        connection = self._connection
+        tried: list[Address] = []
 
-        def arrive() -> None:
-            if not network.reaches(me, host) or not network.reaches(host, me):
-                self._life.call(self._connect_timeout_us, lambda: go_on(is_refused=False))
-                return
-            peer = self._endpoints.listening_at(address)
-            self._life.call(back_us, lambda: answered(peer))
-
-        def answered(peer: Life | None) -> None:
-            if peer is None or not peer.is_alive:
-                go_on(is_refused=is_refused)
-            elif connection == self._connection and not self._is_closed:
-                self._begin(host, peer)
+        def next_address() -> tuple[Address, bool] | None:
+            if own:
+                return own.pop(0)
+            others = self._where.doubtful() if self._queue else []
+            return next(((at, False) for at in others if at not in tried), None)
 
         def go_on(*, is_refused: bool) -> None:
-            if connection != self._connection or self._is_closed or self.is_up:
-                return
-            if others:
-                self._try(others, is_refused=is_refused)
-                return
-            if is_refused:
-                self._listener.on_link_refused()
-            self._connecting_failed()
+            found = next_address()
+            if found is not None:
+                dial(*found, is_refused=is_refused)
+            else:
+                self._connecting_failed()
 
-        self._scheduler.call_later(there_us, arrive)
+        def dial(address: Address, is_own: bool, *, is_refused: bool) -> None:
+            tried.append(address)
+            host = self._endpoints.host_at(address[0])
+            there_us, back_us = network.latency_us(), network.latency_us()
+            self._connection += 1
+            connection = self._connection
 
-    def _begin(self, host: str, peer: Life) -> None:
+            def arrive() -> None:
+                if network.reaches(me, host) and network.reaches(host, me):
+                    peer = self._endpoints.listening_at(address[0])
+                    self._life.call(back_us, lambda: answered(peer))
+                else:
+                    self._life.call(self._connect_timeout_us, lambda: missed(is_refused=False))
+
+            def answered(peer: Life | None) -> None:
+                if peer is None or not peer.is_alive:
+                    missed(is_refused=is_refused)
+                elif connection == self._connection and not self._is_closed:
+                    self._begin(address, host, peer, is_own)
+
+            def missed(*, is_refused: bool) -> None:
+                if connection != self._connection or self._is_closed or self.is_up:
+                    return
+                self._where.miss(address)
+                if is_own and not own and is_refused:
+                    self._listener.on_link_refused()
+                go_on(is_refused=is_refused)
+
+            self._scheduler.call_later(there_us, arrive)
+
+        go_on(is_refused=is_refused)
+
+    def _begin(self, address: Address, host: str, peer: Life, is_own: bool) -> None:
         self._is_connecting = False
         self._failures = 0
         self._target, self._peer_life = host, peer
+        self._address, self._is_trusted = address, is_own
         me = self._life
         self._channel = Channel(peer.listener, me.host, NODE_SOFTWARE, me.key)
         peer.links_here.append(self)
-        self._listener.on_link_up()
+        if is_own:
+            self._where.confirm(address)
+            self._listener.on_link_up()
+        else:
+            self._life.call(DOUBT_US, self._doubt(self._connection))
         queue, self._queue = self._queue, []
         for call in queue:
             self._send(call)
+
+    def _doubt(self, connection: int) -> Callable[[], None]:
+        def ask() -> None:
+            if connection != self._connection or self._is_trusted or self._is_closed:
+                return
+            if self._pending:
+                self._life.call(DOUBT_US, ask)
+            else:
+                self._disown()
+
+        return ask
+
+    def _disown(self) -> None:
+        """Somebody else is at this address, or nobody who says who it is."""
+        self._is_trusted = False
+        self.reset()
 
     def _connecting_failed(self) -> None:
         self._is_connecting = False
@@ -231,6 +274,10 @@ class SimLink:
         """The connection is gone: what waits for an answer fails, and a new one is tried at once."""
         if self.is_up and not self._is_closed:
             self._hang_up()
+            if self._is_trusted:
+                self._listener.on_link_lost()
+            else:
+                self._where.deny(self._address)
             self._fail_all("the connection was lost")
             self._connect()
 
@@ -254,6 +301,9 @@ class SimLink:
             self._send(call)
         elif self._is_connecting:
             self._queue.append(call)
+        elif not self._is_closed and self._where.doubtful():
+            self._queue.append(call)
+            self._connect()
         else:
             self._life.call(0, lambda: call.failed("not connected", None))
 
@@ -295,7 +345,13 @@ class SimLink:
             return
         pending.timer.cancel()
         _, body_at = decode_response_header(pending.call.api_key, pending.version, frame)
-        pending.call.answered(pending.version, frame, body_at)
+        is_peer = pending.call.answered(pending.version, frame, body_at)
+        if is_peer is False and self.is_up:
+            self._disown()
+        elif is_peer and not self._is_trusted and self.is_up:
+            self._is_trusted = True
+            self._where.confirm(self._address)
+            self._listener.on_link_up()
 
     def _time_out(self) -> None:
         """As in `server.peers`: a late answer costs the connection."""

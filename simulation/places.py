@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from config.model import Listener
-from raft.roles import Leader
 from raft.types import ReplicaKey
 from simulation.checkers.base import Facts
 from simulation.life import Life
@@ -48,21 +47,3 @@ class Places:
             return True
         voter = committed[-1].record.voters.find(machine.replica.key)
         return voter is not None and voter.endpoints[0].host != machine.address
-
-    def misplaced(self) -> set[ReplicaKey]:
-        """Replicas that somebody would look for where they are not: voters, and who may become one."""
-        if not self._facts.voters.committed:
-            return set()
-        return {
-            machine.replica.key
-            for machine in self._machines
-            if self.is_misplaced(machine) or self._is_told_elsewhere(machine)
-        }
-
-    def _is_told_elsewhere(self, machine: Machine) -> bool:
-        for other in self._machines:
-            state = None if other.life is None else other.life.partition.node.state
-            told = state.told.get(machine.replica.key) if isinstance(state, Leader) else None
-            if told is not None and told.endpoints[0].host != machine.address:
-                return True
-        return False

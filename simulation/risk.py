@@ -8,7 +8,7 @@ and of all that can come between.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from raft.types import ReplicaKey
 from simulation.checkers.base import Facts
@@ -16,58 +16,23 @@ from simulation.wishes import Kind, Wish
 
 
 class Risk:
-    """See the module's docstring. With `auto_join` replicas ask for changes by themselves.
+    """See the module's docstring. With `auto_join` replicas ask for changes by themselves."""
 
-    The first voters must not be lost if they were named with storage ids, before everybody knows that the
-    log names them: until then all of them are needed.
-    `misplaced` tells which replicas are reached elsewhere than others know: these cannot ask them for
-    their votes, so they count as lost until that is committed.
-    """
-
-    def __init__(
-        self,
-        facts: Facts,
-        misplaced: Callable[[], set[ReplicaKey]],
-        *,
-        auto_join: bool = False,
-        are_first_named: bool = False,
-        witness: int | None = None,
-    ) -> None:
+    def __init__(self, facts: Facts, *, auto_join: bool = False) -> None:
         self._facts = facts
-        self._misplaced = misplaced
         self._auto_join = auto_join
-        self._are_first_named = are_first_named
-        self._witness = witness
 
     def may_lose(self, key: ReplicaKey) -> bool:
         """True if this replica's data may be harmed."""
-        if self._are_first_named and key in self._facts.voters.first and not self._is_known():
-            return False
-        others, wishes = self._lost() - {key}, self._facts.wishes
-        if key in self._facts.excused:
+        excused, wishes = self._facts.excused, self._facts.wishes
+        if key in excused:
             return True
-        left = self._votes_to_spare(others | {key}, wishes)
-        return left > 0 or left == self._votes_to_spare(others, wishes)
-
-    def _is_known(self) -> bool:
-        """Whoever has what a client has written knows that the first voter set is committed."""
-        return any(batch.identity in self._facts.records for batch in self._facts.committed)
-
-    def may_move(self, key: ReplicaKey) -> bool:
-        """True if this replica may be reached elsewhere from now on."""
-        return self._votes_to_spare(self._lost() | {key}, self._facts.wishes) > 0
+        left = self._votes_to_spare(excused | {key}, wishes)
+        return left > 0 or left == self._votes_to_spare(excused, wishes)
 
     def may_wish(self, wish: Wish) -> bool:
-        """True if an operator may ask for this. A witness is never left alone."""
-        wishes = [*self._facts.wishes, wish]
-        going = {w.key for w in wishes if w.kind is Kind.REMOVE and not w.is_over} | self._lost()
-        staying = [set(keys) - going for keys in self._facts.voters.in_force()]
-        return self._votes_to_spare(self._lost(), wishes) > 0 and all(
-            any(key.id != self._witness for key in keys) for keys in staying
-        )
-
-    def _lost(self) -> set[ReplicaKey]:
-        return self._facts.excused | self._misplaced()
+        """True if an operator may ask for this."""
+        return self._votes_to_spare(self._facts.excused, [*self._facts.wishes, wish]) > 0
 
     def _votes_to_spare(self, lost: Collection[ReplicaKey], wishes: Collection[Wish]) -> int:
         """At least so many more of the voters are there than are lost, whatever set comes."""

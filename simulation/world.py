@@ -120,13 +120,7 @@ class World:
         self._by_host = {machine.host: machine for machine in self.machines}
         self.places = Places(self.machines, self.facts)
         self.hosts = [machine.host for machine in self.machines]
-        self.risk = Risk(
-            self.facts,
-            self.places.misplaced,
-            auto_join=self.settings.auto_join,
-            are_first_named=self.settings.is_dynamic,
-            witness=self.settings.witness,
-        )
+        self.risk = Risk(self.facts, auto_join=self.settings.auto_join)
         self.operators: list[Operator] = []
         self.producers = [self._producer(i) for i in range(self.settings.producers)]
         self.readers = [

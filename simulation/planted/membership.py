@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -15,10 +16,13 @@ from raft.log_view import LogView
 from raft.obstacles import Refusal
 from raft.roles import Leader
 from raft.types import ReplicaKey, VoterSet
-from simulation.planted.table import Plant, planted
+from simulation.planted import table
+from simulation.planted.table import Plant
 
 CHANGES = frozenset({"add voter", "remove voter", "remove leader", "reassign", "transfer leader"})
 STRUCK = "struck at a change"
+
+planted = partial(table.planted, membership=True)
 
 
 @planted(
@@ -173,7 +177,7 @@ def _configured_id_is_removed(plant: Plant) -> None:
     "living voter is doubled",
     "A second storage id is added under the id of a voter that is alive (KIP-856, disk failure recovery).",
     caught_by=["a storage id is added only if that of the same id is silent"],
-    seeds=20,
+    seeds=60,
     faults=frozenset({"add voter"}),
 )
 def _living_voter_is_doubled(plant: Plant) -> None:

@@ -7,6 +7,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from unittest.mock import patch
 
+from simulation.world import Options
+
 Plant = Callable[[object, str, object], None]
 """Replaces an attribute of a module or class: `plant(owner, name, value)`."""
 
@@ -20,15 +22,14 @@ LOST_ANSWERS = frozenset({"reset", "kill", "crash at a call"})
 class PlantedBug:
     """`what` says which rule is broken, with its source. `caught_by` are names of properties.
 
-    One of them is violated within `seeds` seeds, counted from 1, that run with `faults`; None: with
-    those that each seed draws.
+    One of them is violated within `seeds` seeds, counted from 1, that run with `options`.
     """
 
     name: str
     what: str
     caught_by: frozenset[str]
     seeds: int
-    faults: frozenset[str] | None
+    options: Options
     apply: Callable[[Plant], None]
 
     @contextmanager
@@ -53,11 +54,13 @@ def planted(
     caught_by: Sequence[str],
     seeds: int,
     faults: frozenset[str] | None = None,
+    membership: bool = False,
 ) -> Callable[[Callable[[Plant], None]], Callable[[Plant], None]]:
-    """Add an entry to the table."""
+    """Add an entry to the table. `faults` None: those that each seed draws."""
+    options = Options(faults=faults, membership=membership)
 
     def register(apply: Callable[[Plant], None]) -> Callable[[Plant], None]:
-        PLANTED[name] = PlantedBug(name, what, frozenset(caught_by), seeds, faults, apply)
+        PLANTED[name] = PlantedBug(name, what, frozenset(caught_by), seeds, options, apply)
         return apply
 
     return register

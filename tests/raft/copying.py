@@ -10,6 +10,7 @@ from raft.effects import (
     Effect,
     Fetch,
     FetchSnapshot,
+    Peer,
     SendRequest,
     VerifySnapshot,
 )
@@ -35,12 +36,14 @@ SIZE = 2_500_000
 MIB = 1 << 20
 
 
-def offered(bench: Bench, snapshot: OffsetAndEpoch = SNAPSHOT) -> list[Effect]:
-    """The leader answers the fetch in flight with a snapshot."""
+def offered(
+    bench: Bench, snapshot: OffsetAndEpoch = SNAPSHOT, asked_as: Peer | None = None
+) -> list[Effect]:
+    """The leader answers the fetch in flight with a snapshot; `asked_as` the one sent to that address."""
     node = bench.node
     return bench.step(
         FetchAnswered(
-            request_id=bench.outstanding(Fetch, node.leader).request_id,
+            request_id=bench.outstanding(Fetch, asked_as or node.leader).request_id,
             error=None,
             hint=LeaderHint(epoch=node.epoch, leader_id=node.leader_id),
             snapshot=snapshot,

@@ -17,6 +17,7 @@ from raft.effects import (
     Effect,
     Fetch,
     FetchAnswer,
+    Peer,
     Report,
     Request,
     SendAnswer,
@@ -168,7 +169,7 @@ class Bench:
         found = self.last if effects is None else effects
         return [e for e in found if isinstance(e, SendRequest) and isinstance(e.request, kind)]
 
-    def outstanding(self, kind: type[R], to: ReplicaKey | None = None) -> SendRequest:
+    def outstanding(self, kind: type[R], to: Peer | None = None) -> SendRequest:
         """The newest request of this kind (and to this peer) that still waits for its answer."""
         for effect in reversed(self.requests(kind, self.all)):
             if effect.request_id in self.node.in_flight and to in (None, effect.to):

@@ -7,9 +7,11 @@ from raft.control import KRaftVersion, KRaftVoters
 from raft.effects import AdoptClusterId, AnnounceVoters, AppendControl, RefuseAppend
 from raft.events import AppendRequested
 from raft.roles import Role
+from raft.types import Voter, VoterSet
 from tests.raft.harness import (
     CLUSTER,
     Bench,
+    endpoints,
     first_batch,
     fresh,
     key,
@@ -190,3 +192,79 @@ def test_a_set_that_is_not_known_to_be_committed_needs_every_voter_again() -> No
     assert bench.node.high_watermark is None
     bench.fetch(key(3), 2, 1)
     assert bench.node.high_watermark == 4
+
+
+def test_a_later_set_says_that_the_first_one_is_committed() -> None:
+    """A leader changes a set only once it is committed, whoever has heard of that."""
+    log = log_of(1, 1, 2, voters=voter_set(1, 2, 3), cluster_id=CLUSTER)
+    log.add_voters(2, KRaftVoters(voter_set(1, 2, 3, 4), CLUSTER))
+    bench = leader(4, log=log, stored=StoredState(epoch=3))
+    assert not named(bench)
+    bench.fetch(key(2), 4, 4)
+    bench.fetch(key(3), 4, 4)
+    assert bench.node.high_watermark == 4
+
+
+def test_a_doubled_disk_says_so_too() -> None:
+    log = log_of(1, 1, 2, voters=voter_set(1, 2, 3), cluster_id=CLUSTER)
+    doubled = keyed_set(key(1), key(2), key(3), key(3, disk=1))
+    log.add_voters(2, KRaftVoters(doubled, CLUSTER))
+    bench = leader(log=log, stored=StoredState(epoch=3))
+    bench.fetch(key(2), 4, 4)
+    bench.fetch(key(3, disk=1), 4, 4)
+    assert bench.node.high_watermark == 4
+
+
+def test_a_set_with_an_exchanged_disk_may_be_a_first_one_that_was_replaced() -> None:
+    log = log_of(1, 1, 2, voters=keyed_set(key(1), key(2), key(3, disk=1)))
+    log.add_voters(2, KRaftVoters(voter_set(1, 2, 3), CLUSTER))
+    bench = leader(log=log, stored=StoredState(epoch=3))
+    bench.fetch(key(2), 4, 4)
+    assert bench.node.high_watermark is None
+
+
+def test_who_moves_is_named_elsewhere_only_once_the_first_set_is_committed() -> None:
+    log = log_of(1, 1, 2, voters=voter_set(1, 2, 3), cluster_id=CLUSTER)
+    moved = VoterSet.of(
+        Voter(voter.key, endpoints(voter.key.id + 10)) for voter in voter_set(1, 2, 3)
+    )
+    log.add_voters(2, KRaftVoters(moved, CLUSTER))
+    bench = leader(log=log, stored=StoredState(epoch=3), endpoints=endpoints(11))
+    bench.fetch(key(2), 4, 4)
+    assert bench.node.high_watermark == 4
+
+
+def test_a_first_set_is_not_replaced_by_other_ids() -> None:
+    """Nodes that are configured differently must not take turns in naming their own."""
+    log = log_of(1, 1, voters=voter_set(1, 2, 4))
+    bench = leader(log=log, stored=StoredState(epoch=3))
+    for other in (2, 3):
+        bench.fetch(key(other), 2, 1)
+    assert not named(bench)
+
+
+def test_named_voters_commit_their_first_set_by_a_majority() -> None:
+    """Nobody can be mistaken for another: one that never comes may be replaced like any other."""
+    bench = first_leader(configured_voters=voter_set(1, 2, 3))
+    bench.sync()
+    bench.step(AppendRequested(1, 1))
+    assert not bench.find(RefuseAppend)
+    bench.sync()
+    bench.fetch(key(2), 4, 1)
+    assert bench.node.high_watermark == 4
+
+
+def test_named_voters_are_named_again_by_the_next_leader() -> None:
+    bench = first_leader(configured_voters=voter_set(1, 2, 3))
+    bench.begin(2, 2)
+    bench.sync()
+    bench.fetched(diverging=(0, 0))
+    assert bench.node.log.voters_offset < 0
+    while bench.role is not Role.LEADER:
+        bench.fire()
+        for other in bench.node.other_voters():
+            if bench.role in (Role.PROSPECTIVE, Role.CANDIDATE):
+                bench.grant(other)
+            bench.sync()
+    bench.sync()
+    assert len(named(bench)) == 2

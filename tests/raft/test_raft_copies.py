@@ -10,6 +10,7 @@ from raft.config import StoredState
 from raft.control import KRaftVoters
 from raft.effects import (
     AnnounceHighWatermark,
+    Bootstrap,
     DropSnapshot,
     Fetch,
     FetchSnapshot,
@@ -135,6 +136,19 @@ def test_a_snapshot_that_has_vanished_is_given_up_and_the_leader_asked_anew(erro
     [request] = bench.requests(FetchSnapshot)
     assert asked(request).snapshot == newer
     assert asked(request).position == 0
+
+
+def test_a_bootstrap_server_that_leads_is_not_asked_in_a_tight_loop() -> None:
+    """While pieces are not to be had, the leader may be asked as a bootstrap server, too."""
+    bench = observer(bootstrap_servers=1)
+    offered(bench)
+    for _ in range(2):
+        bench.fail(FetchSnapshot)
+        bench.wait(1000)
+    offered(bench, asked_as=Bootstrap(index=0))
+    assert not bench.requests(Fetch)
+    bench.wait(1000)
+    assert bench.requests(Fetch)
 
 
 def test_a_refusal_of_a_kafka_leader_ends_the_copy() -> None:

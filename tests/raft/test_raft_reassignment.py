@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from raft.config import StoredState
 from raft.control import KRaftVoters
 from raft.effects import (
     AddVoter,
@@ -15,11 +16,14 @@ from raft.effects import (
     RefuseAppend,
     RemoveVoter,
     UpdateVoter,
+    VoteAnswer,
 )
 from raft.events import (
     AppendRequested,
     ChangeAnswered,
     LeaderHint,
+    PeerLost,
+    PeerReachable,
     ReassignmentRequested,
     UpdateVoterRequested,
     VoteRequested,
@@ -402,6 +406,39 @@ def test_a_witness_that_alone_has_the_newest_records_leads_until_another_has_the
     assert end.successors[0] == key_of(3)
     bench.wait(20_000)
     assert bench.role is Role.UNATTACHED
+
+
+def test_a_witness_grants_a_pre_vote_as_soon_as_its_connection_to_the_leader_is_lost() -> None:
+    """Others wait until a new one is refused, too: they may win themselves."""
+    last = OffsetAndEpoch(9, 3)
+    asked = {"cluster_id": CLUSTER, "voter": key_of(1), "epoch": 3, "last": last, "pre_vote": True}
+    for is_witness in (True, False):
+        bench = follower(is_witness=is_witness, **FREE)
+        bench.step(PeerLost(id=3))
+        assert not granted(bench.ask(VoteRequested, candidate=key_of(3), **asked))
+        bench.step(PeerLost(id=2))
+        assert granted(bench.ask(VoteRequested, candidate=key_of(3), **asked)) is is_witness
+        bench.step(PeerReachable(id=2))
+        assert not granted(bench.ask(VoteRequested, candidate=key_of(3), **asked))
+        assert bench.role is Role.FOLLOWER
+
+
+def granted(answer: object) -> bool:
+    assert isinstance(answer, VoteAnswer)
+    return answer.granted
+
+
+def test_a_witness_whose_only_companion_may_not_know_of_itself_campaigns() -> None:
+    """It had been alone, and died before the voter that it added had the record: nobody else can ask."""
+    log = log_of(1, 1, 2, 3, voters=voter_set(1))
+    log.add_voters(3, KRaftVoters(voter_set(1, 3), CLUSTER))
+    bench = unattached(1, log=log, is_witness=True, **FREE)
+    bench.wait(20_000)
+    assert bench.role is Role.PROSPECTIVE
+    known = StoredState(epoch=3, applied_offset=4)
+    settled = unattached(1, log=log, is_witness=True, stored=known, **FREE)
+    settled.wait(20_000)
+    assert settled.role is Role.UNATTACHED
 
 
 def test_a_witness_that_is_the_only_voter_leads() -> None:

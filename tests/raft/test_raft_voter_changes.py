@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from raft.config import StoredState
 from raft.control import KRaftVoters
 from raft.effects import (
     ChangeAnswer,
@@ -163,6 +164,19 @@ def test_asking_again_for_a_change_that_is_not_committed_waits_for_it() -> None:
     fetch_all(gone)
     answered = [e.answer for e in gone.all if isinstance(e, SendAnswer)]
     assert [a.error for a in answered if isinstance(a, ChangeAnswer)] == [None, None]
+
+
+def test_who_is_being_removed_is_no_voter_already() -> None:
+    """A new leader does not know yet that the removal before its time is committed."""
+    log = log_of(1, 1, 2, 3, voters=voter_set(1, 2, 3))
+    log.add_voters(3, KRaftVoters(voter_set(1, 2), CLUSTER))
+    bench = bare_leader(2, log=log, **FREE)
+    bench.fetch(key_of(3), 3, 2, max_wait_ms=0)
+    assert add(bench, key_of(3)) is None
+    fetch_all(bench, key_of(2), key_of(3))
+    fetch_all(bench, key_of(2), key_of(3))
+    assert written(bench)[-1].voters.keys == tuple(map(key_of, (1, 2, 3)))
+    assert last_answer(bench).error is None
 
 
 def test_ids_outside_quorum_voters_are_refused() -> None:
@@ -383,6 +397,14 @@ def test_who_is_being_removed_campaigns_until_its_removal_is_committed() -> None
     assert bench.role is Role.LEADER
     fetch_all(bench, key_of(2))
     assert bench.role is Role.RESIGNED
+
+
+def test_a_new_disk_that_copies_a_log_is_not_the_voter_that_had_its_id() -> None:
+    """The ids of quorum.voters fit any disk; what it copies names another one, committed or not."""
+    log = log_of(1, 1, 2, 3, voters=voter_set(1, 2, 3))
+    bench = unattached(log=log, local=key_of(1, disk=1), stored=StoredState(epoch=3))
+    assert bench.role is Role.OBSERVER
+    assert not bench.node.is_voter
 
 
 def test_a_follower_that_learns_that_its_removal_is_committed_observes() -> None:

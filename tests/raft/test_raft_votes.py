@@ -544,6 +544,17 @@ def test_who_has_voted_waits_for_its_candidate_although_nobody_knows_a_leader_ye
     assert bench.role is Role.UNATTACHED
 
 
+def test_who_has_refused_a_candidate_waits_for_it_although_nobody_knows_a_leader_yet() -> None:
+    """Others may have voted for it. A leader that made way with records that only it has must not take
+    leadership back from its successor."""
+    bench = unattached()
+    assert not bench.vote(key(2), 4, (2, 2)).granted
+    bench.sync()
+    bench.fetched(error="NOT_LEADER_OR_FOLLOWER", hint=LeaderHint(epoch=4), to=key(3))
+    bench.wait(900)
+    assert bench.role is Role.UNATTACHED
+
+
 def test_five_voters_need_two_that_know_no_leader_either() -> None:
     bench = unattached(5)
     bench.fetched(error="NOT_LEADER_OR_FOLLOWER", hint=LeaderHint(epoch=3), to=key(3))

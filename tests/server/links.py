@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import struct
 from collections.abc import Awaitable, Callable
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,6 +122,7 @@ class Owner:
     addresses: list[tuple[str, int]] | None = None
     others: list[tuple[str, int]] = field(default_factory=list)
     ups: int = 0
+    losses: int = 0
     refusals: int = 0
     outcomes: list[tuple[Any, ...]] = field(default_factory=list)
 
@@ -144,6 +143,9 @@ class Owner:
 
     def on_link_up(self) -> None:
         self.ups += 1
+
+    def on_link_lost(self) -> None:
+        self.losses += 1
 
     def on_link_refused(self) -> None:
         self.refusals += 1
@@ -190,9 +192,3 @@ def with_peer(
 
 def is_unconnected(link: Link) -> bool:
     return link._transport is None
-
-
-def free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as found:
-        port: int = found.getsockname()[1]
-        return port

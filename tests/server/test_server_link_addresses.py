@@ -23,13 +23,13 @@ from tests.server.links import (
     Behaviour,
     Owner,
     Peer,
-    free_port,
     is_unconnected,
     serve_votes,
     until,
     versions_answer,
     vote_answer,
 )
+from tests.support.ports import free_port
 from tests.support.serving import run
 
 LOOPBACK = "127.0.0.1"
@@ -259,8 +259,10 @@ def test_an_address_that_has_become_somebody_elses_is_left_for_the_next_one() ->
             assert await asked(owner, "a") == ("answered", SOMEBODY_ELSE)
             await until(lambda: owner.ups == 2)
             assert await asked(owner, "b") == ("answered", ITSELF)
+            assert owner.losses == 0, "it was not the peer that was lost"
             peer.close()
             await until(lambda: owner.refusals > 1)
+            assert owner.losses == 1
             assert other.connections == 1, "who listens there is not the peer, so it is gone"
 
     run(work())

@@ -20,7 +20,7 @@ from raft.effects import (
     SendRequest,
     Vote,
 )
-from raft.events import Event, PeerReachable, PeerUnreachable
+from raft.events import Event, PeerLost, PeerReachable, PeerUnreachable
 from raft.log_view import LogView, VoterEntry
 from raft.node import RaftNode
 from raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter, VoterSet
@@ -148,10 +148,12 @@ BEGIN = BeginQuorumEpoch(epoch=EPOCH)
 END = EndQuorumEpoch(epoch=EPOCH, leader_id=1, successors=())
 
 
-def fetch_answer(error: int, leader: int, host: str = "", *, top_level: int = 0) -> FetchResponse:
+def fetch_answer(
+    error: int, leader: int, host: str = "", *, top_level: int = 0, epoch: int = EPOCH
+) -> FetchResponse:
     partition = FetchResponsePartition(
         error_code=error,
-        current_leader=FetchResponseCurrentLeader(leader_id=leader, leader_epoch=EPOCH),
+        current_leader=FetchResponseCurrentLeader(leader_id=leader, leader_epoch=epoch),
         records=b"",
     )
     topic = FetchResponseTopic(topic_id=METADATA.topic_id, partitions=(partition,))
@@ -317,6 +319,9 @@ def test_an_answer_to_the_end_of_an_epoch_does_not_show_who_gave_it() -> None:
         (fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, 3), UNTOLD),
         (fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1), UNTOLD),
         (fetch_answer(ErrorCode.FENCED_LEADER_EPOCH, 2), UNTOLD),
+        (fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, 3, epoch=EPOCH - 1), SOMEBODY_ELSE),
+        (fetch_answer(ErrorCode.UNKNOWN_LEADER_EPOCH, -1, epoch=EPOCH - 1), SOMEBODY_ELSE),
+        (fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, 3, epoch=EPOCH + 1), UNTOLD),
     ],
 )
 def test_who_is_not_the_leader_is_known_by_its_answer_to_a_fetch(
@@ -345,10 +350,11 @@ def test_a_bootstrap_server_is_whoever_answers() -> None:
 
 def test_a_voters_process_is_known_by_its_link() -> None:
     sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")))
-    sender.link(key(2)).listener.on_link_refused()
-    sender.link(key(2)).listener.on_link_up()
-    sender.link(Bootstrap(index=0)).listener.on_link_refused()
-    assert sender.events == [PeerUnreachable(id=2), PeerReachable(id=2)]
+    for peer in (key(2), Bootstrap(index=0)):
+        sender.link(peer).listener.on_link_lost()
+        sender.link(peer).listener.on_link_refused()
+        sender.link(peer).listener.on_link_up()
+    assert sender.events == [PeerLost(id=2), PeerUnreachable(id=2), PeerReachable(id=2)]
 
 
 def test_a_lost_disk_that_is_gone_does_not_depose_the_new_one_under_its_id() -> None:

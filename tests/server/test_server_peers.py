@@ -16,7 +16,6 @@ from tests.server.links import (
     Behaviour,
     Owner,
     Peer,
-    free_port,
     is_unconnected,
     serve_votes,
     until,
@@ -24,6 +23,7 @@ from tests.server.links import (
     vote_answer,
     with_peer,
 )
+from tests.support.ports import free_port
 from tests.support.serving import frame
 
 # -- all is well

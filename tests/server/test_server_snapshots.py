@@ -23,7 +23,13 @@ from server.host import Host, Reader
 from server.metrics import Metrics
 from server.recorder import Recorder
 from server.snapshot_copies import CHECK_AGAIN_S, CopyProgress, SnapshotWork
-from server.snapshots import RETRY_S, Snapshots, SnapshotSettings
+from server.snapshots import (
+    RESIGN_INTERVAL_S,
+    RETRY_MAX_S,
+    RETRY_MIN_S,
+    Snapshots,
+    SnapshotSettings,
+)
 from storage.layout import part_path
 from storage.log import Log
 from storage.snapshot_file import SnapshotId, SnapshotWriter
@@ -220,7 +226,30 @@ def test_enough_new_records_or_enough_time_begin_a_build(bench: Bench) -> None:
     assert bench.ends() == [30, 40, 50]
 
 
-def test_a_build_that_failed_is_tried_again_after_a_minute_and_at_once_for_an_operator(
+def test_a_build_that_fails_is_tried_again_more_and_more_seldom(bench: Bench) -> None:
+    bench.write(1000)
+    pauses = []
+    for _ in range(7):
+        begun = len(bench.ends())
+        bench.failed("the disk is full")
+        bench.write(1000)
+        pauses.append(0)
+        while len(bench.ends()) == begun:
+            bench.wait(5)
+            pauses[-1] += 5
+    assert pauses[0] <= RETRY_MIN_S + 5
+    assert pauses == sorted(pauses)
+    assert RETRY_MAX_S <= pauses[-1] == pauses[-2] <= RETRY_MAX_S + 5
+    bench.grow(40)
+    bench.built(SnapshotId(30, 1))
+    bench.write(1000)
+    assert bench.ends()[-1] == 40
+    bench.failed("the disk is full")
+    bench.wait(RETRY_MIN_S + 5)
+    assert bench.ends()[-2:] == [40, 40], "one that went well ends the series"
+
+
+def test_a_build_that_failed_is_tried_again_soon_and_at_once_for_an_operator(
     bench: Bench,
 ) -> None:
     bench.write(1000)
@@ -228,9 +257,9 @@ def test_a_build_that_failed_is_tried_again_after_a_minute_and_at_once_for_an_op
     assert (bench.snapshots.problem, bench.metrics.snapshots_failed) == ("the disk is full", 1)
     for _ in range(20):
         bench.write(1000)
-    bench.wait(RETRY_S - 6)
+    bench.wait(RETRY_MIN_S - 2)
     assert bench.ends() == [30]
-    bench.wait(10)
+    bench.wait(7)
     assert bench.ends() == [30, 30]
     bench.failed("the disk is full")
     told: list[object] = []
@@ -333,20 +362,20 @@ def test_what_a_snapshot_is_built_on_is_repaired_first_the_oldest_before_the_oth
     assert told == [SnapshotId(30, 1)]
 
 
-def test_a_repair_that_fails_is_tried_again_after_a_minute(bench: Bench) -> None:
+def test_a_repair_that_fails_is_tried_again(bench: Bench) -> None:
     bench.snapshots.on_damage(NEW, "damaged")
     bench.failed("the log begins at offset 15")
     assert bench.snapshots.problem == "the log begins at offset 15"
-    bench.wait(RETRY_S - 6)
+    bench.wait(RETRY_MIN_S - 2)
     assert bench.ends() == [20]
-    bench.wait(10)
+    bench.wait(7)
     assert bench.ends() == [20, 20]
 
 
 def test_an_older_snapshot_that_cannot_be_repaired_stops_nothing(bench: Bench) -> None:
     bench.snapshots.on_damage(OLD, "damaged")
     bench.failed("the log begins at offset 15")
-    bench.wait(RETRY_S + 10)
+    bench.wait(RETRY_MAX_S + 10)
     assert bench.ends() == [10]
     bench.write(1000)
     assert bench.ends() == [10, 30]
@@ -364,7 +393,7 @@ def test_a_leader_whose_newest_snapshot_cannot_be_repaired_resigns_when_it_is_as
     assert bench.resigned() == []
     assert not bench.copy()
     assert len(bench.resigned()) == 1
-    bench.wait(RETRY_S / 2)
+    bench.wait(RESIGN_INTERVAL_S / 2)
     assert not bench.copy()
     assert len(bench.resigned()) == 1
 
@@ -381,7 +410,7 @@ def test_a_copied_snapshot_ends_builds_and_repairs(bench: Bench) -> None:
     bench.log.snapshots[:] = [OffsetAndEpoch(*OLD)]
     bench.snapshots.note_installed(facts)
     assert bench.builds[-1].is_cancelled
-    bench.wait(RETRY_S + 10)
+    bench.wait(RETRY_MAX_S + 10)
     assert bench.ends() == [20]
     assert bench.copy(OLD)
 

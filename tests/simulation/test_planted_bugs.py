@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 
 import simulation
-from simulation.planted import PLANTED, membership
+from simulation.planted import PLANTED
 from simulation.violation import Violation
-from simulation.world import Options, World
+from simulation.world import World
 from tests.simulation import test_checkers, test_membership_checkers
 
 SOURCES = Path(simulation.__file__).parent
-PLAIN = [name for name, bug in PLANTED.items() if bug.apply.__module__ != membership.__name__]
-"""Those of changing voters are tried by hand (`--plant`): their runs are too long for every test run."""
 
 
 @cache
@@ -27,28 +25,24 @@ def catch(name: str) -> tuple[int, str] | None:
     with bug.applied():
         for seed in range(1, bug.seeds + 1):
             try:
-                World(seed, Options(faults=bug.faults, membership=False)).run()
+                World(seed, bug.options).run()
             except Violation as violation:
                 if violation.violated in bug.caught_by:
                     return seed, violation.violated
     return None
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_caught(name: str) -> None:
     assert catch(name) is not None, PLANTED[name].what
 
 
 def test_without_the_bugs_the_same_seeds_find_nothing() -> None:
-    caught = [(PLANTED[name], catch(name)) for name in PLAIN]
-    runs = {
-        (found[0], None if bug.faults is None else tuple(sorted(bug.faults)))
-        for bug, found in caught
-        if found is not None
-    }
-    assert len(runs) > len(PLAIN) // 4
-    for seed, faults in sorted(runs, key=repr):
-        World(seed, Options(faults=faults, membership=False)).run()
+    caught = [(PLANTED[name], catch(name)) for name in PLANTED]
+    runs = dict.fromkeys((found[0], bug.options) for bug, found in caught if found is not None)
+    assert len(runs) > len(PLANTED) // 4
+    for seed, options in runs:
+        World(seed, options).run()
 
 
 def test_the_code_is_whole_again_after_a_planted_bug() -> None:
@@ -60,7 +54,7 @@ def test_the_code_is_whole_again_after_a_planted_bug() -> None:
 
 
 def test_every_property_is_known_to_catch_something() -> None:
-    planted = {found[1] for found in map(catch, PLAIN) if found is not None}
+    planted = {found[1] for found in map(catch, PLANTED) if found is not None}
     by_hand = {
         name
         for tests in (test_checkers, test_membership_checkers)

@@ -22,9 +22,7 @@ E = ReplicaKey(5, UUID(int=5))
 C2 = ReplicaKey(C.id, UUID(int=33))
 
 
-def risk_of(
-    *voters: ReplicaKey, auto_join: bool = False, misplaced: tuple[ReplicaKey, ...] = ()
-) -> tuple[Risk, Facts]:
+def risk_of(*voters: ReplicaKey, auto_join: bool = False) -> tuple[Risk, Facts]:
     """Of a quorum with these voters, committed; all five replicas are there."""
     sight = Sight()
     for key in (A, B, C, D, E):
@@ -32,8 +30,7 @@ def risk_of(
     sight.name(batch(0), *voters)
     sight.write(batch(1))
     sight.commit(batch(0), batch(1))
-    risk = Risk(sight.facts, lambda: set(misplaced), auto_join=auto_join, are_first_named=True)
-    return risk, sight.facts
+    return Risk(sight.facts, auto_join=auto_join), sight.facts
 
 
 # -- what a quorum survives
@@ -57,27 +54,12 @@ def test_a_set_that_is_not_committed_counts_as_well() -> None:
     sight = Sight()
     sight.name(batch(0), A, B, C)
     sight.commit(batch(0))
-    risk = Risk(sight.facts, set)
+    risk = Risk(sight.facts)
     assert risk.may_lose(A)
     sight.name(batch(1), A, B)
     assert not risk.may_lose(A)
     sight.commit(batch(1, epoch=2))
     assert risk.may_lose(A)
-
-
-def test_a_first_voter_that_was_named_must_not_be_lost_before_the_log_names_it() -> None:
-    sight = Sight()
-    sight.facts.voters.first = (A, B, C)
-    named = Risk(sight.facts, set, are_first_named=True)
-    by_id = Risk(sight.facts, set)
-    assert by_id.may_lose(A)
-    assert named.may_lose(D)
-    assert not named.may_lose(A)
-    sight.name(batch(0), A, B, C)
-    sight.commit(batch(0), batch(1))
-    assert not named.may_lose(A)
-    sight.write(batch(1))
-    assert named.may_lose(A)
 
 
 def test_a_living_voter_is_not_removed_if_the_rest_would_stand_still() -> None:
@@ -123,24 +105,6 @@ def test_who_joins_by_itself_may_remove_the_other_of_its_id() -> None:
         assert risk.may_lose(A) is not auto_join
 
 
-def test_a_witness_is_not_left_alone() -> None:
-    sight = Sight()
-    sight.name(batch(0), A, B, C)
-    sight.commit(batch(0))
-    risk = Risk(sight.facts, set, witness=A.id)
-    assert risk.may_wish(Wish(Kind.REMOVE, B))
-    sight.facts.wishes.append(Wish(Kind.REMOVE, B))
-    assert not risk.may_wish(Wish(Kind.REMOVE, C))
-    assert risk.may_wish(Wish(Kind.REMOVE, A))
-
-
-def test_a_voter_that_cannot_be_found_counts_as_lost() -> None:
-    risk, _ = risk_of(A, B, C, misplaced=(A,))
-    assert not risk.may_lose(B)
-    assert not risk.may_move(B)
-    assert risk.may_move(A)
-
-
 # -- machines that move
 
 
@@ -165,9 +129,9 @@ def test_a_machine_that_has_moved_is_found_under_its_new_name_only() -> None:
     assert places.listening_at(before) is None
     assert places.listening_at(machine.address) is machine.life
     assert places.host_at(before) == places.host_at(machine.address) == machine.host
-    assert places.misplaced() == {machine.replica.key}
+    assert places.is_misplaced(machine)
     world.run_until(world.scheduler.now_us + 20 * SECOND)
-    assert places.misplaced() == set()
+    assert not places.is_misplaced(machine)
 
 
 # -- what is drawn
