@@ -10,26 +10,11 @@ Its standard input must stay open for so long: at its end it deletes what it has
 
 from __future__ import annotations
 
-import argparse
 import ctypes
-import gc
-import json
 import os
 import platform
-import select
-import signal
 import sys
-import time
-from pathlib import Path
 
-from server.snapshot_builder import DEFAULT_MEMORY_BYTES, BuiltSnapshot, SnapshotBuilder
-from storage.errors import DiskFull, StorageError
-from storage.filesystem import RealFileSystem
-
-EXIT_ABANDONED = 1
-REPORT_S = 0.2
-LEFT_BYTES = 8 << 20
-"""What a build leaves free on the disk: the log is written in steps of half of it."""
 NICENESS = 10
 
 # ioprio_set(2): the number of the system call, IOPRIO_WHO_PROCESS, the class "idle".
@@ -40,84 +25,14 @@ _IDLE = 3 << 13
 
 def main() -> int:
     """Builds what the command line says; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m server.build_snapshot")
-    parser.add_argument("--directory", type=Path, required=True)
-    parser.add_argument("--end-offset", type=int, required=True)
-    parser.add_argument("--memory-bytes", type=int, default=DEFAULT_MEMORY_BYTES)
-    arguments = parser.parse_args()
+    # Ctrl-C is for the node, which ends this process. A session of its own would be a group of its own
+    # for Linux's scheduler as well, where niceness means nothing to the node's.
+    os.setpgid(0, 0)
     _lower_priority()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # There are no cycles to look for among so many objects.
-    gc.disable()
-    builder = SnapshotBuilder(
-        RealFileSystem(),
-        arguments.directory.absolute(),
-        arguments.end_offset,
-        memory_bytes=arguments.memory_bytes,
-    )
-    try:
-        built = _build(builder, arguments.directory)
-        if built is not None:
-            _print(
-                end_offset=built.id.end_offset,
-                epoch=built.id.epoch,
-                size_bytes=built.size_bytes,
-                records=built.records,
-                empty_batches=built.empty_batches,
-            )
-            return 0
-    except StorageError as error:
-        builder.close()
-        builder.discard()
-        _print(error=str(error), kind=type(error).__name__, path=str(error.path))
-        return error.exit_code
-    except (KeyboardInterrupt, BrokenPipeError):
-        pass
-    builder.close()
-    builder.discard()
-    return EXIT_ABANDONED
+    # Not before: to import takes a while, too.
+    from server import snapshot_process
 
-
-def _build(builder: SnapshotBuilder, directory: Path) -> BuiltSnapshot | None:
-    """None if nobody waits for it any more. Raises StorageError."""
-    steps = builder.run()
-    report_at = time.monotonic()
-    while True:
-        try:
-            progress = next(steps)
-        except StopIteration as done:
-            built: BuiltSnapshot = done.value
-            return built
-        if _is_input_at_end():
-            return None
-        _check_space(directory)
-        if time.monotonic() >= report_at:
-            report_at = time.monotonic() + REPORT_S
-            _print(done=progress.done_bytes, total=progress.total_bytes)
-
-
-def _check_space(directory: Path) -> None:
-    """A snapshot can wait. A log that can't be written makes a leader resign."""
-    found = os.statvfs(directory)
-    left_bytes = found.f_bavail * found.f_frsize
-    if left_bytes < LEFT_BYTES:
-        raise DiskFull(
-            f"{left_bytes:,} bytes are left on this disk, and a build leaves {LEFT_BYTES:,} to the log",
-            path=directory,
-            remedy="Free space on this disk; nothing was lost",
-        )
-
-
-def _print(**fields: object) -> None:
-    print(json.dumps(fields), flush=True)
-
-
-def _is_input_at_end() -> bool:
-    """True once whoever holds the other end of standard input has closed it or died."""
-    while select.select([0], [], [], 0)[0]:
-        if not os.read(0, 4096):
-            return True
-    return False
+    return snapshot_process.main()
 
 
 def _lower_priority() -> None:

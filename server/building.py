@@ -98,8 +98,6 @@ class BuildProcess:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            # Ctrl-C is for the node, which ends it.
-            start_new_session=True,
         )
         try:
             assert process.stdout is not None

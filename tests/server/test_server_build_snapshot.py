@@ -162,6 +162,9 @@ def test_the_node_comes_first(long_log: tuple[Path, int]) -> None:
         process.stdout.readline()
         priority = os.getpriority(os.PRIO_PROCESS, process.pid)
         own = os.getpriority(os.PRIO_PROCESS, 0)
+        # Ctrl-C does not reach it, and the kernel compares it with the node.
+        assert os.getpgid(process.pid) == process.pid
+        assert os.getsid(process.pid) == os.getsid(0)
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait() == 1
