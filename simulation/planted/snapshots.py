@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from server.producer_state import ProducerState
 from server.snapshots import Snapshots
-from simulation.planted.table import SPLITS, Plant, planted
+from simulation.planted.table import POWER, SPLITS, Plant, planted
 from storage.errors import DamagedSnapshot
-from storage.snapshot_file import SnapshotFacts, SnapshotId
+from storage.snapshot_file import SnapshotFacts, SnapshotId, SnapshotWriter
 from storage.snapshot_store import SnapshotStore
+from wire.control_records import SnapshotFooter
 
 FAR_BEHIND = frozenset({"lost disk", "minority partition", "isolate one"})
 
@@ -70,3 +71,20 @@ def _copy_is_not_verified(plant: Plant) -> None:
 )
 def _snapshot_forgets_producers(plant: Plant) -> None:
     plant(ProducerState, "to_snapshot", lambda producers: ())
+
+
+@planted(
+    "snapshot is named before it is synced",
+    "A snapshot gets its name before its bytes are synced (fsync(2)).",
+    caught_by=["a sound disk is not refused", "snapshots stand for the committed log"],
+    seeds=20,
+    faults=POWER | {"snapshot asked for"},
+)
+def _snapshot_is_not_synced(plant: Plant) -> None:
+    def wrong(writer: SnapshotWriter) -> int:
+        writer._write_control([SnapshotFooter()])
+        writer.close()
+        return writer.size_bytes
+
+    plant(SnapshotStore, "_sync", staticmethod(lambda path, sync, what: None))
+    plant(SnapshotWriter, "finish", wrong)
