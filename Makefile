@@ -1,16 +1,18 @@
-# make run | test | sim | check | fix | bench | clean      needs: Python 3.11 or newer, and make
+# make run | pipeline | test | sim | check | fix | bench | clean      needs: Python 3.11 or newer, and make
 #
 # Everything is installed into .venv, once; after that nothing here needs the network (the first
 # test run fetches Apache Kafka's jars with Maven where Java and Maven are installed).
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv run test test-containers sim check fix bench clean
+.PHONY: help venv run pipeline test test-containers sim check fix bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.ready-run
 DEV_READY := $(VENV)/.ready-dev
+SPARK_READY := $(VENV)/.ready-spark
+PIPELINE := .cache/pipeline
 
 # The first candidate that is new enough; `make PYTHON=/path/to/python3 ...` chooses another.
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
@@ -21,6 +23,7 @@ SEEDS ?= 1..20000
 
 help:
 	@echo "make run     three nodes on this machine, with a live table (quorumd demo)"
+	@echo "make pipeline    tables, audit and report of the demo's log, with Spark"
 	@echo "make test    check, and every test"
 	@echo "make test-containers    image and compose file, run and mistreated; needs Docker, or root and dockerd"
 	@echo "make sim     simulate a quorum with faults, 20,000 times over (SEEDS=A..B: those instead)"
@@ -33,6 +36,23 @@ venv: $(RUN_READY)
 
 run: $(RUN_READY)
 	@$(BIN)/quorumd demo
+
+# The demo is started for it if it does not run. The tables stay: again, they are brought up to date.
+pipeline: $(SPARK_READY)
+	@set -e; started=; \
+	if ! $(BIN)/quorumd demo --detach; then echo "it runs already"; else started=yes; fi; \
+	trap 'test -z "$$started" || $(BIN)/quorumd demo --stop' EXIT; \
+	export QUORUM_BOOTSTRAP_SERVERS="$$(sed -n 's|^listeners: CONTROLLER://||p' demo-data/node*.yaml | paste -sd,)"; \
+	set -x; \
+	$(BIN)/quorumd-pipeline doctor; \
+	awk 'BEGIN { srand(); for (i = 0; i < 5000; i++) print "key" int(rand() * 200) "=" i }' \
+		| $(BIN)/quorumctl append --key-separator = --batch-bytes 4096; \
+	$(BIN)/quorumd-pipeline run --available-now --output $(PIPELINE)/tables; \
+	$(BIN)/quorumd-pipeline state $(PIPELINE)/tables --as-of-offset 1000 | head -5; \
+	$(BIN)/quorumd-pipeline audit demo-data/node1 demo-data/node2 demo-data/node3 \
+		--findings $(PIPELINE)/audit || test $$? = 1; \
+	$(BIN)/quorumd-pipeline report $(PIPELINE)/tables --findings $(PIPELINE)/audit \
+		--output $(PIPELINE)/report.html
 
 test: check
 	@$(BIN)/python -m tests.support.kafka_jars
@@ -62,7 +82,7 @@ bench: $(RUN_READY)
 	@$(BIN)/python -m bench.run_start
 
 clean:
-	rm -rf $(VENV) .cache/bench .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) .cache/bench $(PIPELINE) .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # No build isolation: with setuptools in place, a changed pyproject.toml that asks for nothing new
@@ -71,6 +91,11 @@ $(RUN_READY): pyproject.toml | $(BIN)/python
 	@echo "installing quorumd into $(VENV)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check 'setuptools>=70.1'
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e .
+	@touch $@
+
+$(SPARK_READY): $(RUN_READY)
+	@echo "installing Spark into $(VENV): half a gigabyte, once"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[spark]'
 	@touch $@
 
 $(DEV_READY): $(RUN_READY)

@@ -14,7 +14,7 @@ from typing import Any
 from config import keys
 from config.errors import BadValue, ConfigError, Problem
 from config.model import Address, Config
-from config.source import Entries, read
+from config.source import NO_FILE, Entries, read
 from config.values import is_wildcard
 
 __all__ = ["ConfigError", "load"]
@@ -23,20 +23,22 @@ REQUEST_OVERHEAD_BYTES = 1024
 """What a Produce request may hold beside its batch: header, topic, client id."""
 
 
-def load(path: Path, environ: Mapping[str, str]) -> Config:
+def load(path: Path | None, environ: Mapping[str, str]) -> Config:
     """The configuration in `path`, overridden by the QUORUMD_ variables of `environ`.
 
-    A relative `storage.dir` is one beside the file, wherever the process was started.
+    Without a path it is controller.yaml of the working directory; if that is not there, `environ`
+    has to set everything. A relative `storage.dir` is one beside the file, wherever the process
+    was started.
     Raises ConfigError with every problem that the file and the environment have.
     """
     entries = read(path, environ)
     problems = list(entries.problems)
     found = _parse(entries, problems)
-    _check_presence(path, entries, problems)
+    _check_presence(entries, problems)
     _Checks(entries, found, problems).run()
     if problems:
         raise ConfigError(sorted(problems, key=_order_of))
-    found["storage_dir"] = path.absolute().parent / found["storage_dir"]
+    found["storage_dir"] = entries.path.absolute().parent / found["storage_dir"]
     found["advertised_listeners"] = _in_order_of_listeners(found)
     return Config(**found)
 
@@ -52,17 +54,26 @@ def _parse(entries: Entries, problems: list[Problem]) -> dict[str, Any]:
     return found
 
 
-def _check_presence(path: Path, entries: Entries, problems: list[Problem]) -> None:
+def _check_presence(entries: Entries, problems: list[Problem]) -> None:
     given = entries.by_key.keys() | entries.unreadable
+    where = str(entries.path)
+    no_file = Problem(where, f"{NO_FILE}, or set its keys by {keys.ENVIRONMENT_PREFIX} variables")
+    if not entries.has_file and not given:
+        problems.append(no_file)
+        return
+    missing = []
     for key, meaning in keys.REQUIRED.items():
         if key not in given:
-            problems.append(Problem(str(path), f"{key} is missing: set it to {meaning}"))
+            missing.append(Problem(where, f"{key} is missing: set it to {meaning}"))
     if not given & {"quorum.voters", "quorum.bootstrap.servers"}:
         text = (
             "quorum.voters or quorum.bootstrap.servers is missing: set one of them, so that this "
             "node finds its quorum, for example quorum.voters: 1@db1.example.com:9093"
         )
-        problems.append(Problem(str(path), text))
+        missing.append(Problem(where, text))
+    if missing and not entries.has_file:
+        missing.insert(0, no_file)
+    problems += missing
 
 
 class _Checks:

@@ -6,6 +6,7 @@ so that `node.id: 010` or `http.listen: no` stay the text that the operator wrot
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,9 @@ import yaml
 from config import keys
 from config.errors import ConfigError, Problem
 
+DEFAULT_PATH = Path("controller.yaml")
 MAX_FILE_BYTES = 1 << 20
+NO_FILE = "there is no such file: name the configuration with --config FILE"
 _NULL_TAG = "tag:yaml.org,2002:null"
 _SYNTAX_ADVICE = "expected lines of the form 'key: value'"
 
@@ -32,35 +35,40 @@ class Entry(NamedTuple):
 class Entries:
     """Every text found, by key; `problems` are those of syntax and of unknown keys.
 
-    A key whose value could not be read is in `unreadable`: it is not missing, too.
+    A key whose value could not be read is in `unreadable`: it is not missing, too. Without a file
+    `path` is where one would have been read.
     """
+
+    path: Path = DEFAULT_PATH
+    has_file: bool = True
 
     by_key: dict[str, Entry] = field(default_factory=dict)
     unreadable: set[str] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
 
 
-def read(path: Path, environ: Mapping[str, str]) -> Entries:
+def read(path: Path | None, environ: Mapping[str, str]) -> Entries:
     """All texts of the file, those of the environment instead where it has one.
 
-    Raises ConfigError if the file cannot be read or is no YAML mapping: nothing else could be
-    said about it then.
+    Without a path the file is DEFAULT_PATH, if it is there. Raises ConfigError if the file cannot
+    be read or is no YAML mapping: nothing else could be said about it then.
     """
-    entries = _read_file(path)
+    if path is None and not os.path.lexists(DEFAULT_PATH):
+        entries = Entries(has_file=False)
+    else:
+        entries = _read_file(path or DEFAULT_PATH)
     _read_environment(environ, entries)
     return entries
 
 
 def _read_file(path: Path) -> Entries:
     document = _compose(path, _text_of(path))
-    if document is None:
-        raise _fatal(
-            str(path), f"the file is empty: it has to set at least {', '.join(keys.REQUIRED)}"
-        )
+    entries = Entries(path)
+    if document is None or document.tag == _NULL_TAG:
+        return entries
     if not isinstance(document, yaml.MappingNode):
         where = _place(path, document)
         raise _fatal(where, f"the file is not a mapping of keys to values: {_SYNTAX_ADVICE}")
-    entries = Entries()
     first_lines: dict[str, int] = {}
     for key_node, value_node in document.value:
         where = _place(path, key_node)
@@ -85,8 +93,7 @@ def _text_of(path: Path) -> str:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
-        advice = "there is no such file: name the configuration with --config FILE"
-        raise _fatal(str(path), advice) from None
+        raise _fatal(str(path), NO_FILE) from None
     except IsADirectoryError:
         advice = "this is a folder: name the configuration file in it with --config FILE"
         raise _fatal(str(path), advice) from None

@@ -309,7 +309,11 @@ def run(directory: Path) -> int:
 
 
 def _hints(nodes: Sequence[NodeFiles]) -> list[str]:
-    return hints([node.address for node in nodes], [node.log_path for node in nodes])
+    return hints(
+        [node.address for node in nodes],
+        [node.http for node in nodes],
+        [node.log_path for node in nodes],
+    )
 
 
 def _command(directory: Path, option: str = "") -> str:

@@ -150,12 +150,15 @@ def own_command(name: str) -> str:
     return name if shutil.which(name) or not beside.exists() else shlex.quote(str(beside))
 
 
-def hints(addresses: Sequence[Address], log_paths: Sequence[Path]) -> list[str]:
-    """Commands to try, with the addresses of these nodes."""
+def hints(
+    addresses: Sequence[Address], pages: Sequence[Address], log_paths: Sequence[Path]
+) -> list[str]:
+    """Where to look and commands to try, with the addresses of these nodes."""
     servers = ",".join(str(address) for address in addresses)
     ctl = own_command("quorumctl")
     kafka = f"--bootstrap-server {servers} --topic {TOPIC}"
     return [
+        f"In a browser: {'  '.join(f'http://{page}/' for page in pages)}",
         "In another terminal:",
         f"  export QUORUM_BOOTSTRAP_SERVERS={servers}",
         f"  {ctl} describe --status",

@@ -136,8 +136,12 @@ class Driver:
             Halt: lambda effect: listener.on_halt(effect.reason),
         }
 
+    def hold(self) -> None:
+        """Have events wait for the start: there may be some, for listeners are open by then."""
+        self._stepping = True
+
     def start(self) -> None:
-        """Begin; call once, before any event."""
+        """Begin; call once, before any event that does not wait."""
         self._carry_out(self.node.start(self._now_ms()))
         self._carry_on()
 

@@ -20,9 +20,8 @@ CONFIG_OPTION = click.option(
     "--config",
     "config_path",
     type=click.Path(path_type=Path),
-    default=Path("controller.yaml"),
-    show_default=True,
-    help="The node's configuration file.",
+    show_default="controller.yaml, if it is there",
+    help="The node's configuration file; QUORUMD_ variables win over it, and may set everything.",
 )
 
 
@@ -32,7 +31,7 @@ def fail(message: str, code: int = 1) -> NoReturn:
     raise SystemExit(code)
 
 
-def load_config(path: Path) -> Config:
+def load_config(path: Path | None) -> Config:
     """The configuration, or an end that names every problem in it."""
     try:
         return load(path, os.environ)
@@ -76,7 +75,7 @@ def cli() -> None:
     "`quorumd random-uuid` makes storage ids.",
 )
 def format_command(
-    config_path: Path,
+    config_path: Path | None,
     cluster_id: str | None,
     bootstrap: bool,
     standalone: bool,
@@ -153,7 +152,7 @@ def _is_cluster_id(text: str) -> bool:
 @click.option("--initial-voters", metavar="LIST", help="As for format, instead of quorum.voters.")
 def restore_command(
     backup: Path,
-    config_path: Path,
+    config_path: Path | None,
     cluster_id: str | None,
     keep_cluster_id: bool,
     standalone: bool,
@@ -190,7 +189,7 @@ def restore_command(
     is_named = standalone or initial_voters is not None
     if not is_named and config.node_id not in {voter.id for voter in config.quorum_voters}:
         fail(
-            f"node.id {config.node_id} is not in quorum.voters of {config_path}. Restore on the voters "
+            f"node.id {config.node_id} is not in quorum.voters. Restore on the voters "
             "of the new quorum; others join it with `quorumd format` and copy its log.",
             EXIT_USAGE,
         )
@@ -244,7 +243,7 @@ def _progress(label: str, size_bytes: int) -> Iterator[Callable[[int], None]]:
 
 @cli.command()
 @CONFIG_OPTION
-def start(config_path: Path) -> None:
+def start(config_path: Path | None) -> None:
     """Run this node until SIGTERM or Ctrl-C; logs go to stderr.
 
     Ready when GET /readyz on http.listen answers 200. A leader that is stopped hands over first.

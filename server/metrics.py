@@ -150,8 +150,9 @@ class Metrics:
         """Produced batches that were not appended, by the name of the error code."""
         self.ignored: dict[str, int] = {}
         """Requests and answers that the rules say to disregard, by reason."""
-        self.elections: dict[str, int] = {}
-        """Campaigns, by outcome: won, lost, ..."""
+        # Both from the start: Prometheus sees no increase in a counter that begins with its first event.
+        self.elections = {"won": 0, "lost": 0}
+        """Campaigns, by outcome."""
         self.log_lines_dropped = 0
         self.commit_seconds = Histogram(LATENCY_BOUNDS_SECONDS)
         self.fsync_seconds = Histogram(LATENCY_BOUNDS_SECONDS)

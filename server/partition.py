@@ -163,6 +163,7 @@ class Partition:
             self._timer,
             host.monotonic_ms,
         )
+        self.driver.hold()
 
     # -- life
 

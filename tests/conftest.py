@@ -19,6 +19,9 @@ from tests.support.live_cluster import Cluster
 # A shell that runs the tests in the background has them ignore Ctrl-C, and with them all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Hundreds of nodes and commands are started: each of them would compile all sources anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=2_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))

@@ -51,6 +51,28 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ),
     "simulation": frozenset({"config", "raft", "server", "storage", "wire"}),
 }
+# What a part of a package may import beside what the whole of it may.
+PART_MAY_IMPORT: dict[str, frozenset[str]] = {
+    # It reads the files of nodes, and their rules for unfinished writes; it writes none.
+    "quorumd.pipeline": frozenset(
+        {
+            "storage.batch_walk",
+            "storage.errors",
+            "storage.filesystem",
+            "storage.index",
+            "storage.meta_properties",
+            "storage.quorum_state",
+            "storage.torn_tail",
+        }
+    ),
+}
+# Usable without Spark and without Java.
+WITHOUT_SPARK = (
+    "quorumd.pipeline.audit",
+    "quorumd.pipeline.files",
+    "quorumd.pipeline.parse",
+    "quorumd.pipeline.schemas",
+)
 # Time, randomness, ids and reasons are handed to the core or leave it as effects.
 NOT_IN_RAFT = frozenset(
     {
@@ -92,9 +114,24 @@ OWN_NAMES = frozenset(module.name for module in PACKAGE_MODULES)
 
 def violations_of_direction(module: Module, own_names: frozenset[str]) -> Iterator[str]:
     allowed = MAY_IMPORT[module.package] | {module.package}
+    for part, more in PART_MAY_IMPORT.items():
+        if _is_below(module.name, part):
+            allowed |= more
     for line, name in imports_of(module, own_names):
         is_ours = name.partition(".")[0] in (*PACKAGES, "bench", "tests")
-        if is_ours and not any(name == top or name.startswith(f"{top}.") for top in allowed):
+        if is_ours and not any(_is_below(name, top) for top in allowed):
+            yield f"{module.path}:{line} imports {name}"
+
+
+def _is_below(name: str, top: str) -> bool:
+    return name == top or name.startswith(f"{top}.")
+
+
+def imports_of_spark(module: Module) -> Iterator[str]:
+    if not any(_is_below(module.name, part) for part in WITHOUT_SPARK):
+        return
+    for line, name in imports_of(module, frozenset()):
+        if name.partition(".")[0] in ("pyspark", "py4j"):
             yield f"{module.path}:{line} imports {name}"
 
 
@@ -150,6 +187,10 @@ def test_packages_import_only_what_they_may() -> None:
         text for module in PACKAGE_MODULES for text in violations_of_direction(module, OWN_NAMES)
     ]
     assert found == []
+
+
+def test_what_reads_logs_does_so_without_spark() -> None:
+    assert [text for module in OURS["quorumd"] for text in imports_of_spark(module)] == []
 
 
 def test_raft_has_no_clock_no_randomness_no_input_and_no_output() -> None:
@@ -220,6 +261,26 @@ def test_a_relative_import_that_leaves_its_package_is_found() -> None:
     module = parse_module("quorumd.client.log", "from ...storage import log\nfrom ..cli import x\n")
     names = frozenset({"storage.log"})
     assert [name for _, name in imports_of(module, names)] == ["storage.log", "quorumd.cli"]
+
+
+def test_a_part_may_import_more_than_its_package_and_nothing_beside_it_may() -> None:
+    text = "from storage import torn_tail, log\n"
+    names = frozenset({"storage.torn_tail", "storage.log"})
+    part = parse_module("quorumd.pipeline.files.plan", text)
+    assert list(violations_of_direction(part, names)) == [
+        "quorumd/pipeline/files/plan.py:1 imports storage.log"
+    ]
+    beside = parse_module("quorumd.pipelines", text)
+    assert len(list(violations_of_direction(beside, names))) == 2
+
+
+def test_spark_is_found_where_it_must_not_be() -> None:
+    text = "def late():\n    from pyspark.sql import types\n"
+    inside = parse_module("quorumd.pipeline.parse.rows", text)
+    assert list(imports_of_spark(inside)) == [
+        "quorumd/pipeline/parse/rows.py:2 imports pyspark.sql"
+    ]
+    assert list(imports_of_spark(parse_module("quorumd.pipeline.session", text))) == []
 
 
 def test_a_clock_a_generator_and_a_library_are_found_in_raft() -> None:

@@ -17,9 +17,9 @@ TOOLS = "org.apache.kafka.tools"
 PRODUCER = f"{TOOLS}.ConsoleProducer"
 CONSUMER = f"{TOOLS}.consumer.ConsoleConsumer"
 PERFORMANCE = f"{TOOLS}.ProducerPerformance"
-AT_ONCE = 3
-TIMEOUT_S = 25.0
-END_S = 30.0
+AT_ONCE = 2
+TIMEOUT_S = 60.0
+END_S = 60.0
 
 _LINE = re.compile(r"CreateTime:(\d+)\tOffset:(\d+)\t(.*)")
 

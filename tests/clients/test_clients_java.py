@@ -28,6 +28,8 @@ from tests.support.live_cluster import TOPIC, Cluster
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+SOON_S = 30.0
+"""Half of the time for which Java clients try again what they may."""
 MAX_BATCH_BYTES = 1 << 20
 BATCH_AND_RECORD_BYTES = 100
 NO_LOSS = {"retries": 1000, "delivery_timeout_ms": 60_000}
@@ -44,8 +46,7 @@ def test_what_the_console_producer_writes_the_console_consumer_reads(cluster: Cl
     begin = cluster.wait_converged()
     texts = {
         (codec, idempotent): [f"{codec}-{idempotent}-{i}" * (i + 1) for i in range(30)]
-        for codec in CODECS
-        for idempotent in ("true", "false")
+        for codec, idempotent in (*((codec, "true") for codec in CODECS), ("none", "false"))
     }
     commands = [
         console_producer(cluster, lines, codec=codec, enable_idempotence=idempotent)
@@ -194,7 +195,7 @@ def test_a_consumer_that_asks_for_a_group_is_told_at_once(cluster: Cluster) -> N
     since = time.monotonic()
     for command, done in zip(consumers, run_all(consumers), strict=True):
         assert "GroupAuthorizationException" in done.stdout + done.stderr, command
-    assert time.monotonic() - since < 15
+    assert time.monotonic() - since < SOON_S
 
 
 def test_a_transactional_producer_is_told_at_once(cluster: Cluster) -> None:
@@ -205,7 +206,7 @@ def test_a_transactional_producer_is_told_at_once(cluster: Cluster) -> None:
     since = time.monotonic()
     (done,) = run_all([command])
     assert "TransactionalIdAuthorizationException" in done.stdout + done.stderr
-    assert time.monotonic() - since < 15
+    assert time.monotonic() - since < SOON_S
 
 
 def _running(stack: ExitStack, folder: Path, name: str, command: Command) -> Running:

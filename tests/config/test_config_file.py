@@ -22,11 +22,6 @@ EXAMPLE = Path(__file__).parents[2] / "config" / "controller.example.yaml"
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"", ": the file is empty: it has to set at least node.id, storage.dir, listeners"),
-        (
-            b"# nothing\n\n",
-            ": the file is empty: it has to set at least node.id, storage.dir, listeners",
-        ),
         (
             b"- node.id\n",
             ":1: the file is not a mapping of keys to values: "

@@ -11,6 +11,8 @@ from config.load import ConfigError, load
 from config.model import Address, Config, ConfiguredVoter, Listener
 from tests.support.config_files import GOOD, Write, refused
 
+EVERYTHING = {variable_of(key): value for key, value in GOOD.items()}
+
 # --- what loads
 
 
@@ -144,6 +146,35 @@ def test_every_key_can_come_from_the_environment(write: Write, key: str) -> None
     if key == "storage.dir":
         environ = {variable_of(key): "~/data"}
     assert refused(path, environ)[0].startswith(f"environment variable {variable_of(key)}: {key}: ")
+
+
+@pytest.mark.parametrize("content", ["", "# nothing\n\n", "{}\n", "---\n"])
+def test_an_empty_file_is_enough_where_the_environment_sets_everything(
+    tmp_path: Path, write: Write, content: str
+) -> None:
+    expected = load(write(), {})
+    path = tmp_path / "controller.yaml"
+    path.write_text(content)
+    assert load(path, EVERYTHING) == expected
+
+
+def test_no_file_is_needed_where_none_is_named_and_the_environment_sets_everything(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = load(write(), {})
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert load(None, EVERYTHING) == expected
+    assert load(None, {**EVERYTHING, "QUORUMD_STORAGE_DIR": "d"}).storage_dir == elsewhere / "d"
+
+
+def test_a_file_beside_is_read_where_none_is_named(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write()
+    monkeypatch.chdir(path.parent)
+    assert load(None, {"QUORUMD_NODE_ID": "2"}) == load(path, {"QUORUMD_NODE_ID": "2"})
 
 
 def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(write: Write) -> None:
@@ -364,6 +395,37 @@ def test_a_missing_key_is_named_with_an_example(write: Write, key: str) -> None:
     (problem,) = refused(write({key: None}))
     assert problem.startswith(f"controller.yaml: {key} is missing: set it to ")
     assert "for example" in problem
+
+
+def test_an_empty_file_lacks_all_that_is_required(tmp_path: Path) -> None:
+    path = tmp_path / "controller.yaml"
+    path.touch()
+    missing = [text.split()[1] for text in refused(path, {"QUORUMD_NODE_ID": "1"})]
+    assert missing == ["storage.dir", "listeners", "quorum.voters"]
+
+
+def test_without_a_file_what_the_environment_lacks_is_named_and_the_file_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    no_file = (
+        "controller.yaml: there is no such file: name the configuration with --config FILE, or set "
+        "its keys by QUORUMD_ variables"
+    )
+    assert refused(None) == [no_file]
+    found = refused(None, {**EVERYTHING, "QUORUMD_LISTENERS": ""})
+    assert found[0] == no_file
+    assert [text.partition(" is missing")[0] for text in found[1:]] == [
+        "controller.yaml: listeners"
+    ]
+
+
+def test_a_file_that_was_named_has_to_be_there_whatever_the_environment_sets(
+    tmp_path: Path,
+) -> None:
+    assert refused(tmp_path / "controller.yaml", EVERYTHING) == [
+        "controller.yaml: there is no such file: name the configuration with --config FILE"
+    ]
 
 
 def test_a_node_has_to_know_some_other_node(write: Write) -> None:

@@ -1,11 +1,13 @@
 """The drill of `make test-containers`: the image and the compose file, run and mistreated.
 
+With --pipeline the pipeline's image, too, which takes minutes and a gigabyte.
 Prints one line per step with what was measured. Exit codes: 0 all held, 1 something did not, 77 no
 containers can be run on this machine (nothing was tested).
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -24,6 +26,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.containers.engine import BASE, ROOT, Engine, Failed, NoEngine, base_image, engine
 from tests.containers.fleet import Fleet
+from tests.containers.prometheus_image import prometheus_image
+from tests.deploy.prometheus import CannotFetch, Server
 from tests.support.live_cluster import TOPIC
 from tests.support.load import Load
 
@@ -31,16 +35,29 @@ EXIT_NOTHING_TESTED = 77
 MAX_IMAGE_BYTES = 200_000_000
 USER = "10001:10001"
 WAIT_S = 60.0
+BUILD_TIMEOUT_S = 1200
 IMAGE = "quorumd:drill-{revision}"
+PIPELINE_IMAGE = "quorumd-pipeline:drill"
+PIPELINE_WAIT_S = 300.0
+TABLES_END = """
+from pathlib import Path
+from quorumd.pipeline.tables.manifests import CHAINS, MARKER, newest
+folder = Path("/tables")
+found = newest(folder, CHAINS[0]) if (folder / MARKER).exists() else None
+print(found.end_offset if found else 0)
+"""
 
 
 def main() -> int:
     """Run everything; the exit code."""
     # As Ctrl-C does: all that was started is taken down.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    parser = argparse.ArgumentParser(prog="python -m tests.containers.drill")
+    parser.add_argument("--pipeline", action="store_true", help="build and try its image, too")
+    has_pipeline = parser.parse_args().pipeline
     try:
         with engine() as docker, tempfile.TemporaryDirectory(prefix="quorumd-drill-") as folder:
-            return _run(docker, Path(folder))
+            return _run(docker, Path(folder), has_pipeline)
     except NoEngine as error:
         print(f"make test-containers: nothing was tested: {error}", file=sys.stderr)
         return EXIT_NOTHING_TESTED
@@ -49,13 +66,13 @@ def main() -> int:
         return 1
 
 
-def _run(docker: Engine, folder: Path) -> int:
+def _run(docker: Engine, folder: Path, has_pipeline: bool) -> int:
     base = base_image(docker)
-    drill = Drill(docker, Fleet(docker, folder, IMAGE.format(revision="first"), base), base)
+    drill = Drill(docker, Fleet(docker, folder), base)
     began = time.monotonic()
     try:
         drill.fleet.take_down()
-        drill.run()
+        drill.run(has_pipeline)
     except (AssertionError, Failed) as error:
         print(f"FAILED: {error}\n{drill.fleet.logs()}", file=sys.stderr, flush=True)
         return 1
@@ -73,11 +90,14 @@ class Drill:
         self._docker = docker
         self._base = base
 
-    def run(self) -> None:
+    def run(self, has_pipeline: bool) -> None:
         self._step("image", self.image)
         self._step("first day", self.first_day)
         self._step("hardening", self.hardening)
         self._step("write and read", self.write_and_read)
+        self._step("monitoring", self.monitoring)
+        if has_pipeline:
+            self._step("pipeline", self.pipeline)
         with Load(self.fleet, writers=2) as load:
             load.wait_progress()
             self._step("kill the leader", partial(self.kill, load))
@@ -86,7 +106,6 @@ class Drill:
             self._step("replace a volume", partial(self.replace_volume, load))
             self._step("roll to another image", partial(self.roll, load))
         self._step("nothing is lost", partial(self.nothing_is_lost, load))
-        self._step("monitoring", self.monitoring)
 
     def _step(self, name: str, step: Callable[[], str]) -> None:
         began = time.monotonic()
@@ -96,7 +115,12 @@ class Drill:
     # -- steps
 
     def image(self) -> str:
-        found = self._build("first")
+        self.fleet.edit(
+            QUORUMD_IMAGE=IMAGE.format(revision="first"),
+            QUORUMD_BASE=self._base,
+            QUORUMD_REVISION="first",
+        )
+        found = self._build(IMAGE.format(revision="first"), "node", "first")
         assert found["Size"] < MAX_IMAGE_BYTES, f"the image has {found['Size']} bytes"
         assert found["Config"]["User"] == USER
         labels = found["Config"]["Labels"]
@@ -151,6 +175,19 @@ class Drill:
             assert page.status == 200
         return "quorumctl and a Kafka client from this machine, over the second listener"
 
+    def pipeline(self) -> str:
+        """The tables get what is in the log, in a container as the compose file has it."""
+        found = self._build(PIPELINE_IMAGE, "pipeline", "first")
+        self.fleet.edit(PIPELINE_IMAGE=PIPELINE_IMAGE)
+        began = time.monotonic()
+        self.fleet.compose("--profile", "spark", "up", "-d", "--no-build", "pipeline")
+        for value in ("red", "green"):
+            self._wait_tables(int(self._quorumctl("put", "color", value)))
+        self._wait(partial(self._service_is_healthy, "pipeline"), "the pipeline healthy")
+        took = time.monotonic() - began
+        self.fleet.compose("--profile", "spark", "stop", "pipeline")
+        return f"{found['Size'] / 1e6:.0f} MB; tables up to offset {self._tables_end()} in {took:.0f} s"
+
     def kill(self, load: Load) -> str:
         leader = self.fleet.wait_leader()
         took = self._until_progress(load, leader, self.fleet.kill_container)
@@ -194,9 +231,9 @@ class Drill:
         return f"node {node} came back as an observer, replace-voter gave it the vote"
 
     def roll(self, load: Load) -> str:
-        self._build("second")
         image = IMAGE.format(revision="second")
-        self.fleet.write_environment(image=image, base=self._base, revision="second")
+        self._build(image, "node", "second")
+        self.fleet.edit(QUORUMD_IMAGE=image, QUORUMD_REVISION="second")
         acknowledged, failures = len(load.acknowledged), load.failures
         leader = self.fleet.wait_leader()
         for node in (*(node for node in self.fleet.ids if node != leader), leader):
@@ -220,27 +257,39 @@ class Drill:
         return f"{len(load.acknowledged)} acknowledged records are on all three volumes, once"
 
     def monitoring(self) -> str:
-        """Prometheus and Grafana, where their images can be had."""
+        """Prometheus and Grafana where their images can be had, else Debian's Prometheus as an image."""
+        names = ["prometheus", "grafana"] if self._base == BASE else ["prometheus"]
         if self._base != BASE:
-            return "NOT TESTED: the images of Prometheus and Grafana cannot be pulled here"
-        names = ("prometheus", "grafana")
+            try:
+                self.fleet.edit(PROMETHEUS_IMAGE=prometheus_image(self._docker, self._base))
+            except CannotFetch as error:
+                return f"NOT TESTED: no image can be pulled here, and {error}"
         self.fleet.compose("up", "-d", "--no-build", *names)
         for name in names:
             self._wait(partial(self._service_is_healthy, name), f"{name} healthy")
-        return "Prometheus and Grafana are healthy"
+        server = Server(self.fleet.prometheus_port)
+        server.wait_for(
+            lambda: len(server.query("raft_manager_current_leader >= 0")) == len(self.fleet.ids),
+            "Prometheus to know every node's leader",
+            WAIT_S,
+        )
+        (group,) = server.get("rules")["groups"]
+        found = f"Prometheus scrapes all nodes and has {len(group['rules'])} alerts"
+        if "grafana" in names:
+            return f"{found}, Grafana is healthy"
+        return f"{found}; Debian's program, NOT TESTED: the images of Prometheus and Grafana"
 
     # -- helpers
 
-    def _build(self, revision: str) -> dict[str, Any]:
+    def _build(self, image: str, target: str, revision: str) -> dict[str, Any]:
         version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
         arguments = {"BASE": self._base, "VERSION": version, "REVISION": revision}
-        command = ["build", "--network", "host", "-t", IMAGE.format(revision=revision)]
+        command = ["build", "--network", "host", "--target", target, "-t", image]
         for name, value in arguments.items():
             command += ["--build-arg", f"{name}={value}"]
-        self._docker.docker(*command, ".")
-        found = self._docker.docker("image", "inspect", IMAGE.format(revision=revision))
-        image: dict[str, Any] = json.loads(found)[0]
-        return image
+        self._docker.run("docker", *command, ".", timeout_s=BUILD_TIMEOUT_S)
+        found: dict[str, Any] = json.loads(self._docker.docker("image", "inspect", image))[0]
+        return found
 
     def _until_progress(self, load: Load, leader: int, act: Callable[[int], None]) -> float:
         """Seconds from the act against the leader until another one has committed new records."""
@@ -285,6 +334,24 @@ class Drill:
             )
 
         self._wait(have_it, "all voters caught up")
+
+    def _wait_tables(self, offset: int) -> None:
+        self.fleet.wait_for(lambda: self._tables_end() > offset, "the tables", PIPELINE_WAIT_S)
+
+    def _tables_end(self) -> int:
+        """The first offset that is not in the pipeline's tables."""
+        # A container of its own: what made them may have been stopped.
+        command = [
+            "run",
+            "--rm",
+            "--no-deps",
+            "--entrypoint",
+            "python3",
+            "pipeline",
+            "-c",
+            TABLES_END,
+        ]
+        return int(self.fleet.compose("--profile", "spark", *command) or 0)
 
     def _service_is_healthy(self, name: str) -> bool:
         container = self.fleet.compose("ps", "-q", name)

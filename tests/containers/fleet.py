@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.containers.engine import ROOT, Engine
 from tests.support.live_cluster import Cluster
+from tests.support.ports import free_port
 
 COMPOSE_FILE = ROOT / "deploy" / "docker-compose.yml"
 EXAMPLE = ROOT / "deploy" / ".env.example"
@@ -22,27 +23,27 @@ NETWORK = f"{PROJECT}_quorum"
 class Fleet(Cluster):
     """Three controllers; nothing runs before `first_day`. Cut off with `partition`, not `suspend`."""
 
-    def __init__(self, docker: Engine, folder: Path, image: str, base: str) -> None:
+    def __init__(self, docker: Engine, folder: Path) -> None:
         super().__init__(folder)
         self._docker = docker
         self._cut_off: set[int] = set()
         self._environment = folder / "environment"
-        self.write_environment(image=image, base=base, revision="first")
-
-    def write_environment(self, *, image: str, base: str, revision: str) -> None:
-        """The file that a user would edit, from the example."""
-        ports = {f"KAFKA_PORT_{node}": self._ports[node] for node in self.ids}
-        ports |= {f"HTTP_PORT_{node}": self._http_ports[node] for node in self.ids}
-        changes: dict[str, object] = {
-            **ports,
-            "QUORUMD_IMAGE": image,
-            "QUORUMD_BASE": base,
-            "QUORUMD_REVISION": revision,
+        self.prometheus_port = free_port()
+        self._changes: dict[str, object] = {
+            **{f"KAFKA_PORT_{node}": self._ports[node] for node in self.ids},
+            **{f"HTTP_PORT_{node}": self._http_ports[node] for node in self.ids},
+            "PROMETHEUS_PORT": self.prometheus_port,
         }
+        self.edit()
+
+    def edit(self, **changes: object) -> None:
+        """Change variables of the file that a user would edit, which begins as the example."""
+        self._changes |= changes
         lines = []
         for line in EXAMPLE.read_text().splitlines():
             name, equals, _ = line.partition("=")
-            lines.append(f"{name}={changes[name]}" if equals and name in changes else line)
+            is_changed = equals and name in self._changes
+            lines.append(f"{name}={self._changes[name]}" if is_changed else line)
         self._environment.write_text("\n".join(lines) + "\n")
 
     # -- containers
@@ -116,7 +117,7 @@ class Fleet(Cluster):
 
     def take_down(self) -> None:
         """Everything of this project goes, the volumes too."""
-        self.compose("down", "--volumes", "--remove-orphans")
+        self.compose("--profile", "spark", "down", "--volumes", "--remove-orphans")
 
     def copy_disks(self) -> None:
         """The directories of all nodes as they are now, for `records`. The nodes have to be stopped."""
@@ -128,12 +129,12 @@ class Fleet(Cluster):
     # -- a cluster
 
     def running(self) -> tuple[int, ...]:
-        if not (filled := [node for node in self.ids if self.container(node)]):
-            return ()
         return tuple(
             node
-            for node in filled
-            if node not in self._cut_off and self.inspect(node)["State"]["Running"]
+            for node in self.ids
+            if node not in self._cut_off
+            and self.container(node)
+            and self.inspect(node)["State"]["Running"]
         )
 
     def logs(self) -> str:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,8 @@ EXAMPLE = dict(
 )
 CONTROLLERS = {n: COMPOSE["services"][f"quorumd-{n}"] for n in (1, 2, 3)}
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+VERSION = PROJECT["version"]
 
 
 def filled_in(text: object) -> str:
@@ -44,25 +46,37 @@ def filled_in(text: object) -> str:
 # -- what is installed
 
 
-def requirements(name: str, seen: set[str]) -> list[Requirement]:
-    """What a distribution needs, and what that needs, as the distributions installed here say."""
+def needed_by(lines: Iterable[str], seen: set[str]) -> list[Requirement]:
+    """What these requirements need, and what that needs, as the distributions installed here say."""
     found = []
-    for requirement in map(Requirement, distribution(name).requires or []):
+    for requirement in map(Requirement, lines):
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
             found.append(requirement)
-            if canonicalize_name(requirement.name) not in seen:
-                seen.add(canonicalize_name(requirement.name))
-                found += requirements(requirement.name, seen)
+            if (name := canonicalize_name(requirement.name)) not in seen:
+                seen.add(name)
+                found += needed_by(distribution(name).requires or [], seen)
     return found
 
 
+def pinned_in(name: str) -> dict[str, str]:
+    lines = (CONTAINERS / name).read_text().splitlines()
+    return dict(line.split("==") for line in lines if not line.startswith("#"))
+
+
 def test_the_constraints_pin_all_that_quorumd_needs_and_nothing_else() -> None:
-    lines = (CONTAINERS / "constraints.txt").read_text().splitlines()
-    pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
-    needed = requirements("quorumd", set())
+    pinned = pinned_in("constraints.txt")
+    needed = needed_by(PROJECT["dependencies"], set())
     assert {canonicalize_name(each.name) for each in needed} == pinned.keys()
     for each in needed:
         assert each.specifier.contains(pinned[canonicalize_name(each.name)]), each
+
+
+def test_the_constraints_of_the_pipeline_pin_what_spark_needs_beside_them() -> None:
+    pinned, common = pinned_in("constraints-spark.txt"), pinned_in("constraints.txt")
+    needed = needed_by(PROJECT["optional-dependencies"]["spark"], set())
+    assert {canonicalize_name(each.name) for each in needed} - common.keys() == pinned.keys()
+    for each in needed:
+        assert each.specifier.contains((common | pinned)[canonicalize_name(each.name)]), each
 
 
 def test_the_image_is_built_with_a_setuptools_that_serves() -> None:
@@ -72,12 +86,13 @@ def test_the_image_is_built_with_a_setuptools_that_serves() -> None:
 
 
 def test_every_package_is_copied_into_the_image() -> None:
-    find = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    packages = {pattern.removesuffix("*") for pattern in find["find"]["include"]}
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    packages = {pattern.removesuffix("*") for pattern in tools["packages"]["find"]["include"]}
     assert {name for name in packages if f"COPY {name} /source/{name}\n" in DOCKERFILE} == packages
     allowed = (ROOT / ".dockerignore").read_text().splitlines()
-    sources = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
-    for source in " ".join(sources).split():
+    sources = " ".join(re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)).split()
+    assert {f"{name}.py" for name in tools["py-modules"]} <= set(sources)
+    for source in sources:
         assert f"!{source}" in allowed, source
 
 
@@ -86,20 +101,24 @@ def test_every_package_is_copied_into_the_image() -> None:
 
 def test_every_variable_of_the_compose_file_is_in_the_example_and_none_besides() -> None:
     text = (ROOT / "deploy" / "docker-compose.yml").read_text()
-    assert set(re.findall(r"\$\{(\w+)", text)) == set(EXAMPLE)
+    assert set(re.findall(r"\$\{(\w+)", text)) == set(EXAMPLE) - {"COMPOSE_PROJECT_NAME"}
 
 
 def test_the_example_names_the_version_of_the_project() -> None:
     assert EXAMPLE["QUORUMD_VERSION"] == VERSION
     assert EXAMPLE["QUORUMD_IMAGE"] == f"quorumd:{VERSION}"
+    assert EXAMPLE["PIPELINE_IMAGE"] == f"quorumd-pipeline:{VERSION}"
 
 
 @pytest.mark.parametrize("node", CONTROLLERS)
-def test_the_environment_of_each_controller_is_a_sound_configuration(node: int) -> None:
+def test_the_environment_of_each_controller_is_a_sound_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: int
+) -> None:
     service = CONTROLLERS[node]
     environ = {name: filled_in(value) for name, value in service["environment"].items()}
-    settings = re.findall(r"^(?:ENV| +) *(QUORUMD_\w+)=(\S+)", DOCKERFILE, re.MULTILINE)
-    config = load(CONTAINERS / "controller.yaml", {**dict(settings), **environ})
+    (line,) = re.findall(r"^ENV QUORUMD_.+$", DOCKERFILE, re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    config = load(None, {**dict(re.findall(r"(QUORUMD_\w+)=(\S+)", line)), **environ})
     assert config.node_id == node
     (own,) = (voter for voter in config.quorum_voters if voter.id == node)
     inside, outside = config.advertised_listeners
@@ -129,7 +148,37 @@ def test_every_service_is_shut_in(name: str) -> None:
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert {"mem_limit", "cpus"} <= service.keys()
-    assert all("${BIND_ADDRESS}:" in port for port in service["ports"])
+    assert all("${BIND_ADDRESS}:" in port for port in service.get("ports", ()))
+
+
+@pytest.mark.parametrize("name", COMPOSE["services"])
+def test_every_service_has_a_healthcheck(name: str) -> None:
+    service = COMPOSE["services"][name]
+    target = service.get("build", {}).get("target")
+    stage = DOCKERFILE.partition(f" AS {target}\n")[2].partition("\nFROM ")[0]
+    assert "healthcheck" in service or "HEALTHCHECK" in stage
+
+
+def test_the_pipeline_runs_only_if_asked_for_and_knows_every_controller() -> None:
+    profiles = {name: service.get("profiles") for name, service in COMPOSE["services"].items()}
+    assert profiles.pop("pipeline") == ["spark"]
+    assert set(profiles.values()) == {None}
+    service = COMPOSE["services"]["pipeline"]
+    command = service["command"]
+    assert command[0] == "run"
+    options = dict(zip(command[1::2], command[2::2], strict=True))
+    voters = CONTROLLERS[1]["environment"]["QUORUMD_QUORUM_VOTERS"].split(",")
+    assert options["--bootstrap-server"] == ",".join(each.partition("@")[2] for each in voters)
+    assert service["volumes"] == [f"tables:{options['--output']}"]
+    assert f"install -d -o 10001 -g 10001 -m 0700 {options['--output']}\n" in DOCKERFILE
+
+
+def test_the_stages_that_are_built_exist_and_the_node_is_the_usual_one() -> None:
+    stages = re.findall(r"^FROM \S+ AS (\S+)$", DOCKERFILE, re.MULTILINE)
+    assert {
+        service["build"]["target"] for service in COMPOSE["services"].values() if "build" in service
+    } <= set(stages)
+    assert DOCKERFILE.splitlines()[-1] == "FROM node"
 
 
 @pytest.mark.parametrize("name", COMPOSE["services"])
@@ -177,7 +226,6 @@ def enter(
     }
     if how is not None:
         environ["QUORUMD_FORMAT"] = how
-    (folder / "controller.yaml").write_bytes((CONTAINERS / "controller.yaml").read_bytes())
     with taken:
         return subprocess.run(
             [CONTAINERS / "entrypoint.sh", *arguments],

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.audited import assert_audited
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.load import Load
 
@@ -24,9 +25,10 @@ def quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def load(quorum: Cluster) -> Iterator[Load]:
     """Writers that never stop while the module's tests run."""
     with Load(quorum) as load:
-        load.wait_progress()
+        load.wait_settled()
         yield load
     quorum.assert_same_logs()
+    assert_audited(quorum)
     load.assert_nothing_lost()
 
 

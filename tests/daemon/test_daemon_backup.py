@@ -120,6 +120,7 @@ def test_a_quorum_that_is_suspended_half_way_is_waited_for(
     tmp_path: Path,
     at_fetch: Callable[[int, Callable[[], object]], None],
 ) -> None:
+    load.wait_progress(100)
     suspended: list[int] = []
 
     def suspend() -> None:

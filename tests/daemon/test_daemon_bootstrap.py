@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,17 +9,13 @@ import pytest
 
 from raft.types import uuid_to_text
 from storage.meta_properties import random_storage_id
+from tests.support.commands import quorumd
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.load import Load
 from tests.support.voters import add_voter, voters_of
 
 QUICK = {"quorum.fetch.timeout.ms": 600, "quorum.election.timeout.ms": 300}
 FAILED, USAGE, DAMAGED = 1, 2, 3
-
-
-def quorumd(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("quorumd")), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
 
 
 def without_voters(cluster: Cluster, node: int) -> None:
@@ -45,15 +39,10 @@ def nodes(folder: Path) -> Iterator[Cluster]:
         cluster.kill_all()
 
 
-def formatted(cluster: Cluster, node: int, *options: str) -> None:
-    done = quorumd("format", "--config", str(cluster.config_path(node)), *options)
-    assert done.returncode == 0, done.stderr
-
-
 def test_a_quorum_of_one_grows_to_three_and_survives_the_first(nodes: Cluster) -> None:
-    formatted(nodes, 1, "--standalone")
+    nodes.format_one(1, "--standalone")
     for node in (2, 3):
-        formatted(nodes, node)
+        nodes.format_one(node)
     nodes.start(1)
     assert nodes.wait_leader() == 1
     with Load(nodes) as load:
@@ -79,7 +68,7 @@ def test_a_listed_quorum_starts_with_the_storage_ids_of_the_list(nodes: Cluster)
     ids = {node: uuid_to_text(random_storage_id()) for node in nodes.ids}
     listed = ",".join(f"{node}@{nodes.address(node)}:{ids[node]}" for node in nodes.ids)
     for node in nodes.ids:
-        formatted(nodes, node, "--initial-voters", listed)
+        nodes.format_one(node, "--initial-voters", listed)
     nodes.start(1, 2)
     nodes.wait_leader()
     with Load(nodes) as load:
@@ -143,21 +132,21 @@ def test_quorum_voters_is_removed_by_a_rolling_restart_and_refuses_strangers_lat
 def test_a_first_voter_set_that_makes_no_sense_is_refused(
     nodes: Cluster, options: list[str], said: str
 ) -> None:
-    done = quorumd("format", "--config", str(nodes.config_path(1)), *options)
-    assert done.returncode == USAGE
-    assert said in done.stderr
+    done = quorumd("format", "--config", nodes.config_path(1), *options)
+    assert done.code == USAGE
+    assert said in done.err
     assert not nodes.storage_dir(1).exists()
 
 
 def test_standalone_beside_quorum_voters_is_refused(nodes: Cluster) -> None:
     nodes.write_config(1)
-    done = quorumd("format", "--config", str(nodes.config_path(1)), "--standalone")
-    assert done.returncode == USAGE
-    assert "quorum.voters names the voters already" in done.stderr
+    done = quorumd("format", "--config", nodes.config_path(1), "--standalone")
+    assert done.code == USAGE
+    assert "quorum.voters names the voters already" in done.err
 
 
 def test_damaged_initial_voters_end_a_start_with_what_to_do(nodes: Cluster) -> None:
-    formatted(nodes, 1, "--standalone")
+    nodes.format_one(1, "--standalone")
     path = nodes.storage_dir(1) / "meta.properties"
     path.write_text(path.read_text().replace("initial.voters=1@", "initial.voters=1!"))
     nodes.start(1)

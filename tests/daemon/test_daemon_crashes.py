@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.audited import assert_audited
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.load import (
     PRODUCE,
@@ -52,6 +53,7 @@ def everybody_back(quorum: Cluster, load: Load) -> None:
     load.wait_progress()
     load.stop()
     quorum.assert_same_logs()
+    assert_audited(quorum)
     load.assert_nothing_lost(*quorum.ids)
 
 
@@ -147,7 +149,7 @@ def test_a_leader_that_is_asked_to_stop_hands_over_at_once(quorum: Cluster) -> N
             quorum.start(old)
             quorum.wait_ready(old)
         everybody_back(quorum, load)
-    assert min(gaps) < 0.3, gaps
+    assert min(gaps) < FETCH_TIMEOUT_MS / 1000, gaps
 
 
 def test_what_is_in_flight_when_a_leader_is_asked_to_stop_is_finished(quorum: Cluster) -> None:
@@ -194,7 +196,7 @@ def test_a_second_sigterm_ends_a_node_that_cannot_hand_over(quorum: Cluster) -> 
         again = time.monotonic()
         quorum.terminate(leader)
         ended = quorum.wait_exit(leader)
-    assert time.monotonic() - again < 0.5
+    assert time.monotonic() - again < 2
     assert ended.exit_code == 1
     assert "asked to stop a second time: stopping at once" in ended.output[begun:]
     for node in others:

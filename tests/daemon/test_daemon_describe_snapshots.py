@@ -6,11 +6,8 @@ import asyncio
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,13 +15,13 @@ import pytest
 import quorumd
 from quorumd.cli.describe import description_as_dict
 from quorumd.client.description import QuorumDescription
+from tests.support import commands
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.live_snapshots import builders, put, take
 from tests.support.raw_client import RawClient, frame, request
 from wire.messages.take_snapshot import TakeSnapshotRequest
 
 OBSERVER = 4
-QUORUMCTL = Path(sys.executable).with_name("quorumctl")
 SETTINGS = {"log.max.batch.bytes": 65536, "quorum.fetch.timeout.ms": 1000}
 SLOW = {"snapshot.bandwidth.bytes.per.second": 80_000}
 TAKE_SNAPSHOT = 20002
@@ -39,15 +36,15 @@ def quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def quorumctl(quorum: Cluster, *arguments: str) -> str:
-    command = [str(QUORUMCTL), "describe", "-b", quorum.bootstrap, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-    return done.stdout
+    done = commands.quorumctl("describe", "-b", quorum.bootstrap, *arguments)
+    assert done.code == 0, done.err
+    return done.out
 
 
 def snapshot_of(quorum: Cluster, node: int) -> dict[str, Any] | None:
     """What `quorumctl describe --output json` says that a node does with a snapshot.
 
-    Without its process, which takes its time to start.
+    Without what it prints.
     """
 
     async def ask() -> QuorumDescription:

@@ -15,7 +15,7 @@ from tests.support.load import Load
 from tests.support.ports import free_port, free_ports
 
 QUICK = {"quorum.fetch.timeout.ms": 1000, "quorum.election.timeout.ms": 500}
-SOON_S = 15.0
+SOON_S = 30.0
 """Without a rule that finds them the voters would wait for ever; on an idle machine it takes 2 to 5 s."""
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.commands import quorumctl
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.load import Load
 
@@ -19,17 +18,11 @@ QUICK = {"quorum.fetch.timeout.ms": 600, "quorum.election.timeout.ms": 300}
 FAILED = 1
 
 
-def quorumd(*arguments: str) -> None:
-    command = [str(Path(sys.executable).with_name("quorumd")), *arguments]
-    subprocess.run(command, check=True, capture_output=True, timeout=20)
-
-
 def replication(cluster: Cluster) -> list[dict[str, Any]]:
     """What `quorumctl describe --replication` says, voters and observers."""
-    command = [str(Path(sys.executable).with_name("quorumctl")), "describe", "--replication"]
-    command += ["--bootstrap-server", cluster.bootstrap, "--output", "json"]
-    done = subprocess.run(command, check=True, capture_output=True, timeout=20)
-    told = json.loads(done.stdout)
+    done = quorumctl("describe", "--replication", "-b", cluster.bootstrap, "--output", "json")
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
     return [*told["voters"], *told["observers"]]
 
 
@@ -44,7 +37,7 @@ def without(cluster: Cluster, node: int, key: str, extra: Mapping[str, object]) 
 def reformat(cluster: Cluster, node: int, *options: str) -> None:
     """An empty disk in place of the node's."""
     shutil.rmtree(cluster.storage_dir(node))
-    quorumd("format", "--config", str(cluster.config_path(node)), *options)
+    cluster.format_one(node, *options)
 
 
 def problems(cluster: Cluster, node: int) -> str:

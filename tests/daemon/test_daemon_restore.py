@@ -29,7 +29,6 @@ from tests.daemon.restoring import (
     restored,
     send,
 )
-from tests.daemon.test_daemon_start_refusals import quorumd as quorumd_command
 from tests.storage.verifying import verified
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.load import Load, produce, produce_of
@@ -119,11 +118,14 @@ def test_a_log_without_its_beginning_is_restored_with_its_snapshot(
 def test_it_takes_nothing_before_all_of_its_voters_were_seen(former: Former, new: Cluster) -> None:
     restored(new, former.backup)
     new.start(1, 2)
-    new.wait_leader()
-    with RawClient(new.port(new.wait_leader())) as client:
-        answer = produce(client, produce_of(NEXT_BATCH))
-    assert answer.error_code == 19  # NOT_ENOUGH_REPLICAS
-    assert "waits for voter 3" in str(answer.error_message)
+
+    def waits_for_the_third() -> bool:
+        with RawClient(new.port(new.wait_leader())) as client:
+            answer = produce(client, produce_of(NEXT_BATCH))
+        assert answer.error_code, "it was taken"
+        return "waits for voter 3 to be seen" in str(answer.error_message)
+
+    new.wait_for(waits_for_the_third, "a leader that has seen the second voter")
     new.start(3)
     new.wait_ready()
     assert send(new, NEXT_BATCH) > former.end_offset
@@ -136,8 +138,7 @@ def test_an_empty_node_copies_a_restored_log(former: Former, folder: Path) -> No
         new.write_config(node)
     restored(new, former.backup)
     observer = new.ids[-1]
-    done = quorumd_command("format", "--config", str(new.config_path(observer)), cwd=folder)
-    assert done.exit_code == 0
+    new.format_one(observer)
     try:
         new.start()
         new.wait_ready()
@@ -152,10 +153,7 @@ def test_a_voter_that_was_only_formatted_gets_the_log_from_the_others(
     former: Former, new: Cluster
 ) -> None:
     restored(new, former.backup, nodes=(1, 2))
-    done = quorumd_command(
-        "format", "--bootstrap", "--config", str(new.config_path(3)), cwd=new.folder
-    )
-    assert done.exit_code == 0
+    new.format_one(3, "--bootstrap")
     new.start()
     new.wait_ready()
     new.assert_same_logs()
@@ -168,8 +166,7 @@ def test_two_empty_voters_take_nothing_from_the_one_that_was_restored(
     """A mistake of an operator: it costs time, not records."""
     restored(new, former.backup, nodes=(1,))
     for node in (2, 3):
-        command = ["format", "--bootstrap", "--config", str(new.config_path(node))]
-        assert quorumd_command(*command, cwd=new.folder).exit_code == 0
+        new.format_one(node, "--bootstrap")
     before = new.log_bytes(1)
     new.start(2, 3)
     new.wait_leader()
@@ -285,8 +282,8 @@ def without_configured_voters(cluster: Cluster, node: int) -> None:
 def test_a_node_alone_begins_a_quorum(former: Former, new: Cluster) -> None:
     without_configured_voters(new, 1)
     done = restore(new, 1, former.backup)
-    assert done.exit_code == 2
-    assert "node.id 1 is not in quorum.voters" in done.output
+    assert done.code == 2
+    assert "node.id 1 is not in quorum.voters" in done.err
     restored(new, former.backup, "--standalone", nodes=(1,))
     new.start(1)
     new.wait_ready()

@@ -13,9 +13,9 @@ import pytest
 from storage.filesystem import RealFileSystem
 from storage.meta_properties import load_meta_properties
 from tests.daemon.restoring import Former, everything, former_quorum, restore, restored
-from tests.daemon.test_daemon_start_refusals import quorumd as quorumd_command
 from tests.daemon.test_daemon_start_refusals import refused
 from tests.storage.verifying import verified
+from tests.support.commands import quorumctl, quorumd
 from tests.support.live_cluster import Cluster
 from tests.support.mounts import mounted, tmpfs_or_skip
 
@@ -43,9 +43,9 @@ def test_a_directory_in_use_is_refused(former: Former, new: Cluster) -> None:
     restored(new, former.backup, nodes=(1,))
     storage_id = load_meta_properties(RealFileSystem(), new.storage_dir(1)).storage_id
     done = restore(new, 1, former.backup)
-    assert done.exit_code == 1
-    assert "the directory is formatted already" in done.output
-    assert "choose another directory" in done.output
+    assert done.code == 1
+    assert "the directory is formatted already" in done.text
+    assert "choose another directory" in done.text
     found = load_meta_properties(RealFileSystem(), new.storage_dir(1)).storage_id
     assert found == storage_id
 
@@ -60,9 +60,9 @@ def test_a_damaged_backup_is_refused_and_nothing_is_written(
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     done = restore(new, 1, damaged)
-    assert done.exit_code == 3
-    assert f"{path}: byte " in done.output
-    assert "Nothing was written" in done.output
+    assert done.code == 3
+    assert f"{path}: byte " in done.text
+    assert "Nothing was written" in done.text
     assert not new.storage_dir(1).exists()
 
 
@@ -77,16 +77,16 @@ def test_impossible_options_are_refused(
     former: Former, new: Cluster, options: list[str], text: str
 ) -> None:
     done = restore(new, 1, former.backup, *options)
-    assert done.exit_code == 2
-    assert text in done.output
+    assert done.code == 2
+    assert text in done.text
     assert not new.storage_dir(1).exists()
 
 
 def test_what_is_no_backup_is_refused(former: Former, new: Cluster, tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing", former.cluster.storage_dir(1)):
         done = restore(new, 1, path)
-        assert done.exit_code == 1
-        assert "this is no backup" in done.output
+        assert done.code == 1
+        assert "this is no backup" in done.text
     assert not new.storage_dir(1).exists()
 
 
@@ -95,8 +95,8 @@ def test_a_node_that_is_no_voter_is_refused(former: Former, folder: Path) -> Non
     folder.mkdir()
     new.write_config(4)
     done = restore(new, 4, former.backup)
-    assert done.exit_code == 2
-    assert "node.id 4 is not in quorum.voters" in done.output
+    assert done.code == 2
+    assert "node.id 4 is not in quorum.voters" in done.text
 
 
 def test_a_restore_that_was_killed_can_not_be_started_and_can_be_repeated(
@@ -119,9 +119,9 @@ def test_a_restore_that_was_killed_can_not_be_started_and_can_be_repeated(
     text = refused(new, 1)
     assert "a restore was begun here and not finished" in text
     assert "Run the same `quorumd restore` again" in text
-    format_again = quorumd_command("format", "--config", str(new.config_path(1)), cwd=new.folder)
-    assert format_again.exit_code == 1
-    assert "a restore was begun here and not finished" in format_again.output
+    format_again = quorumd("format", "--config", new.config_path(1))
+    assert format_again.code == 1
+    assert "a restore was begun here and not finished" in format_again.err
     done = quorumctl_verify(new.storage_dir(1))
     assert "a restore was begun here and not finished" in done
     restored(new, former.backup)
@@ -131,24 +131,18 @@ def test_a_restore_that_was_killed_can_not_be_started_and_can_be_repeated(
 
 
 def quorumctl_verify(path: Path) -> str:
-    done = subprocess.run(
-        [str(QUORUMD.with_name("quorumctl")), "verify", str(path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 3
-    return done.stdout
+    done = quorumctl("verify", path)
+    assert done.code == 3
+    return done.out
 
 
 def test_a_full_disk_ends_a_restore_and_it_can_be_repeated(former: Former, new: Cluster) -> None:
     new.storage_dir(1).mkdir()
     with mounted(new.storage_dir(1), tmpfs_or_skip("16k")):
         done = restore(new, 1, former.backup)
-        assert done.exit_code == 1
-        assert "No space left on device" in done.output
-        assert "Traceback" not in done.output
+        assert done.code == 1
+        assert "No space left on device" in done.text
+        assert "Traceback" not in done.text
         command = ["mount", "-o", "remount,size=64m", str(new.storage_dir(1))]
         subprocess.run(command, check=True, capture_output=True)
         restored(new, former.backup, nodes=(1,))

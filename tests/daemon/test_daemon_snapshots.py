@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 import quorumd
 from storage.filesystem import RealFileSystem
 from storage.snapshot_file import verify_snapshot
+from tests.support.commands import quorumctl
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.live_snapshots import files, path_of, put, take
 from tests.support.load import produce, produce_of
@@ -28,7 +26,6 @@ EAGER = {
     "quorum.fetch.timeout.ms": 1000,
 }
 COPYING = "copying the snapshot"
-QUORUMCTL = Path(sys.executable).with_name("quorumctl")
 
 
 @pytest.fixture(scope="module")
@@ -202,11 +199,10 @@ def test_quorumctl_says_which_voter_took_none(quorum: Cluster) -> None:
 
 def quorumctl_snapshot(quorum: Cluster) -> tuple[int, dict[int, list[int]]]:
     """The exit code of `quorumctl snapshot`, and the voters by where their snapshots end."""
-    command = [str(QUORUMCTL), "snapshot", "-b", quorum.bootstrap, "--output", "json"]
-    ended = subprocess.run(command, capture_output=True, timeout=60, check=False)
-    assert not ended.stderr, ended.stderr
+    ended = quorumctl("snapshot", "-b", quorum.bootstrap, "--output", "json")
+    assert not ended.err, ended.err
     rows: dict[int, list[int]] = {}
-    for row in json.loads(ended.stdout):
+    for row in json.loads(ended.out):
         assert bool(row["problem"]) == (row["end_offset"] < 0), row
         rows.setdefault(row["end_offset"], []).append(row["replica_id"])
-    return ended.returncode, rows
+    return ended.code, rows

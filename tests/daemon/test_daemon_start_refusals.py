@@ -34,7 +34,7 @@ def node(folder: Path) -> Iterator[Cluster]:
 def refused(cluster: Cluster, exit_code: int, node: int = 1) -> str:
     """The text with which a start fails; without a traceback, and soon."""
     begun = len(cluster.output(node))
-    cluster.start(node)
+    cluster.start_with(node)
     ended = cluster.wait_exit(node)
     text = ended.output[begun:]
     assert ended.exit_code == exit_code, text

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -144,6 +145,11 @@ def test_in_the_background_it_runs_until_it_is_stopped(directory: Path) -> None:
     assert started.returncode == 0, started.stderr
     assert "--stop" in started.stdout
     assert len(running_pids(directory)) == 3
+    pages = re.findall(r"http://\S+/", started.stdout)
+    assert len(pages) == 3
+    for page in pages:
+        with urllib.request.urlopen(page, timeout=DEADLINE_S) as answer:
+            assert answer.headers["Content-Type"].startswith("text/html")
     second = demo(directory)
     assert second.returncode == 1
     assert "runs in" in second.stderr

@@ -17,6 +17,8 @@ RULES = DEPLOY / "prometheus/quorumd.rules.yml"
 RULE_TESTS = DEPLOY / "prometheus/quorumd.rules.test.yml"
 DASHBOARD = DEPLOY / "grafana/dashboards/quorumd.json"
 UNIT = DEPLOY / "quorumd.service"
+JOINING = DEPLOY / "hosts/joining.yaml"
+FIREWALL = DEPLOY / "hosts/firewall.nft"
 HOSTS = tuple(sorted((DEPLOY / "hosts").glob("*/controller.yaml")))
 
 _IDENTIFIER = re.compile(r"[a-zA-Z_:][\w:]*")
@@ -56,15 +58,16 @@ def rule_queries() -> list[Query]:
 
 
 def panel_queries() -> list[Query]:
-    """With the dashboard's variables filled in: job quorumd, every instance, rates over 10 s."""
+    """With the dashboard's variables filled in."""
     return [
-        Query(f"{panel['title']} {target['refId']}", _filled_in(target["expr"]))
+        Query(f"{panel['title']} {target['refId']}", filled_in(target["expr"]))
         for panel in panels()
         for target in panel["targets"]
     ]
 
 
-def _filled_in(expression: str) -> str:
+def filled_in(expression: str) -> str:
+    """With the dashboard's variables: job quorumd, every instance, rates over 10 s."""
     for name, value in (("$__rate_interval", "10s"), ("$job", "quorumd"), ("$instance", ".*")):
         expression = expression.replace(name, value)
     return expression

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +15,7 @@ from config.load import load
 from server.main import EXIT_USAGE
 from server.node import CLOSE_GRACE_S
 from storage.errors import DamagedLog, DamagedSnapshot
-from tests.deploy.files import HOSTS, UNIT
+from tests.deploy.files import FIREWALL, HOSTS, JOINING, UNIT
 
 EXPOSURE_MAX = 20
 """In tenths, as systemd counts it: 0 is shut off from everything, 100 is not protected."""
@@ -53,6 +55,45 @@ def test_hosts_differ_in_nothing_but_their_id_and_name() -> None:
         own = own.replace(f"node.id: {host}", "node.id: N")
         texts.add(own.replace(f"CONTROLLER://db{host}.", "CONTROLLER://dbN."))
     assert len(texts) == 1
+
+
+def test_a_host_that_joins_asks_the_three_and_is_none_of_their_voters() -> None:
+    joining, first = load(JOINING, {}), load(HOSTS[0], {})
+    voters = first.quorum_voters
+    assert joining.node_id not in {voter.id for voter in voters}
+    assert joining.quorum_voters == ()
+    assert [(each.host, each.port) for each in joining.quorum_bootstrap_servers] == [
+        (voter.host, voter.port) for voter in voters
+    ]
+    assert (joining.listeners, joining.http_listen, joining.storage_dir) == (
+        first.listeners,
+        first.http_listen,
+        first.storage_dir,
+    )
+    (advertised,) = joining.advertised_listeners
+    assert advertised.host == voters[0].host.replace("1", "4")
+
+
+def test_the_firewall_is_about_the_ports_of_the_hosts() -> None:
+    config = load(HOSTS[0], {})
+    assert config.http_listen is not None
+    ports = {config.listeners[0].port, config.http_listen.port}
+    rules = FIREWALL.read_text().splitlines()
+    accepted = {
+        int(match[1]) for line in rules if (match := re.match(r" +tcp dport (\d+) .*accept$", line))
+    }
+    (dropped,) = (line for line in rules if line.endswith("drop"))
+    assert accepted == ports
+    assert {int(port) for port in re.findall(r"\d+", dropped)} == ports
+
+
+def test_nft_finds_no_fault_in_the_firewall() -> None:
+    if shutil.which("nft") is None or os.geteuid() != 0:
+        pytest.skip("this needs root and nft (Debian, Ubuntu: apt install nftables)")
+    done = subprocess.run(
+        ["nft", "-c", "-f", FIREWALL], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 # -- the unit

@@ -5,34 +5,27 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import yaml
 
 from tests.deploy.files import (
-    CONFIG,
-    RULES,
     Query,
-    load_yaml,
     panel_queries,
     panels,
     rule_queries,
     selectors,
 )
-from tests.deploy.prometheus import Programs, Server, running_prometheus
+from tests.deploy.prometheus import Programs, Server
+from tests.deploy.watching import watched
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.live_snapshots import ask_for_snapshot, put
 from tests.support.load import Load, produce, produce_of
 from tests.support.raw_client import RawClient
 
 QUICK = {"quorum.fetch.timeout.ms": 600, "quorum.election.timeout.ms": 300}
-SCRAPE_MS = 1000
-PENDING_S = 2
 LOOK_BACK_S = 90
 OF_PROMETHEUS = {"up", "ALERTS"}
 DEPENDS_ON_THE_MACHINE = ("QuorumdDisk", "QuorumdSlowFsync")
@@ -41,31 +34,6 @@ DEPENDS_ON_THE_MACHINE = ("QuorumdDisk", "QuorumdSlowFsync")
 class Watched(NamedTuple):
     cluster: Cluster
     server: Server
-
-
-@contextmanager
-def watched(folder: Path, cluster: Cluster) -> Iterator[Server]:
-    """Prometheus with the project's files, but these nodes, and everything soon."""
-    config = deepcopy(load_yaml(CONFIG))
-    interval = f"{SCRAPE_MS}ms"
-    config["global"] = {
-        "scrape_interval": interval,
-        "scrape_timeout": interval,
-        "evaluation_interval": interval,
-    }
-    (job,) = config["scrape_configs"]
-    targets = [cluster.http_url(node, "").removeprefix("http://") for node in cluster.ids]
-    job["static_configs"] = [{"targets": targets}]
-    rules = deepcopy(load_yaml(RULES))
-    for group in rules["groups"]:
-        for rule in group["rules"]:
-            if "for" in rule:
-                rule["for"] = f"{PENDING_S}s"
-    (folder / RULES.name).write_text(yaml.safe_dump(rules))
-    path = folder / CONFIG.name
-    path.write_text(yaml.safe_dump(config))
-    with running_prometheus(folder, path) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +123,12 @@ def test_every_panel_shows_data_of_a_live_quorum(quorum: Watched) -> None:
 def has_data(server: Server, query: Query) -> bool:
     rows = server.query_range(query.expression, LOOK_BACK_S)
     return any(math.isfinite(float(value)) for row in rows for _, value in row["values"])
+
+
+def test_the_first_campaign_that_a_node_wins_is_counted(quorum: Watched) -> None:
+    """A counter that begins with its first event shows no increase."""
+    expression = 'sum(increase(quorumd_elections_total{outcome="won"}[5m])) > 0'
+    quorum.server.wait_for(lambda: quorum.server.query(expression), "a campaign that was won")
 
 
 def test_legends_name_labels_that_the_series_have(quorum: Watched) -> None:

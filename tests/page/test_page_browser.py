@@ -171,6 +171,16 @@ def test_a_leader_that_is_known_and_does_not_answer_is_not_said_to_lead(tab: Tab
         assert "The last leader, node 2, does not answer it" in tab.text("#since")
 
 
+def test_a_former_leader_shows_its_curve_and_says_who_times_commits_now(tab: Tab) -> None:
+    view = replace(quorum(), is_leader=False, role="follower", local=voter(1).key)
+    source = source_for(view)
+    with served(source) as (url, _):
+        source.metrics.observe_commit(0.005)
+        tab.go(url)
+        tab.wait_text("node 2 times it now", "#latency-now")
+        assert tab.evaluate("document.querySelector('#latency .curve').getAttribute('d') !== ''")
+
+
 def test_the_keyboard_pauses_and_goes_on(shown: Tab) -> None:
     shown.press("Tab")
     assert shown.evaluate("document.activeElement.id") == "pause"

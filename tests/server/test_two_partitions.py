@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 from uuid import UUID
 
 from config.model import Config, ConfiguredVoter, Listener
@@ -36,7 +37,14 @@ from wire.messages.produce import (
     ProduceResponse,
     ProduceResponsePartition,
 )
+from wire.messages.vote import (
+    VoteRequest,
+    VoteRequestPartition,
+    VoteRequestTopic,
+    VoteResponse,
+)
 from wire.records import Record, build_batch, iter_records
+from wire.schema import Message
 
 # One name begins with the other: a request must not be taken for one about the wrong topic.
 TOPICS = (
@@ -44,7 +52,9 @@ TOPICS = (
     TopicPartition("orders-audit", UUID(int=12), 0),
 )
 IDS = (1, 2, 3)
-PRODUCE, VERSION = 0, 9
+PRODUCE, VOTE = 0, 52
+
+M = TypeVar("M", bound=Message)
 
 
 @dataclass(slots=True)
@@ -61,7 +71,8 @@ def failed(reason: str, error: BaseException | None) -> None:
     raise AssertionError(reason) from error
 
 
-async def started(folder: Path, node: int, ports: list[int]) -> TwoPartitionNode:
+async def opened(folder: Path, node: int, ports: list[int]) -> TwoPartitionNode:
+    """It listens, and takes no part yet."""
     at = Listener("CONTROLLER", "127.0.0.1", ports[node - 1])
     fs, metrics = RealFileSystem(), Metrics()
     partitions, directories = [], []
@@ -85,9 +96,14 @@ async def started(folder: Path, node: int, ports: list[int]) -> TwoPartitionNode
         (at,), dispatch, metrics, max_frame_bytes=1 << 20, max_connections=100, max_idle_ms=0
     )
     await listeners.open()
-    for partition in partitions:
-        partition.start()
     return TwoPartitionNode(at.port, partitions, directories, listeners)
+
+
+async def started(folder: Path, node: int, ports: list[int]) -> TwoPartitionNode:
+    made = await opened(folder, node, ports)
+    for partition in made.partitions:
+        partition.start()
+    return made
 
 
 async def stopped(node: TwoPartitionNode) -> None:
@@ -128,14 +144,20 @@ async def produce(
     partition = ProduceRequestPartition(index=0, records=build_batch([Record(value=value)]))
     data = ProduceRequestTopic(name=topic.name, partition_data=(partition,))
     message = ProduceRequest(acks=-1, timeout_ms=5000, topic_data=(data,))
-    reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
-    with contextlib.closing(writer):
-        writer.write(frame(request(PRODUCE, VERSION, message)))
-        answer = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
-    _, body_at = decode_response_header(PRODUCE, VERSION, answer)
-    decoded = decode(ProduceResponse, VERSION, answer, body_at)
+    decoded = await ask(node, PRODUCE, 9, message, ProduceResponse)
     assert decoded.responses[0].name == topic.name
     return decoded.responses[0].partition_responses[0]
+
+
+async def ask(
+    node: TwoPartitionNode, key: int, version: int, message: Message, response: type[M]
+) -> M:
+    reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+    with contextlib.closing(writer):
+        writer.write(frame(request(key, version, message)))
+        answer = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+    _, body_at = decode_response_header(key, version, answer)
+    return decode(response, version, answer, body_at)
 
 
 def log_bytes(directory: Directory) -> bytes:
@@ -212,5 +234,31 @@ def test_a_topic_that_is_not_there_is_unknown(tmp_path: Path) -> None:
             for name in ("order", "orders-audits", "x"):
                 answer = await produce(nodes[0], TopicPartition(name, UUID(int=9), 0), b"x")
                 assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    run(work())
+
+
+def test_a_vote_that_is_asked_for_before_the_start_is_answered_after_it(tmp_path: Path) -> None:
+    """Who listens is asked, and has no role yet."""
+    asked = VoteRequestPartition(
+        replica_epoch=5, replica_id=2, replica_directory_id=UUID(int=2), last_offset=0
+    )
+    topic = VoteRequestTopic(topic_name=TOPICS[0].name, partitions=(asked,))
+
+    async def work() -> None:
+        node = await opened(tmp_path, 1, free_ports(len(IDS)))
+        partition = node.partitions[0]
+        try:
+            answer = asyncio.create_task(
+                ask(node, VOTE, 1, VoteRequest(topics=(topic,)), VoteResponse)
+            )
+            await until(lambda: bool(partition.inbound._asked))
+            assert partition.node.epoch == 0
+            for each in node.partitions:
+                each.start()
+            (voted,) = (await answer).topics[0].partitions
+            assert (voted.leader_epoch, voted.vote_granted) == (5, True)
+        finally:
+            await stopped(node)
 
     run(work())

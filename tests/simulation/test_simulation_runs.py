@@ -10,8 +10,8 @@ from simulation.report import command
 from simulation.runner import Tally, Task, run_many, run_one
 from simulation.world import Options
 
-SEEDS = range(1, 101)
-"""Of each kind: voters that stay and voters that change. About a minute on two cores."""
+SEEDS = range(1, 51)
+"""Of each kind: voters that stay and voters that change. Half a minute on two cores."""
 REGRESSIONS = (
     ("fixed", 492, "a read error while a start repaired the log was no storage error"),
     ("fixed", 533, "a control batch that read wrong at a start was no storage error"),

@@ -56,7 +56,8 @@ def missing_chromium() -> str:
     """Why no browser test can run, and what to do; empty if they can."""
     if find_chromium() is not None:
         return ""
-    return "there is no Chromium: install it (Debian, Ubuntu: apt install chromium)"
+    why = os.environ.get("NO_CHROMIUM", "install it (Debian, Ubuntu: apt install chromium)")
+    return f"there is no Chromium: {why}"
 
 
 class Tab:

@@ -32,10 +32,11 @@ def writer_into(tmp_path: Path) -> Write:
     return write_file
 
 
-def refused(path: Path, environ: dict[str, str] | None = None) -> list[str]:
+def refused(path: Path | None, environ: dict[str, str] | None = None) -> list[str]:
     """The problems that a refusal lists, with the folder left out of their places."""
     with pytest.raises(ConfigError) as caught:
         load(path, environ or {})
     for problem in caught.value.problems:
         assert str(problem) in str(caught.value)
-    return [str(problem).replace(f"{path.parent}/", "") for problem in caught.value.problems]
+    folder = "" if path is None else f"{path.parent}/"
+    return [str(problem).replace(folder, "") for problem in caught.value.problems]

@@ -58,13 +58,17 @@ class KafkaController:
         """What the process has written to stdout and stderr."""
         return self.folder / "output.log"
 
-    def format(self) -> None:
-        """Prepares the folder as a new quorum of one. Raises RuntimeError with the tool's output."""
+    def format(self, *more: str) -> None:
+        """Prepares the folder as a new quorum of one, with `more` arguments of the tool.
+
+        Raises RuntimeError with the tool's output.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._properties_file.write_text(self._properties())
         done = run_java(
             "kafka.tools.StorageTool",
             *("format", "-t", CLUSTER_ID, "-c", str(self._properties_file), "-s"),
+            *more,
         )
         if done.returncode:
             raise RuntimeError(f"StorageTool format failed: {done.stdout}{done.stderr}")

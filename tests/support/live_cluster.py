@@ -6,7 +6,6 @@ pages and its files. Nothing survives the test process: the kernel kills the nod
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
@@ -26,6 +25,8 @@ from urllib.error import HTTPError
 
 from storage.layout import LOG_SUFFIX, PARTITION_DIRECTORY
 from storage.reader import TailKind, find_files
+from tests.support.commands import quorumd
+from tests.support.forked import ForkedNode, die_with_parent
 from tests.support.ports import free_ports
 from wire.codec import decode, encode
 from wire.errors import MalformedMessage
@@ -41,15 +42,15 @@ from wire.records import Record, iter_records
 from wire.schema import Message
 
 TOPIC = "__cluster_metadata"
-WAIT_S = 20.0
-STOP_S = 15.0
+# Much longer than anything takes on an idle machine: who waits goes on as soon as it can.
+WAIT_S = 40.0
+STOP_S = 30.0
+PAGE_S = 5.0
 ASK_S = 1.0
 POLL_S = 0.01
 LOG_LINES = 60
 
 _DESCRIBE_VERSION = 2
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -66,7 +67,7 @@ class Cluster:
     """Formatted nodes, by id from 1: `size` voters, then the observers.
 
     `settings` are configuration keys that differ from the defaults. Start and stop nodes from the thread
-    that made the cluster: the kernel ends a node with the thread that started it.
+    that made the cluster.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Cluster:
         ports = free_ports(2 * len(self.ids))
         self._ports = dict(zip(self.ids, ports[: len(self.ids)], strict=True))
         self._http_ports = dict(zip(self.ids, ports[len(self.ids) :], strict=True))
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._processes: dict[int, subprocess.Popen[bytes] | ForkedNode] = {}
         self._suspended: set[int] = set()
 
     # -- where things are
@@ -134,28 +135,24 @@ class Cluster:
     # -- what is done to nodes
 
     def format(self, *, bootstrap: bool = True, cluster_id: str | None = None) -> None:
-        """Write the configuration files and prepare the folders, all nodes at once."""
+        """Write the configuration files and prepare the folders."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        runs = []
+        named = [] if cluster_id is None else ["--cluster-id", cluster_id]
         for node in self.ids:
             self.write_config(node)
-            command = ["format", "--config", str(self.config_path(node))]
-            command += ["--bootstrap"] if bootstrap and node in self.voters else []
-            command += [] if cluster_id is None else ["--cluster-id", cluster_id]
-            runs.append(self._run(command, subprocess.PIPE))
-        for run in runs:
-            output, _ = run.communicate(timeout=WAIT_S)
-            if run.returncode:
-                raise AssertionError(f"format failed: {output.decode(errors='replace')}")
+            is_first = bootstrap and node in self.voters
+            self.format_one(node, *(["--bootstrap"] if is_first else []), *named)
+
+    def format_one(self, node: int, *options: str) -> None:
+        """`quorumd format` for a node that is configured."""
+        done = quorumd("format", "--config", self.config_path(node), *options)
+        if done.code:
+            raise AssertionError(f"format failed: {done.text}")
 
     def new_disk(self, node: int) -> None:
         """A node that does not run gets an empty directory, formatted to join."""
         shutil.rmtree(self.storage_dir(node))
-        command = ["format", "--config", str(self.config_path(node))]
-        run = self._run(command, subprocess.PIPE)
-        output, _ = run.communicate(timeout=WAIT_S)
-        if run.returncode:
-            raise AssertionError(f"format failed: {output.decode(errors='replace')}")
+        self.format_one(node)
 
     def write_config(self, node: int, changes: Mapping[str, object] | None = None) -> None:
         """The node's file, with these keys added or changed for its next start."""
@@ -172,18 +169,29 @@ class Cluster:
         self.config_path(node).write_text("".join(f"{k}: {v}\n" for k, v in keys.items()))
 
     def start(self, *nodes: int) -> None:
-        """Start these nodes (none named: all) that do not run; does not wait for them."""
+        """Start these nodes (none named: all) that do not run; does not wait for them.
+
+        Forked from a process that has loaded what a node is; `start_with` is the command itself.
+        """
         for node in nodes or self.ids:
             if node not in self._processes:
-                self.start_with(node)
+                self._processes[node] = ForkedNode(self.config_path(node), self._output_path(node))
 
     def start_with(
         self, node: int, *, prefix: Sequence[str] = (), environ: Mapping[str, str] | None = None
     ) -> None:
-        """Start a node under another command (strace, for one) or with more in its environment."""
+        """Start a node by its command, perhaps under another (strace) or with more in its environment."""
         with self._output_path(node).open("ab") as output:
-            command = ["start", "--config", str(self.config_path(node))]
-            self._processes[node] = self._run(command, output, prefix, environ)
+            quorumd_start = [str(Path(sys.executable).with_name("quorumd")), "start"]
+            self._processes[node] = subprocess.Popen(
+                [*prefix, *quorumd_start, "--config", str(self.config_path(node))],
+                env={**os.environ, **(environ or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
+                preexec_fn=die_with_parent,
+            )
 
     def stop(self, node: int) -> Ended:
         """SIGTERM, and wait for the end. Fails if the node does not end by itself in time."""
@@ -302,14 +310,14 @@ class Cluster:
 
     def status(self, node: int) -> dict[str, Any]:
         """The node's /status. Raises OSError if it does not answer."""
-        with urllib.request.urlopen(self.http_url(node, "/status"), timeout=ASK_S) as answer:
+        with urllib.request.urlopen(self.http_url(node, "/status"), timeout=PAGE_S) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
 
     def is_ready(self, node: int) -> bool:
         """Whether /readyz answers 200."""
         try:
-            with urllib.request.urlopen(self.http_url(node, "/readyz"), timeout=ASK_S) as answer:
+            with urllib.request.urlopen(self.http_url(node, "/readyz"), timeout=PAGE_S) as answer:
                 return bool(answer.status == 200)
         except HTTPError as error:
             error.close()
@@ -398,23 +406,6 @@ class Cluster:
     def _output_path(self, node: int) -> Path:
         return self.folder / f"node-{node}.log"
 
-    def _run(
-        self,
-        command: list[str],
-        output: Any,
-        prefix: Sequence[str] = (),
-        environ: Mapping[str, str] | None = None,
-    ) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [*prefix, str(Path(sys.executable).with_name("quorumd")), *command],
-            env={**os.environ, **(environ or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=self.folder,
-            preexec_fn=_die_with_parent,
-        )
-
     def _end(self, node: int, number: signal.Signals) -> Ended:
         self._processes[node].send_signal(number)
         return self.wait_exit(node)
@@ -444,7 +435,3 @@ def running_cluster(
         yield cluster
     finally:
         cluster.kill_all()
-
-
-def _die_with_parent() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

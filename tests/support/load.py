@@ -24,6 +24,7 @@ from wire.records import Record, build_batch
 
 PRODUCE, PRODUCE_VERSION = 0, 9
 TRY_S = 3.0
+SETTLED_S = 30.0
 PAUSE_S = 0.002
 RETRY_S = 0.01
 
@@ -67,6 +68,7 @@ class Load:
         """Error codes that were answered, with their texts."""
         self.failures = 0
         """Tries without an acknowledgement, refused ones included."""
+        self._settled: set[int] = set()
         self._cluster = cluster
         self._name = f"load {next(_load_numbers)}"
         self.value_bytes = value_bytes
@@ -89,13 +91,20 @@ class Load:
     ) -> None:
         self.stop()
 
+    def wait_settled(self) -> None:
+        """Return when every writer has found the leader."""
+        deadline = time.monotonic() + SETTLED_S
+        while len(self._settled) < len(self._threads):
+            assert time.monotonic() < deadline, f"{self._settled} of {len(self._threads)} write"
+            time.sleep(0.005)
+
     def stop(self) -> None:
         """Let the tries under way end."""
         self._stopping.set()
         for thread in self._threads:
             thread.join()
 
-    def wait_progress(self, records: int = 20, timeout_s: float = 15.0) -> None:
+    def wait_progress(self, records: int = 20, timeout_s: float = 30.0) -> None:
         """Return when so many more records are acknowledged."""
         wanted = len(self.acknowledged) + records
         deadline = time.monotonic() + timeout_s
@@ -135,6 +144,7 @@ class Load:
                 answer = None
             if answer is not None and answer.error_code == 0:
                 self.acknowledged.append(Acknowledged(answer.base_offset, value))
+                self._settled.add(number)
                 self._stopping.wait(PAUSE_S)
                 continue
             self.failures += 1

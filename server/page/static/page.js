@@ -273,6 +273,9 @@ function showPast(now) {
   const others = leader === null ? "Nobody leads." : `Only the leader can time this: see the page of node ${leader}.`;
   plot("commits", seen, from, ["commits_per_s"], fromZero, rate, "Nothing was committed yet.");
   plot("latency", seen, from, ["commit_ms", "commit_p99_ms"], byDecades, duration, leads ? "Nothing was appended." : others);
+  if (!leads && leader !== null && seen.some((one) => one.commit_ms !== null)) {
+    text($("latency-now").firstChild, `node ${leader} times it now`);
+  }
   plot("sync", seen, from, ["sync_ms"], byDecades, duration, "Nothing was written.");
 }
 

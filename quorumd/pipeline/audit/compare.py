@@ -1,0 +1,228 @@
+"""A range of offsets on all replicas: every batch scrubbed, then held against the others'.
+
+Followers append what they fetched, so replicas have the same batches, byte for byte. Where boundaries
+differ nevertheless, the records are compared, and only there. Who is right is decided elsewhere, by what
+all ranges together say (audit.judge).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from quorumd.pipeline.audit.cells import Loaded, load
+from quorumd.pipeline.audit.findings import Finding, Kind
+from quorumd.pipeline.audit.survey import Task
+from quorumd.pipeline.parse import DamagedBatch, parse
+from storage.errors import StorageError
+
+Cell = tuple[int, int, int, int, int]
+"""A batch: base offset, next offset, epoch, CRC, size."""
+
+
+class Difference(NamedTuple):
+    """Offsets `start` .. `end` (exclusive) are not the same everywhere.
+
+    Replicas (by number) in one of `groups` agree with each other; `epochs` has the first epoch of each
+    group there. `only_epoch`: nothing but the epoch differs.
+    """
+
+    start: int
+    end: int
+    groups: tuple[tuple[int, ...], ...]
+    epochs: tuple[int, ...]
+    only_epoch: bool
+
+
+class EpochStart(NamedTuple):
+    """A batch of another epoch than the one before it, or the first that was read; in file order."""
+
+    segment_base: int
+    position: int
+    offset: int
+    epoch: int
+
+
+@dataclass(slots=True)
+class Examined:
+    """What a range has given; `epochs` are by the number of the replica.
+
+    `open` are offsets (end exclusive) that differ and reach beyond the range: look at them as a whole.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+    epochs: dict[int, list[EpochStart]] = field(default_factory=dict)
+    open: list[tuple[int, int]] = field(default_factory=list)
+    bytes_read: int = 0
+    batches: int = 0
+
+
+def examine(task: Task) -> Examined:
+    """Raises nothing: what can't be read is a finding."""
+    done = Examined()
+    parts: dict[int, list[Loaded]] = defaultdict(list)
+    for piece in task.pieces:
+        label = task.labels[piece.replica]
+        try:
+            seen = load(piece, label)
+        except StorageError as error:
+            done.findings.append(_unread(task, label, error))
+            continue
+        done.bytes_read += seen.bytes_read
+        done.findings += [each for each in seen.findings if task.start <= each.offset < task.end]
+        parts[piece.replica] += seen.parts
+    for number, loaded in sorted(parts.items()):
+        done.batches += sum(len(part.batches) for part in loaded)
+        done.epochs[number] = _epoch_starts(loaded)
+    if len(parts) > 1 and not _are_same(parts):
+        _compare(task, parts, done)
+    return done
+
+
+def _unread(task: Task, label: str, error: StorageError) -> Finding:
+    return Finding(
+        kind=Kind.UNREAD,
+        offset=task.start,
+        end_offset=task.end,
+        replicas=(label,),
+        what=error.what,
+        file=str(error.path),
+    )
+
+
+def _epoch_starts(parts: Sequence[Loaded]) -> list[EpochStart]:
+    found = []
+    for part in parts:
+        epochs, begin = part.numbers[:, 2], part.range.origin.position
+        changes = np.flatnonzero(np.concatenate(([True], epochs[1:] != epochs[:-1])))
+        for row in changes.tolist():
+            position = begin + int(part.batches.positions[row])
+            offset, epoch = int(part.numbers[row, 0]), int(epochs[row])
+            found.append(EpochStart(part.segment_base, position, offset, epoch))
+    return found
+
+
+def _are_same(parts: dict[int, list[Loaded]]) -> bool:
+    """The usual case: all replicas have the same sound batches."""
+    if not all(part.crc_ok.all() for loaded in parts.values() for part in loaded):
+        return False
+    tables = [
+        np.concatenate([part.numbers for part in loaded]) for loaded in parts.values() if loaded
+    ]
+    return all(np.array_equal(tables[0], table) for table in tables[1:])
+
+
+def _compare(task: Task, parts: dict[int, list[Loaded]], done: Examined) -> None:
+    sound = {number: _sound_cells(loaded) for number, loaded in parts.items()}
+    for start, end in _regions(task, sound):
+        if not task.start <= start < task.end:
+            continue
+        held = {number: _within(cells, start, end) for number, cells in sound.items()}
+        if any(
+            not _fills(cells, start, end) and _reaches_out(parts[number], task, number, start, end)
+            for number, cells in held.items()
+        ):
+            done.open.append((start, end))
+            continue
+        whole = {number: cells for number, cells in held.items() if _fills(cells, start, end)}
+        difference = _difference(start, end, whole, parts)
+        if difference is not None:
+            done.differences.append(difference)
+
+
+def _sound_cells(parts: Sequence[Loaded]) -> list[Cell]:
+    """In order, each offset once: what comes again has a finding of its own."""
+    cells: list[Cell] = []
+    for part in parts:
+        for row, is_ok in zip(part.numbers.tolist(), part.crc_ok.tolist(), strict=True):
+            if is_ok and (not cells or row[0] >= cells[-1][1]):
+                cells.append((row[0], row[1], row[2], row[3], row[4]))
+    return cells
+
+
+def _regions(task: Task, sound: dict[int, list[Cell]]) -> list[tuple[int, int]]:
+    """Where not all replicas whose log has these offsets have the same batch."""
+    holders: dict[Cell, int] = defaultdict(int)
+    for cells in sound.values():
+        for cell in cells:
+            holders[cell] += 1
+    spans = []
+    hulls = [task.hulls[number] for number in sorted(sound)]
+    for cell in sorted(cell for cell, count in holders.items() if count < len(sound)):
+        start, end = cell[0], cell[1]
+        if holders[cell] < sum(low < end and start < high for low, high in hulls):
+            spans.append((start, end))
+    merged: list[tuple[int, int]] = []
+    for start, end in spans:
+        if merged and start < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _within(cells: Iterable[Cell], start: int, end: int) -> list[Cell]:
+    return [cell for cell in cells if cell[0] < end and cell[1] > start]
+
+
+def _fills(cells: Sequence[Cell], start: int, end: int) -> bool:
+    """From the first offset to the last, without a hole."""
+    if not cells or cells[0][0] != start or cells[-1][1] != end:
+        return False
+    return all(one[1] == other[0] for one, other in pairwise(cells))
+
+
+def _reaches_out(parts: Sequence[Loaded], task: Task, number: int, start: int, end: int) -> bool:
+    """This replica has more of these offsets, in a piece that was not read."""
+    read = [(part.range.start_offset, part.range.end_offset) for part in parts]
+    low, high = task.hulls[number]
+    begins, ends = min(read)[0], max(each[1] for each in read)
+    return max(start, low) < begins or min(end, high) > ends
+
+
+def _difference(
+    start: int, end: int, whole: dict[int, list[Cell]], parts: dict[int, list[Loaded]]
+) -> Difference | None:
+    """None if those replicas that have all of it agree."""
+    bounds = {tuple(cell[:2] for cell in cells) for cells in whole.values()}
+    by_content: dict[Any, list[int]] = defaultdict(list)
+    for number, cells in sorted(whole.items()):
+        signature: Any = tuple(cells)
+        if len(bounds) > 1:
+            signature = _records(parts[number], start, end)
+            if signature is None:
+                continue
+        by_content[signature].append(number)
+    if len(by_content) < 2:
+        return None
+    groups = sorted(map(tuple, by_content.values()), key=lambda each: (-len(each), each))
+    without_epoch = {tuple((*cell[:2], *cell[3:]) for cell in whole[group[0]]) for group in groups}
+    return Difference(
+        start=start,
+        end=end,
+        groups=tuple(groups),
+        epochs=tuple(whole[group[0]][0][2] for group in groups),
+        only_epoch=len(without_epoch) == 1,
+    )
+
+
+_COLUMNS = ("offset", "epoch", "timestamp", "key", "value", "headers", "control_type")
+
+
+def _records(parts: Sequence[Loaded], start: int, end: int) -> tuple[Any, ...] | None:
+    """Every record, with its epoch; None if they can't be told, which is a finding already."""
+    rows: list[Any] = []
+    try:
+        for part in parts:
+            for found in parse("records", part.data, start, end, part.range.origin):
+                columns = [found[name].to_pylist() for name in _COLUMNS]
+                rows += zip(*columns, strict=True)
+    except DamagedBatch:
+        return None
+    return tuple((*row[:5], repr(row[5]), row[6]) for row in rows)

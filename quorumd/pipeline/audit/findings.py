@@ -1,0 +1,113 @@
+"""What an audit finds: which kind, where, on which replicas; and the findings as an Arrow table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+import pyarrow as pa
+
+
+class Kind(Enum):
+    """The kinds; the last three are no damage, and what is unread may be none."""
+
+    BAD_CRC = "bad_crc"
+    NO_BATCH = "no_batch"
+    WRONG_OFFSET = "wrong_offset"
+    MISSING = "missing"
+    REPEATED = "repeated"
+    EPOCH_ORDER = "epoch_order"
+    UNKNOWN_EPOCH = "unknown_epoch"
+    RECORD_COUNT = "record_count"
+    DIFFERENT_EPOCH = "different_epoch"
+    DIFFERENT_RECORDS = "different_records"
+    BEGINS_LATE = "begins_late"
+    ENDS_EARLY = "ends_early"
+    SNAPSHOT_DAMAGED = "snapshot_damaged"
+    SNAPSHOT_DIFFERS = "snapshot_differs"
+    SNAPSHOT_NOT_LOG = "snapshot_not_log"
+    SMALL_FILE = "small_file"
+    UNREAD = "unread"
+    TORN_TAIL = "torn_tail"
+    UNCOMMITTED_TAIL = "uncommitted_tail"
+    LAG = "lag"
+
+
+_NOTES = frozenset({Kind.TORN_TAIL, Kind.UNCOMMITTED_TAIL, Kind.LAG})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Offsets `offset` .. `end_offset` (exclusive) are in doubt, on `replicas`.
+
+    `against` are the replicas that have it right: a majority, empty if nobody can say who is right. Of
+    a difference without a majority `replicas` are all that differ. `file` and `position` (bytes) name
+    the place on the first of the replicas.
+    """
+
+    kind: Kind
+    offset: int
+    end_offset: int
+    replicas: tuple[str, ...]
+    what: str
+    against: tuple[str, ...] = ()
+    file: str | None = None
+    position: int | None = None
+
+    @property
+    def is_damage(self) -> bool:
+        """False for what a sound quorum has, too: a note."""
+        return self.kind not in _NOTES
+
+    @property
+    def severity(self) -> str:
+        if self.kind is Kind.UNREAD:
+            return "unread"
+        return "damage" if self.is_damage else "note"
+
+    @property
+    def order(self) -> tuple[bool, int, str, tuple[str, ...], str]:
+        """Damage first, each by offset."""
+        return (not self.is_damage, self.offset, self.kind.value, self.replicas, self.what)
+
+    @property
+    def identity(self) -> tuple[Kind, int, tuple[str, ...]]:
+        """What stays the same if a running node appends while it is looked at twice."""
+        return (self.kind, self.offset, self.replicas)
+
+
+FINDINGS = pa.schema(
+    [
+        pa.field("severity", pa.string()),
+        pa.field("kind", pa.string()),
+        pa.field("offset", pa.int64()),
+        pa.field("end_offset", pa.int64()),
+        pa.field("replicas", pa.list_(pa.field("element", pa.string()))),
+        pa.field("against", pa.list_(pa.field("element", pa.string()))),
+        pa.field("what", pa.string()),
+        pa.field("file", pa.string()),
+        pa.field("position", pa.int64()),
+    ]
+)
+"""One row a finding; `severity` is damage, unread, or note."""
+
+
+def findings_table(findings: Iterable[Finding]) -> pa.Table:
+    """FINDINGS."""
+    return pa.Table.from_pylist([row_of(finding) for finding in findings], schema=FINDINGS)
+
+
+def row_of(finding: Finding) -> dict[str, object]:
+    """A finding by column."""
+    return {
+        "severity": finding.severity,
+        "kind": finding.kind.value,
+        "offset": finding.offset,
+        "end_offset": finding.end_offset,
+        "replicas": list(finding.replicas),
+        "against": list(finding.against),
+        "what": finding.what,
+        "file": finding.file,
+        "position": finding.position,
+    }

@@ -1,0 +1,226 @@
+"""The whole audit: survey, ranges, verdicts, snapshots; and a second look at whatever seems wrong.
+
+A running node writes, truncates and deletes while it is looked at. What it does to its files is not always
+to be told from damage in one look, but it does not look the same twice: only what was found both times is
+reported.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from quorumd.pipeline.audit.compare import Difference, EpochStart, Examined, examine
+from quorumd.pipeline.audit.findings import Finding, Kind
+from quorumd.pipeline.audit.judge import epoch_findings, judge, lag_findings
+from quorumd.pipeline.audit.snapshots import (
+    SnapshotsSeen,
+    SnapshotTask,
+    examine_snapshots,
+    snapshot_tasks,
+)
+from quorumd.pipeline.audit.survey import Surveyed, Task, survey, task_between, tasks_of
+from quorumd.pipeline.errors import PipelineError
+from quorumd.pipeline.files import RANGE_BYTES, Replica, find_replicas
+
+Work = Task | SnapshotTask
+Done = Examined | SnapshotsSeen
+Spread = Callable[[Sequence[Work]], Iterable[tuple[int, Done]]]
+"""Has each piece of work done somewhere, and gives (its number, its result) in any order."""
+
+_LOOKS = 4
+_PAUSE_S = 0.1
+_WIDENINGS = 20
+
+
+class BadReplicas(PipelineError):
+    """Directories that can't be compared with each other: a wrong use."""
+
+    exit_code = 2
+
+
+@dataclass(slots=True, kw_only=True)
+class Audited:
+    """What was audited, and what was found, damage first. `committed` is the committed bound (exclusive)."""
+
+    surveys: list[Surveyed] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    committed: int = 0
+    bytes_read: int = 0
+    batches: int = 0
+    looks: int = 1
+
+    @property
+    def is_sound(self) -> bool:
+        return not any(finding.is_damage for finding in self.findings)
+
+    @property
+    def unread(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.kind is Kind.UNREAD]
+
+
+def do_work(work: Work) -> Done:
+    """One piece of work, wherever its files can be read."""
+    return examine(work) if isinstance(work, Task) else examine_snapshots(work)
+
+
+def in_this_process(works: Sequence[Work]) -> Iterable[tuple[int, Done]]:
+    """The simplest Spread."""
+    return ((number, do_work(work)) for number, work in enumerate(works))
+
+
+def audit(
+    paths: Sequence[str | Path],
+    *,
+    spread: Spread = in_this_process,
+    on_bytes: Callable[[int, int], object] = lambda done, total: None,
+    range_bytes: int = RANGE_BYTES,
+) -> Audited:
+    """Audits the replicas in these directories.
+
+    `on_bytes` is told how many bytes are done, and of how many. Raises BadReplicas; StorageError for a
+    path where no replica is, or that can't be read.
+    """
+    found = _look(paths, spread, on_bytes, range_bytes, None)
+    for _ in range(_LOOKS - 1):
+        doubts = [each for each in found.findings if each.is_damage]
+        if not doubts:
+            break
+        time.sleep(_PAUSE_S)
+        again = _look(paths, spread, lambda done, total: None, range_bytes, doubts)
+        known = {each.identity for each in doubts}
+        confirmed = [each for each in again.findings if each.identity in known]
+        notes = [each for each in found.findings if not each.is_damage]
+        again_doubts = [each for each in again.findings if each.is_damage]
+        found = replace(
+            found,
+            surveys=again.surveys,
+            findings=sorted([*confirmed, *notes], key=lambda each: each.order),
+            bytes_read=found.bytes_read + again.bytes_read,
+            looks=found.looks + 1,
+        )
+        if len(confirmed) == len(again_doubts):
+            break
+    return found
+
+
+def _look(
+    paths: Sequence[str | Path],
+    spread: Spread,
+    on_bytes: Callable[[int, int], object],
+    range_bytes: int,
+    doubts: Sequence[Finding] | None,
+) -> Audited:
+    """One look: at everything, or only at what is in doubt."""
+    replicas = find_replicas(paths)
+    labels = _labels(replicas)
+    surveys = [
+        survey(number, label, replica, range_bytes)
+        for number, (label, replica) in enumerate(zip(labels, replicas, strict=True))
+    ]
+    committed = max(each.committed for each in surveys)
+    found = Audited(surveys=surveys, committed=committed)
+    tasks = [task for task in tasks_of(surveys) if _is_wanted(task, doubts)]
+    total = sum(task.size_bytes for task in tasks)
+    raw = [finding for each in surveys for finding in each.findings]
+    differences: list[Difference] = []
+    starts: list[list[EpochStart]] = [[] for _ in surveys]
+    for _ in range(_WIDENINGS):
+        wider: set[tuple[int, int]] = set()
+        for _, done in spread(tasks):
+            assert isinstance(done, Examined), "ranges give this"
+            found.bytes_read += done.bytes_read
+            found.batches += done.batches
+            raw += done.findings
+            differences += done.differences
+            for at, epochs in done.epochs.items():
+                starts[at] += epochs
+            wider.update(done.open)
+            on_bytes(found.bytes_read, max(total, found.bytes_read))
+        tasks = [task_between(surveys, start, end) for start, end in _merged(wider)]
+        if not tasks:
+            break
+    verdicts = judge(surveys, sorted(set(differences)), committed)
+    raw += verdicts
+    for each, epochs in zip(surveys, starts, strict=True):
+        raw += epoch_findings(each, sorted(set(epochs)))
+    findings = _tidied(raw)
+    doubted = {label for each in findings if each.is_damage for label in each.replicas}
+    for _, done in spread(snapshot_tasks(surveys, doubted)):
+        assert isinstance(done, SnapshotsSeen), "snapshots give this"
+        found.bytes_read += done.bytes_read
+        findings += done.findings
+        on_bytes(found.bytes_read, max(total, found.bytes_read))
+    findings += lag_findings(surveys, committed)
+    found.findings = sorted(findings, key=lambda each: each.order)
+    return found
+
+
+def _is_wanted(task: Task, doubts: Sequence[Finding] | None) -> bool:
+    if doubts is None:
+        return True
+    return any(
+        each.offset < task.end and max(each.end_offset, each.offset + 1) >= task.start
+        for each in doubts
+    )
+
+
+def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Overlapping ones as one."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if merged and start < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _labels(replicas: Sequence[Replica]) -> list[str]:
+    """Unique names. Raises BadReplicas."""
+    clusters = {each.cluster_id: each for each in replicas if each.cluster_id is not None}
+    if len(clusters) > 1:
+        (one, first), (other, second) = sorted(clusters.items())[:2]
+        raise BadReplicas(
+            f"these are replicas of different clusters: {first.path} of {one}, {second.path} of {other}"
+        )
+    places: dict[Path, Replica] = {}
+    for each in replicas:
+        earlier = places.setdefault(each.log_directory.resolve(), each)
+        if earlier is not each:
+            raise BadReplicas(f"{each.path} and {earlier.path} are the same directory")
+    labels = [each.label for each in replicas]
+    return [
+        label if labels.count(label) == 1 else f"{label} ({each.path})"
+        for label, each in zip(labels, replicas, strict=True)
+    ]
+
+
+def _tidied(raw: Iterable[Finding]) -> list[Finding]:
+    """Each fault once: together for all replicas that have it, and without what follows from another."""
+    unique = sorted(set(raw), key=lambda each: each.order)
+    kept = [each for each in unique if not any(_follows(each, other) for other in unique)]
+    together: dict[tuple[object, ...], Finding] = {}
+    for each in kept:
+        place = (each.kind, each.offset, each.end_offset)
+        mergeable = each.kind in (Kind.MISSING, Kind.REPEATED, Kind.BEGINS_LATE)
+        earlier = together.get(place) if mergeable else None
+        if earlier is None:
+            together[(*place, *(() if mergeable else (each.replicas, each.what)))] = each
+        else:
+            replicas = (*earlier.replicas, *each.replicas)
+            together[place] = replace(earlier, replicas=replicas)
+    return list(together.values())
+
+
+def _follows(each: Finding, other: Finding) -> bool:
+    """One finding is only there because of another: an epoch or an offset that was changed."""
+    if not set(each.replicas) <= set(other.replicas):
+        return False
+    if other.kind is Kind.DIFFERENT_EPOCH and each.kind in (Kind.EPOCH_ORDER, Kind.UNKNOWN_EPOCH):
+        return other.offset <= each.offset <= other.end_offset
+    # A damaged header may claim offsets of the batches that follow.
+    is_claimed = other.kind is Kind.BAD_CRC and each.kind is Kind.REPEATED
+    return is_claimed and other.end_offset == each.end_offset

@@ -1,0 +1,204 @@
+"""What each replica has, found without reading its closed segments: pieces of a few MiB to go through.
+
+The committed bound. Files say that offsets below some point are committed in two places: `appliedOffset`
+of quorum-state.json, written with every change of epoch or vote, and the end of each complete snapshot.
+Both are too low rather than too high, and their maximum over all replicas is what is taken: the least that
+was committed. What a majority has in its logs proves nothing more: a record of an older epoch can be on a
+majority and still be replaced (Raft, figure 8), and the files do not say who the voters were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from quorumd.pipeline.audit.findings import Finding, Kind
+from quorumd.pipeline.audit.structure import structure_findings
+from quorumd.pipeline.files import FileRange, LogSegment, Replica, find_replicas, plan_segment
+from storage import layout
+from storage.errors import DamagedFile, StorageError
+from storage.filesystem import FileSystem, RealFileSystem
+from storage.quorum_state import QuorumState, load_quorum_state
+
+_TRIES = 5
+
+
+class Piece(NamedTuple):
+    """Whole batches of one replica, and the segment that they are in. `replica` counts from 0."""
+
+    replica: int
+    segment: LogSegment
+    range: FileRange
+
+
+@dataclass(slots=True)
+class Surveyed:
+    """A replica: offsets `start_offset` .. `end_offset` (exclusive) in its segments.
+
+    `applied_offset` is what its quorum-state.json says is committed, 0 if nothing; `leader_epoch` the
+    newest epoch that it knows of, None if no file says so. `covered_end` is the end with a snapshot that
+    has taken the log's place.
+    """
+
+    label: str
+    replica: Replica
+    start_offset: int = 0
+    end_offset: int = 0
+    applied_offset: int = 0
+    leader_epoch: int | None = None
+    pieces: list[Piece] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def covered_end(self) -> int:
+        return max([self.end_offset, *(each.end_offset for each in self.replica.snapshots)])
+
+    @property
+    def committed(self) -> int:
+        """What this replica's files prove to be committed (exclusive)."""
+        return max(
+            [self.applied_offset, *(each.end_offset for each in self.replica.snapshots)], default=0
+        )
+
+
+class Task(NamedTuple):
+    """Offsets `start` .. `end` (exclusive) on all replicas that have some of them.
+
+    `hulls` are the offsets of each replica's whole log: what is beyond is no hole.
+    """
+
+    start: int
+    end: int
+    pieces: tuple[Piece, ...]
+    hulls: tuple[tuple[int, int], ...]
+    labels: tuple[str, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(piece.range.size_bytes for piece in self.pieces)
+
+
+def survey(number: int, label: str, replica: Replica, range_bytes: int) -> Surveyed:
+    """Raises StorageError if something can't be read."""
+    fs = RealFileSystem()
+    for attempt in range(_TRIES):
+        if attempt:
+            # A running node has deleted a segment meanwhile.
+            (replica,) = find_replicas([replica.path])
+        try:
+            return _survey(fs, number, label, replica, range_bytes)
+        except StorageError as error:
+            if attempt == _TRIES - 1 or fs.exists(error.path):
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def _survey(
+    fs: FileSystem, number: int, label: str, replica: Replica, range_bytes: int
+) -> Surveyed:
+    # What is committed is read before the log, which may grow; the newest epoch afterwards.
+    found = Surveyed(label, replica)
+    before = _state(fs, found)
+    found.applied_offset = before.applied_offset if before else 0
+    for segment in replica.segments:
+        plan = plan_segment(segment, range_bytes=range_bytes)
+        found.findings += structure_findings(label, segment, plan)
+        found.pieces += [Piece(number, segment, each) for each in plan.ranges]
+        found.end_offset = plan.end_offset
+    if replica.segments:
+        found.start_offset = replica.segments[0].base_offset
+    else:
+        found.start_offset = found.end_offset = replica.snapshots[-1].end_offset
+    after = _state(fs, found)
+    found.leader_epoch = after.leader_epoch if after else None
+    found.findings += _ends(found)
+    if replica.problem:
+        found.findings.append(_small_file(found, replica.path, replica.problem))
+    return found
+
+
+def _state(fs: FileSystem, found: Surveyed) -> QuorumState | None:
+    """None where there is no such file, as in a backup; a damaged one is a finding."""
+    try:
+        return load_quorum_state(fs, found.replica.log_directory)
+    except DamagedFile as error:
+        found.findings.append(_small_file(found, error.path, error.what))
+        return None
+
+
+def _small_file(found: Surveyed, path: Path, what: str) -> Finding:
+    return Finding(
+        kind=Kind.SMALL_FILE,
+        offset=0,
+        end_offset=0,
+        replicas=(found.label,),
+        what=what,
+        file=str(path),
+    )
+
+
+def _ends(found: Surveyed) -> list[Finding]:
+    """A log that begins after what its snapshots hold, or ends before what was committed."""
+    replica, label = found.replica, found.label
+    held = max((each.end_offset for each in replica.snapshots), default=0)
+    findings = []
+    if found.start_offset > held:
+        findings.append(
+            Finding(
+                kind=Kind.BEGINS_LATE,
+                offset=held,
+                end_offset=found.start_offset,
+                replicas=(label,),
+                what=f"the log begins at offset {found.start_offset}, and no snapshot holds what was"
+                " before",
+                file=str(replica.log_directory),
+            )
+        )
+    if found.applied_offset > found.covered_end:
+        findings.append(
+            Finding(
+                kind=Kind.ENDS_EARLY,
+                offset=found.covered_end,
+                end_offset=found.applied_offset,
+                replicas=(label,),
+                what=f"the log ends at offset {found.covered_end}, but its {layout.QUORUM_STATE} says"
+                f" that everything below {found.applied_offset} was committed",
+                file=str(replica.log_directory),
+            )
+        )
+    return findings
+
+
+def tasks_of(surveys: Sequence[Surveyed]) -> list[Task]:
+    """Ranges of offsets, cut where the longest log is cut; together they are all pieces."""
+    bounds: set[int] = set()
+    low = high = -1
+    for found in sorted(surveys, key=lambda each: each.start_offset - each.end_offset):
+        for piece in found.pieces:
+            for offset in (piece.range.start_offset, piece.range.end_offset):
+                if not low <= offset <= high:
+                    bounds.add(offset)
+        if found.pieces:
+            low = min(bounds)
+            high = max(bounds)
+    ordered = sorted(bounds)
+    return [task_between(surveys, start, end) for start, end in pairwise(ordered)]
+
+
+def task_between(surveys: Sequence[Surveyed], start: int, end: int) -> Task:
+    """What all replicas have of some offsets."""
+    return Task(
+        start=start,
+        end=end,
+        pieces=tuple(
+            piece
+            for found in surveys
+            for piece in found.pieces
+            if piece.range.start_offset < end and piece.range.end_offset > start
+        ),
+        hulls=tuple((found.start_offset, found.end_offset) for found in surveys),
+        labels=tuple(found.label for found in surveys),
+    )

@@ -1,0 +1,178 @@
+"""The command `quorumd-pipeline`: its subcommands, and how every failure becomes a line and an exit code.
+
+A subcommand is a module of its own, imported when it is called: add its line to COMMANDS.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 damaged files, 130 interrupted, 141 nobody reads the
+output any more. A traceback is shown only if QUORUMD_PIPELINE_TRACEBACK is set.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Final, NamedTuple
+
+import click
+
+from quorumd.cli.options import own_version
+from quorumd.pipeline.errors import plain_message
+
+EXIT_FAILED = 1
+EXIT_DAMAGED = 3
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+TRACEBACK_VARIABLE = "QUORUMD_PIPELINE_TRACEBACK"
+
+
+class Place(NamedTuple):
+    """Where a subcommand is, and what the list of them says of it."""
+
+    module: str
+    attribute: str
+    short_help: str
+
+
+COMMANDS: Final[dict[str, Place]] = {
+    "doctor": Place(
+        "quorumd.pipeline.doctor", "doctor", "Say whether Spark can run here, and on what."
+    ),
+    "run": Place(
+        "quorumd.pipeline.run_command", "run", "Keep tables up to date with the log, as a stream."
+    ),
+    "batch": Place(
+        "quorumd.pipeline.run_command", "batch", "Bring tables up to date with the log in one pass."
+    ),
+    "state": Place(
+        "quorumd.pipeline.state_command", "state", "Show the state as of an offset or a time."
+    ),
+    "audit": Place(
+        "quorumd.pipeline.audit_command",
+        "audit",
+        "Prove that replicas are sound and hold the same.",
+    ),
+    "metadata": Place(
+        "quorumd.pipeline.metadata.command",
+        "metadata",
+        "Show the metadata records in a Kafka controller's log.",
+    ),
+    "report": Place(
+        "quorumd.pipeline.report_command", "report", "Make an HTML page with plots of the tables."
+    ),
+}
+
+_HELP = """Turn the replicated log into tables with Spark, and prove that its replicas agree.
+
+\b
+Find out whether Spark can run here:
+  quorumd-pipeline doctor
+\b
+Make tables, keep them up to date, and look at them:
+  quorumd-pipeline run -b host1:9093,host2:9093 --output tables
+  quorumd-pipeline report tables
+\b
+Compare the replicas' files:
+  quorumd-pipeline audit node-1 node-2 node-3
+
+\b
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 damaged files, 130 interrupted.
+"""
+
+
+class _OutputClosed(Exception):
+    """Whoever read the output has gone."""
+
+
+class _Interrupted(Exception):
+    """Ctrl-C."""
+
+
+class _Commands(click.Group):
+    """Subcommands that are imported when they are needed; help needs none of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        place = COMMANDS.get(cmd_name)
+        if place is None:
+            return None
+        found = getattr(import_module(place.module), place.attribute)
+        assert isinstance(found, click.Command)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, place.short_help) for name, place in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        # click has ends of its own for a closed output and for Ctrl-C.
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise _OutputClosed from None
+        except KeyboardInterrupt:
+            raise _Interrupted from None
+        return result
+
+
+@click.group(cls=_Commands, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(own_version(), prog_name="quorumd-pipeline")
+def cli() -> None:
+    """The group of all subcommands."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs one command line and returns its exit code; prints whatever goes wrong on stderr."""
+    try:
+        result = cli.main(list(arguments), prog_name="quorumd-pipeline", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (_Interrupted, click.Abort, KeyboardInterrupt):
+        if sys.stderr.isatty():
+            # The terminal has just shown ^C; the prompt belongs on the next line.
+            click.echo(err=True)
+        return EXIT_INTERRUPTED
+    except _OutputClosed:
+        # So that the interpreter's own flush at exit does not complain about the pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    except Exception as error:
+        if TRACEBACK_VARIABLE in os.environ:
+            raise
+        click.echo(f"Error: {_told(error)}", err=True)
+        return exit_code_of(error)
+    return result if isinstance(result, int) else 0
+
+
+def _told(error: Exception) -> str:
+    """The error in a line; one that was not made for users is ours, and says so."""
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    is_known = hasattr(error, "exit_code") or type(error).__name__ == "DamagedBatch"
+    if is_known or type(error).__module__.startswith(("pyspark.", "py4j.")):
+        return plain_message(error)
+    return (
+        f"quorumd-pipeline itself failed: {type(error).__name__}: {error}\n"
+        f"Please report this; with {TRACEBACK_VARIABLE}=1 in the environment it says where."
+    )
+
+
+def exit_code_of(error: BaseException) -> int:
+    """3 for damaged files, also if the error came through Spark; else the error's own code, or 1."""
+    if "DamagedBatch: " in str(error) or type(error).__name__ == "DamagedBatch":
+        return EXIT_DAMAGED
+    exit_code = getattr(error, "exit_code", None)
+    return exit_code if isinstance(exit_code, int) else EXIT_FAILED
+
+
+def main() -> None:
+    """The entry point of the installed command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that has no such character gets an escape, not an exception.
+            stream.reconfigure(errors="backslashreplace")
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,74 @@
+"""Where to cut a closed segment by its offset index, without reading the segment."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from storage import layout
+from storage.filesystem import FileSystem, read_file
+from storage.index import OffsetIndex
+from wire.batch_header import BATCH_OVERHEAD, BatchHeader, read_header
+from wire.errors import CorruptBatch
+
+
+class Cut(NamedTuple):
+    """A batch begins at this byte, with this offset."""
+
+    position: int
+    offset: int
+
+
+def sound_cuts(
+    fs: FileSystem, handle: int, path: Path, base_offset: int, range_bytes: int
+) -> list[Cut]:
+    """Places between batches, about `range_bytes` from each other, none further if it can be avoided.
+
+    None at all if the index is missing, not in order, or not borne out by a batch that it leads to.
+    Raises OSError.
+    """
+    size = fs.size(handle)
+    entries = _entries(fs, layout.index_path(path.parent, base_offset), base_offset)
+    positions = [position for _, position in entries]
+    first = _header_at(fs, handle, 0)
+    if first is None or first.base_offset != base_offset:
+        return []
+    cuts = [Cut(0, base_offset)]
+    while size - cuts[-1].position > range_bytes:
+        last = cuts[-1].position
+        at = bisect_right(positions, last + range_bytes) - 1
+        if at < 0 or positions[at] <= last:
+            at += 1
+        if at == len(entries):
+            break
+        last_offset, position = entries[at]
+        header = _header_at(fs, handle, position)
+        if header is None or header.last_offset != last_offset:
+            return []
+        cuts.append(Cut(position, header.base_offset))
+    return cuts[1:]
+
+
+def _entries(fs: FileSystem, path: Path, base_offset: int) -> list[tuple[int, int]]:
+    """(last offset, position) of each entry; none if the file is of no use."""
+    try:
+        entries = OffsetIndex.from_bytes(base_offset, read_file(fs, path)).entries()
+    except (FileNotFoundError, ValueError):
+        return []
+    # A killed Kafka controller leaves zeros behind the entries.
+    while entries and entries[-1] == (base_offset, 0):
+        entries.pop()
+    if any(b[0] <= a[0] or b[1] <= a[1] for a, b in pairwise(entries)):
+        return []
+    return entries
+
+
+def _header_at(fs: FileSystem, handle: int, position: int) -> BatchHeader | None:
+    if position < 0:
+        return None
+    try:
+        return read_header(fs.pread(handle, BATCH_OVERHEAD, position))
+    except CorruptBatch:
+        return None

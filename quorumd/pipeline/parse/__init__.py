@@ -1,0 +1,119 @@
+"""A chunk of the log to Arrow: rows of one table out of whole batches. No Spark.
+
+A chunk is bytes of a segment, of a snapshot, or of a Fetch answer. Nothing but the chunk is read, and no
+record beyond its batch. A batch is believed only after its CRC was checked; the table `batches` says in
+`crc_ok` what the check found.
+
+A compressed batch that does not unpack to the records that it counts has no rows, as for every reader of
+the log: nobody looked into it before it was in the log. A warning names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from quorumd.pipeline.parse.headers import (
+    Batches,
+    Walked,
+    check_chunk,
+    crc_is_valid,
+    stop_error,
+    walk_headers,
+)
+from quorumd.pipeline.parse.origin import DamagedBatch, Origin
+from quorumd.pipeline.parse.payloads import groups_of
+from quorumd.pipeline.parse.rows import Records, records_of
+from quorumd.pipeline.parse.snapshots import as_in_log
+from quorumd.pipeline.parse.tables import batch_rows, control_table_rows, record_rows
+from quorumd.pipeline.parse.varints import Bools
+
+__all__ = ["DamagedBatch", "Origin", "parse"]
+
+
+def parse(
+    table: str,
+    chunk: bytes | bytearray | memoryview,
+    start_offset: int,
+    end_offset: int,
+    origin: Origin,
+    *,
+    topic: str = "__cluster_metadata",
+    partition: int = 0,
+) -> Iterator[pa.RecordBatch]:
+    """Rows of `table` with start_offset <= offset < end_offset, in the chunk's order.
+
+    The offset of a row of `batches` is its base offset. The chunk begins and ends at batch boundaries;
+    batches outside the range are skipped, but have to be in their place. A RecordBatch has rows of a
+    few MiB of the chunk, and is never empty. Raises DamagedBatch for the first damaged batch, possibly
+    after some rows, ValueError if there is no such table.
+
+    Of a part of a snapshot (`origin.snapshot_end`) all `batches` are rows, at the offsets that they have
+    in the file; its records and control records are rows as parse.snapshots says, the latter only of
+    `control`, because they are about the snapshot.
+    """
+    view = memoryview(chunk).cast("B")
+    walked = walk_headers(view)
+    match table:
+        case "batches":
+            yield from _batches(view, walked, start_offset, end_offset, origin)
+        case "records":
+            for records in _records(view, walked, start_offset, end_offset, origin):
+                yield record_rows(records, origin, topic, partition)
+        case "control":
+            for records in _records(
+                view, walked, start_offset, end_offset, origin, only_control=True
+            ):
+                yield control_table_rows(records, origin)
+        case _:
+            raise ValueError(f"there is no table {table!r}: records, batches or control")
+
+
+def _batches(
+    view: memoryview, walked: Walked, start: int, end: int, origin: Origin
+) -> Iterator[pa.RecordBatch]:
+    batches = walked.batches
+    if origin.snapshot_end is None:
+        base_offsets = batches.field("base_offset")
+        batches = batches.select((base_offsets >= start) & (base_offsets < end))
+    if len(batches):
+        yield batch_rows(batches, crc_is_valid(view, batches), origin)
+    if walked.stop is not None:
+        raise stop_error(walked, origin)
+
+
+def _records(
+    view: memoryview,
+    walked: Walked,
+    start: int,
+    end: int,
+    origin: Origin,
+    *,
+    only_control: bool = False,
+) -> Iterator[Records]:
+    """Those of the range; without control records if they are not wanted."""
+    is_wanted = np.ones(len(walked.batches), np.bool_)
+    if origin.snapshot_end is None:
+        is_wanted = _overlaps(walked.batches, start, end)
+    check_chunk(view, walked, is_wanted, origin)
+    if only_control:
+        is_wanted &= walked.batches.is_control
+    elif origin.snapshot_end is not None:
+        is_wanted &= ~walked.batches.is_control
+    for group in groups_of(view, walked.batches.select(is_wanted), origin):
+        for found in records_of(group, origin):
+            records = found
+            if origin.snapshot_end is not None:
+                records = as_in_log(records, origin.snapshot_end, origin)
+            in_range = (records.offsets >= start) & (records.offsets < end)
+            if not in_range.all():
+                records = records.select(in_range)
+            if len(records):
+                yield records
+
+
+def _overlaps(batches: Batches, start: int, end: int) -> Bools:
+    found: Bools = (batches.next_offsets > start) & (batches.field("base_offset") < end)
+    return found

@@ -1,0 +1,97 @@
+"""Batches and records as rows of the tables `records`, `batches` and `control`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from quorumd.pipeline.parse.columns import (
+    binary_column,
+    header_column,
+    number_column,
+    same_column,
+    time_column,
+)
+from quorumd.pipeline.parse.control import control_rows, control_types
+from quorumd.pipeline.parse.headers import Batches
+from quorumd.pipeline.parse.origin import Origin
+from quorumd.pipeline.parse.rows import Records
+from quorumd.pipeline.parse.varints import Bools
+from quorumd.pipeline.schemas import BATCHES, CONTROL, RECORDS
+from wire.compression import Codec
+
+_INT32 = pa.int32()
+_INT64 = pa.int64()
+_TEXT = pa.string()
+_UNKNOWN_CODEC: Final = "unknown"
+_CODECS: Final = [*(codec.name.lower() for codec in Codec), *[_UNKNOWN_CODEC] * (8 - len(Codec))]
+
+
+def record_rows(records: Records, origin: Origin, topic: str, partition: int) -> pa.RecordBatch:
+    """RECORDS. Raises DamagedBatch for a control record without a type."""
+    count = len(records)
+    fields = records.fields
+    types, is_data = control_types(records, origin)
+    columns = [
+        binary_column(records.buffer, fields.keys),
+        binary_column(records.buffer, fields.values),
+        same_column(topic, _TEXT, count),
+        same_column(partition, _INT32, count),
+        number_column(records.offsets, _INT64),
+        time_column(records.timestamps_ms),
+        number_column(records.batches.is_append_time[records.batch], _INT32),
+        header_column(records.buffer, fields.headers),
+        number_column(records.of_batch("epoch"), _INT32),
+        number_column(records.of_batch("base_offset"), _INT64),
+        number_column(types, _INT32, is_data),
+        number_column(records.of_batch("crc"), _INT64),
+        same_column(origin.replica_id, _INT32, count),
+        same_column(origin.storage_id, _TEXT, count),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=RECORDS)
+
+
+def batch_rows(batches: Batches, crc_ok: Bools, origin: Origin) -> pa.RecordBatch:
+    """BATCHES."""
+    count = len(batches)
+    base_offsets = batches.field("base_offset")
+    sizes = batches.ends - batches.positions
+    columns = [
+        number_column(base_offsets, _INT64),
+        number_column(batches.next_offsets - 1, _INT64),
+        number_column(batches.field("epoch"), _INT32),
+        number_column(batches.field("crc"), _INT64),
+        pa.array(crc_ok),
+        number_column(sizes, _INT32),
+        number_column(batches.field("record_count"), _INT32),
+        pa.array(_CODECS, _TEXT).take(pa.array(batches.codecs)),
+        pa.array(batches.is_control),
+        time_column(batches.field("max_timestamp")),
+        number_column(batches.field("producer_id"), _INT64),
+        number_column(batches.field("producer_epoch"), _INT32),
+        number_column(batches.field("base_sequence"), _INT32),
+        same_column(origin.replica_id, _INT32, count),
+        same_column(origin.storage_id, _TEXT, count),
+        same_column(origin.file, _TEXT, count),
+        number_column(batches.positions + origin.position, _INT64),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=BATCHES)
+
+
+def control_table_rows(records: Records, origin: Origin) -> pa.RecordBatch:
+    """CONTROL, of records that are all control records. Raises DamagedBatch."""
+    count = len(records)
+    decoded = control_rows(records, origin)
+    columns = [
+        number_column(records.offsets, _INT64),
+        time_column(records.timestamps_ms),
+        number_column(records.of_batch("epoch"), _INT32),
+        pa.array([row.type for row in decoded], _INT32),
+        pa.array([row.type_name for row in decoded], _TEXT),
+        pa.array([row.version for row in decoded], _INT32),
+        pa.array([row.json for row in decoded], _TEXT),
+        same_column(origin.replica_id, _INT32, count),
+        same_column(origin.storage_id, _TEXT, count),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=CONTROL)

@@ -1,0 +1,53 @@
+"""`quorumd-pipeline report`: the tables as a page to look at."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from quorumd.pipeline.errors import PipelineError
+
+_HELP = """Make one HTML page with plots of the tables in DIR: leaders and voters over time, epochs,
+append rate, lag of the tables, membership, and the findings of an audit. Spark and Java are not needed.
+
+\b
+Examples:
+  quorumd-pipeline report tables
+  quorumd-pipeline report tables --findings audit --output report.html
+"""
+
+
+@click.command(help=_HELP, short_help="Make an HTML page with plots of the tables.")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--findings",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="What audit --findings has written.",
+)
+@click.option(
+    "--output",
+    "-o",
+    "target",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("report.html"),
+    show_default=True,
+    metavar="FILE",
+    help="The page.",
+)
+def report(folder: Path, findings: Path | None, target: Path) -> None:
+    """The subcommand."""
+    try:
+        from quorumd.pipeline.report.facts import read_facts
+        from quorumd.pipeline.report.page import page
+    except ImportError as error:
+        raise PipelineError(
+            f"the report needs more packages ({error}): pip install 'quorumd[spark]'"
+        ) from None
+    text = page(read_facts(folder, findings), datetime.now(UTC))
+    part = target.with_name(f".{target.name}.part")
+    part.write_text(text)
+    part.replace(target)
+    click.echo(f"{target}: {len(text.encode()) / 1024:,.0f} KiB")

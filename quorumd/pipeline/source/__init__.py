@@ -1,0 +1,1 @@
+"""The Spark data source `quorumd`: the log of a live quorum or of files, batch and streaming."""

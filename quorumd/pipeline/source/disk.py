@@ -1,0 +1,201 @@
+"""The logs in directories: on the driver what they hold, on executors the rows of ranges of their files.
+
+A node may run beside it, and is not disturbed. Which of a log's last records are committed, its files
+don't say: a batch read takes all that is there, a stream what every one of the directories has.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quorumd.pipeline.errors import DataLost, LogUnreachable
+from quorumd.pipeline.files import (
+    RANGE_BYTES,
+    FilePlan,
+    FileRange,
+    LogSegment,
+    Replica,
+    Snapshot,
+    find_replicas,
+    first_offset_since,
+    plan_segment,
+    read_rows,
+)
+from quorumd.pipeline.source.extent import (
+    LESS_STRICT,
+    Extent,
+    SnapshotRef,
+    Span,
+    cut,
+    replaced,
+)
+from quorumd.pipeline.source.options import Options
+from quorumd.pipeline.source.state import StatePiece, state_piece
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TASK_BYTES = 32 << 20
+"""About the most that one task reads."""
+TASKS_MIN = 4
+"""Of a log that is long enough for several."""
+_RANGE_BYTES_MIN = 64 << 10
+
+
+class DiskView:
+    """The driver's view of one or several directories."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._replicas: dict[str, Replica] = {}
+        self._plans: dict[tuple[Path, int], FilePlan] = {}
+        self._extents: list[Extent] = []
+
+    def extents(self, reaching: int | None = None) -> list[Extent]:
+        # Going through the last segment costs something: what it holds is looked at once a batch.
+        ends = [extent.end for extent in self._extents]
+        if reaching is None or not ends or min(ends) < reaching:
+            self._replicas = {str(replica.path): replica for replica in self._find()}
+            self._plans.clear()
+            self._extents = [self._extent(*each) for each in self._replicas.items()]
+        return self._extents
+
+    def end(self, reaching: int | None = None) -> int:
+        return min(extent.end for extent in self.extents())
+
+    def looking_up(self, extent: Extent) -> Callable[[int], int | None]:
+        replica = self._replicas[extent.label]
+        return lambda timestamp_ms: first_offset_since(replica.segments, timestamp_ms)
+
+    def pieces(self, spans: Sequence[tuple[Extent, Span]]) -> list[LogPiece | StatePiece]:
+        found: list[LogPiece | StatePiece] = []
+        for extent, span in spans:
+            replica = self._replicas[extent.label]
+            if span.state is not None:
+                snapshot = self._snapshot(replica, span.state.snapshot)
+                found.append(state_piece(self._options.table, snapshot, span.state))
+            found += self._log_pieces(replica, span)
+        return found
+
+    def close(self) -> None:
+        """No file stays open."""
+
+    def _find(self) -> list[Replica]:
+        """The replicas that are meant. Raises LogUnreachable, StorageError."""
+        options = self._options
+        paths: list[str] = []
+        for text in options.paths:
+            matches = sorted(glob.glob(text)) if glob.has_magic(text) else [text]
+            if not matches:
+                raise LogUnreachable(f"path={text}: nothing matches. Is it right?")
+            paths += matches
+        replicas = find_replicas(paths)
+        wanted = options.replica
+        if wanted is None:
+            return replicas
+        chosen = [replica for replica in replicas if replica.replica_id == wanted]
+        if not chosen:
+            there = ", ".join(f"{each.label} ({each.path})" for each in replicas)
+            raise LogUnreachable(f"replica={wanted}: there is no such replica, only {there}")
+        return chosen
+
+    def _extent(self, label: str, replica: Replica) -> Extent:
+        newest = replica.snapshots[-1] if replica.snapshots else None
+        if not replica.segments:
+            assert newest is not None, "a replica has one or the other"
+            start = end = newest.end_offset
+        else:
+            start = replica.segments[0].base_offset
+            end = self._plan(replica.segments[-1]).end_offset
+        # The batches of a snapshot are not those that were in the log.
+        if newest is None or not start or self._options.table == "batches":
+            return Extent(label, start, end)
+        return Extent(label, start, end, SnapshotRef(newest.end_offset, newest.epoch))
+
+    def _snapshot(self, replica: Replica, wanted: SnapshotRef) -> Snapshot:
+        """Raises DataLost if there are only others by now, unless loss is allowed."""
+        for snapshot in replica.snapshots:
+            if (snapshot.end_offset, snapshot.epoch) == wanted:
+                return snapshot
+        if not replica.snapshots:
+            raise replaced(wanted, None)
+        newest = replica.snapshots[-1]
+        if self._options.fail_on_data_loss:
+            raise replaced(wanted, SnapshotRef(newest.end_offset, newest.epoch))
+        return newest
+
+    def _log_pieces(self, replica: Replica, span: Span) -> list[LogPiece]:
+        wanted = self._options.min_partitions or TASKS_MIN
+        ranges = self._ranges(replica, span, RANGE_BYTES)
+        total = sum(each.size_bytes for each in ranges)
+        if self._options.min_partitions and len(ranges) < wanted:
+            ranges = self._ranges(replica, span, max(_RANGE_BYTES_MIN, total // wanted))
+        groups = _grouped(ranges, max(wanted, -(-total // TASK_BYTES)))
+        return [LogPiece(tuple(group), span.log_start, span.log_end) for group in groups]
+
+    def _ranges(self, replica: Replica, span: Span, range_bytes: int) -> list[FileRange]:
+        """What of the segments has offsets of the span.
+
+        Unless loss is allowed, raises DamagedBatch if there are places without batches, and DataLost if
+        a segment is missing.
+        """
+        found: list[FileRange] = []
+        for segment in replica.segments:
+            is_before = segment.next_base is not None and segment.next_base <= span.log_start
+            if is_before or segment.base_offset >= span.log_end:
+                continue
+            plan = self._plan(segment, range_bytes)
+            if plan.damages and self._options.fail_on_data_loss:
+                raise plan.damages[0]
+            found += plan.ranges
+        start, end = span.log_start, span.log_end
+        found = [each for each in found if each.start_offset < end and each.end_offset > start]
+        if self._options.fail_on_data_loss:
+            _check_no_hole(replica, found, start, end)
+        return found
+
+    def _plan(self, segment: LogSegment, range_bytes: int = RANGE_BYTES) -> FilePlan:
+        key = segment.path, range_bytes
+        if key not in self._plans:
+            self._plans[key] = plan_segment(segment, range_bytes=range_bytes)
+        return self._plans[key]
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """Ranges of segments, and offsets `start` to `end` (exclusive) to take out of them."""
+
+    ranges: tuple[FileRange, ...]
+    start: int
+    end: int
+
+    def read(self, options: Options) -> Iterator[pa.RecordBatch]:
+        """The rows. Raises DamagedBatch, StorageError."""
+        for each in self.ranges:
+            yield from read_rows(options.table, each, self.start, self.end)
+
+
+def _check_no_hole(replica: Replica, ranges: Sequence[FileRange], start: int, end: int) -> None:
+    for each in ranges:
+        if each.start_offset > start:
+            break
+        start = each.end_offset
+    if start < end:
+        after = min(
+            (each.start_offset for each in ranges if each.start_offset > start), default=end
+        )
+        raise DataLost(
+            f"{replica.path}: offsets {start} to {after} (exclusive) are missing, a segment perhaps. Take "
+            f"them from another replica. {LESS_STRICT}"
+        )
+
+
+def _grouped(ranges: Sequence[FileRange], groups: int) -> list[Sequence[FileRange]]:
+    """Neighbours together, so many groups, or one for each range if there are fewer."""
+    edges = [edge for edge, _ in cut(0, len(ranges), groups, len(ranges))]
+    return [ranges[at:to] for at, to in pairwise([*edges, len(ranges)])]

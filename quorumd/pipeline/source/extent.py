@@ -1,0 +1,166 @@
+"""What of a log can be read, and which part of it is meant. Pure rules; no socket, no file, no Spark.
+
+A log may begin above offset 0: what stood before is deleted then, and the newest snapshot holds what is
+left of it, each record with the offset that it had. So a range below the log's start is read from the
+snapshot, and all the rest from the log: every record that there is, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from quorumd.pipeline.errors import BadOption, DataLost
+from quorumd.pipeline.source.options import EARLIEST, LATEST, Options, Position
+
+LESS_STRICT = "failOnDataLoss=false reads what is there"
+
+OffsetAt = Callable[[int], int | None]
+
+
+class SnapshotRef(NamedTuple):
+    """A snapshot by its end offset (exclusive) and epoch."""
+
+    end_offset: int
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.end_offset}-{self.epoch}"
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """One log from `start` to `end` (exclusive), and the newest snapshot if `start` is not 0.
+
+    `label` tells several replicas apart: the replica's directory, "" for a live quorum.
+    """
+
+    label: str
+    start: int
+    end: int
+    snapshot: SnapshotRef | None = None
+
+    @property
+    def earliest(self) -> int:
+        """Where its rows begin, those of the snapshot included."""
+        return 0 if self.snapshot is not None else self.start
+
+    def __str__(self) -> str:
+        return f"{self.label or 'the log'} holds offsets {self.start} to {self.end} (exclusive)"
+
+
+class State(NamedTuple):
+    """What to read out of a snapshot: records that were at offsets `start` to `end` (exclusive).
+
+    `with_placeless`: control records, too, and records that don't say where they were, as Kafka's. They
+    count as being at the last offset of the snapshot.
+    """
+
+    snapshot: SnapshotRef
+    start: int
+    end: int
+    with_placeless: bool
+
+
+class Span(NamedTuple):
+    """Offsets `log_start` to `log_end` (exclusive) of the log, behind a state if there is one to read."""
+
+    state: State | None
+    log_start: int
+    log_end: int
+
+
+def batch_span(options: Options, extent: Extent, offset_at: OffsetAt) -> Span:
+    """What a batch read of this log is to bring. Raises BadOption, DataLost."""
+    starting = options.starting or Position(EARLIEST)
+    if starting == Position(LATEST):
+        raise BadOption("startingOffsets=latest: a batch read has to begin before the end")
+    ending = options.ending or Position(LATEST)
+    if ending == Position(EARLIEST):
+        raise BadOption("endingOffsets=earliest: a batch read has to end behind the beginning")
+    start = start_offset(options, starting, [extent], offset_at)
+    end = extent.end
+    if ending.timestamp_ms is not None:
+        found = offset_at(ending.timestamp_ms)
+        end = extent.end if found is None else found
+    elif ending.offset >= 0:
+        if ending.offset > extent.end and options.fail_on_data_loss:
+            raise DataLost(f"endingOffsets={ending.offset}: {extent}. {LESS_STRICT}")
+        end = min(end, ending.offset)
+    strict = options.fail_on_data_loss
+    return span(extent, start, end, strict=strict and start != extent.earliest)
+
+
+def start_offset(
+    options: Options, starting: Position, extents: Sequence[Extent], offset_at: OffsetAt
+) -> int:
+    """The offset where to begin, as an offset of all these logs. Raises BadOption, DataLost."""
+    first = min(extent.earliest for extent in extents)
+    end = min(extent.end for extent in extents)
+    if starting.timestamp_ms is not None:
+        found = offset_at(starting.timestamp_ms)
+        if found is None and not options.latest_without_timestamp:
+            raise BadOption(
+                f"startingTimestamp={starting.timestamp_ms}: no record is that new. "
+                "startingOffsetsByTimestampStrategy=latest begins at the end then."
+            )
+        return end if found is None else found
+    if starting.offset == EARLIEST:
+        return first
+    if starting.offset == LATEST:
+        return end
+    if starting.offset > end and options.fail_on_data_loss:
+        shortest = min(extents, key=lambda extent: extent.end)
+        raise DataLost(f"startingOffsets={starting.offset}: {shortest}. {LESS_STRICT}")
+    return min(starting.offset, end)
+
+
+def span(extent: Extent, start: int, end: int, *, strict: bool) -> Span:
+    """Offsets `start` to `end` (exclusive) of this log, what is deleted of it from its snapshot.
+
+    Raises DataLost with `strict` if they begin below the log's start.
+    """
+    if start < extent.start and strict:
+        raise lost(start, extent)
+    end = min(end, extent.end)
+    below = min(extent.start, end)
+    state = None
+    if extent.snapshot is not None and start < below:
+        state = State(extent.snapshot, start, below, end >= extent.snapshot.end_offset)
+    return Span(state, max(start, extent.start), end)
+
+
+def lost(offset: int, extent: Extent) -> DataLost:
+    """The error for an offset that is not in the log any more."""
+    kept = (
+        f"the snapshot {extent.snapshot} holds what is left of the others"
+        if extent.snapshot
+        else "there is no snapshot"
+    )
+    return DataLost(
+        f"offset {offset} has been deleted: {extent}, {kept}. {LESS_STRICT}; "
+        "startingOffsets=earliest, with a new checkpoint if it is a stream, begins with the snapshot."
+    )
+
+
+def replaced(wanted: SnapshotRef, found: SnapshotRef | None) -> DataLost:
+    """The error for a snapshot that is gone."""
+    return DataLost(
+        f"the snapshot {wanted} was replaced by {found} before it was read. Run the query again; a "
+        f"stream, of which this was the beginning, with a new checkpoint. {LESS_STRICT}"
+    )
+
+
+def cut(start: int, end: int, pieces: int, offsets_max: int) -> list[tuple[int, int]]:
+    """[start, end) as at least so many ranges of about the same size, none above `offsets_max`.
+
+    No range is empty, so there are fewer if there are fewer offsets.
+    """
+    count = end - start
+    if count <= 0:
+        return []
+    pieces = min(count, max(pieces, -(-count // offsets_max)))
+    edges = [start + count * i // pieces for i in range(pieces + 1)]
+    return list(pairwise(edges))

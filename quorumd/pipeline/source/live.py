@@ -1,0 +1,119 @@
+"""The log of a live quorum: on the driver what is committed, on executors the rows of a range.
+
+Reads as a consumer does, from whoever leads, and only what was committed when the range was planned:
+the same range always gives the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from quorumd.client.spool import SnapshotId
+from quorumd.pipeline.errors import DataLost
+from quorumd.pipeline.parse import Origin, parse
+from quorumd.pipeline.source.extent import (
+    LESS_STRICT,
+    Extent,
+    SnapshotRef,
+    Span,
+    State,
+    cut,
+    replaced,
+)
+from quorumd.pipeline.source.options import Options
+from quorumd.pipeline.source.quorum import BelowLogStart, SnapshotReplaced, SyncQuorum
+from quorumd.pipeline.source.state import state_piece
+
+OFFSETS_MAX = 200_000
+"""The most that one task reads, in offsets."""
+
+
+class LiveView:
+    """The driver's view of a quorum."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._quorum = SyncQuorum(options.servers, options.timeout_ms)
+
+    def extents(self, reaching: int | None = None) -> list[Extent]:
+        start, end, snapshot = self._quorum.bounds(reaching)
+        # The batches of a snapshot are not those that were in the log.
+        if snapshot is None or self._options.table == "batches":
+            return [Extent("", start, end)]
+        return [Extent("", start, end, SnapshotRef(*snapshot))]
+
+    def end(self, reaching: int | None = None) -> int:
+        return self._quorum.end(reaching)
+
+    def looking_up(self, extent: Extent) -> Callable[[int], int | None]:
+        return self._quorum.offset_at
+
+    def pieces(self, spans: Sequence[tuple[Extent, Span]]) -> list[LiveRange | LiveState]:
+        found: list[LiveRange | LiveState] = []
+        for _, span in spans:
+            if span.state is not None:
+                found.append(LiveState(span.state))
+            pieces = self._options.min_partitions or 1
+            ranges = cut(span.log_start, span.log_end, pieces, OFFSETS_MAX)
+            found += [LiveRange(start, end) for start, end in ranges]
+        return found
+
+    def close(self) -> None:
+        self._quorum.close()
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRange:
+    """Offsets `start` to `end` (exclusive) of the log."""
+
+    start: int
+    end: int
+
+    def read(self, options: Options) -> Iterator[pa.RecordBatch]:
+        """The rows. Raises LogUnreachable, DataLost, DamagedBatch."""
+        offset = self.start
+        with SyncQuorum(options.servers, options.timeout_ms) as quorum:
+            while offset < self.end:
+                try:
+                    fetched = quorum.fetch(offset)
+                except BelowLogStart as error:
+                    if options.fail_on_data_loss:
+                        raise DataLost(
+                            f"offset {offset} was deleted while it was read: the log begins at "
+                            f"{error.log_start_offset} now. {LESS_STRICT}"
+                        ) from None
+                    offset = error.log_start_offset
+                    continue
+                position, last = fetched.batches[-1]
+                chunk = fetched.data[: position + last.size_bytes]
+                for rows in parse(options.table, chunk, offset, self.end, Origin()):
+                    yield _without_position(rows) if options.table == "batches" else rows
+                offset = last.next_offset
+
+
+@dataclass(frozen=True, slots=True)
+class LiveState:
+    """What a snapshot holds."""
+
+    state: State
+
+    def read(self, options: Options) -> Iterator[pa.RecordBatch]:
+        """The rows, by key. Raises LogUnreachable, DataLost, DamagedBatch."""
+        wanted = self.state.snapshot
+        or_newer = not options.fail_on_data_loss
+        with SyncQuorum(options.servers, options.timeout_ms) as quorum:
+            try:
+                with quorum.downloaded(SnapshotId(*wanted), or_newer=or_newer) as file:
+                    yield from state_piece(options.table, file, self.state).read(options)
+            except SnapshotReplaced as error:
+                raise replaced(wanted, error.found and SnapshotRef(*error.found)) from None
+
+
+def _without_position(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Where a batch is in a Fetch answer means nothing, and differs from one to the next."""
+    at = rows.schema.get_field_index("position")
+    field = rows.schema.field(at)
+    return rows.set_column(at, field, pa.nulls(rows.num_rows, field.type))

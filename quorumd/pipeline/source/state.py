@@ -1,0 +1,56 @@
+"""The rows of a snapshot, of those records that are not in the log any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from quorumd.pipeline.files import FileRange, Snapshot, plan_snapshot, read_rows
+from quorumd.pipeline.source.extent import State
+from storage.reader import LogFile
+from wire.records import iter_records
+from wire.snapshot_records import OFFSET_HEADER
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from quorumd.pipeline.source.options import Options
+
+_OFFSET_HEADER = OFFSET_HEADER.decode()
+
+
+@dataclass(frozen=True, slots=True)
+class StatePiece:
+    """Ranges of a snapshot file, and offsets `start` to `end` (exclusive) to take out of them."""
+
+    ranges: tuple[FileRange, ...]
+    start: int
+    end: int
+
+    def read(self, options: Options) -> Iterator[pa.RecordBatch]:
+        """The rows, by key. Raises DamagedBatch, StorageError."""
+        for each in self.ranges:
+            yield from read_rows(options.table, each, self.start, self.end)
+
+
+def state_piece(table: str, snapshot: Snapshot, state: State) -> StatePiece:
+    """What to read of a snapshot file. Raises DamagedBatch, StorageError."""
+    plan = plan_snapshot(snapshot)
+    if plan.damages:
+        raise plan.damages[0]
+    start, end = state.start, state.end
+    if table == "control" or not _says_offsets(snapshot.path):
+        start, end = (0, snapshot.end_offset) if state.with_placeless else (0, 0)
+    return StatePiece(plan.ranges, start, end)
+
+
+def _says_offsets(path: Path) -> bool:
+    """Whether the records of this snapshot say which offsets they had: Kafka's don't."""
+    for batch in LogFile(path).batches():
+        if not batch.header.is_control:
+            headers = next(iter_records(batch.data)).headers
+            return bool(headers) and headers[-1][0] == _OFFSET_HEADER
+    return True

@@ -1,0 +1,149 @@
+"""The streaming reader: range after range of the log, each exactly as long as Spark decides.
+
+An offset of the stream is {"offset": N}: everything below N has been read. The first one may also name
+the snapshots that the stream begins with, because a newer snapshot would be other rows:
+{"offset": 0, "state": {label: [end offset, epoch, log start]}}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from quorumd.pipeline.errors import BadOption, DataLost
+from quorumd.pipeline.source.columns import chosen_columns, shown
+from quorumd.pipeline.source.extent import (
+    LESS_STRICT,
+    Extent,
+    SnapshotRef,
+    Span,
+    State,
+    lost,
+    span,
+    start_offset,
+)
+from quorumd.pipeline.source.options import LATEST, Options, Position
+from quorumd.pipeline.source.views import View, open_view
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+Offset = dict[str, Any]
+
+
+class QuorumdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """On the driver for as long as the query runs; a copy of it goes to each task."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        if options.ending is not None:
+            raise BadOption(
+                "endingOffsets and endingTimestamp are for batch reads: a stream goes on"
+            )
+        self._options = options
+        self._columns = chosen_columns(options.table, schema)
+        self._target: int | None = None
+        self._last_end: int | None = None
+        self._view: View | None = None
+
+    def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name)
+        """Where a new query begins. Raises BadOption, DataLost, LogUnreachable."""
+        view = self._opened()
+        extents = view.extents()
+        starting = self._options.starting or Position(LATEST)
+        shortest = min(extents, key=lambda extent: extent.end)
+        start = start_offset(self._options, starting, extents, view.looking_up(shortest))
+        state: dict[str, list[int]] = {}
+        for extent in extents:
+            strict = self._options.fail_on_data_loss and start != extent.earliest
+            begin = span(extent, start, extent.end, strict=strict)
+            if begin.state is not None:
+                state[extent.label] = [*begin.state.snapshot, begin.state.end]
+        return {"offset": start, "state": state} if state else {"offset": start}
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 (Spark's name)
+        """Where the next range ends, as far as the limit allows. Raises DataLost, LogUnreachable."""
+        end = self._end(reaching=start["offset"])
+        if end < start["offset"]:
+            if self._options.fail_on_data_loss:
+                raise DataLost(
+                    f"everything below offset {start['offset']} was read, but the log ends at {end}. Has the "
+                    f"quorum been formatted anew? Begin with a new checkpoint. {LESS_STRICT}"
+                )
+            return start
+        if self._target is not None:
+            end = min(end, self._target)
+        if isinstance(limit, ReadMaxRows):
+            # What a snapshot holds is read at once: its rows are not counted by offsets.
+            states = [below for _, _, below in start.get("state", {}).values()]
+            end = min(end, max([start["offset"], *states]) + limit.max_rows)
+        return {"offset": end} if end > start["offset"] else start
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
+        """maxOffsetsPerTrigger."""
+        most = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
+        """From now on what is committed at this moment is the end."""
+        self._target = self._end()
+
+    def reportLatestOffset(self) -> Offset:  # noqa: N802 (Spark's name)
+        """The end of the log, whatever the limits: the query's progress shows the lag with it."""
+        return {"offset": self._end() if self._last_end is None else self._last_end}
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """One task a piece of [start, end). Raises DataLost, LogUnreachable."""
+        if start["offset"] >= end["offset"]:
+            return []
+        view = self._opened()
+        extents = view.extents(reaching=end["offset"])
+        spans = [(extent, self._span(extent, start, end["offset"])) for extent in extents]
+        return [InputPartition(piece) for piece in view.pieces(spans)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a piece."""
+        if partition.value is None:
+            return iter(())
+        return shown(partition.value.read(self._options), self._options, self._columns)
+
+    def stop(self) -> None:
+        """Closes connections."""
+        if self._view is not None:
+            self._view.close()
+            self._view = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_view": None}
+
+    def _span(self, extent: Extent, start: Offset, end: int) -> Span:
+        """What to read of one log; the same as last time if it is asked for again."""
+        strict = self._options.fail_on_data_loss
+        if end > extent.end and strict:
+            raise DataLost(f"offsets below {end} were there before, but {extent}. {LESS_STRICT}")
+        pinned = start.get("state", {}).get(extent.label)
+        if pinned is None:
+            return span(extent, start["offset"], end, strict=strict)
+        *snapshot, below = pinned
+        if extent.start > below:
+            if strict:
+                raise lost(below, extent)
+            return span(extent, start["offset"], end, strict=False)
+        return Span(State(SnapshotRef(*snapshot), start["offset"], below, True), below, end)
+
+    def _end(self, reaching: int | None = None) -> int:
+        self._last_end = self._opened().end(reaching)
+        return self._last_end
+
+    def _opened(self) -> View:
+        if self._view is None:
+            self._view = open_view(self._options)
+        return self._view

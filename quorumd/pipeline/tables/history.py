@@ -1,0 +1,174 @@
+"""Leaders and voters over time, out of control records: a pure fold, row lists in and row lists out.
+
+The rows are those of the tables `leadership` and `voter_sets`, as pyarrow gives and takes them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from raft.types import uuid_to_text
+from wire.control_records import (
+    KRaftVoters,
+    LeaderChange,
+    LeaderChangeVoter,
+    decode_control_record,
+)
+
+Row = dict[str, Any]
+
+
+Voters = dict[tuple[int, str | None], list[Row] | None]
+"""Endpoints by id and storage id."""
+
+
+class ControlRow(NamedTuple):
+    """A control record as the table `records` has it."""
+
+    offset: int
+    timestamp: datetime
+    epoch: int
+    batch_base_offset: int
+    control_type: int
+    key: bytes
+    value: bytes | None
+
+
+class History(NamedTuple):
+    """Rows of `leadership` and of `voter_sets`."""
+
+    leadership: list[Row]
+    voter_sets: list[Row]
+
+
+def extended(before: History, rows: Iterable[ControlRow]) -> History:
+    """What the tables are after these records, given in any order, all behind what came before.
+
+    Raises MalformedMessage for a record that is not what its type says.
+    """
+    leadership, changes = list(before.leadership), list(before.voter_sets)
+    decoded = [
+        (row, decode_control_record(row.key, row.value))
+        for row in sorted(rows, key=lambda row: row.offset)
+    ]
+    with_voters = {row.batch_base_offset for row, each in decoded if isinstance(each, KRaftVoters)}
+    for row, record in decoded:
+        if isinstance(record, LeaderChange):
+            # The first leader writes the voter set right behind its own record.
+            if row.batch_base_offset not in with_voters and not _is_in_log(changes):
+                changes += _changes(changes, row, _configured(record))
+            _take_leader(leadership, changes, row, record)
+        elif isinstance(record, KRaftVoters):
+            voters: Voters = {
+                (voter.voter_id, _text(voter.voter_directory_id)): [
+                    dataclasses.asdict(endpoint) for endpoint in voter.endpoints
+                ]
+                for voter in record.voters
+            }
+            changes += _changes(changes, row, voters)
+            _tell_storage_id(leadership, changes)
+    return History(leadership, changes)
+
+
+def voters_after(changes: Sequence[Row]) -> Voters:
+    """The voter set that these rows of `voter_sets` lead to."""
+    voters: Voters = {}
+    for row in changes:
+        key = (row["voter_id"], row["storage_id"])
+        if row["change"] == "REMOVE":
+            del voters[key]
+            continue
+        if row["change"] == "UPDATE":
+            # A storage id that was not told before.
+            voters.pop((row["voter_id"], None), None)
+        voters[key] = row["endpoints"]
+    return voters
+
+
+def _changes(before: Sequence[Row], row: ControlRow, after: Voters) -> list[Row]:
+    """What makes one voter set the other: removals, then the rest, each by id."""
+    now = voters_after(before)
+    found = []
+    for key in sorted(after, key=_order):
+        told_now = (key[0], None) in now and key[1] is not None
+        if key not in now and not told_now:
+            found.append(_change(row, "ADD", key, after[key]))
+        elif told_now or now[key] != after[key]:
+            found.append(_change(row, "UPDATE", key, after[key]))
+    updated = {each["voter_id"] for each in found if each["change"] == "UPDATE"}
+    gone = [
+        _change(row, "REMOVE", key, now[key])
+        for key in sorted(now, key=_order)
+        if key not in after and not (key[1] is None and key[0] in updated)
+    ]
+    return gone + found
+
+
+def _change(row: ControlRow, change: str, key: tuple[int, str | None], endpoints: Any) -> Row:
+    return {
+        "offset": row.offset,
+        "timestamp": row.timestamp,
+        "epoch": row.epoch,
+        "change": change,
+        "voter_id": key[0],
+        "storage_id": key[1],
+        "endpoints": endpoints,
+    }
+
+
+def _take_leader(
+    leadership: list[Row], changes: Sequence[Row], row: ControlRow, record: LeaderChange
+) -> None:
+    if leadership and leadership[-1]["to_offset"] is None:
+        closed = {"to_offset": row.offset, "to_time": row.timestamp}
+        leadership[-1] = {**leadership[-1], **closed}
+    known = dict(list(voters_after(changes)))
+    voters = [_voter(each, known) for each in record.voters]
+    told = {voter["id"]: voter["storage_id"] for voter in voters}
+    leadership.append(
+        {
+            "epoch": row.epoch,
+            "leader_id": record.leader_id,
+            "storage_id": told.get(record.leader_id, known.get(record.leader_id)),
+            "from_offset": row.offset,
+            "to_offset": None,
+            "from_time": row.timestamp,
+            "to_time": None,
+            "granting_voters": [_voter(each, known) for each in record.granting_voters],
+            "voters": voters,
+        }
+    )
+
+
+def _tell_storage_id(leadership: list[Row], changes: Sequence[Row]) -> None:
+    """Voters become known by their storage ids when the first leader has written them down."""
+    if leadership and leadership[-1]["storage_id"] is None:
+        known = dict(list(voters_after(changes)))
+        leadership[-1] = {**leadership[-1], "storage_id": known.get(leadership[-1]["leader_id"])}
+
+
+def _voter(voter: LeaderChangeVoter, known: dict[int, str | None]) -> Row:
+    """The storage id from the record, or else from the voter set of that moment."""
+    storage_id = _text(voter.voter_directory_id) or known.get(voter.voter_id)
+    return {"id": voter.voter_id, "storage_id": storage_id}
+
+
+def _configured(record: LeaderChange) -> Voters:
+    return {(voter.voter_id, _text(voter.voter_directory_id)): None for voter in record.voters}
+
+
+def _is_in_log(changes: Sequence[Row]) -> bool:
+    """Whether the voter set is in the log: only then are there endpoints."""
+    return any(row["endpoints"] is not None for row in changes)
+
+
+def _text(uuid: UUID | None) -> str | None:
+    return uuid_to_text(uuid) if uuid is not None and uuid.int else None
+
+
+def _order(key: tuple[int, str | None]) -> tuple[int, str]:
+    return key[0], key[1] or ""

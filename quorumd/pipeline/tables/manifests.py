@@ -1,0 +1,195 @@
+"""Manifests: which data files count. A file that none of them names does not exist for a reader.
+
+There are two chains of them, `log` and `state`, each numbered from 0. A manifest covers the offsets from
+where the one before ended to its own end, and appears by one rename: a range of the log is in the tables
+completely, once, or not at all. Nothing here writes data files, and nothing needs Spark.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from quorumd.pipeline.errors import PipelineError
+from quorumd.pipeline.tables.schemas import APPENDED, CHAIN_OF, TABLES
+from storage.filesystem import RealFileSystem
+
+FORMAT: Final = 1
+MARKER: Final = "quorumd-tables.json"
+CHAINS: Final = ("log", "state")
+_FOLDER = "manifests"
+_DIGITS = 10
+
+
+class NoTables(PipelineError):
+    """A folder that holds no tables of ours, or those of a newer version."""
+
+    exit_code = 2
+
+
+class DamagedTables(PipelineError):
+    """A manifest that is missing or can't be read."""
+
+    exit_code = 3
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file; `path` is relative to the folder of the tables, both offsets are inclusive.
+
+    The offsets are None if the table's rows are not in the order of the log.
+    """
+
+    path: str
+    rows: int
+    size_bytes: int
+    first_offset: int | None = None
+    last_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """Offsets `start_offset` to `end_offset` (exclusive), and the files that came with them.
+
+    From `complete_from` on every record of the log is there; below it only what a snapshot had left.
+    `written_ms` is when this was written, `newest_ms` the time that its last record carries.
+    `last_crcs` are those of the batches with the last offset: what the next run begins behind.
+    """
+
+    chain: str
+    number: int
+    start_offset: int
+    end_offset: int
+    complete_from: int
+    written_ms: int
+    newest_ms: int = 0
+    rows: int = 0
+    last_crcs: tuple[int, ...] = ()
+    files: Mapping[str, tuple[DataFile, ...]] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """One JSON object, the text of the manifest's file."""
+        return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, indent=1) + "\n"
+
+
+def manifest_path(folder: Path, chain: str, number: int) -> Path:
+    """The file of a manifest."""
+    return folder / _FOLDER / chain / f"{number:0{_DIGITS}d}.json"
+
+
+def check_folder(folder: Path) -> None:
+    """Raises NoTables if these are no tables."""
+    try:
+        found = json.loads((folder / MARKER).read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        what = "has no tables" if folder.is_dir() else "is no folder"
+        raise NoTables(
+            f"{folder} {what}: make them with quorumd-pipeline run or batch, --output {folder}"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise NoTables(f"{folder / MARKER} can't be read: {error}") from None
+    if found.get("format") != FORMAT:
+        raise NoTables(
+            f"{folder} holds tables of the format {found.get('format')}, and this version of quorumd "
+            f"knows {FORMAT}: use the one that made them"
+        )
+
+
+def newest(folder: Path, chain: str) -> Manifest | None:
+    """The last manifest of a chain, None if there is none. Raises DamagedTables."""
+    numbers = _numbers(folder, chain)
+    return _read(folder, chain, numbers[-1]) if numbers else None
+
+
+def read_chain(folder: Path, chain: str) -> list[Manifest]:
+    """All manifests of a chain in order. Raises DamagedTables."""
+    numbers = _numbers(folder, chain)
+    if numbers != list(range(len(numbers))):
+        missing = min(set(range(len(numbers))).difference(numbers))
+        raise DamagedTables(f"{manifest_path(folder, chain, missing)} is missing. {_REBUILD}")
+    found = [_read(folder, chain, number) for number in numbers]
+    end = 0
+    for manifest in found:
+        if manifest.start_offset != end:
+            path = manifest_path(folder, chain, manifest.number)
+            raise DamagedTables(
+                f"{path} begins at offset {manifest.start_offset}, and the one before ends at {end}. "
+                f"{_REBUILD}"
+            )
+        end = manifest.end_offset
+    return found
+
+
+def data_files(folder: Path, table: str) -> list[DataFile]:
+    """The files that are the table now, in the order of the log. Raises NoTables, DamagedTables."""
+    if table not in TABLES:
+        raise NoTables(f"there is no table {table}; the tables are {', '.join(TABLES)}")
+    check_folder(folder)
+    if table in APPENDED:
+        chain = read_chain(folder, CHAIN_OF[table])
+        return [each for manifest in chain for each in manifest.files.get(table, ())]
+    last = newest(folder, CHAIN_OF[table])
+    return list(last.files.get(table, ())) if last is not None else []
+
+
+def table_files(folder: str | os.PathLike[str], table: str) -> list[str]:
+    """The paths of the Parquet files that are the table now, in the order of the log.
+
+    What any engine should read. Raises NoTables, DamagedTables.
+    """
+    return [str(Path(folder) / each.path) for each in data_files(Path(folder), table)]
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Makes it count, at once and durably. The caller sees to it that nobody else writes it."""
+    path = manifest_path(folder, manifest.chain, manifest.number)
+    assert not path.exists(), f"{path} was written before"
+    write_durably(path, manifest.to_json())
+
+
+def write_durably(path: Path, text: str) -> None:
+    """The file is there with this text, or not at all. Raises OSError."""
+    part = path.with_name(f"_{path.name}.{os.getpid()}")
+    with part.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    part.rename(path)
+    RealFileSystem().fsync_directory(path.parent)
+
+
+_REBUILD = "The tables are damaged: build them anew in another folder"
+
+
+def _numbers(folder: Path, chain: str) -> list[int]:
+    try:
+        names = os.listdir(folder / _FOLDER / chain)
+    except FileNotFoundError:
+        raise DamagedTables(f"{folder / _FOLDER / chain} is missing. {_REBUILD}") from None
+    return sorted(
+        int(name[:-5]) for name in names if name[:_DIGITS].isdigit() and name.endswith(".json")
+    )
+
+
+def _read(folder: Path, chain: str, number: int) -> Manifest:
+    path = manifest_path(folder, chain, number)
+    try:
+        found = json.loads(path.read_text())
+        return _manifest(found)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise DamagedTables(f"{path} can't be read ({error}). {_REBUILD}") from None
+
+
+def _manifest(found: dict[str, Any]) -> Manifest:
+    if found.pop("format") != FORMAT:
+        raise ValueError("another format")
+    files = {
+        table: tuple(DataFile(**each) for each in given)
+        for table, given in found.pop("files").items()
+    }
+    return Manifest(**{**found, "last_crcs": tuple(found["last_crcs"])}, files=files)

@@ -1,0 +1,163 @@
+"""The log that tables are made of: how it is named, and whether it is the one that they were begun with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from quorumd.pipeline.errors import BadOption, DataLost
+from quorumd.pipeline.source.extent import Extent, Span, State
+from quorumd.pipeline.source.options import Options, parse_options
+from quorumd.pipeline.source.views import View, viewing
+from quorumd.pipeline.tables.history import ControlRow
+from quorumd.pipeline.tables.manifests import Manifest
+from raft.types import uuid_from_text
+from wire.control_records import (
+    ControlType,
+    KRaftVersionFeature,
+    KRaftVoter,
+    KRaftVoterEndpoint,
+    KRaftVoters,
+    encode_control_record,
+)
+
+_ANEW = "Name another folder in --output to begin anew"
+
+
+@dataclass(frozen=True, slots=True)
+class LogOrigin:
+    """A live quorum (host:port,...) or the directory of one replica; `timeout_ms` without an answer."""
+
+    servers: str | None
+    path: str | None
+    replica: int | None = None
+    timeout_ms: int | None = None
+
+    def options(self) -> dict[str, str]:
+        """As the data source takes them."""
+        given = {
+            "bootstrap.servers": self.servers,
+            "path": self.path,
+            "replica": self.replica,
+            "timeoutMs": self.timeout_ms,
+        }
+        return {name: str(value) for name, value in given.items() if value is not None}
+
+    def options_from(self, end_offset: int) -> dict[str, str]:
+        """To read on where the tables end; from the beginning, with a snapshot, if they are empty."""
+        return {**self.options(), "startingOffsets": str(end_offset) if end_offset else "earliest"}
+
+
+def check_origin(origin: LogOrigin, last: Manifest | None) -> int:
+    """Whether the log can be read, and continues what the tables hold. Returns its end (exclusive).
+
+    Raises BadOption, LogUnreachable, StorageError; DataLost if it is another log or was cut.
+    """
+    options = parse_options(origin.options())
+    with viewing(options) as view:
+        extents = view.extents()
+        if len(extents) > 1:
+            where = ", ".join(extent.label for extent in extents)
+            raise BadOption(
+                f"{origin.path} holds {len(extents)} replicas ({where}), and tables are made of one: choose "
+                "it with --replica, or name its directory"
+            )
+        (extent,) = extents
+        if last is not None:
+            _check_continues(options, view, extent, last)
+        return extent.end
+
+
+class Beginning(NamedTuple):
+    """From which offset on every record was in the log, and the voter set that its snapshot holds."""
+
+    complete_from: int
+    control: list[ControlRow]
+
+
+def beginning(given: Mapping[str, str]) -> Beginning:
+    """What a log begins with now: that is no less than what it began with when it was read before.
+
+    Takes options of the data source. Raises LogUnreachable, DataLost, StorageError, DamagedBatch.
+    """
+    options = parse_options({**given, "table": "control"})
+    with viewing(options) as view:
+        (extent,) = view.extents()
+        if not extent.start or extent.snapshot is None:
+            return Beginning(extent.start, [])
+        end = extent.snapshot.end_offset
+        span = Span(State(extent.snapshot, 0, end, True), 0, 0)
+        rows = [
+            _voters_row(row)
+            for piece in view.pieces([(extent, span)])
+            for batch in piece.read(options)
+            for row in batch.to_pylist()
+            if row["type"] == ControlType.KRAFT_VOTERS
+        ]
+        return Beginning(end, rows)
+
+
+def first_batch_offsets(origin: LogOrigin) -> int:
+    """So many offsets the first batch must have to reach the end of a snapshot that the log begins with."""
+    with viewing(parse_options(origin.options())) as view:
+        (extent,) = view.extents()
+        return max(0, extent.snapshot.end_offset - extent.start) if extent.snapshot else 0
+
+
+def _voters_row(row: dict[str, Any]) -> ControlRow:
+    """A row of the table `control` as one of `records`."""
+    found = json.loads(row["json"])
+    voters = tuple(
+        KRaftVoter(
+            voter_id=voter["voter_id"],
+            voter_directory_id=uuid_from_text(voter["voter_directory_id"]),
+            endpoints=tuple(KRaftVoterEndpoint(**each) for each in voter["endpoints"]),
+            kraft_version_feature=KRaftVersionFeature(**voter["kraft_version_feature"]),
+        )
+        for voter in found["voters"]
+    )
+    offset = row["offset"]
+    key, value = encode_control_record(KRaftVoters(version=found["version"], voters=voters))
+    return ControlRow(offset, row["timestamp"], row["epoch"], offset, row["type"], key, value)
+
+
+def control_rows(rows: pa.RecordBatch) -> list[ControlRow]:
+    """The control records among rows of `records`."""
+    types = rows.column("control_type")
+    if types.null_count == len(types):
+        return []
+    names = ["offset", "timestamp", "epoch", "batch_base_offset", "control_type", "key", "value"]
+    chosen = rows.filter(pc.is_valid(types)).select(names)
+    return [ControlRow(*row.values()) for row in chosen.to_pylist()]
+
+
+def _check_continues(options: Options, view: View, extent: Extent, last: Manifest) -> None:
+    end = last.end_offset
+    if extent.end < end:
+        raise DataLost(
+            f"the tables hold offsets below {end}, but {extent}. Is it the same quorum, and has the log "
+            f"not been formatted or cut? {_ANEW}"
+        )
+    if extent.start > end:
+        raise DataLost(
+            f"the tables end at offset {end}, but {extent}: what was in between has been deleted, and the "
+            f"snapshot holds only what is left of it. {_ANEW}"
+        )
+    if extent.start < end:
+        span = Span(None, end - 1, end)
+        rows = [
+            row
+            for piece in view.pieces([(extent, span)])
+            for batch in piece.read(options)
+            for row in batch.select(["crc"]).to_pylist()
+        ]
+        if not any(row["crc"] in last.last_crcs for row in rows):
+            raise DataLost(
+                f"offset {end - 1} is in the tables, but another record has it in this log. It is another "
+                f"quorum's, or was read before it was committed and then replaced. {_ANEW}"
+            )

@@ -1,0 +1,214 @@
+"""The folder of the tables: made, held by one run at a time, and rid of what does not count.
+
+`lock` is held by the process that runs, so the kernel lets go of it whatever ends it. But workers of a
+run that was killed may live on for a moment: what makes a manifest count checks, under a lock of its own,
+that the run which it belongs to still is the one that `lock` names.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from quorumd.pipeline.errors import PipelineError
+from quorumd.pipeline.tables.manifests import (
+    CHAINS,
+    FORMAT,
+    MARKER,
+    DataFile,
+    Manifest,
+    check_folder,
+    manifest_path,
+    newest,
+    read_chain,
+    write_durably,
+)
+from quorumd.pipeline.tables.schemas import APPENDED, CHAIN_OF, TABLES
+
+LOCK: Final = "lock"
+COMMIT_LOCK: Final = "commit.lock"
+WORK: Final = "work"
+"""What a run needs for itself; deleted by the next one."""
+REPLACED_KEPT_S: Final = 600.0
+"""For so long a file that was replaced stays, for those who are reading it."""
+
+
+class OutputBusy(PipelineError):
+    """Another run writes to this folder."""
+
+
+class OutputUnusable(PipelineError):
+    """The folder can't be written, or holds something else."""
+
+
+class RunReplaced(PipelineError):
+    """The run that wrote this has ended, and another one has begun."""
+
+
+class Output:
+    """The folder, as long as this process may write to it."""
+
+    def __init__(self, folder: Path, token: str) -> None:
+        self.folder = folder
+        self.token = token
+
+    @property
+    def end_offset(self) -> int:
+        """The tables of the log hold everything below it."""
+        last = newest(self.folder, "log")
+        return last.end_offset if last is not None else 0
+
+    @property
+    def last(self) -> Manifest | None:
+        """The newest manifest of the log."""
+        return newest(self.folder, "log")
+
+    def new_work(self) -> Path:
+        """A path for a run's own files, of no use to the next one."""
+        return self.folder / WORK / uuid.uuid4().hex
+
+    def delete_replaced(self) -> None:
+        """Deletes files of tables that have been rewritten since, once nobody should be reading them."""
+        for path in _replaced(self.folder):
+            with suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime > REPLACED_KEPT_S:
+                    path.unlink()
+
+    def _delete_orphans(self) -> None:
+        """Deletes what no manifest names: no other run is there that could still name it."""
+        shutil.rmtree(self.folder / WORK, ignore_errors=True)
+        (self.folder / WORK).mkdir()
+        named = {each.path for chain in CHAINS for each in _named(self.folder, chain)}
+        for table in TABLES:
+            for path in sorted((self.folder / table).iterdir()):
+                if f"{table}/{path.name}" not in named:
+                    path.unlink()
+        for chain in CHAINS:
+            for part in sorted(manifest_path(self.folder, chain, 0).parent.glob("_*")):
+                part.unlink()
+
+
+@contextmanager
+def held_output(folder: Path) -> Iterator[Output]:
+    """Makes the folder if need be, and holds it. Raises OutputBusy, OutputUnusable, DamagedTables."""
+    try:
+        _make(folder)
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise unusable(folder, error) from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OutputBusy(
+                f"{folder} is being written by another run, {_holder(handle)}. Stop it first, or name "
+                "another --output"
+            ) from None
+        output = Output(folder, uuid.uuid4().hex)
+        with _committing(folder):
+            _set_holder(handle, output.token)
+        read_chain(folder, "log")
+        output._delete_orphans()
+        output.delete_replaced()
+        yield output
+        shutil.rmtree(folder / WORK, ignore_errors=True)
+    except OSError as error:
+        if error.filename is None or not Path(os.fsdecode(error.filename)).is_relative_to(folder):
+            raise
+        raise unusable(folder, error) from None
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def fenced(folder: Path, token: str) -> Iterator[None]:
+    """Inside, the run with this token is the newest and writes alone. Raises RunReplaced."""
+    with _committing(folder):
+        if f'"{token}"' not in (folder / LOCK).read_text():
+            raise RunReplaced(f"another run has begun to write to {folder}")
+        yield
+
+
+def _make(folder: Path) -> None:
+    """The folder with all that is in it from the beginning. Raises OutputUnusable, OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    there = [name for name in sorted(os.listdir(folder)) if name not in (LOCK, COMMIT_LOCK)]
+    if MARKER in there:
+        check_folder(folder)
+    elif any(name not in (WORK, "manifests", *TABLES) for name in there):
+        raise OutputUnusable(
+            f"{folder} is not empty and holds no tables of quorumd-pipeline: name a new folder, or an "
+            "empty one"
+        )
+    for name in (WORK, *TABLES):
+        (folder / name).mkdir(exist_ok=True)
+    for chain in CHAINS:
+        manifest_path(folder, chain, 0).parent.mkdir(parents=True, exist_ok=True)
+    if MARKER not in there:
+        write_durably(
+            folder / MARKER, json.dumps({"format": FORMAT, "tables": list(TABLES)}) + "\n"
+        )
+
+
+def unusable(folder: Path, error: OSError) -> OutputUnusable:
+    """The error for a folder that can't be written."""
+    where = os.fsdecode(error.filename) if error.filename else folder
+    return OutputUnusable(
+        f"can't write the tables: {where}: {error.strerror}. Name a folder in --output that you may write to"
+    )
+
+
+@contextmanager
+def _committing(folder: Path) -> Iterator[None]:
+    handle = os.open(folder / COMMIT_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _set_holder(handle: int, token: str) -> None:
+    told = {"pid": os.getpid(), "host": socket.gethostname(), "token": token}
+    os.truncate(handle, 0)
+    os.pwrite(handle, (json.dumps(told) + "\n").encode(), 0)
+
+
+def _holder(handle: int) -> str:
+    try:
+        found = json.loads(os.pread(handle, 4096, 0))
+        return f"process {found['pid']} on {found['host']}"
+    except (ValueError, KeyError):
+        return "which has just begun"
+
+
+def _named(folder: Path, chain: str) -> Iterator[DataFile]:
+    for manifest in read_chain(folder, chain):
+        for table in sorted(manifest.files):
+            yield from manifest.files[table]
+
+
+def _replaced(folder: Path) -> list[Path]:
+    """Files that manifests name, but not as what the table is now."""
+    found = []
+    for chain in CHAINS:
+        manifests = read_chain(folder, chain)
+        if not manifests:
+            continue
+        *before, last = manifests
+        for table in sorted(CHAIN_OF):
+            if table in APPENDED or CHAIN_OF[table] != chain:
+                continue
+            now = {each.path for each in last.files.get(table, ())}
+            old = {each.path for manifest in before for each in manifest.files.get(table, ())}
+            found += [folder / path for path in sorted(old - now)]
+    return found

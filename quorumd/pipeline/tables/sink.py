@@ -1,0 +1,170 @@
+"""The data source `quorumd_tables`, which is only written to: what a query brings becomes tables.
+
+Tasks write Parquet files that nobody sees yet and say which; the commit makes them count. A task that
+runs twice leaves a file that no manifest names. Options: folder, token; of the log origin, which is the data
+source's options as JSON; for derived tables end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from quorumd.pipeline.tables.commit import WrittenLog, commit_log, commit_state
+from quorumd.pipeline.tables.manifests import DataFile
+from quorumd.pipeline.tables.origin import control_rows
+from quorumd.pipeline.tables.output import unusable
+from quorumd.pipeline.tables.parquet import TableWriter
+from quorumd.pipeline.tables.schemas import KEY_HISTORY, STATE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+NAME = "quorumd_tables"
+
+
+def register_sink(spark: SparkSession) -> None:
+    """Makes the sink known to a session."""
+    spark.dataSource.register(TablesSink)
+
+
+class TablesSink(DataSource):
+    """format("quorumd_tables")."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Of the log, or of derived tables if there is an `end`."""
+        folder, token = Path(self.options["folder"]), self.options["token"]
+        if "end" in self.options:
+            return _StateWriter(folder, token, int(self.options["end"]))
+        return _LogWriter(folder, token, json.loads(self.options["origin"]))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 (Spark's name)
+        """Of the log."""
+        origin = json.loads(self.options["origin"])
+        return _LogStreamWriter(Path(self.options["folder"]), self.options["token"], origin)
+
+
+@dataclass(slots=True)
+class _LogMessage(WriterCommitMessage):
+    written: WrittenLog
+
+
+@dataclass(slots=True)
+class _StateMessage(WriterCommitMessage):
+    files: list[tuple[str, DataFile]]
+
+
+class _LogWriter(DataSourceArrowWriter):
+    def __init__(self, folder: Path, token: str, origin: dict[str, str]) -> None:
+        self._folder = folder
+        self._token = token
+        self._origin = origin
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        with _writing(self._folder):
+            return _LogMessage(write_log(self._folder, iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        with _writing(self._folder):
+            commit_log(self._folder, self._token, _written(messages), self._origin)
+
+
+class _LogStreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, folder: Path, token: str, origin: dict[str, str]) -> None:
+        self._folder = folder
+        self._token = token
+        self._origin = origin
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        with _writing(self._folder):
+            return _LogMessage(write_log(self._folder, iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
+        with _writing(self._folder):
+            commit_log(self._folder, self._token, _written(messages), self._origin)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
+        """Nothing: files without a manifest don't count, and the next run deletes them."""
+
+
+class _StateWriter(DataSourceArrowWriter):
+    def __init__(self, folder: Path, token: str, end_offset: int) -> None:
+        self._folder = folder
+        self._token = token
+        self._end_offset = end_offset
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        with _writing(self._folder):
+            return _StateMessage(write_derived(self._folder, iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        files = [
+            file for each in messages if isinstance(each, _StateMessage) for file in each.files
+        ]
+        with _writing(self._folder):
+            commit_state(self._folder, self._token, self._end_offset, files)
+
+
+def write_log(folder: Path, batches: Iterator[pa.RecordBatch]) -> WrittenLog:
+    """The files of `records` out of rows of the log, and what the commit has to know of them."""
+    written = WrittenLog()
+    writer = TableWriter(folder, "records")
+    last = -1
+    for rows in batches:
+        if not rows.num_rows:
+            continue
+        writer.write(rows)
+        offsets = rows.column("offset")
+        at_end = pc.max(offsets).as_py()
+        if at_end >= last:
+            is_last = pc.equal(offsets, at_end)
+            crcs = rows.column("crc").filter(is_last).to_pylist()
+            written.last_crcs = (*(written.last_crcs if at_end == last else ()), *crcs)
+            newest = pc.max(rows.column("timestamp").filter(is_last).cast(pa.int64())).as_py()
+            written.newest_ms = newest // 1000
+            last = at_end
+        written.control += control_rows(rows)
+    written.files = writer.close()
+    return written
+
+
+def write_derived(folder: Path, batches: Iterator[pa.RecordBatch]) -> list[tuple[str, DataFile]]:
+    """The files of `state` and `key_history`, out of rows that say to which they belong."""
+    columns = {"state": STATE.names, "key_history": KEY_HISTORY.names}
+    writers = {table: TableWriter(folder, table) for table in columns}
+    for rows in batches:
+        for table, writer in writers.items():
+            chosen = rows.filter(pc.equal(rows.column("table"), table))
+            writer.write(chosen.select(columns[table]))
+    return [(table, file) for table, writer in writers.items() for file in writer.close()]
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """A full disk and the like in a sentence: it has a long way to the user."""
+    try:
+        yield
+    except OSError as error:
+        raise unusable(folder, error) from None
+
+
+def _written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenLog]:
+    return [each.written for each in messages if isinstance(each, _LogMessage)]

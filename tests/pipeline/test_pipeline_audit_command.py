@@ -1,0 +1,143 @@
+"""`quorumd-pipeline audit`: exit codes, what it prints and writes, and the same with Spark."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from quorumd.pipeline.audit import FINDINGS, Done, Work, audit, in_this_process
+from quorumd.pipeline.audit.processes import OverProcesses
+from quorumd.pipeline.audit_command import FINDINGS_FILE, spark_spread
+from storage.filesystem import RealFileSystem
+from storage.layout import PARTITION_DIRECTORY
+from tests.pipeline import planting
+from tests.storage.helpers import append, batch, open_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BATCHES = [batch(10 * i, count=10, epoch=1 + i // 8, value_bytes=200) for i in range(40)]
+
+
+@pytest.fixture
+def replicas(tmp_path: Path) -> list[Path]:
+    """Three logs of four segments, without the small files of a node."""
+    found = []
+    for name in ("a", "b", "c"):
+        folder = tmp_path / name
+        (folder / PARTITION_DIRECTORY).mkdir(parents=True)
+        size = 10 * len(BATCHES[0])
+        log = open_log(RealFileSystem(), folder / PARTITION_DIRECTORY, segment_bytes=size)
+        for number, data in enumerate(BATCHES):
+            append(log, data, number * 10, number * 10 + 10)
+        log.close()
+        found.append(folder)
+    return found
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", "from quorumd.pipeline.cli import main; main()", "audit"]
+        + [str(each) for each in arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def test_sound_replicas_end_with_0(replicas: list[Path]) -> None:
+    done = command(*replicas)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "sound"), done.stderr
+    # All replicas are found in the directory above them, too.
+    assert command(replicas[0].parent).returncode == 0
+
+
+def test_damage_ends_with_1_and_is_told_as_text_json_and_parquet(
+    replicas: list[Path], tmp_path: Path
+) -> None:
+    at = planting.place(replicas[1], 1, 3)
+    planting.flip_byte(at)
+    folder = tmp_path / "audit" / "today"
+    done = command(*replicas, "--findings", folder)
+    assert done.returncode == 1
+    assert (
+        f"offsets {at.header.base_offset} to {at.header.last_offset}, {replicas[1]}" in done.stdout
+    )
+    assert f"{at.path}, byte {at.position}" in done.stdout
+    assert done.stdout.splitlines()[-1] == "NOT SOUND: 1 problem"
+    table = pq.read_table(folder / FINDINGS_FILE)
+    assert table.schema.equals(FINDINGS)
+    told = json.loads(command(*replicas, "--output", "json").stdout)
+    assert told["sound"] is False
+    assert told["findings"] == table.to_pylist()
+    (finding,) = told["findings"]
+    assert (finding["kind"], finding["severity"]) == ("bad_crc", "damage")
+    assert told["bytes_read"] >= 3 * len(b"".join(BATCHES))
+    assert [path.name for path in folder.iterdir()] == [FINDINGS_FILE]
+
+
+def test_wrong_use_ends_with_2(replicas: list[Path], tmp_path: Path) -> None:
+    assert command().returncode == 2
+    assert command(tmp_path / "nothing").returncode == 2
+    assert command(replicas[0], "--master", "local[1]", "--cores", "2").returncode == 2
+    same = command(replicas[0], replicas[0])
+    assert (same.returncode, same.stdout) == (2, "")
+    assert "the same directory" in same.stderr
+
+
+def test_what_cannot_be_read_ends_with_3(replicas: list[Path], tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    done = command(empty)
+    assert done.returncode == 3
+    assert "no log in this directory" in done.stderr
+    segment = planting.segments(replicas[0])[1]
+    segment.unlink()
+    segment.mkdir()
+    assert command(*replicas).returncode == 3
+
+
+def findings_of(replicas: list[Path], **how: Any) -> list[object]:
+    return list(audit(replicas, range_bytes=3 * len(BATCHES[0]), **how).findings)
+
+
+def plant(replicas: list[Path]) -> None:
+    planting.flip_byte(planting.place(replicas[0], 0, 3))
+    planting.remove(planting.place(replicas[1], 1, 3))
+    planting.change_epoch(planting.place(replicas[2], 2, 3), 1)
+
+
+def test_what_is_there_only_at_the_first_look_is_not_reported(replicas: list[Path]) -> None:
+    at = planting.place(replicas[1], 1, 3)
+    sound = at.path.read_bytes()
+    planting.flip_byte(at)
+
+    def spread(works: Sequence[Work]) -> list[tuple[int, Done]]:
+        done = list(in_this_process(works))
+        at.path.write_bytes(sound)
+        return done
+
+    found = audit(replicas, spread=spread)
+    assert (found.is_sound, found.looks) == (True, 2)
+
+
+def test_several_processes_find_the_same(replicas: list[Path]) -> None:
+    plant(replicas)
+    alone = findings_of(replicas)
+    assert len(alone) == 3
+    with OverProcesses(2, small_bytes=0) as processes:
+        assert findings_of(replicas, spread=processes) == alone
+
+
+def test_spark_finds_the_same(replicas: list[Path], spark: SparkSession) -> None:
+    plant(replicas)
+    assert findings_of(replicas, spread=spark_spread(spark)) == findings_of(replicas)

@@ -1,0 +1,90 @@
+"""Replicas whose batches have other boundaries: the records count, and only there they are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from quorumd.pipeline.audit import Finding, Kind, audit
+from quorumd.pipeline.audit import compare as compare_module
+from storage.layout import PARTITION_DIRECTORY, log_path
+from wire.records import Record, build_batch
+
+COUNT = 240
+
+
+def records(changed: int | None = None) -> list[Record]:
+    return [
+        Record(
+            timestamp=1_000 + i, key=b"k%d" % i, value=b"changed" if i == changed else b"v%d" % i
+        )
+        for i in range(COUNT)
+    ]
+
+
+def write_log(folder: Path, contents: Sequence[Record], sizes: Sequence[int]) -> Path:
+    """One segment; batch by batch with so many records, over and over."""
+    directory = folder / PARTITION_DIRECTORY
+    directory.mkdir(parents=True)
+    data, at, number = b"", 0, 0
+    while at < len(contents):
+        some = contents[at : at + sizes[number % len(sizes)]]
+        data += build_batch(some, base_offset=at, epoch=1 + at // 120)
+        at += len(some)
+        number += 1
+    log_path(directory, 0).write_bytes(data)
+    return folder
+
+
+def look(paths: list[Path], range_bytes: int = 900) -> list[Finding]:
+    return audit(paths, range_bytes=range_bytes).findings
+
+
+@pytest.mark.parametrize("range_bytes", [1, 700, 1 << 20])
+@pytest.mark.parametrize("sizes", [(5,), (10, 20), (30,), (120,)])
+def test_the_same_records_in_other_batches_are_the_same(
+    tmp_path: Path, sizes: Sequence[int], range_bytes: int
+) -> None:
+    paths = [
+        write_log(tmp_path / "a", records(), (10,)),
+        write_log(tmp_path / "b", records(), sizes),
+        write_log(tmp_path / "c", records(), (10,)),
+    ]
+    assert look(paths, range_bytes) == []
+
+
+@pytest.mark.parametrize("range_bytes", [1, 700, 1 << 20])
+def test_a_record_that_differs_in_other_batches_is_named(tmp_path: Path, range_bytes: int) -> None:
+    paths = [
+        write_log(tmp_path / "a", records(), (10,)),
+        write_log(tmp_path / "b", records(changed=47), (15, 5)),
+        write_log(tmp_path / "c", records(), (10,)),
+    ]
+    (finding,) = look(paths, range_bytes)
+    assert finding.kind is Kind.DIFFERENT_RECORDS
+    assert finding.replicas == (str(paths[1]),)
+    assert finding.against == (str(paths[0]), str(paths[2]))
+    assert finding.offset <= 47 < finding.end_offset
+    assert finding.end_offset - finding.offset == 20
+
+
+def test_records_are_not_looked_at_where_batches_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    real = compare_module.parse
+
+    def counting(*arguments: object) -> object:
+        asked.append(arguments[2:4])  # type: ignore[arg-type]  # the offsets that are wanted
+        return real(*arguments)  # type: ignore[arg-type]  # as it was called
+
+    monkeypatch.setattr(compare_module, "parse", counting)
+    same = [write_log(tmp_path / name, records(), (10,)) for name in ("a", "b")]
+    assert look(same) == []
+    assert asked == []
+    split = [5 if i in (8, 9) else 10 for i in range(25)]
+    other = write_log(tmp_path / "c", records(), split)
+    assert look([*same, other]) == []
+    assert set(asked) == {(80, 90)}
