@@ -75,7 +75,8 @@ def assert_recovered(cluster: Cluster) -> None:
     """The observer has everything, by a sound snapshot."""
     cluster.wait_ready(OBSERVER, timeout_s=RECOVERED_S)
     cluster.wait_converged()
-    newest = max(files(cluster, OBSERVER))
+    # What the status tells of it may be on its way to the disk.
+    newest = max(cluster.wait_for(partial(files, cluster, OBSERVER), "a snapshot"))
     verify_snapshot(RealFileSystem(), path_of(cluster, OBSERVER, newest), newest)
 
 
