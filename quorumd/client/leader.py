@@ -100,10 +100,11 @@ class LeaderFinder:
         while True:
             address = self._leader or await self._find(deadline)
             if address is not None:
+                timeout_s = deadline.remaining_s()
                 try:
                     connection = await self._connect(address, deadline)
                 except ConnectionFailed as error:
-                    self.forget(address, str(error))
+                    self.forget(address, self._reason(address, error, timeout_s))
                 else:
                     self._leader = address
                     return connection
@@ -203,8 +204,7 @@ class LeaderFinder:
             connection = await self._connect(address, deadline)
             named = await who_leads(connection, min(CONNECT_TIMEOUT_S, deadline.remaining_s()))
         except ConnectionFailed as error:
-            if timeout_s > _TELLING_TIMEOUT_S or address not in self.failures:
-                self.failures[address] = str(error)
+            self.failures[address] = self._reason(address, error, timeout_s)
             return None
         except (NotSupported, RequestRefused) as error:
             self.failures[address] = str(error)
@@ -215,6 +215,11 @@ class LeaderFinder:
         if named.address is None:
             self.failures[address] = "answers, but knows no leader at the moment"
         return named
+
+    def _reason(self, address: Address, error: ConnectionFailed, timeout_s: float) -> str:
+        """What to say of a node that failed, in a try that had so much time."""
+        known = self.failures.get(address)
+        return str(error) if known is None or timeout_s > _TELLING_TIMEOUT_S else known
 
     def _is_doubtful(self, named: Named) -> bool:
         if self._failed is None:

@@ -21,6 +21,11 @@ from quorumd import (
     Record,
     RequestRefused,
 )
+from quorumd.client.addresses import Address
+from quorumd.client.connection import Connection
+from quorumd.client.errors import ConnectionFailed
+from quorumd.client.leader import LeaderFinder
+from quorumd.client.timing import Deadline
 from raft.types import ReplicaKey
 from tests.quorumd.fake_quorum import CLUSTER_ID, FakeQuorum
 from tests.support.ports import free_port
@@ -276,6 +281,28 @@ def test_what_cannot_be_reached_is_named_with_the_reason() -> None:
         assert "no-such-host.invalid:9093: the host name does not resolve" in text
 
     asyncio.run(run())
+
+
+def test_a_try_without_time_does_not_hide_what_went_wrong_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    address = Address("127.0.0.1", free_port())
+    finder = LeaderFinder([address], client_id="tests")
+    refusal = "connection refused"
+
+    async def refuse(*arguments: object, **named: object) -> Connection:
+        raise ConnectionFailed(refusal)
+
+    async def name_it(deadline: Deadline) -> Address:
+        return address
+
+    monkeypatch.setattr("quorumd.client.leader.connect", refuse)
+    monkeypatch.setattr(finder, "_find", name_it)
+    for timeout_ms, reason in ((300, "connection refused"), (100, "no answer within 0 s")):
+        refusal = reason
+        with pytest.raises(QuorumUnavailable) as raised:
+            asyncio.run(finder.connection("read", Deadline(timeout_ms)))
+        assert raised.value.attempts == {address: "connection refused"}
 
 
 @pytest.mark.parametrize(

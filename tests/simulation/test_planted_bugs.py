@@ -15,6 +15,9 @@ from simulation.violation import Violation
 from simulation.world import World
 from tests.simulation import test_checkers, test_membership_checkers
 
+# Whichever test comes first tries all of the bugs.
+pytestmark = pytest.mark.timeout(900)
+
 SOURCES = Path(simulation.__file__).parent
 
 
