@@ -1,4 +1,4 @@
-"""The columns of the tables `records`, `batches` and `control`: names, types and order, once.
+"""The columns of the tables of the data source: names, types and order, once.
 
 Every field may be null, as in Spark's Kafka source, because Spark compares whole Arrow schemas and
 declares nullable columns. The first columns of RECORDS are those of that source.
@@ -76,4 +76,21 @@ CONTROL = pa.schema(
 )
 """One row a control record; `json` is the record decoded by wire.control_records."""
 
-TABLES = {"records": RECORDS, "batches": BATCHES, "control": CONTROL}
+METADATA = pa.schema(
+    [
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", TIMESTAMP),
+        pa.field("epoch", pa.int32()),
+        pa.field("type_name", pa.string()),
+        pa.field("version", pa.int32()),
+        pa.field("json", pa.string()),
+        pa.field("replica_id", pa.int32()),
+        pa.field("storage_id", pa.string()),
+    ]
+)
+"""One row a data record, its value decoded as one of Kafka's metadata records, without secrets.
+
+Type, version and JSON are null for a value that is no metadata record.
+"""
+
+TABLES = {"records": RECORDS, "batches": BATCHES, "control": CONTROL, "metadata": METADATA}

@@ -10,6 +10,8 @@ import pytest
 
 from config import keys
 from config.model import Config
+from quorumd.pipeline.schemas import TABLES
+from quorumd.pipeline.source.options import NAMES
 from server.exposition import QuorumCollector
 
 ROOT = Path(__file__).parents[2]
@@ -51,3 +53,14 @@ def test_every_metric_is_listed() -> None:
     known = {name.removesuffix("_total") for name in named}
     assert {f"raft_manager_{name}" for name in of_the_kips} - known == set()
     assert own - known == set()
+
+
+def test_every_option_and_column_of_the_data_source_is_listed() -> None:
+    text = (ROOT / "docs/spark-source.md").read_text()
+    options, _, columns = text.partition("\n## Columns")
+    rows = re.findall(r"^\| (`[^|]+) \|", options, re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`([\w.]+)`", row)} == set(NAMES)
+    for table, schema in TABLES.items():
+        (paragraph,) = re.findall(rf"^`{table}`, .+?(?=\n\n)", columns, re.MULTILINE | re.DOTALL)
+        listed = re.findall(r"`(\w+)`", paragraph.partition(":")[2])
+        assert [name for name in listed if name in schema.names] == schema.names

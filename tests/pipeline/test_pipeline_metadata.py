@@ -7,7 +7,7 @@ import re
 import zipfile
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -16,7 +16,6 @@ from click.testing import CliRunner
 from quorumd.pipeline.audit import audit
 from quorumd.pipeline.files import find_replicas, plan_segment, read_rows
 from quorumd.pipeline.metadata import (
-    METADATA,
     REDACTED,
     NotMetadata,
     metadata_json,
@@ -24,9 +23,13 @@ from quorumd.pipeline.metadata import (
 )
 from quorumd.pipeline.metadata.command import metadata
 from quorumd.pipeline.metadata.declarations import Field, declarations
+from quorumd.pipeline.schemas import METADATA
 from tests.support.kafka_controller import KafkaController
 from tests.support.kafka_jars import KAFKA_VERSION, kafka_libs, requires_java, run_java
 from wire.schema import versions_from_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ALL = (1 << 63) - 1
 SALT, KEY = "c2FsdHNhbHQ=", "a2V5a2V5"
@@ -134,7 +137,9 @@ def assert_fields(ours: list[Field], theirs: list[dict[str, Any]]) -> None:
 
 @requires_java
 @pytest.mark.timeout(300)
-def test_a_real_controllers_log_is_sound_and_decoded_as_kafkas_tool_does(tmp_path: Path) -> None:
+def test_a_real_controllers_log_is_sound_and_decoded_as_kafkas_tool_does(
+    tmp_path: Path, spark: SparkSession
+) -> None:
     controller = KafkaController(tmp_path / "kafka", node_id=7)
     controller.format("--add-scram", "SCRAM-SHA-256=[name=alice,password=alice-secret]")
     try:
@@ -167,6 +172,12 @@ def test_a_real_controllers_log_is_sound_and_decoded_as_kafkas_tool_does(tmp_pat
     hidden = metadata_of(controller.data_folder, show_secrets=False)
     assert len(hidden) == len(ours)
     assert secret not in str(hidden)
+    frame = (
+        spark.read.format("quorumd").option("table", "metadata").load(str(controller.data_folder))
+    )
+    in_spark = [row.asDict() for row in frame.orderBy("offset").collect()]
+    assert [row["json"] for row in in_spark] == [row["json"] for row in hidden]
+    assert frame.where("type_name = 'FeatureLevelRecord'").count() >= 1
     told = CliRunner().invoke(metadata, [str(controller.data_folder)]).stdout
     lines = {row["offset"]: row for row in map(json.loads, told.splitlines())}
     assert set(lines) == set(theirs)

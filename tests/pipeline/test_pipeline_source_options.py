@@ -101,7 +101,7 @@ def test_an_option_that_is_like_no_other_is_refused_with_all_names() -> None:
         ({"paths": "{}"}, "expected a JSON list"),
         ({"path": "s3://bucket/a"}, "only local files"),
         ({**SERVERS, "replica": "1"}, "read from its leader"),
-        ({**SERVERS, "table": "rows"}, "expected records, batches or control"),
+        ({**SERVERS, "table": "rows"}, "expected records, batches, control or metadata"),
         ({**SERVERS, "startingOffsets": "first"}, "expected earliest, latest, an offset"),
         ({**SERVERS, "startingOffsets": "-3"}, "expected earliest"),
         ({**SERVERS, "startingOffsets": '{"other":{"0":1}}'}, "one topic and one partition"),

@@ -13,23 +13,9 @@ import pyarrow as pa
 
 from quorumd.pipeline.metadata.decode import NotMetadata, decode_metadata
 from quorumd.pipeline.metadata.redact import REDACTED, redacted
-from quorumd.pipeline.schemas import TIMESTAMP
+from quorumd.pipeline.schemas import METADATA
 
-__all__ = ["METADATA", "REDACTED", "MetadataJson", "NotMetadata", "metadata_json", "metadata_rows"]
-
-METADATA = pa.schema(
-    [
-        pa.field("offset", pa.int64()),
-        pa.field("timestamp", TIMESTAMP),
-        pa.field("epoch", pa.int32()),
-        pa.field("type_name", pa.string()),
-        pa.field("version", pa.int32()),
-        pa.field("json", pa.string()),
-        pa.field("replica_id", pa.int32()),
-        pa.field("storage_id", pa.string()),
-    ]
-)
-"""One row a record; type, version and JSON are null for a value that is no metadata record."""
+__all__ = ["REDACTED", "MetadataJson", "NotMetadata", "metadata_json", "metadata_rows"]
 
 
 class MetadataJson(NamedTuple):

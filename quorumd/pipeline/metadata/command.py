@@ -14,13 +14,12 @@ from quorumd.cli.text import to_json
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_END = (1 << 63) - 1
-
 _HELP = """Show the metadata records in the log of a Kafka controller, a line of JSON each.
 
-DIR is its metadata.log.dir, or the __cluster_metadata-0 directory in it. The fields are those of Kafka's
-own kafka-dump-log. Salt and keys of SCRAM credentials are redacted, and so is the value of every config
-that is not known to be harmless. A record that is no metadata of Kafka has type null.
+DIR is its metadata.log.dir, or the __cluster_metadata-0 directory in it. What a snapshot holds comes first
+if the log begins with one. The fields are those of Kafka's own kafka-dump-log. Salt and keys of SCRAM
+credentials are redacted, and so is the value of every config that is not known to be harmless. A record
+that is no metadata of Kafka has type null.
 
 \b
 Examples:
@@ -43,21 +42,22 @@ def metadata(directory: Path, show_secrets: bool) -> int:
 
 
 def _rows(directory: Path, show_secrets: bool) -> Iterator[pa.RecordBatch]:
-    """METADATA, in the order of the log. Raises BadOption, DamagedBatch, StorageError."""
+    """METADATA, what a snapshot holds first, then the log. Raises BadOption, DamagedBatch, StorageError."""
     from quorumd.pipeline.errors import BadOption
-    from quorumd.pipeline.files import find_replicas, plan_segment, read_rows
     from quorumd.pipeline.metadata import metadata_rows
+    from quorumd.pipeline.source.extent import batch_span
+    from quorumd.pipeline.source.options import parse_options
+    from quorumd.pipeline.source.views import viewing
 
-    replicas = find_replicas([directory])
-    if len(replicas) > 1:
-        raise BadOption(f"{directory} has {len(replicas)} replicas: name one of them")
-    for segment in replicas[0].segments:
-        plan = plan_segment(segment)
-        for each in plan.ranges:
-            for records in read_rows("records", each, 0, _END):
+    options = parse_options({"paths": json.dumps([str(directory)])})
+    with viewing(options) as view:
+        extent, *others = view.extents()
+        if others:
+            raise BadOption(f"{directory} has {len(others) + 1} replicas: name one of them")
+        span = batch_span(options, extent, view.looking_up(extent))
+        for piece in view.pieces([(extent, span)]):
+            for records in piece.read(options):
                 yield metadata_rows(records, show_secrets=show_secrets)
-        if plan.damages:
-            raise plan.damages[0]
 
 
 def _line(row: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,8 @@ import pyarrow.parquet as pq
 from quorumd.pipeline.errors import PipelineError
 from quorumd.pipeline.schemas import RECORDS
 from quorumd.pipeline.tables.manifests import (
+    Arrival,
+    DataFile,
     Manifest,
     NoTables,
     check_folder,
@@ -51,15 +53,17 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """`batches` are the manifests of the log; times of the rows are as in the tables.
+    """`last` is the newest manifest of the log; times of the rows are as in the tables.
 
     `findings` is None if there was no audit to tell of. `keys` is the number of keys with a value, as of
-    `state_end` (exclusive).
+    `state_end` (exclusive). `records` counts those of control batches, too; `files` are those of `records`.
     """
 
     folder: Path
-    batches: Sequence[Manifest]
-    size_bytes: int
+    last: Manifest
+    records: int
+    arrivals: Sequence[Arrival]
+    files: Sequence[DataFile]
     leadership: Sequence[Row]
     voter_sets: Sequence[Row]
     rate: Rate
@@ -71,11 +75,6 @@ class Facts:
     changes: Counter[str]
     findings: Sequence[Row] | None
 
-    @property
-    def records(self) -> int:
-        """How many there are, those of control batches included."""
-        return sum(batch.rows for batch in self.batches)
-
 
 def read_facts(folder: Path, findings: Path | None = None) -> Facts:
     """Reads the tables, and the findings of an audit if there are any.
@@ -83,17 +82,21 @@ def read_facts(folder: Path, findings: Path | None = None) -> Facts:
     Raises NoTables, DamagedTables, BadFindings.
     """
     check_folder(folder)
-    batches = read_chain(folder, "log")
-    if not batches:
+    manifests = read_chain(folder, "log")
+    if not manifests:
         raise NoTables(f"{folder} holds no records yet: let quorumd-pipeline run or batch go first")
     seconds, control = _by_second(folder)
     state = newest(folder, "state")
     rate = _bucketed(seconds)
-    times = sorted(seconds) or [batches[-1].newest_ms // 1000]
+    times = sorted(seconds) or [manifests[-1].written_ms // 1000]
     return Facts(
         folder=folder,
-        batches=batches,
-        size_bytes=sum(file.size_bytes for file in data_files(folder, "records")),
+        last=manifests[-1],
+        records=sum(manifest.rows for manifest in manifests),
+        arrivals=[
+            each for manifest in manifests for each in manifest.arrivals if each.newest_ms > 0
+        ],
+        files=data_files(folder, "records"),
         leadership=read_rows(folder, "leadership"),
         voter_sets=read_rows(folder, "voter_sets"),
         rate=rate,

@@ -67,10 +67,10 @@ def page(facts: Facts, made_at: datetime) -> str:
 
 
 def _tiles(facts: Facts) -> str:
-    last = facts.batches[-1]
+    last = facts.last
     leader = facts.leadership[-1] if facts.leadership else None
     voters = sorted(voter for voter, _ in voters_after(facts.voter_sets))
-    begin = facts.batches[0].files["records"][0].first_offset
+    begin = facts.files[0].first_offset
     tiles = [
         ("Records", f"{facts.records:,}", f"{facts.control_records:,} of them control records"),
         ("Offsets", f"{begin:,} – {last.end_offset - 1:,}", _completeness(last.complete_from)),
@@ -83,8 +83,8 @@ def _tiles(facts: Facts) -> str:
         ("Voters at the end", str(len(voters)), ", ".join(map(str, voters))),
         (
             "On disk",
-            bytes_text(facts.size_bytes),
-            f"{counted(len(facts.batches), 'batch')}, the last {_time(last.written_ms / 1000)}",
+            bytes_text(sum(file.size_bytes for file in facts.files)),
+            f"{counted(len(facts.files), 'file')}, up to date {_time(last.written_ms / 1000)}",
         ),
     ]
     items = "".join(
@@ -136,10 +136,9 @@ def _rate(facts: Facts) -> str:
 
 
 def _delay(facts: Facts) -> str:
-    timed = [each for each in facts.batches if each.newest_ms > 0]
-    if not timed:
+    if not facts.arrivals:
         return ""
-    last = max(0, timed[-1].written_ms - timed[-1].newest_ms) / 1000
+    last = max(0, facts.arrivals[-1].written_ms - facts.arrivals[-1].newest_ms) / 1000
     told = (
         "For each batch: from the time of its last record until it was in the tables; the last took "
         f"{duration_text(last)}."

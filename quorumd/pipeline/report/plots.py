@@ -133,9 +133,8 @@ def delay(facts: Facts) -> str:
     """From the time that a batch's last record carries until it was in the tables."""
     with mpl.rc_context(_STYLE):
         figure, axes = _plot(2.1)
-        timed = [each for each in facts.batches if each.newest_ms > 0]
-        times = [_day(each.written_ms / 1000) for each in timed]
-        delays = [max(0.05, (each.written_ms - each.newest_ms) / 1000) for each in timed]
+        times = [_day(each.written_ms / 1000) for each in facts.arrivals]
+        delays = [max(0.05, (each.written_ms - each.newest_ms) / 1000) for each in facts.arrivals]
         axes.plot(times, delays, color=_ACCENT, linewidth=1, alpha=0.5)
         axes.scatter(times, delays, color=_ACCENT, s=14, zorder=3)
         axes.set_yscale("log")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from quorumd.pipeline.errors import BadOption
+from quorumd.pipeline.metadata import metadata_rows
 from quorumd.pipeline.schemas import RECORDS, TABLES
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ def shown(
                 batch = batch.set_column(_HEADERS, RECORDS.field(_HEADERS), nulls)
             if not options.include_control and batch.column(_CONTROL_TYPE).null_count < len(batch):
                 batch = batch.filter(batch.column(_CONTROL_TYPE).is_null())
+        elif options.table == "metadata":
+            batch = metadata_rows(batch)
         if columns != names:
             batch = batch.select(list(columns))
         if batch.num_rows:

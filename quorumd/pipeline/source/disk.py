@@ -78,7 +78,7 @@ class DiskView:
             replica = self._replicas[extent.label]
             if span.state is not None:
                 snapshot = self._snapshot(replica, span.state.snapshot)
-                found.append(state_piece(self._options.table, snapshot, span.state))
+                found.append(state_piece(self._options.parsed_table, snapshot, span.state))
             found += self._log_pieces(replica, span)
         return found
 
@@ -177,7 +177,7 @@ class LogPiece:
     def read(self, options: Options) -> Iterator[pa.RecordBatch]:
         """The rows. Raises DamagedBatch, StorageError."""
         for each in self.ranges:
-            yield from read_rows(options.table, each, self.start, self.end)
+            yield from read_rows(options.parsed_table, each, self.start, self.end)
 
 
 def _check_no_hole(replica: Replica, ranges: Sequence[FileRange], start: int, end: int) -> None:

@@ -89,7 +89,7 @@ class LiveRange:
                     continue
                 position, last = fetched.batches[-1]
                 chunk = fetched.data[: position + last.size_bytes]
-                for rows in parse(options.table, chunk, offset, self.end, Origin()):
+                for rows in parse(options.parsed_table, chunk, offset, self.end, Origin()):
                     yield _without_position(rows) if options.table == "batches" else rows
                 offset = last.next_offset
 
@@ -107,7 +107,7 @@ class LiveState:
         with SyncQuorum(options.servers, options.timeout_ms) as quorum:
             try:
                 with quorum.downloaded(SnapshotId(*wanted), or_newer=or_newer) as file:
-                    yield from state_piece(options.table, file, self.state).read(options)
+                    yield from state_piece(options.parsed_table, file, self.state).read(options)
             except SnapshotReplaced as error:
                 raise replaced(wanted, error.found and SnapshotRef(*error.found)) from None
 

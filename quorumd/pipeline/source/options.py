@@ -20,7 +20,7 @@ from quorumd.pipeline.errors import BadOption
 EARLIEST: Final = -2
 LATEST: Final = -1
 TIMEOUT_MS_DEFAULT: Final = 30_000
-TABLES: Final = ("records", "batches", "control")
+TABLES: Final = ("records", "batches", "control", "metadata")
 
 NAMES: Final = (
     "bootstrap.servers",
@@ -75,6 +75,11 @@ class Options:
     include_headers: bool
     include_control: bool
     timeout_ms: int
+
+    @property
+    def parsed_table(self) -> str:
+        """The table whose rows are read; those of `metadata` are made of records."""
+        return "records" if self.table == "metadata" else self.table
 
 
 def parse_options(given: Mapping[str, str]) -> Options:

@@ -33,7 +33,7 @@ class StatePiece:
     def read(self, options: Options) -> Iterator[pa.RecordBatch]:
         """The rows, by key. Raises DamagedBatch, StorageError."""
         for each in self.ranges:
-            yield from read_rows(options.table, each, self.start, self.end)
+            yield from read_rows(options.parsed_table, each, self.start, self.end)
 
 
 def state_piece(table: str, snapshot: Snapshot, state: State) -> StatePiece:

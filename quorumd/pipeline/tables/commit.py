@@ -13,7 +13,7 @@ from pathlib import Path
 
 from quorumd.pipeline.errors import PipelineError
 from quorumd.pipeline.tables.history import ControlRow, History, extended
-from quorumd.pipeline.tables.manifests import DataFile, Manifest, newest, write_manifest
+from quorumd.pipeline.tables.manifests import Arrival, DataFile, Manifest, newest, write_manifest
 from quorumd.pipeline.tables.origin import Beginning, beginning
 from quorumd.pipeline.tables.output import fenced
 from quorumd.pipeline.tables.parquet import read_rows, write_rows
@@ -64,6 +64,7 @@ def commit_log(
             control += began.control
         latest = max(parts, key=lambda part: max(map(_last, part.files)))
         tables = {"records": tuple(files), **_history_files(folder, before, control)}
+        now_ms = time.time_ns() // 1_000_000
         write_manifest(
             folder,
             Manifest(
@@ -72,8 +73,8 @@ def commit_log(
                 start_offset=start,
                 end_offset=end,
                 complete_from=complete_from,
-                written_ms=time.time_ns() // 1_000_000,
-                newest_ms=latest.newest_ms,
+                written_ms=now_ms,
+                arrivals=(Arrival(now_ms, latest.newest_ms),),
                 rows=rows,
                 last_crcs=latest.last_crcs,
                 files=tables,

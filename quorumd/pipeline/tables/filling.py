@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from quorumd.pipeline.errors import plain_message
 from quorumd.pipeline.tables.derive import refresh_state
+from quorumd.pipeline.tables.merging import merge_small
 from quorumd.pipeline.tables.origin import LogOrigin, first_batch_offsets
 from quorumd.pipeline.tables.output import Output
 from quorumd.pipeline.tables.sink import NAME, register_sink
@@ -41,12 +42,24 @@ class Progress:
 def fill_once(spark: SparkSession, origin: LogOrigin, output: Output) -> None:
     """Takes in all that is in the log now. Raises what the source and the sink do, through Spark."""
     register_sink(spark)
+    failures: Counter[str] = Counter()
+    while True:
+        try:
+            return _fill(spark, origin, output)
+        except Exception as error:
+            if not _may_pass(str(error), failures):
+                raise
+            time.sleep(RETRY_S)
+
+
+def _fill(spark: SparkSession, origin: LogOrigin, output: Output) -> None:
     options = origin.options_from(output.end_offset)
     rows = spark.read.format("quorumd").options(**options).load()
     writer = rows.write.format(NAME).mode("append").option("folder", str(output.folder))
     writer = writer.option("origin", json.dumps(origin.options()))
     writer.option("token", output.token).save()
     refresh_state(spark, output)
+    merge_small(output)
 
 
 class Follower:
@@ -100,16 +113,12 @@ class Follower:
             finally:
                 query.stop()
         refresh_state(self._spark, self._output)
+        merge_small(self._output)
 
     def _may_pass(self, text: str, failures: Counter[str]) -> bool:
-        """Whether it helps to begin again; counts failures."""
         if _NO_LEADER in text:
             return not self._available_now
-        for mark, tries in _TRIES.items():
-            if mark in text:
-                failures[mark] += 1
-                return failures[mark] < tries
-        return False
+        return _may_pass(text, failures)
 
     def _start(self) -> StreamingQuery:
         # What was read is known by the manifests alone, so every start has a checkpoint of its own.
@@ -137,7 +146,7 @@ class Follower:
                 show(_progress(json.loads(last.json)))
             if time.monotonic() - refreshed_at > STATE_EVERY_S:
                 refresh_state(self._spark, self._output)
-                self._output.delete_replaced()
+                merge_small(self._output)
                 refreshed_at = time.monotonic()
         return True
 
@@ -145,6 +154,15 @@ class Follower:
         until = time.monotonic() + RETRY_S
         while not self._is_stopping and time.monotonic() < until:
             time.sleep(min(LOOK_S, RETRY_S))
+
+
+def _may_pass(text: str, failures: Counter[str]) -> bool:
+    """Whether it helps to begin again; counts failures."""
+    for mark, tries in _TRIES.items():
+        if mark in text:
+            failures[mark] += 1
+            return failures[mark] < tries
+    return False
 
 
 def _progress(told: dict[str, Any]) -> Progress:

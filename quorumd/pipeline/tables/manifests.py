@@ -1,8 +1,9 @@
 """Manifests: which data files count. A file that none of them names does not exist for a reader.
 
-There are two chains of them, `log` and `state`, each numbered from 0. A manifest covers the offsets from
+There are two chains of them, `log` and `state`, numbered without a gap. A manifest covers the offsets from
 where the one before ended to its own end, and appears by one rename: a range of the log is in the tables
-completely, once, or not at all. Nothing here writes data files, and nothing needs Spark.
+completely, once, or not at all. One that begins at offset 0 names all files that there are, and those
+with smaller numbers count no more. Nothing here writes data files, and nothing needs Spark.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from quorumd.pipeline.errors import PipelineError
 from quorumd.pipeline.tables.schemas import APPENDED, CHAIN_OF, TABLES
@@ -52,13 +53,20 @@ class DataFile:
     last_offset: int | None = None
 
 
+class Arrival(NamedTuple):
+    """When a batch's last record was in the tables, and the time that it carries, both in ms."""
+
+    written_ms: int
+    newest_ms: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """Offsets `start_offset` to `end_offset` (exclusive), and the files that came with them.
 
     From `complete_from` on every record of the log is there; below it only what a snapshot had left.
-    `written_ms` is when this was written, `newest_ms` the time that its last record carries.
-    `last_crcs` are those of the batches with the last offset: what the next run begins behind.
+    `written_ms` is when this was written; `arrivals` are those of its batches, the last ones if there
+    are many. `last_crcs` are those of the batches with the last offset: what the next run begins behind.
     """
 
     chain: str
@@ -67,7 +75,7 @@ class Manifest:
     end_offset: int
     complete_from: int
     written_ms: int
-    newest_ms: int = 0
+    arrivals: tuple[Arrival, ...] = ()
     rows: int = 0
     last_crcs: tuple[int, ...] = ()
     files: Mapping[str, tuple[DataFile, ...]] = field(default_factory=dict)
@@ -107,22 +115,32 @@ def newest(folder: Path, chain: str) -> Manifest | None:
 
 
 def read_chain(folder: Path, chain: str) -> list[Manifest]:
-    """All manifests of a chain in order. Raises DamagedTables."""
+    """The manifests of a chain that count, in order; the first begins at offset 0. Raises DamagedTables."""
     numbers = _numbers(folder, chain)
-    if numbers != list(range(len(numbers))):
-        missing = min(set(range(len(numbers))).difference(numbers))
-        raise DamagedTables(f"{manifest_path(folder, chain, missing)} is missing. {_REBUILD}")
-    found = [_read(folder, chain, number) for number in numbers]
-    end = 0
-    for manifest in found:
-        if manifest.start_offset != end:
-            path = manifest_path(folder, chain, manifest.number)
+    found: list[Manifest] = []
+    for number in range(numbers[-1] if numbers else -1, -1, -1):
+        if number not in numbers:
+            raise DamagedTables(f"{manifest_path(folder, chain, number)} is missing. {_REBUILD}")
+        manifest = _read(folder, chain, number)
+        if found and manifest.end_offset != found[-1].start_offset:
             raise DamagedTables(
-                f"{path} begins at offset {manifest.start_offset}, and the one before ends at {end}. "
-                f"{_REBUILD}"
+                f"{manifest_path(folder, chain, number + 1)} begins at offset {found[-1].start_offset}, "
+                f"and the one before ends at {manifest.end_offset}. {_REBUILD}"
             )
-        end = manifest.end_offset
-    return found
+        found.append(manifest)
+        if not manifest.start_offset:
+            break
+    return found[::-1]
+
+
+def read_replaced(folder: Path, chain: str) -> list[Manifest]:
+    """The manifests that are still there and count no more, in order. Raises DamagedTables."""
+    counting = read_chain(folder, chain)
+    return [
+        _read(folder, chain, number)
+        for number in _numbers(folder, chain)
+        if counting and number < counting[0].number
+    ]
 
 
 def data_files(folder: Path, table: str) -> list[DataFile]:
@@ -192,4 +210,6 @@ def _manifest(found: dict[str, Any]) -> Manifest:
         table: tuple(DataFile(**each) for each in given)
         for table, given in found.pop("files").items()
     }
-    return Manifest(**{**found, "last_crcs": tuple(found["last_crcs"])}, files=files)
+    found["last_crcs"] = tuple(found["last_crcs"])
+    found["arrivals"] = tuple(Arrival(*each) for each in found["arrivals"])
+    return Manifest(**found, files=files)

@@ -15,7 +15,7 @@ import socket
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -30,9 +30,10 @@ from quorumd.pipeline.tables.manifests import (
     manifest_path,
     newest,
     read_chain,
+    read_replaced,
     write_durably,
 )
-from quorumd.pipeline.tables.schemas import APPENDED, CHAIN_OF, TABLES
+from quorumd.pipeline.tables.schemas import APPENDED, TABLES
 
 LOCK: Final = "lock"
 COMMIT_LOCK: Final = "commit.lock"
@@ -77,11 +78,10 @@ class Output:
         return self.folder / WORK / uuid.uuid4().hex
 
     def delete_replaced(self) -> None:
-        """Deletes files of tables that have been rewritten since, once nobody should be reading them."""
-        for path in _replaced(self.folder):
-            with suppress(FileNotFoundError):
-                if time.time() - path.stat().st_mtime > REPLACED_KEPT_S:
-                    path.unlink()
+        """Deletes files and manifests that were replaced, once nobody should be reading them."""
+        for chain in CHAINS:
+            for path in _outdated(self.folder, chain, time.time() - REPLACED_KEPT_S):
+                path.unlink(missing_ok=True)
 
     def _delete_orphans(self) -> None:
         """Deletes what no manifest names: no other run is there that could still name it."""
@@ -191,24 +191,32 @@ def _holder(handle: int) -> str:
         return "which has just begun"
 
 
+def _all(folder: Path, chain: str) -> list[Manifest]:
+    return [*read_replaced(folder, chain), *read_chain(folder, chain)]
+
+
 def _named(folder: Path, chain: str) -> Iterator[DataFile]:
-    for manifest in read_chain(folder, chain):
+    for manifest in _all(folder, chain):
         for table in sorted(manifest.files):
             yield from manifest.files[table]
 
 
-def _replaced(folder: Path) -> list[Path]:
-    """Files that manifests name, but not as what the table is now."""
-    found = []
-    for chain in CHAINS:
-        manifests = read_chain(folder, chain)
-        if not manifests:
-            continue
-        *before, last = manifests
-        for table in sorted(CHAIN_OF):
-            if table in APPENDED or CHAIN_OF[table] != chain:
-                continue
-            now = {each.path for each in last.files.get(table, ())}
-            old = {each.path for manifest in before for each in manifest.files.get(table, ())}
-            found += [folder / path for path in sorted(old - now)]
+def _outdated(folder: Path, chain: str, before_s: float) -> list[Path]:
+    """What was replaced before that time: data files, then the manifests that name them, oldest first."""
+    found: list[Path] = []
+    now: dict[str, set[str]] = {}
+    for manifest in _all(folder, chain):
+        is_old = manifest.written_ms < before_s * 1000
+        for table, files in sorted(manifest.files.items()):
+            named = {file.path for file in files}
+            there = now.setdefault(table, set())
+            if table not in APPENDED or not manifest.start_offset:
+                if is_old:
+                    found += [folder / path for path in sorted(there - named)]
+                there.clear()
+            there |= named
+    counting = read_chain(folder, chain)
+    if counting and counting[0].written_ms < before_s * 1000:
+        replaced = read_replaced(folder, chain)
+        found += [manifest_path(folder, chain, each.number) for each in replaced]
     return found
