@@ -13,6 +13,7 @@ RUN_READY := $(VENV)/.ready-run
 DEV_READY := $(VENV)/.ready-dev
 SPARK_READY := $(VENV)/.ready-spark
 PIPELINE := .cache/pipeline
+EDITABLE := --config-settings editable_mode=compat
 
 # The first candidate that is new enough; `make PYTHON=/path/to/python3 ...` chooses another.
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
@@ -86,21 +87,21 @@ clean:
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # No build isolation: with setuptools in place, a changed pyproject.toml that asks for nothing new
-# is installed without the network.
+# is installed without the network. "compat" puts this folder on the path, where Spark finds its module.
 $(RUN_READY): pyproject.toml | $(BIN)/python
 	@echo "installing quorumd into $(VENV)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check 'setuptools>=70.1'
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e .
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation $(EDITABLE) -e .
 	@touch $@
 
 $(SPARK_READY): $(RUN_READY)
 	@echo "installing Spark into $(VENV): half a gigabyte, once"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[spark]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation $(EDITABLE) -e '.[spark]'
 	@touch $@
 
 $(DEV_READY): $(RUN_READY)
 	@echo "installing what the tests need into $(VENV)"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[dev]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation $(EDITABLE) -e '.[dev]'
 	@touch $@
 
 $(BIN)/python:

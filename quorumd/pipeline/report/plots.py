@@ -139,12 +139,14 @@ def delay(facts: Facts) -> str:
         axes.scatter(times, delays, color=_ACCENT, s=14, zorder=3)
         axes.set_yscale("log")
         axes.set_ylabel("delay")
-        low, high = min(delays) / 2, max(delays) * 2
+        # From a tick to a tick, so that there are two of them at least.
+        low = max((each for each in _DELAYS_S if each <= min(delays)), default=min(delays))
+        high = min((each for each in _DELAYS_S if each > max(delays)), default=max(delays) * 2)
         ticks = [each for each in _DELAYS_S if low <= each <= high]
         axes.yaxis.set_major_locator(FixedLocator(ticks))
         axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _span(value)))
-        axes.set_ylim(low, high)
+        axes.set_ylim(low * 0.8, high * 1.2)
         margin = max((times[-1] - times[0]) * 0.01, _MARGIN)
         axes.set_xlim(times[0] - margin, times[-1] + margin)
         _dates(axes)
