@@ -2,7 +2,11 @@
 
 Only the leader answers, and only once a record of its own epoch is committed: before that it may not
 know everything that was committed under an earlier leader. A fetch with nothing to return waits for the
-high watermark, at most MaxWaitMs. Source: Kafka's consumer protocol; KIP-320, KIP-392.
+high watermark, at most MaxWaitMs.
+
+Who calls itself replica -2, Kafka's debugging consumer, wants to see this very log: any replica answers
+it at once, up to what it knows to be committed itself, in Fetch and ListOffsets. Source: Kafka's consumer
+protocol; KIP-320, KIP-392.
 """
 
 from __future__ import annotations
@@ -52,6 +56,8 @@ LOOK_AROUND_S = 5.0
 """How often fetches that wait are looked through for those whose connection is gone."""
 LEADER_ERRORS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 """Errors after which a consumer looks for the leader: the answer says where it is."""
+DEBUGGING_CONSUMER = -2
+"""The replica id of who wants the log of whoever is asked. Source: Kafka, ReplicaVerificationTool."""
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = range(-1, -7, -1)
 SPECIAL_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
@@ -79,13 +85,22 @@ class Slot:
 
 @dataclass(slots=True)
 class ConsumerFetch:
-    """A fetch on its way. `slot` is the partition that is served here, if it was asked for."""
+    """A fetch on its way. `slot` is the partition that is served here, if it was asked for.
+
+    `is_debugging`: it is for the log of this replica, whether it leads or not.
+    """
 
     request: InboundRequest
     message: FetchRequest
     slots: dict[tuple[int, int], Slot]
     slot: Slot | None
-    deadline: float = 0.0
+    is_debugging: bool
+    deadline: float
+
+
+def is_for_debugging(message: FetchRequest) -> bool:
+    """True for a fetch of the debugging consumer, in any version."""
+    return DEBUGGING_CONSUMER in (message.replica_id, message.replica_state.replica_id)
 
 
 class ConsumeHandler:
@@ -111,19 +126,24 @@ class ConsumeHandler:
             self._refuse(request, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             return
         is_odd = message.isolation_level not in (0, 1) or message.max_bytes < 0
+        is_debugging = is_for_debugging(message)
         slots: dict[tuple[int, int], Slot] = {}
         served: Slot | None = None
         for i, topic in enumerate(message.topics):
             for k, asked in enumerate(topic.partitions):
                 slot = Slot(asked.partition, asked)
-                slot.error = self._check(request.api_version, topic.topic, topic.topic_id, asked)
+                slot.error = self._check(
+                    request.api_version, topic.topic, topic.topic_id, asked, is_debugging
+                )
                 if is_odd and slot.error is ErrorCode.NONE:
                     slot.error = ErrorCode.UNKNOWN_SERVER_ERROR
                 slots[i, k] = slot
                 if slot.error is ErrorCode.NONE:
                     served = slot
-        fetch = ConsumerFetch(request, message, slots, served)
-        fetch.deadline = self._host.monotonic_s() + max(0, message.max_wait_ms) / 1000
+        # Who waits is sent to the next leader when there is one, and that is another log.
+        wait_ms = 0 if is_debugging else max(0, message.max_wait_ms)
+        deadline = self._host.monotonic_s() + wait_ms / 1000
+        fetch = ConsumerFetch(request, message, slots, served, is_debugging, deadline)
         if served is None:
             self._answer(fetch)
         else:
@@ -133,7 +153,12 @@ class ConsumeHandler:
         request.respond_message(FetchResponse(error_code=int(error)))
 
     def _check(
-        self, version: int, name: str, topic_id: UUID, asked: FetchRequestPartition
+        self,
+        version: int,
+        name: str,
+        topic_id: UUID,
+        asked: FetchRequestPartition,
+        is_debugging: bool,
     ) -> ErrorCode:
         target = self._target
         if version >= 13:
@@ -145,7 +170,7 @@ class ConsumeHandler:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if asked.partition_max_bytes < 0:
             return ErrorCode.UNKNOWN_SERVER_ERROR
-        if not target.is_leader:
+        if not (target.is_leader or is_debugging):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return self._check_epoch(asked.current_leader_epoch)
 
@@ -160,7 +185,7 @@ class ConsumeHandler:
         """Read if there is enough below the high watermark, else park."""
         slot, target = fetch.slot, self._target
         assert slot is not None, "only fetches of this partition are served"
-        if target.has_committed_in_epoch:
+        if target.has_committed_in_epoch or fetch.is_debugging:
             offset = slot.asked.fetch_offset
             if not target.log_start_offset <= offset <= target.committed_offset:
                 slot.error = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -209,7 +234,7 @@ class ConsumeHandler:
         wanted = min(
             fetch.message.min_bytes, fetch.message.max_bytes, slot.asked.partition_max_bytes
         )
-        if not self._target.is_leader:
+        if not (self._target.is_leader or fetch.is_debugging):
             slot.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         elif size < wanted and self._park(fetch):
             return
@@ -262,13 +287,12 @@ class ConsumeHandler:
 
     def _answer(self, fetch: ConsumerFetch) -> None:
         request, message = fetch.request, fetch.message
-        version = request.api_version
         responses = tuple(
             FetchResponseTopic(
                 topic=topic.topic,
                 topic_id=topic.topic_id,
                 partitions=tuple(
-                    self._partition_response(version, fetch.slots[i, k])
+                    self._partition_response(fetch, fetch.slots[i, k])
                     for k in range(len(topic.partitions))
                 ),
             )
@@ -277,18 +301,18 @@ class ConsumeHandler:
         errors = {slot.error for slot in fetch.slots.values()}
         nodes: tuple[FetchResponseNodeEndpoint, ...] = ()
         leader_id = self._target.leader_id
-        if errors & set(LEADER_ERRORS) and version >= 16 and leader_id is not None:
+        if errors & set(LEADER_ERRORS) and request.api_version >= 16 and leader_id is not None:
             at = endpoint_on(self._target.leader_endpoints, request.listener.name)
             if at is not None:
                 node = FetchResponseNodeEndpoint(node_id=leader_id, host=at.host, port=at.port)
                 nodes = (node,)
         request.respond_message(FetchResponse(responses=responses, node_endpoints=nodes))
 
-    def _partition_response(self, version: int, slot: Slot) -> FetchResponsePartition:
+    def _partition_response(self, fetch: ConsumerFetch, slot: Slot) -> FetchResponsePartition:
         target = self._target
         if slot.error is not ErrorCode.NONE:
             current = FetchResponseCurrentLeader()
-            if slot.error in LEADER_ERRORS and version >= 12:
+            if slot.error in LEADER_ERRORS and fetch.request.api_version >= 12:
                 current = FetchResponseCurrentLeader(
                     leader_id=id_or_minus_one(target.leader_id), leader_epoch=target.leader_epoch
                 )
@@ -300,7 +324,8 @@ class ConsumeHandler:
                 aborted_transactions=(),
                 records=b"",
             )
-        committed = target.committed_offset if target.has_committed_in_epoch else -1
+        knows = target.has_committed_in_epoch or fetch.is_debugging
+        committed = target.committed_offset if knows else -1
         records = slot.records
         return FetchResponsePartition(
             partition_index=slot.index,
@@ -382,12 +407,13 @@ class ConsumeHandler:
             return ErrorCode.UNKNOWN_SERVER_ERROR
         if asked.timestamp < EARLIEST_PENDING or version < SPECIAL_SINCE.get(asked.timestamp, 0):
             return ErrorCode.UNSUPPORTED_VERSION
-        if not target.is_leader:
+        is_debugging = message.replica_id == DEBUGGING_CONSUMER
+        if not (target.is_leader or is_debugging):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if asked.current_leader_epoch < -1:
             return ErrorCode.FENCED_LEADER_EPOCH
         error = self._check_epoch(asked.current_leader_epoch)
-        if error is ErrorCode.NONE and not target.has_committed_in_epoch:
+        if error is ErrorCode.NONE and not (target.has_committed_in_epoch or is_debugging):
             old = version < 5
             return ErrorCode.LEADER_NOT_AVAILABLE if old else ErrorCode.OFFSET_NOT_AVAILABLE
         return error

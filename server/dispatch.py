@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from server import cluster_api
+from server.consume import DEBUGGING_CONSUMER, is_for_debugging
 from server.describe_quorum import describe_quorum
 from server.metrics import Metrics
 from server.partition import Partition
@@ -100,11 +101,16 @@ class Dispatch:
     def _on_fetch(self, request: InboundRequest) -> None:
         version = request.api_version
         fast = parse_fetch_request(version, request.frame, request.body_at)
-        if fast is not None and fast.last_fetched_epoch >= 0:
+        if (
+            fast is not None
+            and fast.last_fetched_epoch >= 0
+            and fast.replica_id != DEBUGGING_CONSUMER
+        ):
             self._partition(fast.topic, fast.partition).inbound.fetch(request, fast)
             return
         message = decode(FetchRequest, version, request.frame, request.body_at)
-        if version >= REPLICA_FETCH_SINCE and any(
+        is_replicas = version >= REPLICA_FETCH_SINCE and not is_for_debugging(message)
+        if is_replicas and any(
             partition.last_fetched_epoch >= 0
             for topic in message.topics
             for partition in topic.partitions

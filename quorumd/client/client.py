@@ -55,6 +55,7 @@ from wire.messages.describe_quorum import (
 from wire.messages.fetch import (
     FetchRequest,
     FetchRequestPartition,
+    FetchRequestReplicaState,
     FetchRequestTopic,
     FetchResponse,
     FetchResponsePartition,
@@ -64,6 +65,7 @@ from wire.messages.list_offsets import (
     ListOffsetsRequestPartition,
     ListOffsetsRequestTopic,
     ListOffsetsResponse,
+    ListOffsetsResponsePartition,
 )
 from wire.records import Record
 
@@ -72,6 +74,10 @@ FETCH_BYTES_DEFAULT = 4 * 1024 * 1024
 FETCH_WAIT_MS_DEFAULT = 500
 EARLIEST = -2
 LATEST = -1
+CONSUMER = -1
+"""The replica id of who is none."""
+REPLICA_STATE_SINCE = 15
+"""From this version on a Fetch has the replica id at another place."""
 
 T = TypeVar("T")
 
@@ -190,16 +196,16 @@ class QuorumClient:
         async def ask(connection: Connection) -> T | None:
             wait_ms = min(max_wait_ms, deadline.remaining_ms())
             response = await connection.request(
-                _fetch_request(offset, max_bytes, wait_ms),
+                fetch_request(offset, max_bytes, wait_ms),
                 FetchResponse,
                 timeout_s=(wait_ms + TRY_TIMEOUT_MS) / 1000,
             )
             if response.error_code == ErrorCode.INVALID_REQUEST:
-                raise NotSupported(_ONLY_FOR_REPLICAS.format(connection.address))
+                raise NotSupported(ONLY_FOR_REPLICAS.format(connection.address))
             check(READ, response.error_code)
             partition = only_fetched(response)
             if partition.error_code == ErrorCode.INVALID_REQUEST:
-                raise NotSupported(_ONLY_FOR_REPLICAS.format(connection.address))
+                raise NotSupported(ONLY_FOR_REPLICAS.format(connection.address))
             if partition.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 return None
             check(READ, partition.error_code, response=response, partition=partition)
@@ -271,28 +277,15 @@ class QuorumClient:
     async def list_offsets(self, timestamp: int) -> OffsetAt:
         """EARLIEST: the log start; LATEST: the high watermark; else the first record since then."""
         deadline = self._deadline(None)
-        request = ListOffsetsRequest(
-            replica_id=-1,
-            topics=(
-                ListOffsetsRequestTopic(
-                    name=TOPIC,
-                    partitions=(
-                        ListOffsetsRequestPartition(partition_index=PARTITION, timestamp=timestamp),
-                    ),
-                ),
-            ),
-            timeout_ms=deadline.remaining_ms(),
-        )
+        request = offsets_request(timestamp, deadline.remaining_ms())
 
         async def ask(connection: Connection) -> OffsetAt:
             response = await connection.request(
                 request, ListOffsetsResponse, timeout_s=_try_timeout_s(deadline)
             )
-            partitions = [each for topic in response.topics for each in topic.partitions]
-            if len(partitions) != 1:
-                raise ConnectionFailed(f"answered for {len(partitions)} partitions instead of one")
-            check("look up an offset", partitions[0].error_code)
-            return OffsetAt(partitions[0].offset, partitions[0].timestamp)
+            partition = only_listed(response)
+            check("look up an offset", partition.error_code)
+            return OffsetAt(partition.offset, partition.timestamp)
 
         return await self._finder.at_leader("look up an offset", deadline, ask)
 
@@ -321,7 +314,7 @@ class QuorumClient:
             if len(partitions) != 1:
                 raise ConnectionFailed(f"answered for {len(partitions)} partitions instead of one")
             check(goal, partitions[0].error_code, message=partitions[0].error_message)
-            cluster_id = await _cluster_id(connection, _try_timeout_s(deadline))
+            cluster_id = await cluster_id_of(connection, _try_timeout_s(deadline))
             return description_from(response, cluster_id)
 
         return await self._finder.at_leader(goal, deadline, ask)
@@ -330,14 +323,25 @@ class QuorumClient:
         return Deadline(self.timeout_ms if timeout_ms is None else timeout_ms)
 
 
-_ONLY_FOR_REPLICAS = (
+ONLY_FOR_REPLICAS = (
     "{} refuses readers that are not replicas, as Kafka controllers do. Read its log from disk, "
     "with `quorumctl dump-log` on its metadata directory, or from a quorumd observer of it."
 )
 
 
-def _fetch_request(offset: int, max_bytes: int, max_wait_ms: int) -> FetchRequest:
+def fetch_request(
+    offset: int,
+    max_bytes: int,
+    max_wait_ms: int,
+    *,
+    replica_id: int = CONSUMER,
+    version: int = REPLICA_STATE_SINCE,
+) -> FetchRequest:
+    """For the log from `offset` on; the version counts for where the replica id stands."""
+    in_state = version >= REPLICA_STATE_SINCE
     return FetchRequest(
+        replica_id=CONSUMER if in_state else replica_id,
+        replica_state=FetchRequestReplicaState(replica_id=replica_id if in_state else CONSUMER),
         max_wait_ms=max_wait_ms,
         min_bytes=1,
         max_bytes=max_bytes,
@@ -353,6 +357,23 @@ def _fetch_request(offset: int, max_bytes: int, max_wait_ms: int) -> FetchReques
             ),
         ),
     )
+
+
+def offsets_request(
+    timestamp: int, timeout_ms: int, *, replica_id: int = CONSUMER
+) -> ListOffsetsRequest:
+    """For one offset, by time (ms since 1970) or special timestamp."""
+    partition = ListOffsetsRequestPartition(partition_index=PARTITION, timestamp=timestamp)
+    topic = ListOffsetsRequestTopic(name=TOPIC, partitions=(partition,))
+    return ListOffsetsRequest(replica_id=replica_id, topics=(topic,), timeout_ms=timeout_ms)
+
+
+def only_listed(response: ListOffsetsResponse) -> ListOffsetsResponsePartition:
+    """The one partition of an answer. Raises ConnectionFailed if it has another number of them."""
+    partitions = [each for topic in response.topics for each in topic.partitions]
+    if len(partitions) != 1:
+        raise ConnectionFailed(f"answered for {len(partitions)} partitions instead of one")
+    return partitions[0]
 
 
 def _fetched(partition: FetchResponsePartition, offset: int) -> Fetched:
@@ -372,7 +393,7 @@ def _raw_fetched(partition: FetchResponsePartition, offset: int) -> RawFetched:
     return raw_batches_from(partition.records or b"", offset)
 
 
-async def _cluster_id(connection: Connection, timeout_s: float) -> str:
+async def cluster_id_of(connection: Connection, timeout_s: float) -> str:
     """The cluster id as this node knows it; a broker is asked as a broker."""
     if not connection.offers(DescribeClusterRequest):
         return ""

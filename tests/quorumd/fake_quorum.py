@@ -199,6 +199,8 @@ class FakeNode:
         if self._server is not None:
             self._server.close()
             self._server = None
+            # What has been accepted is to begin, or nobody would close it.
+            await asyncio.sleep(0)
         for writer in self._writers:
             writer.transport.abort()
         for task in self._tasks:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from uuid import UUID
 
@@ -267,13 +268,12 @@ def test_compressed_batches_come_back_as_they_were(codec: int) -> None:
 
 def test_what_cannot_be_reached_is_named_with_the_reason() -> None:
     async def run() -> None:
-        port, silent = free_port(), await asyncio.start_server(_never_answer, "127.0.0.1", 0)
-        silent_port = silent.sockets[0].getsockname()[1]
-        servers = f"127.0.0.1:{port},127.0.0.1:{silent_port},no-such-host.invalid:9093"
-        async with QuorumClient(servers, timeout_ms=400) as client:
-            with pytest.raises(QuorumUnavailable) as raised:
-                await client.describe_quorum()
-        silent.close()
+        port = free_port()
+        async with _listening(_never_answer) as silent_port:
+            servers = f"127.0.0.1:{port},127.0.0.1:{silent_port},no-such-host.invalid:9093"
+            async with QuorumClient(servers, timeout_ms=400) as client:
+                with pytest.raises(QuorumUnavailable) as raised:
+                    await client.describe_quorum()
         text = str(raised.value)
         assert "could not describe the quorum within 0.4 s" in text
         assert f"127.0.0.1:{port}: connection refused: nothing listens there" in text
@@ -320,15 +320,14 @@ def test_a_server_of_another_kind_is_recognised(greeting: bytes, reason: str) ->
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(greeting)
-        writer.close()
 
     async def run() -> None:
-        server = await asyncio.start_server(greet, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        async with QuorumClient(f"127.0.0.1:{port}", timeout_ms=200) as client:
+        async with (
+            _listening(greet) as port,
+            QuorumClient(f"127.0.0.1:{port}", timeout_ms=200) as client,
+        ):
             with pytest.raises(QuorumUnavailable) as raised:
                 await client.describe_quorum()
-        server.close()
         assert reason in str(raised.value)
 
     asyncio.run(run())
@@ -552,7 +551,32 @@ def test_a_request_that_is_refused_says_what_the_code_means() -> None:
 
 async def _never_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.read()
-    writer.close()
+
+
+@asynccontextmanager
+async def _listening(handle: Callable[..., Awaitable[None]]) -> AsyncIterator[int]:
+    """The port of a server that leaves no connection open in the end."""
+    served: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        served.add(task)
+        try:
+            await handle(reader, writer)
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        # What has been accepted is to begin, or nobody would close it.
+        await asyncio.sleep(0)
+        for task in served:
+            task.cancel()
+        await asyncio.gather(*served, return_exceptions=True)
 
 
 def _is_produce(request: Message) -> bool:
