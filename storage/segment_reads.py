@@ -86,13 +86,25 @@ def seek(fs: FileSystem, handle: int, view: SegmentView, offset: int) -> tuple[i
 def _seek_from(
     fs: FileSystem, handle: int, start: int, view: SegmentView, offset: int
 ) -> tuple[int, BatchHeader]:
-    found = walk(fs, handle, start, view.size_bytes, window_bytes=_SEEK_WINDOW_BYTES)
-    for position, header in found:
+    """By headers that follow each other: no CRC is looked at, and none covers the offset of a batch."""
+    found: tuple[int, BatchHeader] | None = None
+    expected = None if start else view.base_offset
+    batches = walk(fs, handle, start, view.size_bytes, window_bytes=_SEEK_WINDOW_BYTES)
+    for position, header in batches:
+        if expected not in (None, header.base_offset):
+            raise CorruptBatch(
+                f"offset {header.base_offset} where {expected} must follow", position
+            )
+        if found is not None:
+            return found
         if header.base_offset > offset:
             raise CorruptBatch(f"offset {offset} is not where it should be", position)
         if header.next_offset > offset:
-            return position, header
-    raise CorruptBatch(f"offset {offset} is not in its segment", start)
+            found = position, header
+        expected = header.next_offset
+    if found is None or expected != view.end_offset:
+        raise CorruptBatch(f"offset {offset} is not in its segment", start)
+    return found
 
 
 def _closed_start(fs: FileSystem, view: SegmentView, offset: int) -> int:

@@ -1,7 +1,7 @@
 """The command `quorumd-pipeline`: its subcommands, and how every failure becomes a line and an exit code.
 
 A subcommand is a module of its own, imported when it is called: add its line to COMMANDS.
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 damaged files, 130 interrupted, 141 nobody reads the
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 damage, 130 interrupted, 141 nobody reads the
 output any more. A traceback is shown only if QUORUMD_PIPELINE_TRACEBACK is set.
 """
 
@@ -70,13 +70,14 @@ Find out whether Spark can run here:
 \b
 Make tables, keep them up to date, and look at them:
   quorumd-pipeline run -b host1:9093,host2:9093 --output tables
-  quorumd-pipeline report tables
+  quorumd-pipeline report tables --output report.html
 \b
-Compare the replicas' files:
+Compare the replicas, by their files or over the network:
   quorumd-pipeline audit node-1 node-2 node-3
+  quorumd-pipeline audit -b host1:9093,host2:9093
 
 \b
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 damaged files, 130 interrupted.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 damage, 130 interrupted.
 """
 
 

