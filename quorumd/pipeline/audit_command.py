@@ -6,27 +6,28 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumd.cli.options import output_option
+from quorumd.cli.options import BOOTSTRAP_VARIABLE, output_option, timeout_option, to_ms
 from quorumd.cli.text import bytes_text, counted, duration_text, to_json
+from quorumd.client.addresses import Address, parse_addresses
+from quorumd.pipeline.cli import EXIT_DAMAGED, EXIT_FAILED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from quorumd.pipeline.audit import Audited, Done, Finding, Spread, Work
+    from quorumd.pipeline.audit.replica_copy import Copy
 
-EXIT_FINDINGS = 1
-EXIT_UNREAD = 3
 FINDINGS_FILE = "findings.parquet"
 _WAVES = 32
 """Tasks a core in one job of Spark: between jobs the progress is shown."""
 
-_HELP = f"""Prove that replicas are sound and hold the same, from their files.
+_HELP = f"""Prove that replicas are sound and hold the same, from their files or over the network.
 
 A DIR is a storage.dir, a __cluster_metadata-0 directory (Kafka's, too), a backup, or a directory with
 several of these. Everything is read: the CRC of every batch, that offsets continue and epochs never go
@@ -34,8 +35,11 @@ back; then the replicas are held against each other, and snapshots against the l
 first offset, the replicas that are wrong, and those which outvote them. An unfinished write at the end of
 a log, and a replica that lags, are notes and no damage.
 
-It can be used beside running nodes: nothing is written there and no lock is taken. It works on files
-only; collect those of other machines first, with `quorumctl backup` for example.
+It can be used beside running nodes: nothing is written there and no lock is taken.
+
+With --bootstrap-server the replicas of a live quorum are asked for their logs, each for its own: all that
+is committed is copied to a temporary directory (TMPDIR), audited there, and deleted. Snapshots, and what
+is not committed, are only seen in files.
 
 Without --master the work is done by processes of this machine, and neither Spark nor Java is needed.
 With it Spark spreads ranges of offsets; all directories have to be at the same path on every worker.
@@ -43,11 +47,13 @@ With it Spark spreads ranges of offsets; all directories have to be at the same 
 \b
 Examples:
   quorumd-pipeline audit /srv/node-1 /srv/node-2 /srv/node-3
+  quorumd-pipeline audit -b db1:9093,db2:9093,db3:9093
   quorumd-pipeline audit /srv/collected --findings /srv/audit --output json
   quorumd-pipeline audit /srv/collected --master spark://host:7077
 
 \b
-Exit codes: 0 sound, 1 something is wrong, 2 wrong usage, 3 something could not be read.
+Exit codes: 0 sound, 1 something could not be read, or a replica could not
+be reached, 2 wrong usage, 3 damage or a difference.
 --findings DIR gets {FINDINGS_FILE}, one row a finding.
 """
 
@@ -56,10 +62,19 @@ Exit codes: 0 sound, 1 something is wrong, 2 wrong usage, 3 something could not 
 @click.argument(
     "directories",
     nargs=-1,
-    required=True,
-    metavar="DIR...",
+    metavar="[DIR...]",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
 )
+@click.option(
+    "--bootstrap-server",
+    "-b",
+    "servers",
+    metavar="HOST:PORT,...",
+    envvar=BOOTSTRAP_VARIABLE,
+    show_envvar=True,
+    help="Audit the live quorum that these nodes belong to.",
+)
+@timeout_option
 @click.option("--master", metavar="URL", help="Spread the work with Spark, local[*] for example.")
 @click.option(
     "--cores",
@@ -77,37 +92,82 @@ Exit codes: 0 sound, 1 something is wrong, 2 wrong usage, 3 something could not 
 @output_option("text", "json")
 def audit(
     directories: tuple[Path, ...],
+    servers: str | None,
+    timeout_s: float,
     master: str | None,
     cores: int | None,
     findings_directory: Path | None,
     output: str,
 ) -> int:
     """The subcommand; returns the exit code."""
+    from quorumd.client.errors import QuorumError
     from quorumd.pipeline.audit import audit as run_audit
     from storage.errors import StorageError
 
+    addresses = _addresses(servers, directories)
     if master is not None and cores is not None:
         raise click.UsageError("--cores is for the audit without Spark: leave one of them out")
+    if master is not None and addresses:
+        raise click.UsageError(
+            "--master is for directories: what is copied from nodes is only here"
+        )
     began = time.monotonic()
+    copies: list[Copy] = []
     try:
-        with _spread(master, cores) as spread, _progress() as on_bytes:
-            audited = run_audit(directories, spread=spread, on_bytes=on_bytes)
-    except StorageError as error:
+        if addresses:
+            audited, copies = _audit_live(addresses, to_ms(timeout_s), cores)
+        else:
+            with _spread(master, cores) as spread, _progress("auditing") as on_bytes:
+                audited = run_audit(directories, spread=spread, on_bytes=on_bytes)
+    except (StorageError, QuorumError) as error:
         click.echo(f"Error: {error}", err=True)
-        return EXIT_UNREAD
+        return EXIT_FAILED
     elapsed_s = time.monotonic() - began
     if findings_directory is not None:
         _write_findings(audited.findings, findings_directory)
+    replicas = _replicas_read(copies) if addresses else _replicas_found(audited)
     if output == "json":
-        click.echo(to_json(_described(audited, elapsed_s)))
+        click.echo(to_json(_described(audited, replicas, elapsed_s)))
     else:
-        _show(audited, elapsed_s)
-    if audited.unread:
-        return EXIT_UNREAD
-    return 0 if audited.is_sound else EXIT_FINDINGS
+        _show(audited, replicas, elapsed_s)
+    if audited.is_sound:
+        return 0
+    is_damaged = any(finding.severity == "damage" for finding in audited.findings)
+    return EXIT_DAMAGED if is_damaged else EXIT_FAILED
+
+
+def _addresses(servers: str | None, directories: Sequence[Path]) -> tuple[Address, ...]:
+    """Empty if the directories count. Raises UsageError unless one of both is given."""
+    source = click.get_current_context().get_parameter_source("servers")
+    if directories and source is click.core.ParameterSource.ENVIRONMENT:
+        servers = None
+    if (servers is None) != bool(directories):
+        raise click.UsageError("Give directories, or --bootstrap-server for a live quorum.")
+    if servers is None:
+        return ()
+    try:
+        return parse_addresses(servers)
+    except ValueError as error:
+        raise click.UsageError(f"--bootstrap-server: {error}") from None
 
 
 # --- where the work is done
+
+
+def _audit_live(
+    addresses: Sequence[Address], timeout_ms: int, cores: int | None
+) -> tuple[Audited, list[Copy]]:
+    """Raises QuorumError, StorageError, BadReplicas."""
+    from quorumd.pipeline.audit.collect import audit_copies, collected
+    from quorumd.pipeline.audit.processes import OverProcesses
+
+    with ExitStack() as stack:
+        with _progress("reading replicas") as on_offsets:
+            copying = collected(addresses, timeout_ms=timeout_ms, on_offsets=on_offsets)
+            copies = stack.enter_context(copying)
+        processes = stack.enter_context(OverProcesses(cores or _cores_here()))
+        with _progress("auditing") as on_bytes:
+            return audit_copies(copies, spread=processes, on_bytes=on_bytes), copies
 
 
 @contextmanager
@@ -116,7 +176,7 @@ def _spread(master: str | None, cores: int | None) -> Iterator[Spread]:
     if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         from quorumd.pipeline.audit.processes import OverProcesses
 
-        with OverProcesses(cores or len(os.sched_getaffinity(0))) as processes:
+        with OverProcesses(cores or _cores_here()) as processes:
             yield processes
         return
     from quorumd.pipeline.session import build_session
@@ -126,6 +186,10 @@ def _spread(master: str | None, cores: int | None) -> Iterator[Spread]:
         yield spark_spread(session)
     finally:
         session.stop()
+
+
+def _cores_here() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def spark_spread(session: SparkSession) -> Spread:
@@ -150,14 +214,14 @@ def _do_numbered(numbered: tuple[int, Work]) -> tuple[int, Done]:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int, int], object]]:
+def _progress(label: str) -> Iterator[Callable[[int, int], object]]:
     """A bar on stderr, if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
     from quorumd.cli.progress import count_progress
 
-    with count_progress("auditing", 100) as show:
+    with count_progress(label, 100) as show:
         yield lambda done, total: show(100 * done // max(total, 1))
 
 
@@ -176,23 +240,53 @@ def _write_findings(findings: Sequence[Finding], directory: Path) -> None:
     part.replace(directory / FINDINGS_FILE)
 
 
-def _described(audited: Audited, elapsed_s: float) -> dict[str, Any]:
+def _replicas_found(audited: Audited) -> list[tuple[str, dict[str, Any]]]:
+    """Of each directory, a line for people and an entry for programs."""
+    found = []
+    for each in audited.surveys:
+        segments, snapshots = len(each.replica.segments), len(each.replica.snapshots)
+        counts = f"{counted(segments, 'segment')}, {counted(snapshots, 'snapshot')}"
+        offsets = f"offsets {each.start_offset} to {each.end_offset} (exclusive)"
+        entry = {
+            "replica": each.label,
+            "path": str(each.replica.path),
+            "start_offset": each.start_offset,
+            "end_offset": each.end_offset,
+            "segments": segments,
+            "snapshots": snapshots,
+        }
+        found.append((f"{each.label}  {each.replica.path}  {offsets}, {counts}", entry))
+    return found
+
+
+def _replicas_read(copies: Sequence[Copy]) -> list[tuple[str, dict[str, Any]]]:
+    """Of each replica that could be asked, the same."""
+    found = []
+    for each in copies:
+        if each.address is None:
+            continue
+        offsets = f"offsets {each.start} to {each.end} (exclusive)"
+        entry = {
+            "replica": each.label,
+            "replica_id": each.key.id,
+            "storage_id": each.storage_id,
+            "address": str(each.address),
+            "start_offset": each.start,
+            "end_offset": each.end,
+        }
+        found.append((f"{each.label}  {each.storage_id or '-'}  {offsets}", entry))
+    return found
+
+
+def _described(
+    audited: Audited, replicas: Sequence[tuple[str, dict[str, Any]]], elapsed_s: float
+) -> dict[str, Any]:
     from quorumd.pipeline.audit import row_of
 
     return {
         "sound": audited.is_sound,
         "committed_offset": audited.committed,
-        "replicas": [
-            {
-                "replica": each.label,
-                "path": str(each.replica.path),
-                "start_offset": each.start_offset,
-                "end_offset": each.end_offset,
-                "segments": len(each.replica.segments),
-                "snapshots": len(each.replica.snapshots),
-            }
-            for each in audited.surveys
-        ],
+        "replicas": [entry for _, entry in replicas],
         "batches": audited.batches,
         "bytes_read": audited.bytes_read,
         "elapsed_s": round(elapsed_s, 3),
@@ -200,14 +294,11 @@ def _described(audited: Audited, elapsed_s: float) -> dict[str, Any]:
     }
 
 
-def _show(audited: Audited, elapsed_s: float) -> None:
-    for each in audited.surveys:
-        cells = [
-            f"offsets {each.start_offset} to {each.end_offset} (exclusive)",
-            counted(len(each.replica.segments), "segment"),
-            counted(len(each.replica.snapshots), "snapshot"),
-        ]
-        click.echo(f"{each.label}  {each.replica.path}  {', '.join(cells)}")
+def _show(
+    audited: Audited, replicas: Sequence[tuple[str, dict[str, Any]]], elapsed_s: float
+) -> None:
+    for line, _ in replicas:
+        click.echo(line)
     click.echo(f"known to be committed: everything below offset {audited.committed}")
     for finding in audited.findings:
         _show_finding(finding)

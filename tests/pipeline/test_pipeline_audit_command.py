@@ -61,14 +61,14 @@ def test_sound_replicas_end_with_0(replicas: list[Path]) -> None:
     assert command(replicas[0].parent).returncode == 0
 
 
-def test_damage_ends_with_1_and_is_told_as_text_json_and_parquet(
+def test_damage_ends_with_3_and_is_told_as_text_json_and_parquet(
     replicas: list[Path], tmp_path: Path
 ) -> None:
     at = planting.place(replicas[1], 1, 3)
     planting.flip_byte(at)
     folder = tmp_path / "audit" / "today"
     done = command(*replicas, "--findings", folder)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert (
         f"offsets {at.header.base_offset} to {at.header.last_offset}, {replicas[1]}" in done.stdout
     )
@@ -94,16 +94,16 @@ def test_wrong_use_ends_with_2(replicas: list[Path], tmp_path: Path) -> None:
     assert "the same directory" in same.stderr
 
 
-def test_what_cannot_be_read_ends_with_3(replicas: list[Path], tmp_path: Path) -> None:
+def test_what_cannot_be_read_ends_with_1(replicas: list[Path], tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     done = command(empty)
-    assert done.returncode == 3
+    assert done.returncode == 1
     assert "no log in this directory" in done.stderr
     segment = planting.segments(replicas[0])[1]
     segment.unlink()
     segment.mkdir()
-    assert command(*replicas).returncode == 3
+    assert command(*replicas).returncode == 1
 
 
 def findings_of(replicas: list[Path], **how: Any) -> list[object]:

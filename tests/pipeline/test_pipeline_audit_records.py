@@ -66,8 +66,7 @@ def test_a_record_that_differs_in_other_batches_is_named(tmp_path: Path, range_b
     assert finding.kind is Kind.DIFFERENT_RECORDS
     assert finding.replicas == (str(paths[1]),)
     assert finding.against == (str(paths[0]), str(paths[2]))
-    assert finding.offset <= 47 < finding.end_offset
-    assert finding.end_offset - finding.offset == 20
+    assert (finding.offset, finding.end_offset) == (40, 50)
 
 
 def test_records_are_not_looked_at_where_batches_are_the_same(

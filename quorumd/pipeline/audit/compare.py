@@ -7,10 +7,12 @@ all ranges together say (audit.judge).
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -130,10 +132,16 @@ def _compare(task: Task, parts: dict[int, list[Loaded]], done: Examined) -> None
         ):
             done.open.append((start, end))
             continue
-        whole = {number: cells for number, cells in held.items() if _fills(cells, start, end)}
-        difference = _difference(start, end, whole, parts)
-        if difference is not None:
-            done.differences.append(difference)
+        records = _Records(parts, start, end)
+        for low, high in _pieces(start, end, held.values(), task.hulls):
+            whole = {
+                number: _within(cells, low, high)
+                for number, cells in held.items()
+                if _covers(cells, low, high)
+            }
+            difference = _difference(low, high, whole, records)
+            if difference is not None:
+                done.differences.append(difference)
 
 
 def _sound_cells(parts: Sequence[Loaded]) -> list[Cell]:
@@ -167,15 +175,32 @@ def _regions(task: Task, sound: dict[int, list[Cell]]) -> list[tuple[int, int]]:
     return merged
 
 
-def _within(cells: Iterable[Cell], start: int, end: int) -> list[Cell]:
-    return [cell for cell in cells if cell[0] < end and cell[1] > start]
+def _pieces(
+    start: int, end: int, held: Iterable[Sequence[Cell]], hulls: Iterable[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """In each piece a replica has all of the offsets, in one batch, or its log has none of them."""
+    spans = [cell[:2] for cells in held for cell in cells]
+    cuts = {offset for span in (*spans, *hulls) for offset in span if start < offset < end}
+    return pairwise([start, *sorted(cuts), end])
+
+
+def _within(cells: Sequence[Cell], start: int, end: int) -> Sequence[Cell]:
+    """Those with any of these offsets; `cells` ascend."""
+    first = bisect_right(cells, start, key=itemgetter(1))
+    return cells[first : bisect_left(cells, end, first, key=itemgetter(0))]
 
 
 def _fills(cells: Sequence[Cell], start: int, end: int) -> bool:
     """From the first offset to the last, without a hole."""
-    if not cells or cells[0][0] != start or cells[-1][1] != end:
+    return _covers(cells, start, end) and cells[0][0] == start and cells[-1][1] == end
+
+
+def _covers(cells: Sequence[Cell], start: int, end: int) -> bool:
+    """Without a hole, and perhaps beyond."""
+    inside = _within(cells, start, end)
+    if not inside or inside[0][0] > start or inside[-1][1] < end:
         return False
-    return all(one[1] == other[0] for one, other in pairwise(cells))
+    return all(one[1] == other[0] for one, other in pairwise(inside))
 
 
 def _reaches_out(parts: Sequence[Loaded], task: Task, number: int, start: int, end: int) -> bool:
@@ -187,7 +212,7 @@ def _reaches_out(parts: Sequence[Loaded], task: Task, number: int, start: int, e
 
 
 def _difference(
-    start: int, end: int, whole: dict[int, list[Cell]], parts: dict[int, list[Loaded]]
+    start: int, end: int, whole: dict[int, Sequence[Cell]], records: _Records
 ) -> Difference | None:
     """None if those replicas that have all of it agree."""
     bounds = {tuple(cell[:2] for cell in cells) for cells in whole.values()}
@@ -195,14 +220,17 @@ def _difference(
     for number, cells in sorted(whole.items()):
         signature: Any = tuple(cells)
         if len(bounds) > 1:
-            signature = _records(parts[number], start, end)
+            signature = records.within(number, start, end)
             if signature is None:
                 continue
         by_content[signature].append(number)
     if len(by_content) < 2:
         return None
     groups = sorted(map(tuple, by_content.values()), key=lambda each: (-len(each), each))
-    without_epoch = {tuple((*cell[:2], *cell[3:]) for cell in whole[group[0]]) for group in groups}
+    epoch_at = 2 if len(bounds) == 1 else 1
+    without_epoch = {
+        tuple((*row[:epoch_at], *row[epoch_at + 1 :]) for row in content) for content in by_content
+    }
     return Difference(
         start=start,
         end=end,
@@ -215,14 +243,43 @@ def _difference(
 _COLUMNS = ("offset", "epoch", "timestamp", "key", "value", "headers", "control_type")
 
 
-def _records(parts: Sequence[Loaded], start: int, end: int) -> tuple[Any, ...] | None:
-    """Every record, with its epoch; None if they can't be told, which is a finding already."""
-    rows: list[Any] = []
-    try:
-        for part in parts:
-            for found in parse("records", part.data, start, end, part.range.origin):
-                columns = [found[name].to_pylist() for name in _COLUMNS]
-                rows += zip(*columns, strict=True)
-    except DamagedBatch:
-        return None
-    return tuple((*row[:5], repr(row[5]), row[6]) for row in rows)
+class _Records:
+    """The records of a region, by replica, read when they are wanted."""
+
+    def __init__(self, parts: dict[int, list[Loaded]], start: int, end: int) -> None:
+        self._parts = parts
+        self._start = start
+        self._end = end
+        self._rows: dict[int, list[Any] | None] = {}
+
+    def within(self, number: int, start: int, end: int) -> tuple[Any, ...] | None:
+        """Every record, with its epoch; None if they can't be told, which is a finding already."""
+        if number not in self._rows:
+            self._rows[number] = self._read(number)
+        rows = self._rows[number]
+        if rows is None:
+            return None
+        first = bisect_left(rows, start, key=itemgetter(0))
+        return tuple(rows[first : bisect_left(rows, end, first, key=itemgetter(0))])
+
+    def _read(self, number: int) -> list[Any] | None:
+        rows: list[Any] = []
+        try:
+            for part in self._parts[number]:
+                data = _bytes_with(part, self._start, self._end)
+                for found in parse("records", data, self._start, self._end, part.range.origin):
+                    columns = [found[name].to_pylist() for name in _COLUMNS]
+                    rows += zip(*columns, strict=True)
+        except DamagedBatch:
+            return None
+        return [(*row[:5], repr(row[5]), row[6]) for row in rows]
+
+
+def _bytes_with(part: Loaded, start: int, end: int) -> memoryview:
+    """The batches with any of these offsets: to walk through all of a part would take long."""
+    rows = np.flatnonzero((part.numbers[:, 0] < end) & (part.numbers[:, 1] > start))
+    if not len(rows):
+        return memoryview(b"")
+    first, last = int(rows[0]), int(rows[-1])
+    begin, last_begin = part.batches.positions[first], part.batches.positions[last]
+    return memoryview(part.data)[int(begin) : int(last_begin + part.numbers[last, 4])]

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 
 class Kind(Enum):
-    """The kinds; the last three are no damage, and what is unread may be none."""
+    """The kinds; the last four are no damage, and what is unread may be none."""
 
     BAD_CRC = "bad_crc"
     NO_BATCH = "no_batch"
@@ -32,9 +32,10 @@ class Kind(Enum):
     TORN_TAIL = "torn_tail"
     UNCOMMITTED_TAIL = "uncommitted_tail"
     LAG = "lag"
+    NOT_SERVED = "not_served"
 
 
-_NOTES = frozenset({Kind.TORN_TAIL, Kind.UNCOMMITTED_TAIL, Kind.LAG})
+_NOTES = frozenset({Kind.TORN_TAIL, Kind.UNCOMMITTED_TAIL, Kind.LAG, Kind.NOT_SERVED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,19 +77,21 @@ def audit(
     spread: Spread = in_this_process,
     on_bytes: Callable[[int, int], object] = lambda done, total: None,
     range_bytes: int = RANGE_BYTES,
+    labels: Sequence[str] | None = None,
 ) -> Audited:
     """Audits the replicas in these directories.
 
-    `on_bytes` is told how many bytes are done, and of how many. Raises BadReplicas; StorageError for a
-    path where no replica is, or that can't be read.
+    `on_bytes` is told how many bytes are done, and of how many. `labels` are names for copies of what
+    replicas serve, one a path: their logs may begin anywhere, and have no snapshots. Raises BadReplicas;
+    StorageError for a path where no replica is, or that can't be read.
     """
-    found = _look(paths, spread, on_bytes, range_bytes, None)
+    found = _look(paths, labels, spread, on_bytes, range_bytes, None)
     for _ in range(_LOOKS - 1):
         doubts = [each for each in found.findings if each.is_damage]
         if not doubts:
             break
         time.sleep(_PAUSE_S)
-        again = _look(paths, spread, lambda done, total: None, range_bytes, doubts)
+        again = _look(paths, labels, spread, lambda done, total: None, range_bytes, doubts)
         known = {each.identity for each in doubts}
         confirmed = [each for each in again.findings if each.identity in known]
         notes = [each for each in found.findings if not each.is_damage]
@@ -108,6 +110,7 @@ def audit(
 
 def _look(
     paths: Sequence[str | Path],
+    given_labels: Sequence[str] | None,
     spread: Spread,
     on_bytes: Callable[[int, int], object],
     range_bytes: int,
@@ -115,14 +118,14 @@ def _look(
 ) -> Audited:
     """One look: at everything, or only at what is in doubt."""
     replicas = find_replicas(paths)
-    labels = _labels(replicas)
+    labels = _labels(replicas) if given_labels is None else given_labels
     surveys = [
-        survey(number, label, replica, range_bytes)
+        survey(number, label, replica, range_bytes, is_whole=given_labels is None)
         for number, (label, replica) in enumerate(zip(labels, replicas, strict=True))
     ]
     committed = max(each.committed for each in surveys)
     found = Audited(surveys=surveys, committed=committed)
-    tasks = [task for task in tasks_of(surveys) if _is_wanted(task, doubts)]
+    tasks = [task for task in tasks_of(surveys) if _is_wanted(task, doubts, surveys)]
     total = sum(task.size_bytes for task in tasks)
     raw = [finding for each in surveys for finding in each.findings]
     differences: list[Difference] = []
@@ -142,13 +145,14 @@ def _look(
         tasks = [task_between(surveys, start, end) for start, end in _merged(wider)]
         if not tasks:
             break
-    verdicts = judge(surveys, sorted(set(differences)), committed)
-    raw += verdicts
-    for each, epochs in zip(surveys, starts, strict=True):
-        raw += epoch_findings(each, sorted(set(epochs)))
+    in_order = [sorted(set(each)) for each in starts]
+    judged = judge(surveys, sorted(set(differences)), in_order, committed)
+    raw += judged.findings
+    for each, epochs in zip(surveys, in_order, strict=True):
+        raw += epoch_findings(each, epochs)
     findings = _tidied(raw)
     doubted = {label for each in findings if each.is_damage for label in each.replicas}
-    for _, done in spread(snapshot_tasks(surveys, doubted)):
+    for _, done in spread(snapshot_tasks(surveys, doubted, judged.tails)):
         assert isinstance(done, SnapshotsSeen), "snapshots give this"
         found.bytes_read += done.bytes_read
         findings += done.findings
@@ -158,10 +162,12 @@ def _look(
     return found
 
 
-def _is_wanted(task: Task, doubts: Sequence[Finding] | None) -> bool:
+def _is_wanted(task: Task, doubts: Sequence[Finding] | None, surveys: Sequence[Surveyed]) -> bool:
+    """Whatever is in doubt; and which epochs logs and snapshots end with, to judge it."""
     if doubts is None:
         return True
-    return any(
+    ends = (end for each in surveys for end in (each.end_offset, *each.snapshot_ends))
+    return any(task.start < end <= task.end for end in ends) or any(
         each.offset < task.end and max(each.end_offset, each.offset + 1) >= task.start
         for each in doubts
     )

@@ -14,13 +14,16 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from quorumd.cli.text import legible
 from quorumd.pipeline.audit.findings import Finding, Kind
+from quorumd.pipeline.audit.judge import Tail
 from quorumd.pipeline.audit.survey import Piece, Surveyed
 from quorumd.pipeline.files import FileRange, Snapshot, plan_snapshot, read_bytes
 from quorumd.pipeline.parse import DamagedBatch, parse
+from quorumd.pipeline.parse.headers import walk_headers
 from storage.errors import StorageError
 from wire.control_records import ControlType
 
@@ -34,7 +37,8 @@ State = dict[bytes, bytes]
 class SnapshotTask(NamedTuple):
     """All replicas' snapshots with one end offset and epoch, and what the state can be built from.
 
-    Without `base` the log begins with nothing; without `pieces` there is no log to build it from.
+    Without `base` the log begins with nothing; without `pieces` there is no log to build it from. A log
+    with another epoch at the snapshot's end tells something only if it `is_committed` up to there.
     """
 
     end_offset: int
@@ -42,6 +46,7 @@ class SnapshotTask(NamedTuple):
     snapshots: tuple[tuple[str, Snapshot], ...]
     base: Snapshot | None
     pieces: tuple[Piece, ...]
+    is_committed: bool
 
     @property
     def size_bytes(self) -> int:
@@ -76,41 +81,52 @@ class _Decoded:
     has_keys: bool
 
 
-def snapshot_tasks(surveys: Sequence[Surveyed], doubted: set[str]) -> list[SnapshotTask]:
-    """One for each end offset and epoch. Logs and snapshots of `doubted` replicas prove nothing."""
+def snapshot_tasks(
+    surveys: Sequence[Surveyed], doubted: set[str], tails: Sequence[Tail]
+) -> list[SnapshotTask]:
+    """One for each end offset and epoch. Logs and snapshots of `doubted` replicas prove nothing, nor do
+    `tails` of logs."""
     by_id: dict[tuple[int, int], list[tuple[str, Snapshot]]] = {}
     for found in surveys:
         for each in found.replica.snapshots:
             by_id.setdefault((each.end_offset, each.epoch), []).append((found.label, each))
-    tasks = []
-    for (end_offset, epoch), snapshots in sorted(by_id.items()):
-        base, pieces = _grounds(surveys, doubted, end_offset)
-        tasks.append(SnapshotTask(end_offset, epoch, tuple(snapshots), base, pieces))
-    return tasks
+    ends = {number: found.end_offset for number, found in enumerate(surveys)}
+    ends |= {tail.replica: tail.start for tail in tails}
+    sound = [
+        (found, ends[number]) for number, found in enumerate(surveys) if found.label not in doubted
+    ]
+    return [
+        SnapshotTask(end_offset, epoch, tuple(snapshots), *_grounds(sound, end_offset))
+        for (end_offset, epoch), snapshots in sorted(by_id.items())
+    ]
 
 
 def _grounds(
-    surveys: Sequence[Surveyed], doubted: set[str], end_offset: int
-) -> tuple[Snapshot | None, tuple[Piece, ...]]:
-    """The newest snapshot before this one, and a log that goes on from there; or a log from 0 on."""
-    sound = [each for each in surveys if each.label not in doubted]
+    sound: Sequence[tuple[Surveyed, int]], end_offset: int
+) -> tuple[Snapshot | None, tuple[Piece, ...], bool]:
+    """The newest snapshot before this one, and a log that goes on from there; or a log from 0 on.
+
+    `sound` are replicas with the end (exclusive) of what counts of their logs.
+    """
     older = [
         snapshot
-        for found in sound
+        for found, _ in sound
         for snapshot in found.replica.snapshots
         if snapshot.end_offset < end_offset
     ]
+    # Who knows it to be committed is the better witness.
+    witnesses = sorted(sound, key=lambda each: each[0].applied_offset < end_offset)
     for base in [*sorted(older, key=lambda each: -each.end_offset), None]:
         begin = 0 if base is None else base.end_offset
-        for found in sound:
-            if found.start_offset <= begin and found.end_offset >= end_offset:
+        for found, usable_end in witnesses:
+            if found.start_offset <= begin and usable_end >= end_offset:
                 pieces = tuple(
                     piece
                     for piece in found.pieces
                     if piece.range.end_offset > begin and piece.range.start_offset < end_offset
                 )
-                return base, pieces
-    return None, ()
+                return base, pieces, found.applied_offset >= end_offset
+    return None, (), False
 
 
 def examine_snapshots(task: SnapshotTask) -> SnapshotsSeen:
@@ -150,6 +166,7 @@ def _decode(
         if other.bytes_digest == digest.digest():
             return _Decoded(label, snapshot, other.bytes_digest, other.state, other.has_keys)
     _check_ends(snapshot, chunks)
+    _check_epochs(snapshot, chunks)
     state: State = {}
     has_keys = True
     unkeyed: Counter[bytes] = Counter()
@@ -180,6 +197,17 @@ def _check_ends(snapshot: Snapshot, chunks: Sequence[tuple[FileRange, bytes]]) -
         raise DamagedBatch("it does not begin with the header of a snapshot", None, path, 0)
     if types[-1] != ControlType.SNAPSHOT_FOOTER:
         raise DamagedBatch("it does not end with the footer of a snapshot", None, path, 0)
+
+
+def _check_epochs(snapshot: Snapshot, chunks: Sequence[tuple[FileRange, bytes]]) -> None:
+    """No CRC covers them; each is that of the name. Raises DamagedBatch."""
+    for each, data in chunks:
+        batches = walk_headers(memoryview(data)).batches
+        epochs = batches.field("epoch")
+        for at in np.flatnonzero(epochs != snapshot.epoch)[:1].tolist():
+            what = f"a batch of epoch {epochs[at]} in a snapshot of epoch {snapshot.epoch}"
+            position = each.origin.position + int(batches.positions[at])
+            raise DamagedBatch(what, None, str(snapshot.path), position)
 
 
 def _digests(rows: pa.RecordBatch) -> Iterator[tuple[bytes | None, bytes]]:
@@ -251,7 +279,7 @@ def _state_of_log(task: SnapshotTask, seen: SnapshotsSeen) -> State | None:
     if not task.pieces:
         return None
     state: State = {}
-    begin = 0
+    begin, epoch = 0, task.epoch
     try:
         if task.base is not None:
             begin = task.base.end_offset
@@ -263,6 +291,7 @@ def _state_of_log(task: SnapshotTask, seen: SnapshotsSeen) -> State | None:
             data = read_bytes(piece.range)
             seen.bytes_read += len(data)
             for rows in parse("records", data, begin, task.end_offset, piece.range.origin):
+                epoch = rows["epoch"][-1].as_py()
                 is_data = rows["control_type"].is_null()
                 for key, record in _digests(rows.filter(is_data)):
                     if key is None:
@@ -274,7 +303,7 @@ def _state_of_log(task: SnapshotTask, seen: SnapshotsSeen) -> State | None:
     except (DamagedBatch, StorageError):
         # Of what is wrong there its own range or snapshot tells.
         return None
-    return state
+    return state if epoch == task.epoch or task.is_committed else None
 
 
 def _first_difference(one: Mapping[bytes, bytes], other: Mapping[bytes, bytes]) -> str:

@@ -53,15 +53,17 @@ class Surveyed:
     findings: list[Finding] = field(default_factory=list)
 
     @property
+    def snapshot_ends(self) -> list[int]:
+        return [each.end_offset for each in self.replica.snapshots]
+
+    @property
     def covered_end(self) -> int:
-        return max([self.end_offset, *(each.end_offset for each in self.replica.snapshots)])
+        return max([self.end_offset, *self.snapshot_ends])
 
     @property
     def committed(self) -> int:
         """What this replica's files prove to be committed (exclusive)."""
-        return max(
-            [self.applied_offset, *(each.end_offset for each in self.replica.snapshots)], default=0
-        )
+        return max([self.applied_offset, *self.snapshot_ends])
 
 
 class Task(NamedTuple):
@@ -81,18 +83,24 @@ class Task(NamedTuple):
         return sum(piece.range.size_bytes for piece in self.pieces)
 
 
-def survey(number: int, label: str, replica: Replica, range_bytes: int) -> Surveyed:
-    """Raises StorageError if something can't be read."""
+def survey(
+    number: int, label: str, replica: Replica, range_bytes: int, *, is_whole: bool = True
+) -> Surveyed:
+    """Raises StorageError if something can't be read. Unless it `is_whole`, its log may begin anywhere."""
     fs = RealFileSystem()
     for attempt in range(_TRIES):
         if attempt:
             # A running node has deleted a segment meanwhile.
             (replica,) = find_replicas([replica.path])
         try:
-            return _survey(fs, number, label, replica, range_bytes)
+            found = _survey(fs, number, label, replica, range_bytes)
         except StorageError as error:
             if attempt == _TRIES - 1 or fs.exists(error.path):
                 raise
+        else:
+            if is_whole:
+                found.findings += _ends(found)
+            return found
     raise AssertionError("the last try returns or raises")
 
 
@@ -114,7 +122,6 @@ def _survey(
         found.start_offset = found.end_offset = replica.snapshots[-1].end_offset
     after = _state(fs, found)
     found.leader_epoch = after.leader_epoch if after else None
-    found.findings += _ends(found)
     if replica.problem:
         found.findings.append(_small_file(found, replica.path, replica.problem))
     return found
