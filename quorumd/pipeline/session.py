@@ -6,14 +6,20 @@ Nothing here is needed by programs that have a session already.
 from __future__ import annotations
 
 import os
+import re
+import socket
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+import click
+
+from quorumd.client.addresses import parse_addresses
 from quorumd.pipeline import register
-from quorumd.pipeline.errors import SparkMissing, plain_message
+from quorumd.pipeline.errors import BadOption, SparkMissing, plain_message
+from quorumd.pipeline.executors import wait_executors
 from quorumd.pipeline.java import use_java
 
 if TYPE_CHECKING:
@@ -30,6 +36,15 @@ _QUIET = {
 }
 _ON_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _TAIL_LINES = 5
+_CONNECT_S = 5.0
+_EXECUTORS_S = 15.0
+_MASTER = re.compile(
+    r"local(\[(\d+|\*)(, *\d+)?])?"
+    r"|local-cluster\[ *\d+ *, *\d+ *, *\d+ *]"
+    r"|spark://[^/,]+:\d+(,[^/,]+:\d+)*"
+    r"|yarn|k8s://.+"
+)
+"""Those that spark-submit takes, which says of others that Java has exited."""
 
 
 def build_session(
@@ -42,7 +57,7 @@ def build_session(
     """A session for a command, or the one that spark-submit has prepared for this process.
 
     `config` comes on top of what is set here. Spark's own log goes to `log_file` (appended; WARN and
-    above), else nowhere. Stop the session. Raises JavaMissing, SparkMissing.
+    above), else nowhere. Stop the session. Raises JavaMissing, SparkMissing, BadOption.
     """
     try:
         from pyspark import SparkConf
@@ -53,16 +68,17 @@ def build_session(
         ) from None
     conf = SparkConf().setAppName(name)
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    # Workers are to be this Python, whatever is first on their PATH.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not is_submitted:
-        use_java()
         master = master or conf.get("spark.master") or MASTER_DEFAULT
+        check_master(master)
+        use_java()
         conf.setAll(list(_QUIET.items()))
         conf.set("spark.log.level", "WARN" if log_file else "OFF")
         if master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             conf.setAll(list(_ON_LOOPBACK.items()))
-        # Workers are to be this Python, whatever is first on the PATH.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master is not None:
         conf.setMaster(master)
     conf.setAll(list((config or {}).items()))
@@ -71,9 +87,55 @@ def build_session(
     else:
         with log_file.open("ab") if log_file else tempfile.TemporaryFile() as log:
             session = _launch(conf, log)
+        url = str(session.sparkContext.master)
+        if url.startswith("spark://") and not wait_executors(session, _EXECUTORS_S):
+            click.echo(f"Warning: {no_executors(url)}. Waiting.", err=True)
     # Spark's own look-up fails if any module named pyspark_* does.
     register(session)
     return session
+
+
+def check_master(master: str) -> None:
+    """Raises BadOption for what is no master, SparkMissing if none answers at spark:// addresses.
+
+    Spark itself would try for a minute, and then say that its context has been stopped.
+    """
+    if not _MASTER.fullmatch(master):
+        raise BadOption(
+            f"there is no Spark master of the kind {master!r}: expected local[*], local[N], "
+            "local-cluster[WORKERS,CORES,MEGABYTES], spark://HOST:PORT, yarn or k8s://..."
+        )
+    if not master.startswith("spark://"):
+        return
+    try:
+        addresses = parse_addresses(master)
+    except ValueError as error:
+        raise BadOption(f"{master}: {error}") from None
+    refused = []
+    for address in addresses:
+        try:
+            socket.create_connection(address, _CONNECT_S).close()
+        except OSError as error:
+            refused.append(f"{address}: {error.strerror or error}")
+        else:
+            return
+    raise SparkMissing(
+        f"no Spark master answers ({'; '.join(refused)}). Is it started, and is this the address that its "
+        "log shows after 'Starting Spark master at'?"
+    )
+
+
+def has_executors(master: str) -> bool:
+    """Whether tasks run in other processes than the driver."""
+    return not master.startswith("local") or master.startswith("local-cluster")
+
+
+def no_executors(master: str) -> str:
+    """What is told if a cluster gives nothing to compute with."""
+    return (
+        f"{master} has given no executor so far: are there workers, with free cores and as much memory as "
+        "spark.executor.memory says (1 GiB if nothing is set)? The page of the master shows them"
+    )
 
 
 def _launch(conf: SparkConf, log: IO[bytes]) -> SparkSession:
@@ -90,7 +152,14 @@ def _launch(conf: SparkConf, log: IO[bytes]) -> SparkSession:
             SparkContext(conf=conf, gateway=gateway)
         return SparkSession.builder.config(conf=conf).getOrCreate()
     except Exception as error:
-        raise SparkMissing(f"Spark does not start: {plain_message(error)}{_said(log)}") from error
+        text = plain_message(error)
+        if "stopped SparkContext" in text:
+            # Spark has tried three times, 20 s each, which no setting shortens.
+            raise SparkMissing(
+                f"what listens at {conf.get('spark.master')} does not answer as a Spark master does: is the "
+                "port right, and has it the same version of Spark? The port of its page is another one"
+            ) from error
+        raise SparkMissing(f"Spark does not start: {text}{_said(log)}") from error
 
 
 def _said(log: IO[bytes]) -> str:

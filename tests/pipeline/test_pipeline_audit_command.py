@@ -103,7 +103,22 @@ def test_what_cannot_be_read_ends_with_1(replicas: list[Path], tmp_path: Path) -
     segment = planting.segments(replicas[0])[1]
     segment.unlink()
     segment.mkdir()
-    assert command(*replicas).returncode == 1
+    done = command(*replicas, "--output", "json")
+    found = [(each["kind"], each["file"]) for each in json.loads(done.stdout)["findings"]]
+    assert (done.returncode, found) == (1, [("unread", str(segment))])
+
+
+def test_damage_beside_what_cannot_be_read_is_found_and_ends_with_3(replicas: list[Path]) -> None:
+    segment = planting.segments(replicas[0])[1]
+    segment.unlink()
+    segment.mkdir()
+    at = planting.place(replicas[1], 0, 1)
+    planting.flip_byte(at)
+    done = command(*replicas, "--output", "json")
+    found = [(each["kind"], each["offset"]) for each in json.loads(done.stdout)["findings"]]
+    assert done.returncode == 3
+    assert ("bad_crc", at.header.base_offset) in found
+    assert [kind for kind, _ in found].count("unread") == 1
 
 
 def findings_of(replicas: list[Path], **how: Any) -> list[object]:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from quorumd.pipeline.errors import DataLost
-from quorumd.pipeline.tables.commit import NotContinued, commit_log, commit_state
+from quorumd.pipeline.tables.commit import NotContinued, NotShared, commit_log, commit_state
 from quorumd.pipeline.tables.manifests import (
     MARKER,
     DamagedTables,
@@ -72,6 +72,17 @@ def test_a_range_that_comes_again_or_too_late_is_refused(log: Log, tmp_path: Pat
         with pytest.raises(NotContinued):
             commit_log(output.folder, output.token, gap)
         assert offsets(output.folder) == list(range(10))
+
+
+def test_a_file_that_a_worker_has_elsewhere_does_not_count(log: Log, tmp_path: Path) -> None:
+    with held_output(tmp_path / "t") as output:
+        written = log.written(output.folder, 0, 10)
+        (output.folder / written.files[0].path).unlink()
+        with pytest.raises(NotShared, match="the same folder on the driver and on all workers"):
+            commit_log(output.folder, output.token, [written])
+        assert table_files(output.folder, "records") == []
+        log.take(output, 10)
+    assert offsets(tmp_path / "t") == list(range(10))
 
 
 def test_a_straggler_of_a_run_that_was_killed_commits_nothing(log: Log, tmp_path: Path) -> None:

@@ -112,7 +112,14 @@ def _survey(
     before = _state(fs, found)
     found.applied_offset = before.applied_offset if before else 0
     for segment in replica.segments:
-        plan = plan_segment(segment, range_bytes=range_bytes)
+        try:
+            plan = plan_segment(segment, range_bytes=range_bytes)
+        except StorageError as error:
+            if not fs.exists(segment.path):
+                raise
+            found.end_offset = segment.next_base or segment.base_offset
+            found.findings.append(_unread(found, segment, error))
+            continue
         found.findings += structure_findings(label, segment, plan)
         found.pieces += [Piece(number, segment, each) for each in plan.ranges]
         found.end_offset = plan.end_offset
@@ -134,6 +141,17 @@ def _state(fs: FileSystem, found: Surveyed) -> QuorumState | None:
     except DamagedFile as error:
         found.findings.append(_small_file(found, error.path, error.what))
         return None
+
+
+def _unread(found: Surveyed, segment: LogSegment, error: StorageError) -> Finding:
+    return Finding(
+        kind=Kind.UNREAD,
+        offset=segment.base_offset,
+        end_offset=found.end_offset,
+        replicas=(found.label,),
+        what=error.what,
+        file=str(error.path),
+    )
 
 
 def _small_file(found: Surveyed, path: Path, what: str) -> Finding:

@@ -19,6 +19,10 @@ from quorumd.pipeline.tables.output import fenced
 from quorumd.pipeline.tables.parquet import read_rows, write_rows
 
 
+class NotShared(PipelineError):
+    """A worker has written a file that is not here."""
+
+
 class NotContinued(PipelineError):
     """A range of the log that does not follow what the tables hold."""
 
@@ -39,7 +43,7 @@ def commit_log(
     written: Iterable[WrittenLog],
     origin: Mapping[str, str] | None = None,
 ) -> None:
-    """Makes a range count. Raises NotContinued, RunReplaced, DamagedTables, LogUnreachable, OSError.
+    """Makes a range count. Raises NotContinued, NotShared, RunReplaced, DamagedTables, LogUnreachable, OSError.
 
     `origin` are the options that the log was read with: the first time it is asked what it begins
     with. None: the log begins at offset 0.
@@ -49,6 +53,7 @@ def commit_log(
     if not files:
         return
     with fenced(folder, token):
+        _check_here(folder, files)
         before = newest(folder, "log")
         start = before.end_offset if before is not None else 0
         end = max(_last(file) for file in files) + 1
@@ -90,6 +95,7 @@ def commit_state(
     for table, file in files:
         tables[table].append(file)
     with fenced(folder, token):
+        _check_here(folder, tables["state"] + tables["key_history"])
         before, log = newest(folder, "state"), newest(folder, "log")
         assert log is not None, "there is a log to have a state of"
         write_manifest(
@@ -105,6 +111,16 @@ def commit_state(
                 files={table: tuple(sorted(found, key=_first)) for table, found in tables.items()},
             ),
         )
+
+
+def _check_here(folder: Path, files: Iterable[DataFile]) -> None:
+    for file in files:
+        path = folder / file.path
+        if not path.is_file() or path.stat().st_size != file.size_bytes:
+            raise NotShared(
+                f"a worker of Spark has written {path}, and it is not here: {folder} has to be the same "
+                "folder on the driver and on all workers. Name one on a file system that they share in --output"
+            )
 
 
 def _check_follows(start: int, first: int, end: int, rows: int) -> None:

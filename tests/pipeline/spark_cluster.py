@@ -1,0 +1,239 @@
+"""A standalone Spark cluster on the loopback: a master and workers, each a process, as on hosts of their own.
+
+Nothing of it survives the test process: the kernel kills master and workers with it, and their executors
+end when they lose their worker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from quorumd.pipeline.java import use_java
+from tests.support.commands import Done
+from tests.support.forked import die_with_parent
+from tests.support.ports import free_ports
+
+BIN = Path(sys.executable).parent
+HOST = "127.0.0.1"
+WAIT_S = 600.0
+"""A loaded machine may need minutes for what takes ten seconds."""
+POLL_S = 0.002
+LOG_LINES = 40
+_OF_EXECUTORS = ("CoarseGrainedExecutorBackend", "-m pyspark.daemon")
+_QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+_SETTINGS = f"""
+spark.driver.memory 512m
+spark.driver.extraJavaOptions {_QUICK_START}
+spark.executor.memory 512m
+spark.executor.extraJavaOptions {_QUICK_START}
+spark.sql.shuffle.partitions 2
+spark.master.rest.enabled false
+"""
+"""Of those who use the cluster, and of the master: its REST server would have a port of its own."""
+
+
+class Process(NamedTuple):
+    """One that runs: its id, the session that it belongs to, and its command line."""
+
+    pid: int
+    session: int
+    command: str
+
+
+class SparkCluster:
+    """Workers are numbered from 0 and have one core each. `environ` is what its users' commands need."""
+
+    def __init__(self, folder: Path, workers: int = 2) -> None:
+        self.folder = folder
+        self.work = folder / "work"
+        port, page = free_ports(2)
+        self.url = f"spark://{HOST}:{port}"
+        self._page = f"http://{HOST}:{page}/json/"
+        master = ["Master", "--host", HOST, "--port", port, "--webui-port", page]
+        worker = ["Worker", "--host", HOST, "--webui-port", 0, "--cores", 1, "--memory", "1g"]
+        self._commands = {"master": [*map(str, master)]}
+        self._workers = [f"worker-{number}" for number in range(workers)]
+        self._commands |= {name: [*map(str, worker), self.url] for name in self._workers}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        conf = folder / "conf"
+        conf.mkdir(parents=True)
+        (conf / "spark-defaults.conf").write_text(_SETTINGS)
+        self.environ = {
+            **{name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"},
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            "SPARK_LOCAL_IP": HOST,
+            "SPARK_CONF_DIR": str(conf),
+            "SPARK_WORKER_DIR": str(self.work),
+            "SPARK_LOCAL_DIRS": str(folder / "local"),
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": _QUICK_START,
+            "SPARK_LAUNCHER_OPTS": _QUICK_START,
+        }
+        use_java(self.environ)
+
+    def start(self) -> None:
+        """Starts what does not run, and waits until all of it is there and has nothing to do."""
+        for name, arguments in self._commands.items():
+            if name in self._processes:
+                continue
+            package = f"org.apache.spark.deploy.{arguments[0].lower()}"
+            with self._log(name).open("ab") as log:
+                self._processes[name] = subprocess.Popen(
+                    [BIN / "spark-class", f"{package}.{arguments[0]}", *arguments[1:]],
+                    env=self.environ,
+                    cwd=self.folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    preexec_fn=die_with_parent,
+                )
+        deadline = time.monotonic() + WAIT_S
+        while not self._is_idle():
+            ended = [name for name, each in self._processes.items() if each.poll() is not None]
+            assert not ended, f"{', '.join(ended)} ended by itself\n{self.logs()}"
+            assert time.monotonic() < deadline, f"the cluster is not ready\n{self.logs()}"
+            time.sleep(10 * POLL_S)
+
+    def kill_executors(self) -> None:
+        """SIGKILL to all of them and their Python workers; the cluster starts new ones."""
+        sessions = {each.pid for each in self._processes.values()}
+        self._kill(
+            lambda each: (
+                each.session in sessions and any(mark in each.command for mark in _OF_EXECUTORS)
+            )
+        )
+
+    def kill_worker(self, number: int) -> None:
+        """SIGKILL to a worker and all that it has started, as if its host were gone."""
+        self._kill_all_of(self._workers[number])
+
+    def kill_all(self) -> None:
+        """SIGKILL to whatever is left."""
+        for name in list(self._processes):
+            self._kill_all_of(name)
+
+    def command(
+        self,
+        *arguments: object,
+        environ: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> subprocess.Popen[str]:
+        """A program of the virtual environment, with the cluster's environment, in a folder."""
+        program, *rest = map(str, arguments)
+        return subprocess.Popen(
+            [BIN / program, *rest],
+            env={**self.environ, **(environ or {})},
+            cwd=folder or self.folder,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+
+    def run(
+        self,
+        *arguments: object,
+        environ: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> Done:
+        """Such a program until it ends."""
+        with self.command(*arguments, environ=environ, folder=folder) as process:
+            try:
+                out, err = process.communicate(timeout=WAIT_S)
+            except subprocess.TimeoutExpired:
+                self._kill(lambda each: each.session == process.pid)
+                raise AssertionError(f"it goes on: {process.communicate()}") from None
+        return Done(process.returncode, out, err)
+
+    def logs(self) -> str:
+        """The newest lines of master, workers and executors."""
+        paths = [*map(self._log, self._commands), *sorted(self.work.glob("*/*/stderr"))]
+        parts = []
+        for path in paths:
+            lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+            parts.append("\n".join([f"-- {path.relative_to(self.folder)}", *lines[-LOG_LINES:]]))
+        return "\n".join(parts)
+
+    def _log(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
+
+    def _is_idle(self) -> bool:
+        """What the master says on its page: all workers are known, and no core is in use."""
+        try:
+            with urllib.request.urlopen(self._page, timeout=5) as answer:
+                told: dict[str, Any] = json.load(answer)
+        except OSError:
+            return False
+        alive = [worker for worker in told["workers"] if worker["state"] == "ALIVE"]
+        return len(alive) == len(self._workers) and not any(each["coresused"] for each in alive)
+
+    def _kill_all_of(self, name: str) -> None:
+        process = self._processes.pop(name)
+        self._kill(lambda each: each.session == process.pid)
+        process.wait()
+
+    def _kill(self, is_meant: Callable[[Process], bool]) -> None:
+        """Returns when none of them is left."""
+        deadline = time.monotonic() + WAIT_S
+        while found := [each for each in processes() if is_meant(each)]:
+            for each in found:
+                try:
+                    os.kill(each.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            assert time.monotonic() < deadline, f"they don't die: {found}"
+            time.sleep(POLL_S)
+
+
+@contextmanager
+def running_spark(folder: Path) -> Iterator[SparkCluster]:
+    """A cluster that is ready; whatever is left of it at the end is killed."""
+    cluster = SparkCluster(folder)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.kill_all()
+
+
+def processes() -> list[Process]:
+    """All that run on this machine."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if not path.name.isdigit():
+            continue
+        try:
+            stat = (path / "stat").read_text().rpartition(")")[2].split()
+            command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        state, session = stat[0], int(stat[3])
+        if state not in "ZX":
+            found.append(Process(int(path.name), session, command))
+    return sorted(found)
+
+
+def linked_spark_home(folder: Path) -> Path:
+    """A SPARK_HOME that is PySpark's, but for what is written there: local-cluster does so."""
+    spec = find_spec("pyspark")
+    assert spec is not None, "PySpark is installed"
+    assert spec.origin is not None
+    folder.mkdir()
+    for path in sorted(Path(spec.origin).parent.iterdir()):
+        if path.name != "work":
+            (folder / path.name).symlink_to(path)
+    return folder
