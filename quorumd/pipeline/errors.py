@@ -51,7 +51,7 @@ def plain_message(error: BaseException) -> str:
     if missing := _NO_MODULE.findall(text):
         return (
             f"Spark's workers lack something ({missing[-1]}): pip install 'quorumd[spark]' on every host, "
-            "into the Python that PYSPARK_PYTHON names. quorumd-pipeline doctor --master says which lack what."
+            "into the Python that PYSPARK_PYTHON names. quorumd-pipeline doctor --master says who lacks what."
         )
     if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
         return (

@@ -43,7 +43,9 @@ def commit_log(
     written: Iterable[WrittenLog],
     origin: Mapping[str, str] | None = None,
 ) -> None:
-    """Makes a range count. Raises NotContinued, NotShared, RunReplaced, DamagedTables, LogUnreachable, OSError.
+    """Makes a range count.
+
+    Raises NotContinued, NotShared, RunReplaced, DamagedTables, LogUnreachable, OSError.
 
     `origin` are the options that the log was read with: the first time it is asked what it begins
     with. None: the log begins at offset 0.
@@ -119,7 +121,7 @@ def _check_here(folder: Path, files: Iterable[DataFile]) -> None:
         if not path.is_file() or path.stat().st_size != file.size_bytes:
             raise NotShared(
                 f"a worker of Spark has written {path}, and it is not here: {folder} has to be the same "
-                "folder on the driver and on all workers. Name one on a file system that they share in --output"
+                "folder on the driver and on all workers. Name one in --output that they share"
             )
 
 
