@@ -363,7 +363,7 @@ class Log:
     def read(self, offset: int, max_bytes: int, end_offset: int) -> bytes:
         """Batches from the one that contains `offset`, up to `end_offset` (exclusive), from disk.
 
-        Whole batches, up to `max_bytes` but at least one, of one segment; every CRC is verified.
+        Whole batches, up to `max_bytes` but at least one, of one segment; all is verified.
         b"" if nothing ends at or below `end_offset`, or if `offset` is not written yet. Raises
         OffsetOutOfRange, also if the log start has overtaken the read, DamagedLog, DiskFailed.
         """
@@ -380,7 +380,9 @@ class Log:
             raise OffsetOutOfRange(offset, start_offset, self._end_offset)
         if offset >= end_offset or offset >= written_end_offset:
             return b""
-        return segment_reads.read_batches(self._fs, view, offset, max_bytes, end_offset)
+        # Taken after the view: the epochs of what is written are known before its end is.
+        epochs = self._writer.epochs
+        return segment_reads.read_batches(self._fs, view, offset, max_bytes, end_offset, epochs)
 
     def scan_headers(self, from_offset: int | None = None) -> Iterator[BatchHeader]:
         """Headers of all written batches from the one that contains `from_offset`, CRC verified.

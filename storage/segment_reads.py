@@ -1,17 +1,18 @@
 """Reading from segments: by offset, by timestamp, by header. Any thread; nothing is shared.
 
-Every CRC is verified before bytes are handed out, so that a bit that flipped since the segment was
-written is noticed and not served. An index is only a hint of where to begin: one that leads
+Every CRC, offset and epoch is verified before bytes are handed out, so that a bit that flipped since the
+segment was written is noticed and not served. An index is only a hint of where to begin: one that leads
 nowhere costs a walk from the start of the segment.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from storage.batch_walk import reason_of, walk
+from storage.epoch_checkpoint import EpochStart, epoch_at
 from storage.errors import DamagedLog, from_os_error
 from storage.filesystem import FileSystem, read_file
 from storage.index import OffsetIndex, TimeIndex
@@ -31,12 +32,17 @@ class RecordPlace(NamedTuple):
 
 
 def read_batches(
-    fs: FileSystem, view: SegmentView, offset: int, max_bytes: int, end_offset: int
+    fs: FileSystem,
+    view: SegmentView,
+    offset: int,
+    max_bytes: int,
+    end_offset: int,
+    epochs: Sequence[EpochStart],
 ) -> bytes:
     """Whole batches from the one with `offset`, up to `end_offset` (exclusive), of one segment.
 
-    Up to `max_bytes`, but at least one batch if one ends at or below `end_offset`. Raises
-    DamagedLog; FileNotFoundError if the segment is gone.
+    Up to `max_bytes`, but at least one batch if one ends at or below `end_offset`. `epochs` are those
+    of the log. Raises DamagedLog; FileNotFoundError if the segment is gone.
     """
     handle = open_segment(fs, view)
     try:
@@ -51,6 +57,7 @@ def read_batches(
         fs.close(handle)
     try:
         batches = scan(data)
+        _check_places(batches, first.base_offset, epochs)
     except CorruptBatch as error:
         raise _damaged(view, position + error.position, offset, error) from error
     while batches and batches[-1][1].next_offset > end_offset:
@@ -59,6 +66,22 @@ def read_batches(
         return b""
     at, last = batches[-1]
     return data[: at + last.size_bytes] if at + last.size_bytes < len(data) else data
+
+
+def _check_places(
+    batches: Sequence[tuple[int, BatchHeader]], first: int, epochs: Sequence[EpochStart]
+) -> None:
+    """Offsets and epochs, which no CRC covers: offsets from `first` on without a gap. Raises CorruptBatch."""
+    for position, header in batches:
+        if header.base_offset != first:
+            raise CorruptBatch(f"offset {header.base_offset} where {first} must follow", position)
+        epoch = epoch_at(epochs, first)
+        # Before the first epoch is what was deleted meanwhile.
+        if epoch not in (-1, header.epoch):
+            raise CorruptBatch(
+                f"epoch {header.epoch} at offset {first} instead of {epoch}", position
+            )
+        first = header.next_offset
 
 
 def open_segment(fs: FileSystem, view: SegmentView) -> int:

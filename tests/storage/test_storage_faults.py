@@ -248,3 +248,28 @@ def test_a_truncation_never_cuts_more_because_a_bit_of_a_header_is_wrong(
                 refused += 1
                 assert len(fs.contents(log_path(DIRECTORY, 0))) >= len(before)
     assert refused
+
+
+@pytest.mark.parametrize("index_interval_bytes", [1, 1 << 20])
+def test_a_header_with_a_wrong_bit_is_never_served(index_interval_bytes: int) -> None:
+    fs = empty_disk()
+    log = open_log(fs, tail_cache_bytes=0, index_interval_bytes=index_interval_bytes)
+    for base_offset, epoch in zip(range(0, 20, 4), (1, 1, 3, 3, 7), strict=True):
+        data = batch(base_offset, count=4, epoch=epoch)
+        append(log, data, base_offset, base_offset + 4)
+    expected = {offset: log.read(offset, 1 << 20, 20) for offset in range(20)}
+    refused = 0
+    for place in range(5 * len(data)):
+        if place % len(data) >= BATCH_OVERHEAD:
+            continue
+        for bit in range(8):
+            fs.flip(log_path(DIRECTORY, 0), place, 1 << bit)
+            for offset in (0, 5, 10, 19):
+                try:
+                    found = log.read(offset, 1 << 20, 20)
+                    assert found
+                    assert expected[offset].startswith(found)
+                except DamagedLog:
+                    refused += 1
+            fs.flip(log_path(DIRECTORY, 0), place, 1 << bit)
+    assert refused
