@@ -551,7 +551,8 @@ class Core:
         """True until it is known who the first voters are, for ever (KIP-856, bootstrapping).
 
         Known by id only, they are once the log's first set is committed: clients write nothing before, so
-        that nothing can be lost to a set that not all voters know. Named with storage ids, they are from
+        that nothing can be lost to a set that not all voters know; and what they have written shows that it
+        was. Named with storage ids, they are from
         the start, and the set is committed like anything else.
         """
         if self.log.voters_offset < 0:
@@ -565,6 +566,7 @@ class Core:
         initial = self.config.initial_voters
         return (
             logged[0].offset < self.committed_offset
+            or self.log.has_data_behind(logged[0])
             or (len(initial) > 0 and not initial.is_by_id)
             or any(_is_change(*pair) for pair in pairwise(logged))
         )

@@ -63,6 +63,15 @@ class LogView:
         """Offset of the record that named the latest voter set, -1 for a configured one."""
         return self.voter_entries[-1].offset
 
+    def has_data_behind(self, entry: VoterEntry) -> bool:
+        """True if clients have written behind this voter set: there is more than leaders write themselves.
+
+        These write one record at the start of their epoch, and one for each voter set.
+        """
+        own = sum(start > entry.offset for _, start in self.epoch_starts)
+        own += sum(other.offset > entry.offset for other in self.voter_entries)
+        return self.end_offset - (entry.offset + 1) > own
+
     def append(self, end_offset: int, epochs: Iterable[tuple[int, int]]) -> None:
         """Records up to `end_offset` follow; `epochs` are their (epoch, first offset) runs."""
         assert end_offset > self.end_offset, "an append moves the log end forward"

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 
 class Copy(NamedTuple):
-    """The files of a machine at some moment, and where the log of this replica ended then."""
+    """The files of a machine at some moment: the log in them ends between these two offsets."""
 
     key: ReplicaKey
+    synced_end_offset: int
     end_offset: int
     files: Snapshot
 
@@ -34,7 +35,10 @@ def take_copies(world: World) -> dict[str, Copy]:
     """Of every machine, by its name."""
     return {
         machine.host: Copy(
-            machine.replica.key, machine.replica.synced_end_offset, machine.disk.snapshot()
+            machine.replica.key,
+            machine.replica.synced_end_offset,
+            machine.replica.end_offset,
+            machine.disk.snapshot(),
         )
         for machine in world.machines
     }
@@ -54,7 +58,7 @@ def show_an_old_copy(world: World, copies: dict[str, Copy]) -> None:
     acknowledged = _acknowledged(leader, victim.replica.key)
     if copy.end_offset >= acknowledged or copy.key != victim.replica.key:
         return
-    if len(world.facts.voters.below(copy.end_offset)) == 1:
+    if len(world.facts.voters.below(copy.synced_end_offset)) == 1:
         return
     world.is_watched = False
     world.count(kind, victim)

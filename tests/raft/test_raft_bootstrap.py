@@ -215,6 +215,16 @@ def test_a_doubled_disk_says_so_too() -> None:
     assert bench.node.high_watermark == 4
 
 
+def test_what_clients_have_written_says_so_too() -> None:
+    """They write nothing before: a voter that lost its disk is not exchanged like one that never wrote."""
+    log = log_of(1, 1, 2, 2, voters=voter_set(1, 2, 3), cluster_id=CLUSTER)
+    bench = leader(log=log, stored=StoredState(epoch=3))
+    bench.fetch(key(3, disk=1), 0, 0, max_wait_ms=0)
+    assert not named(bench)
+    bench.fetch(key(2), 5, 4)
+    assert bench.node.high_watermark == 5
+
+
 def test_a_set_with_an_exchanged_disk_may_be_a_first_one_that_was_replaced() -> None:
     log = log_of(1, 1, 2, voters=keyed_set(key(1), key(2), key(3, disk=1)))
     log.add_voters(2, KRaftVoters(voter_set(1, 2, 3), CLUSTER))
