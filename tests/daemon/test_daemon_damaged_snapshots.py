@@ -162,6 +162,7 @@ def test_a_node_that_can_build_on_nothing_says_so_and_goes_on(cleaned: Cluster) 
     path = path_of(cleaned, node, max(files(cleaned, node)))
     damage(path)
     put(cleaned, 50, first=1_000)
+    cleaned.wait_converged()
     answer = ask_for_snapshot(cleaned, node)
     assert answer.error_code
     assert "no snapshot holds what was before" in (answer.error_message or "")

@@ -38,9 +38,8 @@ spark.driver.extraJavaOptions {_QUICK_START}
 spark.executor.memory 512m
 spark.executor.extraJavaOptions {_QUICK_START}
 spark.sql.shuffle.partitions 2
-spark.master.rest.enabled false
 """
-"""Of those who use the cluster, and of the master: its REST server would have a port of its own."""
+"""Of those who use the cluster."""
 
 
 class Process(NamedTuple):
@@ -57,7 +56,7 @@ class SparkCluster:
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self.folder = folder
         self.work = folder / "work"
-        port, page = free_ports(2)
+        port, page, rest = free_ports(3)
         self.url = f"spark://{HOST}:{port}"
         self._page = f"http://{HOST}:{page}/json/"
         master = ["Master", "--host", HOST, "--port", port, "--webui-port", page]
@@ -68,7 +67,7 @@ class SparkCluster:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         conf = folder / "conf"
         conf.mkdir(parents=True)
-        (conf / "spark-defaults.conf").write_text(_SETTINGS)
+        (conf / "spark-defaults.conf").write_text(f"{_SETTINGS}spark.master.rest.port {rest}\n")
         self.environ = {
             **{name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"},
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",

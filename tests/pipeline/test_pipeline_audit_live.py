@@ -39,12 +39,17 @@ def all_run_again(cluster: Cluster) -> Iterator[None]:
     cluster.wait_ready()
 
 
+def log_starts(cluster: Cluster) -> list[int]:
+    return [cluster.status(node)["log_start_offset"] for node in cluster.ids]
+
+
 def test_nothing_is_invented_while_writers_write_and_history_is_deleted(cluster: Cluster) -> None:
     put(cluster, 500)
     with Load(cluster, value_bytes=500) as load:
         for _ in range(8):
             load.wait_progress(20)
             assert_audited(cluster)
+        cluster.wait_for(lambda: all(log_starts(cluster)), "history that all have deleted")
     starts = [each.start_offset for each in assert_audited(cluster).surveys]
     assert min(starts) > 0
 
