@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from quorumd.pipeline.audit.replica_copy import Copy
 
 FINDINGS_FILE = "findings.parquet"
+SHOWN_MAX = 100
+"""Of more findings only the first are shown to people."""
 _WAVES = 32
 """Tasks a core in one job of Spark: between jobs the progress is shown."""
 
@@ -300,8 +302,11 @@ def _show(
     for line, _ in replicas:
         click.echo(line)
     click.echo(f"known to be committed: everything below offset {audited.committed}")
-    for finding in audited.findings:
+    for finding in audited.findings[:SHOWN_MAX]:
         _show_finding(finding)
+    left = len(audited.findings) - SHOWN_MAX
+    if left > 0:
+        click.echo(f"  and {left:,} more: --findings DIR and --output json have all")
     speed = bytes_text(audited.bytes_read / max(elapsed_s, 0.001))
     click.echo(
         f"{counted(audited.batches, 'batch')}, {bytes_text(audited.bytes_read)} in"

@@ -14,7 +14,8 @@ import pytest
 
 from quorumd.pipeline.audit import FINDINGS, Done, Work, audit, in_this_process
 from quorumd.pipeline.audit.processes import OverProcesses
-from quorumd.pipeline.audit_command import FINDINGS_FILE, spark_spread
+from quorumd.pipeline.audit_command import FINDINGS_FILE, SHOWN_MAX, spark_spread
+from storage import layout
 from storage.filesystem import RealFileSystem
 from storage.layout import PARTITION_DIRECTORY
 from tests.pipeline import planting
@@ -83,6 +84,25 @@ def test_damage_ends_with_3_and_is_told_as_text_json_and_parquet(
     assert (finding["kind"], finding["severity"]) == ("bad_crc", "damage")
     assert told["bytes_read"] >= 3 * len(b"".join(BATCHES))
     assert [path.name for path in folder.iterdir()] == [FINDINGS_FILE]
+
+
+def test_of_a_spoilt_disk_people_see_the_beginning_and_programs_everything(
+    replicas: list[Path],
+) -> None:
+    data = b"".join(batch(400 + number, epoch=9) for number in range(2 * SHOWN_MAX + 4))
+    spoilt = bytearray(data)
+    size = len(batch(400, epoch=9))
+    spoilt[size - 1 :: 2 * size] = b"\1" * (SHOWN_MAX + 2)
+    for replica, contents in zip(replicas, (data, spoilt, data), strict=True):
+        layout.log_path(replica / PARTITION_DIRECTORY, 400).write_bytes(contents)
+    done = command(*replicas)
+    assert done.returncode == 3
+    lines = done.stdout.splitlines()
+    assert sum("DAMAGED" in line for line in lines) == SHOWN_MAX
+    assert "  and 2 more: --findings DIR and --output json have all" in lines
+    assert lines[-1] == f"NOT SOUND: {SHOWN_MAX + 2} problems"
+    told = json.loads(command(*replicas, "--output", "json").stdout)
+    assert len(told["findings"]) == SHOWN_MAX + 2
 
 
 def test_wrong_use_ends_with_2(replicas: list[Path], tmp_path: Path) -> None:

@@ -136,20 +136,15 @@ def test_a_script_reads_the_same_rows_whatever_the_master_is(
     assert as_records(row for row in rows if row["offset"] >= first) == written
 
 
-def test_the_tables_are_exactly_the_log_with_every_way_to_run_it(
+def test_the_tables_are_exactly_the_log_however_it_is_run(
     standalone: SparkCluster, live: Cluster, tmp_path: Path
 ) -> None:
+    """The command itself does it in the test of killed executors."""
     folder = tmp_path / "tables"
     log = append(live, some_records(500))
-    run = ["run", "-b", live.bootstrap, "--output", folder, "--available-now", "--max-offsets", 300]
-    done = standalone.run("quorumd-pipeline", *run, "--master", standalone.url)
-    assert_done(done)
-    assert_tables_of(folder, log, live.wait_converged())
-
-    log += append(live, some_records(200))
     script = tmp_path / "pipeline.py"
     script.write_text(PIPELINE_SCRIPT)
-    standalone.start()
+    run = ["run", "-b", live.bootstrap, "--output", folder, "--available-now", "--max-offsets", 300]
     assert_done(standalone.run("spark-submit", "--master", standalone.url, script, *run))
     assert_tables_of(folder, log, live.wait_converged())
 

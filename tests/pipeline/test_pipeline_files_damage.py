@@ -191,6 +191,21 @@ def test_what_a_node_is_writing_at_the_moment_is_looked_at_again(
         assert len(plan.damages) == 1
 
 
+def test_a_file_with_many_bad_places_is_not_waited_for_at_each(
+    segment: LogSegment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = []
+    monkeypatch.setattr(plan_module.time, "sleep", pauses.append)
+    monkeypatch.setattr(plan_module, "_PAUSES_MAX", 3)
+    bad = range(0, COUNT, 2)
+    for number in bad:
+        change(segment, number * SIZE + 16, b"\x07")
+    plan = plan_of(segment)
+    assert len(pauses) == (3 if segment.may_be_unfinished else 0)
+    assert [damage.offset for damage in plan.damages] == [number * 10 for number in bad]
+    assert whole_batches(plan) == others(*bad)
+
+
 def test_two_places_are_both_named(segment: LogSegment) -> None:
     for number in (3, BAD):
         change(segment, number * SIZE + 16, b"\x07")

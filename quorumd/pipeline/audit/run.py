@@ -207,7 +207,7 @@ def _labels(replicas: Sequence[Replica]) -> list[str]:
 def _tidied(raw: Iterable[Finding]) -> list[Finding]:
     """Each fault once: together for all replicas that have it, and without what follows from another."""
     unique = sorted(set(raw), key=lambda each: each.order)
-    kept = [each for each in unique if not any(_follows(each, other) for other in unique)]
+    kept = [each for each in unique if not _has_cause(each, unique)]
     together: dict[tuple[object, ...], Finding] = {}
     for each in kept:
         place = (each.kind, each.offset, each.end_offset)
@@ -221,12 +221,24 @@ def _tidied(raw: Iterable[Finding]) -> list[Finding]:
     return list(together.values())
 
 
-def _follows(each: Finding, other: Finding) -> bool:
-    """One finding is only there because of another: an epoch or an offset that was changed."""
-    if not set(each.replicas) <= set(other.replicas):
-        return False
-    if other.kind is Kind.DIFFERENT_EPOCH and each.kind in (Kind.EPOCH_ORDER, Kind.UNKNOWN_EPOCH):
-        return other.offset <= each.offset <= other.end_offset
+_CAUSES = {
+    Kind.EPOCH_ORDER: Kind.DIFFERENT_EPOCH,
+    Kind.UNKNOWN_EPOCH: Kind.DIFFERENT_EPOCH,
     # A damaged header may claim offsets of the batches that follow.
-    is_claimed = other.kind is Kind.BAD_CRC and each.kind is Kind.REPEATED
-    return is_claimed and other.end_offset == each.end_offset
+    Kind.REPEATED: Kind.BAD_CRC,
+}
+
+
+def _has_cause(each: Finding, others: Sequence[Finding]) -> bool:
+    """It is only there because of another one: an epoch or an offset that was changed."""
+    cause = _CAUSES.get(each.kind)
+    return cause is not None and any(
+        other.kind is cause and set(each.replicas) <= set(other.replicas) and _meets(each, other)
+        for other in others
+    )
+
+
+def _meets(each: Finding, cause: Finding) -> bool:
+    if each.kind is Kind.REPEATED:
+        return cause.end_offset == each.end_offset
+    return cause.offset <= each.offset <= cause.end_offset

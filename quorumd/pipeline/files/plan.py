@@ -27,6 +27,8 @@ from wire.errors import CorruptBatch
 
 RANGE_BYTES = 8 << 20
 _PAUSE_S = 0.05
+_PAUSES_MAX = 20
+"""A running node writes at one place at a time: a file with more bad places than this is damaged."""
 
 
 class FileRange(NamedTuple):
@@ -219,6 +221,7 @@ class _SegmentWalk:
         """To the end of the data; what lies behind it. Raises OSError."""
         cutter, size = self._cutter, self._size
         looked_at = -1
+        pauses = 0
         while True:
             reason = self._walk()
             if cutter.position == size:
@@ -232,9 +235,11 @@ class _SegmentWalk:
             tail = self._examine()
             kind = self._kind(tail)
             if kind is TailKind.DAMAGE:
-                if self._segment.may_be_unfinished and looked_at != cutter.position:
+                is_new = self._segment.may_be_unfinished and looked_at != cutter.position
+                if is_new and pauses < _PAUSES_MAX:
                     # A running node may be writing just here.
                     looked_at = cutter.position
+                    pauses += 1
                     time.sleep(_PAUSE_S)
                     continue
                 if self._go_on(tail, reason):
