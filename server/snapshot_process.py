@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import gc
 import json
 import os
@@ -12,11 +13,12 @@ import time
 from pathlib import Path
 
 from server.snapshot_builder import DEFAULT_MEMORY_BYTES, BuiltSnapshot, SnapshotBuilder
-from storage.errors import DiskFull, StorageError
+from storage.errors import DiskFull, StorageError, from_os_error
 from storage.filesystem import RealFileSystem
 
 EXIT_ABANDONED = 1
 REPORT_S = 0.2
+LOCK_RETRY_S = 0.05
 LEFT_BYTES = 8 << 20
 """What a build leaves free on the disk: the log is written in steps of half of it."""
 
@@ -40,7 +42,9 @@ def main() -> int:
         memory_bytes=arguments.memory_bytes,
     )
     try:
-        built = _build(builder, arguments.directory)
+        # Held until this process ends, after its cleaning up.
+        lock = _lock(arguments.directory)
+        built = _build(builder, arguments.directory) if lock is not None else None
         if built is not None:
             _print(
                 end_offset=built.id.end_offset,
@@ -60,6 +64,25 @@ def main() -> int:
     builder.close()
     builder.discard()
     return EXIT_ABANDONED
+
+
+def _lock(directory: Path) -> int | None:
+    """Waits until no other process builds in a directory; None if nobody waits for this one any more.
+
+    One whose node was killed may need a moment to notice it, and uses the same names. Raises StorageError.
+    """
+    try:
+        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        while not _is_input_at_end():
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(LOCK_RETRY_S)
+            else:
+                return handle
+    except OSError as error:
+        raise from_os_error(error, directory, "locking the directory") from error
+    return None
 
 
 def _build(builder: SnapshotBuilder, directory: Path) -> BuiltSnapshot | None:

@@ -183,7 +183,9 @@ def test_a_killed_node_and_one_that_was_cut_back_leave_sound_directories(
             cluster.kill(leader)
             done = quorumctl("verify", cluster.storage_dir(leader))
             assert done.code == 0, done.out
-            shutil.copytree(cluster.storage_dir(leader), tmp_path / f"{turn}")
+            # What built a snapshot deletes it when its node is gone, a moment later.
+            copy = partial(_copied, cluster.storage_dir(leader), tmp_path / f"{turn}")
+            cluster.wait_for(copy, "a copy")
             cluster.start(leader)
             while not cluster.is_ready(leader):
                 done = quorumctl("verify", *map(cluster.storage_dir, cluster.ids))
@@ -199,8 +201,8 @@ def test_damage_in_a_copy_of_a_running_nodes_log_is_found(
     with Load(cluster, value_bytes=3000) as load:
         load.wait_progress(100)
         folder = cluster.log_folder(cluster.wait_leader())
-        cluster.wait_for(partial(_copied, folder, copy), "a copy")
-    closed = sorted(copy.glob("*.log"))[0]
+        cluster.wait_for(lambda: _copied(folder, copy) and len(_logs(copy)) > 1, "a copy")
+    closed = _logs(copy)[0]
     flip(closed, closed.stat().st_size - 1)
     done = quorumctl("verify", copy, "-o", "json")
     assert done.code == 3
@@ -214,4 +216,8 @@ def _copied(source: Path, target: Path) -> bool:
         shutil.copytree(source, target)
     except shutil.Error:
         return False
-    return len(list(target.glob("*.log"))) > 1
+    return True
+
+
+def _logs(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.log"))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,6 +75,13 @@ def lines_of(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
 
 def parts(directory: Path) -> list[str]:
     return [path.name for path in directory.iterdir() if is_part(path.name)]
+
+
+def wait_for_part(directory: Path, process: subprocess.Popen[str]) -> None:
+    """Until there is something of the snapshot."""
+    while not parts(directory):
+        assert process.poll() is None
+        time.sleep(0.001)
 
 
 def test_a_snapshot_is_built_and_its_progress_told(long_log: tuple[Path, int]) -> None:
@@ -153,6 +163,40 @@ def test_it_ends_when_its_parent_is_killed(long_log: tuple[Path, int]) -> None:
     parent.stdout.close()
     parent.wait()
     assert parts(directory) == []
+
+
+def test_one_that_was_left_behind_is_waited_for(long_log: tuple[Path, int]) -> None:
+    directory, end = long_log
+    with running(directory, end) as former:
+        assert former.stdin is not None
+        wait_for_part(directory, former)
+        former.send_signal(signal.SIGSTOP)
+        with running(directory, end) as fresh:
+            assert fresh.stdout is not None
+            assert not select.select([fresh.stdout], [], [], 2)[0]
+            former.stdin.close()
+            former.send_signal(signal.SIGCONT)
+            assert former.wait() == 1
+            assert lines_of(fresh)[-1]["records"] == end
+            assert fresh.wait() == 0
+    path = part_path(directory, SnapshotId(end, 3))
+    verify_snapshot(RealFileSystem(), path, SnapshotId(end, 3))
+    path.unlink()
+
+
+def test_one_that_waits_for_another_ends_with_its_input(long_log: tuple[Path, int]) -> None:
+    directory, end = long_log
+    with running(directory, end) as former:
+        wait_for_part(directory, former)
+        former.send_signal(signal.SIGSTOP)
+        with running(directory, end) as fresh:
+            assert fresh.stdin is not None
+            fresh.stdin.close()
+            assert (lines_of(fresh), fresh.wait()) == ([], 1)
+        assert parts(directory)
+        former.kill()
+    for name in parts(directory):
+        (directory / name).unlink()
 
 
 def test_the_node_comes_first(long_log: tuple[Path, int]) -> None:
