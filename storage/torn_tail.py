@@ -27,6 +27,8 @@ from wire.errors import CorruptBatch
 from wire.records import BATCH_OVERHEAD, crc_is_valid, read_header
 
 _WINDOW_BYTES = 4 << 20
+_FIRST_WINDOW_BYTES = 64 << 10
+"""Most often what is looked for is near; a file may have thousands of bad places."""
 _SECTOR_BYTES = 512
 """The smallest there are: whatever a disk writes at once is a multiple."""
 
@@ -51,9 +53,18 @@ class Tail(NamedTuple):
 
 
 def examine_tail(
-    fs: FileSystem, handle: int, start: int, end: int, next_offset: int, *, epoch: int
+    fs: FileSystem,
+    handle: int,
+    start: int,
+    end: int,
+    next_offset: int,
+    *,
+    epoch: int,
+    is_closed: bool = False,
 ) -> Tail:
     """Looks through bytes `start` .. `end` (exclusive) of a file, which ends there.
+
+    A closed segment was synced as a whole: whatever is bad in it is damage, and no reason is looked for.
 
     A valid batch is one that could belong to this log: its offset is above `next_offset`, which the
     bad batch at `start` should have had, its epoch not below `epoch`, its CRC right. Every position
@@ -69,6 +80,8 @@ def examine_tail(
     search = _Search(fs, handle, end, data_end + BATCH_OVERHEAD, next_offset, epoch)
     found = search.first_batch(start + 1)
     damage = ""
+    if is_closed:
+        return Tail(data_end - start, found)
     if group_start is not None and start < group_start:
         damage = f"everything below byte {group_start} was synced"
     elif group_start is not None or found is not None:
@@ -98,26 +111,30 @@ def lacks_sector(fs: FileSystem, handle: int, start: int, end: int, next_offset:
 def _sectors_from(fs: FileSystem, handle: int, start: int, end: int) -> Iterator[bytearray]:
     """All that lies behind `start` in each sector, with zeros in place of a mark at `start`."""
     at = start
-    while at < end:
+    sectors_end = end + -end % _SECTOR_BYTES
+    while at < sectors_end:
         first_bytes = _SECTOR_BYTES - at % _SECTOR_BYTES
-        window = bytearray(fs.pread(handle, first_bytes + _WINDOW_BYTES, at))
+        wanted_bytes = min(first_bytes + _WINDOW_BYTES, sectors_end - at)
+        window = bytearray(fs.pread(handle, wanted_bytes, at))
         if at == start:
             mark = slice(LEADING_ZEROS, TRAILER_BYTES)
             window[mark] = bytes(len(window[mark]))
         yield window[:first_bytes]
-        for begin in range(first_bytes, min(len(window), end - at), _SECTOR_BYTES):
+        for begin in range(first_bytes, len(window), _SECTOR_BYTES):
             yield window[begin : begin + _SECTOR_BYTES]
         at += first_bytes + _WINDOW_BYTES
 
 
 def _end_of_data(fs: FileSystem, handle: int, start: int, end: int) -> int:
     """Position behind the last byte that is not zero, `start` if there is none."""
+    window_bytes = _FIRST_WINDOW_BYTES
     while end > start:
-        begin = max(start, end - _WINDOW_BYTES)
+        begin = max(start, end - window_bytes)
         kept = fs.pread(handle, end - begin, begin).rstrip(b"\0")
         if kept:
             return begin + len(kept)
         end = begin
+        window_bytes = min(2 * window_bytes, _WINDOW_BYTES)
     return start
 
 
@@ -154,30 +171,40 @@ class _Search:
 
     def first_batch(self, start: int) -> int | None:
         """Position of the first valid batch that begins at `start` or behind it."""
+        window_bytes = _FIRST_WINDOW_BYTES
         while self._end - start >= BATCH_OVERHEAD:
-            window = self._fs.pread(self._handle, min(_WINDOW_BYTES, self._end - start), start)
+            wanted_bytes = min(window_bytes, self._end - start)
+            window = self._fs.pread(self._handle, wanted_bytes, start)
             for match in self._pattern.finditer(window):
                 if self._batch_bytes(start + match.start()):
                     return start + match.start()
-            if len(window) < _WINDOW_BYTES:
+            if len(window) < window_bytes:
                 return None
-            start += len(window) - BATCH_OVERHEAD
+            start += window_bytes - BATCH_OVERHEAD
+            window_bytes = min(2 * window_bytes, _WINDOW_BYTES)
         return None
 
-    def is_cut_behind_batch(self, position: int) -> bool:
-        """True if the file was made to end where a batch ends; `position` is that of the first one.
+    def is_cut_behind_batch(self, start: int) -> bool:
+        """True if the file was made to end where a batch ends that begins at `start` or behind it.
 
         At the end of a sector it may as well end because its lengthening was lost.
         """
         if self._file_end % _SECTOR_BYTES == 0:
             return False
-        found: int | None = position
-        while found is not None:
-            position = found
-            while size_bytes := self._batch_bytes(position):
-                position += size_bytes
-            found = self.first_batch(position)
-        return position == self._file_end
+        start = max(start, self._file_end - BATCH_BYTES_MAX)
+        end, window_bytes = self._file_end, _FIRST_WINDOW_BYTES
+        while end - start >= BATCH_OVERHEAD:
+            begin = max(start, end - window_bytes)
+            window = self._fs.pread(self._handle, end - begin, begin)
+            for match in self._pattern.finditer(window):
+                position = begin + match.start()
+                if self._batch_bytes(position) == self._file_end - position:
+                    return True
+            if begin == start:
+                return False
+            end = begin + BATCH_OVERHEAD
+            window_bytes = min(2 * window_bytes, _WINDOW_BYTES)
+        return False
 
     def _batch_bytes(self, position: int) -> int:
         """The size of the valid batch at a position, 0 if there is none."""

@@ -168,6 +168,7 @@ class _Walk:
             self._size,
             next_offset,
             epoch=max(facts.last_epoch, 0),
+            is_closed=not self._is_last,
         )
         if self._is_last and not tail.damage:
             facts.unfinished_bytes = self._size - position

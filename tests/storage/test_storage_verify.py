@@ -25,10 +25,11 @@ from storage.layout import (
 from storage.verify.paths import NothingToVerify
 from storage.verify.report import FINDINGS_MAX
 from tests.server.snapshot_logs import with_attributes, with_crc
-from tests.storage.helpers import DIRECTORY, append, batch, open_log
+from tests.storage.helpers import DIRECTORY, START_MS, append, batch, open_log
+from tests.storage.seven_segments import CountingFileSystem
 from tests.storage.verified_node import SEGMENT_BYTES, STORAGE, Node
 from tests.storage.verifying import Verified, put_real_snapshot, verified
-from wire.records import iter_headers, read_header, stamp
+from wire.records import Record, build_batch, iter_headers, read_header, stamp
 
 
 @pytest.fixture
@@ -439,6 +440,31 @@ def test_a_disk_full_of_damage_does_not_fill_the_memory() -> None:
         if number % 2:
             node.fs.flip(node.segment(-1), position + 70)
     assert len(node.verified().findings) == FINDINGS_MAX
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_what_is_read_grows_with_the_bad_places_not_with_their_square(
+    is_closed: bool,
+) -> None:
+    disk = CountingFileSystem()
+    for path in (DIRECTORY.parent, DIRECTORY):
+        disk.mkdir(path)
+    # A batch with a sector of zeros may be one that was never written whole.
+    batches = [
+        build_batch([Record(i, START_MS, b"key", bytes(8000))], base_offset=i, epoch=1)
+        for i in range(401)
+    ]
+    size = len(batches[0])
+    data = bytearray().join(batches)
+    for at in range(size, 400 * size, 2 * size):
+        data[at + 100] ^= 1
+    assert len(data) % 512
+    disk.put(log_path(DIRECTORY, 0), bytes(data))
+    if is_closed:
+        disk.put(log_path(DIRECTORY, 401), batch(401))
+    done = verified(fs=disk)
+    assert len(done.findings) == FINDINGS_MAX
+    assert disk.bytes_read[log_path(DIRECTORY, 0).name] < 2 * 200 * len(data)
 
 
 # --- what is no log

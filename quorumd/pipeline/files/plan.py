@@ -277,7 +277,13 @@ class _SegmentWalk:
         cutter = self._cutter
         start, end = cutter.position, self._size
         return examine_tail(
-            self._fs, self._handle, start, end, cutter.end_offset, epoch=self._epoch
+            self._fs,
+            self._handle,
+            start,
+            end,
+            cutter.end_offset,
+            epoch=self._epoch,
+            is_closed=not self._segment.may_be_unfinished,
         )
 
     def _kind(self, tail: Tail) -> TailKind:
