@@ -55,11 +55,12 @@ pipeline: $(SPARK_READY)
 	$(BIN)/quorumd-pipeline report $(PIPELINE)/tables --findings $(PIPELINE)/audit \
 		--output $(PIPELINE)/report.html
 
+# Two at a time: most tests wait for a live quorum most of the time.
 test: check
 	@$(BIN)/python -m tests.support.kafka_jars
 	@$(BIN)/python -m tests.pipeline.spark_kafka_jars
 	@$(BIN)/python -m tests.deploy.prometheus
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test-containers: $(DEV_READY)
 	@$(BIN)/python -m tests.containers.drill

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -25,6 +26,17 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=2_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Modules with tests that may take long begin first, so that no process is left with one at the end."""
+    longest: dict[Path, float] = {}
+    for item in items:
+        marker = item.get_closest_marker("timeout")
+        limit_s = marker.args[0] if marker is not None else 0.0
+        longest[item.path] = max(longest.get(item.path, 0.0), limit_s)
+    items.sort(key=lambda item: -longest[item.path])
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
