@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import gc
 import json
 import os
 import select
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from server.snapshot_builder import DEFAULT_MEMORY_BYTES, BuiltSnapshot, SnapshotBuilder
-from storage.errors import DiskFull, StorageError, from_os_error
-from storage.filesystem import RealFileSystem
+from storage.errors import DiskFull, StorageError
+from storage.filesystem import FileSystem, RealFileSystem
 
 EXIT_ABANDONED = 1
 REPORT_S = 0.2
@@ -35,16 +35,16 @@ def main() -> int:
         signal.signal(number, signal.default_int_handler)
     # There are no cycles to look for among so many objects.
     gc.disable()
+    fs = RealFileSystem()
     builder = SnapshotBuilder(
-        RealFileSystem(),
+        fs,
         arguments.directory.absolute(),
         arguments.end_offset,
         memory_bytes=arguments.memory_bytes,
     )
     try:
-        # Held until this process ends, after its cleaning up.
-        lock = _lock(arguments.directory)
-        built = _build(builder, arguments.directory) if lock is not None else None
+        has_turn = _has_turn(fs, arguments.directory)
+        built = _build(builder, arguments.directory) if has_turn else None
         if built is not None:
             _print(
                 end_offset=built.id.end_offset,
@@ -66,23 +66,20 @@ def main() -> int:
     return EXIT_ABANDONED
 
 
-def _lock(directory: Path) -> int | None:
-    """Waits until no other process builds in a directory; None if nobody waits for this one any more.
+def _has_turn(fs: FileSystem, directory: Path) -> bool:
+    """Waits until no other process builds in a directory; False if nobody waits for this one any more.
 
-    One whose node was killed may need a moment to notice it, and uses the same names. Raises StorageError.
+    One whose node was killed may need a moment to notice it, and uses the same names.
     """
-    try:
-        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        while not _is_input_at_end():
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(LOCK_RETRY_S)
-            else:
-                return handle
-    except OSError as error:
-        raise from_os_error(error, directory, "locking the directory") from error
-    return None
+    # Where directories can't be locked, as on NFS, the build goes on; if there is none, it says so.
+    with suppress(OSError):
+        # Stays open, and with it the lock, until this process has cleaned up and ends.
+        handle = fs.open(directory)
+        while not fs.try_lock(handle):
+            if _is_input_at_end():
+                return False
+            time.sleep(LOCK_RETRY_S)
+    return True
 
 
 def _build(builder: SnapshotBuilder, directory: Path) -> BuiltSnapshot | None:
