@@ -27,7 +27,7 @@ from wire.errors import CorruptBatch
 from wire.records import BATCH_OVERHEAD, crc_is_valid, read_header
 
 _WINDOW_BYTES = 4 << 20
-_FIRST_WINDOW_BYTES = 64 << 10
+_FIRST_WINDOW_BYTES = 4 << 10
 """Most often what is looked for is near; a file may have thousands of bad places."""
 _SECTOR_BYTES = 512
 """The smallest there are: whatever a disk writes at once is a multiple."""
@@ -196,7 +196,7 @@ class _Search:
         while end - start >= BATCH_OVERHEAD:
             begin = max(start, end - window_bytes)
             window = self._fs.pread(self._handle, end - begin, begin)
-            for match in self._pattern.finditer(window):
+            for match in reversed(list(self._pattern.finditer(window))):
                 position = begin + match.start()
                 if self._batch_bytes(position) == self._file_end - position:
                     return True

@@ -330,6 +330,9 @@ class _Pass:
             if self._fs.exists(path):
                 raise
             return
+        if seen.facts is None and path.name not in self._fs.listdir(self._directory):
+            # Deleted meanwhile.
+            return
         self._report.add(*seen.findings)
         if seen.facts is not None:
             self.facts.snapshots.append(seen.facts)

@@ -104,6 +104,30 @@ def test_a_log_that_begins_at_its_snapshot_is_sound(node: Node) -> None:
     assert node.verified(DIRECTORY).texts == []
 
 
+def test_a_snapshot_that_its_node_deletes_meanwhile_is_not_missed(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oldest, newest = node.snapshots
+    opened = node.fs.open
+
+    def deleted_before(path: Path, *, writable: bool = False, create: bool = False) -> int:
+        if path == oldest and node.fs.exists(path):
+            node.fs.remove(path)
+        return opened(path, writable=writable, create=create)
+
+    monkeypatch.setattr(node.fs, "open", deleted_before)
+    done = verified(fs=node.fs)
+    assert done.texts == []
+    assert [snapshot_path(DIRECTORY, each.id) for each in done.facts.snapshots] == [newest]
+
+
+def test_a_snapshot_that_is_a_link_to_nothing_is_damage(tmp_path: Path) -> None:
+    log_path(tmp_path, 0).write_bytes(batch(0))
+    link = snapshot_path(tmp_path, (1, 1))
+    link.symlink_to(tmp_path / "elsewhere")
+    only(verified(tmp_path), link, "no snapshot can be read here")
+
+
 def test_a_directory_that_was_only_formatted_is_sound(tmp_path: Path) -> None:
     format_directory(RealFileSystem(), tmp_path / "s", node_id=1)
     assert verified(tmp_path / "s").texts == []
