@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -24,7 +25,9 @@ from storage.layout import (
 )
 from storage.verify.paths import NothingToVerify
 from storage.verify.report import FINDINGS_MAX
+from storage.verify.snapshot import SnapshotSeen, walk_snapshot
 from tests.server.snapshot_logs import with_attributes, with_crc
+from tests.storage.faulty_filesystem import FaultyFileSystem
 from tests.storage.helpers import DIRECTORY, START_MS, append, batch, open_log
 from tests.storage.seven_segments import CountingFileSystem
 from tests.storage.verified_node import SEGMENT_BYTES, STORAGE, Node
@@ -108,14 +111,13 @@ def test_a_snapshot_that_its_node_deletes_meanwhile_is_not_missed(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     oldest, newest = node.snapshots
-    opened = node.fs.open
 
-    def deleted_before(path: Path, *, writable: bool = False, create: bool = False) -> int:
-        if path == oldest and node.fs.exists(path):
-            node.fs.remove(path)
-        return opened(path, writable=writable, create=create)
+    def deleted_before(fs: FaultyFileSystem, path: Path, *rest: Any) -> SnapshotSeen:
+        if path == oldest and fs.exists(path):
+            fs.remove(path)
+        return walk_snapshot(fs, path, *rest)
 
-    monkeypatch.setattr(node.fs, "open", deleted_before)
+    monkeypatch.setattr("storage.verify.log.walk_snapshot", deleted_before)
     done = verified(fs=node.fs)
     assert done.texts == []
     assert [snapshot_path(DIRECTORY, each.id) for each in done.facts.snapshots] == [newest]
