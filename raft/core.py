@@ -482,6 +482,10 @@ class Core:
         if self.leader is not None and self.leader.uuid is None:
             self.leader = self.key_of(self.leader.id)
             self.context = (self.epoch, self.leader)
+        self._take_role()
+
+    def _take_role(self) -> None:
+        """That of a voter, or of an observer, by the latest voter set and what of it is committed."""
         if self.is_voter and isinstance(self.state, Observer):
             if self.leader is not None:
                 fetch_deadline = self.now_ms + self.config.fetch_timeout_ms
@@ -489,11 +493,7 @@ class Core:
             else:
                 deadline = self.now_ms + self.random_election_timeout_ms()
                 self.move_to(Trigger.JOINED_VOTERS, Unattached(deadline))
-        else:
-            self._leave_voters()
-
-    def _leave_voters(self) -> None:
-        if not self.is_voter and not isinstance(self.state, (Observer, Leader, Resigned)):
+        elif not self.is_voter and not isinstance(self.state, (Observer, Leader, Resigned)):
             self.move_to(Trigger.LEFT_VOTERS, Observer())
 
     # -- commitment
@@ -520,7 +520,7 @@ class Core:
         named_at = self.log.voter_entries[-1].offset
         if not self.electorate.has_local:
             self._note_removal()
-            self._leave_voters()
+            self._take_role()
         if (
             self.recorded_offset
             <= named_at

@@ -17,6 +17,7 @@ from raft.types import Endpoint, ReplicaKey, Voter
 from server.initial_voters import render_initial_voters
 from simulation.checkers import Checker, Facts, Look, all_checkers
 from simulation.checkers.acknowledged import Acknowledged
+from simulation.checkers.committed_prefix import CommittedPrefix
 from simulation.checkers.granted_wishes import check_granted
 from simulation.checkers.linearizable import check_linearizable
 from simulation.checkers.producers import check_producers
@@ -324,14 +325,18 @@ class World:
         before = known[1] if known is not None and known[0] is life else None
         if now == before:
             return
+        files = life.machine.log_file_names() if now.log_start_offset else ()
+        clock = life.machine.clock
+        look = Look(replica, node, now, before, files, self.scheduler.now_us, clock.is_true)
         if is_cut_short and now.log_end_offset != replica.end_offset:
+            # In the midst of an append. What was committed before it may have been told already.
+            for checker in self.checkers:
+                if isinstance(checker, CommittedPrefix):
+                    checker.on_event(look)
             return
         self._looks[replica.key] = life, now
         if before is None or before.role != now.role or before.epoch != now.epoch:
             self.note(life.host, f"is {now.role} of epoch {now.epoch}, leader {now.leader}")
-        files = life.machine.log_file_names() if now.log_start_offset else ()
-        clock = life.machine.clock
-        look = Look(replica, node, now, before, files, self.scheduler.now_us, clock.is_true)
         for checker in self.checkers:
             checker.on_event(look)
         for named in self._changes.pop(replica.key, ()):

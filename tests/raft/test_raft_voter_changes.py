@@ -40,6 +40,7 @@ from tests.raft.harness import (
     endpoints,
     follower,
     log_of,
+    observer,
     unattached,
     voter_set,
 )
@@ -419,3 +420,17 @@ def test_a_follower_that_learns_that_its_removal_is_committed_observes() -> None
     assert bench.role is Role.OBSERVER
     assert bench.find_all(RememberRemoval)
     assert bench.node.was_removed
+
+
+def test_who_learns_only_afterwards_that_it_was_a_voter_is_one_until_its_removal_is_committed() -> (
+    None
+):
+    bench = observer(local=key_of(1), log=log_of(), stored=StoredState(epoch=3), **FREE)
+    sets = [KRaftVoters(voter_set(*ids), CLUSTER) for ids in ((1, 2, 3), (2, 3))]
+    bench.fetched(epochs=[1, 1], control=tuple(enumerate(sets)), high_watermark=0)
+    assert bench.role is Role.OBSERVER
+    bench.sync()
+    bench.fetched(high_watermark=1)
+    assert bench.role is Role.FOLLOWER
+    bench.fetched(high_watermark=2)
+    assert bench.role is Role.OBSERVER

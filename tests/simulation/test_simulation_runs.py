@@ -21,6 +21,12 @@ REGRESSIONS = (
     ("fixed", 10036, "a first voter set was replaced although clients had written behind it"),
     ("fixed", 15221, "a copy was thought older than it was: its last record was not synced yet"),
     ("fixed", 1960, "a replaced first set got another cluster id, and shut out who knew the first"),
+    (
+        "changing",
+        347,
+        "a leader died in mid-append; what it had just committed was not known to the checkers",
+    ),
+    ("changing", 2263, "who learnt late that it was a voter still was an observer, and stopped"),
     ("changing", 115, "a new disk that copied the log took itself for the voter whose id it has"),
     ("changing", 116, "a new leader called a voter one that was just being removed"),
     ("changing", 122, "a leader whose snapshot was damaged tried to repair it once a minute only"),
