@@ -112,6 +112,8 @@ def test_a_flipped_byte_in_a_closed_segment_stops_the_start_and_is_named(
     found = batches(closed)
     damaged = found[len(found) // 2]
     flip(closed, damaged.position + len(damaged.data) - 3)
+    # The one that was killed may have led.
+    quorum.wait_leader()
     with Load(quorum) as load:
         text = refused_start(quorum)
         load.wait_progress()
