@@ -28,7 +28,6 @@ from wire.records import BATCH_OVERHEAD, crc_is_valid, read_header
 
 _WINDOW_BYTES = 4 << 20
 _FIRST_WINDOW_BYTES = 4 << 10
-"""Most often what is looked for is near; a file may have thousands of bad places."""
 _SECTOR_BYTES = 512
 """The smallest there are: whatever a disk writes at once is a multiple."""
 
@@ -79,9 +78,9 @@ def examine_tail(
     # The last bytes of a batch are often zeros, so a header may begin less than 61 bytes before.
     search = _Search(fs, handle, end, data_end + BATCH_OVERHEAD, next_offset, epoch)
     found = search.first_batch(start + 1)
-    damage = ""
     if is_closed:
         return Tail(data_end - start, found)
+    damage = ""
     if group_start is not None and start < group_start:
         damage = f"everything below byte {group_start} was synced"
     elif group_start is not None or found is not None:
@@ -127,15 +126,22 @@ def _sectors_from(fs: FileSystem, handle: int, start: int, end: int) -> Iterator
 
 def _end_of_data(fs: FileSystem, handle: int, start: int, end: int) -> int:
     """Position behind the last byte that is not zero, `start` if there is none."""
-    window_bytes = _FIRST_WINDOW_BYTES
+    sizes = _window_sizes()
     while end > start:
-        begin = max(start, end - window_bytes)
+        begin = max(start, end - next(sizes))
         kept = fs.pread(handle, end - begin, begin).rstrip(b"\0")
         if kept:
             return begin + len(kept)
         end = begin
-        window_bytes = min(2 * window_bytes, _WINDOW_BYTES)
     return start
+
+
+def _window_sizes() -> Iterator[int]:
+    """In bytes, ever larger: most often what is looked for is near, and a file may have many bad places."""
+    size = _FIRST_WINDOW_BYTES
+    while True:
+        yield size
+        size = min(2 * size, _WINDOW_BYTES)
 
 
 def _last_group_start(fs: FileSystem, handle: int, start: int, data_end: int) -> int | None:
@@ -171,8 +177,9 @@ class _Search:
 
     def first_batch(self, start: int) -> int | None:
         """Position of the first valid batch that begins at `start` or behind it."""
-        window_bytes = _FIRST_WINDOW_BYTES
+        sizes = _window_sizes()
         while self._end - start >= BATCH_OVERHEAD:
+            window_bytes = next(sizes)
             wanted_bytes = min(window_bytes, self._end - start)
             window = self._fs.pread(self._handle, wanted_bytes, start)
             for match in self._pattern.finditer(window):
@@ -181,7 +188,6 @@ class _Search:
             if len(window) < window_bytes:
                 return None
             start += window_bytes - BATCH_OVERHEAD
-            window_bytes = min(2 * window_bytes, _WINDOW_BYTES)
         return None
 
     def is_cut_behind_batch(self, start: int) -> bool:
@@ -192,9 +198,9 @@ class _Search:
         if self._file_end % _SECTOR_BYTES == 0:
             return False
         start = max(start, self._file_end - BATCH_BYTES_MAX)
-        end, window_bytes = self._file_end, _FIRST_WINDOW_BYTES
+        end, sizes = self._file_end, _window_sizes()
         while end - start >= BATCH_OVERHEAD:
-            begin = max(start, end - window_bytes)
+            begin = max(start, end - next(sizes))
             window = self._fs.pread(self._handle, end - begin, begin)
             for match in reversed(list(self._pattern.finditer(window))):
                 position = begin + match.start()
@@ -203,7 +209,6 @@ class _Search:
             if begin == start:
                 return False
             end = begin + BATCH_OVERHEAD
-            window_bytes = min(2 * window_bytes, _WINDOW_BYTES)
         return False
 
     def _batch_bytes(self, position: int) -> int:
