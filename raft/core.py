@@ -105,6 +105,8 @@ class Core:
         self.was_removed = config.was_removed
         self.must_lead = False
         """This witness holds records that the others lack."""
+        self.others_turn_until_ms: int | None = None
+        """When this witness stops waiting for a voter that could win, None if none has shown up."""
         self.handed_over_at: int | None = None
         """Offset of the voter set under which this leader resigned for others to remove it."""
         self.obstacle: str | None = None
@@ -363,6 +365,7 @@ class Core:
             self.obstacle = None
             self.next_word_ms = 0
             self.must_lead = False
+            self.others_turn_until_ms = None
             self.forget_requests()
         if isinstance(former, Leader):
             self._refuse_waiting(former)

@@ -181,8 +181,8 @@ def on_vote_requested(core: Core, event: VoteRequested) -> None:
         return _answer_vote(core, event.reply_to, False, error="INVALID_VOTER_KEY")
     learn_voter(core, candidate, event.cluster_id)
     granted = _grants_pre_vote(core, event) if event.pre_vote else _grants_vote(core, event)
-    if not granted and core.config.is_witness:
-        _stand_in(core, event)
+    if core.config.is_witness:
+        _weigh_standing_in(core, event)
     if event.pre_vote and not granted:
         _outbid(core, candidate)
     elif not granted and isinstance(core.state, Unattached) and not core.must_lead:
@@ -235,10 +235,21 @@ def _outbid(core: Core, asker: ReplicaKey) -> None:
         _hurry(core, state)
 
 
-def _stand_in(core: Core, event: VoteRequested) -> None:
-    """A witness leads where nobody else can: it refuses a candidate whose log lacks what it holds."""
-    if not core.has_leader_contact and _may_vote(core) and not _is_up_to_date(core, event.last):
-        core.must_lead = True
+def _weigh_standing_in(core: Core, event: VoteRequested) -> None:
+    """A witness leads where nobody else can: it refuses a candidate whose log lacks what it holds.
+
+    If another one has asked that lacks nothing, that one shall win. It is given the time until all have
+    missed the leader and it has asked them again, but no more: something may keep it from winning.
+    """
+    if core.has_leader_contact or not _may_vote(core):
+        return
+    if not _is_up_to_date(core, event.last):
+        core.must_lead = core.must_lead or core.now_ms >= (core.others_turn_until_ms or 0)
+    elif core.others_turn_until_ms is None:
+        config = core.config
+        patience_ms = 2 * config.election_timeout_ms + config.election_backoff_max_ms
+        core.others_turn_until_ms = core.now_ms + config.fetch_timeout_ms + patience_ms
+        core.must_lead = False
 
 
 def may_campaign(core: Core) -> bool:

@@ -238,6 +238,15 @@ def note_progress(core: Core, leader: Leader, replica: ReplicaKey, end_offset: i
         progress.begin_due_ms = now + core.config.fetch_timeout_ms // 2
 
 
+def note_alive(core: Core, replica: ReplicaKey | None) -> None:
+    """Whatever this replica is answered: its disk is not lost."""
+    leader = core.state
+    if isinstance(leader, Leader) and replica is not None:
+        known = leader.progress.get(replica)
+        if known is not None:
+            known.last_heard_ms = core.now_ms
+
+
 def note_heard(core: Core, leader: Leader, replica: ReplicaKey) -> ReplicaKey | None:
     """A replica is there: enough voters that are keep the leader in office (KIP-595).
 
@@ -246,8 +255,7 @@ def note_heard(core: Core, leader: Leader, replica: ReplicaKey) -> ReplicaKey | 
     voter = _voter_of(core, replica)
     if voter is None:
         return None
-    if (known := leader.progress.get(voter)) is not None:
-        known.last_heard_ms = core.now_ms
+    note_alive(core, voter)
     leader.heard_from.add(voter)
     electorate = core.electorate
     if len(leader.heard_from) + electorate.has_local >= electorate.majority:
@@ -286,7 +294,7 @@ def _voter_of(core: Core, replica: ReplicaKey) -> ReplicaKey | None:
 
 def _new_progress(core: Core, leader: Leader, replica: ReplicaKey) -> Progress:
     """Start to keep account of a replica; observers that fell silent make room."""
-    progress, voters = Progress(), core.electorate.keys
+    progress, voters = Progress(last_heard_ms=core.now_ms), core.electorate.keys
     if replica not in voters and len(leader.progress) >= MAX_OBSERVERS:
         return progress
     for key, known in list(leader.progress.items()):

@@ -30,6 +30,7 @@ from raft.events import (
 from raft.leadership import (
     advance_high_watermark,
     answer_fetch,
+    note_alive,
     note_going_back,
     note_heard,
     note_progress,
@@ -63,6 +64,7 @@ def on_fetch_received(core: Core, event: FetchReceived) -> None:
     ):
         core.report(f"fetch of {event.replica} refused: impossible values ({event})")
         return core.refuse_fetch(event.reply_to, None, "UNKNOWN_SERVER_ERROR")
+    note_alive(core, event.replica)
     if event.epoch < core.epoch:
         return core.refuse_fetch(event.reply_to, "FENCED_LEADER_EPOCH")
     if event.epoch > core.epoch:
@@ -133,12 +135,16 @@ def on_fetch_answered(core: Core, event: FetchAnswered) -> None:
         # The leader was asked twice, by its key and as a bootstrap server. What it said of a former
         # end of the log must not cut, extend or commit the present one.
         return
-    if event.snapshot is not None:
-        offer(core, request, event.snapshot)
+    snapshot, diverging = event.snapshot, event.diverging
+    if snapshot is not None and core.log.contains(snapshot):
+        # The leader's log begins there, and has not what follows here: to copy it would change nothing.
+        snapshot, diverging = None, snapshot
+    if snapshot is not None:
+        offer(core, request, snapshot)
         return
     core.drop_download()
-    if event.diverging is not None:
-        _truncate(core, request, event.diverging)
+    if diverging is not None:
+        _truncate(core, request, diverging)
         return
     core.obstacle = None
     if event.records is not None and not _append(core, request, event.records):

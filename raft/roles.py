@@ -78,7 +78,7 @@ class Progress:
     last_fetch_ms: int | None = None
     last_caught_up_ms: int | None = None
     last_heard_ms: int | None = None
-    """Of a voter: its last fetch, or word of another kind."""
+    """Its last fetch, or, of a voter, word of another kind."""
     leader_end_at_last_fetch: int = 0
     begin_due_ms: int = 0
 

@@ -26,7 +26,7 @@ from raft.events import (
     SnapshotTaken,
     SnapshotVerified,
 )
-from raft.leadership import note_heard
+from raft.leadership import note_alive, note_heard
 from raft.outstanding import Download, InFlight, UselessCopy
 from raft.roles import Leader
 from raft.types import OffsetAndEpoch, ReplicaKey
@@ -54,6 +54,7 @@ def on_snapshot_requested(core: Core, event: SnapshotRequested) -> None:
     if event.replica is not None and core.is_local(event.replica):
         core.report(f"snapshot for {event.replica} refused: that is this replica")
         return _answer(core, event, top_level="UNKNOWN_SERVER_ERROR")
+    note_alive(core, event.replica)
     if event.epoch < core.epoch:
         return _answer(core, event, "FENCED_LEADER_EPOCH")
     if event.epoch > core.epoch:

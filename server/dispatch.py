@@ -190,14 +190,21 @@ class Dispatch:
     def _for_leader(self, request: InboundRequest, answer_here: Callable[[], None]) -> None:
         """Kafka's admin client asks any node for these, and expects an answer of the leader.
 
-        Software of this project is told who leads instead: it asks that one itself.
+        Software of this project is told who leads instead: it asks that one itself. What a leader was
+        asked for and did not answer is not done here as well, though this node may lead meanwhile:
+        perhaps nobody waits for it any more, or somebody has asked for the opposite.
         """
         view, software = self._first.view, request.connection.client_software_name
         is_own = software in (cluster_api.OWN_SOFTWARE, NODE_SOFTWARE)
         if view.is_leader or view.leader_id is None or is_own:
             answer_here()
         else:
-            self._first.outbound.forward(request, answer_here, CHANGE_WAIT_MS)
+            self._first.outbound.forward(
+                request,
+                answer_here,
+                lost=lambda: self._first.inbound.give_change_up(request),
+                wait_ms=CHANGE_WAIT_MS,
+            )
 
     def _on_take_snapshot(self, request: InboundRequest) -> None:
         message = decode(TakeSnapshotRequest, request.api_version, request.frame, request.body_at)

@@ -163,6 +163,17 @@ class Inbound:
         reply_to = self._ask(request)
         self._handle(translate_membership.reassignment_requested(message, reply_to))
 
+    def give_change_up(self, request: InboundRequest) -> None:
+        """The leader that was asked for a change of the voters is gone: the client has to ask again."""
+        answer = ChangeAnswer(
+            epoch=-1,
+            leader_id=None,
+            leader_endpoints=(),
+            error="NOT_LEADER_OR_FOLLOWER",
+            message="the leader was lost before it answered; it may have made the change. Ask again",
+        )
+        self.send_answer(self._ask(request), answer)
+
     def refuse_fetch(self, request: InboundRequest) -> None:
         """A replica's fetch that does not hold exactly this partition."""
         self._refuse(request, FetchResponse(error_code=ErrorCode.INVALID_REQUEST))

@@ -277,11 +277,18 @@ class Outbound:
         return END, translate.end_message(request, topic, node.cluster_id)
 
     def forward(
-        self, request: InboundRequest, otherwise: Callable[[], None], wait_ms: int = 0
+        self,
+        request: InboundRequest,
+        otherwise: Callable[[], None],
+        *,
+        lost: Callable[[], None] | None = None,
+        wait_ms: int = 0,
     ) -> None:
-        """Let the leader answer a client's request; `otherwise` is called if it can't.
+        """Let the leader answer a client's request; `otherwise` is called if it was not asked.
 
-        `wait_ms` is how long the leader may take, beyond the usual time.
+        `lost`, or else `otherwise`, is called if it was asked and its answer does not come: what was
+        asked for may have been done, or may be done yet. `wait_ms` is how long the leader may take,
+        beyond the usual time.
 
         Clients that are told to ask another node don't all do so: Kafka's admin client asks the same
         one again until its time is over.
@@ -292,10 +299,13 @@ class Outbound:
             return
         asked = request.api_version
         body = request.frame[request.body_at :]
+        is_sent = False
 
         def build(version: int, correlation_id: int) -> bytes:
+            nonlocal is_sent
             if version != asked:
                 raise UnsupportedVersion(f"the leader does not know version {asked}")
+            is_sent = True
             header = encode_request_header(
                 request.api_key, version, correlation_id, self._client_id
             )
@@ -311,7 +321,7 @@ class Outbound:
             max_version=asked,
             build=build,
             answered=answered,
-            failed=lambda reason, error: otherwise(),
+            failed=lambda reason, error: (lost or otherwise)() if is_sent else otherwise(),
             timeout_ms=self._settings.request_timeout_ms + wait_ms,
         )
         self._link(leader, Use.CHANGES if wait_ms else Use.CLIENTS).call(call)

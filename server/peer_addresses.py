@@ -120,6 +120,9 @@ class PeerAddresses:
             return True if event.error is None and hint is not None else None
         if isinstance(event, FetchAnswered) and event.error is None and is_said_to_lead:
             return True
-        is_behind = hint is not None and self._node.leader == to and hint.epoch < self._node.epoch
-        is_other = is_behind or (event.error == "NOT_LEADER_OR_FOLLOWER" and is_said_to_lead)
+        of_leader = hint if self._node.leader == to else None
+        is_behind = of_leader is not None and of_leader.epoch < self._node.epoch
+        knows_nobody = of_leader is not None and of_leader.leader_id is None
+        is_refusal = event.error == "NOT_LEADER_OR_FOLLOWER"
+        is_other = is_behind or (is_refusal and (is_said_to_lead or knows_nobody))
         return False if (is_other or is_foreign) and len(self.own(to)) > 1 else None

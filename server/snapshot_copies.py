@@ -7,6 +7,7 @@ begins again: then the file is read and checked here, step by step between other
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from raft.node import RaftNode
@@ -88,8 +89,8 @@ class SnapshotCopies:
         if position == 0:
             if snapshot not in self._check_from:
                 self._check_from[snapshot] = now_s
-            elif now_s >= self._check_from[snapshot] and not self._is_checking:
-                self._check(snapshot)
+            elif now_s >= self._check_from[snapshot]:
+                self.check(snapshot, partial(self._checked, snapshot))
 
     def copied_offset(self) -> int | None:
         """Where the oldest snapshot ends that somebody copies at present."""
@@ -112,8 +113,21 @@ class SnapshotCopies:
             if copy.snapshot in known and fetched_ms.get(key, 0) <= copy.at_ms
         }
 
-    def _check(self, snapshot: SnapshotId) -> None:
-        """Read all of it, a batch at a time."""
+    def _checked(self, snapshot: SnapshotId, problem: str) -> None:
+        if problem:
+            self._on_damage(snapshot, problem)
+            return
+        self._check_from[snapshot] = self._host.monotonic_s() + CHECK_AGAIN_S
+        LOG.info(
+            "a snapshot that is copied again and again was read and is sound",
+            end_offset=snapshot.end_offset,
+        )
+
+    def check(self, snapshot: SnapshotId, told: Callable[[str], None]) -> None:
+        """Read all of it, a batch at a time, unless another one is being read. `told` gets what is wrong
+        with it, "" if nothing is."""
+        if self._is_checking:
+            return
         self._is_checking = True
         steps = self._store.verifying(snapshot)
 
@@ -128,14 +142,10 @@ class SnapshotCopies:
                 return
             self._is_checking = False
             if isinstance(outcome, (StorageError, SnapshotNotFound)):
-                self._on_damage(snapshot, str(outcome))
+                told(str(outcome))
             elif isinstance(outcome, BaseException):
                 raise outcome
             else:
-                self._check_from[snapshot] = self._host.monotonic_s() + CHECK_AGAIN_S
-                LOG.info(
-                    "a snapshot that is copied again and again was read and is sound",
-                    end_offset=snapshot.end_offset,
-                )
+                told("")
 
         self._reader.run(is_at_end, done)

@@ -174,13 +174,18 @@ class Snapshots:
         """Begin a build if it is time for one; called whenever something was committed."""
         if self._building is not None or self._node.download is not None:
             return
-        now_s = self._host.monotonic_s()
-        if now_s < self._not_before_s:
+        if self._is_pausing:
             return
+        now_s = self._host.monotonic_s()
         is_due = self.new_bytes >= self._settings.max_new_record_bytes
         is_due = is_due or now_s - self._begun_at_s >= self._settings.interval_s
         if is_due or self._to_repair:
             self._begin()
+
+    @property
+    def _is_pausing(self) -> bool:
+        """A build has failed, and it is too soon for the next one."""
+        return self._host.monotonic_s() < self._not_before_s
 
     def take(self, told: Told) -> None:
         """An operator asks for one; `told` hears of it when it is there."""
@@ -369,6 +374,17 @@ class Snapshots:
         self._failures += 1
         self._not_before_s = self._host.monotonic_s() + pause_s
         self._tell(problem)
+        if repairs is not None:
+            self._copies.check(repairs, partial(self._read_again, repairs))
+
+    def _read_again(self, snapshot: SnapshotId, problem: str) -> None:
+        """What a disk could not read once, and can read now, is not damaged."""
+        if problem or self._building is not None or snapshot not in self._damaged:
+            return
+        LOG.info("a snapshot is sound after all", end_offset=snapshot.end_offset)
+        self._damaged.discard(snapshot)
+        self._to_repair = [other for other in self._to_repair if other != snapshot]
+        self.problem = ""
 
     def _tell(self, outcome: SnapshotId | str) -> None:
         told, self._told = self._told, []
@@ -409,7 +425,8 @@ class Snapshots:
 
     def on_damage(self, snapshot: SnapshotId, problem: str) -> None:
         """A snapshot can't be read, or is not sound."""
-        if self._note_damage(snapshot, problem) and self._building is None and not self._is_closed:
+        is_news = self._note_damage(snapshot, problem)
+        if is_news and self._building is None and not self._is_closed and not self._is_pausing:
             self._begin()
 
     def _note_damage(self, snapshot: SnapshotId, problem: str) -> bool:

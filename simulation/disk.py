@@ -228,6 +228,12 @@ class SimDisk:
         """Every file that has a name, sorted by path."""
         return [Path(path) for path, _ in self._root.walk()]
 
+    def names(self, directory: Path) -> list[str]:
+        """The names of the files in a directory, sorted; none if there is no such directory."""
+        node = self._find(directory)
+        names = node.names if isinstance(node, Directory) else {}
+        return sorted(name for name, found in names.items() if isinstance(found, File))
+
     def unsynced_files(self) -> list[Path]:
         """The files that a power loss may change."""
         return [Path(path) for path, file in self._root.walk() if file.pending]

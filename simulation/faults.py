@@ -11,6 +11,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+from simulation.disk import SimDisk
 from simulation.scheduler import MS, SECOND
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ def lone_witness(world: World, random: Random) -> None:
         for source, target in pairs:
             world.network.mend(source, target, LONE_WITNESS)
 
-    world.scheduler.call_later(random.randrange(50 * MS, SECOND), end)
+    world.later(random.randrange(50 * MS, SECOND), end)
 
 
 @fault(STRUCK)
@@ -301,7 +302,7 @@ def flapping(world: World, random: Random) -> None:
         world.network.mend(a, b, "flapping")
         world.network.mend(b, a, "flapping")
         if left:
-            world.scheduler.call_later(random.randrange(200 * MS), lambda: flap(left - 1))
+            world.later(random.randrange(200 * MS), lambda: flap(left - 1))
 
     flap(random.randint(3, 15))
 
@@ -324,7 +325,7 @@ def link_by_link(world: World, random: Random) -> None:
         world.network.mend(link[1], link[0], "link by link")
 
     for at, link in enumerate(stopping):
-        world.scheduler.call_later(at * step_us, partial(stop, link))
+        world.later(at * step_us, partial(stop, link))
     for at, link in enumerate(restoring, len(links)):
         world.scheduler.call_later(at * step_us, partial(restore, link))
 
@@ -375,7 +376,7 @@ def power_loss_at_a_write(world: World, random: Random) -> None:
         replica = victim.replica
         if len(replica.log) - len(replica.synced) >= least_batches:
             victim.on_written = None
-            world.scheduler.call_later(0, go_dark)
+            world.later(0, go_dark)
 
     def go_dark() -> None:
         for machine in struck:
@@ -429,7 +430,7 @@ def snapshot_asked_for(world: World, random: Random) -> None:
 
     ask()
     if random.random() < 0.5:
-        world.scheduler.call_later(random.randrange(50 * MS), ask)
+        world.later(random.randrange(50 * MS), ask)
 
 
 # -- clocks
@@ -540,32 +541,35 @@ def stalled_disk(world: World, random: Random) -> None:
     victim.speed.stalled_until_us = world.scheduler.now_us + _span_us(random)
 
 
-def _damage(name: str, hit: Callable[[Machine, Random], object | None]) -> None:
+def _damage(name: str, hit: Callable[[SimDisk, str], object | None]) -> None:
     @fault(name)
     def act(world: World, random: Random) -> None:
         victim = world.victim(random)
         if world.risk.may_lose(victim.replica.key):
             world.note_damaged(victim)
-            found = hit(victim, random)
+            # Any file, but before the voters are committed just logs.
+            pattern = random.choice(["*.log", "*.log", "*" if _is_formed(victim) else "*.log"])
+            found = hit(victim.disk, pattern)
             victim.note(f"{name}: {found}")
             if found is not None:
                 victim.count(name)
 
 
-def _pattern(random: Random) -> str:
-    return random.choice(["*.log", "*.log", "*"])
+def _is_formed(machine: Machine) -> bool:
+    """False as long as just meta.properties says who votes: what a leader reads there all believe."""
+    return bool(machine.config.quorum_voters or machine.world.facts.voters.committed)
 
 
-_damage("bit flip", lambda victim, random: victim.disk.flip_bit(_pattern(random)))
-_damage("stale sector", lambda victim, random: victim.disk.stale_sector(_pattern(random)))
-_damage("misplaced sector", lambda victim, random: victim.disk.misplace_sector(_pattern(random)))
+_damage("bit flip", SimDisk.flip_bit)
+_damage("stale sector", SimDisk.stale_sector)
+_damage("misplaced sector", SimDisk.misplace_sector)
 
 
 @fault("read flip")
 def read_flip(world: World, random: Random) -> None:
     """A bit is wrong in what is read, and right again the next time."""
     victim = world.victim(random)
-    if not world.risk.may_lose(victim.replica.key):
+    if not (world.risk.may_lose(victim.replica.key) and _is_formed(victim)):
         return
     world.note_damaged(victim)
     victim.count("read flip")

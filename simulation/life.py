@@ -136,7 +136,7 @@ class Life:
         """Of a complete snapshot, or of one that is about to become one."""
         disk = self.machine.disk
         complete = snapshot_path(LOG_DIRECTORY, snapshot)
-        is_there = complete in disk.files()
+        is_there = complete.name in disk.names(LOG_DIRECTORY)
         return disk.contents(complete if is_there else part_path(LOG_DIRECTORY, snapshot))
 
     def take_snapshot(self) -> None:

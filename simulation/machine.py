@@ -10,12 +10,18 @@ from uuid import UUID
 from config.model import Config
 from raft.types import ReplicaKey
 from simulation.disk import ProcessKilled, SimDisk
-from simulation.life import LOG_DIRECTORY, STORAGE, Life
+from simulation.life import STORAGE, Life
 from simulation.replica import Replica
 from simulation.scheduler import MS, SECOND, Callback, Scheduler
 from simulation.violation import ProcessEnded, Violation
 from storage.directory import format_directory
-from storage.errors import DamagedFile, DamagedLog, DamagedSnapshot, DiskFull, StorageError
+from storage.errors import (
+    DamagedLog,
+    DamagedSnapshot,
+    DiskFull,
+    ForeignDirectory,
+    StorageError,
+)
 from storage.meta_properties import random_storage_id, save_meta_properties
 
 if TYPE_CHECKING:
@@ -275,9 +281,9 @@ class Machine:
     # -- what goes wrong
 
     def on_storage_error(self, error: StorageError) -> None:
-        """The daemon gives up on its directory: that needs a cause."""
+        """The daemon gives up on its directory: that needs a cause. A flipped bit may name another node."""
         self.note(f"gives up: {error}")
-        if isinstance(error, (DamagedLog, DamagedFile, DamagedSnapshot)):
+        if isinstance(error, (DamagedLog, DamagedSnapshot, ForeignDirectory)):
             has_cause = self.is_damaged
         else:
             has_cause = isinstance(error, DiskFull) or self.has_disk_errors
@@ -323,6 +329,3 @@ class Machine:
 
     def _stall_us(self) -> int:
         return max(0, self.speed.stalled_until_us - self.world.scheduler.now_us)
-
-    def log_file_names(self) -> list[str]:
-        return [path.name for path in self.disk.files() if path.parent == LOG_DIRECTORY]

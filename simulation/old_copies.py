@@ -14,6 +14,7 @@ from raft.leadership import went_back
 from raft.types import ReplicaKey
 from simulation.disk import Snapshot
 from simulation.machine import FirstVoter, Machine
+from simulation.recovery import settle
 from simulation.replica import Replica
 from simulation.scheduler import MS, SECOND
 from simulation.violation import Violation
@@ -48,9 +49,16 @@ def show_an_old_copy(world: World, copies: dict[str, Copy]) -> None:
     """Raises Violation if nobody says anything about it."""
     random = Random(f"{world.seed}/copy")
     kind = random.choice(["none", "none", "rollback", "clone"])
+    if kind == "none":
+        return
+    # Who leads is the only one that knows how far a replica was: nothing may change that any more.
+    settle(world)
     leader = world.leader_machine()
-    others = [machine for machine in world.machines if machine is not leader]
-    if kind == "none" or not others or leader is None:
+    if leader is None:
+        return
+    # Another disk under the leader's id does not follow it.
+    others = [machine for machine in world.machines if machine.id != leader.id]
+    if not others:
         return
     victim = random.choice(others)
     copy = copies[victim.host]

@@ -1,4 +1,4 @@
-"""Progress bars on stderr, for terminals only."""
+"""Progress bars on stderr, for terminals only, and what is found meanwhile, for logs as well."""
 
 from __future__ import annotations
 
@@ -6,23 +6,39 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+
+import click
 
 from simulation.runner import Tally
 from simulation.shrink import Shrinker
 
 Show = Callable[[], None]
+FAILURES_SHOWN_MAX = 10
 
 
 @contextmanager
 def tally_progress(tally: Tally, runs: int) -> Iterator[Show]:
-    """A bar from 0 to `runs`; what is yielded shows how far `tally` has come."""
+    """A bar from 0 to `runs`; what is yielded shows how far `tally` has come.
+
+    The first failures are said at once: a run of many hours is not waited for to look at them.
+    """
     begin_s = time.perf_counter()
+    said = 0
 
     def text() -> str:
         rate = tally.runs / (time.perf_counter() - begin_s)
         return f"{rate:.1f} seeds/s, {len(tally.failures):,} failed"
 
-    with _bar("seeds", runs, lambda: tally.runs, text) as show:
+    with _bar("seeds", runs, lambda: tally.runs, text) as (move, say):
+
+        def show() -> None:
+            nonlocal said
+            for failure in tally.failures[said:FAILURES_SHOWN_MAX]:
+                say(f"seed {failure.seed} violates: {failure.violated}")
+            said = len(tally.failures)
+            move()
+
         yield show
 
 
@@ -34,16 +50,17 @@ def shrink_progress(shrinker: Shrinker) -> Iterator[Show]:
         run = shrinker.run
         return f"{shrinker.tries} tried; {len(run.begun)} faults, {run.steps:,} events fail alike"
 
-    with _bar("shrinking", None, lambda: shrinker.tries, text) as show:
-        yield show
+    with _bar("shrinking", None, lambda: shrinker.tries, text) as (move, _):
+        yield move
 
 
 @contextmanager
 def _bar(
     label: str, total: int | None, done: Callable[[], int], text: Callable[[], str]
-) -> Iterator[Show]:
+) -> Iterator[tuple[Show, Callable[[str], None]]]:
+    """How to move it, and how to say something beside it."""
     if not sys.stderr.isatty():
-        yield lambda: None
+        yield lambda: None, partial(click.echo, err=True)
         return
     from rich.console import Console
     from rich.progress import (
@@ -64,4 +81,7 @@ def _bar(
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task(label, total=total, text=text())
-        yield lambda: progress.update(bar, completed=done(), text=text())
+        yield (
+            lambda: progress.update(bar, completed=done(), text=text()),
+            partial(progress.console.print, markup=False, highlight=False),
+        )

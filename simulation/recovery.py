@@ -43,6 +43,18 @@ def recover(world: World) -> None:
     clients: list[Client] = [*world.producers, *world.readers]
     for client in clients:
         client.is_stopping = True
+    _wait_until_well(world, begin_us, bound_us)
+
+
+def settle(world: World) -> None:
+    """All that was late has arrived, and has had its effect. Raises Violation if that takes too long."""
+    while not world.facts.is_calm:
+        world.run_until(world.scheduler.now_us + 20 * MS)
+    begin_us = world.scheduler.now_us
+    _wait_until_well(world, begin_us, begin_us + 15 * SECOND)
+
+
+def _wait_until_well(world: World, begin_us: int, bound_us: int) -> None:
     while not is_well(world):
         if world.scheduler.now_us >= bound_us:
             raise Violation("liveness", _what_is_not_well(world, (bound_us - begin_us) / SECOND))
@@ -55,6 +67,10 @@ def is_well(world: World) -> bool:
     if leader is None or leader.life is None:
         return False
     if any(a.is_idempotent and a.offset is None for a in world.appends):
+        return False
+    if any(operator.is_busy for operator in world.operators):
+        return False
+    if leader.life.partition.view.pending_changes():
         return False
     node = leader.life.partition.node
     end_offset = node.log.end_offset
@@ -109,6 +125,7 @@ def _what_is_not_well(world: World, seconds: float) -> str:
             )
             rows.append(f"    {problem}. {waits_for}")
     waiting = [a.client for a in world.appends if a.is_idempotent and a.offset is None]
+    waiting += [operator.name for operator in world.operators if operator.is_busy]
     return (
         f"not well {seconds:.0f} s after all faults have stopped; waiting: {waiting}\n    "
         + "\n    ".join(rows)

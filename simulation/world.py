@@ -17,7 +17,6 @@ from raft.types import Endpoint, ReplicaKey, Voter
 from server.initial_voters import render_initial_voters
 from simulation.checkers import Checker, Facts, Look, all_checkers
 from simulation.checkers.acknowledged import Acknowledged
-from simulation.checkers.committed_prefix import CommittedPrefix
 from simulation.checkers.granted_wishes import check_granted
 from simulation.checkers.linearizable import check_linearizable
 from simulation.checkers.producers import check_producers
@@ -25,7 +24,7 @@ from simulation.checkers.reads import Reads
 from simulation.clients import Append, Client, Producer, Reader
 from simulation.coverage import Coverage
 from simulation.faults import FAULTS
-from simulation.life import Life
+from simulation.life import LOG_DIRECTORY, Life
 from simulation.machine import FirstVoter, Machine
 from simulation.network import Network
 from simulation.old_copies import Copy, show_an_old_copy, take_copies
@@ -221,6 +220,10 @@ class World:
         self.operators.append(operator)
         operator.start()
 
+    def later(self, delay_us: int, go_on: Callable[[], None]) -> None:
+        """Go on with a fault, unless all have stopped by then."""
+        self.scheduler.call_later(delay_us, lambda: None if self._is_healed else go_on())
+
     def be_calm(self) -> None:
         """Nothing that has happened has any effect any more."""
         self.facts.is_calm = True
@@ -325,14 +328,12 @@ class World:
         before = known[1] if known is not None and known[0] is life else None
         if now == before:
             return
-        files = life.machine.log_file_names() if now.log_start_offset else ()
+        files = life.machine.disk.names(LOG_DIRECTORY) if now.log_start_offset else ()
         clock = life.machine.clock
         look = Look(replica, node, now, before, files, self.scheduler.now_us, clock.is_true)
         if is_cut_short and now.log_end_offset != replica.end_offset:
-            # In the midst of an append. What was committed before it may have been told already.
             for checker in self.checkers:
-                if isinstance(checker, CommittedPrefix):
-                    checker.on_event(look)
+                checker.on_cut_short(look)
             return
         self._looks[replica.key] = life, now
         if before is None or before.role != now.role or before.epoch != now.epoch:
@@ -387,7 +388,7 @@ class World:
         machine = next((m for m in self.machines if m.replica is leader), None)
         if strike is not None and machine is not None:
             # Not in the midst of the event that is looked at.
-            self.scheduler.call_later(0, partial(strike, machine))
+            self.later(0, partial(strike, machine))
 
     def note_contact(self, life: Life, replica: ReplicaKey | None, kind: str) -> None:
         """A request of a replica has arrived."""

@@ -125,6 +125,9 @@ class Checker:
     def on_event(self, look: Look) -> None:
         """A process has had an event that changed something of its snapshot."""
 
+    def on_cut_short(self, look: Look) -> None:
+        """A process has died in the midst of an append: its log is not what its snapshot says."""
+
     def on_change(self, look: Look, change: Change) -> None:
         """A leader has appended a voter set; `on_event` has been called before."""
 

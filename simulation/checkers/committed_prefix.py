@@ -6,6 +6,7 @@ committed history that the others look at.
 
 from __future__ import annotations
 
+from raft.roles import Role
 from raft.types import ReplicaKey
 from simulation.checkers.base import Checker, Facts, Look
 from simulation.replica import Batch, Replica
@@ -50,3 +51,9 @@ class CommittedPrefix(Checker):
                 f"{replica.key} takes everything below {offset} for committed; its batches end at"
                 f" {end_offset}"
             )
+
+    def on_cut_short(self, look: Look) -> None:
+        # What a leader had committed before the append it may have told already. Others tell of what they
+        # are sent, and the records of that may be what they were about to append.
+        if look.now.role is Role.LEADER:
+            self.on_event(look)

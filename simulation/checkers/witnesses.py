@@ -1,28 +1,34 @@
 """A witness leads only where no other voter can: because none has all that it has.
 
-Judged when nothing is disturbed; otherwise who could have been elected is anybody's guess. Source:
-docs/protocol, witness.
+Judged when nothing is disturbed; otherwise who could have been elected is anybody's guess. Whoever led
+before has given its office up, or died: it need not be waited for. Source: docs/protocol, witness.
 """
 
 from __future__ import annotations
 
 from raft.roles import Role
-from simulation.checkers.base import Checker, Look
+from raft.types import ReplicaKey
+from simulation.checkers.base import Checker, Facts, Look
 from simulation.replica import Batch
 
 
 class Witnesses(Checker):
     name = "a witness leads only where nobody else can"
 
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self.last_leader: ReplicaKey | None = None
+
     def on_event(self, look: Look) -> None:
         now, before = look.now, look.before
         if now.role is not Role.LEADER or (before is not None and before.role is Role.LEADER):
             return
+        former, self.last_leader = self.last_leader, now.local
         if not look.node.config.is_witness or not self.facts.is_calm:
             return
         own = [batch for batch in look.replica.log if batch.epoch < now.epoch]
         for key, other in self.facts.replicas.items():
-            is_gone = key in self.facts.excused or key.id == now.local.id
+            is_gone = key in self.facts.excused or key == former or key.id == now.local.id
             if is_gone or not any(key.matches(voter) for voter in look.node.other_voters()):
                 continue
             if _position(other.synced) >= _position(own):

@@ -79,6 +79,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "told_in": CONSTANT,
         "was_removed": CONSTANT,
         "must_lead": CONSTANT,
+        "others_turn_until_ms": CONSTANT,
         "handed_over_at": CONSTANT,
         "obstacle": UNREAD,
         "effects": CONSTANT,

@@ -9,17 +9,22 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from raft.types import uuid_to_text
+from raft.types import uuid_from_text, uuid_to_text
+from server.translate_membership import REMOVE_VOTER
 from storage.meta_properties import random_storage_id
 from tests.support import commands
 from tests.support.commands import Done
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.load import Load
+from tests.support.raw_client import RawClient, frame, request
+from wire.error_codes import ErrorCode
+from wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 
 QUICK = {"quorum.fetch.timeout.ms": 600, "quorum.election.timeout.ms": 300}
 FAILED, INTERRUPTED = 1, 130
@@ -210,6 +215,28 @@ def test_only_voters_that_can_be_spared_are_removed(nodes: Cluster) -> None:
     said = refused(nodes, "remove-voter", "--replica-id", leader)
     assert "is the only voter: add another one first" in said
     assert voter_ids(nodes) == [leader]
+
+
+def test_what_a_lost_leader_was_asked_for_is_not_done_by_the_next_one(nodes: Cluster) -> None:
+    """Perhaps nobody waits for it any more, or somebody has asked for the opposite."""
+    lost = nodes.wait_leader()
+    asked = next(node for node in nodes.voters if node != lost)
+    removal = RemoveRaftVoterRequest(
+        voter_id=lost, voter_directory_id=uuid_from_text(nodes.status(lost)["storage_id"])
+    )
+    with RawClient(nodes.port(asked)) as client:
+        nobody = replace(removal, voter_id=99)
+        refusal = client.ask(REMOVE_VOTER, 0, nobody, RemoveRaftVoterResponse)
+        assert refusal.error_code == ErrorCode.VOTER_NOT_FOUND
+        nodes.suspend(lost)
+        client.send(frame(request(REMOVE_VOTER, 0, removal)))
+        if nodes.wait_leader() != asked:
+            hand_over(nodes, "--to", asked)
+        nodes.kill(lost)
+        answer = client.answer(REMOVE_VOTER, 0, RemoveRaftVoterResponse)
+    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert "Ask again" in (answer.error_message or "")
+    assert voter_ids(nodes) == [*nodes.voters]
 
 
 def test_the_leader_removes_itself_and_another_one_leads(nodes: Cluster) -> None:

@@ -16,6 +16,7 @@ from raft.effects import (
     FetchSnapshot,
     ResetLog,
     StoreSnapshot,
+    TruncateLog,
     VerifySnapshot,
 )
 from raft.events import (
@@ -376,6 +377,18 @@ def test_uncommitted_records_give_way_to_a_snapshot() -> None:
     verified(bench)
     assert bench.find(ResetLog)
     assert bench.node.log.end == SNAPSHOT
+
+
+def test_records_behind_an_offered_snapshot_that_the_log_holds_are_cut() -> None:
+    """The leader's log begins with that snapshot, and does not know them."""
+    bench = follower(log=log_of(1, 1, 2, 2, voters=voter_set(1, 2, 3)))
+    offered(bench, OffsetAndEpoch(3, 2))
+    assert not bench.requests(FetchSnapshot)
+    assert [cut.end_offset for cut in bench.find(TruncateLog)] == [3]
+    bench.sync()
+    fetch = bench.outstanding(Fetch).request
+    assert isinstance(fetch, Fetch)
+    assert fetch.position == OffsetAndEpoch(3, 2)
 
 
 def test_an_observer_joins_the_voters_that_its_snapshot_names() -> None:

@@ -408,6 +408,30 @@ def test_a_witness_that_alone_has_the_newest_records_leads_until_another_has_the
     assert bench.role is Role.UNATTACHED
 
 
+@pytest.mark.parametrize("is_told_first", [True, False], ids=["first", "afterwards"])
+def test_a_witness_leaves_it_to_a_voter_that_lacks_nothing_but_not_for_ever(
+    is_told_first: bool,
+) -> None:
+    bench = follower(is_witness=True, **FREE)
+    bench.wait(2500)
+    asked = {"cluster_id": CLUSTER, "voter": key_of(1), "epoch": 3, "pre_vote": True}
+    behind = {"candidate": key_of(2), "last": OffsetAndEpoch(2, 1), **asked}
+    able = {"candidate": key_of(3), "last": OffsetAndEpoch(9, 3), **asked}
+    for request in (able, behind) if is_told_first else (behind, able):
+        assert granted(bench.ask(VoteRequested, **request)) is (request is able)
+    bench.wait(60)
+    assert bench.role is Role.FOLLOWER
+    bench.wait(4000)
+    bench.ask(VoteRequested, **behind)
+    bench.wait(60)
+    assert bench.role is Role.FOLLOWER
+    bench.wait(1000)
+    for request in (able, behind):
+        bench.ask(VoteRequested, **request)
+    bench.wait(60)
+    assert bench.role is Role.PROSPECTIVE
+
+
 def test_a_witness_grants_a_pre_vote_as_soon_as_its_connection_to_the_leader_is_lost() -> None:
     """Others wait until a new one is refused, too: they may win themselves."""
     last = OffsetAndEpoch(9, 3)

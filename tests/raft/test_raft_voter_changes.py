@@ -225,6 +225,20 @@ def test_a_new_leader_waits_before_it_takes_the_other_disk_for_lost() -> None:
     assert (error, f"the voter {key_of(3)} is alive" in text) == ("INVALID_REQUEST", True)
 
 
+def test_of_two_disks_that_join_under_one_id_one_becomes_a_voter() -> None:
+    bench = leading()
+    one, another = key_of(4), key_of(4, disk=1)
+    for _ in range(14):
+        fetch_all(bench, key_of(2), key_of(3), one, another)
+        bench.wait(500)
+    fetch_all(bench, key_of(2), key_of(3), one, another)
+    assert add(bench, one) is None
+    error, text = refused(add(bench, another))
+    assert (error, f"the voter {one} is alive" in text) == ("INVALID_REQUEST", True)
+    fetch_all(bench, key_of(2), key_of(3), one, another)
+    assert written(bench) == [KRaftVoters(voter_set(1, 2, 3, 4), CLUSTER)]
+
+
 def test_a_voter_that_copies_a_snapshot_is_alive() -> None:
     bench = leading()
     for _ in range(14):
@@ -234,6 +248,20 @@ def test_a_voter_that_copies_a_snapshot_is_alive() -> None:
     answer = bench.fetch(key_of(3), 0, 0)
     assert answer is not None
     assert answer.snapshot == OffsetAndEpoch(4, 4)
+    assert "is alive" in refused(add(bench, key_of(3, 1)))[1]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "last"),
+    [(3, OffsetAndEpoch(4, 3)), (4, OffsetAndEpoch(9, 4))],
+    ids=["of an older epoch", "that diverges"],
+)
+def test_a_voter_whose_fetch_is_of_no_use_is_alive(epoch: int, last: OffsetAndEpoch) -> None:
+    bench = leading()
+    for _ in range(14):
+        fetch_all(bench, key_of(2))
+        bench.wait(500)
+    bench.fetch(key_of(3), last.offset, last.epoch, epoch=epoch)
     assert "is alive" in refused(add(bench, key_of(3, 1)))[1]
 
 

@@ -24,11 +24,13 @@ from raft.events import Event, PeerLost, PeerReachable, PeerUnreachable
 from raft.log_view import LogView, VoterEntry
 from raft.node import RaftNode
 from raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter, VoterSet
+from server.connection import Connection, InboundRequest
 from server.metrics import Metrics
 from server.outbound import Outbound, OutboundSettings, Use
 from server.peers import Call, LinkListener
 from server.recorder import Recorder
 from server.translate import METADATA
+from server.translate_membership import REMOVE_VOTER
 from wire.codec import encode
 from wire.error_codes import ErrorCode
 from wire.messages.begin_quorum_epoch import (
@@ -266,6 +268,27 @@ def test_a_bootstrap_server_that_answers_as_the_leader_shows_where_the_leader_is
     assert sender.link(key(2)).addresses() == [("old", 1), ("b1", 1)]
 
 
+@pytest.mark.parametrize(("is_sent", "told"), [(False, "answered here"), (True, "lost")])
+def test_what_the_leader_was_asked_for_is_not_done_here_as_well(is_sent: bool, told: str) -> None:
+    sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")))
+    sender.lead(key(2), "two")
+    heard: list[str] = []
+    request = InboundRequest(
+        cast(Connection, None), REMOVE_VOTER, 0, 1, "client", b"header|body", len(b"header|"), 0
+    )
+    sender.outbound.forward(
+        request,
+        lambda: heard.append("answered here"),
+        lost=lambda: heard.append("lost"),
+        wait_ms=1000,
+    )
+    call = sender.link(key(2), Use.CHANGES).calls[-1]
+    if is_sent:
+        assert call.build(0, 7).endswith(b"body")
+    call.failed("the connection was lost", None)
+    assert heard == [told]
+
+
 # -- whose answer
 
 ITSELF, SOMEBODY_ELSE, UNTOLD = True, False, None
@@ -317,7 +340,7 @@ def test_an_answer_to_the_end_of_an_epoch_does_not_show_who_gave_it() -> None:
         (fetch_answer(0, 2), ITSELF),
         (fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, 2), SOMEBODY_ELSE),
         (fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, 3), UNTOLD),
-        (fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1), UNTOLD),
+        (fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1), SOMEBODY_ELSE),
         (fetch_answer(ErrorCode.FENCED_LEADER_EPOCH, 2), UNTOLD),
         (fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, 3, epoch=EPOCH - 1), SOMEBODY_ELSE),
         (fetch_answer(ErrorCode.UNKNOWN_LEADER_EPOCH, -1, epoch=EPOCH - 1), SOMEBODY_ELSE),
@@ -332,10 +355,11 @@ def test_who_is_not_the_leader_is_known_by_its_answer_to_a_fetch(
     assert sender.ask(key(2), FETCH)(FETCH_VERSION, answer) is verdict
 
 
-def test_a_leader_with_one_address_is_not_given_up_because_it_resigns() -> None:
+@pytest.mark.parametrize("named", [2, -1])
+def test_a_leader_with_one_address_is_not_given_up_because_it_resigns(named: int) -> None:
     sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")))
     sender.lead(key(2), "two")
-    answer = fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, 2)
+    answer = fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, named)
     assert sender.ask(key(2), FETCH)(FETCH_VERSION, answer) is UNTOLD
 
 

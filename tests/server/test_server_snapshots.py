@@ -61,6 +61,7 @@ class FakeBuild:
     progress: Callable[[float], None]
     done: Callable[[BuildResult | BuildFailed], None]
     is_cancelled: bool = False
+    is_over: bool = False
 
     def cancel(self, ended: Callable[[], None]) -> None:
         self.is_cancelled = True
@@ -186,6 +187,7 @@ class Bench:
         self.builds[-1].done(BuildResult(snapshot, 0))
 
     def failed(self, problem: str, damaged: SnapshotId | None = None) -> None:
+        self.builds[-1].is_over = True
         self.builds[-1].done(BuildFailed(problem, damaged))
 
     def ends(self) -> list[int]:
@@ -338,6 +340,7 @@ def test_nobody_gets_a_damaged_snapshot_before_it_was_built_anew(bench: Bench) -
 
 
 def test_a_build_that_ends_elsewhere_does_not_repair(bench: Bench) -> None:
+    bench.damage(NEW)
     bench.snapshots.on_damage(NEW, "damaged")
     bench.built(SnapshotId(20, 2))
     assert "the log on disk says epoch 2" in bench.snapshots.problem
@@ -363,6 +366,7 @@ def test_what_a_snapshot_is_built_on_is_repaired_first_the_oldest_before_the_oth
 
 
 def test_a_repair_that_fails_is_tried_again(bench: Bench) -> None:
+    bench.damage(NEW)
     bench.snapshots.on_damage(NEW, "damaged")
     bench.failed("the log begins at offset 15")
     assert bench.snapshots.problem == "the log begins at offset 15"
@@ -372,7 +376,31 @@ def test_a_repair_that_fails_is_tried_again(bench: Bench) -> None:
     assert bench.ends() == [20, 20]
 
 
+def test_a_snapshot_that_can_be_read_again_is_not_damaged(bench: Bench) -> None:
+    """A disk that failed while it was read: nothing is wrong with the file, and nothing to build it of."""
+    bench.snapshots.on_damage(NEW, "reading the snapshot failed: Input/output error")
+    assert not bench.copy()
+    bench.failed("the log begins at offset 20")
+    assert bench.copy()
+    assert bench.snapshots.problem == ""
+    assert bench.resigned() == []
+    bench.wait(RETRY_MAX_S)
+    assert bench.ends() == [20]
+
+
+def test_a_disk_that_fails_again_and_again_does_not_begin_build_after_build(bench: Bench) -> None:
+    for _ in range(10):
+        bench.snapshots.on_damage(NEW, "reading the snapshot failed: Input/output error")
+        if not bench.builds[-1].is_over:
+            bench.failed("the log begins at offset 20")
+        bench.wait(0.1)
+    assert bench.ends() == [20]
+    bench.wait(RETRY_MIN_S + 5)
+    assert bench.ends() == [20, 20]
+
+
 def test_an_older_snapshot_that_cannot_be_repaired_stops_nothing(bench: Bench) -> None:
+    bench.damage(OLD)
     bench.snapshots.on_damage(OLD, "damaged")
     bench.failed("the log begins at offset 15")
     bench.wait(RETRY_MAX_S + 10)
@@ -386,6 +414,7 @@ def test_an_older_snapshot_that_cannot_be_repaired_stops_nothing(bench: Bench) -
 def test_a_leader_whose_newest_snapshot_cannot_be_repaired_resigns_when_it_is_asked_for(
     bench: Bench,
 ) -> None:
+    bench.damage(NEW)
     bench.snapshots.on_damage(NEW, "damaged")
     assert not bench.copy()
     assert bench.resigned() == []

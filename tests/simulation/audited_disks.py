@@ -40,7 +40,7 @@ def written_out(disk: SimDisk, folder: Path) -> Path:
 
 def has_log(machine: Machine) -> bool:
     """False for a directory that is formatted and nothing else."""
-    names = machine.log_file_names()
+    names = machine.disk.names(LOG_DIRECTORY)
     return any(name.endswith(LOG_SUFFIX) or parse_snapshot_name(name) for name in names)
 
 

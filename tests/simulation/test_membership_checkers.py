@@ -286,3 +286,13 @@ def test_a_witness_that_leads_where_another_could_is_noticed(sight: Sight) -> No
     checker.on_event(sight.look(ours, Role.LEADER, epoch=2, node=node_of(A, A, B)))
     sight.facts.is_calm = False
     checker.on_event(look)
+
+
+def test_a_witness_need_not_wait_for_who_led_before(sight: Sight) -> None:
+    checker, witness = Witnesses(sight.facts), node_of(A, A, B, is_witness=True)
+    ours = sight.replica(A, batch(0), batch(1))
+    theirs = sight.replica(B, batch(0), batch(1))
+    checker.on_event(sight.look(theirs, Role.LEADER, epoch=2, node=node_of(B, A, B)))
+    checker.on_event(sight.look(ours, Role.LEADER, epoch=3, node=witness))
+    with violates("a witness leads only where nobody else can"):
+        checker.on_event(sight.look(ours, Role.LEADER, epoch=4, node=witness))

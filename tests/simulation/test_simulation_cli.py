@@ -31,6 +31,7 @@ from simulation.faults import FAULTS, LONE_WITNESS, STRUCK
 from simulation.life import Life
 from simulation.operations import OPERATIONS
 from simulation.plan import ACTS
+from simulation.progress import FAILURES_SHOWN_MAX
 from simulation.report import command
 from simulation.runner import (
     ENDS,
@@ -287,6 +288,9 @@ def test_failing_seeds_are_collected_by_property(on_look: Callable[[OnLook], Non
     assert f"{len(failing)} violate: {PLANTED_PROPERTY}\n" in result.output
     assert f"    seeds {' '.join(map(str, failing))}\n" in result.output
     assert command(failing[0], task) in result.output
+    said = set(result.stderr.splitlines())
+    assert len(said) == min(len(failing), FAILURES_SHOWN_MAX)
+    assert said <= {f"seed {seed} violates: {PLANTED_PROPERTY}" for seed in failing}
 
 
 def test_a_planted_bug_is_there_in_the_workers_and_gone_behind_it() -> None:
