@@ -364,7 +364,7 @@ def _single_keys(descriptor: int) -> Iterator[None]:
 
 
 def detach(directory: Path) -> None:
-    """Start in the background, and come back when the quorum has a leader. Raises DemoError."""
+    """Start in the background, and come back when every node is ready. Raises DemoError."""
     with demo_lock(directory):
         nodes, _ = prepare(directory)
         check_startable(directory, nodes)
