@@ -40,46 +40,46 @@ def require(condition: bool, text: str) -> None:
 
 def check_state(now: Snapshot) -> None:
     """Raise InvariantViolation if this state is impossible by itself."""
-    require(now.epoch >= now.last_epoch, f"epoch {now.epoch} is below the log's {now.last_epoch}")
-    require(
-        now.log_start_offset <= now.synced_end_offset <= now.log_end_offset,
-        f"cursors out of order: {now}",
-    )
+    if now.epoch < now.last_epoch:
+        raise InvariantViolation(f"epoch {now.epoch} is below the log's {now.last_epoch}")
+    if not now.log_start_offset <= now.synced_end_offset <= now.log_end_offset:
+        raise InvariantViolation(f"cursors out of order: {now}")
     leads = now.leader is not None and now.leader == now.local
-    require(
-        leads == (now.role in (Role.LEADER, Role.RESIGNED)),
-        f"role {now.role} does not fit leader {now.leader} of replica {now.local}",
-    )
-    require(
-        now.role is not Role.CANDIDATE or now.voted == now.local,
-        f"a candidate has voted for {now.voted}",
-    )
+    if leads != (now.role in (Role.LEADER, Role.RESIGNED)):
+        raise InvariantViolation(
+            f"role {now.role} does not fit leader {now.leader} of replica {now.local}"
+        )
+    if now.role is Role.CANDIDATE and now.voted != now.local:
+        raise InvariantViolation(f"a candidate has voted for {now.voted}")
     campaigns = now.role in (Role.PROSPECTIVE, Role.CANDIDATE, Role.UNATTACHED, Role.FOLLOWER)
-    require(now.is_voter or not campaigns, f"{now.role} outside the voter set")
+    if campaigns and not now.is_voter:
+        raise InvariantViolation(f"{now.role} outside the voter set")
 
 
 def check_step(before: Snapshot, after: Snapshot) -> None:
     """Raise InvariantViolation if one state cannot follow the other."""
-    require(after.epoch >= before.epoch, f"epoch went back: {before.epoch} to {after.epoch}")
-    require(
-        after.committed_offset >= before.committed_offset,
-        f"committed offset went back: {before.committed_offset} to {after.committed_offset}",
-    )
-    require(
-        after.log_end_offset >= min(before.log_end_offset, before.committed_offset),
-        f"truncated to {after.log_end_offset}, below the committed {before.committed_offset}",
-    )
+    if after.epoch < before.epoch:
+        raise InvariantViolation(f"epoch went back: {before.epoch} to {after.epoch}")
+    if after.committed_offset < before.committed_offset:
+        raise InvariantViolation(
+            f"committed offset went back: {before.committed_offset} to {after.committed_offset}"
+        )
+    if after.log_end_offset < min(before.log_end_offset, before.committed_offset):
+        raise InvariantViolation(
+            f"truncated to {after.log_end_offset}, below the committed {before.committed_offset}"
+        )
     if after.epoch == before.epoch:
-        require(
-            before.leader is None
-            or after.leader in (before.leader, None)
-            or after.leader.id == before.leader.id,
-            f"two leaders in epoch {after.epoch}: {before.leader} and {after.leader}",
-        )
-        require(
-            before.voted is None or after.voted == before.voted or after.leader == after.local,
-            f"vote changed in epoch {after.epoch}: {before.voted} to {after.voted}",
-        )
+        _check_step_in_epoch(before, after)
     if before.role is Role.LEADER and after.role is Role.LEADER:
         require(after.epoch == before.epoch, "a leader moved to another epoch")
         require(after.log_end_offset >= before.log_end_offset, "a leader truncated its log")
+
+
+def _check_step_in_epoch(before: Snapshot, after: Snapshot) -> None:
+    former, leader = before.leader, after.leader
+    if former is not None and leader is not None and former.id != leader.id:
+        raise InvariantViolation(f"two leaders in epoch {after.epoch}: {former} and {leader}")
+    if before.voted is not None and after.voted != before.voted and leader != after.local:
+        raise InvariantViolation(
+            f"vote changed in epoch {after.epoch}: {before.voted} to {after.voted}"
+        )

@@ -311,7 +311,7 @@ class Outbound:
             )
             return b"".join(((len(header) + len(body)).to_bytes(4, "big"), header, body))
 
-        def answered(version: int, frame: bytes, at: int) -> None:
+        def answered(version: int, frame: bytes, at: int, address: Address) -> None:
             header = encode_response_header(request.api_key, version, request.correlation_id)
             length = len(header) + len(frame) - at
             request.respond((length.to_bytes(4, "big") + header, memoryview(frame)[at:]))
@@ -350,7 +350,7 @@ class Outbound:
             api_key=key,
             max_version=version,
             build=build,
-            answered=lambda known, frame, at: answered(frame, at),
+            answered=lambda known, frame, at, address: answered(frame, at),
             failed=lambda reason, error: failed(reason),
             timeout_ms=self._settings.request_timeout_ms,
         )
@@ -359,7 +359,14 @@ class Outbound:
     # -- being answered
 
     def _on_answer(
-        self, key: int, request_id: int, to: Peer, version: int, frame: bytes, at: int
+        self,
+        key: int,
+        request_id: int,
+        to: Peer,
+        version: int,
+        frame: bytes,
+        at: int,
+        address: Address,
     ) -> bool | None:
         try:
             event = self._event(key, request_id, version, frame, at)
@@ -369,7 +376,7 @@ class Outbound:
         self._handle(event)
         self.addresses.note(to, event)
         names_receiver = key in (VOTE, BEGIN) and version > 0
-        return self.addresses.is_from(to, event, names_receiver=names_receiver)
+        return self.addresses.is_from(to, address, event, names_receiver=names_receiver)
 
     def _on_failure(self, request_id: int, reason: str, error: str | None) -> None:
         self._handle(RequestFailed(request_id=request_id, reason=reason, error=error))

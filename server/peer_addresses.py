@@ -102,11 +102,13 @@ class PeerAddresses:
             self._heard = list(dict.fromkeys((*heard, *former)))[:HEARD_MAX]
             self._heard_of = of
 
-    def is_from(self, to: Peer, event: Event, *, names_receiver: bool) -> bool | None:
-        """Whether it was this peer that answered: yes, no, or not to be told.
+    def is_from(
+        self, to: Peer, address: Address, event: Event, *, names_receiver: bool
+    ) -> bool | None:
+        """Whether it was this peer that answered at this address: yes, no, or not to be told.
 
         An answer to a request that does not say whom it is meant for tells only the leader from others,
-        who know no later epoch than its own. It proves an address wrong only if there is a better one: a
+        who know no later epoch than its own. It proves an address wrong only if there is another one: a
         leader that resigns answers like others.
         """
         if isinstance(to, Bootstrap) or not isinstance(event, ANSWERS):
@@ -125,4 +127,5 @@ class PeerAddresses:
         knows_nobody = of_leader is not None and of_leader.leader_id is None
         is_refusal = event.error == "NOT_LEADER_OR_FOLLOWER"
         is_other = is_behind or (is_refusal and (is_said_to_lead or knows_nobody))
-        return False if (is_other or is_foreign) and len(self.own(to)) > 1 else None
+        has_choice = any(other != address for other in self.own(to))
+        return False if (is_other or is_foreign) and has_choice else None

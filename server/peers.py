@@ -68,15 +68,15 @@ class LinkListener(Protocol):
 class Call(NamedTuple):
     """A request to be sent: `build(version, correlation id)` makes its frame, length and header included.
 
-    Exactly one of `answered(version, frame, body position)` and `failed(reason, error)` is called;
-    `error` is the name of a Kafka error code, or None. `answered` returns True if the answer shows that
-    the peer is there, False if it shows somebody else, None if it shows neither.
+    Exactly one of `answered(version, frame, body position, address)` and `failed(reason, error)` is
+    called; `error` is the name of a Kafka error code, or None. `answered` returns True if the answer shows
+    that the peer is at that address, False if it shows somebody else, None if it shows neither.
     """
 
     api_key: int
     max_version: int
     build: Callable[[int, int], bytes]
-    answered: Callable[[int, bytes, int], bool | None]
+    answered: Callable[[int, bytes, int, Address], bool | None]
     failed: Callable[[str, str | None], None]
     timeout_ms: int
 
@@ -373,7 +373,7 @@ class Link:
             raise MalformedMessage(f"correlation id {correlation_id}, not {pending.correlation_id}")
         self._pending.popleft()
         self._has_answered = True
-        is_peer = call.answered(pending.version, frame, body_at)
+        is_peer = call.answered(pending.version, frame, body_at, self._address)
         if is_peer is True:
             self._confirm()
         elif is_peer is False:

@@ -345,7 +345,8 @@ class SimLink:
             return
         pending.timer.cancel()
         _, body_at = decode_response_header(pending.call.api_key, pending.version, frame)
-        is_peer = pending.call.answered(pending.version, frame, body_at)
+        call, version = pending.call, pending.version
+        is_peer = call.answered(version, frame, body_at, self._address)
         if is_peer is False and self.is_up:
             self._disown()
         elif is_peer and not self._is_trusted and self.is_up:

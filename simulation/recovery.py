@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 STEP_US = 500 * MS
 """What a step of a reassignment may take besides the timeouts."""
+LOAD_US = 200 * MS
+"""So long clients go on at least: what is judged here is the way back, under load."""
 AFTERMATH_US = 5 * SECOND
 """What was late when the faults stopped has arrived by then."""
 
@@ -37,7 +39,7 @@ def recover(world: World) -> None:
     world.scheduler.call_later(AFTERMATH_US, world.be_calm)
     probe = world.add_probe()
     probe.start()
-    world.run_until(begin_us + SECOND)
+    world.run_until(begin_us + LOAD_US)
     while not any(append.client == probe.name for append in world.appends):
         world.run_until(world.scheduler.now_us + 50 * MS)
     clients: list[Client] = [*world.producers, *world.readers]

@@ -39,11 +39,17 @@ class Snapshots(Checker):
         if replica.key in self.facts.excused:
             return
         where = f"the snapshot {snapshot} of {replica.key}"
-        known = self.known.setdefault(snapshot, data)
-        if known != data:
+        known = self.known.get(snapshot)
+        if known is None:
+            self._look_into(where, snapshot[0], data)
+            self.known[snapshot] = data
+        elif known != data:
             raise self.fail(
                 f"{where} has {len(data)} bytes, another one of the same id {len(known)}"
             )
+
+    def _look_into(self, where: str, end_offset: int, data: bytes) -> None:
+        """It has all its parts, and what the log makes below its end."""
         batches = [data[at : at + header.size_bytes] for at, header in scan(data)]
         if sum(map(len, batches)) != len(data):
             raise self.fail(f"{where} ends in the midst of a batch")
@@ -63,7 +69,7 @@ class Snapshots(Checker):
             if not scan(batch)[0][1].is_control
             for record in iter_records(batch)
         }
-        expected = self._state_below(snapshot[0])
+        expected = self._state_below(end_offset)
         if list(found) != sorted(expected):
             raise self.fail(f"{where} has the keys {list(found)}, the log {sorted(expected)}")
         for key, (offset, record) in expected.items():

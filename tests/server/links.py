@@ -10,6 +10,7 @@ from typing import Any
 
 from server.metrics import Metrics
 from server.peers import Call, Link, request_frame
+from server.whereabouts import Address
 from tests.support.serving import frame, run
 from wire.codec import decode, encode
 from wire.headers import decode_request_header
@@ -125,6 +126,7 @@ class Owner:
     losses: int = 0
     refusals: int = 0
     outcomes: list[tuple[Any, ...]] = field(default_factory=list)
+    answered_at: list[Address] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.metrics = Metrics()
@@ -158,8 +160,9 @@ class Owner:
         def build(version: int, correlation_id: int) -> bytes:
             return request_frame(VOTE, message, version, correlation_id, "raft-client-1")
 
-        def answered(version: int, data: bytes, at: int) -> bool | None:
+        def answered(version: int, data: bytes, at: int, address: Address) -> bool | None:
             answer = decode(VoteResponse, version, data, at)
+            self.answered_at.append(address)
             self.outcomes.append((name, "answered", version, answer.error_code))
             return {ITSELF: True, SOMEBODY_ELSE: False}.get(answer.error_code)
 

@@ -259,6 +259,7 @@ def test_an_address_that_has_become_somebody_elses_is_left_for_the_next_one() ->
             assert await asked(owner, "a") == ("answered", SOMEBODY_ELSE)
             await until(lambda: owner.ups == 2)
             assert await asked(owner, "b") == ("answered", ITSELF)
+            assert owner.answered_at == [wrong, right]
             assert owner.losses == 0, "it was not the peer that was lost"
             peer.close()
             await until(lambda: owner.refusals > 1)

@@ -137,11 +137,14 @@ class Sender:
         assert isinstance(link, FakeLink)
         return link
 
-    def ask(self, peer: Peer, request: Any) -> Callable[[int, Message], bool | None]:
+    def ask(
+        self, peer: Peer, request: Any, address: Address = ("two", 1)
+    ) -> Callable[[int, Message], bool | None]:
         """Send a request; what comes back takes version and answer, and says whose answer it was."""
         self.outbound.send_request(SendRequest(request_id=1, to=peer, request=request, after=0))
         link = next(link for link in self.links if link.calls)
-        return lambda version, answer: link.calls[-1].answered(version, encode(answer, version), 0)
+        call = link.calls[-1]
+        return lambda version, answer: call.answered(version, encode(answer, version), 0, address)
 
 
 FETCH = Fetch(epoch=EPOCH, position=OffsetAndEpoch(0, 0), high_watermark=-1)
@@ -361,6 +364,15 @@ def test_a_leader_with_one_address_is_not_given_up_because_it_resigns(named: int
     sender.lead(key(2), "two")
     answer = fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, named)
     assert sender.ask(key(2), FETCH)(FETCH_VERSION, answer) is UNTOLD
+
+
+def test_who_answers_at_an_address_that_the_leader_has_left_is_somebody_else() -> None:
+    """The connection is older than what is known now."""
+    sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")))
+    sender.lead(key(2), "two")
+    answer = fetch_answer(ErrorCode.UNKNOWN_LEADER_EPOCH, -1, epoch=EPOCH - 1)
+    verdict = sender.ask(key(2), FETCH, address=("left", 1))(FETCH_VERSION, answer)
+    assert verdict is SOMEBODY_ELSE
 
 
 def test_a_bootstrap_server_is_whoever_answers() -> None:

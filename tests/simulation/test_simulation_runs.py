@@ -42,6 +42,7 @@ REGRESSIONS = {
         7634: "a node removed a voter long after a leader was asked to and did not answer",
         8392: "a flipped bit in the first voters' ids made a voter of nobody",
         9465: "a snapshot that a disk could not read once was thought damaged for good",
+        10204: "a connection to another disk under the leader's id was older than its address",
         10847: "two disks of one id joined at once: the first was new, and thought silent",
         12698: "who had a record more than the snapshot that was offered copied it for ever",
         13436: "a voter whose fetches were refused was thought silent",
