@@ -14,6 +14,9 @@ from wire.records import Record, iter_records, scan
 
 OFFSET_HEADER = "quorumd.offset"
 
+State = dict[bytes, tuple[int, Record]]
+"""By key: the offset and the record that set it last."""
+
 
 class Snapshots(Checker):
     name = "snapshots stand for the committed log"
@@ -21,6 +24,9 @@ class Snapshots(Checker):
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
         self.known: dict[tuple[int, int], bytes] = {}
+        self.state: State = {}
+        self.taken = 0
+        """So many committed batches have made `state`."""
 
     def on_event(self, look: Look) -> None:
         start = look.now.log_start_offset
@@ -82,14 +88,17 @@ class Snapshots(Checker):
             ):
                 raise self.fail(f"{where} has {one}, the log {record} at {offset}")
 
-    def _state_below(self, end_offset: int) -> dict[bytes, tuple[int, Record]]:
-        """By key: the offset and the record that set it last."""
-        state: dict[bytes, tuple[int, Record]] = {}
-        for batch in self.facts.committed_below(end_offset):
+    def _state_below(self, end_offset: int) -> State:
+        """What the committed batches below make: most snapshots end behind the one before them."""
+        batches = self.facts.committed_below(end_offset)
+        if len(batches) < self.taken:
+            self.state, self.taken = {}, 0
+        for batch in batches[self.taken :]:
             for at, record in enumerate(self.facts.records.get(batch.identity, ())):
                 if record.key is None:
                     continue
-                state.pop(record.key, None)
+                self.state.pop(record.key, None)
                 if record.value is not None:
-                    state[record.key] = batch.base_offset + at, record
-        return state
+                    self.state[record.key] = batch.base_offset + at, record
+        self.taken = len(batches)
+        return self.state
