@@ -1,4 +1,4 @@
-"""Progress bars on stderr, for terminals only, and what is found meanwhile, for logs as well."""
+"""Progress on stderr: a bar on a terminal, a line now and then in a log; and what is found meanwhile."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from simulation.shrink import Shrinker
 
 Show = Callable[[], None]
 FAILURES_SHOWN_MAX = 10
+LINE_EVERY_S = 60.0
 
 
 @contextmanager
@@ -60,7 +61,7 @@ def _bar(
 ) -> Iterator[tuple[Show, Callable[[str], None]]]:
     """How to move it, and how to say something beside it."""
     if not sys.stderr.isatty():
-        yield lambda: None, partial(click.echo, err=True)
+        yield from _lines(label, total, done, text)
         return
     from rich.console import Console
     from rich.progress import (
@@ -85,3 +86,20 @@ def _bar(
             lambda: progress.update(bar, completed=done(), text=text()),
             partial(progress.console.print, markup=False, highlight=False),
         )
+
+
+def _lines(
+    label: str, total: int | None, done: Callable[[], int], text: Callable[[], str]
+) -> Iterator[tuple[Show, Callable[[str], None]]]:
+    """As `_bar`, for what is no terminal."""
+    say = partial(click.echo, err=True)
+    said_s = time.monotonic()
+    of = "" if total is None else f" of {total:,}"
+
+    def move() -> None:
+        nonlocal said_s
+        if time.monotonic() - said_s >= LINE_EVERY_S:
+            said_s = time.monotonic()
+            say(f"{label} {done():,}{of}: {text()}")
+
+    yield move, say

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from simulation import progress
 from simulation.__main__ import cli
 from simulation.cases import (
     MESSAGE_FAULTS,
@@ -291,6 +292,15 @@ def test_failing_seeds_are_collected_by_property(on_look: Callable[[OnLook], Non
     said = set(result.stderr.splitlines())
     assert len(said) == min(len(failing), FAILURES_SHOWN_MAX)
     assert said <= {f"seed {seed} violates: {PLANTED_PROPERTY}" for seed in failing}
+
+
+def test_a_long_run_without_a_terminal_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("--seeds", "1..3", "--jobs", "2", "--faults", "none")
+    assert invoke(*arguments).stderr == ""
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
+    lines = invoke(*arguments).stderr.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [f"seeds {n} of 3" for n in (1, 2, 3)]
+    assert lines[-1].endswith(" seeds/s, 0 failed")
 
 
 def test_a_planted_bug_is_there_in_the_workers_and_gone_behind_it() -> None:
