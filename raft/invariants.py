@@ -33,7 +33,11 @@ class Snapshot(NamedTuple):
 
 
 def require(condition: bool, text: str) -> None:
-    """Raise InvariantViolation with this text unless the condition holds."""
+    """Raise InvariantViolation with this text unless the condition holds.
+
+    The text is made in any case: what is looked at after every event, and needs to be put together, is
+    raised directly.
+    """
     if not condition:
         raise InvariantViolation(text)
 

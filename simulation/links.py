@@ -344,8 +344,8 @@ class SimLink:
         if pending is None:
             return
         pending.timer.cancel()
-        _, body_at = decode_response_header(pending.call.api_key, pending.version, frame)
         call, version = pending.call, pending.version
+        _, body_at = decode_response_header(call.api_key, version, frame)
         is_peer = call.answered(version, frame, body_at, self._address)
         if is_peer is False and self.is_up:
             self._disown()

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -53,10 +53,10 @@ def running_pids(directory: Path) -> list[int]:
     return [pid for lock in locks if (pid := lock_holder(lock)) is not None]
 
 
-def expect_three_running(directory: Path) -> None:
-    until = time.monotonic() + DEADLINE_S
-    while len(running_pids(directory)) < 3:
-        assert time.monotonic() < until, "a node did not start"
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not in {DEADLINE_S} s: {what}"
         time.sleep(0.05)
 
 
@@ -133,7 +133,8 @@ def test_without_a_terminal_changes_are_lines_and_sigterm_ends_all(directory: Pa
         assert process.stdout is not None
         lines = iter(process.stdout)
         leader = next(match[1] for line in lines if (match := re.search(LEADS, line)))
-        expect_three_running(directory)  # two elect a leader while the third is still starting
+        # Two elect a leader while the third is still starting.
+        wait_until(lambda: len(running_pids(directory)) == 3, "three nodes run")
         pid = lock_holder(directory / f"node{leader}" / LOCK)
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
@@ -171,9 +172,7 @@ def test_nodes_of_a_demo_that_was_killed_are_named_and_can_be_stopped(directory:
     supervisor = lock_holder(directory / DEMO_LOCK)
     assert supervisor is not None
     os.kill(supervisor, signal.SIGKILL)
-    deadline = time.monotonic() + DEADLINE_S
-    while lock_holder(directory / DEMO_LOCK) is not None:
-        assert time.monotonic() < deadline
+    wait_until(lambda: lock_holder(directory / DEMO_LOCK) is None, "the demo is gone")
     again = demo(directory)
     assert again.returncode == 1
     assert f"node 1 still runs, as process {running_pids(directory)[0]}" in again.stderr

@@ -120,8 +120,8 @@ class Owner:
     port: int = 0
     host: str = "127.0.0.1"
     timeout_ms: int = 5_000
-    addresses: list[tuple[str, int]] | None = None
-    others: list[tuple[str, int]] = field(default_factory=list)
+    addresses: list[Address] | None = None
+    others: list[Address] = field(default_factory=list)
     ups: int = 0
     losses: int = 0
     refusals: int = 0
@@ -140,7 +140,7 @@ class Owner:
             self.metrics,
         )
 
-    def elsewhere(self) -> list[tuple[str, int]]:
+    def elsewhere(self) -> list[Address]:
         return self.others
 
     def on_link_up(self) -> None:

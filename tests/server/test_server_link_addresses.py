@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from server import peers, whereabouts
+from server.whereabouts import Address
 from tests.server.links import (
     ITSELF,
     NEITHER,
@@ -33,7 +34,6 @@ from tests.support.ports import free_port
 from tests.support.serving import run
 
 LOOPBACK = "127.0.0.1"
-Address = tuple[str, int]
 
 
 async def silent(peer: Peer, reader: Any, writer: Any) -> None:

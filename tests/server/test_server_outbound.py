@@ -31,6 +31,7 @@ from server.peers import Call, LinkListener
 from server.recorder import Recorder
 from server.translate import METADATA
 from server.translate_membership import REMOVE_VOTER
+from server.whereabouts import Address
 from wire.codec import encode
 from wire.error_codes import ErrorCode
 from wire.messages.begin_quorum_epoch import (
@@ -58,7 +59,6 @@ from wire.messages.vote import (
 )
 from wire.schema import Message
 
-Address = tuple[str, int]
 BOOTSTRAP: tuple[Address, ...] = (("b1", 1), ("b2", 2), ("here", 1))
 EPOCH = 5
 FETCH_VERSION = 18
