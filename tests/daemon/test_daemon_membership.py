@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,12 +31,6 @@ def without(cluster: Cluster, node: int, key: str, extra: Mapping[str, object]) 
     lines = [line for line in path.read_text().splitlines() if not line.startswith(f"{key}:")]
     lines += [f"{name}: {value}" for name, value in extra.items()]
     path.write_text("\n".join(lines) + "\n")
-
-
-def reformat(cluster: Cluster, node: int, *options: str) -> None:
-    """An empty disk in place of the node's."""
-    shutil.rmtree(cluster.storage_dir(node))
-    cluster.format_one(node, *options)
 
 
 def problems(cluster: Cluster, node: int) -> str:
@@ -117,7 +110,7 @@ def test_a_replaced_disk_comes_back_as_an_observer_and_does_not_vote(quorum: Clu
         load.wait_progress()
         old_id = quorum.status(3)["storage_id"]
         quorum.kill(3)
-        reformat(quorum, 3)
+        quorum.new_disk(3)
         quorum.start(3)
         quorum.wait_ready(3)
         load.wait_progress()
@@ -150,7 +143,7 @@ def test_two_lost_disks_that_are_formatted_with_bootstrap_destroy_nothing_on_the
     before = quorum.log_bytes(1)
     for node in (2, 3):
         quorum.kill(node)
-        reformat(quorum, node, "--bootstrap")
+        quorum.new_disk(node, "--bootstrap")
     # While node 1 leads, the two would just follow it; alone it gives up soon.
     quorum.wait_for(lambda: quorum.status(1)["role"] != "leader", "node 1 alone")
     quorum.start(2, 3)
@@ -184,7 +177,7 @@ def test_a_node_of_another_cluster_ends_with_what_to_do_and_disturbs_nobody(fold
     cluster = Cluster(folder, observers=1, settings=QUICK)
     try:
         cluster.format()
-        reformat(cluster, 4, "--cluster-id", "another-cluster")
+        cluster.new_disk(4, "--cluster-id", "another-cluster")
         cluster.start(*cluster.voters)
         cluster.wait_ready()
         with Load(cluster) as load:
@@ -211,7 +204,7 @@ def test_a_voter_of_another_cluster_ends_with_what_to_do_and_disturbs_nobody(
             quorum.stop(3)
         else:
             quorum.kill(3)
-        reformat(quorum, 3, "--cluster-id", "another-cluster", "--bootstrap")
+        quorum.new_disk(3, "--cluster-id", "another-cluster", "--bootstrap")
         load.wait_progress()
         quorum.start(3)
         ended = quorum.wait_exit(3)
@@ -225,7 +218,7 @@ def test_a_formatted_cluster_id_reaches_every_node(folder: Path) -> None:
     try:
         cluster.format()
         for node in cluster.ids:
-            reformat(cluster, node, "--bootstrap", *(["--cluster-id", "mine"] if node == 2 else []))
+            cluster.new_disk(node, "--bootstrap", *(["--cluster-id", "mine"] if node == 2 else []))
         cluster.start()
         cluster.wait_ready()
         for node in cluster.ids:
