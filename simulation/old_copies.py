@@ -1,7 +1,7 @@
 """Last of all, in some seeds: an older copy of a directory must be noticed.
 
 Either it replaces the directory, or it is started elsewhere while the node runs on. No quorum can be safe
-from that, so nothing else is checked any more. A copy whose log names one voter only is left alone: it
+from that, so nothing else is checked any more. A copy whose log may name one voter only is left alone: it
 would be a quorum of its own.
 """
 
@@ -18,17 +18,22 @@ from simulation.recovery import settle
 from simulation.replica import Replica
 from simulation.scheduler import MS, SECOND
 from simulation.violation import Violation
+from simulation.voter_history import Keys, VoterHistory
 
 if TYPE_CHECKING:
     from simulation.world import World
 
 
 class Copy(NamedTuple):
-    """The files of a machine at some moment: the log in them ends between these two offsets."""
+    """The files of a machine at some moment.
+
+    `end_offset` is where the log in them ends at most, as not all need be synced, and `voters` are the
+    sets that it may name last.
+    """
 
     key: ReplicaKey
-    synced_end_offset: int
     end_offset: int
+    voters: set[Keys]
     files: Snapshot
 
 
@@ -37,12 +42,19 @@ def take_copies(world: World) -> dict[str, Copy]:
     return {
         machine.host: Copy(
             machine.replica.key,
-            machine.replica.synced_end_offset,
             machine.replica.end_offset,
+            _voters(world.facts.voters, machine.replica),
             machine.disk.snapshot(),
         )
         for machine in world.machines
     }
+
+
+def _voters(history: VoterHistory, replica: Replica) -> set[Keys]:
+    """Every set that a log may name last whose latest changes may be on disk, or not."""
+    unsynced = history.named.keys() & (set(replica.log) - set(replica.synced))
+    named = {history.named[batch].keys for batch in unsynced}
+    return {history.last_in(replica.synced), history.last_in(replica.log), *named}
 
 
 def show_an_old_copy(world: World, copies: dict[str, Copy]) -> None:
@@ -66,7 +78,7 @@ def show_an_old_copy(world: World, copies: dict[str, Copy]) -> None:
     acknowledged = _acknowledged(leader, victim.replica.key)
     if copy.end_offset >= acknowledged or copy.key != victim.replica.key:
         return
-    if len(world.facts.voters.below(copy.synced_end_offset)) == 1:
+    if any(len(keys) == 1 for keys in copy.voters):
         return
     world.is_watched = False
     world.count(kind, victim)

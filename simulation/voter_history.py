@@ -6,6 +6,7 @@ made it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from raft.control import KRaftVoters
@@ -65,10 +66,11 @@ class VoterHistory:
         committed = self.committed
         return committed[-1].keys if committed else self.first
 
-    def below(self, end_offset: int) -> Keys:
-        """The voters that the committed log names below this offset."""
-        named = [n.keys for n in self.committed if n.batch.end_offset <= end_offset]
-        return named[-1] if named else self.first
+    def last_in(self, log: Sequence[Batch]) -> Keys:
+        """The voters that this log names last; before any are, the first ones."""
+        return next(
+            (self.named[batch].keys for batch in reversed(log) if batch in self.named), self.first
+        )
 
     @property
     def target(self) -> tuple[int, ...] | None:

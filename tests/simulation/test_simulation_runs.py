@@ -36,6 +36,7 @@ REGRESSIONS = {
         2263: "who learnt late that it was a voter still was an observer, and stopped",
         2526: "operators had not been answered yet when an old copy was shown",
         3068: "a witness led as soon as one voter lacked records, though another had them",
+        3259: "an old copy named one voter in what was not synced, and so was a quorum of its own",
         3690: "a voter kept to the address of another disk under its leader's id",
         4902: "a witness led after a leader that had just resigned: nobody else could",
         5636: "a bit was flipped in the node id of meta.properties: refused, with another error",
