@@ -175,7 +175,8 @@ class SparkCluster:
         try:
             with urllib.request.urlopen(self._page, timeout=5) as answer:
                 told: dict[str, Any] = json.load(answer)
-        except OSError:
+        except (OSError, json.JSONDecodeError):
+            # A master that is starting serves its front page, in HTML, before the other ones.
             return False
         alive = [worker for worker in told["workers"] if worker["state"] == "ALIVE"]
         return len(alive) == len(self._workers) and not any(each["coresused"] for each in alive)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
@@ -172,7 +173,7 @@ def test_what_a_node_is_writing_at_the_moment_is_looked_at_again(
     segment: LogSegment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses = []
-    monkeypatch.setattr(plan_module.time, "sleep", pauses.append)
+    monkeypatch.setattr(plan_module, "time", SimpleNamespace(sleep=pauses.append))
 
     class Writing(RealFileSystem):
         def pread(self, handle: int, size: int, at: int) -> bytes:
@@ -195,7 +196,7 @@ def test_a_file_with_many_bad_places_is_not_waited_for_at_each(
     segment: LogSegment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses = []
-    monkeypatch.setattr(plan_module.time, "sleep", pauses.append)
+    monkeypatch.setattr(plan_module, "time", SimpleNamespace(sleep=pauses.append))
     monkeypatch.setattr(plan_module, "_PAUSES_MAX", 3)
     bad = range(0, COUNT, 2)
     for number in bad:

@@ -246,7 +246,7 @@ def test_records_for_programs_are_exact(quorum: QuorumThread, quorumctl: Run) ->
 
 
 def test_a_benchmark_reports_rate_and_latency(quorum: QuorumThread, quorumctl: Run) -> None:
-    options = ("--seconds", "0.2", "--warmup", "0", "--clients", "3", "--batch-records", "7")
+    options = ("--seconds", "1", "--warmup", "0", "--clients", "3", "--batch-records", "7")
     figures = json.loads(quorumctl("bench", *options, "-o", "json", "--in-flight", "2").out)
     assert figures["records"] % 7 == 0
     assert figures["records"] > 0
@@ -255,12 +255,12 @@ def test_a_benchmark_reports_rate_and_latency(quorum: QuorumThread, quorumctl: R
     assert 0 < latency["p50"] <= latency["p95"] <= latency["p99"] <= latency["max"]
     assert len(values(quorum)) >= figures["records"]
     done = quorumctl("bench", *options)
-    assert re.match(r"[\d,]+ records in 0\.\d s: [\d,]+ records/s, ", done.out)
+    assert re.match(r"[\d,]+ records in \d+\.\d s: [\d,]+ records/s, ", done.out)
 
 
 def test_a_benchmark_goes_on_at_the_next_leader(quorum: QuorumThread, quorumctl: Run) -> None:
     quorum.quorum.refuse_produce = [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
-    options = ("--seconds", "0.3", "--warmup", "0", "--clients", "1")
+    options = ("--seconds", "1", "--warmup", "0", "--clients", "1")
     figures = json.loads(quorumctl("bench", *options, "-o", "json").out)
     assert figures["failures"] == 2
     assert figures["records"] > 0
