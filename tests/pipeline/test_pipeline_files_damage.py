@@ -54,8 +54,11 @@ def segment(request: pytest.FixtureRequest, tmp_path: Path) -> LogSegment:
 
 
 @pytest.fixture(autouse=True)
-def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_module, "_PAUSE_S", 0.0)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Those that planning would have made, in s; no other thread's are among them."""
+    made: list[float] = []
+    monkeypatch.setattr(plan_module, "time", SimpleNamespace(sleep=made.append))
+    return made
 
 
 def plan_of(segment: LogSegment) -> FilePlan:
@@ -170,11 +173,8 @@ def test_a_batch_without_the_sector_in_which_it_begins_is_torn(tmp_path: Path) -
 
 
 def test_what_a_node_is_writing_at_the_moment_is_looked_at_again(
-    segment: LogSegment, monkeypatch: pytest.MonkeyPatch
+    segment: LogSegment, pauses: list[float]
 ) -> None:
-    pauses = []
-    monkeypatch.setattr(plan_module, "time", SimpleNamespace(sleep=pauses.append))
-
     class Writing(RealFileSystem):
         def pread(self, handle: int, size: int, at: int) -> bytes:
             data = bytearray(super().pread(handle, size, at))
@@ -193,10 +193,8 @@ def test_what_a_node_is_writing_at_the_moment_is_looked_at_again(
 
 
 def test_a_file_with_many_bad_places_is_not_waited_for_at_each(
-    segment: LogSegment, monkeypatch: pytest.MonkeyPatch
+    segment: LogSegment, pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pauses = []
-    monkeypatch.setattr(plan_module, "time", SimpleNamespace(sleep=pauses.append))
     monkeypatch.setattr(plan_module, "_PAUSES_MAX", 3)
     bad = range(0, COUNT, 2)
     for number in bad:
