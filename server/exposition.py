@@ -239,7 +239,8 @@ class QuorumCollector(Collector):
         )
         yield _counter("quorumd_received_bytes", "On inbound connections.", metrics.bytes_received)
         yield _counter("quorumd_sent_bytes", "On inbound connections.", metrics.bytes_sent)
-        requests = {_api_name(key): count for key, count in metrics.requests.items()}
+        # All from the start: Prometheus sees no increase in a counter that begins with its first event.
+        requests = {spec.name: metrics.requests.get(key, 0) for key, spec in APIS.items()}
         yield _labelled("quorumd_requests", "Taken, by API.", "api", requests)
         yield _counter(
             "quorumd_peer_connections_opened", "To other nodes.", metrics.peer_connections_opened
@@ -329,10 +330,6 @@ def _id(value: int | None) -> int:
 
 def _uuid(status: ReplicaStatus) -> str:
     return "" if status.key.uuid is None else uuid_to_text(status.key.uuid)
-
-
-def _api_name(key: int) -> str:
-    return APIS[key].name if key in APIS else str(key)
 
 
 def _raft(name: str, text: str, value: float) -> Metric:

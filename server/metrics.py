@@ -121,7 +121,7 @@ class Metrics:
         self.bytes_received = 0
         self.bytes_sent = 0
         self.requests: defaultdict[int, int] = defaultdict(int)
-        """By api key."""
+        """Those whose header has been understood, by api key."""
         self.responses = 0
         self.peer_connections_opened = 0
         self.peer_connect_failures = 0
@@ -165,10 +165,6 @@ class Metrics:
     @property
     def connections_open(self) -> int:
         return self.connections_opened - sum(self.connections_closed.values())
-
-    def count_request(self, api_key: int) -> None:
-        """A request was taken; its header has been understood."""
-        self.requests[api_key] += 1
 
     def count_closed(self, reason: str) -> None:
         """An inbound connection that had been opened is gone."""

@@ -26,7 +26,7 @@ from tests.support.load import Load, produce, produce_of
 from tests.support.raw_client import RawClient
 
 QUICK = {"quorum.fetch.timeout.ms": 600, "quorum.election.timeout.ms": 300}
-LOOK_BACK_S = 90
+LOOK_BACK_S = 300
 OF_PROMETHEUS = {"up", "ALERTS"}
 DEPENDS_ON_THE_MACHINE = ("QuorumdDisk", "QuorumdSlowFsync")
 

@@ -23,6 +23,7 @@ from server.metrics_page import MetricsPage
 from server.windows import Histogram, Window
 from tests.support.cluster import FixedView
 from tests.support.serving import run
+from wire.registry import APIS
 
 
 class Clock:
@@ -186,11 +187,18 @@ def test_latencies_are_milliseconds_in_the_windows_and_seconds_in_the_histograms
     assert found["quorumd_batch_bytes_bucket", (("le", "256.0"),)] == 1
 
 
+def test_requests_of_every_api_are_told_from_the_start() -> None:
+    """Prometheus sees no increase in a counter that begins with its first event."""
+    found = scrape(Metrics(), FixedView())
+    assert {
+        labels: value for (name, labels), value in found.items() if name == "quorumd_requests_total"
+    } == {(("api", spec.name),): 0 for spec in APIS.values()}
+
+
 def test_counters_are_told_by_api_reason_and_error() -> None:
     metrics = Metrics()
-    metrics.count_request(0)
-    metrics.count_request(0)
-    metrics.count_request(52)
+    metrics.requests[0] += 2
+    metrics.requests[52] += 1
     metrics.count_refused("CORRUPT_MESSAGE")
     metrics.count_closed("malformed")
     metrics.count_election("won")
