@@ -34,7 +34,7 @@ LOG = Logger("snapshots")
 
 CLEAN_INTERVAL_S = 5.0
 RETRY_MIN_S, RETRY_MAX_S = 5.0, 60.0
-"""After a build that failed, doubled with every further one."""
+"""After a build that failed, doubled with every further one; those that operators ask for do not count."""
 RESIGN_INTERVAL_S = 60.0
 """Between two leaderships that are given away for a snapshot that can't be repaired."""
 
@@ -370,9 +370,10 @@ class Snapshots:
         if repairs is not None and newest is not None and repairs != SnapshotId(*newest):
             # Nobody needs it, and nothing is built on it.
             self._to_repair.remove(repairs)
-        pause_s = min(RETRY_MAX_S, RETRY_MIN_S * 2 ** min(self._failures, 10))
-        self._failures += 1
-        self._not_before_s = self._host.monotonic_s() + pause_s
+        if not self._told:
+            pause_s = min(RETRY_MAX_S, RETRY_MIN_S * 2 ** min(self._failures, 10))
+            self._failures += 1
+            self._not_before_s = self._host.monotonic_s() + pause_s
         self._tell(problem)
         if repairs is not None:
             self._copies.check(repairs, partial(self._read_again, repairs))

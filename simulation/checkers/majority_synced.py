@@ -33,6 +33,10 @@ class MajoritySynced(Checker):
                 f" {', '.join(self._holding(look.node.voters.keys, last)) or 'none'} synced it"
             )
 
+    def on_cut_short(self, look: Look) -> None:
+        # The others may not know the voters whom a leader has counted in its last moment.
+        self.on_event(look)
+
     def _is_majority(self, voters: tuple[ReplicaKey, ...], batch: Batch) -> bool:
         return len(self._holding(voters, batch)) >= majority(len(voters))
 
@@ -51,7 +55,7 @@ class MajoritySynced(Checker):
 def _counted(look: Look) -> list[VoterSet]:
     """The set that a leader has counted: its latest one, but for what it has appended just now.
 
-    If the leader died in that very moment, somebody else is the first to tell; it may know other sets.
+    Were somebody else the first to tell, any set that it knows would do.
     """
     entries = look.node.log.voter_entries
     if look.before is None or look.before.role is not Role.LEADER:

@@ -272,6 +272,19 @@ def test_a_build_that_failed_is_tried_again_soon_and_at_once_for_an_operator(
     assert bench.snapshots.problem == ""
 
 
+def test_what_operators_ask_for_in_vain_does_not_put_off_the_next_try(bench: Bench) -> None:
+    bench.write(1000)
+    bench.failed("the disk is full")
+    told: list[object] = []
+    for _ in range(10):
+        bench.snapshots.take(told.append)
+        bench.failed("the disk is full")
+    assert told == ["the disk is full"] * 10
+    begun = bench.ends()
+    bench.wait(RETRY_MIN_S + 5)
+    assert bench.ends() == [*begun, 30]
+
+
 def test_what_a_failed_build_has_left_is_deleted_and_a_copy_is_not(bench: Bench) -> None:
     left = [f"{30:020d}-0.run.part", f"{30:020d}-0000000001.checkpoint.part"]
     copied = f"{35:020d}-0000000001.checkpoint.part"

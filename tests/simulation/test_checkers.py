@@ -31,7 +31,7 @@ from simulation.replica import Batch, Identity
 from simulation.scheduler import SECOND
 from simulation.world import Options, World
 from storage.quorum_state import QuorumState
-from tests.simulation.sight import A, B, C, Sight, batch, violates
+from tests.simulation.sight import A, B, C, Sight, batch, node_of, violates
 from wire.error_codes import ErrorCode
 
 
@@ -148,6 +148,20 @@ def test_a_commit_that_a_minority_has_synced_is_noticed(sight: Sight) -> None:
     sight.commit(batch(1))
     with violates("the high watermark is synced by a majority"):
         checker.on_event(sight.look(leader, Role.LEADER, committed=2))
+
+
+def test_what_a_dying_leader_has_committed_is_judged_by_its_own_voters(sight: Sight) -> None:
+    checker = MajoritySynced(sight.facts)
+    leader = sight.replica(A, batch(0))
+    sight.commit(batch(0))
+    alone = sight.look(leader, Role.LEADER, committed=1, node=node_of(A, A))
+    checker.on_cut_short(alone)
+    checker.on_event(sight.look(sight.replica(B)))
+    leader.synced.clear()
+    leader.log.append(batch(1))
+    sight.commit(batch(1))
+    with violates("the high watermark is synced by a majority"):
+        checker.on_cut_short(alone)
 
 
 def test_a_batch_after_another_predecessor_is_noticed(sight: Sight) -> None:

@@ -48,6 +48,8 @@ REGRESSIONS = {
         12698: "who had a record more than the snapshot that was offered copied it for ever",
         13436: "a voter whose fetches were refused was thought silent",
         16058: "an old copy of a disk under the leader's id, which cannot follow that leader",
+        20612: "snapshots that operators asked for in vain put off the repair of a snapshot for a minute",
+        21409: "what a dying leader had committed was judged by the voters that another one knew",
     },
     "damaged disks": {
         19: "a truncation believed a header with a wrong bit, and cut everything",
