@@ -23,14 +23,15 @@ def tell_leader(core: Core) -> None:
         or not isinstance(core.state, (Follower, Observer))
     ):
         return
-    request = _word(core)
+    request = word(core)
     if request is None or core.can_send(leader, type(request)):
         core.next_word_ms = core.now_ms + core.config.fetch_timeout_ms
         if request is not None:
             core.send(leader, request, after=core.state_write)
 
 
-def _word(core: Core) -> UpdateVoter | AddVoter | RemoveVoter | None:
+def word(core: Core) -> UpdateVoter | AddVoter | RemoveVoter | None:
+    """What this replica would ask of its leader now."""
     config, endpoints = core.config, core.config.endpoints
     if core.local.uuid is None or not endpoints:
         return None

@@ -13,7 +13,7 @@ from typing import Any
 from raft import changing, election, joining, leadership, membership, replication, snapshots
 from raft.config import RaftConfig, StoredState
 from raft.core import Core
-from raft.effects import Effect, Halt
+from raft.effects import AddVoter, Effect, Halt, RemoveVoter, UpdateVoter
 from raft.events import (
     AddVoterRequested,
     AppendRequested,
@@ -157,6 +157,11 @@ class RaftNode(Core):
         """Ids that vote although quorum.voters is there and does not name them."""
         permitted = self.config.configured_voters.ids
         return tuple(voter for voter in voters.ids if permitted and voter not in permitted)
+
+    @property
+    def word(self) -> UpdateVoter | AddVoter | RemoveVoter | None:
+        """What it would ask of its leader in its own favour, as things are now."""
+        return joining.word(self)
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
         """What this event asks for, in order. `now_ms` never goes back."""

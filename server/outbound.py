@@ -34,7 +34,7 @@ from server.host import LinkMaker, PeerLink
 from server.logs import Logger
 from server.metrics import Metrics
 from server.peer_addresses import PeerAddresses
-from server.peers import Call, request_frame
+from server.peers import Call, Outdated, request_frame
 from server.recorder import Recorder
 from server.translate import TopicPartition
 from server.transport import InboundRequest
@@ -217,6 +217,8 @@ class Outbound:
             assert isinstance(to, ReplicaKey), "only fetches go to bootstrap servers"
             key, message = self._message(request, to)
             build = partial(self._frame, key, message)
+            if isinstance(request, (AddVoter, RemoveVoter)):
+                build = partial(self._frame_of_wish, request, build)
             timeout_ms = self._settings.request_timeout_ms
         call = Call(
             api_key=key,
@@ -248,6 +250,21 @@ class Outbound:
 
     def _frame(self, key: int, message: Message, version: int, correlation_id: int) -> bytes:
         return request_frame(key, message, version, correlation_id, self._client_id)
+
+    def _frame_of_wish(
+        self,
+        wish: AddVoter | RemoveVoter,
+        build: Callable[[int, int], bytes],
+        version: int,
+        correlation_id: int,
+    ) -> bytes:
+        """It names no epoch, so that no leader could tell that the voters have changed since.
+
+        Raises Outdated if they have.
+        """
+        if self.node.word != wish:
+            raise Outdated("the voters have changed while this waited for a connection")
+        return build(version, correlation_id)
 
     def _message(
         self,

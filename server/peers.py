@@ -65,8 +65,13 @@ class LinkListener(Protocol):
         """Where the peer may be though nobody names the address as its own, the best first."""
 
 
+class Outdated(Exception):
+    """A request that waited for its connection is not wanted any more; says why."""
+
+
 class Call(NamedTuple):
-    """A request to be sent: `build(version, correlation id)` makes its frame, length and header included.
+    """A request to be sent: `build(version, correlation id)` makes its frame, length and header included,
+    or raises Outdated.
 
     Exactly one of `answered(version, frame, body position, address)` and `failed(reason, error)` is
     called; `error` is the name of a Kafka error code, or None. `answered` returns True if the answer shows
@@ -348,6 +353,8 @@ class Link:
             self._write(call, version)
         except MalformedMessage as error:
             self._loop.call_soon(call.failed, str(error), "UNSUPPORTED_VERSION")
+        except Outdated as error:
+            self._loop.call_soon(call.failed, str(error), None)
 
     def _write(self, call: Call, version: int) -> None:
         assert self._transport is not None

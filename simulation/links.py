@@ -21,6 +21,7 @@ from server.peers import (
     RECONNECT_MS,
     Call,
     LinkListener,
+    Outdated,
 )
 from server.whereabouts import Address, Whereabouts
 from simulation.network import Message, Network
@@ -315,7 +316,12 @@ class SimLink:
         self._correlation_id += 1
         correlation_id = self._correlation_id
         version = min(call.max_version, APIS[call.api_key].max_version)
-        frame = call.build(version, correlation_id)
+        try:
+            frame = call.build(version, correlation_id)
+        except Outdated as error:
+            reason = str(error)
+            self._life.call(0, lambda: call.failed(reason, None))
+            return
         timer = self._life.call(call.timeout_ms * MS, self._time_out)
         self._pending[correlation_id] = _Pending(call, version, timer)
         kind = APIS[call.api_key].name

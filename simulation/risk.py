@@ -12,6 +12,7 @@ from collections.abc import Collection
 
 from raft.types import ReplicaKey
 from simulation.checkers.base import Facts
+from simulation.voter_history import Keys
 from simulation.wishes import Kind, Wish
 
 
@@ -25,10 +26,11 @@ class Risk:
     def may_lose(self, key: ReplicaKey) -> bool:
         """True if this replica's data may be harmed."""
         excused, wishes = self._facts.excused, self._facts.wishes
-        if key in excused:
+        if key in excused or self._votes_to_spare(excused | {key}, wishes) > 0:
             return True
-        left = self._votes_to_spare(excused | {key}, wishes)
-        return left > 0 or left == self._votes_to_spare(excused, wishes)
+        return not any(
+            key in self._who_may_vote(keys, wishes) for keys in self._facts.voters.in_force()
+        )
 
     def may_wish(self, wish: Wish) -> bool:
         """True if an operator may ask for this."""
@@ -36,33 +38,35 @@ class Risk:
 
     def _votes_to_spare(self, lost: Collection[ReplicaKey], wishes: Collection[Wish]) -> int:
         """At least so many more of the voters are there than are lost, whatever set comes."""
-        under_way = [wish for wish in wishes if not wish.is_over]
-        adding = {wish.key for wish in under_way if wish.kind is Kind.ADD and wish.key}
-        removing = {wish.key for wish in under_way if wish.kind is Kind.REMOVE}
-        history = self._facts.voters
-        targets = [wish.target for wish in under_way if wish.target] + history.targets_in_force()
-        ids = {replica_id for target in targets for replica_id in target}
+        targets = self._targets(wishes)
         return min(
-            self._least(keys, adding, removing, ids, lost)
+            self._least(keys, lost, wishes)
             - max((max(0, len(keys) - len(target)) for target in targets), default=0)
-            for keys in history.in_force()
+            for keys in self._facts.voters.in_force()
         )
 
-    def _least(
-        self,
-        keys: tuple[ReplicaKey, ...],
-        adding: Collection[ReplicaKey],
-        removing: Collection[ReplicaKey | None],
-        ids: Collection[int],
-        lost: Collection[ReplicaKey],
-    ) -> int:
+    def _least(self, keys: Keys, lost: Collection[ReplicaKey], wishes: Collection[Wish]) -> int:
         """Counts every lost replica that may get in, and no living one; each removal that may be made."""
-        may_vote = set(keys) | set(adding)
-        own_ids = {key.id for key in keys} if self._auto_join else set()
-        may_vote.update(key for key in self._facts.replicas if key.id in ids or key.id in own_ids)
+        may_vote = self._who_may_vote(keys, wishes)
         living = [key for key in may_vote if key not in lost]
+        removing = {wish.key for wish in wishes if wish.kind is Kind.REMOVE and not wish.is_over}
         going = sum(key in removing for key in living)
         if self._auto_join:
             by_id = Counter(key.id for key in living)
             going += sum(count - 1 for count in by_id.values())
         return len(keys) - going - 2 * (len(may_vote) - len(living))
+
+    def _who_may_vote(self, keys: Keys, wishes: Collection[Wish]) -> set[ReplicaKey]:
+        """By these voters' set, or by one that comes of it."""
+        adding = {wish.key for wish in wishes if wish.kind is Kind.ADD and not wish.is_over}
+        ids = {replica_id for target in self._targets(wishes) for replica_id in target}
+        if self._auto_join:
+            ids.update(key.id for key in keys)
+        found = {key for key in adding if key is not None}.union(keys)
+        found.update(key for key in self._facts.replicas if key.id in ids)
+        return found
+
+    def _targets(self, wishes: Collection[Wish]) -> list[tuple[int, ...]]:
+        """The ids that reassignments are, or may be, on their way to."""
+        asked = [wish.target for wish in wishes if wish.target and not wish.is_over]
+        return asked + self._facts.voters.targets_in_force()

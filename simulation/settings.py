@@ -106,7 +106,7 @@ class Settings:
         """Where a quorum without quorum.voters is found: also where its nodes may be later."""
         if not self.is_dynamic:
             return () if node_id <= self.voters else (Address("node1", PORT),)
-        hosts = [f"node{i}" for i in self.node_ids]
+        hosts = [site.host for site in self.sites]
         hosts += [moved(f"node{i}") for i in self.movers]
         return tuple(Address(host, PORT) for host in hosts)
 

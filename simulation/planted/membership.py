@@ -192,13 +192,13 @@ def _living_voter_is_doubled(plant: Plant) -> None:
     faults=frozenset({"replace voter", "remove voter"}),
 )
 def _removed_replica_joins_again(plant: Plant) -> None:
-    right = joining._word
+    right = joining.word
 
     def wrong(core: Core) -> UpdateVoter | AddVoter | RemoveVoter | None:
         with patch.object(core, "was_removed", False):
             return right(core)
 
-    plant(joining, "_word", wrong)
+    plant(joining, "word", wrong)
 
 
 @planted(
@@ -209,14 +209,14 @@ def _removed_replica_joins_again(plant: Plant) -> None:
     faults=frozenset({"move"}),
 )
 def _moved_voter_says_nothing(plant: Plant) -> None:
-    right = joining._word
+    right = joining.word
 
     def wrong(core: Core) -> UpdateVoter | AddVoter | RemoveVoter | None:
         word = right(core)
         is_voter = core.voters.find(core.local) is not None
         return None if is_voter and isinstance(word, UpdateVoter) else word
 
-    plant(joining, "_word", wrong)
+    plant(joining, "word", wrong)
 
 
 @planted(

@@ -176,6 +176,12 @@ def test_a_new_disk_takes_the_place_of_the_lost_one() -> None:
     bench.fetched(high_watermark=4, after_ms=2000)
     assert bench.role is Role.FOLLOWER
     assert bench.outstanding(RemoveVoter).request == RemoveVoter(key=key_of(3))
+    assert bench.node.word == RemoveVoter(key=key_of(3))
+    alone = keyed_set(key_of(1), key_of(2), key_of(3))
+    bench.fetched(epochs=[3], control=((3, KRaftVoters(alone, CLUSTER)),), after_ms=10)
+    bench.sync()
+    bench.fetched(high_watermark=5, after_ms=10)
+    assert bench.node.word is None, "it was removed"
 
 
 @pytest.mark.parametrize(

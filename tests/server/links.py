@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from server.metrics import Metrics
-from server.peers import Call, Link, request_frame
+from server.peers import Call, Link, Outdated, request_frame
 from server.whereabouts import Address
 from tests.support.serving import frame, run
 from wire.codec import decode, encode
@@ -152,12 +152,21 @@ class Owner:
     def on_link_refused(self) -> None:
         self.refusals += 1
 
-    def vote(self, name: object = 0, *, pre_vote: bool = False, timeout_ms: int = 5_000) -> None:
+    def vote(
+        self,
+        name: object = 0,
+        *,
+        pre_vote: bool = False,
+        timeout_ms: int = 5_000,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
         asked = VoteRequestPartition(replica_id=1, pre_vote=pre_vote)
         topics = (VoteRequestTopic(topic_name="t", partitions=(asked,)),)
         message = VoteRequest(topics=topics)
 
         def build(version: int, correlation_id: int) -> bytes:
+            if not is_wanted():
+                raise Outdated("not wanted any more")
             return request_frame(VOTE, message, version, correlation_id, "raft-client-1")
 
         def answered(version: int, data: bytes, at: int, address: Address) -> bool | None:

@@ -17,6 +17,7 @@ from raft.effects import (
     EndQuorumEpoch,
     Fetch,
     Peer,
+    RemoveVoter,
     SendRequest,
     Vote,
 )
@@ -27,7 +28,7 @@ from raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter, VoterSet
 from server.connection import Connection, InboundRequest
 from server.metrics import Metrics
 from server.outbound import Outbound, OutboundSettings, Use
-from server.peers import Call, LinkListener
+from server.peers import Call, LinkListener, Outdated
 from server.recorder import Recorder
 from server.translate import METADATA
 from server.translate_membership import REMOVE_VOTER
@@ -90,7 +91,9 @@ class FakeLink:
 class Sender:
     """An Outbound of replica 1 in a quorum whose log names `voters`."""
 
-    def __init__(self, *voters: Voter, configured: Sequence[Voter] = ()) -> None:
+    def __init__(
+        self, *voters: Voter, configured: Sequence[Voter] = (), auto_join: bool = False
+    ) -> None:
         self.events: list[Event] = []
         self.links: list[FakeLink] = []
         config = RaftConfig(
@@ -98,6 +101,7 @@ class Sender:
             endpoints=at("here"),
             configured_voters=VoterSet.of(configured),
             bootstrap_servers=len(BOOTSTRAP),
+            auto_join=auto_join,
         )
         self.node = RaftNode(config, StoredState(epoch=EPOCH), LogView(), lambda bound: bound // 2)
         if voters:
@@ -290,6 +294,21 @@ def test_what_the_leader_was_asked_for_is_not_done_here_as_well(is_sent: bool, t
         assert call.build(0, 7).endswith(b"body")
     call.failed("the connection was lost", None)
     assert heard == [told]
+
+
+def test_what_a_replica_wanted_of_the_leader_is_not_sent_when_it_wants_it_no_more() -> None:
+    """No leader could tell that the request is old."""
+    both = (Voter(key(1), at("here")), Voter(key(1, 1), at("twin")))
+    sender = Sender(*both, Voter(key(2), at("two")), auto_join=True)
+    sender.lead(key(2), "two")
+    wish = RemoveVoter(key=key(1, 1))
+    sender.outbound.send_request(SendRequest(request_id=1, to=key(2), request=wish, after=0))
+    (call,) = sender.link(key(2)).calls
+    assert call.build(0, 7)
+    record = KRaftVoters(VoterSet.of([Voter(key(1, 1), at("twin"))]), "cluster")
+    sender.node.log.voter_entries.append(VoterEntry(1, record))
+    with pytest.raises(Outdated, match="the voters have changed"):
+        call.build(0, 8)
 
 
 # -- whose answer

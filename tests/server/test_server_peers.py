@@ -40,6 +40,22 @@ def test_a_request_made_before_the_connection_is_there_waits_for_it() -> None:
     with_peer(serve_votes, work)
 
 
+def test_a_request_that_is_not_wanted_any_more_is_not_sent() -> None:
+    async def work(peer: Peer, owner: Owner) -> None:
+        wanted = True
+        owner.link.open()
+        owner.vote("first", is_wanted=lambda: wanted)
+        owner.vote("second")
+        wanted = False
+        assert await owner.outcome(2) == [
+            ("first", "failed", None, "not wanted any more"),
+            ("second", "answered", 2, 104),
+        ]
+        assert [key for key, _, _, _ in peer.asked] == [18, VOTE]
+
+    with_peer(serve_votes, work)
+
+
 def test_requests_are_sent_at_once_and_answered_in_their_order() -> None:
     async def together(peer: Peer, reader: Any, writer: Any) -> None:
         await peer.shake_hands(reader, writer)

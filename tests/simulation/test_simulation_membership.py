@@ -105,6 +105,14 @@ def test_who_joins_by_itself_may_remove_the_other_of_its_id() -> None:
         assert risk.may_lose(A) is not auto_join
 
 
+def test_a_voter_that_may_be_removed_twice_over_must_not_be_lost() -> None:
+    """By an operator, and by the other disk of its id: the estimate gets no worse if it is lost."""
+    risk, facts = risk_of(A, C, auto_join=True)
+    facts.replicas[C2] = facts.replicas[D]
+    facts.wishes.append(Wish(Kind.REMOVE, C))
+    assert not risk.may_lose(C)
+
+
 # -- machines that move
 
 

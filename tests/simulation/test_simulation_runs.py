@@ -50,6 +50,10 @@ REGRESSIONS = {
         16058: "an old copy of a disk under the leader's id, which cannot follow that leader",
         20612: "snapshots that operators asked for in vain put off the repair of a snapshot for a minute",
         21409: "what a dying leader had committed was judged by the voters that another one knew",
+        23412: "what a replica had wanted was sent long after it did not want it any more",
+        24597: "a disk was lost by an operation, not by a fault, and a witness thought undisturbed",
+        24842: "a voter was lost though a majority needed it: it might have been removed twice over",
+        24869: "a quorum of one disk, of whose host the others had not been told",
     },
     "damaged disks": {
         19: "a truncation believed a header with a wrong bit, and cut everything",
