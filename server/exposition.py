@@ -239,8 +239,7 @@ class QuorumCollector(Collector):
         )
         yield _counter("quorumd_received_bytes", "On inbound connections.", metrics.bytes_received)
         yield _counter("quorumd_sent_bytes", "On inbound connections.", metrics.bytes_sent)
-        # All from the start: Prometheus sees no increase in a counter that begins with its first event.
-        requests = {spec.name: metrics.requests.get(key, 0) for key, spec in APIS.items()}
+        requests = {APIS[key].name: count for key, count in metrics.requests.items()}
         yield _labelled("quorumd_requests", "Taken, by API.", "api", requests)
         yield _counter(
             "quorumd_peer_connections_opened", "To other nodes.", metrics.peer_connections_opened

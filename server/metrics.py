@@ -7,12 +7,12 @@ tells at that moment, into Prometheus' text. Belongs to the event loop's thread.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Protocol
 
 from server.cluster_view import ClusterView
 from server.windows import Histogram, Window
+from wire.registry import APIS
 
 LATENCY_BOUNDS_SECONDS = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
@@ -120,7 +120,9 @@ class Metrics:
         """By reason, a word of `server.connection`."""
         self.bytes_received = 0
         self.bytes_sent = 0
-        self.requests: defaultdict[int, int] = defaultdict(int)
+        # These and `elections` from the start: Prometheus sees no increase in a counter that begins with
+        # its first event.
+        self.requests = dict.fromkeys(APIS, 0)
         """Those whose header has been understood, by api key."""
         self.responses = 0
         self.peer_connections_opened = 0
@@ -150,7 +152,6 @@ class Metrics:
         """Produced batches that were not appended, by the name of the error code."""
         self.ignored: dict[str, int] = {}
         """Requests and answers that the rules say to disregard, by reason."""
-        # Both from the start: Prometheus sees no increase in a counter that begins with its first event.
         self.elections = {"won": 0, "lost": 0}
         """Campaigns, by outcome."""
         self.log_lines_dropped = 0

@@ -76,7 +76,6 @@ def replace_voter(world: World, random: Random) -> list[Wish]:
     if not lost and voters:
         victim = random.choice(voters)
         lost = [victim.replica.key]
-        world.facts.is_calm = False
         victim.lose_disk()
     if not lost:
         return []

@@ -25,7 +25,7 @@ class Risk:
 
     def may_lose(self, key: ReplicaKey) -> bool:
         """True if this replica's data may be harmed."""
-        excused, wishes = self._facts.excused, self._facts.wishes
+        excused, wishes = self._facts.excused, self._under_way()
         if key in excused or self._votes_to_spare(excused | {key}, wishes) > 0:
             return True
         return not any(
@@ -34,7 +34,11 @@ class Risk:
 
     def may_wish(self, wish: Wish) -> bool:
         """True if an operator may ask for this."""
-        return self._votes_to_spare(self._facts.excused, [*self._facts.wishes, wish]) > 0
+        return self._votes_to_spare(self._facts.excused, [*self._under_way(), wish]) > 0
+
+    def _under_way(self) -> list[Wish]:
+        """What may still be done: nothing else counts."""
+        return [wish for wish in self._facts.wishes if not wish.is_over]
 
     def _votes_to_spare(self, lost: Collection[ReplicaKey], wishes: Collection[Wish]) -> int:
         """At least so many more of the voters are there than are lost, whatever set comes."""
@@ -49,7 +53,7 @@ class Risk:
         """Counts every lost replica that may get in, and no living one; each removal that may be made."""
         may_vote = self._who_may_vote(keys, wishes)
         living = [key for key in may_vote if key not in lost]
-        removing = {wish.key for wish in wishes if wish.kind is Kind.REMOVE and not wish.is_over}
+        removing = {wish.key for wish in wishes if wish.kind is Kind.REMOVE}
         going = sum(key in removing for key in living)
         if self._auto_join:
             by_id = Counter(key.id for key in living)
@@ -58,15 +62,15 @@ class Risk:
 
     def _who_may_vote(self, keys: Keys, wishes: Collection[Wish]) -> set[ReplicaKey]:
         """By these voters' set, or by one that comes of it."""
-        adding = {wish.key for wish in wishes if wish.kind is Kind.ADD and not wish.is_over}
+        adding = {wish.key for wish in wishes if wish.kind is Kind.ADD and wish.key}
         ids = {replica_id for target in self._targets(wishes) for replica_id in target}
         if self._auto_join:
             ids.update(key.id for key in keys)
-        found = {key for key in adding if key is not None}.union(keys)
+        found = adding.union(keys)
         found.update(key for key in self._facts.replicas if key.id in ids)
         return found
 
     def _targets(self, wishes: Collection[Wish]) -> list[tuple[int, ...]]:
         """The ids that reassignments are, or may be, on their way to."""
-        asked = [wish.target for wish in wishes if wish.target and not wish.is_over]
+        asked = [wish.target for wish in wishes if wish.target]
         return asked + self._facts.voters.targets_in_force()

@@ -299,6 +299,7 @@ class World:
 
     def note_damaged(self, machine: Machine) -> None:
         machine.is_damaged = True
+        self.facts.is_calm = False
         self.facts.excused.add(machine.replica.key)
 
     # -- what is watched

@@ -74,7 +74,7 @@ def test_a_finished_answer_waits_for_the_request_before_it() -> None:
             first, second = await parking.received(2)
             second.respond((answer_frame(second),))
             reading = asyncio.ensure_future(client.answer())
-            await until(lambda: bool(served.metrics.requests))
+            await until(lambda: any(served.metrics.requests.values()))
             assert served.metrics.bytes_sent == 0
             first.respond((answer_frame(first),))
             assert (await reading)[0] == 1
@@ -176,7 +176,8 @@ def test_each_request_carries_its_own_header_and_listener() -> None:
                 (18, 0, 6, "", b""),
             ]
             assert {r.listener.name for r in parking.requests} == {"CLIENT"}
-            assert served.metrics.requests == {0: 5, 18: 1}
+            counted = {key: count for key, count in served.metrics.requests.items() if count}
+            assert counted == {0: 5, 18: 1}
 
     run(work())
 
