@@ -5,7 +5,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv run pipeline test test-containers sim check fix bench clean
+.PHONY: help venv run pipeline test test-containers sim same check fix bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -28,6 +28,7 @@ help:
 	@echo "make test    check, and every test"
 	@echo "make test-containers    image and compose file, run and mistreated; needs Docker, or root and dockerd"
 	@echo "make sim     simulate a quorum with faults, 20,000 times over (SEEDS=A..B: those instead)"
+	@echo "make same    prove that events, messages and files are those of a commit (BASE=commit)"
 	@echo "make check   ruff, formatting and types; changes nothing"
 	@echo "make fix     let ruff correct and format"
 	@echo "make bench   measure throughput, failover, footprint, snapshots and starts"
@@ -67,6 +68,11 @@ test-containers: $(DEV_READY)
 
 sim: $(RUN_READY)
 	@$(BIN)/python -m simulation --seeds $(SEEDS)
+
+# After a change that must not change anything: events, messages and files are those of BASE.
+BASE ?= HEAD
+same: $(DEV_READY)
+	@$(BIN)/python -m simulation.same --base $(BASE)
 
 check: $(DEV_READY)
 	@$(BIN)/ruff check

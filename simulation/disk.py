@@ -58,6 +58,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from random import Random
 
@@ -180,6 +181,14 @@ class SimDisk:
     def snapshot(self) -> Snapshot:
         """A copy of all files as they are read now."""
         return Snapshot(self._root.clone())
+
+    def digest(self) -> str:
+        """A hash of all files as they are read now, names and sizes included."""
+        hashed = blake2b(digest_size=16)
+        for path, file in self._root.walk():
+            hashed.update(f"{path} {file.cached.size} ".encode())
+            hashed.update(bytes(file.cached.head).rstrip(b"\0"))
+        return hashed.hexdigest()
 
     def restore(self, snapshot: Snapshot) -> None:
         """Replaces everything by a copy of a snapshot, durably; it may be another disk's."""

@@ -220,7 +220,7 @@ class Machine:
         life, self.life = self.life, None
         self.world.take_news(self.replica)
         if life is not None:
-            self.note(f"dies: {why}")
+            self.note("dies", why)
             life.end()
         self.backlog.clear()
         self.pauses = 0
@@ -282,7 +282,7 @@ class Machine:
 
     def on_storage_error(self, error: StorageError) -> None:
         """The daemon gives up on its directory: that needs a cause. A flipped bit may name another node."""
-        self.note(f"gives up: {error}")
+        self.note("gives up", str(error))
         if isinstance(error, (DamagedLog, DamagedSnapshot, ForeignDirectory)):
             has_cause = self.is_damaged
         else:
@@ -293,18 +293,18 @@ class Machine:
 
     def on_build_failed(self, error: StorageError) -> None:
         """No snapshot can be taken: that needs a cause as well, but ends nothing."""
-        self.note(f"takes no snapshot: {error}")
+        self.note("takes no snapshot", str(error))
         if not (self.is_damaged or self.has_disk_errors or isinstance(error, DiskFull)):
             raise Violation("a sound disk is not refused", f"{self.replica.key}: {error}")
 
     def on_halt(self, reason: str) -> None:
         """The rules stop the node: that needs a cause, too."""
-        self.note(f"halts: {reason}")
+        self.note("halts", reason)
         if not self.is_damaged:
             raise Violation("no node stops without cause", f"{self.replica.key}: {reason}")
 
-    def note(self, what: str) -> None:
-        self.world.note(self.host, what)
+    def note(self, what: str, wording: str = "") -> None:
+        self.world.note(self.host, what, wording=wording)
 
     def count(self, fault: str) -> None:
         """Note that a fault has hit this machine."""

@@ -70,6 +70,8 @@ class Run:
     failure: Failure | None = None
     wall_s: float = 0.0
     digest: str = ""
+    disk_digests: tuple[str, ...] = ()
+    """Of the disks of all machines, in their order."""
     steps: int = 0
     simulated_us: int = 0
     committed_records: int = 0
@@ -148,6 +150,7 @@ def _failure(seed: int, error: BaseException) -> Failure:
 
 def _look_at(world: World, run: Run) -> None:
     run.digest = world.trace.digest
+    run.disk_digests = tuple(machine.disk.digest() for machine in world.machines)
     run.steps = world.scheduler.steps
     run.simulated_us = world.scheduler.now_us
     run.committed_records = world.facts.committed_end_offset

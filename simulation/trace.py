@@ -12,20 +12,31 @@ KEPT_EVENTS = 25
 
 
 class Trace:
-    """Two runs with the same hash have had the same events, bytes of messages included."""
+    """Two runs with the same hash have had the same events, bytes of messages included.
+
+    The wording of log lines and errors is shown and not hashed: it may be mended without a change.
+    """
 
     def __init__(self) -> None:
         self._hash = blake2b(digest_size=16)
         self._last: dict[str, deque[tuple[int, str, str, int]]] = {}
 
-    def note(self, now_us: int, host: str, what: str, kind: str = "", data: bytes = b"") -> None:
+    def note(
+        self,
+        now_us: int,
+        host: str,
+        what: str,
+        kind: str = "",
+        data: bytes = b"",
+        wording: str = "",
+    ) -> None:
         self._hash.update(f"{now_us} {host} {what} {kind} ".encode())
         if data:
             self._hash.update(data)
         events = self._last.get(host)
         if events is None:
             events = self._last[host] = deque(maxlen=KEPT_EVENTS)
-        events.append((now_us, what, kind, len(data)))
+        events.append((now_us, f"{what}: {wording}" if wording else what, kind, len(data)))
 
     @property
     def digest(self) -> str:

@@ -304,8 +304,10 @@ class World:
 
     # -- what is watched
 
-    def note(self, host: str, what: str, kind: str = "", data: bytes = b"") -> None:
-        self.trace.note(self.scheduler.now_us, host, what, kind, data)
+    def note(
+        self, host: str, what: str, kind: str = "", data: bytes = b"", wording: str = ""
+    ) -> None:
+        self.trace.note(self.scheduler.now_us, host, what, kind, data, wording)
 
     def count(self, fault: str, machine: Machine) -> None:
         message = "-" if machine.life is None else machine.life.last_message
@@ -360,7 +362,7 @@ class World:
         if report and report is not life.last_report:
             life.last_report = report
             self.reports.append(report)
-            self.note(life.host, f"reports: {report}")
+            self.note(life.host, "reports", wording=report)
 
     def take_news(self, replica: Replica) -> None:
         news, replica.news = replica.news, []
