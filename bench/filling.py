@@ -10,18 +10,18 @@ from typing import Self
 
 from crc32c import crc32c
 
-from wire.batch_header import CRC_FROM
-from wire.codec import decode, encode
-from wire.headers import decode_response_header, encode_request_header
-from wire.messages.api_versions import ApiVersionsRequest
-from wire.messages.produce import (
+from quorumd.wire.batch_header import CRC_FROM
+from quorumd.wire.codec import decode, encode
+from quorumd.wire.headers import decode_response_header, encode_request_header
+from quorumd.wire.messages.api_versions import ApiVersionsRequest
+from quorumd.wire.messages.produce import (
     ProduceRequest,
     ProduceRequestPartition,
     ProduceRequestTopic,
     ProduceResponse,
 )
-from wire.records import Record, build_batch
-from wire.schema import Message
+from quorumd.wire.records import Record, build_batch
+from quorumd.wire.schema import Message
 
 TOPIC = "__cluster_metadata"
 API_VERSIONS, PRODUCE, PRODUCE_VERSION = 18, 0, 9

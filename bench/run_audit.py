@@ -23,9 +23,9 @@ from quorumd.pipeline.audit import Audited, audit
 from quorumd.pipeline.audit.processes import OverProcesses
 from quorumd.pipeline.audit_command import spark_spread
 from quorumd.pipeline.files import find_replicas, plan_segment
-from storage.index import OffsetIndex
-from storage.layout import PARTITION_DIRECTORY, index_path, log_path
-from wire.records import Record, build_batch, stamp
+from quorumd.storage.index import OffsetIndex
+from quorumd.storage.layout import PARTITION_DIRECTORY, index_path, log_path
+from quorumd.wire.records import Record, build_batch, stamp
 
 REPLICAS = 3
 BATCH_RECORDS = 500

@@ -24,7 +24,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from bench.common import write_json
 from quorumd.pipeline.parse import Origin, parse
 from quorumd.pipeline.schemas import RECORDS
-from wire.records import Record, build_batch
+from quorumd.wire.records import Record, build_batch
 
 KEY_BYTES = 20
 VALUE_BYTES = 100

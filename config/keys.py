@@ -1,6 +1,6 @@
 """Which keys there are, how their text is read, and what a mistyped one was meant to be.
 
-Knows no file and no environment. Defaults are those of `config.model.Config`.
+Knows no file and no environment. Defaults are those of `quorumd.config.model.Config`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from config import values
+from quorumd.config import values
 
 ENVIRONMENT_PREFIX = "QUORUMD_"
 

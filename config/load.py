@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from config import keys
-from config.errors import BadValue, ConfigError, Problem
-from config.model import Address, Config
-from config.source import NO_FILE, Entries, read
-from config.values import is_wildcard
+from quorumd.config import keys
+from quorumd.config.errors import BadValue, ConfigError, Problem
+from quorumd.config.model import Address, Config
+from quorumd.config.source import NO_FILE, Entries, read
+from quorumd.config.values import is_wildcard
 
 __all__ = ["ConfigError", "load"]
 

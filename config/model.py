@@ -1,8 +1,8 @@
 """What a node is told before it starts: one immutable value with every key and its default.
 
 The key of a field is its name with dots for underscores: `quorum_fetch_timeout_ms` is
-`quorum.fetch.timeout.ms`. How text becomes a value is `config.keys`' business; what must hold
-between the values is checked in `config.load`.
+`quorum.fetch.timeout.ms`. How text becomes a value is `quorumd.config.keys`' business; what must hold
+between the values is checked in `quorumd.config.load`.
 """
 
 from __future__ import annotations

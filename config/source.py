@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import yaml
 
-from config import keys
-from config.errors import ConfigError, Problem
+from quorumd.config import keys
+from quorumd.config.errors import ConfigError, Problem
 
 DEFAULT_PATH = Path("controller.yaml")
 MAX_FILE_BYTES = 1 << 20

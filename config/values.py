@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from config.errors import BadValue
-from config.model import Address, ConfiguredVoter, Listener
+from quorumd.config.errors import BadValue
+from quorumd.config.model import Address, ConfiguredVoter, Listener
 
 MAX_ID = 2**31 - 1
 _WHOLE_NUMBER = re.compile(r"-?[0-9]+(_[0-9]+)*")

@@ -49,8 +49,8 @@ from quorumd.client.reading import Fetched, FetchedBatch
 from quorumd.client.replicas import Reassignment
 from quorumd.client.spool import SnapshotId
 from quorumd.client.view import Change, Entry, KeyValueMap, KeyValueView
-from raft.types import Endpoint, ReplicaKey
-from wire.records import Record
+from quorumd.raft.types import Endpoint, ReplicaKey
+from quorumd.wire.records import Record
 
 __all__ = [
     "EARLIEST",

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from raft.control import KRaftVoters
-from raft.core import Core
-from raft.leadership import append_control, resign, synced_end_offset
-from raft.obstacles import (
+from quorumd.raft.control import KRaftVoters
+from quorumd.raft.core import Core
+from quorumd.raft.leadership import append_control, resign, synced_end_offset
+from quorumd.raft.obstacles import (
     doubtful,
     fetched_ms,
     is_fetching,
@@ -26,9 +26,9 @@ from raft.obstacles import (
     unsettled,
     why_not,
 )
-from raft.roles import ChangeKind, Leader, Transfer, VoterChange
-from raft.transitions import Trigger
-from raft.types import Voter, VoterSet
+from quorumd.raft.roles import ChangeKind, Leader, Transfer, VoterChange
+from quorumd.raft.transitions import Trigger
+from quorumd.raft.types import Voter, VoterSet
 
 
 def advance(core: Core, leader: Leader) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from raft.types import Endpoint, ReplicaKey, VoterSet
+from quorumd.raft.types import Endpoint, ReplicaKey, VoterSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

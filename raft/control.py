@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raft.types import ReplicaKey, VoterSet
+from quorumd.raft.types import ReplicaKey, VoterSet
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
 
-from raft import quorum
-from raft.config import RaftConfig, StoredState
-from raft.control import KRaftVoters
-from raft.effects import (
+from quorumd.raft import quorum
+from quorumd.raft.config import RaftConfig, StoredState
+from quorumd.raft.control import KRaftVoters
+from quorumd.raft.effects import (
     AdoptClusterId,
     AnnounceHighWatermark,
     AnnounceRole,
@@ -35,13 +35,22 @@ from raft.effects import (
     SendRequest,
     TruncateLog,
 )
-from raft.electorate import Electorate
-from raft.invariants import Snapshot, require
-from raft.log_view import LogView, VoterEntry
-from raft.outstanding import Backoff, Download, InFlight, UselessCopy
-from raft.roles import ROLE_OF, Follower, Leader, Observer, Resigned, Role, State, Unattached
-from raft.transitions import TRANSITIONS, Trigger
-from raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, VoterSet
+from quorumd.raft.electorate import Electorate
+from quorumd.raft.invariants import Snapshot, require
+from quorumd.raft.log_view import LogView, VoterEntry
+from quorumd.raft.outstanding import Backoff, Download, InFlight, UselessCopy
+from quorumd.raft.roles import (
+    ROLE_OF,
+    Follower,
+    Leader,
+    Observer,
+    Resigned,
+    Role,
+    State,
+    Unattached,
+)
+from quorumd.raft.transitions import TRANSITIONS, Trigger
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, VoterSet
 
 EPOCH_LIMIT = 2**31 - 2**20
 """Above this, epochs are accepted in small steps only: a hostile request must not use them up."""

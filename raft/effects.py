@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raft.control import ControlRecord
-from raft.roles import Role
-from raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, VoterSet
+from quorumd.raft.control import ControlRecord
+from quorumd.raft.roles import Role
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, VoterSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

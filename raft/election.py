@@ -7,8 +7,8 @@ UNKNOWN_SERVER_ERROR: they change nothing here, and no error that would end a Ka
 
 from __future__ import annotations
 
-from raft import quorum
-from raft.core import (
+from quorumd.raft import quorum
+from quorumd.raft.core import (
     CAMPAIGN_DELAY_MS,
     EPOCH_LIMIT,
     EPOCH_STEP_LIMIT,
@@ -16,8 +16,8 @@ from raft.core import (
     REFUSAL_GRACE_MS,
     Core,
 )
-from raft.effects import Answered, Peer, Vote, VoteAnswer
-from raft.events import (
+from quorumd.raft.effects import Answered, Peer, Vote, VoteAnswer
+from quorumd.raft.events import (
     EndAnswered,
     LeaderHint,
     PeerLost,
@@ -28,11 +28,19 @@ from raft.events import (
     VoteAnswered,
     VoteRequested,
 )
-from raft.leadership import become_leader
-from raft.outstanding import InFlight
-from raft.roles import Candidate, Follower, Leader, Observer, Prospective, Resigned, Unattached
-from raft.transitions import Trigger
-from raft.types import Endpoint, OffsetAndEpoch, ReplicaKey
+from quorumd.raft.leadership import become_leader
+from quorumd.raft.outstanding import InFlight
+from quorumd.raft.roles import (
+    Candidate,
+    Follower,
+    Leader,
+    Observer,
+    Prospective,
+    Resigned,
+    Unattached,
+)
+from quorumd.raft.transitions import Trigger
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey
 
 # -- learning epochs and leaders
 

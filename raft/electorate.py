@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raft import quorum
-from raft.config import RaftConfig
-from raft.log_view import VoterEntry
-from raft.types import ReplicaKey, VoterSet
+from quorumd.raft import quorum
+from quorumd.raft.config import RaftConfig
+from quorumd.raft.log_view import VoterEntry
+from quorumd.raft.types import ReplicaKey, VoterSet
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raft.control import ControlRecord, KRaftVoters
-from raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter
+from quorumd.raft.control import ControlRecord, KRaftVoters
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,11 @@ Sources: KIP-853 (UpdateRaftVoter, automatic joining), KIP-856 (disk failure rec
 
 from __future__ import annotations
 
-from raft.core import Core
-from raft.effects import AddVoter, RemoveVoter, UpdateVoter
-from raft.election import absorb
-from raft.events import ChangeAnswered
-from raft.roles import Follower, Observer
+from quorumd.raft.core import Core
+from quorumd.raft.effects import AddVoter, RemoveVoter, UpdateVoter
+from quorumd.raft.election import absorb
+from quorumd.raft.events import ChangeAnswered
+from quorumd.raft.roles import Follower, Observer
 
 
 def tell_leader(core: Core) -> None:

@@ -6,10 +6,10 @@ timeout, EndQuorumEpoch), KIP-856 (bootstrapping, high watermark).
 
 from __future__ import annotations
 
-from raft import quorum
-from raft.control import ControlRecord, KRaftVersion, KRaftVoters, LeaderChange
-from raft.core import Core
-from raft.effects import (
+from quorumd.raft import quorum
+from quorumd.raft.control import ControlRecord, KRaftVersion, KRaftVoters, LeaderChange
+from quorumd.raft.core import Core
+from quorumd.raft.effects import (
     AppendClient,
     AppendControl,
     BeginQuorumEpoch,
@@ -17,10 +17,10 @@ from raft.effects import (
     FetchAnswer,
     RefuseAppend,
 )
-from raft.events import AppendRequested, ResignationRequested
-from raft.roles import Candidate, Leader, ParkedFetch, Progress, Prospective, Resigned
-from raft.transitions import Trigger
-from raft.types import OffsetAndEpoch, ReplicaKey, Voter, VoterSet
+from quorumd.raft.events import AppendRequested, ResignationRequested
+from quorumd.raft.roles import Candidate, Leader, ParkedFetch, Progress, Prospective, Resigned
+from quorumd.raft.transitions import Trigger
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, Voter, VoterSet
 
 SPREAD_DELAY_MS = 5
 """How long voters that a commit does not need, and observers, wait for records that exist."""

@@ -10,8 +10,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from raft.control import KRaftVoters
-from raft.types import OffsetAndEpoch, VoterSet
+from quorumd.raft.control import KRaftVoters
+from quorumd.raft.types import OffsetAndEpoch, VoterSet
 
 _PAST_ALL_OFFSETS = 1 << 63
 

@@ -6,18 +6,18 @@ Sources: KIP-856 (AddVoter, RemoveVoter, two storage ids under one id), KIP-853 
 
 from __future__ import annotations
 
-from raft.changing import append_voters, with_voter
-from raft.core import Core
-from raft.election import is_foreign
-from raft.events import (
+from quorumd.raft.changing import append_voters, with_voter
+from quorumd.raft.core import Core
+from quorumd.raft.election import is_foreign
+from quorumd.raft.events import (
     AddVoterRequested,
     ReassignmentRequested,
     RemoveVoterRequested,
     TransferRequested,
     UpdateVoterRequested,
 )
-from raft.leadership import MAX_OBSERVERS, note_heard
-from raft.obstacles import (
+from quorumd.raft.leadership import MAX_OBSERVERS, note_heard
+from quorumd.raft.obstacles import (
     Refusal,
     is_fetching,
     listed,
@@ -26,8 +26,8 @@ from raft.obstacles import (
     voter_problem,
     why_not,
 )
-from raft.roles import ChangeKind, Leader, Transfer, VoterChange
-from raft.types import Voter
+from quorumd.raft.roles import ChangeKind, Leader, Transfer, VoterChange
+from quorumd.raft.types import Voter
 
 MAX_CHANGES = 100
 """More requests than these do not wait for their turn."""

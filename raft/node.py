@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from raft import changing, election, joining, leadership, membership, replication, snapshots
-from raft.config import RaftConfig, StoredState
-from raft.core import Core
-from raft.effects import AddVoter, Effect, Halt, RemoveVoter, UpdateVoter
-from raft.events import (
+from quorumd.raft import changing, election, joining, leadership, membership, replication, snapshots
+from quorumd.raft.config import RaftConfig, StoredState
+from quorumd.raft.core import Core
+from quorumd.raft.effects import AddVoter, Effect, Halt, RemoveVoter, UpdateVoter
+from quorumd.raft.events import (
     AddVoterRequested,
     AppendRequested,
     BeginAnswered,
@@ -45,9 +45,9 @@ from raft.events import (
     VoteRequested,
     WriteCompleted,
 )
-from raft.log_view import LogView
-from raft.roles import Candidate, Follower, Leader, Observer, Resigned, Unattached
-from raft.types import ReplicaKey, VoterSet
+from quorumd.raft.log_view import LogView
+from quorumd.raft.roles import Candidate, Follower, Leader, Observer, Resigned, Unattached
+from quorumd.raft.types import ReplicaKey, VoterSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from raft import quorum
-from raft.core import Core
-from raft.leadership import bootstrap_obstacle, synced_end_offset
-from raft.roles import ChangeKind, Leader, VoterChange
-from raft.types import Endpoint, ReplicaKey, Voter, VoterSet
+from quorumd.raft import quorum
+from quorumd.raft.core import Core
+from quorumd.raft.leadership import bootstrap_obstacle, synced_end_offset
+from quorumd.raft.roles import ChangeKind, Leader, VoterChange
+from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet
 
 RIVAL_SILENT_TIMEOUTS = 3
 """A voter may be doubled under its id when it has been silent for this many fetch timeouts."""

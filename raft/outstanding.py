@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raft.effects import Peer, Request
-from raft.types import OffsetAndEpoch, ReplicaKey
+from quorumd.raft.effects import Peer, Request
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
 
 
 @dataclass(slots=True)

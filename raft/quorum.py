@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from raft.types import ReplicaKey
+from quorumd.raft.types import ReplicaKey
 
 
 def majority(size: int) -> int:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from raft import quorum
-from raft.control import KRaftVoters
-from raft.core import Core
-from raft.effects import AppendFetched, Bootstrap, Fetch, FetchSnapshot, Halt, Peer, Vote
-from raft.election import (
+from quorumd.raft import quorum
+from quorumd.raft.control import KRaftVoters
+from quorumd.raft.core import Core
+from quorumd.raft.effects import AppendFetched, Bootstrap, Fetch, FetchSnapshot, Halt, Peer, Vote
+from quorumd.raft.election import (
     absorb,
     is_foreign,
     learn_voter,
@@ -20,14 +20,14 @@ from raft.election import (
     on_vacancy,
     on_vote_failed,
 )
-from raft.events import (
+from quorumd.raft.events import (
     FetchAnswered,
     FetchedRecords,
     FetchReceived,
     RequestFailed,
     SnapshotAnswered,
 )
-from raft.leadership import (
+from quorumd.raft.leadership import (
     advance_high_watermark,
     answer_fetch,
     note_alive,
@@ -37,11 +37,11 @@ from raft.leadership import (
     park_fetch,
     write_first_voters,
 )
-from raft.outstanding import InFlight
-from raft.roles import Follower, Leader, Observer, ParkedFetch, Prospective, Unattached
-from raft.snapshots import give_up, is_copying, offer, on_snapshot_answered, send_for_piece
-from raft.transitions import Trigger
-from raft.types import OffsetAndEpoch, ReplicaKey
+from quorumd.raft.outstanding import InFlight
+from quorumd.raft.roles import Follower, Leader, Observer, ParkedFetch, Prospective, Unattached
+from quorumd.raft.snapshots import give_up, is_copying, offer, on_snapshot_answered, send_for_piece
+from quorumd.raft.transitions import Trigger
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
 
 # -- the leader's end
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from raft.types import OffsetAndEpoch, ReplicaKey, Voter
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, Voter
 
 
 class Role(StrEnum):

@@ -7,8 +7,8 @@ compaction and snapshots), KIP-630, KIP-856 (snapshots).
 
 from __future__ import annotations
 
-from raft.core import Core
-from raft.effects import (
+from quorumd.raft.core import Core
+from quorumd.raft.effects import (
     CleanLog,
     Fetch,
     FetchSnapshot,
@@ -16,8 +16,8 @@ from raft.effects import (
     StoreSnapshot,
     VerifySnapshot,
 )
-from raft.election import absorb, is_foreign
-from raft.events import (
+from quorumd.raft.election import absorb, is_foreign
+from quorumd.raft.events import (
     CleaningRequested,
     PieceNotStored,
     SnapshotAnswered,
@@ -26,10 +26,10 @@ from raft.events import (
     SnapshotTaken,
     SnapshotVerified,
 )
-from raft.leadership import note_alive, note_heard
-from raft.outstanding import Download, InFlight, UselessCopy
-from raft.roles import Leader
-from raft.types import OffsetAndEpoch, ReplicaKey
+from quorumd.raft.leadership import note_alive, note_heard
+from quorumd.raft.outstanding import Download, InFlight, UselessCopy
+from quorumd.raft.roles import Leader
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
 
 PIECE_BYTES = 2**20
 """What is asked for at a time: Kafka's own figure."""

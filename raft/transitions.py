@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
-from raft.roles import Role
+from quorumd.raft.roles import Role
 
 
 class Trigger(StrEnum):

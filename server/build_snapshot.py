@@ -1,4 +1,4 @@
-"""`python -m server.build_snapshot`: builds a snapshot in a process of its own, of low priority.
+"""`python -m quorumd.server.build_snapshot`: builds a snapshot in a process of its own, of low priority.
 
     --directory D --end-offset N [--memory-bytes M]
 
@@ -30,7 +30,7 @@ def main() -> int:
     os.setpgid(0, 0)
     _lower_priority()
     # Not before: to import takes a while, too.
-    from server import snapshot_process
+    from quorumd.server import snapshot_process
 
     return snapshot_process.main()
 

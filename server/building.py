@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from storage.errors import DamagedSnapshot
-from storage.layout import parse_snapshot_name
-from storage.snapshot_file import SnapshotId
+from quorumd.storage.errors import DamagedSnapshot
+from quorumd.storage.layout import parse_snapshot_name
+from quorumd.storage.snapshot_file import SnapshotId
 
 CLEANUP_S = 2.0
 """How long a process may take to delete what it has written."""
@@ -63,7 +63,7 @@ class Builder(Protocol):
 
 
 class BuildProcess:
-    """Runs `python -m server.build_snapshot`, which says how far it is in JSON lines. A `Builder`."""
+    """Runs `python -m quorumd.server.build_snapshot`, which says how far it is in JSON lines. A `Builder`."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class BuildProcess:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "server.build_snapshot",
+            "quorumd.server.build_snapshot",
             *("--directory", str(directory), "--end-offset", str(end_offset)),
             # It ends when its standard input does: with this process, however that ends.
             stdin=asyncio.subprocess.PIPE,

@@ -12,42 +12,42 @@ import secrets
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from raft.types import Endpoint
-from server.cluster_view import ClusterView
-from server.translate import METADATA, ZERO_UUID, endpoint_on, id_or_minus_one
-from wire.control_records import KRAFT_VERSION_MAX
-from wire.error_codes import ErrorCode
-from wire.messages.api_versions import (
+from quorumd.raft.types import Endpoint
+from quorumd.server.cluster_view import ClusterView
+from quorumd.server.translate import METADATA, ZERO_UUID, endpoint_on, id_or_minus_one
+from quorumd.wire.control_records import KRAFT_VERSION_MAX
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     ApiVersionsResponseApiKey,
     ApiVersionsResponseFinalizedFeature,
     ApiVersionsResponseSupportedFeature,
 )
-from wire.messages.describe_cluster import (
+from quorumd.wire.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeClusterResponseBroker,
 )
-from wire.messages.describe_configs import (
+from quorumd.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsRequestResource,
     DescribeConfigsResponse,
     DescribeConfigsResponseResult,
 )
-from wire.messages.find_coordinator import (
+from quorumd.wire.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     FindCoordinatorResponseCoordinator,
 )
-from wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from wire.messages.list_partition_reassignments import (
+from quorumd.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from quorumd.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     ListPartitionReassignmentsResponsePartition,
     ListPartitionReassignmentsResponseTopic,
 )
-from wire.messages.metadata import (
+from quorumd.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -55,7 +55,7 @@ from wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from wire.registry import API_VERSIONS_KEY, APIS, FIRST_OWN_KEY
+from quorumd.wire.registry import API_VERSIONS_KEY, APIS, FIRST_OWN_KEY
 
 OWN_SOFTWARE: Final = "quorumctl"
 PRODUCE_KEY: Final = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from raft.types import Endpoint, ReplicaKey, Voter, VoterSet
+from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet
 
 
 class ReplicaStatus(NamedTuple):

@@ -17,14 +17,14 @@ from struct import Struct
 from time import monotonic_ns
 from typing import Final, cast
 
-from config.model import Listener
-from server.connection_group import Closed, ConnectionGroup
-from server.logs import Logger
-from wire.codec import encode
-from wire.errors import MalformedMessage, UnsupportedVersion
-from wire.framing import FrameBuffer
-from wire.headers import decode_request_header, encode_response_header
-from wire.schema import Message
+from quorumd.config.model import Listener
+from quorumd.server.connection_group import Closed, ConnectionGroup
+from quorumd.server.logs import Logger
+from quorumd.wire.codec import encode
+from quorumd.wire.errors import MalformedMessage, UnsupportedVersion
+from quorumd.wire.framing import FrameBuffer
+from quorumd.wire.headers import decode_request_header, encode_response_header
+from quorumd.wire.schema import Message
 
 MAX_IN_FLIGHT: Final = 1_000
 NO_KEY: Final = 1 << 15

@@ -10,11 +10,11 @@ import asyncio
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from server.logs import RateLimit
-from server.metrics import Metrics
+from quorumd.server.logs import RateLimit
+from quorumd.server.metrics import Metrics
 
 if TYPE_CHECKING:
-    from server.connection import Connection, InboundRequest
+    from quorumd.server.connection import Connection, InboundRequest
 
 
 class Closed(StrEnum):

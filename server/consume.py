@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
-from raft.types import OffsetAndEpoch
-from server.host import Alarm, Host, Reader
-from server.served import Served
-from server.translate import endpoint_on, id_or_minus_one
-from server.transport import InboundRequest
-from storage.errors import OffsetOutOfRange
-from storage.log import Log
-from wire.error_codes import ErrorCode
-from wire.messages.fetch import (
+from quorumd.raft.types import OffsetAndEpoch
+from quorumd.server.host import Alarm, Host, Reader
+from quorumd.server.served import Served
+from quorumd.server.translate import endpoint_on, id_or_minus_one
+from quorumd.server.transport import InboundRequest
+from quorumd.storage.errors import OffsetOutOfRange
+from quorumd.storage.log import Log
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.fetch import (
     FetchRequest,
     FetchRequestPartition,
     FetchResponse,
@@ -33,14 +33,14 @@ from wire.messages.fetch import (
     FetchResponsePartition,
     FetchResponseTopic,
 )
-from wire.messages.list_offsets import (
+from quorumd.wire.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsRequestPartition,
     ListOffsetsResponse,
     ListOffsetsResponsePartition,
     ListOffsetsResponseTopic,
 )
-from wire.messages.offset_for_leader_epoch import (
+from quorumd.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochRequestPartition,
     OffsetForLeaderEpochResponse,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from server.demo_nodes import (
+from quorumd.server.demo_nodes import (
     DEMO_LOCK,
     DEMO_LOG,
     DemoError,
@@ -34,7 +34,7 @@ from server.demo_nodes import (
     prepare,
     read_nodes,
 )
-from server.demo_view import (
+from quorumd.server.demo_view import (
     NodeState,
     Status,
     differences,
@@ -45,7 +45,7 @@ from server.demo_view import (
     read_status,
     table,
 )
-from storage.layout import LOCK
+from quorumd.storage.layout import LOCK
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -368,7 +368,7 @@ def detach(directory: Path) -> None:
     with demo_lock(directory):
         nodes, _ = prepare(directory)
         check_startable(directory, nodes)
-    command = [sys.executable, "-P", "-m", "server.main", "demo", "--dir", str(directory)]
+    command = [sys.executable, "-P", "-m", "quorumd.server.main", "demo", "--dir", str(directory)]
     log_path = directory / DEMO_LOG
     with log_path.open("wb") as log:
         process = subprocess.Popen(

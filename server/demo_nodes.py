@@ -20,14 +20,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from config import keys
-from config.errors import ConfigError
-from config.load import load
-from config.model import Address
-from storage.directory import format_directory
-from storage.errors import StorageError
-from storage.filesystem import RealFileSystem
-from storage.layout import LOCK, META_PROPERTIES
+from quorumd.config import keys
+from quorumd.config.errors import ConfigError
+from quorumd.config.load import load
+from quorumd.config.model import Address
+from quorumd.storage.directory import format_directory
+from quorumd.storage.errors import StorageError
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.layout import LOCK, META_PROPERTIES
 
 NODE_IDS = (1, 2, 3)
 HOST = "127.0.0.1"
@@ -251,7 +251,7 @@ class NodeProcess:
         environ = {name: value for name, value in os.environ.items() if name not in known}
         # A session of its own, so that Ctrl-C reaches the demo alone, and a path without the
         # current directory, which may hold modules with the names of ours.
-        command = [sys.executable, "-P", "-m", "server.main", "start", "--config"]
+        command = [sys.executable, "-P", "-m", "quorumd.server.main", "start", "--config"]
         with self.files.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, str(self.files.config_path)],

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from config.model import Address
+from quorumd.config.model import Address
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

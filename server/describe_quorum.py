@@ -6,12 +6,12 @@ of the leader, so that a client needs no second question to find it. Source: KIP
 
 from __future__ import annotations
 
-from raft.types import Endpoint, ReplicaKey
-from server.cluster_view import ClusterView, PendingChange, ReplicaStatus
-from server.snapshot_copies import SnapshotWork
-from server.translate import METADATA, endpoint_on, id_or_minus_one, uuid_or_zero
-from wire.error_codes import ErrorCode
-from wire.messages.describe_quorum import (
+from quorumd.raft.types import Endpoint, ReplicaKey
+from quorumd.server.cluster_view import ClusterView, PendingChange, ReplicaStatus
+from quorumd.server.snapshot_copies import SnapshotWork
+from quorumd.server.translate import METADATA, endpoint_on, id_or_minus_one, uuid_or_zero
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
     DescribeQuorumResponseCommittedVoter,

@@ -17,11 +17,11 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
-from storage.errors import DiskFull
-from storage.log import Chunk, Log
-from storage.quorum_state import QuorumState
-from storage.snapshot_file import SnapshotId
-from storage.snapshot_store import SnapshotStore
+from quorumd.storage.errors import DiskFull
+from quorumd.storage.log import Chunk, Log
+from quorumd.storage.quorum_state import QuorumState
+from quorumd.storage.snapshot_file import SnapshotId
+from quorumd.storage.snapshot_store import SnapshotStore
 
 FULL_DISK_RETRY_S = 0.5
 IDLE_S = 0.05

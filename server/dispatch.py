@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from server import cluster_api
-from server.consume import DEBUGGING_CONSUMER, is_for_debugging
-from server.describe_quorum import describe_quorum
-from server.metrics import Metrics
-from server.partition import Partition
-from server.peers import NODE_SOFTWARE
-from server.transport import InboundRequest
-from wire.codec import decode, warm
-from wire.fast import parse_fetch_request
-from wire.messages.api_versions import ApiVersionsRequest
-from wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest
-from wire.messages.describe_cluster import DescribeClusterRequest
-from wire.messages.describe_configs import DescribeConfigsRequest
-from wire.messages.describe_quorum import DescribeQuorumRequest
-from wire.messages.end_quorum_epoch import EndQuorumEpochRequest
-from wire.messages.fetch import FetchRequest
-from wire.messages.fetch_snapshot import FetchSnapshotRequest
-from wire.messages.find_coordinator import FindCoordinatorRequest
-from wire.messages.init_producer_id import InitProducerIdRequest
-from wire.messages.list_offsets import ListOffsetsRequest
-from wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
-from wire.messages.metadata import MetadataRequest
-from wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
-from wire.messages.produce import ProduceRequest
-from wire.messages.take_snapshot import TakeSnapshotRequest
-from wire.messages.vote import VoteRequest
-from wire.registry import API_VERSIONS_KEY, APIS
-from wire.schema import Message
+from quorumd.server import cluster_api
+from quorumd.server.consume import DEBUGGING_CONSUMER, is_for_debugging
+from quorumd.server.describe_quorum import describe_quorum
+from quorumd.server.metrics import Metrics
+from quorumd.server.partition import Partition
+from quorumd.server.peers import NODE_SOFTWARE
+from quorumd.server.transport import InboundRequest
+from quorumd.wire.codec import decode, warm
+from quorumd.wire.fast import parse_fetch_request
+from quorumd.wire.messages.api_versions import ApiVersionsRequest
+from quorumd.wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest
+from quorumd.wire.messages.describe_cluster import DescribeClusterRequest
+from quorumd.wire.messages.describe_configs import DescribeConfigsRequest
+from quorumd.wire.messages.describe_quorum import DescribeQuorumRequest
+from quorumd.wire.messages.end_quorum_epoch import EndQuorumEpochRequest
+from quorumd.wire.messages.fetch import FetchRequest
+from quorumd.wire.messages.fetch_snapshot import FetchSnapshotRequest
+from quorumd.wire.messages.find_coordinator import FindCoordinatorRequest
+from quorumd.wire.messages.init_producer_id import InitProducerIdRequest
+from quorumd.wire.messages.list_offsets import ListOffsetsRequest
+from quorumd.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from quorumd.wire.messages.metadata import MetadataRequest
+from quorumd.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
+from quorumd.wire.messages.produce import ProduceRequest
+from quorumd.wire.messages.take_snapshot import TakeSnapshotRequest
+from quorumd.wire.messages.vote import VoteRequest
+from quorumd.wire.registry import API_VERSIONS_KEY, APIS
+from quorumd.wire.schema import Message
 
 REPLICA_FETCH_SINCE = 12
 """Fetches below this version have no last fetched epoch: consumers send them."""

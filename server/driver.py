@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from raft.effects import (
+from quorumd.raft.effects import (
     AdoptClusterId,
     AnnounceHighWatermark,
     AnnounceRole,
@@ -36,9 +36,9 @@ from raft.effects import (
     TruncateLog,
     VerifySnapshot,
 )
-from raft.events import Event, TimerFired, WriteCompleted
-from raft.node import RaftNode
-from raft.types import OffsetAndEpoch
+from quorumd.raft.events import Event, TimerFired, WriteCompleted
+from quorumd.raft.node import RaftNode
+from quorumd.raft.types import OffsetAndEpoch
 
 
 class Records(Protocol):

@@ -20,13 +20,13 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from raft.roles import Role
-from raft.types import uuid_to_text
-from server.cluster_view import ReplicaStatus
-from server.disk_space import DiskSpace
-from server.metrics import Metrics, StatusSource
-from server.windows import Histogram
-from wire.registry import APIS
+from quorumd.raft.roles import Role
+from quorumd.raft.types import uuid_to_text
+from quorumd.server.cluster_view import ReplicaStatus
+from quorumd.server.disk_space import DiskSpace
+from quorumd.server.metrics import Metrics, StatusSource
+from quorumd.server.windows import Histogram
+from quorumd.wire.registry import APIS
 
 
 class IdleRatio:

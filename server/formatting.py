@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from config.errors import BadValue
-from config.model import Config
-from raft.types import Endpoint, ReplicaKey, Voter
-from server.initial_voters import parse_initial_voters, render_initial_voters
-from storage.meta_properties import random_storage_id
+from quorumd.config.errors import BadValue
+from quorumd.config.model import Config
+from quorumd.raft.types import Endpoint, ReplicaKey, Voter
+from quorumd.server.initial_voters import parse_initial_voters, render_initial_voters
+from quorumd.storage.meta_properties import random_storage_id
 
 
 class FormatRefused(ValueError):

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from random import SystemRandom
 from typing import Protocol, TypeVar
 
-from server.building import Builder, BuildProcess
-from server.disk_worker import Disk, DiskListener, DiskWorker, Files
-from server.log_reader import LogReader
-from server.metrics import Metrics
-from server.peers import Call, Link, LinkListener
-from storage.log import Log
+from quorumd.server.building import Builder, BuildProcess
+from quorumd.server.disk_worker import Disk, DiskListener, DiskWorker, Files
+from quorumd.server.log_reader import LogReader
+from quorumd.server.metrics import Metrics
+from quorumd.server.peers import Call, Link, LinkListener
+from quorumd.storage.log import Log
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class PartitionDisk(Disk, Protocol):
 
 
 class Reader(Protocol):
-    """Reads from a partition's log without holding anybody up; see `server.log_reader`."""
+    """Reads from a partition's log without holding anybody up; see `quorumd.server.log_reader`."""
 
     def cached(
         self, offset: int, max_bytes: int, end_offset: int
@@ -55,7 +55,7 @@ class Reader(Protocol):
 
 
 class PeerLink(Protocol):
-    """One connection to one peer; see `server.peers`."""
+    """One connection to one peer; see `quorumd.server.peers`."""
 
     def open(self) -> None: ...
     def call(self, call: Call) -> None: ...
@@ -64,7 +64,7 @@ class PeerLink(Protocol):
 
 
 class LinkMaker(Protocol):
-    """Makes links; the arguments are those of `server.peers.Link`."""
+    """Makes links; the arguments are those of `quorumd.server.peers.Link`."""
 
     def __call__(
         self,

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
-from config.model import Address
-from server.logs import Logger
-from server.transport import listen_error
+from quorumd.config.model import Address
+from quorumd.server.logs import Logger
+from quorumd.server.transport import listen_error
 
 REQUEST_BYTES_MAX: Final = 8 << 10
 REQUEST_SECONDS_MAX: Final = 5.0

@@ -8,30 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from raft.effects import Answered, ChangeAnswer, FetchAnswer, SnapshotAnswer
-from raft.events import Event
-from raft.types import ReplicaKey
-from server import translate, translate_fetch, translate_membership, translate_snapshot
-from server.host import Reader
-from server.logs import Logger, RateLimit
-from server.metrics import Metrics
-from server.translate import TopicPartition, WrongShape, only_topic
-from server.translate_snapshot import Piece, Range
-from server.transport import InboundRequest
-from storage.errors import OffsetOutOfRange, StorageError
-from storage.snapshot_file import SnapshotId
-from storage.snapshot_store import PositionOutOfRange, SnapshotNotFound, SnapshotStore
-from wire.codec import decode
-from wire.error_codes import ErrorCode
-from wire.errors import MalformedMessage
-from wire.fast import FastFetch
-from wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
-from wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest, BeginQuorumEpochResponse
-from wire.messages.end_quorum_epoch import EndQuorumEpochRequest, EndQuorumEpochResponse
-from wire.messages.fetch import FetchResponse
-from wire.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
-from wire.messages.vote import VoteRequest, VoteResponse
-from wire.schema import Message
+from quorumd.raft.effects import Answered, ChangeAnswer, FetchAnswer, SnapshotAnswer
+from quorumd.raft.events import Event
+from quorumd.raft.types import ReplicaKey
+from quorumd.server import translate, translate_fetch, translate_membership, translate_snapshot
+from quorumd.server.host import Reader
+from quorumd.server.logs import Logger, RateLimit
+from quorumd.server.metrics import Metrics
+from quorumd.server.translate import TopicPartition, WrongShape, only_topic
+from quorumd.server.translate_snapshot import Piece, Range
+from quorumd.server.transport import InboundRequest
+from quorumd.storage.errors import OffsetOutOfRange, StorageError
+from quorumd.storage.snapshot_file import SnapshotId
+from quorumd.storage.snapshot_store import PositionOutOfRange, SnapshotNotFound, SnapshotStore
+from quorumd.wire.codec import decode
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.errors import MalformedMessage
+from quorumd.wire.fast import FastFetch
+from quorumd.wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from quorumd.wire.messages.begin_quorum_epoch import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+)
+from quorumd.wire.messages.end_quorum_epoch import EndQuorumEpochRequest, EndQuorumEpochResponse
+from quorumd.wire.messages.fetch import FetchResponse
+from quorumd.wire.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
+from quorumd.wire.messages.vote import VoteRequest, VoteResponse
+from quorumd.wire.schema import Message
 
 LOG = Logger("raft")
 

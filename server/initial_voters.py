@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from config.errors import BadValue
-from config.values import voters
-from raft.types import Endpoint, ReplicaKey, Voter, VoterSet, uuid_from_text, uuid_to_text
+from quorumd.config.errors import BadValue
+from quorumd.config.values import voters
+from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet, uuid_from_text, uuid_to_text
 
 FORM = "id@host:port:storage-id, such as 1@db1.example.com:9093:JEXY6aqzQY-32P5TStzaFg"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from storage.log import Log
+from quorumd.storage.log import Log
 
 T = TypeVar("T")
 

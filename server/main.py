@@ -11,9 +11,9 @@ from typing import NoReturn
 
 import click
 
-from config.errors import ConfigError
-from config.load import load
-from config.model import Config
+from quorumd.config.errors import ConfigError
+from quorumd.config.load import load
+from quorumd.config.model import Config
 
 EXIT_USAGE = 2
 CONFIG_OPTION = click.option(
@@ -88,11 +88,11 @@ def format_command(
     replaced disk. With --bootstrap on a node of a quorum that exists, two empty disks could elect each
     other.
     """
-    from raft.types import uuid_to_text
-    from server.formatting import FormatRefused, first_voters
-    from storage.directory import format_directory
-    from storage.errors import StorageError
-    from storage.filesystem import RealFileSystem
+    from quorumd.raft.types import uuid_to_text
+    from quorumd.server.formatting import FormatRefused, first_voters
+    from quorumd.storage.directory import format_directory
+    from quorumd.storage.errors import StorageError
+    from quorumd.storage.filesystem import RealFileSystem
 
     config = load_config(config_path)
     _check_cluster_id(cluster_id)
@@ -172,13 +172,13 @@ def restore_command(
     \b
     Exit codes: 0 restored, 1 failed, 2 wrong configuration or usage, 3 the backup is damaged.
     """
-    from raft.types import uuid_to_text
-    from server import restore
-    from server.formatting import FormatRefused, first_voters
-    from storage.backup_manifest import load_manifest
-    from storage.directory import check_restorable
-    from storage.errors import StorageError
-    from storage.filesystem import RealFileSystem
+    from quorumd.raft.types import uuid_to_text
+    from quorumd.server import restore
+    from quorumd.server.formatting import FormatRefused, first_voters
+    from quorumd.storage.backup_manifest import load_manifest
+    from quorumd.storage.directory import check_restorable
+    from quorumd.storage.errors import StorageError
+    from quorumd.storage.filesystem import RealFileSystem
 
     if cluster_id is not None and keep_cluster_id:
         raise click.UsageError("--cluster-id and --keep-cluster-id exclude each other.")
@@ -250,7 +250,7 @@ def start(config_path: Path | None) -> None:
     Exit codes: 0 stopped, 1 failed, 2 wrong configuration, 3 damaged storage. QUORUMD_LOG_LEVEL sets
     how much is logged: debug, info, warning or error.
     """
-    from server.run import run_node
+    from quorumd.server.run import run_node
 
     raise SystemExit(run_node(load_config(config_path)))
 
@@ -272,8 +272,8 @@ def demo(directory: Path, detach: bool, stop: bool) -> None:
     The data stays in the directory: the next start goes on with it. Without a terminal, changes are
     printed line by line. Ctrl-C stops all three.
     """
-    from server import demo as demo_run
-    from server.demo_nodes import DemoError
+    from quorumd.server import demo as demo_run
+    from quorumd.server.demo_nodes import DemoError
 
     if detach and stop:
         raise click.UsageError("--detach and --stop exclude each other.")
@@ -291,8 +291,8 @@ def demo(directory: Path, detach: bool, stop: bool) -> None:
 @cli.command("random-uuid")
 def random_uuid() -> None:
     """Print a random uuid in Kafka's text form, for a cluster id or storage id."""
-    from raft.types import uuid_to_text
-    from storage.meta_properties import random_storage_id
+    from quorumd.raft.types import uuid_to_text
+    from quorumd.storage.meta_properties import random_storage_id
 
     click.echo(uuid_to_text(random_storage_id()))
 

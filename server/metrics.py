@@ -1,7 +1,7 @@
 """What a node counts while it works: plain numbers, incremented where things happen.
 
-Nothing here knows how the figures are published; `server.exposition` turns them, and what a `StatusSource`
-tells at that moment, into Prometheus' text. Belongs to the event loop's thread.
+Nothing here knows how the figures are published; `quorumd.server.exposition` turns them, and what a
+`StatusSource` tells at that moment, into Prometheus' text. Belongs to the event loop's thread.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from server.cluster_view import ClusterView
-from server.windows import Histogram, Window
-from wire.registry import APIS
+from quorumd.server.cluster_view import ClusterView
+from quorumd.server.windows import Histogram, Window
+from quorumd.wire.registry import APIS
 
 LATENCY_BOUNDS_SECONDS = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
@@ -28,7 +28,7 @@ class StatusSource(ClusterView, Protocol):
 
     @property
     def role(self) -> str:
-        """The replica's role in lower case, as in `raft.roles.Role`."""
+        """The replica's role in lower case, as in `quorumd.raft.roles.Role`."""
 
     @property
     def voted_id(self) -> int | None:
@@ -117,7 +117,7 @@ class Metrics:
         self.connections_refused = 0
         """Closed at once, because `max.connections` was reached."""
         self.connections_closed: dict[str, int] = {}
-        """By reason, a word of `server.connection`."""
+        """By reason, a word of `quorumd.server.connection`."""
         self.bytes_received = 0
         self.bytes_sent = 0
         # These and `elections` from the start: Prometheus sees no increase in a counter that begins with

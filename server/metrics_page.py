@@ -8,11 +8,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from server.disk_space import disk_space
-from server.metrics import Metrics, StatusSource
+from quorumd.server.disk_space import disk_space
+from quorumd.server.metrics import Metrics, StatusSource
 
 if TYPE_CHECKING:
-    from server.exposition import MetricsText
+    from quorumd.server.exposition import MetricsText
 
 
 class MetricsPage:
@@ -38,8 +38,8 @@ class MetricsPage:
         """Body and content type, as the request's Accept header prefers."""
         if self._text is None:
             # 60 ms of importing: on the event loop they would delay everything else.
-            await asyncio.to_thread(import_module, "server.exposition")
-            from server.exposition import MetricsText
+            await asyncio.to_thread(import_module, "quorumd.server.exposition")
+            from quorumd.server.exposition import MetricsText
 
             self._text = MetricsText(self._metrics, self._source, self._version, self._is_ready)
         # A disk that hangs holds up this page, and not the event loop.

@@ -10,37 +10,37 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from config.errors import BadValue
-from config.model import Config
-from raft.config import RaftConfig, StoredState
-from raft.types import Endpoint, ReplicaKey, Voter, VoterSet, uuid_to_text
-from server.dispatch import Dispatch
-from server.host import Host, daemon_host
-from server.http import HttpServer
-from server.initial_voters import parse_initial_voters
-from server.logs import Logger
-from server.metrics import Metrics
-from server.metrics_page import MetricsPage
-from server.opened_log import OpenedLog
-from server.outbound import OutboundSettings
-from server.page.page import QuorumPage
-from server.page.source import source_of
-from server.partition import Partition, PartitionHooks
-from server.producer_state import ProducerState
-from server.snapshots import SnapshotSettings
-from server.translate import METADATA, TopicPartition
-from server.translate_fetch import FETCH_MAX_WAIT_MS
-from server.transport import Listeners
-from storage.directory import Directory
-from storage.errors import DamagedFile, DamagedLog, DamagedSnapshot, StorageError
-from storage.filesystem import FileSystem
-from storage.layout import META_PROPERTIES
-from storage.log import Log
-from storage.meta_properties import random_storage_id
-from storage.quorum_state import QuorumState
-from storage.snapshot_file import SnapshotFacts
-from storage.snapshot_store import SnapshotStore
-from wire.batch_header import BatchHeader
+from quorumd.config.errors import BadValue
+from quorumd.config.model import Config
+from quorumd.raft.config import RaftConfig, StoredState
+from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet, uuid_to_text
+from quorumd.server.dispatch import Dispatch
+from quorumd.server.host import Host, daemon_host
+from quorumd.server.http import HttpServer
+from quorumd.server.initial_voters import parse_initial_voters
+from quorumd.server.logs import Logger
+from quorumd.server.metrics import Metrics
+from quorumd.server.metrics_page import MetricsPage
+from quorumd.server.opened_log import OpenedLog
+from quorumd.server.outbound import OutboundSettings
+from quorumd.server.page.page import QuorumPage
+from quorumd.server.page.source import source_of
+from quorumd.server.partition import Partition, PartitionHooks
+from quorumd.server.producer_state import ProducerState
+from quorumd.server.snapshots import SnapshotSettings
+from quorumd.server.translate import METADATA, TopicPartition
+from quorumd.server.translate_fetch import FETCH_MAX_WAIT_MS
+from quorumd.server.transport import Listeners
+from quorumd.storage.directory import Directory
+from quorumd.storage.errors import DamagedFile, DamagedLog, DamagedSnapshot, StorageError
+from quorumd.storage.filesystem import FileSystem
+from quorumd.storage.layout import META_PROPERTIES
+from quorumd.storage.log import Log
+from quorumd.storage.meta_properties import random_storage_id
+from quorumd.storage.quorum_state import QuorumState
+from quorumd.storage.snapshot_file import SnapshotFacts
+from quorumd.storage.snapshot_store import SnapshotStore
+from quorumd.wire.batch_header import BatchHeader
 
 LOG = Logger("node")
 

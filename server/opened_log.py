@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from raft.control import KRaftVoters
-from raft.log_view import LogView
-from raft.types import OffsetAndEpoch
-from server.producer_state import ProducerState
-from server.translate_fetch import control_records_of, voters_from_wire
-from storage.log import Log
-from storage.snapshot_file import SnapshotFacts
-from storage.snapshot_store import SnapshotStore
+from quorumd.raft.control import KRaftVoters
+from quorumd.raft.log_view import LogView
+from quorumd.raft.types import OffsetAndEpoch
+from quorumd.server.producer_state import ProducerState
+from quorumd.server.translate_fetch import control_records_of, voters_from_wire
+from quorumd.storage.log import Log
+from quorumd.storage.snapshot_file import SnapshotFacts
+from quorumd.storage.snapshot_store import SnapshotStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 
-from raft.effects import (
+from quorumd.raft.effects import (
     AddVoter,
     BeginQuorumEpoch,
     Bootstrap,
@@ -26,26 +26,26 @@ from raft.effects import (
     UpdateVoter,
     Vote,
 )
-from raft.events import Event, PeerLost, PeerReachable, PeerUnreachable, RequestFailed
-from raft.node import RaftNode
-from raft.types import ReplicaKey
-from server import translate, translate_fetch, translate_membership, translate_snapshot
-from server.host import LinkMaker, PeerLink
-from server.logs import Logger
-from server.metrics import Metrics
-from server.peer_addresses import PeerAddresses
-from server.peers import Call, Outdated, request_frame
-from server.recorder import Recorder
-from server.translate import TopicPartition
-from server.transport import InboundRequest
-from server.whereabouts import Address
-from wire.codec import decode
-from wire.errors import UnsupportedVersion
-from wire.headers import encode_request_header, encode_response_header
-from wire.messages.begin_quorum_epoch import BeginQuorumEpochResponse
-from wire.messages.end_quorum_epoch import EndQuorumEpochResponse
-from wire.messages.vote import VoteResponse
-from wire.schema import Message
+from quorumd.raft.events import Event, PeerLost, PeerReachable, PeerUnreachable, RequestFailed
+from quorumd.raft.node import RaftNode
+from quorumd.raft.types import ReplicaKey
+from quorumd.server import translate, translate_fetch, translate_membership, translate_snapshot
+from quorumd.server.host import LinkMaker, PeerLink
+from quorumd.server.logs import Logger
+from quorumd.server.metrics import Metrics
+from quorumd.server.peer_addresses import PeerAddresses
+from quorumd.server.peers import Call, Outdated, request_frame
+from quorumd.server.recorder import Recorder
+from quorumd.server.translate import TopicPartition
+from quorumd.server.transport import InboundRequest
+from quorumd.server.whereabouts import Address
+from quorumd.wire.codec import decode
+from quorumd.wire.errors import UnsupportedVersion
+from quorumd.wire.headers import encode_request_header, encode_response_header
+from quorumd.wire.messages.begin_quorum_epoch import BeginQuorumEpochResponse
+from quorumd.wire.messages.end_quorum_epoch import EndQuorumEpochResponse
+from quorumd.wire.messages.vote import VoteResponse
+from quorumd.wire.schema import Message
 
 LOG = Logger("peers")
 

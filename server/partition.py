@@ -12,37 +12,37 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from raft.config import RaftConfig, StoredState
-from raft.effects import AnnounceRole, AnnounceVoters, RefuseAppend
-from raft.events import (
+from quorumd.raft.config import RaftConfig, StoredState
+from quorumd.raft.effects import AnnounceRole, AnnounceVoters, RefuseAppend
+from quorumd.raft.events import (
     AppendRequested,
     Event,
     PieceNotStored,
     ResignationRequested,
     SnapshotVerified,
 )
-from raft.leadership import append_refusal, bootstrap_obstacle
-from raft.node import RaftNode
-from raft.roles import Leader, Resigned, Role
-from raft.types import Endpoint, OffsetAndEpoch, uuid_to_text
-from server.consume import ConsumeHandler
-from server.disk_worker import Files
-from server.driver import Driver
-from server.host import Alarm, Host
-from server.inbound import Inbound
-from server.logs import Logger, RateLimit
-from server.metrics import Metrics
-from server.opened_log import OpenedLog, log_view, voters_of
-from server.outbound import Outbound, OutboundSettings
-from server.produce import ProduceHandler
-from server.recorder import Recorder
-from server.snapshots import Snapshots, SnapshotSettings
-from server.translate import TopicPartition
-from server.view import QuorumView
-from storage.errors import DamagedSnapshot, StorageError
-from storage.quorum_state import QuorumState
-from storage.snapshot_file import SnapshotFacts, SnapshotId
-from storage.snapshot_store import SnapshotNotFound
+from quorumd.raft.leadership import append_refusal, bootstrap_obstacle
+from quorumd.raft.node import RaftNode
+from quorumd.raft.roles import Leader, Resigned, Role
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, uuid_to_text
+from quorumd.server.consume import ConsumeHandler
+from quorumd.server.disk_worker import Files
+from quorumd.server.driver import Driver
+from quorumd.server.host import Alarm, Host
+from quorumd.server.inbound import Inbound
+from quorumd.server.logs import Logger, RateLimit
+from quorumd.server.metrics import Metrics
+from quorumd.server.opened_log import OpenedLog, log_view, voters_of
+from quorumd.server.outbound import Outbound, OutboundSettings
+from quorumd.server.produce import ProduceHandler
+from quorumd.server.recorder import Recorder
+from quorumd.server.snapshots import Snapshots, SnapshotSettings
+from quorumd.server.translate import TopicPartition
+from quorumd.server.view import QuorumView
+from quorumd.storage.errors import DamagedSnapshot, StorageError
+from quorumd.storage.quorum_state import QuorumState
+from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotId
+from quorumd.storage.snapshot_store import SnapshotNotFound
 
 LOG = Logger("raft")
 

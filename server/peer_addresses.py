@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raft.effects import Bootstrap, Peer
-from raft.events import (
+from quorumd.raft.effects import Bootstrap, Peer
+from quorumd.raft.events import (
     BeginAnswered,
     ChangeAnswered,
     EndAnswered,
@@ -19,10 +19,10 @@ from raft.events import (
     SnapshotAnswered,
     VoteAnswered,
 )
-from raft.node import RaftNode
-from raft.types import Endpoint, ReplicaKey
-from server import translate
-from server.whereabouts import Address
+from quorumd.raft.node import RaftNode
+from quorumd.raft.types import Endpoint, ReplicaKey
+from quorumd.server import translate
+from quorumd.server.whereabouts import Address
 
 ANSWERS = (
     BeginAnswered,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol, cast
 
-from server.metrics import Metrics
-from wire.codec import decode
-from wire.error_codes import ErrorCode
-from wire.errors import MalformedMessage
-from wire.framing import FrameBuffer
-from wire.headers import decode_response_header
-from wire.messages.api_versions import ApiVersionsResponse
-from wire.registry import API_VERSIONS_KEY
+from quorumd.server.metrics import Metrics
+from quorumd.wire.codec import decode
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.errors import MalformedMessage
+from quorumd.wire.framing import FrameBuffer
+from quorumd.wire.headers import decode_response_header
+from quorumd.wire.messages.api_versions import ApiVersionsResponse
+from quorumd.wire.registry import API_VERSIONS_KEY
 
 API_VERSIONS_VERSION = 3
 HANDSHAKE_ID = 1

@@ -17,17 +17,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from server.dialing import Names, first_to_answer
-from server.logs import Logger
-from server.metrics import Metrics
-from server.peer_connection import API_VERSIONS_VERSION, HANDSHAKE_ID, PeerConnection
-from server.whereabouts import Address, Whereabouts
-from wire.codec import encode
-from wire.errors import MalformedMessage
-from wire.headers import decode_response_header, encode_request_header
-from wire.messages.api_versions import ApiVersionsRequest
-from wire.registry import API_VERSIONS_KEY
-from wire.schema import Message
+from quorumd.server.dialing import Names, first_to_answer
+from quorumd.server.logs import Logger
+from quorumd.server.metrics import Metrics
+from quorumd.server.peer_connection import API_VERSIONS_VERSION, HANDSHAKE_ID, PeerConnection
+from quorumd.server.whereabouts import Address, Whereabouts
+from quorumd.wire.codec import encode
+from quorumd.wire.errors import MalformedMessage
+from quorumd.wire.headers import decode_response_header, encode_request_header
+from quorumd.wire.messages.api_versions import ApiVersionsRequest
+from quorumd.wire.registry import API_VERSIONS_KEY
+from quorumd.wire.schema import Message
 
 LOG = Logger("peers")
 

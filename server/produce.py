@@ -13,20 +13,20 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
-from raft.effects import AppendClient, RefuseAppend
-from server.host import Alarm, Host
-from server.metrics import Metrics
-from server.producer_state import Duplicate, ProducerState, Refused
-from server.served import Served
-from server.translate import endpoint_on
-from server.transport import InboundRequest
-from storage.log import Chunk, ChunkSummary
-from wire.batch_header import BatchHeader, stamp
-from wire.codec import decode
-from wire.error_codes import ErrorCode
-from wire.errors import RefusedBatch
-from wire.fast import FastProduce, encode_produce_response, parse_produce
-from wire.messages.produce import (
+from quorumd.raft.effects import AppendClient, RefuseAppend
+from quorumd.server.host import Alarm, Host
+from quorumd.server.metrics import Metrics
+from quorumd.server.producer_state import Duplicate, ProducerState, Refused
+from quorumd.server.served import Served
+from quorumd.server.translate import endpoint_on
+from quorumd.server.transport import InboundRequest
+from quorumd.storage.log import Chunk, ChunkSummary
+from quorumd.wire.batch_header import BatchHeader, stamp
+from quorumd.wire.codec import decode
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.errors import RefusedBatch
+from quorumd.wire.fast import FastProduce, encode_produce_response, parse_produce
+from quorumd.wire.messages.produce import (
     ProduceRequest,
     ProduceRequestPartition,
     ProduceRequestTopic,
@@ -37,7 +37,7 @@ from wire.messages.produce import (
     ProduceResponseRecordError,
     ProduceResponseTopic,
 )
-from wire.produced import check_produced
+from quorumd.wire.produced import check_produced
 
 UNCOMMITTED_BYTES_MAX = 64 * 2**20
 """What clients may have appended beyond the high watermark before more is refused."""

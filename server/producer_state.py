@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from wire.batch_header import BatchHeader
-from wire.control_records import ProducerStatesBatch, ProducerStatesProducer
+from quorumd.wire.batch_header import BatchHeader
+from quorumd.wire.control_records import ProducerStatesBatch, ProducerStatesProducer
 
 REMEMBERED_BATCHES = 5
 REMEMBERED_PRODUCERS = 10_000

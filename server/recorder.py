@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from raft.effects import (
+from quorumd.raft.effects import (
     AppendClient,
     AppendControl,
     AppendFetched,
@@ -20,7 +20,7 @@ from raft.effects import (
     StoreSnapshot,
     TruncateLog,
 )
-from server.disk_worker import (
+from quorumd.server.disk_worker import (
     CleanFiles,
     Disk,
     DropPieces,
@@ -30,13 +30,13 @@ from server.disk_worker import (
     Truncate,
     WriteRecords,
 )
-from server.metrics import Metrics
-from server.producer_state import ProducerState
-from server.translate_fetch import control_batch
-from storage.log import Chunk, ChunkSummary, Log
-from storage.quorum_state import QuorumState
-from storage.snapshot_file import SnapshotFacts, SnapshotId
-from wire.batch_header import BatchHeader, iter_headers
+from quorumd.server.metrics import Metrics
+from quorumd.server.producer_state import ProducerState
+from quorumd.server.translate_fetch import control_batch
+from quorumd.storage.log import Chunk, ChunkSummary, Log
+from quorumd.storage.quorum_state import QuorumState
+from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotId
+from quorumd.wire.batch_header import BatchHeader, iter_headers
 
 RECOUNT_BYTES = 2**20
 

@@ -13,18 +13,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from config.model import Config
-from raft.types import uuid_to_text
-from server.formatting import FirstVoters
-from storage.backup_manifest import BackupManifest, load_manifest, render_manifest
-from storage.directory import restore_directory
-from storage.errors import EXIT_DAMAGED, StorageError
-from storage.filesystem import FileSystem
-from storage.meta_properties import MetaProperties, random_storage_id
-from storage.quorum_state import QuorumState
-from storage.restored_log import restore_log
-from storage.verify.backup import verify_backup
-from storage.verify.report import Finding, Report
+from quorumd.config.model import Config
+from quorumd.raft.types import uuid_to_text
+from quorumd.server.formatting import FirstVoters
+from quorumd.storage.backup_manifest import BackupManifest, load_manifest, render_manifest
+from quorumd.storage.directory import restore_directory
+from quorumd.storage.errors import EXIT_DAMAGED, StorageError
+from quorumd.storage.filesystem import FileSystem
+from quorumd.storage.meta_properties import MetaProperties, random_storage_id
+from quorumd.storage.quorum_state import QuorumState
+from quorumd.storage.restored_log import restore_log
+from quorumd.storage.verify.backup import verify_backup
+from quorumd.storage.verify.report import Finding, Report
 
 EPOCH_GAP = 1000
 """The new quorum's epochs begin so far above the backup's. A later backup of the former quorum, restored on

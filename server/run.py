@@ -8,13 +8,13 @@ import sys
 
 import uvloop
 
-from config.model import Config
-from server.logs import BackgroundHandler, LevelError, Logger, configure
-from server.node import Node
-from server.transport import ListenError
-from storage.directory import open_directory
-from storage.errors import StorageError
-from storage.filesystem import RealFileSystem
+from quorumd.config.model import Config
+from quorumd.server.logs import BackgroundHandler, LevelError, Logger, configure
+from quorumd.server.node import Node
+from quorumd.server.transport import ListenError
+from quorumd.storage.directory import open_directory
+from quorumd.storage.errors import StorageError
+from quorumd.storage.filesystem import RealFileSystem
 
 LOG = Logger("node")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from raft.types import Endpoint
-from server.translate import TopicPartition
+from quorumd.raft.types import Endpoint
+from quorumd.server.translate import TopicPartition
 
 
 class Served(Protocol):

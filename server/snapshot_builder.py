@@ -15,22 +15,22 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from server.producer_state import ProducerState
-from storage import layout
-from storage.batch_walk import reason_of
-from storage.errors import DamagedLog, DamagedSnapshot, StorageError
-from storage.filesystem import FileSystem
-from storage.log_range import LogRange
-from storage.snapshot_file import SnapshotId, SnapshotReader, SnapshotWriter
-from storage.snapshot_store import SnapshotStore
-from storage.sorted_runs import Block
-from storage.spilling_table import ENTRY_BYTES, SpillingTable
-from wire.batch_header import BATCH_OVERHEAD, CODEC_MASK, CONTROL_BIT, BatchHeader
-from wire.control_records import ControlType, UnknownControl, raw_control_records
-from wire.errors import CorruptBatch
-from wire.keyed_records import take_records
-from wire.records import RECORD_BYTES_MAX
-from wire.snapshot_records import RecordPacker
+from quorumd.server.producer_state import ProducerState
+from quorumd.storage import layout
+from quorumd.storage.batch_walk import reason_of
+from quorumd.storage.errors import DamagedLog, DamagedSnapshot, StorageError
+from quorumd.storage.filesystem import FileSystem
+from quorumd.storage.log_range import LogRange
+from quorumd.storage.snapshot_file import SnapshotId, SnapshotReader, SnapshotWriter
+from quorumd.storage.snapshot_store import SnapshotStore
+from quorumd.storage.sorted_runs import Block
+from quorumd.storage.spilling_table import ENTRY_BYTES, SpillingTable
+from quorumd.wire.batch_header import BATCH_OVERHEAD, CODEC_MASK, CONTROL_BIT, BatchHeader
+from quorumd.wire.control_records import ControlType, UnknownControl, raw_control_records
+from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.keyed_records import take_records
+from quorumd.wire.records import RECORD_BYTES_MAX
+from quorumd.wire.snapshot_records import RecordPacker
 
 DEFAULT_MEMORY_BYTES = 64 << 20
 STEP_RECORDS = 2048
@@ -304,7 +304,7 @@ def _steps(
 ) -> Iterator[tuple[int, int]]:
     """Reads a batch piece by piece; yields how many records and bytes each step has read.
 
-    Raises CorruptBatch for what wire.records.iter_records refuses.
+    Raises CorruptBatch for what quorumd.wire.records.iter_records refuses.
     """
     left = header.record_count
     if left < 0:
@@ -340,7 +340,7 @@ def _steps(
 
 def _unpacked(header: BatchHeader, batch: bytes) -> Iterator[bytes]:
     if header.attributes & CODEC_MASK:
-        from wire.compression import unpack
+        from quorumd.wire.compression import unpack
 
         return unpack(header.codec, memoryview(batch)[BATCH_OVERHEAD:])
     starts = range(BATCH_OVERHEAD, len(batch), STEP_BYTES)

@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from raft.node import RaftNode
-from raft.types import ReplicaKey
-from server.host import Host, Reader
-from server.logs import Logger
-from storage.errors import StorageError
-from storage.snapshot_file import SnapshotFacts, SnapshotId
-from storage.snapshot_store import SnapshotNotFound, SnapshotStore
+from quorumd.raft.node import RaftNode
+from quorumd.raft.types import ReplicaKey
+from quorumd.server.host import Host, Reader
+from quorumd.server.logs import Logger
+from quorumd.storage.errors import StorageError
+from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotId
+from quorumd.storage.snapshot_store import SnapshotNotFound, SnapshotStore
 
 LOG = Logger("snapshots")
 

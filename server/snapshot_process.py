@@ -12,9 +12,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from server.snapshot_builder import DEFAULT_MEMORY_BYTES, BuiltSnapshot, SnapshotBuilder
-from storage.errors import DiskFull, StorageError
-from storage.filesystem import FileSystem, RealFileSystem
+from quorumd.server.snapshot_builder import DEFAULT_MEMORY_BYTES, BuiltSnapshot, SnapshotBuilder
+from quorumd.storage.errors import DiskFull, StorageError
+from quorumd.storage.filesystem import FileSystem, RealFileSystem
 
 EXIT_ABANDONED = 1
 REPORT_S = 0.2
@@ -25,7 +25,7 @@ LEFT_BYTES = 8 << 20
 
 def main() -> int:
     """Builds what the command line says; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m server.build_snapshot")
+    parser = argparse.ArgumentParser(prog="python -m quorumd.server.build_snapshot")
     parser.add_argument("--directory", type=Path, required=True)
     parser.add_argument("--end-offset", type=int, required=True)
     parser.add_argument("--memory-bytes", type=int, default=DEFAULT_MEMORY_BYTES)

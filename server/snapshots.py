@@ -12,23 +12,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from raft.events import CleaningRequested, Event, ResignationRequested, SnapshotTaken
-from raft.node import RaftNode
-from raft.roles import Leader
-from raft.types import OffsetAndEpoch, ReplicaKey
-from server.building import Build, BuildFailed, BuildResult
-from server.host import Alarm, Host, Reader
-from server.logs import Logger
-from server.metrics import Metrics
-from server.recorder import Recorder
-from server.retention import Piece, plan_cleaning
-from server.snapshot_copies import CopyProgress, SnapshotCopies, SnapshotWork
-from storage.errors import StorageError
-from storage.log import Log
-from storage.snapshot_file import SnapshotFacts, SnapshotId
-from storage.snapshot_store import SnapshotStore
-from wire.error_codes import ErrorCode
-from wire.messages.take_snapshot import TakeSnapshotRequest, TakeSnapshotResponse
+from quorumd.raft.events import CleaningRequested, Event, ResignationRequested, SnapshotTaken
+from quorumd.raft.node import RaftNode
+from quorumd.raft.roles import Leader
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
+from quorumd.server.building import Build, BuildFailed, BuildResult
+from quorumd.server.host import Alarm, Host, Reader
+from quorumd.server.logs import Logger
+from quorumd.server.metrics import Metrics
+from quorumd.server.recorder import Recorder
+from quorumd.server.retention import Piece, plan_cleaning
+from quorumd.server.snapshot_copies import CopyProgress, SnapshotCopies, SnapshotWork
+from quorumd.storage.errors import StorageError
+from quorumd.storage.log import Log
+from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotId
+from quorumd.storage.snapshot_store import SnapshotStore
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.take_snapshot import TakeSnapshotRequest, TakeSnapshotResponse
 
 LOG = Logger("snapshots")
 

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeVar, cast
 from uuid import UUID
 
-from raft.effects import Answered, BeginQuorumEpoch, EndQuorumEpoch, Vote, VoteAnswer
-from raft.events import (
+from quorumd.raft.effects import Answered, BeginQuorumEpoch, EndQuorumEpoch, Vote, VoteAnswer
+from quorumd.raft.events import (
     BeginAnswered,
     EndAnswered,
     LeaderHint,
@@ -23,9 +23,9 @@ from raft.events import (
     VoteAnswered,
     VoteRequested,
 )
-from raft.types import Endpoint, OffsetAndEpoch, ReplicaKey
-from wire.error_codes import ErrorCode
-from wire.messages.begin_quorum_epoch import (
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.begin_quorum_epoch import (
     BeginQuorumEpochRequest,
     BeginQuorumEpochRequestLeaderEndpoint,
     BeginQuorumEpochRequestPartition,
@@ -35,7 +35,7 @@ from wire.messages.begin_quorum_epoch import (
     BeginQuorumEpochResponsePartition,
     BeginQuorumEpochResponseTopic,
 )
-from wire.messages.end_quorum_epoch import (
+from quorumd.wire.messages.end_quorum_epoch import (
     EndQuorumEpochRequest,
     EndQuorumEpochRequestPartition,
     EndQuorumEpochRequestPreferredCandidate,
@@ -45,7 +45,7 @@ from wire.messages.end_quorum_epoch import (
     EndQuorumEpochResponsePartition,
     EndQuorumEpochResponseTopic,
 )
-from wire.messages.vote import (
+from quorumd.wire.messages.vote import (
     VoteRequest,
     VoteRequestPartition,
     VoteRequestTopic,
@@ -54,7 +54,7 @@ from wire.messages.vote import (
     VoteResponsePartition,
     VoteResponseTopic,
 )
-from wire.schema import Message, Struct
+from quorumd.wire.schema import Message, Struct
 
 ZERO_UUID = UUID(int=0)
 

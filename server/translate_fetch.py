@@ -11,11 +11,11 @@ from functools import lru_cache
 from typing import NamedTuple
 from uuid import UUID
 
-from raft.control import ControlRecord, KRaftVersion, KRaftVoters, LeaderChange
-from raft.effects import Fetch, FetchAnswer
-from raft.events import FetchAnswered, FetchedRecords, FetchReceived, RequestFailed
-from raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter, VoterSet
-from server.translate import (
+from quorumd.raft.control import ControlRecord, KRaftVersion, KRaftVoters, LeaderChange
+from quorumd.raft.effects import Fetch, FetchAnswer
+from quorumd.raft.events import FetchAnswered, FetchedRecords, FetchReceived, RequestFailed
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter, VoterSet
+from quorumd.server.translate import (
     TopicPartition,
     WrongShape,
     error_code,
@@ -29,18 +29,18 @@ from server.translate import (
     uuid_or_none,
     uuid_or_zero,
 )
-from wire import control_records
-from wire.batch_header import BatchHeader
-from wire.codec import decode
-from wire.errors import CorruptBatch, UnsupportedVersion
-from wire.fast import (
+from quorumd.wire import control_records
+from quorumd.wire.batch_header import BatchHeader
+from quorumd.wire.codec import decode
+from quorumd.wire.errors import CorruptBatch, UnsupportedVersion
+from quorumd.wire.fast import (
     FastFetch,
     FetchEndpoint,
     encode_fetch_request,
     encode_fetch_response,
     parse_fetch_response,
 )
-from wire.messages.fetch import (
+from quorumd.wire.messages.fetch import (
     FetchResponse,
     FetchResponseCurrentLeader,
     FetchResponseDivergingEpoch,
@@ -49,7 +49,7 @@ from wire.messages.fetch import (
     FetchResponseSnapshotId,
     FetchResponseTopic,
 )
-from wire.records import scan
+from quorumd.wire.records import scan
 
 FETCH_MAX_BYTES = 8 * 2**20
 FETCH_MAX_WAIT_MS = 500

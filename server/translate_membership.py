@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from raft.effects import AddVoter, ChangeAnswer, RemoveVoter, UpdateVoter
-from raft.events import (
+from quorumd.raft.effects import AddVoter, ChangeAnswer, RemoveVoter, UpdateVoter
+from quorumd.raft.events import (
     AddVoterRequested,
     ChangeAnswered,
     Event,
@@ -17,8 +17,8 @@ from raft.events import (
     TransferRequested,
     UpdateVoterRequested,
 )
-from raft.types import Endpoint, ReplicaKey, Voter
-from server.translate import (
+from quorumd.raft.types import Endpoint, ReplicaKey, Voter
+from quorumd.server.translate import (
     TopicPartition,
     error_code,
     error_name,
@@ -30,29 +30,29 @@ from server.translate import (
     uuid_or_none,
     uuid_or_zero,
 )
-from wire.codec import decode
-from wire.error_codes import ErrorCode
-from wire.messages.add_raft_voter import (
+from quorumd.wire.codec import decode
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.add_raft_voter import (
     AddRaftVoterRequest,
     AddRaftVoterRequestListener,
     AddRaftVoterResponse,
 )
-from wire.messages.alter_partition_reassignments import (
+from quorumd.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     AlterPartitionReassignmentsResponsePartition,
     AlterPartitionReassignmentsResponseTopic,
 )
-from wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
-from wire.messages.transfer_leader import TransferLeaderRequest, TransferLeaderResponse
-from wire.messages.update_raft_voter import (
+from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from quorumd.wire.messages.transfer_leader import TransferLeaderRequest, TransferLeaderResponse
+from quorumd.wire.messages.update_raft_voter import (
     UpdateRaftVoterRequest,
     UpdateRaftVoterRequestKRaftVersionFeature,
     UpdateRaftVoterRequestListener,
     UpdateRaftVoterResponse,
     UpdateRaftVoterResponseCurrentLeader,
 )
-from wire.schema import Message
+from quorumd.wire.schema import Message
 
 ALTER_REASSIGNMENTS, ADD_VOTER, REMOVE_VOTER, UPDATE_VOTER, TRANSFER = 45, 80, 81, 82, 20001
 JOIN_TIMEOUT_MS = 2_000

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from raft.effects import FetchSnapshot, SnapshotAnswer
-from raft.events import RequestFailed, SnapshotAnswered, SnapshotPiece, SnapshotRequested
-from raft.types import OffsetAndEpoch, ReplicaKey
-from server.translate import (
+from quorumd.raft.effects import FetchSnapshot, SnapshotAnswer
+from quorumd.raft.events import RequestFailed, SnapshotAnswered, SnapshotPiece, SnapshotRequested
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
+from quorumd.server.translate import (
     TopicPartition,
     WrongShape,
     error_code,
@@ -23,8 +23,8 @@ from server.translate import (
     uuid_or_none,
     uuid_or_zero,
 )
-from wire.codec import decode
-from wire.messages.fetch_snapshot import (
+from quorumd.wire.codec import decode
+from quorumd.wire.messages.fetch_snapshot import (
     FetchSnapshotRequest,
     FetchSnapshotRequestPartition,
     FetchSnapshotRequestSnapshotId,

@@ -1,6 +1,6 @@
 """The listeners of a node: opens them, takes connections, looks after idle ones, closes them in order.
 
-What happens on a connection is `server.connection`'s business; its public names are repeated here.
+What happens on a connection is `quorumd.server.connection`'s business; its public names are repeated here.
 Belongs to the event loop's thread.
 """
 
@@ -14,15 +14,15 @@ from functools import partial
 from time import monotonic_ns
 from typing import Final
 
-from config.model import Listener
-from server.connection import (
+from quorumd.config.model import Listener
+from quorumd.server.connection import (
     MAX_IN_FLIGHT,
     MAX_IN_FLIGHT_BYTES,
     Connection,
     InboundRequest,
 )
-from server.connection_group import Closed, ConnectionGroup, Dispatcher
-from server.metrics import Metrics
+from quorumd.server.connection_group import Closed, ConnectionGroup, Dispatcher
+from quorumd.server.metrics import Metrics
 
 __all__ = [
     "MAX_IN_FLIGHT",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from raft.changing import reassignment_waits_for
-from raft.node import RaftNode, ReplicaProgress
-from raft.roles import ChangeKind, Leader, Resigned
-from raft.types import Endpoint, ReplicaKey, Voter, VoterSet
-from server.cluster_view import PendingChange, ReplicaStatus
+from quorumd.raft.changing import reassignment_waits_for
+from quorumd.raft.node import RaftNode, ReplicaProgress
+from quorumd.raft.roles import ChangeKind, Leader, Resigned
+from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet
+from quorumd.server.cluster_view import PendingChange, ReplicaStatus
 
 OBSERVER_FORGOTTEN_MS = 300_000
 """An observer that has been silent for so long is not listed any more."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from raft.roles import Role
+from quorumd.raft.roles import Role
 from simulation.coverage import Case, Coverage, Pair
 from simulation.faults import FAULTS
 from simulation.operations import OPERATIONS

@@ -13,29 +13,29 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
-from simulation.links import Channel
-from simulation.network import Message
-from simulation.replica import Batch, Identity, batches_of
-from simulation.scheduler import MS, SECOND, Timer
-from wire.batch_header import read_header
-from wire.codec import decode, encode
-from wire.error_codes import ErrorCode
-from wire.headers import decode_response_header, encode_request_header
-from wire.messages.fetch import (
+from quorumd.wire.batch_header import read_header
+from quorumd.wire.codec import decode, encode
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.headers import decode_response_header, encode_request_header
+from quorumd.wire.messages.fetch import (
     FetchRequest,
     FetchRequestPartition,
     FetchRequestTopic,
     FetchResponse,
 )
-from wire.messages.produce import (
+from quorumd.wire.messages.produce import (
     ProduceRequest,
     ProduceRequestPartition,
     ProduceRequestTopic,
     ProduceResponse,
 )
-from wire.records import Record, build_batch
-from wire.registry import APIS
-from wire.schema import Message as WireMessage
+from quorumd.wire.records import Record, build_batch
+from quorumd.wire.registry import APIS
+from quorumd.wire.schema import Message as WireMessage
+from simulation.links import Channel
+from simulation.network import Message
+from simulation.replica import Batch, Identity, batches_of
+from simulation.scheduler import MS, SECOND, Timer
 
 if TYPE_CHECKING:
     from simulation.world import World

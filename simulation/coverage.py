@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from raft.roles import Role
+from quorumd.raft.roles import Role
 
 Case = tuple[str, str, str]
 """A fault, the role of the process that it hit, and the message that was concerned, or the last one."""

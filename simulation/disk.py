@@ -1,6 +1,6 @@
 """One machine's disk in memory, with everything that a disk, a kernel or a kill does to storage/.
 
-`SimDisk` is a `storage.filesystem.FileSystem`. The same random and the same calls give the same
+`SimDisk` is a `quorumd.storage.filesystem.FileSystem`. The same random and the same calls give the same
 results. What is modelled:
 
 **Two images.** A file has bytes that processes read (the page cache) and bytes that are durable;
@@ -62,9 +62,9 @@ from hashlib import blake2b
 from pathlib import Path
 from random import Random
 
+from quorumd.storage.filesystem import Buffer
 from simulation.disk_damage import Damage, flip_bit, misplace_sector, stale_sector
 from simulation.disk_image import SECTOR_BYTES, Directory, File, Node, Survival
-from storage.filesystem import Buffer
 
 LOGGED_CALLS = 30
 _ZEROS = bytes(1 << 20)

@@ -12,33 +12,33 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from config.model import Listener
-from raft.types import ReplicaKey
-from server.connection import InboundRequest
-from server.disk_worker import DiskListener, Files
-from server.dispatch import Dispatch
-from server.host import Host
-from server.metrics import Metrics
-from server.node import open_partition
-from server.partition import Partition
-from server.peers import LinkListener
-from server.translate import METADATA, uuid_or_none
-from server.translate_membership import ADD_VOTER, REMOVE_VOTER
+from quorumd.config.model import Listener
+from quorumd.raft.types import ReplicaKey
+from quorumd.server.connection import InboundRequest
+from quorumd.server.disk_worker import DiskListener, Files
+from quorumd.server.dispatch import Dispatch
+from quorumd.server.host import Host
+from quorumd.server.metrics import Metrics
+from quorumd.server.node import open_partition
+from quorumd.server.partition import Partition
+from quorumd.server.peers import LinkListener
+from quorumd.server.translate import METADATA, uuid_or_none
+from quorumd.server.translate_membership import ADD_VOTER, REMOVE_VOTER
+from quorumd.storage.directory import open_directory
+from quorumd.storage.errors import StorageError
+from quorumd.storage.layout import part_path, partition_directory, snapshot_path
+from quorumd.storage.snapshot_file import SnapshotId
+from quorumd.wire.codec import decode
+from quorumd.wire.headers import decode_request_header, decode_response_header
+from quorumd.wire.messages.add_raft_voter import AddRaftVoterRequest
+from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
+from quorumd.wire.messages.vote import VoteRequest, VoteResponse
 from simulation.disk import ProcessKilled
 from simulation.links import Channel, Reply, SimLink, SimRequest
 from simulation.scheduler import SECOND, Callback, Timer
 from simulation.threads import SimBuild, SimDiskThread, SimReader
 from simulation.violation import ProcessEnded, Violation
 from simulation.wishes import Kind
-from storage.directory import open_directory
-from storage.errors import StorageError
-from storage.layout import part_path, partition_directory, snapshot_path
-from storage.snapshot_file import SnapshotId
-from wire.codec import decode
-from wire.headers import decode_request_header, decode_response_header
-from wire.messages.add_raft_voter import AddRaftVoterRequest
-from wire.messages.remove_raft_voter import RemoveRaftVoterRequest
-from wire.messages.vote import VoteRequest, VoteResponse
 
 if TYPE_CHECKING:
     from simulation.machine import Machine

@@ -2,7 +2,7 @@
 
 Frames are real: what is built, sent, parsed and answered are the bytes of Kafka's protocol. Only the
 transport is simulated; how a link behaves (one connection, reset by what is lost, made again at once and
-then later and later, given up when an answer is late) is that of `server.peers`.
+then later and later, given up when an answer is late) is that of `quorumd.server.peers`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
-from config.model import Listener
-from raft.types import ReplicaKey
-from server.connection import Connection, InboundRequest
-from server.connection_group import Closed
-from server.peers import (
+from quorumd.config.model import Listener
+from quorumd.raft.types import ReplicaKey
+from quorumd.server.connection import Connection, InboundRequest
+from quorumd.server.connection_group import Closed
+from quorumd.server.peers import (
     DOUBT_S,
     NODE_SOFTWARE,
     RECONNECT_MAX_MS,
@@ -23,11 +23,11 @@ from server.peers import (
     LinkListener,
     Outdated,
 )
-from server.whereabouts import Address, Whereabouts
+from quorumd.server.whereabouts import Address, Whereabouts
+from quorumd.wire.headers import decode_request_header, decode_response_header
+from quorumd.wire.registry import APIS
 from simulation.network import Message, Network
 from simulation.scheduler import MS, SECOND, Scheduler, Timer
-from wire.headers import decode_request_header, decode_response_header
-from wire.registry import APIS
 
 if TYPE_CHECKING:
     from simulation.life import Life
@@ -114,7 +114,7 @@ class _Pending:
 
 
 class SimLink:
-    """A `server.host.PeerLink` on the simulated network. Belongs to one life of a machine."""
+    """A `quorumd.server.host.PeerLink` on the simulated network. Belongs to one life of a machine."""
 
     def __init__(
         self,
@@ -361,7 +361,7 @@ class SimLink:
             self._listener.on_link_up()
 
     def _time_out(self) -> None:
-        """As in `server.peers`: a late answer costs the connection."""
+        """As in `quorumd.server.peers`: a late answer costs the connection."""
         self.reset()
 
     def _fail_all(self, reason: str) -> None:

@@ -7,22 +7,22 @@ from random import Random
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from config.model import Config
-from raft.types import ReplicaKey
-from simulation.disk import ProcessKilled, SimDisk
-from simulation.life import STORAGE, Life
-from simulation.replica import Replica
-from simulation.scheduler import MS, SECOND, Callback, Scheduler
-from simulation.violation import ProcessEnded, Violation
-from storage.directory import format_directory
-from storage.errors import (
+from quorumd.config.model import Config
+from quorumd.raft.types import ReplicaKey
+from quorumd.storage.directory import format_directory
+from quorumd.storage.errors import (
     DamagedLog,
     DamagedSnapshot,
     DiskFull,
     ForeignDirectory,
     StorageError,
 )
-from storage.meta_properties import random_storage_id, save_meta_properties
+from quorumd.storage.meta_properties import random_storage_id, save_meta_properties
+from simulation.disk import ProcessKilled, SimDisk
+from simulation.life import STORAGE, Life
+from simulation.replica import Replica
+from simulation.scheduler import MS, SECOND, Callback, Scheduler
+from simulation.violation import ProcessEnded, Violation
 
 if TYPE_CHECKING:
     from simulation.world import World

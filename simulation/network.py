@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
+from quorumd.wire.framing import FrameBuffer
 from simulation.coverage import Coverage
 from simulation.scheduler import MS, Scheduler
-from wire.framing import FrameBuffer
 
 FRAME_BYTES_MAX = 1 << 30
 PIECE = "FetchSnapshot answer"

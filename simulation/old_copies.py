@@ -10,8 +10,8 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from raft.leadership import went_back
-from raft.types import ReplicaKey
+from quorumd.raft.leadership import went_back
+from quorumd.raft.types import ReplicaKey
 from simulation.disk import Snapshot
 from simulation.machine import FirstVoter, Machine
 from simulation.recovery import settle

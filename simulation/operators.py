@@ -12,31 +12,31 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from server.translate import uuid_or_zero
-from server.translate_membership import (
+from quorumd.server.translate import uuid_or_zero
+from quorumd.server.translate_membership import (
     ADD_VOTER,
     ALTER_REASSIGNMENTS,
     REMOVE_VOTER,
     TRANSFER,
 )
-from simulation.clients import TOPIC, Client
-from simulation.scheduler import MS, SECOND
-from simulation.wishes import Kind, Wish
-from wire.error_codes import ErrorCode
-from wire.messages.add_raft_voter import (
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.add_raft_voter import (
     AddRaftVoterRequest,
     AddRaftVoterRequestListener,
     AddRaftVoterResponse,
 )
-from wire.messages.alter_partition_reassignments import (
+from quorumd.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsRequestPartition,
     AlterPartitionReassignmentsRequestTopic,
     AlterPartitionReassignmentsResponse,
 )
-from wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
-from wire.messages.transfer_leader import TransferLeaderRequest, TransferLeaderResponse
-from wire.schema import Message
+from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from quorumd.wire.messages.transfer_leader import TransferLeaderRequest, TransferLeaderResponse
+from quorumd.wire.schema import Message
+from simulation.clients import TOPIC, Client
+from simulation.scheduler import MS, SECOND
+from simulation.wishes import Kind, Wish
 
 if TYPE_CHECKING:
     from simulation.world import World

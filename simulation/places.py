@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from config.model import Listener
-from raft.types import ReplicaKey
+from quorumd.config.model import Listener
+from quorumd.raft.types import ReplicaKey
 from simulation.checkers.base import Facts
 from simulation.life import Life
 from simulation.machine import Machine

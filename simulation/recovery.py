@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raft.node import RaftNode
-from raft.roles import Leader
+from quorumd.raft.node import RaftNode
+from quorumd.raft.roles import Leader
 from simulation.clients import Client
 from simulation.machine import Machine
 from simulation.scheduler import MS, SECOND

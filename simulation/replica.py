@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from raft.types import ReplicaKey
-from server.disk_worker import InstallSnapshot, Job, SaveState, Truncate, WriteRecords
-from storage.quorum_state import QuorumState
-from wire.batch_header import BatchHeader, iter_headers
+from quorumd.raft.types import ReplicaKey
+from quorumd.server.disk_worker import InstallSnapshot, Job, SaveState, Truncate, WriteRecords
+from quorumd.storage.quorum_state import QuorumState
+from quorumd.wire.batch_header import BatchHeader, iter_headers
 
 
 class Identity(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-from raft.types import ReplicaKey
+from quorumd.raft.types import ReplicaKey
 from simulation.checkers.base import Facts
 from simulation.voter_history import Keys
 from simulation.wishes import Kind, Wish

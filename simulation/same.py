@@ -24,12 +24,12 @@ from uuid import UUID
 import click
 from rich.progress import track
 
-import wire.control_records
+from quorumd.wire import control_records
+from quorumd.wire.codec import encode
+from quorumd.wire.errors import MalformedMessage
+from quorumd.wire.registry import APIS
+from quorumd.wire.schema import FieldSpec, Kind, Message, Struct
 from simulation.runner import Task, run_one
-from wire.codec import encode
-from wire.errors import MalformedMessage
-from wire.registry import APIS
-from wire.schema import FieldSpec, Kind, Message, Struct
 
 ROOT = Path(__file__).resolve().parents[1]
 CACHE = ROOT / ".cache" / "same"
@@ -71,7 +71,7 @@ def _of_messages() -> Iterator[tuple[str, str]]:
         for version in range(spec.min_version, spec.max_version + 1):
             for cls in (spec.request, spec.response):
                 yield f"message {cls.__name__} {version}", _sampled(cls, version)
-    for name, value in sorted(vars(wire.control_records).items()):
+    for name, value in sorted(vars(control_records).items()):
         if isinstance(value, type) and issubclass(value, Message) and value is not Message:
             yield f"control record {name} 0", _sampled(value, 0)
 

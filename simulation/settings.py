@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from config.model import Address, Config, ConfiguredVoter, Listener
+from quorumd.config.model import Address, Config, ConfiguredVoter, Listener
 from simulation.faults import FAULTS, LONE_WITNESS, STRUCK
 from simulation.operations import OPERATIONS
 from simulation.scheduler import MS, SECOND

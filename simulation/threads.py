@@ -11,8 +11,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from server.building import BuildFailed, BuildResult, damaged_snapshot
-from server.disk_worker import (
+from quorumd.server.building import BuildFailed, BuildResult, damaged_snapshot
+from quorumd.server.disk_worker import (
     FULL_DISK_RETRY_S,
     IDLE_S,
     DiskListener,
@@ -22,12 +22,12 @@ from server.disk_worker import (
     Step,
     carry_out,
 )
-from server.snapshot_builder import BuiltSnapshot, SnapshotBuilder
+from quorumd.server.snapshot_builder import BuiltSnapshot, SnapshotBuilder
+from quorumd.storage.errors import DiskFull, StorageError
+from quorumd.storage.log import Log
 from simulation.disk import ProcessKilled
 from simulation.scheduler import SECOND, Timer
 from simulation.violation import ProcessEnded
-from storage.errors import DiskFull, StorageError
-from storage.log import Log
 
 if TYPE_CHECKING:
     from simulation.life import Life
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class SimDiskThread:
-    """A `server.host.PartitionDisk`. The life is told of every job that is submitted and completed."""
+    """A `quorumd.server.host.PartitionDisk`. The life is told of every job submitted and completed."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class SimDiskThread:
 
 
 class SimBuild:
-    """A `server.building.Builder`: the real one, step by step, in a process that dies with the node."""
+    """A `quorumd.server.building.Builder`: the real one, step by step; its process dies with the node."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class SimBuild:
 
 
 class SimReader:
-    """A `server.host.Reader`."""
+    """A `quorumd.server.host.Reader`."""
 
     def __init__(self, life: Life, log: Log) -> None:
         self._life = life

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from raft.control import KRaftVoters
-from raft.types import ReplicaKey
-from server.translate_fetch import control_records_of
+from quorumd.raft.control import KRaftVoters
+from quorumd.raft.types import ReplicaKey
+from quorumd.server.translate_fetch import control_records_of
 from simulation.replica import Batch
 
 Keys = tuple[ReplicaKey, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from raft.types import ReplicaKey
+from quorumd.raft.types import ReplicaKey
 
 
 class Kind(StrEnum):

@@ -11,10 +11,15 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from raft.invariants import Snapshot as State
-from raft.roles import Role
-from raft.types import Endpoint, ReplicaKey, Voter
-from server.initial_voters import render_initial_voters
+from quorumd.raft.invariants import Snapshot as State
+from quorumd.raft.roles import Role
+from quorumd.raft.types import Endpoint, ReplicaKey, Voter
+from quorumd.server.initial_voters import render_initial_voters
+from quorumd.storage.layout import LOG_SUFFIX
+from quorumd.storage.meta_properties import random_storage_id
+from quorumd.storage.quorum_state import QuorumState
+from quorumd.storage.snapshot_file import SnapshotId
+from quorumd.wire.error_codes import ErrorCode
 from simulation.checkers import Checker, Facts, Look, all_checkers
 from simulation.checkers.acknowledged import Acknowledged
 from simulation.checkers.granted_wishes import check_granted
@@ -40,11 +45,6 @@ from simulation.trace import Trace
 from simulation.violation import ProcessEnded, Violation
 from simulation.voter_history import NamedVoters
 from simulation.wishes import Kind, Wish
-from storage.layout import LOG_SUFFIX
-from storage.meta_properties import random_storage_id
-from storage.quorum_state import QuorumState
-from storage.snapshot_file import SnapshotId
-from wire.error_codes import ErrorCode
 
 PROBE = 100
 """Number of the producer that begins when the faults have stopped."""

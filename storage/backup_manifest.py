@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from storage import layout
-from storage.errors import DamagedFile, StorageError, from_os_error
-from storage.filesystem import FileSystem, read_file
+from quorumd.storage import layout
+from quorumd.storage.errors import DamagedFile, StorageError, from_os_error
+from quorumd.storage.filesystem import FileSystem, read_file
 
 VERSION = 1
 _REMEDY = "Use another backup; nothing was changed"

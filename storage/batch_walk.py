@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from storage.filesystem import FileSystem
-from wire.errors import CorruptBatch
-from wire.records import (
+from quorumd.storage.filesystem import FileSystem
+from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.records import (
     BATCH_OVERHEAD,
     RECORD_BYTES_MAX,
     BatchHeader,

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Lock
 from uuid import UUID
 
-from storage.errors import (
+from quorumd.storage.errors import (
     AlreadyFormatted,
     DirectoryLocked,
     DiskFull,
@@ -22,8 +22,8 @@ from storage.errors import (
     NotFormatted,
     from_os_error,
 )
-from storage.filesystem import FileSystem, read_file, replace_file, write_all
-from storage.layout import (
+from quorumd.storage.filesystem import FileSystem, read_file, replace_file, write_all
+from quorumd.storage.layout import (
     LOCK,
     META_PROPERTIES,
     RESERVE,
@@ -31,14 +31,14 @@ from storage.layout import (
     TEMPORARY_SUFFIX,
     partition_directory,
 )
-from storage.meta_properties import (
+from quorumd.storage.meta_properties import (
     LogOwner,
     MetaProperties,
     load_meta_properties,
     random_storage_id,
     save_meta_properties,
 )
-from storage.quorum_state import QuorumState, load_quorum_state, save_quorum_state
+from quorumd.storage.quorum_state import QuorumState, load_quorum_state, save_quorum_state
 
 RESERVE_BYTES = 1 << 20
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from storage.filesystem import FileSystem, read_file, replace_file
-from storage.layout import EPOCH_CHECKPOINT
+from quorumd.storage.filesystem import FileSystem, read_file, replace_file
+from quorumd.storage.layout import EPOCH_CHECKPOINT
 
 
 class EpochStart(NamedTuple):

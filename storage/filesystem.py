@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from storage.errors import DiskFull, from_os_error
+from quorumd.storage.errors import DiskFull, from_os_error
 
 Buffer = bytes | memoryview
 

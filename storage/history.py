@@ -13,21 +13,21 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from storage import layout
-from storage.batch_walk import walk
-from storage.epoch_checkpoint import EpochStart, epoch_at
-from storage.filesystem import FileSystem
-from storage.index import (
+from quorumd.storage import layout
+from quorumd.storage.batch_walk import walk
+from quorumd.storage.epoch_checkpoint import EpochStart, epoch_at
+from quorumd.storage.filesystem import FileSystem
+from quorumd.storage.index import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
     OffsetIndex,
     SegmentIndex,
     TimeIndex,
 )
-from storage.index_checks import FoundSegment
-from storage.segment import Segment
-from wire.errors import CorruptBatch
-from wire.records import BATCH_OVERHEAD, BatchHeader, read_header
+from quorumd.storage.index_checks import FoundSegment
+from quorumd.storage.segment import Segment
+from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.records import BATCH_OVERHEAD, BatchHeader, read_header
 
 
 def look_at(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from storage.filesystem import FileSystem, read_file
-from storage.index import OffsetIndex, SegmentIndex, TimeIndex
-from storage.segment import Segment
+from quorumd.storage.filesystem import FileSystem, read_file
+from quorumd.storage.index import OffsetIndex, SegmentIndex, TimeIndex
+from quorumd.storage.segment import Segment
 
 
 @dataclass(slots=True)

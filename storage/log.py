@@ -20,7 +20,7 @@ once: until the disk thread has come to `reset`, nothing is read from disk. Afte
 lower again: files whose deletion was not durable are back.
 
 The caller gives offsets and epochs; this class insists that they continue the log. What is on disk,
-in which order, and what a start makes of it: storage.log_writer, storage.recovery and
+in which order, and what a start makes of it: quorumd.storage.log_writer, quorumd.storage.recovery and
 docs/storage-format.md.
 """
 
@@ -31,9 +31,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from storage import segment_reads, time_lookup
-from storage.epoch_checkpoint import EpochStart
-from storage.errors import (
+from quorumd.storage import segment_reads, time_lookup
+from quorumd.storage.epoch_checkpoint import EpochStart
+from quorumd.storage.errors import (
     DamagedLog,
     DiskFailed,
     DiskFull,
@@ -41,15 +41,15 @@ from storage.errors import (
     StorageError,
     from_os_error,
 )
-from storage.filesystem import Buffer, FileSystem
-from storage.log_writer import Chunk, ChunkSummary, LogWriter, new_segment
-from storage.recovery import Observer, Recovered, recover
-from storage.recovery_report import RecoveryReport
-from storage.segment import ActiveFile
-from storage.segment_reads import RecordPlace
-from storage.segment_table import ClosedSegment, SegmentTable
-from storage.tail_cache import TailCache
-from wire.records import BatchHeader, read_header
+from quorumd.storage.filesystem import Buffer, FileSystem
+from quorumd.storage.log_writer import Chunk, ChunkSummary, LogWriter, new_segment
+from quorumd.storage.recovery import Observer, Recovered, recover
+from quorumd.storage.recovery_report import RecoveryReport
+from quorumd.storage.segment import ActiveFile
+from quorumd.storage.segment_reads import RecordPlace
+from quorumd.storage.segment_table import ClosedSegment, SegmentTable
+from quorumd.storage.tail_cache import TailCache
+from quorumd.wire.records import BatchHeader, read_header
 
 __all__ = ["Chunk", "ChunkSummary", "ClosedSegment", "Log", "RecordPlace", "RecoveryReport"]
 

@@ -12,14 +12,14 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from storage import layout
-from storage.batch_walk import BATCH_BYTES_MAX, reason_of, walk
-from storage.errors import DamagedLog, UnsuitableOffset, from_os_error
-from storage.filesystem import FileSystem, read_file
-from storage.group_trailer import LEADING_ZEROS
-from storage.index import OffsetIndex
-from wire.errors import CorruptBatch
-from wire.records import BatchHeader, iter_headers, read_header, scan
+from quorumd.storage import layout
+from quorumd.storage.batch_walk import BATCH_BYTES_MAX, reason_of, walk
+from quorumd.storage.errors import DamagedLog, UnsuitableOffset, from_os_error
+from quorumd.storage.filesystem import FileSystem, read_file
+from quorumd.storage.group_trailer import LEADING_ZEROS
+from quorumd.storage.index import OffsetIndex
+from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.records import BatchHeader, iter_headers, read_header, scan
 
 WINDOW_BYTES = 256 << 10
 _SEEK_WINDOW_BYTES = 64 << 10

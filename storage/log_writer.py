@@ -8,9 +8,9 @@ Order of what reaches the disk, each step durable before the next:
 * truncate: segments above from the newest down (.log first, then its indexes), the one that becomes
   active cut, leader-epoch-checkpoint.
 * delete: segments from the oldest up, leader-epoch-checkpoint.
-* reset: storage.segment_removal.
+* reset: quorumd.storage.segment_removal.
 
-After a crash between any two of them `storage.recovery` finds a log that ends where the last sync
+After a crash between any two of them `quorumd.storage.recovery` finds a log that ends where the last sync
 or later left it, or part way through a truncation or deletion, at a batch; or a reset to finish.
 """
 
@@ -21,24 +21,24 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from storage import layout
-from storage.batch_walk import BATCH_BYTES_MAX, reason_of, walk
-from storage.epoch_checkpoint import EpochStart, epochs_from, save_epochs
-from storage.errors import DamagedLog, DiskFull, from_os_error
-from storage.filesystem import Buffer, FileSystem
-from storage.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SegmentIndex
-from storage.segment import (
+from quorumd.storage import layout
+from quorumd.storage.batch_walk import BATCH_BYTES_MAX, reason_of, walk
+from quorumd.storage.epoch_checkpoint import EpochStart, epochs_from, save_epochs
+from quorumd.storage.errors import DamagedLog, DiskFull, from_os_error
+from quorumd.storage.filesystem import Buffer, FileSystem
+from quorumd.storage.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SegmentIndex
+from quorumd.storage.segment import (
     RELATIVE_OFFSET_MAX,
     ActiveFile,
     Segment,
     fsync_failed,
     write_indexes,
 )
-from storage.segment_reads import seek
-from storage.segment_removal import empty_log, remove_segment
-from storage.segment_table import SegmentTable
-from wire.errors import CorruptBatch
-from wire.records import iter_headers, read_header
+from quorumd.storage.segment_reads import seek
+from quorumd.storage.segment_removal import empty_log, remove_segment
+from quorumd.storage.segment_table import SegmentTable
+from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.records import iter_headers, read_header
 
 
 class ChunkSummary(NamedTuple):

@@ -24,11 +24,11 @@ from pathlib import Path
 from random import SystemRandom
 from uuid import UUID
 
-from raft.types import uuid_from_text, uuid_to_text
-from storage import java_properties
-from storage.errors import DamagedFile, NotFormatted, from_os_error
-from storage.filesystem import FileSystem, read_file, replace_file
-from storage.layout import META_PROPERTIES
+from quorumd.raft.types import uuid_from_text, uuid_to_text
+from quorumd.storage import java_properties
+from quorumd.storage.errors import DamagedFile, NotFormatted, from_os_error
+from quorumd.storage.filesystem import FileSystem, read_file, replace_file
+from quorumd.storage.layout import META_PROPERTIES
 
 _NO_ID = UUID(int=0)
 _OWN_KEYS = frozenset(

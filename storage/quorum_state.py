@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from raft.types import uuid_from_text, uuid_to_text
-from storage.errors import DamagedFile, from_os_error
-from storage.filesystem import FileSystem, read_file, replace_file
-from storage.layout import KAFKA_QUORUM_STATE, QUORUM_STATE
+from quorumd.raft.types import uuid_from_text, uuid_to_text
+from quorumd.storage.errors import DamagedFile, from_os_error
+from quorumd.storage.filesystem import FileSystem, read_file, replace_file
+from quorumd.storage.layout import KAFKA_QUORUM_STATE, QUORUM_STATE
 
 _NO_UUID = uuid_to_text(UUID(int=0))
 _REMEDY = (

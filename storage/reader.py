@@ -13,13 +13,13 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from storage import layout
-from storage.batch_walk import BATCH_BYTES_MAX, SNAPSHOT_BATCH_BYTES_MAX, reason_of
-from storage.errors import StorageError, from_os_error
-from storage.filesystem import FileSystem, RealFileSystem
-from storage.torn_tail import examine_tail
-from wire.errors import CorruptBatch
-from wire.records import BATCH_OVERHEAD, BatchHeader, crc_is_valid, read_header
+from quorumd.storage import layout
+from quorumd.storage.batch_walk import BATCH_BYTES_MAX, SNAPSHOT_BATCH_BYTES_MAX, reason_of
+from quorumd.storage.errors import StorageError, from_os_error
+from quorumd.storage.filesystem import FileSystem, RealFileSystem
+from quorumd.storage.torn_tail import examine_tail
+from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.records import BATCH_OVERHEAD, BatchHeader, crc_is_valid, read_header
 
 _WINDOW_BYTES = 1 << 20
 
@@ -28,7 +28,7 @@ class FoundBatch(NamedTuple):
     """A whole batch. `position` is in bytes from the start of the file, `data` the whole batch.
 
     With `crc_is_valid` False the contents are not to be trusted. Records and control records:
-    `wire.records.iter_records(data)`, `wire.control_records.decode_control_batch(data)`.
+    `quorumd.wire.records.iter_records(data)`, `quorumd.wire.control_records.decode_control_batch(data)`.
     """
 
     position: int

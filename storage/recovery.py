@@ -6,7 +6,7 @@ First everything is looked at and nothing changed; damage is raised from there. 
 |---|---|
 | zeros, perhaps with the mark, behind the last batch of the last segment | written ahead: kept |
 | a batch of the last segment short or not valid, as power failure leaves it | cut from there on, reported |
-| the same, but not as it leaves one: storage.torn_tail | DamagedLog |
+| the same, but not as it leaves one: quorumd.storage.torn_tail | DamagedLog |
 | a batch with a valid CRC whose offset or epoch doesn't continue the log | DamagedLog |
 | anything but whole batches in a segment that is not the last | DamagedLog |
 | first offset of a segment is not the end of the one before (gap, overlap, missing, doubled) | DamagedLog |
@@ -25,7 +25,7 @@ also after a failed fsync in an earlier life, and is durable before the node cou
 segments were synced before the next one was begun: their headers are checked (structure, offsets,
 epochs), their contents whenever they are read (`Log.read`, `Log.scan_headers`). With an observer
 every CRC is verified, because state is built from what it sees. What ends below the newest snapshot
-is not observed, and segments that do so are not walked through: storage.history.
+is not observed, and segments that do so are not walked through: quorumd.storage.history.
 
 A log holds what a snapshot stands for if its record before the snapshot's end has the snapshot's
 epoch, or if it starts there or later. If not, it ends too early or diverges from what is committed;
@@ -39,20 +39,26 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from storage import history, layout
-from storage.batch_walk import reason_of, walk
-from storage.epoch_checkpoint import EpochStart, epoch_at, epochs_from, load_epochs, save_epochs
-from storage.errors import RESTORE, DamagedLog, from_os_error
-from storage.filesystem import FileSystem
-from storage.index import SegmentIndex
-from storage.index_checks import FoundSegment, IndexChecks
-from storage.log_writer import new_segment
-from storage.recovery_report import RecoveryReport
-from storage.segment import Segment, write_indexes
-from storage.segment_removal import empty_log, segment_bases
-from storage.torn_tail import Tail, examine_tail, lacks_sector
-from wire.errors import CorruptBatch
-from wire.records import BatchHeader
+from quorumd.storage import history, layout
+from quorumd.storage.batch_walk import reason_of, walk
+from quorumd.storage.epoch_checkpoint import (
+    EpochStart,
+    epoch_at,
+    epochs_from,
+    load_epochs,
+    save_epochs,
+)
+from quorumd.storage.errors import RESTORE, DamagedLog, from_os_error
+from quorumd.storage.filesystem import FileSystem
+from quorumd.storage.index import SegmentIndex
+from quorumd.storage.index_checks import FoundSegment, IndexChecks
+from quorumd.storage.log_writer import new_segment
+from quorumd.storage.recovery_report import RecoveryReport
+from quorumd.storage.segment import Segment, write_indexes
+from quorumd.storage.segment_removal import empty_log, segment_bases
+from quorumd.storage.torn_tail import Tail, examine_tail, lacks_sector
+from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.records import BatchHeader
 
 Observer = Callable[[BatchHeader], object]
 

@@ -12,17 +12,17 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from storage import layout
-from storage.backup_manifest import BackupFile, BackupManifest
-from storage.batch_walk import reason_of
-from storage.errors import DamagedLog, from_os_error
-from storage.filesystem import Buffer, FileSystem, write_all
-from storage.log import Log
-from storage.reader import LogFile
-from storage.snapshot_file import SnapshotId, read_facts
-from wire.control_records import strike_voters
-from wire.errors import CorruptBatch
-from wire.records import read_header
+from quorumd.storage import layout
+from quorumd.storage.backup_manifest import BackupFile, BackupManifest
+from quorumd.storage.batch_walk import reason_of
+from quorumd.storage.errors import DamagedLog, from_os_error
+from quorumd.storage.filesystem import Buffer, FileSystem, write_all
+from quorumd.storage.log import Log
+from quorumd.storage.reader import LogFile
+from quorumd.storage.snapshot_file import SnapshotId, read_facts
+from quorumd.wire.control_records import strike_voters
+from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.records import read_header
 
 _STEP_BYTES = 4 << 20
 _SYNC_STEP_BYTES = 64 << 20

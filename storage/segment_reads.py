@@ -11,14 +11,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from storage.batch_walk import reason_of, walk
-from storage.epoch_checkpoint import EpochStart, epoch_at
-from storage.errors import DamagedLog, from_os_error
-from storage.filesystem import FileSystem, read_file
-from storage.index import OffsetIndex, TimeIndex
-from storage.segment_table import SegmentView
-from wire.errors import CorruptBatch
-from wire.records import BatchHeader, iter_records, read_header, scan
+from quorumd.storage.batch_walk import reason_of, walk
+from quorumd.storage.epoch_checkpoint import EpochStart, epoch_at
+from quorumd.storage.errors import DamagedLog, from_os_error
+from quorumd.storage.filesystem import FileSystem, read_file
+from quorumd.storage.index import OffsetIndex, TimeIndex
+from quorumd.storage.segment_table import SegmentView
+from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.records import BatchHeader, iter_records, read_header, scan
 
 _SEEK_WINDOW_BYTES = 64 << 10
 

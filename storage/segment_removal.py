@@ -6,7 +6,7 @@ durably before the next segment's: otherwise there could be a gap.
 A log is emptied from the newest segment down, which leaves a shorter log at each step. The last file
 is cut to nothing and renamed, not deleted and made anew: there is always a segment, and a full disk
 is no obstacle. What is left at any step does not hold what the snapshot at the new start stands for,
-so that `storage.recovery` begins again.
+so that `quorumd.storage.recovery` begins again.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from storage import layout
-from storage.errors import from_os_error
-from storage.filesystem import FileSystem
-from storage.segment import fsync_failed
+from quorumd.storage import layout
+from quorumd.storage.errors import from_os_error
+from quorumd.storage.filesystem import FileSystem
+from quorumd.storage.segment import fsync_failed
 
 
 def segment_bases(names: list[str]) -> list[int]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
-from storage.segment import Segment
+from quorumd.storage.segment import Segment
 
 
 class SegmentView(NamedTuple):

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from storage.batch_walk import SNAPSHOT_BATCH_BYTES_MAX, reason_of
-from storage.errors import DamagedSnapshot, StorageError, from_os_error
-from storage.filesystem import Buffer, FileSystem, write_all
-from wire.control_records import (
+from quorumd.storage.batch_walk import SNAPSHOT_BATCH_BYTES_MAX, reason_of
+from quorumd.storage.errors import DamagedSnapshot, StorageError, from_os_error
+from quorumd.storage.filesystem import Buffer, FileSystem, write_all
+from quorumd.wire.control_records import (
     KRAFT_VERSION_MAX,
     ControlRecord,
     ControlType,
@@ -32,14 +32,14 @@ from wire.control_records import (
     encode_control_batch,
     raw_control_records,
 )
-from wire.errors import CorruptBatch
-from wire.records import (
+from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.records import (
     BATCH_OVERHEAD,
     BatchHeader,
     crc_is_valid,
     read_header,
 )
-from wire.snapshot_records import SnapshotRecords, read_snapshot_records
+from quorumd.wire.snapshot_records import SnapshotRecords, read_snapshot_records
 
 PRODUCERS_PER_BATCH = 2000
 SYNC_STEP_BYTES = 8 << 20

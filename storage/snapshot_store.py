@@ -12,11 +12,11 @@ from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
-from storage import layout
-from storage.errors import DamagedSnapshot, from_os_error
-from storage.filesystem import FileSystem, write_all
-from storage.segment import fsync_failed
-from storage.snapshot_file import (
+from quorumd.storage import layout
+from quorumd.storage.errors import DamagedSnapshot, from_os_error
+from quorumd.storage.filesystem import FileSystem, write_all
+from quorumd.storage.segment import fsync_failed
+from quorumd.storage.snapshot_file import (
     SYNC_STEP_BYTES,
     SnapshotFacts,
     SnapshotId,

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from storage.errors import DiskFailed, from_os_error
-from storage.filesystem import Buffer, FileSystem, write_all
-from wire.keyed_records import REFERENCE_BYTES
+from quorumd.storage.errors import DiskFailed, from_os_error
+from quorumd.storage.filesystem import Buffer, FileSystem, write_all
+from quorumd.wire.keyed_records import REFERENCE_BYTES
 
 BLOCK_BYTES = 64 << 10
 """How much a block should have."""

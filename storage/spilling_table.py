@@ -13,8 +13,8 @@ from itertools import accumulate, islice
 from operator import add
 from pathlib import Path
 
-from storage.filesystem import FileSystem
-from storage.sorted_runs import BLOCK_BYTES, Block, Newest, Run, merge, run_of, sorted_parts
+from quorumd.storage.filesystem import FileSystem
+from quorumd.storage.sorted_runs import BLOCK_BYTES, Block, Newest, Run, merge, run_of, sorted_parts
 
 FAN_IN = 64
 ENTRY_BYTES = 200
@@ -26,7 +26,7 @@ _COUNTED_AT_ONCE = 4096
 class SpillingTable:
     """See the module. `newest` may be written to directly; `added` has to be told of it.
 
-    Values are empty or longer than a reference (storage.sorted_runs). Methods raise StorageError.
+    Values are empty or longer than a reference (quorumd.storage.sorted_runs). Methods raise StorageError.
     """
 
     def __init__(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import NamedTuple
 
-from storage.filesystem import Buffer
-from wire.records import iter_headers
+from quorumd.storage.filesystem import Buffer
+from quorumd.wire.records import iter_headers
 
 _CHUNK_OVERHEAD_BYTES = 200
 """What Python adds to the bytes of a chunk: counted, or one-record chunks would take twice the limit."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from storage import segment_reads
-from storage.filesystem import FileSystem
-from storage.segment_reads import RecordPlace
-from storage.segment_table import SegmentTable, SegmentView
+from quorumd.storage import segment_reads
+from quorumd.storage.filesystem import FileSystem
+from quorumd.storage.segment_reads import RecordPlace
+from quorumd.storage.segment_table import SegmentTable, SegmentView
 
 
 def first_at_or_after(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from wire.errors import CorruptBatch
+from quorumd.wire.errors import CorruptBatch
 
 BATCH_OVERHEAD = 61
 """Bytes of a batch without records."""

@@ -13,12 +13,12 @@ from io import BytesIO
 from struct import error as StructError  # noqa: N812 # it is struct that breaks the convention
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from wire.errors import MalformedMessage, UnsupportedVersion
-from wire.primitives import Source
-from wire.schema import FieldSpec, Kind, Message, Struct
+from quorumd.wire.errors import MalformedMessage, UnsupportedVersion
+from quorumd.wire.primitives import Source
+from quorumd.wire.schema import FieldSpec, Kind, Message, Struct
 
 if TYPE_CHECKING:
-    from wire.types import FixedType, StructType, WireType
+    from quorumd.wire.types import FixedType, StructType, WireType
 
 M = TypeVar("M", bound=Message)
 
@@ -104,7 +104,7 @@ def _compile(cls: type[Message], version: int) -> Codec:
 
 def derive(cls: type[Struct], version: int, *, is_flexible: bool) -> StructType:
     """The construct of a struct as part of a message at `version`, not compiled."""
-    from wire.types import Absent, Part, StructType
+    from quorumd.wire.types import Absent, Part, StructType
 
     parts, absent, tags = [], [], []
     for field in cls.wire_spec.fields:
@@ -131,7 +131,7 @@ _FIXED_CODES = {
 
 
 def _field_type(field: FieldSpec, version: int, *, is_flexible: bool) -> WireType | FixedType:
-    from wire.types import ArrayType
+    from quorumd.wire.types import ArrayType
 
     is_nullable = version in field.nullable
     if not field.is_array:
@@ -143,7 +143,7 @@ def _field_type(field: FieldSpec, version: int, *, is_flexible: bool) -> WireTyp
 def _value_type(
     field: FieldSpec, version: int, *, is_flexible: bool, is_nullable: bool
 ) -> WireType | FixedType:
-    from wire.types import FixedType, UuidType, bytes_type, string_type
+    from quorumd.wire.types import FixedType, UuidType, bytes_type, string_type
 
     of = field.of
     if not isinstance(of, Kind):

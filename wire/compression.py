@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from struct import Struct
 
-from wire.errors import CorruptBatch
+from quorumd.wire.errors import CorruptBatch
 
 CHUNK_BYTES_MAX = 64 * 1024
 """The most that one chunk holds; a snappy block, which has to be unpacked whole, may be larger."""
@@ -146,7 +146,7 @@ def _unpack_snappy_block(block: bytes) -> bytes:
     """One raw block; the unpacked size in front of it is checked before it is believed."""
     import snappy
 
-    from wire.varints import read_unsigned_varint
+    from quorumd.wire.varints import read_unsigned_varint
 
     try:
         size, _ = read_unsigned_varint(block, 0)

@@ -17,12 +17,23 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from wire.batch_header import BATCH_OVERHEAD, CODEC_MASK, CRC_FROM, read_header
-from wire.codec import decode, encode
-from wire.errors import CorruptBatch, MalformedMessage
-from wire.records import Record, build_batch, iter_records
-from wire.schema import INT16, INT32, INT64, STRING, UINT16, UUID_, Message, Struct, array, field
-from wire.varints import read_varint, read_varlong
+from quorumd.wire.batch_header import BATCH_OVERHEAD, CODEC_MASK, CRC_FROM, read_header
+from quorumd.wire.codec import decode, encode
+from quorumd.wire.errors import CorruptBatch, MalformedMessage
+from quorumd.wire.records import Record, build_batch, iter_records
+from quorumd.wire.schema import (
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    UINT16,
+    UUID_,
+    Message,
+    Struct,
+    array,
+    field,
+)
+from quorumd.wire.varints import read_varint, read_varlong
 
 KRAFT_VERSION_MAX: Final = 1
 """The highest kraft.version that this software knows."""

@@ -5,7 +5,7 @@ All are ValueErrors, so that a caller who doesn't care about the difference need
 
 from __future__ import annotations
 
-from wire.error_codes import ErrorCode
+from quorumd.wire.error_codes import ErrorCode
 
 
 class MalformedMessage(ValueError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct
 
-from wire.errors import MalformedMessage
+from quorumd.wire.errors import MalformedMessage
 
 _LENGTH = Struct(">i")
 _LENGTH_BYTES = 4

@@ -1,6 +1,6 @@
 """Request and response headers, read and written with `struct`.
 
-A header's form depends on api key and version alone (wire.registry). The client id keeps its old
+A header's form depends on api key and version alone (quorumd.wire.registry). The client id keeps its old
 form in every version; tags in headers are skipped.
 Source: KIP-482; KIP-511 (why ApiVersions is answered without a tag section).
 """
@@ -10,9 +10,9 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-from wire.errors import MalformedMessage, UnsupportedVersion
-from wire.registry import API_VERSIONS_KEY, APIS, response_header_version
-from wire.varints import read_unsigned_varint
+from quorumd.wire.errors import MalformedMessage, UnsupportedVersion
+from quorumd.wire.registry import API_VERSIONS_KEY, APIS, response_header_version
+from quorumd.wire.varints import read_unsigned_varint
 
 HEADER_TAGS_MAX = 1000
 

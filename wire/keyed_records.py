@@ -6,7 +6,7 @@ headers, which is zero; or, if the offset is `COMPLETE`, they are all that a sna
 value, count of headers, headers, the last of them `OFFSET_HEADER`. `DELETED` is held of a record whose
 value is null.
 
-Records of equal shape that follow each other are read together, as in wire.record_walk.
+Records of equal shape that follow each other are read together, as in quorumd.wire.record_walk.
 Source of the record format: KIP-98; Apache Kafka 4.3, DefaultRecord.
 """
 
@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from struct import Struct
 
-from wire.batch_header import APPEND_TIME_BIT, BatchHeader
-from wire.errors import CorruptBatch
-from wire.record_walk import run_of_equals
-from wire.varints import encode_varint, read_rest, read_rest_long, read_varlong
+from quorumd.wire.batch_header import APPEND_TIME_BIT, BatchHeader
+from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.record_walk import run_of_equals
+from quorumd.wire.varints import encode_varint, read_rest, read_rest_long, read_varlong
 
 OFFSET_HEADER = b"quorumd.offset"
 """The header that a snapshot adds to each record: the offset that it had, as decimal ASCII."""
@@ -55,7 +55,7 @@ def take_records(
     Returns how many were read, the position behind them, and how many bytes the next one, which is not
     whole, lacks at least: 0 if all were read. `first` records of the batch were read before. An offset
     outside the batch, which a compressed one may claim for a record, is moved to the nearest inside.
-    The same records are refused as by wire.records: raises CorruptBatch, possibly after some were taken.
+    The same records are refused as by wire.records: raises CorruptBatch, perhaps after some were taken.
     """
     base_offset = header.base_offset
     base_timestamp = header.base_timestamp

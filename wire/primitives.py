@@ -13,8 +13,8 @@ from __future__ import annotations
 from io import BytesIO
 from typing import TypeVar
 
-from wire.errors import MalformedMessage, UnsupportedVersion
-from wire.varints import encode_unsigned_varint
+from quorumd.wire.errors import MalformedMessage, UnsupportedVersion
+from quorumd.wire.varints import encode_unsigned_varint
 
 STRING_BYTES_MAX = 32767
 ELEMENTS_MAX = 131_072

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from crc32c import crc32c
 
-from wire.batch_header import (
+from quorumd.wire.batch_header import (
     BATCH_OVERHEAD,
     CODEC_MASK,
     CONTROL_BIT,
@@ -22,9 +22,9 @@ from wire.batch_header import (
     TRANSACTIONAL_BIT,
     BatchHeader,
 )
-from wire.error_codes import ErrorCode
-from wire.errors import RefusedBatch
-from wire.record_walk import check_records
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.errors import RefusedBatch
+from quorumd.wire.record_walk import check_records
 
 MAX_AHEAD_MS = 3_600_000
 """How far a timestamp may be ahead of the clock: Kafka's message.timestamp.after.max.ms."""

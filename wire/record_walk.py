@@ -8,9 +8,9 @@ Source: KIP-98, record format; Apache Kafka 4.3, DefaultRecord.readFrom.
 
 from __future__ import annotations
 
-from wire.error_codes import ErrorCode
-from wire.errors import RefusedBatch
-from wire.varints import read_rest, read_rest_long
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.errors import RefusedBatch
+from quorumd.wire.varints import read_rest, read_rest_long
 
 _RUN_RECORDS_MIN = 4
 _BLOCK = 8192

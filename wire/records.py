@@ -1,7 +1,7 @@
 """Record batches (magic 2): header, checks, and the records inside.
 
-The door to the batch format for other packages. Headers are in wire.batch_header, what a leader
-demands of a produced batch in wire.produced; here are the records themselves: reading them one by
+The door to the batch format for other packages. Headers are in quorumd.wire.batch_header, what a leader
+demands of a produced batch in quorumd.wire.produced; here are the records themselves: reading them one by
 one, compressed or not, and building batches.
 Source: KIP-98, "Message Format"; Apache Kafka 4.3, DefaultRecordBatch and DefaultRecord.
 """
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from wire.batch_header import (
+from quorumd.wire.batch_header import (
     APPEND_TIME_BIT,
     BATCH_OVERHEAD,
     CODEC_MASK,
@@ -30,9 +30,9 @@ from wire.batch_header import (
     scan,
     stamp,
 )
-from wire.errors import CorruptBatch
-from wire.produced import check_produced
-from wire.varints import encode_varint, read_rest, read_varint, read_varlong
+from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.produced import check_produced
+from quorumd.wire.varints import encode_varint, read_rest, read_varint, read_varlong
 
 __all__ = [
     "BATCH_OVERHEAD",
@@ -52,7 +52,7 @@ __all__ = [
 
 RECORD_BYTES_MAX = 64 * 1024 * 1024
 """The largest record that is unpacked from a compressed batch; no more than this and one chunk of
-wire.compression is held."""
+quorumd.wire.compression is held."""
 
 _RECORD_BYTES_MIN = 6
 _AFTER_CRC = Struct(">hiqqqhii")
@@ -118,7 +118,7 @@ def _unpacked_records(
     header: BatchHeader, payload: bytes | memoryview, record_bytes_max: int
 ) -> Iterator[Record]:
     # Imported here because the codecs cost memory and start time, and most batches have none.
-    from wire.compression import unpack
+    from quorumd.wire.compression import unpack
 
     chunks = unpack(header.codec, payload)
     held = bytearray()
@@ -210,13 +210,13 @@ def build_batch(
     """One batch with these records at consecutive offsets from `base_offset`.
 
     A record's own `offset` is not looked at: its place decides. `base_timestamp` (ms) is the first
-    record's unless given. `codec` is a number of wire.compression, 0 for none.
+    record's unless given. `codec` is a number of quorumd.wire.compression, 0 for none.
     """
     first_timestamp = records[0].timestamp if records else 0
     base = first_timestamp if base_timestamp is None else base_timestamp
     payload = b"".join(_encode_records(records, base))
     if codec:
-        from wire.compression import pack
+        from quorumd.wire.compression import pack
 
         payload = pack(codec, payload)
     attributes = codec

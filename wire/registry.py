@@ -12,8 +12,8 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from wire.errors import UnsupportedVersion
-from wire.schema import Message
+from quorumd.wire.errors import UnsupportedVersion
+from quorumd.wire.schema import Message
 
 API_VERSIONS_KEY: Final = 18
 FIRST_OWN_KEY: Final = 20_000
@@ -42,7 +42,7 @@ class ApiSpec(NamedTuple):
         return self.min_version <= version <= self.max_version
 
     def _class(self, suffix: str) -> type[Message]:
-        module = import_module(f"wire.messages.{self.module}")
+        module = import_module(f"quorumd.wire.messages.{self.module}")
         found: type[Message] = getattr(module, self.name + suffix)
         return found
 
@@ -107,7 +107,7 @@ def warm(keys: Iterable[int], *, every_version: bool = False) -> None:
     For a process in which a first Vote or Fetch must not wait for a compiler: a codec takes about
     2 ms, and the first of all 30 ms more. All versions of everything together take 0.4 s.
     """
-    from wire import codec
+    from quorumd.wire import codec
 
     for key in keys:
         spec = api(key)

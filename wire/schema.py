@@ -8,7 +8,7 @@
 The classes are frozen, slotted, keyword-only dataclasses. Every field has a default, the schema's or
 its type's zero, so that a writer names only what matters. Arrays are tuples, uuids `uuid.UUID` (zero
 is `UUID(int=0)`), bytes and records any bytes-like object. Version ranges are written "2-5", "3+"
-or "4". Nothing here knows about bytes: wire.codec derives them.
+or "4". Nothing here knows about bytes: quorumd.wire.codec derives them.
 Source: Apache Kafka, message schemas (README of clients/src/main/resources/common/message).
 """
 
@@ -47,7 +47,7 @@ UUID_: Final = Kind.UUID
 STRING: Final = Kind.STRING
 BYTES: Final = Kind.BYTES
 RECORDS: Final = Kind.BYTES
-"""Record batches are bytes to a message; wire.records knows what is inside."""
+"""Record batches are bytes to a message; quorumd.wire.records knows what is inside."""
 
 _ZEROS: dict[Kind, object] = {
     Kind.BOOL: False,

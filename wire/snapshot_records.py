@@ -1,7 +1,7 @@
 """The data batches of a snapshot: records in the order of their keys, each key once.
 
 They are uncompressed, and each record has one header more than in the log, the last: `quorumd.offset`,
-with the offset that it had there. Keys and what is held of records are those of wire.keyed_records.
+with the offset that it had there. Keys and what is held of records are those of quorumd.wire.keyed_records.
 Source of the formats: KIP-98; Apache Kafka 4.3, DefaultRecordBatch and DefaultRecord.
 """
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from wire.batch_header import (
+from quorumd.wire.batch_header import (
     APPEND_TIME_BIT,
     BATCH_OVERHEAD,
     CODEC_MASK,
@@ -26,8 +26,8 @@ from wire.batch_header import (
     MAGIC,
     BatchHeader,
 )
-from wire.errors import CorruptBatch
-from wire.keyed_records import (
+from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.keyed_records import (
     BITS_64,
     COMPLETE,
     OFFSET_HEADER,
@@ -36,7 +36,7 @@ from wire.keyed_records import (
     REFERENCE_BYTES,
     skip_header,
 )
-from wire.varints import encode_unsigned_varint, encode_varint, read_rest, read_rest_long
+from quorumd.wire.varints import encode_unsigned_varint, encode_varint, read_rest, read_rest_long
 
 __all__ = [
     "OFFSET_HEADER",

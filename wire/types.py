@@ -1,7 +1,7 @@
 """The `construct` types that messages are made of, each with a plain and a compiled form.
 
 The plain form walks the tree of constructs; the compiled form is the Python source that construct's
-compiler asks for through `_emitparse` and `_emitbuild`. Both call wire.primitives for everything
+compiler asks for through `_emitparse` and `_emitbuild`. Both call quorumd.wire.primitives for everything
 that has a length, so both have the same bounds. The streams that they read are `Source`s.
 construct's own VarInt, PrefixedArray and PascalString are not used: they have no bounds.
 """
@@ -16,17 +16,17 @@ from uuid import UUID
 from construct import Construct, FormatField, stream_read
 from construct.core import CodeGen
 
-from wire import primitives
-from wire.errors import UnsupportedVersion
-from wire.primitives import Source
-from wire.schema import Struct
-from wire.varints import encode_unsigned_varint
+from quorumd.wire import primitives
+from quorumd.wire.errors import UnsupportedVersion
+from quorumd.wire.primitives import Source
+from quorumd.wire.schema import Struct
+from quorumd.wire.varints import encode_unsigned_varint
 
 _IMPORT = """
 from uuid import UUID
 from struct import Struct as Fixed
 from io import BytesIO
-from wire.primitives import *
+from quorumd.wire.primitives import *
 """
 
 
@@ -66,7 +66,7 @@ class UuidType(WireType):
 
 
 class PrefixedType(WireType):
-    """A string or bytes behind its length; the names are those of functions in wire.primitives."""
+    """A string or bytes behind its length; the names are those of functions in quorumd.wire.primitives."""
 
     def __init__(self, name: str, *, is_compact: bool, is_nullable: bool, bytes_min: int) -> None:
         super().__init__()
@@ -282,7 +282,7 @@ class StructType(WireType):
 
     def _emitbuild(self, code: CodeGen) -> str:
         code.append(_IMPORT)
-        code.append("from wire.types import refusal, write_tag")
+        code.append("from quorumd.wire.types import refusal, write_tag")
         name = f"build_{self.cls.__name__}_{code.allocateId()}"
         body = []
         for field in self.absent:

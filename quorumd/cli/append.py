@@ -25,7 +25,7 @@ from quorumd.cli.text import counted, to_json
 if TYPE_CHECKING:
     from quorumd.client.addresses import Address
     from quorumd.client.producing import Appender
-    from wire.records import Record
+    from quorumd.wire.records import Record
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 BATCH_BYTES_DEFAULT = 256 * 1024
@@ -69,7 +69,7 @@ class RecordForm:
 
     def record(self, line: bytes) -> Record:
         """Raises ClickException if the line lacks the separator."""
-        from wire.records import Record
+        from quorumd.wire.records import Record
 
         key = self.key
         value: bytes | None = line

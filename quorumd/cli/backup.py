@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from quorumd.client.client import QuorumClient
     from quorumd.client.reading import RawFetched
     from quorumd.client.spool import SnapshotId
-    from storage.backup_manifest import BackupManifest
+    from quorumd.storage.backup_manifest import BackupManifest
 
 _ATTEMPTS_MAX = 5
 _FETCH_BYTES = 8 << 20

@@ -19,8 +19,8 @@ from typing import IO, Self
 
 from quorumd.client.errors import QuorumError
 from quorumd.client.spool import SnapshotId, SnapshotSpool
-from storage import layout
-from storage.backup_manifest import BackupFile, BackupManifest, render_manifest
+from quorumd.storage import layout
+from quorumd.storage.backup_manifest import BackupFile, BackupManifest, render_manifest
 
 SEGMENT_BYTES = 128 << 20
 """About the size of a segment file."""

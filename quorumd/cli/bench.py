@@ -263,7 +263,7 @@ class _Worker:
         self._tally.last_failure = reason
 
     async def _send_for_ever(self, connection: Connection) -> None:
-        from wire.messages.produce import ProduceRequest
+        from quorumd.wire.messages.produce import ProduceRequest
 
         version = connection.version_for(ProduceRequest)
         body = _request_body(self._load, version)
@@ -310,8 +310,8 @@ class _Stall:
 
 def _request_body(load: Load, version: int) -> bytes:
     from quorumd.client.producing import produce_request
-    from wire.codec import encode
-    from wire.records import Record, build_batch
+    from quorumd.wire.codec import encode
+    from quorumd.wire.records import Record, build_batch
 
     now_ms = int(time.time() * 1000)
     record = Record(timestamp=now_ms, value=b"x" * load.record_bytes)
@@ -326,9 +326,9 @@ def success_prefix(version: int) -> bytes:
     """
     from quorumd.client.leader import TOPIC
     from quorumd.client.producing import TOPIC_ID
-    from wire.codec import encode
-    from wire.headers import encode_response_header
-    from wire.messages.produce import (
+    from quorumd.wire.codec import encode
+    from quorumd.wire.headers import encode_response_header
+    from quorumd.wire.messages.produce import (
         ProduceResponse,
         ProduceResponsePartition,
         ProduceResponseTopic,
@@ -343,7 +343,7 @@ def success_prefix(version: int) -> bytes:
 
 def _raise_refusal(connection: Connection, sent: Sent, frame: bytes) -> None:
     from quorumd.client.leader import check
-    from wire.messages.produce import ProduceResponse
+    from quorumd.wire.messages.produce import ProduceResponse
 
     response = connection.read(frame, sent, ProduceResponse)
     for topic in response.responses:

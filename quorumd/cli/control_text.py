@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from quorumd.cli.text import counted, legible, timestamp_text
-from raft.types import ReplicaKey, uuid_to_text
-from wire.control_records import (
+from quorumd.raft.types import ReplicaKey, uuid_to_text
+from quorumd.wire.control_records import (
     ControlRecord,
     ControlType,
     KRaftVersion,

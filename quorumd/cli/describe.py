@@ -23,7 +23,7 @@ from quorumd.cli.text import aligned, duration_text, legible, to_json
 if TYPE_CHECKING:
     from quorumd.client.addresses import Address
     from quorumd.client.description import PendingChange, QuorumDescription, ReplicaState
-    from raft.types import ReplicaKey
+    from quorumd.raft.types import ReplicaKey
 
 _LABEL_WIDTH = 24
 _COLUMNS = ("ReplicaId", "ReplicaUuid", "LogEndOffset", "Lag", "LagTimeMs", "Status", "Snapshot")
@@ -158,7 +158,7 @@ def uuid_cell(replica: ReplicaState) -> str:
 
 
 def _uuid_text(key: ReplicaKey) -> str:
-    from raft.types import uuid_to_text
+    from quorumd.raft.types import uuid_to_text
 
     return "-" if key.uuid is None else uuid_to_text(key.uuid)
 

@@ -15,7 +15,7 @@ from quorumd.cli.options import output_option
 if TYPE_CHECKING:
     from quorumd.cli.dump_show import Show
     from quorumd.cli.dump_walk import VoterHistory
-    from storage.reader import LogFile
+    from quorumd.storage.reader import LogFile
 
 EXIT_FAILED = 1
 EXIT_DAMAGED = 3
@@ -72,7 +72,7 @@ def dump_log(paths: tuple[Path, ...], print_data: bool, summary: bool, output: s
 def _dump_path(path: Path, show: Show, *, print_data: bool) -> int:
     from quorumd.cli.dump_walk import VoterHistory
     from quorumd.cli.index_files import is_index
-    from storage.reader import find_files
+    from quorumd.storage.reader import find_files
 
     if is_index(path) and path.is_file():
         return _dump_index(path, show)

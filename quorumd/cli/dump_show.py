@@ -11,8 +11,8 @@ from quorumd.cli.dump_walk import DumpedBatch, Summary
 from quorumd.cli.index_files import IndexFile
 from quorumd.cli.tail import record_as_dict
 from quorumd.cli.text import bytes_text, counted, legible, timestamp_text, to_json
-from storage.reader import FileTail, LogFile, TailKind
-from wire.records import BatchHeader
+from quorumd.storage.reader import FileTail, LogFile, TailKind
+from quorumd.wire.records import BatchHeader
 
 CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd", "codec 5", "codec 6", "codec 7")
 

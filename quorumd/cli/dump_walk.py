@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from storage.reader import FoundBatch, LogFile, TailKind
-from wire.control_records import (
+from quorumd.storage.reader import FoundBatch, LogFile, TailKind
+from quorumd.wire.control_records import (
     ControlRecord,
     KRaftVoters,
     SnapshotFooter,
     SnapshotHeader,
     decode_control_batch,
 )
-from wire.errors import CorruptBatch
-from wire.records import Record, iter_records
+from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.records import Record, iter_records
 
 NOT_DAMAGED = (TailKind.NONE, TailKind.ZEROS)
 

@@ -128,7 +128,7 @@ async def _read(
 ) -> KeyValueMap:
     from quorumd.client.client import LATEST, QuorumClient
     from quorumd.client.view import KeyValueMap
-    from wire.records import Record
+    from quorumd.wire.records import Record
 
     view = KeyValueMap(wants=wants)
     async with QuorumClient(servers, timeout_ms=timeout_ms) as client:

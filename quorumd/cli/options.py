@@ -10,7 +10,7 @@ from uuid import UUID
 import click
 
 from quorumd.client.addresses import Address, parse_addresses
-from raft.types import Endpoint, uuid_from_text
+from quorumd.raft.types import Endpoint, uuid_from_text
 
 BOOTSTRAP_VARIABLE = "QUORUM_BOOTSTRAP_SERVERS"
 TRACEBACK_VARIABLE = "QUORUMCTL_TRACEBACK"

@@ -23,7 +23,7 @@ from quorumd.cli.text import legible, to_json
 
 if TYPE_CHECKING:
     from quorumd.client.addresses import Address
-    from wire.records import Record
+    from quorumd.wire.records import Record
 
 _PUT_HELP = """Set a key, or many, and wait until a majority has it on disk.
 
@@ -141,7 +141,7 @@ class DeletionForm:
     """Each line is a key."""
 
     def record(self, line: bytes) -> Record:
-        from wire.records import Record
+        from quorumd.wire.records import Record
 
         return Record(key=line, value=None)
 
@@ -154,7 +154,7 @@ class TabForm:
 
     def record(self, line: bytes) -> Record:
         """Raises ClickException if there is no tab or no key."""
-        from wire.records import Record
+        from quorumd.wire.records import Record
 
         self._line_number += 1
         key, tab, value = line.partition(b"\t")
@@ -175,7 +175,7 @@ class JsonForm:
 
     def record(self, line: bytes) -> Record:
         """Raises ClickException if it is no JSON, or a member is missing or of another kind."""
-        from wire.records import Record
+        from quorumd.wire.records import Record
 
         self._line_number += 1
         try:

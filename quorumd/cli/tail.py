@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from quorumd.client.addresses import Address
     from quorumd.client.client import QuorumClient
     from quorumd.client.reading import Fetched, FetchedBatch
-    from wire.records import Record
+    from quorumd.wire.records import Record
 
 LINES_DEFAULT = 10
 _FOLLOW_WAIT_MS = 5000

@@ -16,9 +16,9 @@ from quorumd.cli.options import output_option
 from quorumd.cli.text import bytes_text, counted, to_json
 
 if TYPE_CHECKING:
-    from storage.verify.log import LogFacts
-    from storage.verify.paths import Subject
-    from storage.verify.report import Finding
+    from quorumd.storage.verify.log import LogFacts
+    from quorumd.storage.verify.paths import Subject
+    from quorumd.storage.verify.report import Finding
 
 EXIT_DAMAGED = 3
 _LISTED_MAX = 1000
@@ -85,8 +85,8 @@ def verify(paths: tuple[Path, ...], output: str) -> int:
 
 
 def _verify(path: Path, show: Callable[[Outcome, LogFacts], None]) -> int:
-    from storage.verify.paths import find_subject, verify
-    from storage.verify.report import Report
+    from quorumd.storage.verify.paths import find_subject, verify
+    from quorumd.storage.verify.report import Report
 
     outcome = Outcome(find_subject(path))
     with _progress(outcome.subject.size_bytes) as advance:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from quorumd.client.addresses import Address
     from quorumd.client.admin import AddedVoter, QuorumAdmin, RemovedVoter, ReplacedVoter
     from quorumd.client.description import QuorumDescription
-    from raft.types import Endpoint, ReplicaKey
+    from quorumd.raft.types import Endpoint, ReplicaKey
 
 _SHOW_TIMEOUT_MS = 3_000
 _MAY_GO_ON = "the leader may still do it. `quorumctl describe` shows what there is, and it is safe to repeat."
@@ -193,7 +193,7 @@ async def _voters_now(admin: QuorumAdmin) -> QuorumDescription | None:
 
 
 def _key(key: ReplicaKey) -> dict[str, Any]:
-    from raft.types import uuid_to_text
+    from quorumd.raft.types import uuid_to_text
 
     return {
         "replica_id": key.id,

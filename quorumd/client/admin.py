@@ -57,8 +57,8 @@ from quorumd.client.replicas import (
     reassignment,
 )
 from quorumd.client.timing import Backoff, Deadline
-from raft.types import Endpoint, ReplicaKey
-from wire.error_codes import ErrorCode
+from quorumd.raft.types import Endpoint, ReplicaKey
+from quorumd.wire.error_codes import ErrorCode
 
 ADMIN_TIMEOUT_MS_DEFAULT = 60_000
 GRACE_MS = 5_000

@@ -29,21 +29,21 @@ from quorumd.client.errors import (
 from quorumd.client.explanations import LEADER_MOVED, explain
 from quorumd.client.leader import PARTITION, TOPIC, LeaderFinder, TryAgain
 from quorumd.client.timing import Backoff, Deadline
-from raft.types import Endpoint, ReplicaKey
-from wire.error_codes import ErrorCode
-from wire.messages.add_raft_voter import (
+from quorumd.raft.types import Endpoint, ReplicaKey
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.add_raft_voter import (
     AddRaftVoterRequest,
     AddRaftVoterRequestListener,
     AddRaftVoterResponse,
 )
-from wire.messages.alter_partition_reassignments import (
+from quorumd.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsRequestPartition,
     AlterPartitionReassignmentsRequestTopic,
     AlterPartitionReassignmentsResponse,
 )
-from wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
-from wire.messages.transfer_leader import TransferLeaderRequest, TransferLeaderResponse
+from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from quorumd.wire.messages.transfer_leader import TransferLeaderRequest, TransferLeaderResponse
 
 POLL_S = 0.25
 LOOK_TIMEOUT_MS = 5_000

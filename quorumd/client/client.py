@@ -44,15 +44,15 @@ from quorumd.client.reading import (
 )
 from quorumd.client.spool import SnapshotId, SnapshotSpool
 from quorumd.client.timing import Deadline
-from wire.error_codes import ErrorCode
-from wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from wire.messages.describe_quorum import (
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from quorumd.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartition,
     DescribeQuorumRequestTopic,
     DescribeQuorumResponse,
 )
-from wire.messages.fetch import (
+from quorumd.wire.messages.fetch import (
     FetchRequest,
     FetchRequestPartition,
     FetchRequestReplicaState,
@@ -60,14 +60,14 @@ from wire.messages.fetch import (
     FetchResponse,
     FetchResponsePartition,
 )
-from wire.messages.list_offsets import (
+from quorumd.wire.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsRequestPartition,
     ListOffsetsRequestTopic,
     ListOffsetsResponse,
     ListOffsetsResponsePartition,
 )
-from wire.records import Record
+from quorumd.wire.records import Record
 
 TIMEOUT_MS_DEFAULT = 10_000
 FETCH_BYTES_DEFAULT = 4 * 1024 * 1024

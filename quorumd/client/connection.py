@@ -15,14 +15,14 @@ from typing import NamedTuple, TypeVar, cast
 
 from quorumd.client.addresses import Address
 from quorumd.client.errors import ConnectionFailed, NotSupported, RequestRefused, error_code
-from wire.codec import decode, encode
-from wire.error_codes import ErrorCode
-from wire.errors import MalformedMessage
-from wire.framing import FrameBuffer
-from wire.headers import decode_response_header, encode_request_header
-from wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from wire.registry import API_VERSIONS_KEY
-from wire.schema import Message
+from quorumd.wire.codec import decode, encode
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.errors import MalformedMessage
+from quorumd.wire.framing import FrameBuffer
+from quorumd.wire.headers import decode_response_header, encode_request_header
+from quorumd.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from quorumd.wire.registry import API_VERSIONS_KEY
+from quorumd.wire.schema import Message
 
 RESPONSE_BYTES_MAX = 256 * 1024 * 1024
 SOFTWARE_NAME = "quorumctl"

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from raft.types import Endpoint, ReplicaKey
-from wire.messages.describe_quorum import (
+from quorumd.raft.types import Endpoint, ReplicaKey
+from quorumd.wire.messages.describe_quorum import (
     DescribeQuorumResponse,
     DescribeQuorumResponsePartition,
     DescribeQuorumResponseReplica,

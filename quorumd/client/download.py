@@ -18,16 +18,16 @@ from quorumd.client.producing import TOPIC_ID, TRY_TIMEOUT_MS
 from quorumd.client.reading import READ, only_fetched
 from quorumd.client.spool import SnapshotId, SnapshotSpool
 from quorumd.client.timing import Deadline
-from wire.error_codes import ErrorCode
-from wire.errors import CorruptBatch
-from wire.messages.fetch import (
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.messages.fetch import (
     FetchRequest,
     FetchRequestPartition,
     FetchRequestTopic,
     FetchResponse,
     FetchResponsePartition,
 )
-from wire.messages.fetch_snapshot import (
+from quorumd.wire.messages.fetch_snapshot import (
     FetchSnapshotRequest,
     FetchSnapshotRequestPartition,
     FetchSnapshotRequestSnapshotId,

@@ -11,7 +11,7 @@ from typing import Any
 
 from quorumd.client.addresses import Address
 from quorumd.client.explanations import explain
-from wire.error_codes import ErrorCode
+from quorumd.wire.error_codes import ErrorCode
 
 
 class QuorumError(Exception):

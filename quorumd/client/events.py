@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from quorumd.client.errors import QuorumUnavailable
 from quorumd.client.spool import SnapshotId, SnapshotSpool
-from wire.records import Record
+from quorumd.wire.records import Record
 
 
 @dataclass(frozen=True, slots=True)

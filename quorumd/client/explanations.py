@@ -5,7 +5,7 @@ Source of the meanings: Apache Kafka 4.3, org.apache.kafka.common.protocol.Error
 
 from __future__ import annotations
 
-from wire.error_codes import ErrorCode
+from quorumd.wire.error_codes import ErrorCode
 
 LEADER_MOVED = frozenset(
     {

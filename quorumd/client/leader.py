@@ -23,9 +23,9 @@ from quorumd.client.errors import (
 )
 from quorumd.client.explanations import LEADER_MOVED, RETRIABLE, explain
 from quorumd.client.timing import Backoff, Deadline
-from wire.error_codes import ErrorCode
-from wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from quorumd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 TOPIC = "__cluster_metadata"
 PARTITION = 0

@@ -10,7 +10,7 @@ from quorumd.client.client import QuorumClient
 from quorumd.client.connection import connect
 from quorumd.client.description import ReplicaState
 from quorumd.client.errors import ConnectionFailed, NotSupported
-from wire.messages.take_snapshot import TakeSnapshotRequest, TakeSnapshotResponse
+from quorumd.wire.messages.take_snapshot import TakeSnapshotRequest, TakeSnapshotResponse
 
 CONNECT_TIMEOUT_S = 3.0
 

@@ -25,16 +25,16 @@ from quorumd.client.errors import (
 )
 from quorumd.client.leader import PARTITION, TOPIC, LeaderFinder, TryAgain, check
 from quorumd.client.timing import Backoff, Deadline
-from wire.error_codes import ErrorCode
-from wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from wire.messages.produce import (
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from quorumd.wire.messages.produce import (
     ProduceRequest,
     ProduceRequestPartition,
     ProduceRequestTopic,
     ProduceResponse,
     ProduceResponsePartition,
 )
-from wire.records import BATCH_OVERHEAD, Record, build_batch
+from quorumd.wire.records import BATCH_OVERHEAD, Record, build_batch
 
 TOPIC_ID = UUID(int=1)
 BATCH_BYTES_DEFAULT = 256 * 1024

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quorumd.client.errors import ConnectionFailed
-from wire.control_records import LeaderChange, decode_control_batch
-from wire.errors import CorruptBatch
-from wire.messages.fetch import FetchResponse, FetchResponsePartition
-from wire.records import BatchHeader, Record, iter_records, scan
+from quorumd.wire.control_records import LeaderChange, decode_control_batch
+from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.messages.fetch import FetchResponse, FetchResponsePartition
+from quorumd.wire.records import BatchHeader, Record, iter_records, scan
 
 READ = "read the log"
 

@@ -21,9 +21,9 @@ from quorumd.client.client import (
 from quorumd.client.connection import Connection
 from quorumd.client.errors import ConnectionFailed, NotSupported, RequestRefused, error_code
 from quorumd.client.reading import RawFetched, only_fetched, raw_batches_from
-from wire.error_codes import ErrorCode
-from wire.messages.fetch import FetchRequest, FetchResponse
-from wire.messages.list_offsets import ListOffsetsResponse, ListOffsetsResponsePartition
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.fetch import FetchRequest, FetchResponse
+from quorumd.wire.messages.list_offsets import ListOffsetsResponse, ListOffsetsResponsePartition
 
 DEBUGGING_CONSUMER = -2
 _GOAL = "read the log of this replica"

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from quorumd.client.description import QuorumDescription, ReplicaState
 from quorumd.client.errors import ChangeRefused, ReplicaNotFound
-from raft.types import ReplicaKey, uuid_to_text
+from quorumd.raft.types import ReplicaKey, uuid_to_text
 
 _LOOK = (
     "Is it started? Its log and /readyz say what it lacks. quorum.bootstrap.servers or quorum.voters in its "

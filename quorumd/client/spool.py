@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import IO, NamedTuple
 
 from quorumd.client.errors import QuorumError
-from wire.control_records import SnapshotFooter, SnapshotHeader, decode_control_batch
-from wire.errors import CorruptBatch
-from wire.records import (
+from quorumd.wire.control_records import SnapshotFooter, SnapshotHeader, decode_control_batch
+from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.records import (
     BATCH_OVERHEAD,
     RECORD_BYTES_MAX,
     BatchHeader,
@@ -22,7 +22,7 @@ from wire.records import (
     iter_records,
     read_header,
 )
-from wire.snapshot_records import OFFSET_HEADER
+from quorumd.wire.snapshot_records import OFFSET_HEADER
 
 MEMORY_BYTES = 1 << 20
 """A snapshot up to this size never gets as far as a file."""

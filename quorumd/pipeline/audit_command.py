@@ -104,7 +104,7 @@ def audit(
     """The subcommand; returns the exit code."""
     from quorumd.client.errors import QuorumError
     from quorumd.pipeline.audit import audit as run_audit
-    from storage.errors import StorageError
+    from quorumd.storage.errors import StorageError
 
     addresses = _addresses(servers, directories)
     if master is not None and cores is not None:

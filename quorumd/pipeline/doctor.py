@@ -25,8 +25,8 @@ from quorumd.pipeline.errors import PipelineError, plain_message
 from quorumd.pipeline.executors import OF_A_ZIP, Executor, look_at_executors, wait_executors
 from quorumd.pipeline.java import find_java
 from quorumd.pipeline.session import QUICK_START, build_session, has_executors, no_executors
-from storage.layout import PARTITION_DIRECTORY, log_path
-from wire.records import Record, build_batch
+from quorumd.storage.layout import PARTITION_DIRECTORY, log_path
+from quorumd.wire.records import Record, build_batch
 
 SPARK_TESTED = ("4.2", "4.3")
 """Minor versions that the tests run on, the oldest first."""

@@ -74,7 +74,7 @@ CONTROL = pa.schema(
         pa.field("storage_id", pa.string()),
     ]
 )
-"""One row a control record; `json` is the record decoded by wire.control_records."""
+"""One row a control record; `json` is the record decoded by quorumd.wire.control_records."""
 
 METADATA = pa.schema(
     [

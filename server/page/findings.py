@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from raft.types import ReplicaKey
-from server.disk_space import DiskSpace
-from server.page.replicas import Health, Row
+from quorumd.raft.types import ReplicaKey
+from quorumd.server.disk_space import DiskSpace
+from quorumd.server.page.replicas import Health, Row
 
 EPOCHS_MANY = 8
 """So many new epochs in the history's five minutes are more than an operator's restarts."""

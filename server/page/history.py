@@ -6,8 +6,8 @@ from collections import deque
 from itertools import islice
 from typing import Final, NamedTuple
 
-from server.page.source import Source
-from server.windows import Histogram
+from quorumd.server.page.source import Source
+from quorumd.server.windows import Histogram
 
 SAMPLES_MAX: Final = 300
 

@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from server.describe_quorum import describe_quorum
-from server.page.source import Source
-from server.translate import METADATA
-from wire.codec import decode
-from wire.messages.describe_quorum import (
+from quorumd.server.describe_quorum import describe_quorum
+from quorumd.server.page.source import Source
+from quorumd.server.translate import METADATA
+from quorumd.wire.codec import decode
+from quorumd.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartition,
     DescribeQuorumRequestTopic,

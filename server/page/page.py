@@ -18,14 +18,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from raft.types import ReplicaKey
-from server.disk_space import DiskSpace, disk_space
-from server.http import Page, Pages
-from server.page.findings import Facts, Waiting, findings
-from server.page.history import SAMPLES_MAX, History, Sample
-from server.page.leader import LeaderView, Told
-from server.page.replicas import as_key, rows_of, storage_id
-from server.page.source import Source
+from quorumd.raft.types import ReplicaKey
+from quorumd.server.disk_space import DiskSpace, disk_space
+from quorumd.server.http import Page, Pages
+from quorumd.server.page.findings import Facts, Waiting, findings
+from quorumd.server.page.history import SAMPLES_MAX, History, Sample
+from quorumd.server.page.leader import LeaderView, Told
+from quorumd.server.page.replicas import as_key, rows_of, storage_id
+from quorumd.server.page.source import Source
 
 SAMPLE_S: Final = 1.0
 DISK_AGAIN_S: Final = 5.0
@@ -83,7 +83,7 @@ class QuorumPage:
         self._on_disk = _OnDisk()
         self._reading: asyncio.Future[_OnDisk] | None = None
         self._read_at_s = -DISK_AGAIN_S
-        static = files("server.page") / "static"
+        static = files("quorumd.server.page") / "static"
         self._files = {
             path: Page((static / name).read_bytes(), content_type, headers=HEADERS)
             for path, (name, content_type) in _FILES.items()

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from uuid import UUID
 
-from raft.types import ReplicaKey, Voter, uuid_to_text
-from server.page.leader import Told
-from server.page.source import Source
-from server.translate import ZERO_UUID
-from wire.messages.describe_quorum import DescribeQuorumResponseReplica
+from quorumd.raft.types import ReplicaKey, Voter, uuid_to_text
+from quorumd.server.page.leader import Told
+from quorumd.server.page.source import Source
+from quorumd.server.translate import ZERO_UUID
+from quorumd.wire.messages.describe_quorum import DescribeQuorumResponseReplica
 
 
 class Health(StrEnum):

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from config.model import Config
-from server.metrics import Metrics, StatusSource
-from server.partition import Partition
-from server.snapshot_copies import SnapshotWork
-from storage.snapshot_file import SnapshotId
-from wire.schema import Message
+from quorumd.config.model import Config
+from quorumd.server.metrics import Metrics, StatusSource
+from quorumd.server.partition import Partition
+from quorumd.server.snapshot_copies import SnapshotWork
+from quorumd.storage.snapshot_file import SnapshotId
+from quorumd.wire.schema import Message
 
 
 class AskLeader(Protocol):
-    """As `server.outbound.Outbound.ask_leader`."""
+    """As `quorumd.server.outbound.Outbound.ask_leader`."""
 
     def __call__(
         self,

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from raft.invariants import Snapshot
-from raft.node import RaftNode
-from raft.types import ReplicaKey
+from quorumd.raft.invariants import Snapshot
+from quorumd.raft.node import RaftNode
+from quorumd.raft.types import ReplicaKey
+from quorumd.storage.quorum_state import QuorumState
+from quorumd.wire.records import Record
 from simulation.replica import Batch, Identity, Replica
 from simulation.violation import Violation
 from simulation.voter_history import NamedVoters, VoterHistory
 from simulation.wishes import Wish
-from storage.quorum_state import QuorumState
-from wire.records import Record
 
 
 @dataclass(slots=True)

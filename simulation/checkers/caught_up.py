@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from raft.roles import Role
-from raft.types import ReplicaKey
+from quorumd.raft.roles import Role
+from quorumd.raft.types import ReplicaKey
 from simulation.checkers.base import Change, Checker, Facts, Look
 from simulation.scheduler import MS
 

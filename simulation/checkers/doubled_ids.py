@@ -5,7 +5,7 @@ Source: KIP-856, disk failure recovery; docs/protocol: for three fetch timeouts.
 
 from __future__ import annotations
 
-from raft.obstacles import RIVAL_SILENT_TIMEOUTS
+from quorumd.raft.obstacles import RIVAL_SILENT_TIMEOUTS
 from simulation.checkers.base import Change, Checker, Look
 from simulation.scheduler import MS
 

@@ -5,9 +5,9 @@ Source: storage-format, recovery; KIP-595 counts a replica for what it has flush
 
 from __future__ import annotations
 
+from quorumd.storage.quorum_state import QuorumState
 from simulation.checkers.base import Checker, Facts
 from simulation.replica import Batch, Replica
-from storage.quorum_state import QuorumState
 
 
 class Durability(Checker):

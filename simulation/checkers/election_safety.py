@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from raft.roles import Role
-from raft.types import ReplicaKey
+from quorumd.raft.roles import Role
+from quorumd.raft.types import ReplicaKey
 from simulation.checkers.base import Checker, Facts, Look
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from raft.roles import Role
+from quorumd.raft.roles import Role
 from simulation.checkers.base import Checker, Look
 
 

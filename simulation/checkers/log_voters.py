@@ -5,8 +5,8 @@ So a truncation brings the former one back. Source: KIP-856, "Internal Listener"
 
 from __future__ import annotations
 
-from raft.control import KRaftVoters
-from raft.types import ReplicaKey
+from quorumd.raft.control import KRaftVoters
+from quorumd.raft.types import ReplicaKey
 from simulation.checkers.base import Checker, Facts, Look
 from simulation.replica import Batch, Replica
 from simulation.voter_history import NamedVoters

@@ -6,9 +6,9 @@ that is what its disk thread has finished, whatever the rules believe.
 
 from __future__ import annotations
 
-from raft.quorum import majority
-from raft.roles import Role
-from raft.types import ReplicaKey, VoterSet
+from quorumd.raft.quorum import majority
+from quorumd.raft.roles import Role
+from quorumd.raft.types import ReplicaKey, VoterSet
 from simulation.checkers.base import Checker, Facts, Look
 from simulation.replica import Batch
 

@@ -1,15 +1,15 @@
 """Epoch and high watermark never go back, and every single state is a possible one.
 
-Sources: KIP-595, state machine and high watermark; `raft.invariants`, which the daemon only asserts in
-part. A new process may know less of the high watermark, but no smaller epoch than it had on disk.
+Sources: KIP-595, state machine and high watermark; `quorumd.raft.invariants`, which the daemon only asserts
+in part. A new process may know less of the high watermark, but no smaller epoch than it had on disk.
 """
 
 from __future__ import annotations
 
-from raft.invariants import InvariantViolation, check_state, check_step
+from quorumd.raft.invariants import InvariantViolation, check_state, check_step
+from quorumd.storage.quorum_state import QuorumState
 from simulation.checkers.base import Checker, Look
 from simulation.replica import Batch, Replica
-from storage.quorum_state import QuorumState
 
 
 class Monotonic(Checker):

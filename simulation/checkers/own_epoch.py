@@ -5,7 +5,7 @@ Source: KIP-595, extra condition on commitment; Raft, section 5.4.2 and figure 8
 
 from __future__ import annotations
 
-from raft.roles import Role
+from quorumd.raft.roles import Role
 from simulation.checkers.base import Checker, Look
 
 

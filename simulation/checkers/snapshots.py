@@ -6,11 +6,11 @@ Compaction and Snapshots"; KIP-630; docs/storage-format, snapshots.
 
 from __future__ import annotations
 
+from quorumd.storage.layout import PART_SUFFIX, parse_snapshot_name
+from quorumd.wire.control_records import SnapshotFooter, SnapshotHeader, decode_control_batch
+from quorumd.wire.records import Record, iter_records, scan
 from simulation.checkers.base import Checker, Facts, Look
 from simulation.replica import Replica
-from storage.layout import PART_SUFFIX, parse_snapshot_name
-from wire.control_records import SnapshotFooter, SnapshotHeader, decode_control_batch
-from wire.records import Record, iter_records, scan
 
 OFFSET_HEADER = "quorumd.offset"
 

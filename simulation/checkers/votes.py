@@ -6,7 +6,7 @@ granted Vote answer, or a Vote request, which tells of the vote for oneself.
 
 from __future__ import annotations
 
-from raft.types import ReplicaKey
+from quorumd.raft.types import ReplicaKey
 from simulation.checkers.base import Checker, Facts, Look
 
 

@@ -6,8 +6,8 @@ removed. Source: KIP-853, automatic joining; KIP-642 for the steps of a reassign
 
 from __future__ import annotations
 
-from raft.node import RaftNode
-from raft.types import ReplicaKey
+from quorumd.raft.node import RaftNode
+from quorumd.raft.types import ReplicaKey
 from simulation.checkers.base import Change, Checker, Look
 from simulation.wishes import Kind
 

@@ -6,8 +6,8 @@ before has given its office up, or died: it need not be waited for. Source: docs
 
 from __future__ import annotations
 
-from raft.roles import Role
-from raft.types import ReplicaKey
+from quorumd.raft.roles import Role
+from quorumd.raft.types import ReplicaKey
 from simulation.checkers.base import Checker, Facts, Look
 from simulation.replica import Batch
 

@@ -1,6 +1,6 @@
 """Every state that three real replicas can reach within a small scope, each checked.
 
-`python -m simulation.exhaustive` runs the real `RaftNode` under the real `server.driver.Driver` on
+`python -m simulation.exhaustive` runs the real `RaftNode` under the real `quorumd.server.driver.Driver` on
 simulated disks and messages, and takes every action in every state:
 
 - a message arrives, in any order, or is lost; a client appends a record at a leader;
@@ -46,8 +46,8 @@ What makes it small enough, and why nothing is lost by it:
 - With a leader known, the vote in its epoch is forgotten: it can only have been for that leader, for the
   voter itself, or for nobody, which is checked.
 
-Checked in every step: `raft.invariants`, the assertions of the core, one vote an epoch across crashes, and
-that the log is what the rules believe. In every state: log matching, and that what was ever said to be
+Checked in every step: `quorumd.raft.invariants`, the assertions of the core, one vote an epoch over crashes,
+and that the log is what the rules believe. In every state: log matching, and that what was ever said to be
 committed is on the disks of a majority. Whenever it happens: one leader an epoch, completeness of the new
 leader's log, one committed history.
 

@@ -12,14 +12,14 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from raft import effects as fx
-from raft import roles
-from raft.config import StoredState
-from raft.log_view import LogView
-from raft.node import RaftNode
-from raft.outstanding import Backoff, Download, InFlight, UselessCopy
-from raft.types import OffsetAndEpoch, ReplicaKey
-from server.driver import Driver
+from quorumd.raft import effects as fx
+from quorumd.raft import roles
+from quorumd.raft.config import StoredState
+from quorumd.raft.log_view import LogView
+from quorumd.raft.node import RaftNode
+from quorumd.raft.outstanding import Backoff, Download, InFlight, UselessCopy
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
+from quorumd.server.driver import Driver
 from simulation.exhaustive.labels import CLUSTER, CONFIGS, VOTERS_ENTRY, Labels, Place
 from simulation.exhaustive.messages import (
     FETCH,

@@ -1,4 +1,4 @@
-"""Lets something happen to a replica, on the real `RaftNode` under the real `server.driver.Driver`.
+"""Lets something happen to a replica, on the real `RaftNode` under the real `quorumd.server.driver.Driver`.
 
 `step` depends on nothing but its arguments, so that a replica in the same state need not take the same
 step twice.
@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from raft import effects as fx
-from raft import events as ev
-from raft import roles
-from raft.config import StoredState
-from raft.invariants import InvariantViolation, check_state, check_step, require
-from raft.log_view import LogView
-from raft.node import RaftNode
-from raft.outstanding import InFlight
-from raft.types import OffsetAndEpoch
-from server.driver import Driver
+from quorumd.raft import effects as fx
+from quorumd.raft import events as ev
+from quorumd.raft import roles
+from quorumd.raft.config import StoredState
+from quorumd.raft.invariants import InvariantViolation, check_state, check_step, require
+from quorumd.raft.log_view import LogView
+from quorumd.raft.node import RaftNode
+from quorumd.raft.outstanding import InFlight
+from quorumd.raft.types import OffsetAndEpoch
+from quorumd.server.driver import Driver
 from simulation.exhaustive.frozen import (
     NOW_MS,
     STALE_REPLIES,
@@ -271,7 +271,7 @@ class Host:
             case roles.Prospective() | roles.Candidate():
                 state.deadline_ms = now
 
-    # -- records and state, as `server.driver.Records`
+    # -- records and state, as `quorumd.server.driver.Records`
 
     def _write(self, write: Write, number: int) -> None:
         self.pending += (write,)
@@ -388,7 +388,7 @@ class Host:
         voted = stored.voted if stored.leader is None else stored.leader
         return None if voted is None else (stored.epoch, voted)
 
-    # -- the news, as `server.driver.Listener` and `server.driver.Timer`
+    # -- the news, as `quorumd.server.driver.Listener` and `quorumd.server.driver.Timer`
 
     def on_high_watermark(self, offset: int) -> None:
         require(offset <= len(self.log), "committed beyond the end of the log")

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 from uuid import UUID
 
-from raft.config import RaftConfig
-from raft.control import KRaftVoters
-from raft.log_view import VoterEntry
-from raft.types import Endpoint, ReplicaKey, Voter, VoterSet
+from quorumd.raft.config import RaftConfig
+from quorumd.raft.control import KRaftVoters
+from quorumd.raft.log_view import VoterEntry
+from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet
 
 CLUSTER = "cluster"
 IDS = (1, 2, 3)

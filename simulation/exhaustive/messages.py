@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from raft import effects as fx
-from raft import events as ev
-from raft.types import OffsetAndEpoch
+from quorumd.raft import effects as fx
+from quorumd.raft import events as ev
+from quorumd.raft.types import OffsetAndEpoch
 from simulation.exhaustive.labels import (
     CLUSTER,
     SIZE,

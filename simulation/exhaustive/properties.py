@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
-from raft import quorum
+from quorumd.raft import quorum
 from simulation.exhaustive.messages import Records
 
 

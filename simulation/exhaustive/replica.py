@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
-from raft import roles
+from quorumd.raft import roles
 from simulation.exhaustive.frozen import NodeValue, Traffic, freeze, thaw
 from simulation.exhaustive.labels import Labels, Place, mirrored
 from simulation.exhaustive.messages import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from raft import roles
+from quorumd.raft import roles
 from simulation.exhaustive.host import step
 from simulation.exhaustive.labels import ALL_LABELS, SIZE, mirrored
 from simulation.exhaustive.messages import SLOTS, Message, Records, Slot, place_and_kind, slot_of

@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from server import node as server_node
-from server.consume import ConsumeHandler, ConsumerFetch, Slot
-from server.opened_log import OpenedLog
-from server.partition import Partition
-from server.produce import ProduceHandler
-from server.producer_state import ProducerState
-from server.recorder import Recorder
+from quorumd.server import node as server_node
+from quorumd.server.consume import ConsumeHandler, ConsumerFetch, Slot
+from quorumd.server.opened_log import OpenedLog
+from quorumd.server.partition import Partition
+from quorumd.server.produce import ProduceHandler
+from quorumd.server.producer_state import ProducerState
+from quorumd.server.recorder import Recorder
+from quorumd.wire.batch_header import BatchHeader
 from simulation.planted.table import LOST_ANSWERS, Plant, planted
-from wire.batch_header import BatchHeader
 
 
 @planted(

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from quorumd.storage import quorum_state, torn_tail
+from quorumd.storage.filesystem import FileSystem, write_all
+from quorumd.storage.log import Log
+from quorumd.storage.log_writer import LogWriter
+from quorumd.storage.recovery import _Inspection
+from quorumd.storage.segment import ActiveFile
 from simulation.planted.table import AT_A_WRITE, POWER, Plant, planted
-from storage import quorum_state, torn_tail
-from storage.filesystem import FileSystem, write_all
-from storage.log import Log
-from storage.log_writer import LogWriter
-from storage.recovery import _Inspection
-from storage.segment import ActiveFile
 
 
 @planted(

@@ -7,15 +7,15 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
-from raft import changing, election, joining, leadership, membership, obstacles, replication
-from raft.core import Core
-from raft.effects import AddVoter, RemoveVoter, UpdateVoter
-from raft.electorate import Electorate
-from raft.leadership import bootstrap_obstacle
-from raft.log_view import LogView
-from raft.obstacles import Refusal
-from raft.roles import Leader
-from raft.types import ReplicaKey, VoterSet
+from quorumd.raft import changing, election, joining, leadership, membership, obstacles, replication
+from quorumd.raft.core import Core
+from quorumd.raft.effects import AddVoter, RemoveVoter, UpdateVoter
+from quorumd.raft.electorate import Electorate
+from quorumd.raft.leadership import bootstrap_obstacle
+from quorumd.raft.log_view import LogView
+from quorumd.raft.obstacles import Refusal
+from quorumd.raft.roles import Leader
+from quorumd.raft.types import ReplicaKey, VoterSet
 from simulation.planted import table
 from simulation.planted.table import Plant
 

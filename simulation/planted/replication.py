@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from raft import leadership, quorum, replication
-from raft.core import Core
-from raft.effects import Effect, Fetch, Halt, Peer
-from raft.log_view import LogView
-from raft.node import RaftNode
-from raft.outstanding import InFlight
-from raft.roles import Leader
-from raft.types import OffsetAndEpoch, ReplicaKey, VoterSet
+from quorumd.raft import leadership, quorum, replication
+from quorumd.raft.core import Core
+from quorumd.raft.effects import Effect, Fetch, Halt, Peer
+from quorumd.raft.log_view import LogView
+from quorumd.raft.node import RaftNode
+from quorumd.raft.outstanding import InFlight
+from quorumd.raft.roles import Leader
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, VoterSet
 from simulation.planted.table import POWER, SPLITS, Plant, planted
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from server.producer_state import ProducerState
-from server.snapshots import Snapshots
+from quorumd.server.producer_state import ProducerState
+from quorumd.server.snapshots import Snapshots
+from quorumd.storage.errors import DamagedSnapshot
+from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotId, SnapshotWriter
+from quorumd.storage.snapshot_store import SnapshotStore
+from quorumd.wire.control_records import SnapshotFooter
 from simulation.planted.table import POWER, SPLITS, Plant, planted
-from storage.errors import DamagedSnapshot
-from storage.snapshot_file import SnapshotFacts, SnapshotId, SnapshotWriter
-from storage.snapshot_store import SnapshotStore
-from wire.control_records import SnapshotFooter
 
 FAR_BEHIND = frozenset({"lost disk", "minority partition", "isolate one"})
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from raft import election, leadership, quorum, replication
-from raft.config import StoredState
-from raft.core import Core
-from raft.effects import Answered, Peer, SendAnswer, Vote
-from raft.roles import Leader
-from raft.transitions import Trigger
-from raft.types import Endpoint
-from server import node as server_node
+from quorumd.raft import election, leadership, quorum, replication
+from quorumd.raft.config import StoredState
+from quorumd.raft.core import Core
+from quorumd.raft.effects import Answered, Peer, SendAnswer, Vote
+from quorumd.raft.roles import Leader
+from quorumd.raft.transitions import Trigger
+from quorumd.raft.types import Endpoint
+from quorumd.server import node as server_node
+from quorumd.storage import quorum_state
 from simulation.planted.table import SPLITS, Plant, planted
-from storage import quorum_state
 
 
 @planted(

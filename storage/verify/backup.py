@@ -6,12 +6,12 @@ import hashlib
 from dataclasses import replace
 from pathlib import Path
 
-from storage import layout
-from storage.backup_manifest import BackupFile, BackupManifest, load_manifest
-from storage.errors import DamagedFile, from_os_error
-from storage.filesystem import FileSystem
-from storage.verify.log import LogFacts, verify_log
-from storage.verify.report import Finding, Report, finding_of
+from quorumd.storage import layout
+from quorumd.storage.backup_manifest import BackupFile, BackupManifest, load_manifest
+from quorumd.storage.errors import DamagedFile, from_os_error
+from quorumd.storage.filesystem import FileSystem
+from quorumd.storage.verify.log import LogFacts, verify_log
+from quorumd.storage.verify.report import Finding, Report, finding_of
 
 REMEDY = "Use another backup, and check the disk that this one is on; nothing was changed"
 _STEP_BYTES = 1 << 20

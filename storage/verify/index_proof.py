@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from storage import layout
-from storage.filesystem import FileSystem, read_file
-from storage.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
-from storage.verify.report import Finding
+from quorumd.storage import layout
+from quorumd.storage.filesystem import FileSystem, read_file
+from quorumd.storage.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
+from quorumd.storage.verify.report import Finding
 
 REMEDY = (
     "No record is in doubt. Stop the node, delete this file, and start the node: it makes the index anew"

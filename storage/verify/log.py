@@ -1,8 +1,8 @@
 """A whole log: its segments in a row, its snapshots, and the small files that speak of both.
 
 Beside a running node files come and go. What is wrong with one file is looked at twice
-(storage.verify.report.settled); what does not fit together is doubted only if the same files are still
-there afterwards.
+(quorumd.storage.verify.report.settled); what does not fit together is doubted only if the same files are
+still there afterwards.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from storage import layout
-from storage.epoch_checkpoint import EpochStart, epoch_at, epochs_from, parse_epochs
-from storage.errors import RESTORE, DamagedFile, StorageError, from_os_error
-from storage.filesystem import FileSystem, read_file
-from storage.quorum_state import load_quorum_state
-from storage.segment_removal import segment_bases
-from storage.snapshot_file import SnapshotFacts, SnapshotId
-from storage.verify.report import TRIES_MAX, Finding, Report, finding_of, settled
-from storage.verify.segment import SegmentFacts, walk_segment
-from storage.verify.snapshot import walk_snapshot
+from quorumd.storage import layout
+from quorumd.storage.epoch_checkpoint import EpochStart, epoch_at, epochs_from, parse_epochs
+from quorumd.storage.errors import RESTORE, DamagedFile, StorageError, from_os_error
+from quorumd.storage.filesystem import FileSystem, read_file
+from quorumd.storage.quorum_state import load_quorum_state
+from quorumd.storage.segment_removal import segment_bases
+from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotId
+from quorumd.storage.verify.report import TRIES_MAX, Finding, Report, finding_of, settled
+from quorumd.storage.verify.segment import SegmentFacts, walk_segment
+from quorumd.storage.verify.snapshot import walk_snapshot
 
 _EPOCHS_REMEDY = (
     "No record is in doubt. Stop the node, delete this file, and start the node: it makes the file anew"

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from storage import layout
-from storage.errors import DamagedFile, NotFormatted, StorageError, from_os_error
-from storage.filesystem import FileSystem, RealFileSystem
-from storage.meta_properties import MetaProperties, read_meta_properties
-from storage.segment_removal import segment_bases
-from storage.snapshot_file import SnapshotFacts, SnapshotId
-from storage.verify.backup import verify_backup
-from storage.verify.log import LogFacts, verify_log
-from storage.verify.report import Finding, Report, finding_of, settled
-from storage.verify.segment import walk_segment
-from storage.verify.snapshot import walk_snapshot
+from quorumd.storage import layout
+from quorumd.storage.errors import DamagedFile, NotFormatted, StorageError, from_os_error
+from quorumd.storage.filesystem import FileSystem, RealFileSystem
+from quorumd.storage.meta_properties import MetaProperties, read_meta_properties
+from quorumd.storage.segment_removal import segment_bases
+from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotId
+from quorumd.storage.verify.backup import verify_backup
+from quorumd.storage.verify.log import LogFacts, verify_log
+from quorumd.storage.verify.report import Finding, Report, finding_of, settled
+from quorumd.storage.verify.segment import walk_segment
+from quorumd.storage.verify.snapshot import walk_snapshot
 
 
 class Kind(Enum):

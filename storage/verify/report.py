@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from storage.errors import RESTORE, DamagedLog, DamagedSnapshot, StorageError
+from quorumd.storage.errors import RESTORE, DamagedLog, DamagedSnapshot, StorageError
 
 FINDINGS_MAX = 100
 """Of one file: a disk that lost its contents must not fill the memory with words about it."""

@@ -1,6 +1,6 @@
 """One segment, from its first byte to its last: batches, their order, their records, its indexes.
 
-What counts as an unfinished write, and what as damage, is decided as by a start: storage.torn_tail.
+What counts as an unfinished write, and what as damage, is decided as by a start: quorumd.storage.torn_tail.
 """
 
 from __future__ import annotations
@@ -8,17 +8,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from storage import layout
-from storage.batch_walk import BATCH_BYTES_MAX, reason_of
-from storage.epoch_checkpoint import EpochStart
-from storage.filesystem import FileSystem
-from storage.torn_tail import examine_tail, lacks_sector
-from storage.verify.index_proof import IndexProof
-from storage.verify.report import FINDINGS_MAX, Finding, Report
-from wire.control_records import raw_control_records
-from wire.errors import CorruptBatch, RefusedBatch
-from wire.record_walk import check_records
-from wire.records import BATCH_OVERHEAD, BatchHeader, crc_is_valid, iter_records, read_header
+from quorumd.storage import layout
+from quorumd.storage.batch_walk import BATCH_BYTES_MAX, reason_of
+from quorumd.storage.epoch_checkpoint import EpochStart
+from quorumd.storage.filesystem import FileSystem
+from quorumd.storage.torn_tail import examine_tail, lacks_sector
+from quorumd.storage.verify.index_proof import IndexProof
+from quorumd.storage.verify.report import FINDINGS_MAX, Finding, Report
+from quorumd.wire.control_records import raw_control_records
+from quorumd.wire.errors import CorruptBatch, RefusedBatch
+from quorumd.wire.record_walk import check_records
+from quorumd.wire.records import (
+    BATCH_OVERHEAD,
+    BatchHeader,
+    crc_is_valid,
+    iter_records,
+    read_header,
+)
 
 _WINDOW_BYTES = 1 << 20
 _ANY_TIMESTAMP = 1 << 70

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from storage.errors import DamagedSnapshot
-from storage.filesystem import FileSystem
-from storage.snapshot_file import SnapshotFacts, SnapshotId, SnapshotReader
-from storage.verify.report import Finding, Report, finding_of
-from wire.snapshot_records import OFFSET_HEADER
+from quorumd.storage.errors import DamagedSnapshot
+from quorumd.storage.filesystem import FileSystem
+from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotId, SnapshotReader
+from quorumd.storage.verify.report import Finding, Report, finding_of
+from quorumd.wire.snapshot_records import OFFSET_HEADER
 
 REMEDY = (
     "Keep a copy and check the disk. If the log does not begin at 0 the node does not start without this"

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("raft", "wire", "storage", "config", "server", "quorumd", "simulation")
+LINKED = ("raft", "wire", "storage", "config", "server")
+"""Folders at the top that are imported as parts of quorumd, in which links stand for them."""
+PACKAGES = (*LINKED, "quorumd", "simulation")
 _SKIPPED = frozenset({"__pycache__", "build", "node_modules"})
 
 
@@ -24,8 +26,14 @@ class Module:
 
     @property
     def package(self) -> str:
-        """The top-level package that this module is in."""
-        return self.name.partition(".")[0]
+        """The top-level folder that this module is in."""
+        return package_of(self.name)
+
+
+def package_of(name: str) -> str:
+    """The top-level folder that a dotted name belongs to."""
+    top, *rest = name.split(".")
+    return rest[0] if top == "quorumd" and rest and rest[0] in LINKED else top
 
 
 def parse_module(name: str, text: str, *, path: Path | None = None) -> Module:
@@ -35,7 +43,7 @@ def parse_module(name: str, text: str, *, path: Path | None = None) -> Module:
 
 
 def modules_below(folder: str) -> list[Module]:
-    """Every module below a folder of the project, by path; none if the folder does not exist."""
+    """Every module below a folder of the project, links not followed, by path."""
     return [_read(path) for path in sorted(_files_below(ROOT / folder)) if path.suffix == ".py"]
 
 
@@ -49,7 +57,7 @@ def text_files() -> list[Path]:
 def imports_of(module: Module, own_modules: frozenset[str]) -> Iterator[tuple[int, str]]:
     """Line and dotted name of every module imported, wherever the import stands.
 
-    `from wire import records` names `wire.records` if there is such a module, else `wire`.
+    `from wire import records` names `quorumd.wire.records` if there is such a module, else `wire`.
     """
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
@@ -86,6 +94,8 @@ def _read(path: Path) -> Module:
     relative = path.relative_to(ROOT)
     parts = relative.with_suffix("").parts
     name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    if parts[0] in LINKED:
+        name = f"quorumd.{name}"
     return parse_module(name, path.read_text(encoding="utf-8"), path=relative)
 
 
@@ -95,7 +105,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
     for path in folder.iterdir():
         if path.name in _SKIPPED or path.name.endswith(".egg-info") or _is_hidden(path):
             continue
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             yield from _files_below(path)
         elif path.is_file():
             yield path

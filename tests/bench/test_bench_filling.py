@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.filling import _template, _under_other_keys
 from bench.run_snapshot_pause import RoundTrip, summary
-from wire.records import crc_is_valid, iter_records, read_header
+from quorumd.wire.records import crc_is_valid, iter_records, read_header
 
 MS = 1_000_000
 

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import pytest
 
+from quorumd.wire.messages.describe_quorum import DescribeQuorumResponsePartition
 from tests.clients.adapters import CLIENTS
 from tests.clients.jvm import TOOLS, Command, run_all
 from tests.support.live_cluster import TOPIC, Cluster
-from wire.messages.describe_quorum import DescribeQuorumResponsePartition
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 

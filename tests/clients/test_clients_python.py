@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from quorumd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.clients.adapters import CLIENTS
 from tests.clients.interface import (
     EARLIEST,
@@ -22,7 +23,6 @@ from tests.clients.interface import (
 from tests.clients.kafka_python import KafkaAdminClient
 from tests.clients.librdkafka import LibrdkafkaConsumer
 from tests.support.live_cluster import TOPIC, Cluster
-from wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 

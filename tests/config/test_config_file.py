@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from config.keys import PARSERS
-from config.load import ConfigError, load
-from config.model import Config
+from quorumd.config.keys import PARSERS
+from quorumd.config.load import ConfigError, load
+from quorumd.config.model import Config
 from tests.support.config_files import GOOD, Write, refused
 
 EXAMPLE = Path(__file__).parents[2] / "config" / "controller.example.yaml"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from config.keys import PARSERS, variable_of
-from config.load import ConfigError, load
-from config.model import Address, Config, ConfiguredVoter, Listener
+from quorumd.config.keys import PARSERS, variable_of
+from quorumd.config.load import ConfigError, load
+from quorumd.config.model import Address, Config, ConfiguredVoter, Listener
 from tests.support.config_files import GOOD, Write, refused
 
 EVERYTHING = {variable_of(key): value for key, value in GOOD.items()}

@@ -18,11 +18,11 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from config import keys
-from config.load import load
-from server.main import EXIT_USAGE
-from storage.filesystem import RealFileSystem
-from storage.meta_properties import load_meta_properties
+from quorumd.config import keys
+from quorumd.config.load import load
+from quorumd.server.main import EXIT_USAGE
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.meta_properties import load_meta_properties
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTAINERS = ROOT / "deploy" / "containers"

@@ -11,16 +11,16 @@ from pathlib import Path
 from quorumd import EARLIEST, KeyValueView, QuorumClient
 from quorumd import Record as NewRecord
 from quorumd.cli.main import run
-from storage.backup_manifest import load_manifest
-from storage.filesystem import RealFileSystem
-from storage.meta_properties import load_meta_properties
+from quorumd.storage.backup_manifest import load_manifest
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.meta_properties import load_meta_properties
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.produce import ProduceResponsePartition
+from quorumd.wire.records import Record, build_batch
 from tests.support.commands import Done, quorumd
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.load import Load, produce, produce_of
 from tests.support.raw_client import Hungup, RawClient
-from wire.error_codes import ErrorCode
-from wire.messages.produce import ProduceResponsePartition
-from wire.records import Record, build_batch
 
 FORGETFUL = {
     "log.segment.bytes": 16_384,

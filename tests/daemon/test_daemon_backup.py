@@ -12,13 +12,13 @@ import quorumd
 from quorumd.cli import backup as backup_command
 from quorumd.cli.main import run
 from quorumd.client.reading import RawFetched
-from storage.backup_manifest import BackupManifest, load_manifest
-from storage.filesystem import RealFileSystem
-from storage.reader import find_files
+from quorumd.storage.backup_manifest import BackupManifest, load_manifest
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.reader import find_files
+from quorumd.wire.records import iter_records
 from tests.storage.verifying import verified
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.load import Load
-from wire.records import iter_records
 
 FORGETFUL = {
     "log.segment.bytes": 16_384,

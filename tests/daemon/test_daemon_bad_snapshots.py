@@ -8,12 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.filesystem import RealFileSystem
-from storage.snapshot_file import SnapshotId, verify_snapshot
-from tests.support.live_cluster import Cluster, running_cluster
-from tests.support.live_snapshots import files, path_of, put, take
-from tests.support.load import Load
-from wire.control_records import (
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.snapshot_file import SnapshotId, verify_snapshot
+from quorumd.wire.control_records import (
     ControlRecord,
     KRaftVersion,
     KRaftVoter,
@@ -23,6 +20,9 @@ from wire.control_records import (
     UnknownControl,
     encode_control_batch,
 )
+from tests.support.live_cluster import Cluster, running_cluster
+from tests.support.live_snapshots import files, path_of, put, take
+from tests.support.load import Load
 
 DAMAGED = 3
 VICTIM = 3

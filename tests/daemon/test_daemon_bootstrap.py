@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from raft.types import uuid_to_text
-from storage.meta_properties import random_storage_id
+from quorumd.raft.types import uuid_to_text
+from quorumd.storage.meta_properties import random_storage_id
 from tests.support.commands import quorumd
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.load import Load

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.produce import ProduceResponse
 from tests.support.audited import assert_audited
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.load import (
@@ -17,8 +19,6 @@ from tests.support.load import (
     produce_message,
 )
 from tests.support.raw_client import RawClient, frame, request
-from wire.error_codes import ErrorCode
-from wire.messages.produce import ProduceResponse
 
 ROUNDS = 10
 SEED = 20_261_121

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.reader import FoundBatch, LogFile
+from quorumd.storage.reader import FoundBatch, LogFile
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.load import Load
 

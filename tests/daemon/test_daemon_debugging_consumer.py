@@ -7,14 +7,10 @@ from typing import Any
 
 import pytest
 
-from server.translate import METADATA
-from tests.support.live_cluster import TOPIC, Cluster, running_cluster
-from tests.support.live_snapshots import put
-from tests.support.load import Load
-from tests.support.raw_client import RawClient
-from wire.batch_header import BatchHeader, iter_headers
-from wire.error_codes import ErrorCode
-from wire.messages.fetch import (
+from quorumd.server.translate import METADATA
+from quorumd.wire.batch_header import BatchHeader, iter_headers
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.fetch import (
     FetchRequest,
     FetchRequestPartition,
     FetchRequestReplicaState,
@@ -22,12 +18,16 @@ from wire.messages.fetch import (
     FetchResponse,
     FetchResponsePartition,
 )
-from wire.messages.list_offsets import (
+from quorumd.wire.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsRequestPartition,
     ListOffsetsRequestTopic,
     ListOffsetsResponse,
 )
+from tests.support.live_cluster import TOPIC, Cluster, running_cluster
+from tests.support.live_snapshots import put
+from tests.support.load import Load
+from tests.support.raw_client import RawClient
 
 FETCH, LIST_OFFSETS = 1, 2
 DEBUGGING = -2

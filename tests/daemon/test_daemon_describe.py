@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tests.support.live_cluster import TOPIC, Cluster
-from tests.support.raw_client import RawClient
-from wire.messages.describe_quorum import (
+from quorumd.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartition,
     DescribeQuorumRequestTopic,
     DescribeQuorumResponse,
 )
+from tests.support.live_cluster import TOPIC, Cluster
+from tests.support.raw_client import RawClient
 
 KEY = 55
 REQUEST = DescribeQuorumRequest(

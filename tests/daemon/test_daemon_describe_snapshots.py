@@ -15,11 +15,11 @@ import pytest
 import quorumd
 from quorumd.cli.describe import description_as_dict
 from quorumd.client.description import QuorumDescription
+from quorumd.wire.messages.take_snapshot import TakeSnapshotRequest
 from tests.support import commands
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.live_snapshots import builders, put, take
 from tests.support.raw_client import RawClient, frame, request
-from wire.messages.take_snapshot import TakeSnapshotRequest
 
 OBSERVER = 4
 SETTINGS = {"log.max.batch.bytes": 65536, "quorum.fetch.timeout.ms": 1000}

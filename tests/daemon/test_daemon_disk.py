@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from quorumd.wire.error_codes import ErrorCode
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.load import Load, produce, produce_message
 from tests.support.mounts import mounted, tmpfs_or_skip
 from tests.support.raw_client import RawClient
-from wire.error_codes import ErrorCode
 
 SMALL_DISK = "24m"
 SEGMENTS = {"log.segment.bytes": 4 << 20}

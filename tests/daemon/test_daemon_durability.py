@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from quorumd.wire.codec import decode
+from quorumd.wire.errors import MalformedMessage
+from quorumd.wire.headers import decode_request_header, decode_response_header
+from quorumd.wire.messages.fetch import FetchRequest
+from quorumd.wire.messages.produce import ProduceResponse
+from quorumd.wire.messages.vote import VoteRequest, VoteResponse
+from quorumd.wire.records import iter_headers
 from tests.support.live_cluster import TOPIC, Cluster
 from tests.support.load import PRODUCE, PRODUCE_VERSION, Load
-from wire.codec import decode
-from wire.errors import MalformedMessage
-from wire.headers import decode_request_header, decode_response_header
-from wire.messages.fetch import FetchRequest
-from wire.messages.produce import ProduceResponse
-from wire.messages.vote import VoteRequest, VoteResponse
-from wire.records import iter_headers
 
 WRITES = frozenset({"pwrite64", "pwritev", "pwritev2"})
 CALLS = "openat,close,pwrite64,pwritev,pwritev2,fsync,fdatasync,rename,renameat,renameat2"

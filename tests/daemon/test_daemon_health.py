@@ -14,17 +14,17 @@ from urllib.error import HTTPError
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.live_cluster import TOPIC, Cluster, running_cluster
-from tests.support.load import Load, produce, produce_message
-from tests.support.raw_client import Hungup, RawClient, frame, request
-from wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from wire.messages.fetch import (
+from quorumd.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from quorumd.wire.messages.fetch import (
     FetchRequest,
     FetchRequestPartition,
     FetchRequestTopic,
     FetchResponse,
 )
-from wire.messages.metadata import MetadataRequest
+from quorumd.wire.messages.metadata import MetadataRequest
+from tests.support.live_cluster import TOPIC, Cluster, running_cluster
+from tests.support.load import Load, produce, produce_message
+from tests.support.raw_client import Hungup, RawClient, frame, request
 
 QUICK = {"quorum.fetch.timeout.ms": 600, "quorum.election.timeout.ms": 300}
 API_VERSIONS, METADATA, FETCH = 18, 3, 1

@@ -10,13 +10,13 @@ from contextlib import ExitStack
 
 import pytest
 
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from quorumd.wire.records import Record, build_batch
+from quorumd.wire.registry import APIS
 from tests.support.live_cluster import Cluster
 from tests.support.load import PRODUCE, PRODUCE_VERSION, Load, produce, produce_message, produce_of
 from tests.support.raw_client import Hungup, RawClient, frame, request
-from wire.error_codes import ErrorCode
-from wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from wire.records import Record, build_batch
-from wire.registry import APIS
 
 pytestmark = pytest.mark.usefixtures("harmless")
 

@@ -12,18 +12,16 @@ from uuid import UUID
 
 import pytest
 
-from raft.types import uuid_from_text
-from tests.support.live_cluster import TOPIC, Cluster
-from tests.support.raw_client import Hungup, RawClient
-from wire.error_codes import ErrorCode
-from wire.messages.begin_quorum_epoch import (
+from quorumd.raft.types import uuid_from_text
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.begin_quorum_epoch import (
     BeginQuorumEpochRequest,
     BeginQuorumEpochRequestLeaderEndpoint,
     BeginQuorumEpochRequestPartition,
     BeginQuorumEpochRequestTopic,
     BeginQuorumEpochResponse,
 )
-from wire.messages.end_quorum_epoch import (
+from quorumd.wire.messages.end_quorum_epoch import (
     EndQuorumEpochRequest,
     EndQuorumEpochRequestLeaderEndpoint,
     EndQuorumEpochRequestPartition,
@@ -31,19 +29,21 @@ from wire.messages.end_quorum_epoch import (
     EndQuorumEpochRequestTopic,
     EndQuorumEpochResponse,
 )
-from wire.messages.fetch import (
+from quorumd.wire.messages.fetch import (
     FetchRequest,
     FetchRequestPartition,
     FetchRequestReplicaState,
     FetchRequestTopic,
     FetchResponse,
 )
-from wire.messages.vote import (
+from quorumd.wire.messages.vote import (
     VoteRequest,
     VoteRequestPartition,
     VoteRequestTopic,
     VoteResponse,
 )
+from tests.support.live_cluster import TOPIC, Cluster
+from tests.support.raw_client import Hungup, RawClient
 
 pytestmark = pytest.mark.usefixtures("harmless")
 

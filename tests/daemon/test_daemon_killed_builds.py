@@ -10,12 +10,12 @@ from contextlib import contextmanager, suppress
 import pytest
 
 import quorumd
+from quorumd.wire.messages.take_snapshot import TakeSnapshotRequest, TakeSnapshotResponse
+from quorumd.wire.records import build_batch
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.live_snapshots import builders, files, parts, put, take
 from tests.support.load import Load, produce, produce_of
 from tests.support.raw_client import RawClient, frame, request
-from wire.messages.take_snapshot import TakeSnapshotRequest, TakeSnapshotResponse
-from wire.records import build_batch
 
 RECORDS, RECORDS_PER_BATCH = 200_000, 5_000
 TAKE_SNAPSHOT = 20002

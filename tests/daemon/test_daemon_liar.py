@@ -9,17 +9,17 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from quorumd.wire.codec import encode
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.headers import decode_request_header, encode_response_header
+from quorumd.wire.messages.api_versions import ApiVersionsResponse, ApiVersionsResponseApiKey
+from quorumd.wire.messages.fetch import FetchResponse, FetchResponseNodeEndpoint
+from quorumd.wire.messages.vote import VoteResponse
+from quorumd.wire.registry import APIS
+from quorumd.wire.schema import Message
 from tests.support.live_cluster import Cluster
 from tests.support.load import Load
 from tests.support.raw_client import frame
-from wire.codec import encode
-from wire.error_codes import ErrorCode
-from wire.headers import decode_request_header, encode_response_header
-from wire.messages.api_versions import ApiVersionsResponse, ApiVersionsResponseApiKey
-from wire.messages.fetch import FetchResponse, FetchResponseNodeEndpoint
-from wire.messages.vote import VoteResponse
-from wire.registry import APIS
-from wire.schema import Message
 
 FETCH, API_VERSIONS, VOTE = 1, 18, 52
 LIAR = 3

@@ -10,12 +10,12 @@ from uuid import UUID
 import pytest
 
 from quorumd.cli.main import run
-from raft.types import uuid_to_text
-from server.restore import EPOCH_GAP
-from storage.backup_manifest import load_manifest
-from storage.filesystem import RealFileSystem
-from storage.meta_properties import load_meta_properties
-from storage.reader import find_files
+from quorumd.raft.types import uuid_to_text
+from quorumd.server.restore import EPOCH_GAP
+from quorumd.storage.backup_manifest import load_manifest
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.meta_properties import load_meta_properties
+from quorumd.storage.reader import find_files
 from tests.daemon.restoring import (
     BATCH,
     FORGETFUL,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.filesystem import RealFileSystem
-from storage.meta_properties import load_meta_properties
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.meta_properties import load_meta_properties
 from tests.daemon.restoring import Former, everything, former_quorum, restore, restored
 from tests.daemon.test_daemon_start_refusals import refused
 from tests.storage.verifying import verified

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from storage.filesystem import RealFileSystem
-from storage.snapshot_file import verify_snapshot
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.snapshot_file import verify_snapshot
+from quorumd.wire.error_codes import ErrorCode
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.live_snapshots import ask_for_snapshot, files, parts, path_of, put, take
 from tests.support.load import Load
 from tests.support.mounts import mounted, tmpfs_or_skip
-from wire.error_codes import ErrorCode
 
 SMALL_DISK = "32m"
 MIB = 1 << 20

@@ -9,14 +9,14 @@ from functools import partial
 import pytest
 
 import quorumd
-from storage.filesystem import RealFileSystem
-from storage.snapshot_file import verify_snapshot
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.snapshot_file import verify_snapshot
+from quorumd.wire.records import build_batch
 from tests.support.commands import quorumctl
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.live_snapshots import files, path_of, put, take
 from tests.support.load import produce, produce_of
 from tests.support.raw_client import RawClient
-from wire.records import build_batch
 
 EAGER = {
     "log.segment.bytes": 8192,

@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from raft.types import uuid_from_text, uuid_to_text
-from server.translate_membership import REMOVE_VOTER
-from storage.meta_properties import random_storage_id
+from quorumd.raft.types import uuid_from_text, uuid_to_text
+from quorumd.server.translate_membership import REMOVE_VOTER
+from quorumd.storage.meta_properties import random_storage_id
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from tests.support import commands
 from tests.support.commands import Done
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.load import Load
 from tests.support.raw_client import RawClient, frame, request
-from wire.error_codes import ErrorCode
-from wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 
 QUICK = {"quorum.fetch.timeout.ms": 600, "quorum.election.timeout.ms": 300}
 FAILED, INTERRUPTED = 1, 130

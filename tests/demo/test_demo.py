@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from server.demo_nodes import DEMO_LOCK, lock_holder, prepare
-from storage.layout import LOCK
+from quorumd.server.demo_nodes import DEMO_LOCK, lock_holder, prepare
+from quorumd.storage.layout import LOCK
 from tests.demo.terminal import DEADLINE_S, Terminal
 
-PROGRAM = [sys.executable, "-P", "-m", "server.main"]
+PROGRAM = [sys.executable, "-P", "-m", "quorumd.server.main"]
 QUORUMCTL = [sys.executable, "-P", "-c", "from quorumd.cli.main import main; main()"]
 LEADS = r"node (\d) leads epoch (\d+)"
 

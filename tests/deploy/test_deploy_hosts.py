@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from config.load import load
-from server.main import EXIT_USAGE
-from server.node import CLOSE_GRACE_S
-from storage.errors import DamagedLog, DamagedSnapshot
+from quorumd.config.load import load
+from quorumd.server.main import EXIT_USAGE
+from quorumd.server.node import CLOSE_GRACE_S
+from quorumd.storage.errors import DamagedLog, DamagedSnapshot
 from tests.deploy.files import FIREWALL, HOSTS, JOINING, UNIT
 
 EXPOSURE_MAX = 20

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from config import keys
-from config.model import Config
+from quorumd.config import keys
+from quorumd.config.model import Config
 from quorumd.pipeline.schemas import TABLES
 from quorumd.pipeline.source.options import NAMES
-from server.exposition import QuorumCollector
+from quorumd.server.exposition import QuorumCollector
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]

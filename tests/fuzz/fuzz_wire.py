@@ -2,7 +2,7 @@
 
     python tests/fuzz/fuzz_wire.py [libFuzzer options, -max_total_time=600 for ten minutes]
 
-Anything but the errors of wire.errors is a finding, and so are two readers that disagree.
+Anything but the errors of quorumd.wire.errors is a finding, and so are two readers that disagree.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import atheris
 
 with atheris.instrument_imports(include=["wire"]):
-    from wire import fast
-    from wire.codec import codec_for, decode, encode
-    from wire.control_records import decode_control_batch
-    from wire.errors import CorruptBatch, MalformedMessage, RefusedBatch
-    from wire.framing import FrameBuffer
-    from wire.headers import decode_request_header, decode_response_header
-    from wire.messages.fetch import FetchRequest, FetchResponse
-    from wire.messages.produce import ProduceRequest
-    from wire.primitives import Source
-    from wire.records import check_produced, iter_records, scan
-    from wire.registry import APIS
+    from quorumd.wire import fast
+    from quorumd.wire.codec import codec_for, decode, encode
+    from quorumd.wire.control_records import decode_control_batch
+    from quorumd.wire.errors import CorruptBatch, MalformedMessage, RefusedBatch
+    from quorumd.wire.framing import FrameBuffer
+    from quorumd.wire.headers import decode_request_header, decode_response_header
+    from quorumd.wire.messages.fetch import FetchRequest, FetchResponse
+    from quorumd.wire.messages.produce import ProduceRequest
+    from quorumd.wire.primitives import Source
+    from quorumd.wire.records import check_produced, iter_records, scan
+    from quorumd.wire.registry import APIS
 
 BODIES = [
     (cls, version)

@@ -10,13 +10,10 @@ from uuid import UUID
 import pytest
 
 from quorumd.cli.main import run
-from storage.filesystem import RealFileSystem
-from storage.layout import snapshot_path
-from tests.server.snapshot_logs import Batches, build, write_log
-from tests.storage.helpers import START_MS
-from tests.support.kafka_jars import requires_java, run_java
-from wire import snapshot_records
-from wire.control_records import (
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.layout import snapshot_path
+from quorumd.wire import snapshot_records
+from quorumd.wire.control_records import (
     KRaftVersion,
     KRaftVersionFeature,
     KRaftVoter,
@@ -25,7 +22,10 @@ from wire.control_records import (
     LeaderChange,
     LeaderChangeVoter,
 )
-from wire.records import Record, build_batch
+from quorumd.wire.records import Record, build_batch
+from tests.server.snapshot_logs import Batches, build, write_log
+from tests.storage.helpers import START_MS
+from tests.support.kafka_jars import requires_java, run_java
 
 VOTERS = KRaftVoters(
     voters=(

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from server.metrics import Metrics
-from server.page.source import Source
-from server.snapshot_copies import SnapshotWork
-from tests.support.cluster import FixedView
-from wire.codec import encode
-from wire.messages.describe_quorum import (
+from quorumd.server.metrics import Metrics
+from quorumd.server.page.source import Source
+from quorumd.server.snapshot_copies import SnapshotWork
+from quorumd.wire.codec import encode
+from quorumd.wire.messages.describe_quorum import (
     DescribeQuorumResponse,
     DescribeQuorumResponsePartition,
     DescribeQuorumResponseReplica,
     DescribeQuorumResponseTopic,
 )
-from wire.schema import Message
+from quorumd.wire.schema import Message
+from tests.support.cluster import FixedView
 
 NOW_MS = 1_700_000_000_000
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from config.model import Address
-from raft.types import Endpoint, ReplicaKey, Voter, VoterSet
-from server.cluster_view import PendingChange, ReplicaStatus
-from server.http import HttpServer
-from server.page.page import QuorumPage
-from server.page.source import Source
+from quorumd.config.model import Address
+from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet
+from quorumd.server.cluster_view import PendingChange, ReplicaStatus
+from quorumd.server.http import HttpServer
+from quorumd.server.page.page import QuorumPage
+from quorumd.server.page.source import Source
 from tests.page.sources import NOW_MS, source_for, status_of
 from tests.support.browser import Tab
 from tests.support.cluster import FixedView, voter

@@ -9,16 +9,16 @@ from importlib.resources import files
 
 import pytest
 
-from config.model import Address
-from server.cluster_view import PendingChange
-from server.http import HttpServer
-from server.page.page import QuorumPage
-from server.page.source import Source
+from quorumd.config.model import Address
+from quorumd.server.cluster_view import PendingChange
+from quorumd.server.http import HttpServer
+from quorumd.server.page.page import QuorumPage
+from quorumd.server.page.source import Source
 from tests.page.sources import source_for, status_of
 from tests.support.cluster import FixedView
 from tests.support.serving import run
 
-STATIC = files("server.page") / "static"
+STATIC = files("quorumd.server.page") / "static"
 HTML = (STATIC / "index.html").read_text()
 SCRIPT = (STATIC / "page.js").read_text()
 STYLE = (STATIC / "page.css").read_text()

@@ -9,25 +9,25 @@ from uuid import UUID
 
 import pytest
 
-import server.page.leader
-from raft.types import ReplicaKey
-from server.disk_space import DiskSpace
-from server.metrics import Metrics
-from server.page.findings import EPOCHS_MANY, Facts, Level, Waiting, duration, findings
-from server.page.history import SAMPLES_MAX, History
-from server.page.leader import LeaderView, Told
-from server.page.page import QuorumPage
-from server.page.replicas import Health, Row, rows_of
-from server.page.source import Source
-from tests.page.sources import FakeLeader, described, replica, source_for
-from tests.support.cluster import FixedView, voter
-from tests.support.serving import run
-from wire.messages.describe_quorum import (
+from quorumd.raft.types import ReplicaKey
+from quorumd.server.disk_space import DiskSpace
+from quorumd.server.metrics import Metrics
+from quorumd.server.page import leader as leader_module
+from quorumd.server.page.findings import EPOCHS_MANY, Facts, Level, Waiting, duration, findings
+from quorumd.server.page.history import SAMPLES_MAX, History
+from quorumd.server.page.leader import LeaderView, Told
+from quorumd.server.page.page import QuorumPage
+from quorumd.server.page.replicas import Health, Row, rows_of
+from quorumd.server.page.source import Source
+from quorumd.wire.messages.describe_quorum import (
     DescribeQuorumResponse,
     DescribeQuorumResponseCommittedVoter,
     DescribeQuorumResponsePendingChange,
     DescribeQuorumResponseSnapshotCopy,
 )
+from tests.page.sources import FakeLeader, described, replica, source_for
+from tests.support.cluster import FixedView, voter
+from tests.support.serving import run
 
 FOLLOWER = FixedView(is_leader=False, role="follower", local=voter(1).key)
 TIMEOUT_MS = 2000
@@ -128,7 +128,7 @@ def test_however_many_look_the_leader_is_asked_once_in_a_while() -> None:
         assert leader.asked == [2]
         await view.look()
         assert leader.asked == [2]
-        clock.now_s += server.page.leader.ASK_AGAIN_S
+        clock.now_s += leader_module.ASK_AGAIN_S
         leader.says = described(replica(2))
         await view.look()
         assert leader.asked == [2, 2]
@@ -139,7 +139,7 @@ def test_however_many_look_the_leader_is_asked_once_in_a_while() -> None:
 def test_a_leader_that_does_not_answer_holds_nobody_up_and_its_last_word_stays_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server.page.leader, "ANSWER_WAIT_S", 0.001)
+    monkeypatch.setattr(leader_module, "ANSWER_WAIT_S", 0.001)
 
     async def work() -> None:
         leader, clock = FakeLeader(described(replica(2))), Clock()
@@ -174,7 +174,7 @@ def test_the_word_of_an_earlier_leader_does_not_count() -> None:
 def test_a_new_leader_is_asked_at_once_though_the_last_one_has_not_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server.page.leader, "ANSWER_WAIT_S", 0.001)
+    monkeypatch.setattr(leader_module, "ANSWER_WAIT_S", 0.001)
 
     async def work() -> None:
         leader, seen = FakeLeader(), replace(FOLLOWER)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import quorumd
+from quorumd.wire.records import Record
 from tests.support.live_cluster import Cluster
-from wire.records import Record
 
 # Half an hour ahead of what the nodes themselves write: so the times of all records ascend.
 _times_ms = itertools.count(int(time.time() * 1000) + 1_800_000)

@@ -16,10 +16,10 @@ from quorumd.pipeline.files import (
     plan_segment,
     read_rows,
 )
-from storage.directory import format_directory
-from storage.filesystem import RealFileSystem
-from storage.layout import PARTITION_DIRECTORY
-from storage.log import Log
+from quorumd.storage.directory import format_directory
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.layout import PARTITION_DIRECTORY
+from quorumd.storage.log import Log
 from tests.pipeline.parsed import ALL, Row, rows_of
 from tests.storage.helpers import append, batch, open_log
 

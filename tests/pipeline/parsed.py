@@ -12,9 +12,9 @@ from crc32c import crc32c
 
 from quorumd.pipeline.parse import Origin, parse
 from quorumd.pipeline.schemas import TABLES
-from wire.batch_header import read_header
-from wire.errors import CorruptBatch
-from wire.records import Record, build_batch, iter_records
+from quorumd.wire.batch_header import read_header
+from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.records import Record, build_batch, iter_records
 
 ALL = (1 << 63) - 1
 TIME_MS_MAX = ALL // 1000
@@ -79,7 +79,7 @@ def parsed(chunk: bytes | memoryview, start: int = 0, end: int = ALL) -> list[Ro
 
 
 def by_wire(batch: bytes) -> list[Row] | None:
-    """What wire.records says of one uncompressed batch; None if it is not sound."""
+    """What quorumd.wire.records says of one uncompressed batch; None if it is not sound."""
     header = read_header(batch)
     try:
         records = list(iter_records(batch))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from storage.layout import INDEX_SUFFIX, LOG_SUFFIX, PARTITION_DIRECTORY, TIME_INDEX_SUFFIX
-from storage.reader import LogFile
-from wire.batch_header import BatchHeader
+from quorumd.storage.layout import INDEX_SUFFIX, LOG_SUFFIX, PARTITION_DIRECTORY, TIME_INDEX_SUFFIX
+from quorumd.storage.reader import LogFile
+from quorumd.wire.batch_header import BatchHeader
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from quorumd.pipeline.audit import Audited, BadReplicas, Finding, Kind, audit
-from storage.layout import PARTITION_DIRECTORY, QUORUM_STATE
+from quorumd.storage.layout import PARTITION_DIRECTORY, QUORUM_STATE
 from tests.pipeline import planting
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.live_snapshots import put, take

@@ -15,9 +15,9 @@ import pytest
 from quorumd.pipeline.audit import FINDINGS, Done, Work, audit, in_this_process
 from quorumd.pipeline.audit.processes import OverProcesses
 from quorumd.pipeline.audit_command import FINDINGS_FILE, SHOWN_MAX, spark_spread
-from storage import layout
-from storage.filesystem import RealFileSystem
-from storage.layout import PARTITION_DIRECTORY
+from quorumd.storage import layout
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.layout import PARTITION_DIRECTORY
 from tests.pipeline import planting
 from tests.storage.helpers import append, batch, open_log
 

@@ -18,11 +18,11 @@ from quorumd.client.replica_log import ReplicaBounds, ReplicaLog
 from quorumd.pipeline.audit import Kind, replica_copy
 from quorumd.pipeline.audit.collect import audit_copies
 from quorumd.pipeline.audit.replica_copy import Copy, ReplicaReader
-from raft.types import ReplicaKey
-from storage.errors import StorageError
+from quorumd.raft.types import ReplicaKey
+from quorumd.storage.errors import StorageError
+from quorumd.wire.batch_header import iter_headers
+from quorumd.wire.error_codes import ErrorCode
 from tests.storage.helpers import batch
-from wire.batch_header import iter_headers
-from wire.error_codes import ErrorCode
 
 COUNT = 40
 END = COUNT * 10

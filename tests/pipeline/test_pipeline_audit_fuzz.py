@@ -10,8 +10,8 @@ import pytest
 from quorumd.pipeline.audit import Kind, audit
 from quorumd.pipeline.audit import run as run_module
 from quorumd.pipeline.files import plan as plan_module
-from storage.filesystem import RealFileSystem
-from storage.layout import PARTITION_DIRECTORY
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.layout import PARTITION_DIRECTORY
 from tests.pipeline import planting
 from tests.storage.helpers import append, batch, open_log
 

@@ -9,8 +9,8 @@ import pytest
 
 from quorumd.pipeline.audit import Finding, Kind, audit
 from quorumd.pipeline.audit import compare as compare_module
-from storage.layout import PARTITION_DIRECTORY, log_path
-from wire.records import Record, build_batch
+from quorumd.storage.layout import PARTITION_DIRECTORY, log_path
+from quorumd.wire.records import Record, build_batch
 
 COUNT = 240
 

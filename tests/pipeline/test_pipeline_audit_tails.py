@@ -11,10 +11,10 @@ import pytest
 
 from quorumd.pipeline.audit import Finding, Kind, audit
 from quorumd.pipeline.audit import run as run_module
-from server.snapshot_builder import SnapshotBuilder
-from storage.filesystem import RealFileSystem
-from storage.layout import log_path, part_path, partition_directory, snapshot_path
-from storage.quorum_state import QuorumState, save_quorum_state
+from quorumd.server.snapshot_builder import SnapshotBuilder
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.layout import log_path, part_path, partition_directory, snapshot_path
+from quorumd.storage.quorum_state import QuorumState, save_quorum_state
 from tests.pipeline import planting
 from tests.pipeline.written import Log
 

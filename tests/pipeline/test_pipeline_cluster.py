@@ -20,12 +20,12 @@ import pytest
 from quorumd.pipeline.errors import JavaMissing
 from quorumd.pipeline.java import find_java
 from quorumd.pipeline.tables.manifests import table_files
+from quorumd.wire.records import Record
 from tests.pipeline import planting
 from tests.pipeline.filling import append, as_records, some_records
 from tests.pipeline.spark_cluster import WAIT_S, SparkCluster, linked_spark_home, running_spark
 from tests.pipeline.test_pipeline_tables_kill import manifests, offsets
 from tests.support.live_cluster import Cluster, running_cluster
-from wire.records import Record
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,12 +19,14 @@ from quorumd.pipeline.files import (
     read_rows,
 )
 from quorumd.pipeline.parse import DamagedBatch
-from raft.types import uuid_to_text
-from storage.directory import format_directory, open_directory
-from storage.errors import StorageError
-from storage.filesystem import RealFileSystem
-from storage.layout import PARTITION_DIRECTORY, index_path, log_path, time_index_path
-from storage.reader import TailKind
+from quorumd.raft.types import uuid_to_text
+from quorumd.storage.directory import format_directory, open_directory
+from quorumd.storage.errors import StorageError
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.layout import PARTITION_DIRECTORY, index_path, log_path, time_index_path
+from quorumd.storage.reader import TailKind
+from quorumd.wire.control_records import KRaftVersion, KRaftVoters, LeaderChange
+from quorumd.wire.records import Record, build_batch
 from tests.pipeline.nodes import (
     FS,
     SEGMENT_BYTES,
@@ -45,8 +47,6 @@ from tests.storage.backups import put_backup
 from tests.storage.helpers import START_MS, batch, open_log
 from tests.support.kafka_controller import CLUSTER_ID, running_controller
 from tests.support.kafka_jars import requires_java
-from wire.control_records import KRaftVersion, KRaftVoters, LeaderChange
-from wire.records import Record, build_batch
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 from quorumd.pipeline.files import FilePlan, LogSegment, find_replicas, plan_segment, read_rows
 from quorumd.pipeline.files import plan as plan_module
 from quorumd.pipeline.parse import DamagedBatch
-from storage.filesystem import RealFileSystem
-from storage.layout import index_path, log_path
-from storage.reader import TailKind
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.layout import index_path, log_path
+from quorumd.storage.reader import TailKind
 from tests.pipeline.parsed import ALL
 from tests.storage import test_storage_crash
 from tests.storage.faulty_filesystem import Survival

@@ -24,9 +24,9 @@ from quorumd.pipeline.metadata import (
 from quorumd.pipeline.metadata.command import metadata
 from quorumd.pipeline.metadata.declarations import Field, declarations
 from quorumd.pipeline.schemas import METADATA
+from quorumd.wire.schema import versions_from_text
 from tests.support.kafka_controller import KafkaController
 from tests.support.kafka_jars import KAFKA_VERSION, kafka_libs, requires_java, run_java
-from wire.schema import versions_from_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

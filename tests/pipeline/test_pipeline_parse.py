@@ -11,6 +11,8 @@ import pytest
 import snappy
 
 from quorumd.pipeline.parse import DamagedBatch, Origin, parse, payloads, rows
+from quorumd.wire.compression import Codec
+from quorumd.wire.records import Record, build_batch, read_header
 from tests.pipeline.parsed import (
     ALL,
     NOW,
@@ -25,8 +27,6 @@ from tests.pipeline.parsed import (
     table_of,
     with_crc,
 )
-from wire.compression import Codec
-from wire.records import Record, build_batch, read_header
 
 CODECS = list(Codec)
 PACKED = CODECS[1:]
@@ -224,7 +224,7 @@ def test_a_compressed_batch_that_is_no_records_has_no_rows_and_is_named(
 
 
 def _with_malformed_record(batch: bytes, codec: Codec) -> bytes:
-    from wire.compression import pack, unpack
+    from quorumd.wire.compression import pack, unpack
 
     payload = bytearray(b"".join(unpack(codec, batch[61:])))
     payload[-1] = 2  # a header, for which there is no room
@@ -257,7 +257,7 @@ def test_many_empty_batches_among_good_ones_are_read_in_a_few_looks(
 
 
 def test_a_compressed_record_that_claims_an_offset_outside_is_moved_inside() -> None:
-    from wire.compression import pack
+    from quorumd.wire.compression import pack
 
     plain = build_batch([Record(timestamp=NOW, key=b"%d" % i) for i in range(3)], base_offset=10)
     payload = bytearray(plain[61:])

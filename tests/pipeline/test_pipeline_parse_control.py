@@ -10,10 +10,8 @@ import pyarrow as pa
 import pytest
 
 from quorumd.pipeline.parse import DamagedBatch, Origin, parse
-from raft.types import uuid_to_text
-from tests.pipeline.parsed import ALL, NOW, Row, parsed, patched, rows_of, table_of
-from tests.server.snapshot_logs import Batches, expected_snapshot
-from wire.control_records import (
+from quorumd.raft.types import uuid_to_text
+from quorumd.wire.control_records import (
     ControlRecord,
     ControlType,
     KRaftVersion,
@@ -33,8 +31,10 @@ from wire.control_records import (
     encode_control_record,
     strike_voters,
 )
-from wire.errors import CorruptBatch
-from wire.records import Record, build_batch, iter_records
+from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.records import Record, build_batch, iter_records
+from tests.pipeline.parsed import ALL, NOW, Row, parsed, patched, rows_of, table_of
+from tests.server.snapshot_logs import Batches, expected_snapshot
 
 A_UUID = UUID(int=(1 << 100) + 5)
 LEADER = LeaderChange(

@@ -8,6 +8,8 @@ import tracemalloc
 import pytest
 
 from quorumd.pipeline.parse import DamagedBatch, Origin, parse
+from quorumd.wire.records import Record, build_batch
+from quorumd.wire.varints import encode_varint
 from tests.pipeline.parsed import (
     ALL,
     NOW,
@@ -21,8 +23,6 @@ from tests.pipeline.parsed import (
     short,
     with_crc,
 )
-from wire.records import Record, build_batch
-from wire.varints import encode_varint
 
 
 def test_damage_names_offset_file_and_position_and_can_be_pickled() -> None:

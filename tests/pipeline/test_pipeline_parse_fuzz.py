@@ -9,6 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from quorumd.pipeline.parse import DamagedBatch
+from quorumd.wire.compression import Codec, pack
+from quorumd.wire.records import Record, build_batch, read_header
+from quorumd.wire.varints import encode_varint
 from tests.pipeline.parsed import (
     ALL,
     Row,
@@ -18,9 +21,6 @@ from tests.pipeline.parsed import (
     table_of,
     with_crc,
 )
-from wire.compression import Codec, pack
-from wire.records import Record, build_batch, read_header
-from wire.varints import encode_varint
 
 NOW = 1_700_000_000_000
 

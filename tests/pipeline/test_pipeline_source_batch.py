@@ -17,12 +17,12 @@ from quorumd.pipeline.schemas import TABLES
 from quorumd.pipeline.source.batch import QuorumdReader
 from quorumd.pipeline.source.columns import spark_schema
 from quorumd.pipeline.source.options import parse_options
-from storage.errors import StorageError
-from storage.layout import PARTITION_DIRECTORY, log_path
+from quorumd.storage.errors import StorageError
+from quorumd.storage.layout import PARTITION_DIRECTORY, log_path
+from quorumd.wire.records import Record, build_batch, read_header
 from tests.pipeline.filling import append, as_records, some_records
 from tests.support.live_cluster import Cluster
 from tests.support.ports import free_ports
-from wire.records import Record, build_batch, read_header
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession

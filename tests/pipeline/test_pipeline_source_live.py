@@ -14,10 +14,10 @@ from quorumd.pipeline.source.live import LiveRange
 from quorumd.pipeline.source.options import Options, parse_options
 from quorumd.pipeline.source.quorum import FETCH_BYTES
 from quorumd.pipeline.source.views import viewing
+from quorumd.wire.records import Record
 from tests.pipeline.filling import append, as_records, some_records
 from tests.support.live_cluster import Cluster
 from tests.support.ports import free_ports
-from wire.records import Record
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> list[Record]:

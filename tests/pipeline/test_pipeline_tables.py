@@ -27,8 +27,8 @@ from quorumd.pipeline.tables.manifests import (
 from quorumd.pipeline.tables.origin import LogOrigin, check_origin
 from quorumd.pipeline.tables.output import OutputBusy, OutputUnusable, RunReplaced, held_output
 from quorumd.pipeline.tables.parquet import read_rows
-from raft.types import uuid_to_text
-from storage.layout import PARTITION_DIRECTORY, log_path
+from quorumd.raft.types import uuid_to_text
+from quorumd.storage.layout import PARTITION_DIRECTORY, log_path
 from tests.pipeline.written import Log, voter_set
 
 

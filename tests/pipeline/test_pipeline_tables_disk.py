@@ -16,7 +16,7 @@ from quorumd.pipeline.java import find_java
 from quorumd.pipeline.tables import filling
 from quorumd.pipeline.tables.manifests import table_files
 from quorumd.pipeline.tables.output import held_output
-from storage.layout import PARTITION_DIRECTORY, log_path
+from quorumd.storage.layout import PARTITION_DIRECTORY, log_path
 from tests.pipeline.test_pipeline_tables_kill import COMMAND, has_unnamed, offsets
 from tests.pipeline.written import Log
 from tests.support.commands import Done

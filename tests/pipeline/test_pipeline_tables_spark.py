@@ -19,14 +19,14 @@ from quorumd.pipeline.tables.manifests import newest, read_chain
 from quorumd.pipeline.tables.origin import LogOrigin, check_origin
 from quorumd.pipeline.tables.output import held_output
 from quorumd.pipeline.tables.reading import NotInTables
-from raft.types import uuid_to_text
-from storage.meta_properties import random_storage_id
+from quorumd.raft.types import uuid_to_text
+from quorumd.storage.meta_properties import random_storage_id
+from quorumd.wire.records import Record
 from tests.pipeline.filling import append
 from tests.pipeline.test_pipeline_source_cleaned import SETTINGS, CleanedLog
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.load import Load
 from tests.support.voters import add_voter, remove_voter
-from wire.records import Record
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

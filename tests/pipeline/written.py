@@ -10,7 +10,7 @@ from quorumd.pipeline.parse import Origin, parse
 from quorumd.pipeline.tables.commit import WrittenLog, commit_log
 from quorumd.pipeline.tables.output import Output
 from quorumd.pipeline.tables.sink import write_log
-from wire.control_records import (
+from quorumd.wire.control_records import (
     ControlRecord,
     KRaftVersionFeature,
     KRaftVoter,
@@ -20,7 +20,7 @@ from wire.control_records import (
     LeaderChangeVoter,
     encode_control_batch,
 )
-from wire.records import Record, build_batch
+from quorumd.wire.records import Record, build_batch
 
 START_MS = 1_790_000_000_000
 

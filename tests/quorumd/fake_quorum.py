@@ -14,21 +14,21 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from wire.codec import decode, encode
-from wire.error_codes import ErrorCode
-from wire.framing import FrameBuffer
-from wire.headers import decode_request_header, encode_response_header
-from wire.messages.api_versions import (
+from quorumd.wire.codec import decode, encode
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.framing import FrameBuffer
+from quorumd.wire.headers import decode_request_header, encode_response_header
+from quorumd.wire.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     ApiVersionsResponseApiKey,
 )
-from wire.messages.describe_cluster import (
+from quorumd.wire.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeClusterResponseBroker,
 )
-from wire.messages.describe_quorum import (
+from quorumd.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
     DescribeQuorumResponseListener,
@@ -37,7 +37,7 @@ from wire.messages.describe_quorum import (
     DescribeQuorumResponseReplica,
     DescribeQuorumResponseTopic,
 )
-from wire.messages.fetch import (
+from quorumd.wire.messages.fetch import (
     FetchRequest,
     FetchResponse,
     FetchResponseCurrentLeader,
@@ -46,7 +46,7 @@ from wire.messages.fetch import (
     FetchResponseSnapshotId,
     FetchResponseTopic,
 )
-from wire.messages.fetch_snapshot import (
+from quorumd.wire.messages.fetch_snapshot import (
     FetchSnapshotRequest,
     FetchSnapshotResponse,
     FetchSnapshotResponseLeader,
@@ -54,21 +54,21 @@ from wire.messages.fetch_snapshot import (
     FetchSnapshotResponseSnapshotId,
     FetchSnapshotResponseTopic,
 )
-from wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from wire.messages.list_offsets import (
+from quorumd.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from quorumd.wire.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsResponsePartition,
     ListOffsetsResponseTopic,
 )
-from wire.messages.metadata import (
+from quorumd.wire.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from wire.messages.produce import (
+from quorumd.wire.messages.produce import (
     ProduceRequest,
     ProduceResponse,
     ProduceResponseCurrentLeader,
@@ -76,9 +76,9 @@ from wire.messages.produce import (
     ProduceResponsePartition,
     ProduceResponseTopic,
 )
-from wire.records import BatchHeader, Record, iter_records, read_header, stamp
-from wire.registry import API_VERSIONS_KEY, APIS
-from wire.schema import Message
+from quorumd.wire.records import BatchHeader, Record, iter_records, read_header, stamp
+from quorumd.wire.registry import API_VERSIONS_KEY, APIS
+from quorumd.wire.schema import Message
 
 CLUSTER_ID = "fake-cluster"
 TOPIC = "__cluster_metadata"

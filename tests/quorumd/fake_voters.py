@@ -11,17 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from raft.types import Endpoint, ReplicaKey, uuid_to_text
-from tests.quorumd.fake_quorum import TOPIC, FakeQuorum
-from wire.error_codes import ErrorCode
-from wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
-from wire.messages.alter_partition_reassignments import (
+from quorumd.raft.types import Endpoint, ReplicaKey, uuid_to_text
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
+from quorumd.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     AlterPartitionReassignmentsResponsePartition,
     AlterPartitionReassignmentsResponseTopic,
 )
-from wire.messages.describe_quorum import (
+from quorumd.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
     DescribeQuorumResponseCommittedVoter,
@@ -32,9 +31,10 @@ from wire.messages.describe_quorum import (
     DescribeQuorumResponseReplica,
     DescribeQuorumResponseTopic,
 )
-from wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
-from wire.messages.transfer_leader import TransferLeaderRequest, TransferLeaderResponse
-from wire.schema import Message
+from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from quorumd.wire.messages.transfer_leader import TransferLeaderRequest, TransferLeaderResponse
+from quorumd.wire.schema import Message
+from tests.quorumd.fake_quorum import TOPIC, FakeQuorum
 
 ZERO = UUID(int=0)
 LONG_MS = 60_000

@@ -14,10 +14,10 @@ from quorumd import (
     Record,
     SnapshotLoaded,
 )
+from quorumd.wire.control_records import LeaderChange, encode_control_batch
+from quorumd.wire.records import build_batch
 from tests.quorumd.fake_quorum import FakeQuorum
 from tests.quorumd.snapshots import snapshot_bytes
-from wire.control_records import LeaderChange, encode_control_batch
-from wire.records import build_batch
 
 Events = AsyncGenerator[Event, None]
 Story = Callable[[FakeQuorum, QuorumClient, Events], Awaitable[None]]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from wire.control_records import SnapshotFooter, SnapshotHeader, encode_control_batch
-from wire.records import Record, build_batch, read_header
+from quorumd.wire.control_records import SnapshotFooter, SnapshotHeader, encode_control_batch
+from quorumd.wire.records import Record, build_batch, read_header
 
 TIME_MS = 1_700_000_000_000
 

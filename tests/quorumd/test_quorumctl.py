@@ -14,19 +14,19 @@ import pytest
 
 from quorumd.cli.bench import percentile, success_prefix
 from quorumd.cli.main import cli
-from tests.quorumd.conftest import Done, QuorumThread
-from tests.quorumd.fake_quorum import FakeQuorum
-from tests.quorumd.running import on_a_terminal, started
-from tests.support.ports import free_port
-from wire.codec import encode
-from wire.error_codes import ErrorCode
-from wire.headers import encode_response_header
-from wire.messages.produce import (
+from quorumd.wire.codec import encode
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.headers import encode_response_header
+from quorumd.wire.messages.produce import (
     ProduceResponse,
     ProduceResponsePartition,
     ProduceResponseTopic,
 )
-from wire.records import Record, build_batch
+from quorumd.wire.records import Record, build_batch
+from tests.quorumd.conftest import Done, QuorumThread
+from tests.quorumd.fake_quorum import FakeQuorum
+from tests.quorumd.running import on_a_terminal, started
+from tests.support.ports import free_port
 
 Run = Callable[..., Done]
 

@@ -14,19 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from storage.backup_manifest import load_manifest
-from storage.filesystem import RealFileSystem
-from storage.layout import BACKUP_MANIFEST, snapshot_path
+from quorumd.storage.backup_manifest import load_manifest
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.layout import BACKUP_MANIFEST, snapshot_path
+from quorumd.wire.messages.fetch import FetchRequest, FetchResponse
+from quorumd.wire.messages.fetch_snapshot import FetchSnapshotRequest
+from quorumd.wire.records import Record, build_batch
+from quorumd.wire.schema import Message
 from tests.quorumd.conftest import Done, QuorumThread
 from tests.quorumd.fake_quorum import CLUSTER_ID, FakeQuorum
 from tests.quorumd.running import COMMAND, on_a_terminal, started
 from tests.quorumd.snapshots import snapshot_bytes
 from tests.storage.verifying import verified
 from tests.support.mounts import mounted, tmpfs_or_skip
-from wire.messages.fetch import FetchRequest, FetchResponse
-from wire.messages.fetch_snapshot import FetchSnapshotRequest
-from wire.records import Record, build_batch
-from wire.schema import Message
 
 Run = Callable[..., Done]
 SMALL_FETCH_BYTES = 2000

@@ -9,7 +9,7 @@ import pytest
 
 from quorumd.cli.describe import _show_replication, description_as_dict, replication_rows
 from quorumd.client.description import QuorumDescription, description_from
-from wire.messages.describe_quorum import (
+from quorumd.wire.messages.describe_quorum import (
     DescribeQuorumResponse,
     DescribeQuorumResponsePartition,
     DescribeQuorumResponseReplica,

@@ -15,9 +15,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.quorumd.conftest import Done
-from tests.quorumd.running import COMMAND
-from wire.control_records import (
+from quorumd.wire.control_records import (
     ControlRecord,
     KRaftVersion,
     KRaftVersionFeature,
@@ -35,7 +33,9 @@ from wire.control_records import (
     encode_control_batch,
     strike_voters,
 )
-from wire.records import Record, build_batch
+from quorumd.wire.records import Record, build_batch
+from tests.quorumd.conftest import Done
+from tests.quorumd.running import COMMAND
 
 Run = Callable[..., Done]
 TIME_MS = 1_700_000_000_000

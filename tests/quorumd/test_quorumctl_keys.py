@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from quorumd.wire.control_records import LeaderChange, encode_control_batch
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.fetch import FetchRequest
+from quorumd.wire.messages.produce import ProduceRequest
+from quorumd.wire.records import Record, build_batch
+from quorumd.wire.schema import Message
 from tests.quorumd.conftest import Done, QuorumThread
 from tests.quorumd.running import on_a_terminal, started
 from tests.quorumd.snapshots import snapshot_bytes
 from tests.support.ports import free_port
-from wire.control_records import LeaderChange, encode_control_batch
-from wire.error_codes import ErrorCode
-from wire.messages.fetch import FetchRequest
-from wire.messages.produce import ProduceRequest
-from wire.records import Record, build_batch
-from wire.schema import Message
 
 Run = Callable[..., Done]
 

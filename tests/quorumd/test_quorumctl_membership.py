@@ -13,6 +13,10 @@ import pytest
 from quorumd import (
     ReplicaKey,
 )
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.add_raft_voter import AddRaftVoterRequest
+from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
+from quorumd.wire.schema import Message
 from tests.quorumd.conftest import Done, QuorumThread
 from tests.quorumd.fake_voters import (
     BEHIND,
@@ -25,10 +29,6 @@ from tests.quorumd.fake_voters import (
     uuid_text,
 )
 from tests.quorumd.running import on_a_terminal, started
-from wire.error_codes import ErrorCode
-from wire.messages.add_raft_voter import AddRaftVoterRequest
-from wire.messages.remove_raft_voter import RemoveRaftVoterRequest
-from wire.schema import Message
 
 Run = Callable[..., Done]
 FAILED, USAGE, INTERRUPTED = 1, 2, 130

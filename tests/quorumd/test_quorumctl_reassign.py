@@ -14,6 +14,8 @@ import pytest
 from quorumd import (
     ReplicaKey,
 )
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.transfer_leader import TransferLeaderRequest
 from tests.quorumd.conftest import Done, QuorumThread
 from tests.quorumd.fake_voters import (
     BEHIND,
@@ -25,8 +27,6 @@ from tests.quorumd.fake_voters import (
     uuid_text,
 )
 from tests.quorumd.running import on_a_terminal, started
-from wire.error_codes import ErrorCode
-from wire.messages.transfer_leader import TransferLeaderRequest
 
 Run = Callable[..., Done]
 FAILED, INTERRUPTED = 1, 130

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.filesystem import RealFileSystem
-from storage.layout import PARTITION_DIRECTORY
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.layout import PARTITION_DIRECTORY
 from tests.quorumd.conftest import Done
 from tests.quorumd.running import on_a_terminal
 from tests.storage.helpers import append, batch, open_log

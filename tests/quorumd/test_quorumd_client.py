@@ -27,15 +27,15 @@ from quorumd.client.connection import Connection
 from quorumd.client.errors import ConnectionFailed
 from quorumd.client.leader import LeaderFinder
 from quorumd.client.timing import Deadline
-from raft.types import ReplicaKey
+from quorumd.raft.types import ReplicaKey
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.fetch import FetchResponse
+from quorumd.wire.messages.init_producer_id import InitProducerIdRequest
+from quorumd.wire.messages.produce import ProduceRequest
+from quorumd.wire.records import build_batch
+from quorumd.wire.schema import Message
 from tests.quorumd.fake_quorum import CLUSTER_ID, FakeQuorum
 from tests.support.ports import free_port
-from wire.error_codes import ErrorCode
-from wire.messages.fetch import FetchResponse
-from wire.messages.init_producer_id import InitProducerIdRequest
-from wire.messages.produce import ProduceRequest
-from wire.records import build_batch
-from wire.schema import Message
 
 
 def with_quorum(story: Callable[[FakeQuorum, QuorumClient], Awaitable[None]]) -> None:

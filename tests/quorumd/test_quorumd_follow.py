@@ -19,6 +19,7 @@ from quorumd import (
     QuorumLost,
     QuorumUnavailable,
 )
+from quorumd.wire.schema import Message
 from tests.quorumd.fake_quorum import FakeQuorum
 from tests.quorumd.followed import (
     Events,
@@ -29,7 +30,6 @@ from tests.quorumd.followed import (
     take_snapshot,
     without_records,
 )
-from wire.schema import Message
 
 
 def test_the_leader_comes_first_then_each_batch_once_and_live() -> None:

@@ -17,6 +17,11 @@ from quorumd import (
     Record,
     SnapshotLoaded,
 )
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.fetch import FetchRequest
+from quorumd.wire.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
+from quorumd.wire.records import build_batch
+from quorumd.wire.schema import Message
 from tests.quorumd.fake_quorum import FakeQuorum
 from tests.quorumd.followed import (
     Events,
@@ -28,11 +33,6 @@ from tests.quorumd.followed import (
     until_snapshot,
 )
 from tests.quorumd.snapshots import TIME_MS, snapshot_bytes
-from wire.error_codes import ErrorCode
-from wire.messages.fetch import FetchRequest
-from wire.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
-from wire.records import build_batch
-from wire.schema import Message
 
 
 def test_the_newest_snapshot_comes_first_with_the_records_as_they_were_in_the_log() -> None:

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from quorumd.client.spool import SnapshotId, SnapshotSpool
-from tests.quorumd.snapshots import TIME_MS, snapshot_bytes
-from wire.control_records import (
+from quorumd.wire.control_records import (
     ControlRecord,
     SnapshotFooter,
     SnapshotHeader,
     encode_control_batch,
 )
-from wire.errors import CorruptBatch
-from wire.records import Record, build_batch
+from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.records import Record, build_batch
+from tests.quorumd.snapshots import TIME_MS, snapshot_bytes
 
 HEADER = SnapshotHeader(version=0, last_contained_log_timestamp=TIME_MS)
 FOOTER = SnapshotFooter(version=0)

@@ -23,9 +23,9 @@ from quorumd import (
     QuorumUnavailable,
     Record,
 )
+from quorumd.wire.records import build_batch
 from tests.quorumd.fake_quorum import FakeQuorum
 from tests.quorumd.snapshots import TIME_MS, snapshot_bytes
-from wire.records import build_batch
 
 
 def with_quorum(

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from raft.control import KRaftVoters
-from raft.effects import (
+from quorumd.raft.control import KRaftVoters
+from quorumd.raft.effects import (
     AppendControl,
     ChangeAnswer,
     SendAnswer,
 )
-from raft.events import (
+from quorumd.raft.events import (
     AddVoterRequested,
     ReassignmentRequested,
     RemoveVoterRequested,
     TransferRequested,
 )
-from raft.roles import Leader
-from raft.types import ReplicaKey, Voter, VoterSet
+from quorumd.raft.roles import Leader
+from quorumd.raft.types import ReplicaKey, Voter, VoterSet
 from tests.raft.harness import (
     CLUSTER,
     Bench,

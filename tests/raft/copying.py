@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from raft.config import StoredState
-from raft.control import KRaftVoters
-from raft.effects import (
+from quorumd.raft.config import StoredState
+from quorumd.raft.control import KRaftVoters
+from quorumd.raft.effects import (
     Effect,
     Fetch,
     FetchSnapshot,
@@ -14,15 +14,15 @@ from raft.effects import (
     SendRequest,
     VerifySnapshot,
 )
-from raft.events import (
+from quorumd.raft.events import (
     FetchAnswered,
     LeaderHint,
     SnapshotAnswered,
     SnapshotPiece,
     SnapshotVerified,
 )
-from raft.log_view import LogView
-from raft.types import OffsetAndEpoch
+from quorumd.raft.log_view import LogView
+from quorumd.raft.types import OffsetAndEpoch
 from tests.raft.harness import (
     CLUSTER,
     Bench,

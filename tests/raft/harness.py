@@ -1,7 +1,7 @@
 """One replica under test: builders for every role, and a bench that checks each step it makes.
 
 A `Bench` owns the clock of its replica. Whatever the replica asks for is collected, and the invariants
-of `raft.invariants` are checked around every step.
+of `quorumd.raft.invariants` are checked around every step.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 from uuid import UUID
 
-from raft.config import RaftConfig, StoredState
-from raft.control import KRaftVersion, KRaftVoters, LeaderChange
-from raft.effects import (
+from quorumd.raft.config import RaftConfig, StoredState
+from quorumd.raft.control import KRaftVersion, KRaftVoters, LeaderChange
+from quorumd.raft.effects import (
     Answered,
     Effect,
     Fetch,
@@ -25,7 +25,7 @@ from raft.effects import (
     Vote,
     VoteAnswer,
 )
-from raft.events import (
+from quorumd.raft.events import (
     Event,
     FetchAnswered,
     FetchedRecords,
@@ -40,11 +40,11 @@ from raft.events import (
     VoteRequested,
     WriteCompleted,
 )
-from raft.invariants import check_state, check_step
-from raft.log_view import LogView, VoterEntry
-from raft.node import RaftNode
-from raft.roles import Role
-from raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter, VoterSet
+from quorumd.raft.invariants import check_state, check_step
+from quorumd.raft.log_view import LogView, VoterEntry
+from quorumd.raft.node import RaftNode
+from quorumd.raft.roles import Role
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter, VoterSet
 
 CLUSTER = "cluster-a"
 E = TypeVar("E")

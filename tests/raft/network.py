@@ -1,7 +1,7 @@
 """Several replicas on one simulated clock: messages are lost, delayed and reordered, disks forget.
 
 Everything random comes from one seeded generator, so a seed is a whole history. After every step the
-invariants of `raft.invariants` hold for the replica that made it, and these for all together: one
+invariants of `quorumd.raft.invariants` hold for the replica that made it, and these for all together: one
 leader an epoch, equal records wherever offset and epoch are equal, and one committed history.
 """
 
@@ -15,15 +15,15 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from raft import effects as fx
-from raft import events as ev
-from raft.config import RaftConfig, StoredState
-from raft.control import ControlRecord, KRaftVoters
-from raft.invariants import check_state, check_step
-from raft.log_view import LogView, VoterEntry
-from raft.node import RaftNode
-from raft.roles import Role
-from raft.types import ReplicaKey, Voter
+from quorumd.raft import effects as fx
+from quorumd.raft import events as ev
+from quorumd.raft.config import RaftConfig, StoredState
+from quorumd.raft.control import ControlRecord, KRaftVoters
+from quorumd.raft.invariants import check_state, check_step
+from quorumd.raft.log_view import LogView, VoterEntry
+from quorumd.raft.node import RaftNode
+from quorumd.raft.roles import Role
+from quorumd.raft.types import ReplicaKey, Voter
 from tests.raft.harness import CLUSTER, config_of, key
 
 REQUEST_TIMEOUT_MS = 2000

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from raft.config import StoredState
-from raft.control import KRaftVersion, KRaftVoters
-from raft.effects import AdoptClusterId, AnnounceVoters, AppendControl, RefuseAppend
-from raft.events import AppendRequested
-from raft.roles import Role
-from raft.types import Voter, VoterSet
+from quorumd.raft.config import StoredState
+from quorumd.raft.control import KRaftVersion, KRaftVoters
+from quorumd.raft.effects import AdoptClusterId, AnnounceVoters, AppendControl, RefuseAppend
+from quorumd.raft.events import AppendRequested
+from quorumd.raft.roles import Role
+from quorumd.raft.types import Voter, VoterSet
 from tests.raft.harness import (
     CLUSTER,
     Bench,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from raft.config import StoredState
-from raft.control import KRaftVoters
-from raft.effects import (
+from quorumd.raft.config import StoredState
+from quorumd.raft.control import KRaftVoters
+from quorumd.raft.effects import (
     AnnounceHighWatermark,
     Bootstrap,
     DropSnapshot,
@@ -19,11 +19,11 @@ from raft.effects import (
     TruncateLog,
     VerifySnapshot,
 )
-from raft.events import (
+from quorumd.raft.events import (
     PieceNotStored,
 )
-from raft.roles import Role
-from raft.types import OffsetAndEpoch
+from quorumd.raft.roles import Role
+from quorumd.raft.types import OffsetAndEpoch
 from tests.raft.copying import (
     MIB,
     SIZE,

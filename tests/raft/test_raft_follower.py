@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from raft.config import StoredState
-from raft.control import KRaftVoters
-from raft.effects import (
+from quorumd.raft.config import StoredState
+from quorumd.raft.control import KRaftVoters
+from quorumd.raft.effects import (
     AdoptClusterId,
     AnnounceHighWatermark,
     AppendFetched,
@@ -17,9 +17,9 @@ from raft.effects import (
     PersistQuorumState,
     TruncateLog,
 )
-from raft.events import FetchAnswered, FetchedRecords, LeaderHint
-from raft.roles import Role
-from raft.types import Endpoint, OffsetAndEpoch
+from quorumd.raft.events import FetchAnswered, FetchedRecords, LeaderHint
+from quorumd.raft.roles import Role
+from quorumd.raft.types import Endpoint, OffsetAndEpoch
 from tests.raft.harness import (
     BUILDERS,
     CLUSTER,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from raft.config import StoredState
-from raft.control import LeaderChange
-from raft.effects import (
+from quorumd.raft.config import StoredState
+from quorumd.raft.control import LeaderChange
+from quorumd.raft.effects import (
     AnnounceHighWatermark,
     AppendClient,
     AppendControl,
@@ -19,16 +19,16 @@ from raft.effects import (
     SendAnswer,
     Vote,
 )
-from raft.events import (
+from quorumd.raft.events import (
     AppendRequested,
     BeginAnswered,
     EndAnswered,
     LeaderHint,
     ResignationRequested,
 )
-from raft.leadership import ANNOUNCE_DELAY_MS, MAX_OBSERVERS, OBSERVER_FORGOTTEN_MS
-from raft.roles import Role
-from raft.types import OffsetAndEpoch, ReplicaKey
+from quorumd.raft.leadership import ANNOUNCE_DELAY_MS, MAX_OBSERVERS, OBSERVER_FORGOTTEN_MS
+from quorumd.raft.roles import Role
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
 from tests.raft.harness import (
     BUILDERS,
     CLUSTER,
@@ -301,8 +301,8 @@ def test_five_voters_commit_with_three() -> None:
 
 
 def test_two_disks_under_one_id_are_two_voters() -> None:
-    from raft.control import KRaftVoters
-    from raft.log_view import VoterEntry
+    from quorumd.raft.control import KRaftVoters
+    from quorumd.raft.log_view import VoterEntry
     from tests.raft.harness import keyed_set
 
     both = keyed_set(key(1), key(2), key(3), key(3, disk=1))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from raft.config import StoredState
-from raft.effects import (
+from quorumd.raft.config import StoredState
+from quorumd.raft.effects import (
     EndQuorumEpoch,
     PersistQuorumState,
     Vote,
 )
-from raft.events import (
+from quorumd.raft.events import (
     ResignationRequested,
 )
-from raft.roles import Role
-from raft.types import ReplicaKey
+from quorumd.raft.roles import Role
+from quorumd.raft.types import ReplicaKey
 from tests.raft.harness import (
     candidate,
     config_of,
@@ -139,7 +139,7 @@ def test_the_stored_state_decides_the_first_role(
 
 
 def test_a_disk_that_lost_committed_records_stops_the_node() -> None:
-    from raft.effects import Halt
+    from quorumd.raft.effects import Halt
 
     bench = unattached(stored=StoredState(epoch=3, applied_offset=4))
     halt = bench.find(Halt)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from raft.events import (
+from quorumd.raft.events import (
     AddVoterRequested,
     ReassignmentRequested,
     RemoveVoterRequested,
     ResignationRequested,
     TransferRequested,
 )
-from raft.roles import Leader
-from raft.types import ReplicaKey, Voter, VoterSet
+from quorumd.raft.roles import Leader
+from quorumd.raft.types import ReplicaKey, Voter, VoterSet
 from tests.raft.harness import CLUSTER, endpoints, key, voter_set
 from tests.raft.network import Cluster, Disk, Network
 

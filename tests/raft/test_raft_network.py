@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from raft.roles import Role
+from quorumd.raft.roles import Role
 from tests.raft.harness import key
 from tests.raft.network import Cluster, Disk
 
@@ -84,7 +84,7 @@ def misfortune(cluster: Cluster) -> None:
         case "resign":
             leader = cluster.leader()
             if leader is not None:
-                from raft.events import ResignationRequested
+                from quorumd.raft.events import ResignationRequested
 
                 leader.step(ResignationRequested("maintenance", shutting_down=False))
 
@@ -179,7 +179,7 @@ def test_a_stopped_leader_is_replaced_within_the_fetch_timeout_and_300_ms() -> N
 
 
 def test_a_leader_that_resigns_is_replaced_at_once() -> None:
-    from raft.events import ResignationRequested
+    from quorumd.raft.events import ResignationRequested
 
     times = []
     for seed in range(40):

@@ -7,9 +7,9 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raft import quorum
-from raft.log_view import LogView
-from raft.types import OffsetAndEpoch
+from quorumd.raft import quorum
+from quorumd.raft.log_view import LogView
+from quorumd.raft.types import OffsetAndEpoch
 from tests.raft.harness import key
 
 OFFSETS = st.lists(st.integers(-1, 20), min_size=1, max_size=7)

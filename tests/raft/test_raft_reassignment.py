@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from raft.config import StoredState
-from raft.control import KRaftVoters
-from raft.effects import (
+from quorumd.raft.config import StoredState
+from quorumd.raft.control import KRaftVoters
+from quorumd.raft.effects import (
     AddVoter,
     ChangeAnswer,
     EndQuorumEpoch,
@@ -18,7 +18,7 @@ from raft.effects import (
     UpdateVoter,
     VoteAnswer,
 )
-from raft.events import (
+from quorumd.raft.events import (
     AppendRequested,
     ChangeAnswered,
     LeaderHint,
@@ -28,8 +28,8 @@ from raft.events import (
     UpdateVoterRequested,
     VoteRequested,
 )
-from raft.roles import Leader, Role
-from raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter
+from quorumd.raft.roles import Leader, Role
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter
 from tests.raft.changes import (
     FREE,
     add,

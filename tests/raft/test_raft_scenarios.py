@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from raft.events import ResignationRequested
-from raft.roles import Role
+from quorumd.raft.events import ResignationRequested
+from quorumd.raft.roles import Role
 from tests.raft.harness import key
 from tests.raft.network import Cluster, Replica
 

@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 
-from raft.config import StoredState
-from raft.control import KRaftVoters
-from raft.effects import (
+from quorumd.raft.config import StoredState
+from quorumd.raft.control import KRaftVoters
+from quorumd.raft.effects import (
     CleanLog,
     FetchAnswer,
     SnapshotAnswer,
 )
-from raft.events import (
+from quorumd.raft.events import (
     AppendRequested,
     CleaningRequested,
     SnapshotRequested,
     SnapshotTaken,
 )
-from raft.roles import Role
-from raft.types import OffsetAndEpoch
+from quorumd.raft.roles import Role
+from quorumd.raft.types import OffsetAndEpoch
 from tests.raft.copying import (
     SNAPSHOT,
     copied,

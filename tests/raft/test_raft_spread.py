@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from raft.effects import FetchAnswer, SendAnswer
-from raft.events import AppendRequested
-from raft.leadership import SPREAD_DELAY_MS
-from raft.roles import Leader
-from raft.types import ReplicaKey
+from quorumd.raft.effects import FetchAnswer, SendAnswer
+from quorumd.raft.events import AppendRequested
+from quorumd.raft.leadership import SPREAD_DELAY_MS
+from quorumd.raft.roles import Leader
+from quorumd.raft.types import ReplicaKey
 from tests.raft import harness
 from tests.raft.harness import Bench
 

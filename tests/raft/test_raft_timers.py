@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raft.effects import BeginQuorumEpoch, Fetch, SendRequest, Vote
-from raft.events import (
+from quorumd.raft.effects import BeginQuorumEpoch, Fetch, SendRequest, Vote
+from quorumd.raft.events import (
     LeaderHint,
     PeerReachable,
     PeerUnreachable,
@@ -17,7 +17,7 @@ from raft.events import (
     TimerFired,
     VoteAnswered,
 )
-from raft.roles import Role
+from quorumd.raft.roles import Role
 from tests.raft.harness import (
     BUILDERS,
     Bench,
@@ -130,7 +130,7 @@ def test_a_follower_that_hangs_does_not_keep_the_leader_busy() -> None:
 
 
 def test_the_last_epoch_does_not_keep_a_resigned_leader_busy() -> None:
-    from raft.core import LAST_EPOCH
+    from quorumd.raft.core import LAST_EPOCH
 
     bench = resigned()
     bench.node.epoch = LAST_EPOCH

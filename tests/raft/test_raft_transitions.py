@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from raft.invariants import InvariantViolation
-from raft.roles import (
+from quorumd.raft.invariants import InvariantViolation
+from quorumd.raft.roles import (
     Candidate,
     Follower,
     Leader,
@@ -16,7 +16,7 @@ from raft.roles import (
     State,
     Unattached,
 )
-from raft.transitions import TRANSITIONS, Trigger
+from quorumd.raft.transitions import TRANSITIONS, Trigger
 from tests.raft.harness import BUILDERS
 
 STATES: dict[Role, State] = {

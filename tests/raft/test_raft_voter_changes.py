@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from raft.config import StoredState
-from raft.control import KRaftVoters
-from raft.effects import (
+from quorumd.raft.config import StoredState
+from quorumd.raft.control import KRaftVoters
+from quorumd.raft.effects import (
     ChangeAnswer,
     EndQuorumEpoch,
     RememberRemoval,
     SendAnswer,
 )
-from raft.events import (
+from quorumd.raft.events import (
     AppendRequested,
     ResignationRequested,
 )
-from raft.roles import Role
-from raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter
+from quorumd.raft.roles import Role
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter
 from tests.raft.changes import (
     END,
     FREE,

@@ -6,22 +6,22 @@ from collections.abc import Callable
 
 import pytest
 
-from raft.config import StoredState
-from raft.core import EPOCH_LIMIT, EPOCH_STEP_LIMIT
-from raft.effects import (
+from quorumd.raft.config import StoredState
+from quorumd.raft.core import EPOCH_LIMIT, EPOCH_STEP_LIMIT
+from quorumd.raft.effects import (
     Fetch,
     PersistQuorumState,
     SendAnswer,
     Vote,
 )
-from raft.events import (
+from quorumd.raft.events import (
     LeaderHint,
     PeerReachable,
     PeerUnreachable,
     VoteAnswered,
 )
-from raft.roles import Candidate, Role
-from raft.types import OffsetAndEpoch, ReplicaKey
+from quorumd.raft.roles import Candidate, Role
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
 from tests.raft.harness import (
     BUILDERS,
     Bench,

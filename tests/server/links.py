@@ -8,19 +8,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from server.metrics import Metrics
-from server.peers import Call, Link, Outdated, request_frame
-from server.whereabouts import Address
-from tests.support.serving import frame, run
-from wire.codec import decode, encode
-from wire.headers import decode_request_header
-from wire.messages.api_versions import ApiVersionsResponse, ApiVersionsResponseApiKey
-from wire.messages.vote import (
+from quorumd.server.metrics import Metrics
+from quorumd.server.peers import Call, Link, Outdated, request_frame
+from quorumd.server.whereabouts import Address
+from quorumd.wire.codec import decode, encode
+from quorumd.wire.headers import decode_request_header
+from quorumd.wire.messages.api_versions import ApiVersionsResponse, ApiVersionsResponseApiKey
+from quorumd.wire.messages.vote import (
     VoteRequest,
     VoteRequestPartition,
     VoteRequestTopic,
     VoteResponse,
 )
+from tests.support.serving import frame, run
 
 VOTE = 52
 VOTER_0_TO_2 = ((18, 0, 4), (VOTE, 0, 2))

@@ -11,15 +11,14 @@ from uuid import UUID
 from crc32c import crc32c
 from hypothesis import strategies as st
 
-from server.producer_state import ProducerState
-from server.snapshot_builder import BuiltSnapshot, SnapshotBuilder
-from storage.filesystem import FileSystem
-from storage.layout import part_path
-from storage.snapshot_file import SnapshotId
-from storage.snapshot_store import SnapshotStore
-from tests.storage.helpers import DIRECTORY, START_MS, append, open_log
-from wire import snapshot_records
-from wire.control_records import (
+from quorumd.server.producer_state import ProducerState
+from quorumd.server.snapshot_builder import BuiltSnapshot, SnapshotBuilder
+from quorumd.storage.filesystem import FileSystem
+from quorumd.storage.layout import part_path
+from quorumd.storage.snapshot_file import SnapshotId
+from quorumd.storage.snapshot_store import SnapshotStore
+from quorumd.wire import snapshot_records
+from quorumd.wire.control_records import (
     ControlRecord,
     KRaftVersion,
     KRaftVoter,
@@ -33,8 +32,9 @@ from wire.control_records import (
     encode_control_record,
     raw_control_records,
 )
-from wire.errors import CorruptBatch
-from wire.records import Record, build_batch, iter_records, read_header
+from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.records import Record, build_batch, iter_records, read_header
+from tests.storage.helpers import DIRECTORY, START_MS, append, open_log
 
 KEYS = (None, b"", b"a", b"aa", b"b", b"\0", b"\xff\xff", b"k" * 70, b"z" * 20_000)
 VALUES = (None, None, b"", b"v", b"w" * 63, b"x" * 64, b"y" * 9_000)

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from server.build_snapshot import NICENESS
-from storage.filesystem import RealFileSystem
-from storage.layout import is_part, log_path, part_path
-from storage.snapshot_file import SnapshotId, verify_snapshot
+from quorumd.server.build_snapshot import NICENESS
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.layout import is_part, log_path, part_path
+from quorumd.storage.snapshot_file import SnapshotId, verify_snapshot
+from quorumd.wire.records import Record, build_batch
 from tests.storage.helpers import START_MS
-from wire.records import Record, build_batch
 
 RECORDS_PER_BATCH = 500
 
@@ -50,7 +50,7 @@ def long_log(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
 def running(directory: Path, end_offset: int, *options: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "server.build_snapshot"),
+            *(sys.executable, "-m", "quorumd.server.build_snapshot"),
             *("--directory", str(directory), "--end-offset", str(end_offset), *options),
         ],
         stdin=subprocess.PIPE,
@@ -143,7 +143,7 @@ def test_it_stops_and_cleans_up_when_its_input_ends(long_log: tuple[Path, int]) 
 PARENT = """
 import subprocess, sys
 child = subprocess.Popen(
-    [sys.executable, "-m", "server.build_snapshot", *sys.argv[1:]], stdin=subprocess.PIPE
+    [sys.executable, "-m", "quorumd.server.build_snapshot", *sys.argv[1:]], stdin=subprocess.PIPE
 )
 child.wait()
 """
@@ -233,10 +233,10 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arguments", [(), ("--directory", "/tmp"), ("--end-offset", "x")])
 def test_a_wrong_command_line_is_explained(arguments: tuple[str, ...]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "server.build_snapshot", *arguments],
+        [sys.executable, "-m", "quorumd.server.build_snapshot", *arguments],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 2
-    assert "usage: python -m server.build_snapshot" in done.stderr
+    assert "usage: python -m quorumd.server.build_snapshot" in done.stderr

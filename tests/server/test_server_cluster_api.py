@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from raft.types import Endpoint, ReplicaKey, Voter, VoterSet
-from server.cluster_api import (
+from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet
+from quorumd.server.cluster_api import (
     api_versions,
     api_versions_unsupported,
     describe_cluster,
@@ -21,31 +21,31 @@ from server.cluster_api import (
     metadata,
     random_producer_id,
 )
-from server.cluster_view import ReplicaStatus
-from server.describe_quorum import describe_quorum
-from tests.support.cluster import FixedView, endpoints, voter
-from wire.codec import decode, encode
-from wire.messages.api_versions import ApiVersionsRequest
-from wire.messages.describe_cluster import DescribeClusterRequest
-from wire.messages.describe_configs import (
+from quorumd.server.cluster_view import ReplicaStatus
+from quorumd.server.describe_quorum import describe_quorum
+from quorumd.wire.codec import decode, encode
+from quorumd.wire.messages.api_versions import ApiVersionsRequest
+from quorumd.wire.messages.describe_cluster import DescribeClusterRequest
+from quorumd.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsRequestResource,
 )
-from wire.messages.describe_quorum import (
+from quorumd.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartition,
     DescribeQuorumRequestTopic,
     DescribeQuorumResponse,
 )
-from wire.messages.find_coordinator import FindCoordinatorRequest
-from wire.messages.init_producer_id import InitProducerIdRequest
-from wire.messages.list_partition_reassignments import (
+from quorumd.wire.messages.find_coordinator import FindCoordinatorRequest
+from quorumd.wire.messages.init_producer_id import InitProducerIdRequest
+from quorumd.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsRequestTopic,
 )
-from wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from wire.registry import APIS, FIRST_OWN_KEY
-from wire.schema import Message
+from quorumd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from quorumd.wire.registry import APIS, FIRST_OWN_KEY
+from quorumd.wire.schema import Message
+from tests.support.cluster import FixedView, endpoints, voter
 
 M = TypeVar("M", bound=Message)
 

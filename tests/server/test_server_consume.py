@@ -9,20 +9,20 @@ from uuid import UUID
 
 import pytest
 
-from server import consume
-from server.translate import METADATA
-from server.transport import InboundRequest
-from tests.support.asking import TOPIC
-from tests.support.consuming import BATCH_BYTES, RECORDS, Bench, until, with_bench
-from wire.error_codes import ErrorCode
-from wire.messages.fetch import (
+from quorumd.server import consume
+from quorumd.server.translate import METADATA
+from quorumd.server.transport import InboundRequest
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.fetch import (
     FetchRequest,
     FetchRequestPartition,
     FetchRequestTopic,
     FetchResponse,
     FetchResponsePartition,
 )
-from wire.records import iter_headers
+from quorumd.wire.records import iter_headers
+from tests.support.asking import TOPIC
+from tests.support.consuming import BATCH_BYTES, RECORDS, Bench, until, with_bench
 
 VERSIONS = range(4, 19)
 LONG_MS = 60_000

@@ -7,28 +7,28 @@ from typing import Any, cast
 
 import pytest
 
-from server.translate import METADATA
-from server.transport import InboundRequest
-from tests.server.test_server_consume import consumer, offsets, only
-from tests.server.test_server_replicas import alone
-from tests.support.asking import TOPIC, ask
-from tests.support.consuming import BATCH_BYTES, FETCH, LIST_OFFSETS, RECORDS, Bench, with_bench
-from tests.support.serving import run
-from wire.error_codes import ErrorCode
-from wire.messages.fetch import (
+from quorumd.server.translate import METADATA
+from quorumd.server.transport import InboundRequest
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.fetch import (
     FetchRequest,
     FetchRequestPartition,
     FetchRequestReplicaState,
     FetchRequestTopic,
     FetchResponse,
 )
-from wire.messages.list_offsets import (
+from quorumd.wire.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsRequestPartition,
     ListOffsetsRequestTopic,
     ListOffsetsResponse,
     ListOffsetsResponsePartition,
 )
+from tests.server.test_server_consume import consumer, offsets, only
+from tests.server.test_server_replicas import alone
+from tests.support.asking import TOPIC, ask
+from tests.support.consuming import BATCH_BYTES, FETCH, LIST_OFFSETS, RECORDS, Bench, with_bench
+from tests.support.serving import run
 
 DEBUGGING = -2
 VERSIONS = (4, 11, 12, 14, 15, 18)

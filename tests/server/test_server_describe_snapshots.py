@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from raft.types import ReplicaKey
-from server.describe_quorum import describe_quorum
-from server.snapshot_copies import CopyProgress, SnapshotWork
-from storage.snapshot_file import SnapshotId
-from tests.support.cluster import FixedView, voter
-from wire.codec import decode, encode
-from wire.messages.describe_quorum import (
+from quorumd.raft.types import ReplicaKey
+from quorumd.server.describe_quorum import describe_quorum
+from quorumd.server.snapshot_copies import CopyProgress, SnapshotWork
+from quorumd.storage.snapshot_file import SnapshotId
+from quorumd.wire.codec import decode, encode
+from quorumd.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartition,
     DescribeQuorumRequestTopic,
@@ -19,6 +18,7 @@ from wire.messages.describe_quorum import (
     DescribeQuorumResponseSnapshotBuild,
     DescribeQuorumResponseSnapshotCopy,
 )
+from tests.support.cluster import FixedView, voter
 
 REQUEST = DescribeQuorumRequest(
     topics=(

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from server import dialing
-from server.dialing import first_to_answer
-from server.whereabouts import ABSENT_AGAIN_S, OWN_AGAIN_S, STRANGER_AGAIN_S, Whereabouts
+from quorumd.server import dialing
+from quorumd.server.dialing import first_to_answer
+from quorumd.server.whereabouts import ABSENT_AGAIN_S, OWN_AGAIN_S, STRANGER_AGAIN_S, Whereabouts
 from tests.support.serving import run
 
 A, B, C = ("a", 1), ("b", 1), ("c", 1)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from server import disk_worker
-from server.disk_worker import (
+from quorumd.server import disk_worker
+from quorumd.server.disk_worker import (
     CleanFiles,
     DiskWorker,
     Files,
@@ -22,12 +22,12 @@ from server.disk_worker import (
     Truncate,
     WriteRecords,
 )
-from storage.errors import DiskFailed, DiskFull
-from storage.filesystem import Buffer, RealFileSystem
-from storage.log import Chunk, Log
-from storage.quorum_state import QuorumState
-from storage.snapshot_file import SnapshotId
-from storage.snapshot_store import SnapshotStore
+from quorumd.storage.errors import DiskFailed, DiskFull
+from quorumd.storage.filesystem import Buffer, RealFileSystem
+from quorumd.storage.log import Chunk, Log
+from quorumd.storage.quorum_state import QuorumState
+from quorumd.storage.snapshot_file import SnapshotId
+from quorumd.storage.snapshot_store import SnapshotStore
 from tests.storage.helpers import batch
 
 WAIT_S = 5.0

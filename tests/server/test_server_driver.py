@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from raft.config import RaftConfig, StoredState
-from raft.effects import (
+from quorumd.raft.config import RaftConfig, StoredState
+from quorumd.raft.effects import (
     AnnounceHighWatermark,
     AnnounceRole,
     AnnounceVoters,
@@ -27,7 +27,7 @@ from raft.effects import (
     TruncateLog,
     VoteAnswer,
 )
-from raft.events import (
+from quorumd.raft.events import (
     Event,
     FetchReceived,
     QuorumEpochBegun,
@@ -35,12 +35,12 @@ from raft.events import (
     VoteAnswered,
     VoteRequested,
 )
-from raft.events import LeaderHint as Hint
-from raft.log_view import LogView
-from raft.node import RaftNode
-from raft.roles import Role
-from raft.types import OffsetAndEpoch
-from server.driver import Driver
+from quorumd.raft.events import LeaderHint as Hint
+from quorumd.raft.log_view import LogView
+from quorumd.raft.node import RaftNode
+from quorumd.raft.roles import Role
+from quorumd.raft.types import OffsetAndEpoch
+from quorumd.server.driver import Driver
 from tests.raft.harness import endpoints, key, log_of, voter_set
 
 CLUSTER = "cluster-a"

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-import server.http
-from config.model import Address
-from server.http import CONNECTIONS_MAX, REQUEST_BYTES_MAX, HttpServer
-from server.transport import ListenError
+from quorumd.config.model import Address
+from quorumd.server import http
+from quorumd.server.http import CONNECTIONS_MAX, REQUEST_BYTES_MAX, HttpServer
+from quorumd.server.transport import ListenError
 from tests.support.serving import run
 
 
@@ -168,7 +168,7 @@ def test_random_bytes_harm_nobody() -> None:
 
 
 def test_half_a_request_is_ended_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server.http, "REQUEST_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(http, "REQUEST_SECONDS_MAX", 0.05)
 
     async def work() -> None:
         async with serving(State()) as pages:

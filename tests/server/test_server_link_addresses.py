@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from server import peers, whereabouts
-from server.whereabouts import Address
+from quorumd.server import peers, whereabouts
+from quorumd.server.whereabouts import Address
 from tests.server.links import (
     ITSELF,
     NEITHER,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.logs import (
+from quorumd.server.logs import (
     BACKLOG_MAX,
     ROOT,
     BackgroundHandler,

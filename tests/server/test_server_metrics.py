@@ -14,16 +14,16 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from raft.types import ReplicaKey, uuid_to_text
-from server.cluster_view import ReplicaStatus
-from server.disk_space import DiskSpace, disk_space
-from server.exposition import IdleRatio, MetricsText
-from server.metrics import LABELS_MAX, Metrics, StatusSource
-from server.metrics_page import MetricsPage
-from server.windows import Histogram, Window
+from quorumd.raft.types import ReplicaKey, uuid_to_text
+from quorumd.server.cluster_view import ReplicaStatus
+from quorumd.server.disk_space import DiskSpace, disk_space
+from quorumd.server.exposition import IdleRatio, MetricsText
+from quorumd.server.metrics import LABELS_MAX, Metrics, StatusSource
+from quorumd.server.metrics_page import MetricsPage
+from quorumd.server.windows import Histogram, Window
+from quorumd.wire.registry import APIS
 from tests.support.cluster import FixedView
 from tests.support.serving import run
-from wire.registry import APIS
 
 
 class Clock:
@@ -299,7 +299,8 @@ def test_counting_needs_no_library() -> None:
     import subprocess
 
     code = (
-        "import sys, server.metrics, server.metrics_page, server.http, server.transport\n"
+        "import sys, quorumd.server.metrics, quorumd.server.metrics_page\n"
+        "import quorumd.server.http, quorumd.server.transport\n"
         "print([name for name in sys.modules if name.startswith('prometheus_client')])"
     )
     done = subprocess.run(

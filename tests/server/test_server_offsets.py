@@ -7,23 +7,23 @@ from typing import Any, cast
 
 import pytest
 
-from tests.support.asking import TOPIC, ask
-from tests.support.consuming import EPOCH_END, LIST_OFFSETS, Bench, with_bench
-from wire.error_codes import ErrorCode
-from wire.messages.list_offsets import (
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsRequestPartition,
     ListOffsetsRequestTopic,
     ListOffsetsResponse,
     ListOffsetsResponsePartition,
 )
-from wire.messages.offset_for_leader_epoch import (
+from quorumd.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochRequestPartition,
     OffsetForLeaderEpochRequestTopic,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderEpochResponsePartition,
 )
+from tests.support.asking import TOPIC, ask
+from tests.support.consuming import EPOCH_END, LIST_OFFSETS, Bench, with_bench
 
 # -- ListOffsets
 

@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
-from raft.config import RaftConfig, StoredState
-from raft.control import KRaftVoters
-from raft.effects import (
+from quorumd.raft.config import RaftConfig, StoredState
+from quorumd.raft.control import KRaftVoters
+from quorumd.raft.effects import (
     BeginQuorumEpoch,
     Bootstrap,
     EndQuorumEpoch,
@@ -21,44 +21,44 @@ from raft.effects import (
     SendRequest,
     Vote,
 )
-from raft.events import Event, PeerLost, PeerReachable, PeerUnreachable
-from raft.log_view import LogView, VoterEntry
-from raft.node import RaftNode
-from raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter, VoterSet
-from server.connection import Connection, InboundRequest
-from server.metrics import Metrics
-from server.outbound import Outbound, OutboundSettings, Use
-from server.peers import Call, LinkListener, Outdated
-from server.recorder import Recorder
-from server.translate import METADATA
-from server.translate_membership import REMOVE_VOTER
-from server.whereabouts import Address
-from wire.codec import encode
-from wire.error_codes import ErrorCode
-from wire.messages.begin_quorum_epoch import (
+from quorumd.raft.events import Event, PeerLost, PeerReachable, PeerUnreachable
+from quorumd.raft.log_view import LogView, VoterEntry
+from quorumd.raft.node import RaftNode
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter, VoterSet
+from quorumd.server.connection import Connection, InboundRequest
+from quorumd.server.metrics import Metrics
+from quorumd.server.outbound import Outbound, OutboundSettings, Use
+from quorumd.server.peers import Call, LinkListener, Outdated
+from quorumd.server.recorder import Recorder
+from quorumd.server.translate import METADATA
+from quorumd.server.translate_membership import REMOVE_VOTER
+from quorumd.server.whereabouts import Address
+from quorumd.wire.codec import encode
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.begin_quorum_epoch import (
     BeginQuorumEpochResponse,
     BeginQuorumEpochResponsePartition,
     BeginQuorumEpochResponseTopic,
 )
-from wire.messages.end_quorum_epoch import (
+from quorumd.wire.messages.end_quorum_epoch import (
     EndQuorumEpochResponse,
     EndQuorumEpochResponsePartition,
     EndQuorumEpochResponseTopic,
 )
-from wire.messages.fetch import (
+from quorumd.wire.messages.fetch import (
     FetchResponse,
     FetchResponseCurrentLeader,
     FetchResponseNodeEndpoint,
     FetchResponsePartition,
     FetchResponseTopic,
 )
-from wire.messages.vote import (
+from quorumd.wire.messages.vote import (
     VoteResponse,
     VoteResponseNodeEndpoint,
     VoteResponsePartition,
     VoteResponseTopic,
 )
-from wire.schema import Message
+from quorumd.wire.schema import Message
 
 BOOTSTRAP: tuple[Address, ...] = (("b1", 1), ("b2", 2), ("here", 1))
 EPOCH = 5

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from server.peer_connection import ANSWER_BYTES_MAX
+from quorumd.server.peer_connection import ANSWER_BYTES_MAX
 from tests.server.links import (
     VOTE,
     VOTER_0_TO_2,

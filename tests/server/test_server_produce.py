@@ -9,24 +9,24 @@ from uuid import UUID
 
 import pytest
 
-from server import produce
-from server.host import daemon_host
-from server.metrics import Metrics
-from server.produce import ProduceHandler
-from server.producer_state import ProducerState
-from server.translate import METADATA
-from tests.support.asking import TOPIC, InMemoryPartition, answer_to, ask, batch, question
-from tests.support.serving import Client, Parking, Served, run, serving
-from wire.error_codes import ErrorCode
-from wire.headers import encode_request_header
-from wire.messages.produce import (
+from quorumd.server import produce
+from quorumd.server.host import daemon_host
+from quorumd.server.metrics import Metrics
+from quorumd.server.produce import ProduceHandler
+from quorumd.server.producer_state import ProducerState
+from quorumd.server.translate import METADATA
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.headers import encode_request_header
+from quorumd.wire.messages.produce import (
     ProduceRequest,
     ProduceRequestPartition,
     ProduceRequestTopic,
     ProduceResponse,
     ProduceResponsePartition,
 )
-from wire.records import iter_headers, iter_records
+from quorumd.wire.records import iter_headers, iter_records
+from tests.support.asking import TOPIC, InMemoryPartition, answer_to, ask, batch, question
+from tests.support.serving import Client, Parking, Served, run, serving
 
 PRODUCE = 0
 VERSIONS = range(3, 14)

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raft.effects import TruncateLog
-from server import producer_state
-from server.metrics import Metrics
-from server.producer_state import Duplicate, ProducerState, Refused
-from server.recorder import Recorder
-from storage.filesystem import RealFileSystem
-from storage.log import Log
-from wire.batch_header import read_header
-from wire.control_records import ProducerStates, decode_control_batch, encode_control_batch
-from wire.records import Record, build_batch
+from quorumd.raft.effects import TruncateLog
+from quorumd.server import producer_state
+from quorumd.server.metrics import Metrics
+from quorumd.server.producer_state import Duplicate, ProducerState, Refused
+from quorumd.server.recorder import Recorder
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.log import Log
+from quorumd.wire.batch_header import read_header
+from quorumd.wire.control_records import ProducerStates, decode_control_batch, encode_control_batch
+from quorumd.wire.records import Record, build_batch
 
 
 def state_of(*appends: tuple[int, int, int, int]) -> ProducerState:

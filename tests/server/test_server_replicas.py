@@ -12,48 +12,43 @@ from uuid import UUID
 
 import pytest
 
-from config.model import Config, ConfiguredVoter, Listener
-from raft.config import RaftConfig, StoredState
-from raft.effects import EndQuorumEpoch, Fetch, SendRequest
-from raft.events import Event, FetchAnswered, RequestFailed, TimerFired
-from raft.log_view import LogView, VoterEntry
-from raft.node import RaftNode
-from raft.roles import Role
-from raft.types import OffsetAndEpoch, ReplicaKey
-from server import translate_fetch
-from server.dispatch import Dispatch
-from server.host import daemon_host
-from server.log_reader import LogReader
-from server.metrics import Metrics
-from server.node import EXIT_FAILED, Node, open_partition
-from server.outbound import FETCH, Outbound, OutboundSettings
-from server.partition import Partition
-from server.peers import Link
-from server.producer_state import ProducerState
-from server.recorder import Recorder
-from server.translate import METADATA
-from server.transport import Listeners
-from storage.directory import Directory, format_directory, open_directory
-from storage.errors import DiskFailed, OffsetOutOfRange
-from storage.filesystem import RealFileSystem
-from storage.log import Log
-from storage.quorum_state import QuorumState
-from tests.raft.harness import CLUSTER, endpoints, key, keyed_set, voter_set
-from tests.storage.helpers import batch
-from tests.support.asking import TOPIC, ask, question
-from tests.support.ports import free_ports
-from tests.support.serving import Client, run
-from wire import control_records
-from wire.codec import encode
-from wire.errors import CorruptBatch, UnsupportedVersion
-from wire.headers import encode_response_header
-from wire.messages.describe_quorum import (
+from quorumd.config.model import Config, ConfiguredVoter, Listener
+from quorumd.raft.config import RaftConfig, StoredState
+from quorumd.raft.effects import EndQuorumEpoch, Fetch, SendRequest
+from quorumd.raft.events import Event, FetchAnswered, RequestFailed, TimerFired
+from quorumd.raft.log_view import LogView, VoterEntry
+from quorumd.raft.node import RaftNode
+from quorumd.raft.roles import Role
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
+from quorumd.server import translate_fetch
+from quorumd.server.dispatch import Dispatch
+from quorumd.server.host import daemon_host
+from quorumd.server.log_reader import LogReader
+from quorumd.server.metrics import Metrics
+from quorumd.server.node import EXIT_FAILED, Node, open_partition
+from quorumd.server.outbound import FETCH, Outbound, OutboundSettings
+from quorumd.server.partition import Partition
+from quorumd.server.peers import Link
+from quorumd.server.producer_state import ProducerState
+from quorumd.server.recorder import Recorder
+from quorumd.server.translate import METADATA
+from quorumd.server.transport import Listeners
+from quorumd.storage.directory import Directory, format_directory, open_directory
+from quorumd.storage.errors import DiskFailed, OffsetOutOfRange
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.log import Log
+from quorumd.storage.quorum_state import QuorumState
+from quorumd.wire import control_records
+from quorumd.wire.codec import encode
+from quorumd.wire.errors import CorruptBatch, UnsupportedVersion
+from quorumd.wire.headers import encode_response_header
+from quorumd.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartition,
     DescribeQuorumRequestTopic,
     DescribeQuorumResponse,
 )
-from wire.messages.fetch import (
+from quorumd.wire.messages.fetch import (
     FetchRequest,
     FetchRequestPartition,
     FetchRequestReplicaState,
@@ -63,7 +58,12 @@ from wire.messages.fetch import (
     FetchResponsePartition,
     FetchResponseTopic,
 )
-from wire.registry import APIS
+from quorumd.wire.registry import APIS
+from tests.raft.harness import CLUSTER, endpoints, key, keyed_set, voter_set
+from tests.storage.helpers import batch
+from tests.support.asking import TOPIC, ask, question
+from tests.support.ports import free_ports
+from tests.support.serving import Client, run
 
 VERSION = 17
 

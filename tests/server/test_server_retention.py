@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.retention import SNAPSHOTS_KEPT, Cleaning, Piece, plan_cleaning
+from quorumd.server.retention import SNAPSHOTS_KEPT, Cleaning, Piece, plan_cleaning
 
 NOW_MS = 1_000_000
 

@@ -11,20 +11,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server import snapshot_builder
-from server.producer_state import ProducerState
-from server.snapshot_builder import BuiltSnapshot, SnapshotBuilder
-from storage import sorted_runs, spilling_table
-from storage.errors import (
+from quorumd.server import snapshot_builder
+from quorumd.server.producer_state import ProducerState
+from quorumd.server.snapshot_builder import BuiltSnapshot, SnapshotBuilder
+from quorumd.storage import sorted_runs, spilling_table
+from quorumd.storage.errors import (
     DamagedLog,
     DamagedSnapshot,
     DiskFailed,
     DiskFull,
     UnsuitableOffset,
 )
-from storage.layout import is_part, log_path, part_path, snapshot_path
-from storage.snapshot_file import SnapshotId, read_facts, verify_snapshot
-from storage.snapshot_store import SnapshotStore
+from quorumd.storage.layout import is_part, log_path, part_path, snapshot_path
+from quorumd.storage.snapshot_file import SnapshotId, read_facts, verify_snapshot
+from quorumd.storage.snapshot_store import SnapshotStore
+from quorumd.wire import snapshot_records
+from quorumd.wire.control_records import LeaderChange, UnknownControl
+from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.records import Record, build_batch, iter_records, read_header, scan
 from tests.server.snapshot_logs import (
     LOGS,
     Batches,
@@ -37,10 +41,6 @@ from tests.server.snapshot_logs import (
 )
 from tests.storage.faulty_filesystem import FaultyFileSystem, PowerLoss, Survival
 from tests.storage.helpers import DIRECTORY, START_MS, empty_disk
-from wire import snapshot_records
-from wire.control_records import LeaderChange, UnknownControl
-from wire.errors import CorruptBatch
-from wire.records import Record, build_batch, iter_records, read_header, scan
 
 
 def disk_with(batches: Batches, *, segment_bytes: int = 20_000) -> FaultyFileSystem:

@@ -13,30 +13,30 @@ from uuid import UUID
 
 import pytest
 
-from raft.events import CleaningRequested, Event, ResignationRequested, SnapshotTaken
-from raft.log_view import LogView
-from raft.node import RaftNode
-from raft.roles import Leader
-from raft.types import OffsetAndEpoch, ReplicaKey
-from server.building import BuildFailed, BuildResult
-from server.host import Host, Reader
-from server.metrics import Metrics
-from server.recorder import Recorder
-from server.snapshot_copies import CHECK_AGAIN_S, CopyProgress, SnapshotWork
-from server.snapshots import (
+from quorumd.raft.events import CleaningRequested, Event, ResignationRequested, SnapshotTaken
+from quorumd.raft.log_view import LogView
+from quorumd.raft.node import RaftNode
+from quorumd.raft.roles import Leader
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
+from quorumd.server.building import BuildFailed, BuildResult
+from quorumd.server.host import Host, Reader
+from quorumd.server.metrics import Metrics
+from quorumd.server.recorder import Recorder
+from quorumd.server.snapshot_copies import CHECK_AGAIN_S, CopyProgress, SnapshotWork
+from quorumd.server.snapshots import (
     RESIGN_INTERVAL_S,
     RETRY_MAX_S,
     RETRY_MIN_S,
     Snapshots,
     SnapshotSettings,
 )
-from storage.layout import part_path
-from storage.log import Log
-from storage.snapshot_file import SnapshotId, SnapshotWriter
-from storage.snapshot_store import SnapshotStore
+from quorumd.storage.layout import part_path
+from quorumd.storage.log import Log
+from quorumd.storage.snapshot_file import SnapshotId, SnapshotWriter
+from quorumd.storage.snapshot_store import SnapshotStore
+from quorumd.wire.records import Record, build_batch
 from tests.storage.faulty_filesystem import FaultyFileSystem
 from tests.storage.helpers import DIRECTORY, START_MS, empty_disk
-from wire.records import Record, build_batch
 
 T = TypeVar("T")
 OLD, NEW = SnapshotId(10, 1), SnapshotId(20, 1)

@@ -11,14 +11,16 @@ from collections.abc import Callable
 
 import pytest
 
-from config.model import Listener
-from server.metrics import Metrics
-from server.transport import (
+from quorumd.config.model import Listener
+from quorumd.server.metrics import Metrics
+from quorumd.server.transport import (
     MAX_IN_FLIGHT,
     InboundRequest,
     ListenError,
     Listeners,
 )
+from quorumd.wire.errors import MalformedMessage
+from quorumd.wire.messages.api_versions import ApiVersionsResponse
 from tests.support.serving import (
     API_VERSIONS,
     Client,
@@ -29,8 +31,6 @@ from tests.support.serving import (
     run,
     serving,
 )
-from wire.errors import MalformedMessage
-from wire.messages.api_versions import ApiVersionsResponse
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -11,40 +11,40 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
-from config.model import Config, ConfiguredVoter, Listener
-from raft.events import ResignationRequested
-from raft.roles import Role
-from server.dispatch import Dispatch
-from server.host import daemon_host
-from server.metrics import Metrics
-from server.node import open_partition
-from server.partition import Partition
-from server.translate import TopicPartition
-from server.transport import Listeners
-from storage.directory import Directory, format_directory, open_directory
-from storage.filesystem import RealFileSystem
-from storage.reader import find_files
-from tests.support.ports import free_ports
-from tests.support.raw_client import frame, request
-from tests.support.serving import run
-from wire.codec import decode
-from wire.error_codes import ErrorCode
-from wire.headers import decode_response_header
-from wire.messages.produce import (
+from quorumd.config.model import Config, ConfiguredVoter, Listener
+from quorumd.raft.events import ResignationRequested
+from quorumd.raft.roles import Role
+from quorumd.server.dispatch import Dispatch
+from quorumd.server.host import daemon_host
+from quorumd.server.metrics import Metrics
+from quorumd.server.node import open_partition
+from quorumd.server.partition import Partition
+from quorumd.server.translate import TopicPartition
+from quorumd.server.transport import Listeners
+from quorumd.storage.directory import Directory, format_directory, open_directory
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.reader import find_files
+from quorumd.wire.codec import decode
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.headers import decode_response_header
+from quorumd.wire.messages.produce import (
     ProduceRequest,
     ProduceRequestPartition,
     ProduceRequestTopic,
     ProduceResponse,
     ProduceResponsePartition,
 )
-from wire.messages.vote import (
+from quorumd.wire.messages.vote import (
     VoteRequest,
     VoteRequestPartition,
     VoteRequestTopic,
     VoteResponse,
 )
-from wire.records import Record, build_batch, iter_records
-from wire.schema import Message
+from quorumd.wire.records import Record, build_batch, iter_records
+from quorumd.wire.schema import Message
+from tests.support.ports import free_ports
+from tests.support.raw_client import frame, request
+from tests.support.serving import run
 
 # One name begins with the other: a request must not be taken for one about the wrong topic.
 TOPICS = (

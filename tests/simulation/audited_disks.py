@@ -12,14 +12,14 @@ from pathlib import Path
 from shutil import rmtree
 
 from quorumd.pipeline.audit import Audited, BadReplicas, Finding, audit
+from quorumd.storage.layout import LOG_SUFFIX, RESERVE, parse_snapshot_name
+from quorumd.wire.batch_header import crc_is_valid, read_header
+from quorumd.wire.errors import CorruptBatch
 from simulation.disk import SimDisk
 from simulation.life import LOG_DIRECTORY, STORAGE
 from simulation.machine import Machine
 from simulation.replica import Batch, batch_of
 from simulation.world import World
-from storage.layout import LOG_SUFFIX, RESERVE, parse_snapshot_name
-from wire.batch_header import crc_is_valid, read_header
-from wire.errors import CorruptBatch
 
 CRC_AT = 17
 """Bytes from the beginning of a batch to its CRC."""

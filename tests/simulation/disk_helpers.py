@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
+from quorumd.storage.filesystem import write_all
 from simulation.disk import SimDisk
-from storage.filesystem import write_all
 
 FILE = Path("/file")
 

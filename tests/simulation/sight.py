@@ -8,13 +8,13 @@ from uuid import UUID
 
 import pytest
 
-from raft.config import RaftConfig, StoredState
-from raft.control import KRaftVoters
-from raft.invariants import Snapshot
-from raft.log_view import LogView
-from raft.node import RaftNode
-from raft.roles import Role
-from raft.types import ReplicaKey, Voter, VoterSet
+from quorumd.raft.config import RaftConfig, StoredState
+from quorumd.raft.control import KRaftVoters
+from quorumd.raft.invariants import Snapshot
+from quorumd.raft.log_view import LogView
+from quorumd.raft.node import RaftNode
+from quorumd.raft.roles import Role
+from quorumd.raft.types import ReplicaKey, Voter, VoterSet
 from simulation.checkers import Facts, Look
 from simulation.checkers.base import Change
 from simulation.replica import Batch, Identity, Replica

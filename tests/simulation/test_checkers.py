@@ -8,10 +8,12 @@ from random import Random
 
 import pytest
 
-from raft.node import RaftNode
-from raft.roles import Role
-from raft.types import ReplicaKey
-from server.producer_state import ProducerState
+from quorumd.raft.node import RaftNode
+from quorumd.raft.roles import Role
+from quorumd.raft.types import ReplicaKey
+from quorumd.server.producer_state import ProducerState
+from quorumd.storage.quorum_state import QuorumState
+from quorumd.wire.error_codes import ErrorCode
 from simulation.checkers.acknowledged import Acknowledged
 from simulation.checkers.base import Checker
 from simulation.checkers.committed_prefix import CommittedPrefix
@@ -30,9 +32,7 @@ from simulation.clients import Append
 from simulation.replica import Batch, Identity
 from simulation.scheduler import SECOND
 from simulation.world import Options, World
-from storage.quorum_state import QuorumState
 from tests.simulation.sight import A, B, C, Sight, batch, node_of, violates
-from wire.error_codes import ErrorCode
 
 
 @pytest.fixture

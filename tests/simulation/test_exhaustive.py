@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from raft import core, election, leadership, log_view, node, quorum, replication, roles
-from raft.effects import Answered, Fetch, SendAnswer
-from raft.transitions import Trigger
-from raft.types import OffsetAndEpoch
-from server.driver import Driver
+from quorumd.raft import core, election, leadership, log_view, node, quorum, replication, roles
+from quorumd.raft.effects import Answered, Fetch, SendAnswer
+from quorumd.raft.transitions import Trigger
+from quorumd.raft.types import OffsetAndEpoch
+from quorumd.server.driver import Driver
 from simulation.exhaustive import host
 from simulation.exhaustive.__main__ import main
 from simulation.exhaustive.frozen import (

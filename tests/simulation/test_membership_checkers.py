@@ -6,10 +6,10 @@ from uuid import UUID
 
 import pytest
 
-from raft.control import KRaftVoters
-from raft.log_view import VoterEntry
-from raft.roles import Role
-from raft.types import ReplicaKey
+from quorumd.raft.control import KRaftVoters
+from quorumd.raft.log_view import VoterEntry
+from quorumd.raft.roles import Role
+from quorumd.raft.types import ReplicaKey
 from simulation.checkers.base import Change, Look
 from simulation.checkers.caught_up import CaughtUp
 from simulation.checkers.doubled_ids import DoubledIds

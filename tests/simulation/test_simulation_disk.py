@@ -10,9 +10,9 @@ from random import Random
 
 import pytest
 
+from quorumd.storage.filesystem import read_file, replace_file
 from simulation.disk import ProcessKilled, SimDisk
 from simulation.disk_image import Survival
-from storage.filesystem import read_file, replace_file
 from tests.simulation.disk_helpers import FILE, disk_with, put, write
 
 SYNCS = ["fsync", "fdatasync"]

@@ -10,9 +10,9 @@ from random import Random
 
 import pytest
 
+from quorumd.storage.filesystem import FileSystem, read_file, write_all
 from simulation.disk import DiskFaults, ProcessKilled, SimDisk
 from simulation.disk_image import Survival
-from storage.filesystem import FileSystem, read_file, write_all
 from tests.simulation.disk_helpers import FILE, disk_with, put, write
 
 SYNCS = ["fsync", "fdatasync"]

@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
+from quorumd.storage.filesystem import FileSystem, RealFileSystem
 from simulation.disk import SimDisk
 from simulation.disk_image import PAGE_BYTES, SECTOR_BYTES, Survival
-from storage.filesystem import FileSystem, RealFileSystem
 
 NAMES = ["a", "b", "c"]
 BLOCKS = {Survival.SECTORS: SECTOR_BYTES, Survival.PAGES: PAGE_BYTES}

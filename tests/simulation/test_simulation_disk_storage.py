@@ -13,12 +13,12 @@ from uuid import UUID
 
 import pytest
 
+from quorumd.storage.directory import RESERVE_BYTES, Directory, format_directory, open_directory
+from quorumd.storage.errors import DirectoryLocked, DiskFailed, DiskFull
+from quorumd.storage.filesystem import FileSystem
+from quorumd.storage.log import Log
+from quorumd.storage.quorum_state import QuorumState
 from simulation.disk import DiskFaults, ProcessKilled, SimDisk
-from storage.directory import RESERVE_BYTES, Directory, format_directory, open_directory
-from storage.errors import DirectoryLocked, DiskFailed, DiskFull
-from storage.filesystem import FileSystem
-from storage.log import Log
-from storage.quorum_state import QuorumState
 from tests.storage.helpers import append, batch, contents, fill, open_log
 
 ROOT = Path("/srv/quorumd/data")

@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from config.model import Config
-from raft.types import ReplicaKey
+from quorumd.config.model import Config
+from quorumd.raft.types import ReplicaKey
 from simulation.checkers.base import Facts
 from simulation.faults import FAULTS
 from simulation.operations import OPERATIONS

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from storage.backup_manifest import BackupFile, BackupManifest, render_manifest
-from storage.filesystem import FileSystem, replace_file
-from storage.layout import BACKUP_MANIFEST, log_path
+from quorumd.storage.backup_manifest import BackupFile, BackupManifest, render_manifest
+from quorumd.storage.filesystem import FileSystem, replace_file
+from quorumd.storage.layout import BACKUP_MANIFEST, log_path
+from quorumd.wire.records import read_header
 from tests.server.snapshot_logs import Batches, expected_snapshot
-from wire.records import read_header
 
 
 def put_backup(

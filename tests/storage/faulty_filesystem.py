@@ -21,7 +21,7 @@ from enum import Enum
 from pathlib import Path
 from random import Random
 
-from storage.filesystem import Buffer
+from quorumd.storage.filesystem import Buffer
 
 SECTOR_BYTES = 512
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from storage.filesystem import FileSystem, replace_file
-from storage.layout import snapshot_path
-from storage.log import Log
-from storage.recovery import Observer
+from quorumd.storage.filesystem import FileSystem, replace_file
+from quorumd.storage.layout import snapshot_path
+from quorumd.storage.log import Log
+from quorumd.storage.recovery import Observer
+from quorumd.wire.records import Record, build_batch, iter_headers
 from tests.storage.faulty_filesystem import FaultyFileSystem, PowerLoss
-from wire.records import Record, build_batch, iter_headers
 
 DIRECTORY = Path("/data/__cluster_metadata-0")
 START_MS = 1_700_000_000_000

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from storage.errors import DamagedLog
-from storage.layout import log_path
-from storage.log import Log
+from quorumd.storage.errors import DamagedLog
+from quorumd.storage.layout import log_path
+from quorumd.storage.log import Log
 from tests.storage.faulty_filesystem import FaultyFileSystem
 from tests.storage.helpers import DIRECTORY, append, batch, open_log
 

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.backup_manifest import (
+from quorumd.storage.backup_manifest import (
     BackupFile,
     BackupManifest,
     load_manifest,
     parse_manifest,
     render_manifest,
 )
-from storage.errors import DamagedFile, StorageError
-from storage.filesystem import RealFileSystem
+from quorumd.storage.errors import DamagedFile, StorageError
+from quorumd.storage.filesystem import RealFileSystem
 
 SUM = "ab" * 32
 SNAPSHOT = BackupFile(name=f"{7:020d}-{3:010d}.checkpoint", size_bytes=10, sha256=SUM)
@@ -71,7 +71,7 @@ def test_a_byte_that_changed_is_noticed(at: int, mask: int) -> None:
     ids=str,
 )
 def test_impossible_values_are_refused_even_with_a_right_sum(change: dict[str, object]) -> None:
-    from storage import backup_manifest
+    from quorumd.storage import backup_manifest
 
     fields = json.loads(render_manifest(MANIFEST))
     del fields["sha256"]

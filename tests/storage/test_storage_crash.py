@@ -11,10 +11,11 @@ from random import Random
 
 import pytest
 
-from storage.errors import DamagedLog
-from storage.filesystem import read_file
-from storage.layout import log_path, partition_directory, time_index_path
-from storage.log import Chunk, Log
+from quorumd.storage.errors import DamagedLog
+from quorumd.storage.filesystem import read_file
+from quorumd.storage.layout import log_path, partition_directory, time_index_path
+from quorumd.storage.log import Chunk, Log
+from quorumd.wire.records import iter_headers
 from tests.storage.faulty_filesystem import FaultyFileSystem, Survival
 from tests.storage.helpers import (
     DIRECTORY,
@@ -25,7 +26,6 @@ from tests.storage.helpers import (
     empty_disk,
     open_log,
 )
-from wire.records import iter_headers
 
 SEGMENT_BYTES = 700
 SIZES = [10, 1200, 40, 300, 5000, 90]

@@ -11,8 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from storage.directory import RESERVE_BYTES, format_directory, open_directory
-from storage.errors import (
+from quorumd.storage.directory import RESERVE_BYTES, format_directory, open_directory
+from quorumd.storage.errors import (
     AlreadyFormatted,
     DirectoryLocked,
     DiskFull,
@@ -20,9 +20,9 @@ from storage.errors import (
     NotFormatted,
     ReadOnlyDirectory,
 )
-from storage.filesystem import RealFileSystem
-from storage.meta_properties import LogOwner, MetaProperties
-from storage.quorum_state import QuorumState
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.meta_properties import LogOwner, MetaProperties
+from quorumd.storage.quorum_state import QuorumState
 from tests.storage.faulty_filesystem import FaultyFileSystem, PowerLoss, Survival
 
 ROOT = Path("/srv/quorumd/data")
@@ -119,8 +119,8 @@ def test_the_lock_is_seen_by_another_process_and_ends_with_it(tmp_path: Path) ->
     fs = RealFileSystem()
     format_directory(fs, tmp_path / "data", node_id=1)
     script = (
-        "import sys; from pathlib import Path; from storage.directory import open_directory\n"
-        "from storage.filesystem import RealFileSystem\n"
+        "import sys; from pathlib import Path; from quorumd.storage.directory import open_directory\n"
+        "from quorumd.storage.filesystem import RealFileSystem\n"
         "open_directory(RealFileSystem(), Path(sys.argv[1]), node_id=1)\n"
         "print('open', flush=True); sys.stdin.read()"
     )

@@ -9,14 +9,14 @@ from random import Random
 
 import pytest
 
+from quorumd.storage.errors import DamagedLog, DiskFailed, DiskFull, ReadOnlyDirectory
+from quorumd.storage.filesystem import IOV_MAX, RealFileSystem, write_all
+from quorumd.storage.layout import log_path
+from quorumd.storage.log import Chunk, Log
+from quorumd.wire.batch_header import BATCH_OVERHEAD
 from simulation.disk import SimDisk
-from storage.errors import DamagedLog, DiskFailed, DiskFull, ReadOnlyDirectory
-from storage.filesystem import IOV_MAX, RealFileSystem, write_all
-from storage.layout import log_path
-from storage.log import Chunk, Log
 from tests.storage.faulty_filesystem import FaultyFileSystem, Survival
 from tests.storage.helpers import DIRECTORY, append, batch, contents, empty_disk, fill, open_log
-from wire.batch_header import BATCH_OVERHEAD
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ from itertools import product
 
 import pytest
 
-from storage.errors import DamagedLog
-from storage.group_trailer import TRAILER_BYTES, build_trailer
-from storage.layout import log_path
-from storage.log import Chunk, Log
-from storage.reader import LogFile, TailKind
+from quorumd.storage.errors import DamagedLog
+from quorumd.storage.group_trailer import TRAILER_BYTES, build_trailer
+from quorumd.storage.layout import log_path
+from quorumd.storage.log import Chunk, Log
+from quorumd.storage.reader import LogFile, TailKind
+from quorumd.wire.records import iter_headers
 from tests.storage.faulty_filesystem import SECTOR_BYTES, FaultyFileSystem
 from tests.storage.helpers import DIRECTORY, batch, contents, empty_disk, open_log
-from wire.records import iter_headers
 
 FIRST = log_path(DIRECTORY, 0)
 SEGMENT_BYTES = 1 << 16

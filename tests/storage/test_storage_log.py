@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from storage.errors import DamagedLog, OffsetOutOfRange
-from storage.filesystem import FileSystem, RealFileSystem
-from storage.layout import index_path, log_path, time_index_path
-from storage.log import Chunk, ChunkSummary, Log
+from quorumd.storage.errors import DamagedLog, OffsetOutOfRange
+from quorumd.storage.filesystem import FileSystem, RealFileSystem
+from quorumd.storage.layout import index_path, log_path, time_index_path
+from quorumd.storage.log import Chunk, ChunkSummary, Log
+from quorumd.wire.records import Record, build_batch, iter_records, read_header
 from tests.storage.faulty_filesystem import FaultyFileSystem
 from tests.storage.helpers import (
     DIRECTORY,
@@ -24,7 +25,6 @@ from tests.storage.helpers import (
     last_end,
     open_log,
 )
-from wire.records import Record, build_batch, iter_records, read_header
 
 Place = tuple[FileSystem, Path]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from storage.epoch_checkpoint import load_epochs
-from storage.errors import DamagedLog, DiskFailed
-from storage.layout import EPOCH_CHECKPOINT, index_path, log_path, time_index_path
-from storage.log import Log
+from quorumd.storage.epoch_checkpoint import load_epochs
+from quorumd.storage.errors import DamagedLog, DiskFailed
+from quorumd.storage.layout import EPOCH_CHECKPOINT, index_path, log_path, time_index_path
+from quorumd.storage.log import Log
 from tests.storage.faulty_filesystem import FaultyFileSystem
 from tests.storage.helpers import (
     DIRECTORY,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import DiskFailed, OffsetOutOfRange
-from storage.filesystem import RealFileSystem
-from storage.log import Log
+from quorumd.storage.errors import DiskFailed, OffsetOutOfRange
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.log import Log
 from tests.storage.helpers import START_MS, batch, empty_disk, fill, open_log, reset
 
 SEGMENT_BYTES = len(batch(0)) * 5

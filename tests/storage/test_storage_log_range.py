@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from storage import log_range
-from storage.errors import DamagedLog, DiskFailed, UnsuitableOffset
-from storage.layout import index_path, log_path
-from storage.log_range import LogRange
+from quorumd.storage import log_range
+from quorumd.storage.errors import DamagedLog, DiskFailed, UnsuitableOffset
+from quorumd.storage.layout import index_path, log_path
+from quorumd.storage.log_range import LogRange
 from tests.storage.faulty_filesystem import FaultyFileSystem
 from tests.storage.helpers import DIRECTORY, append, batch, empty_disk, open_log
 

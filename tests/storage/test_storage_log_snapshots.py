@@ -6,8 +6,9 @@ from random import Random
 
 import pytest
 
-from storage.epoch_checkpoint import load_epochs
-from storage.layout import log_path, snapshot_path
+from quorumd.storage.epoch_checkpoint import load_epochs
+from quorumd.storage.layout import log_path, snapshot_path
+from quorumd.wire.records import BatchHeader
 from tests.storage.faulty_filesystem import FaultyFileSystem, Survival
 from tests.storage.helpers import (
     DIRECTORY,
@@ -28,7 +29,6 @@ from tests.storage.seven_segments import (
     reopen,
     seven_segments,
 )
-from wire.records import BatchHeader
 
 
 @pytest.fixture

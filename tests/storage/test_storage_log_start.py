@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from storage.epoch_checkpoint import load_epochs
-from storage.errors import DamagedLog, DiskFailed, DiskFull, OffsetOutOfRange
-from storage.filesystem import FileSystem, RealFileSystem, read_file
-from storage.layout import EPOCH_CHECKPOINT, log_path
-from storage.log import Chunk, Log
+from quorumd.storage.epoch_checkpoint import load_epochs
+from quorumd.storage.errors import DamagedLog, DiskFailed, DiskFull, OffsetOutOfRange
+from quorumd.storage.filesystem import FileSystem, RealFileSystem, read_file
+from quorumd.storage.layout import EPOCH_CHECKPOINT, log_path
+from quorumd.storage.log import Chunk, Log
 from tests.storage.faulty_filesystem import Survival
 from tests.storage.helpers import (
     DIRECTORY,

@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
+from quorumd.storage.errors import DamagedLog
+from quorumd.storage.filesystem import FileSystem
+from quorumd.storage.layout import parse_snapshot_name
+from quorumd.storage.log import Log
 from simulation.disk import ProcessKilled, SimDisk
-from storage.errors import DamagedLog
-from storage.filesystem import FileSystem
-from storage.layout import parse_snapshot_name
-from storage.log import Log
 from tests.storage.faulty_filesystem import Survival
 from tests.storage.helpers import (
     DIRECTORY,

@@ -11,9 +11,10 @@ from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from storage.errors import OffsetOutOfRange
-from storage.layout import snapshot_path
-from storage.log import Chunk, Log
+from quorumd.storage.errors import OffsetOutOfRange
+from quorumd.storage.layout import snapshot_path
+from quorumd.storage.log import Chunk, Log
+from quorumd.wire.records import read_header
 from tests.storage.faulty_filesystem import PowerLoss, Survival
 from tests.storage.helpers import (
     DIRECTORY,
@@ -23,7 +24,6 @@ from tests.storage.helpers import (
     empty_disk,
     open_log,
 )
-from wire.records import read_header
 
 SEGMENT_BYTES = 600
 

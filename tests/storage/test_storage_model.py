@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from storage.index import OffsetIndex, TimeIndex
-from storage.log import Chunk, Log
-from storage.tail_cache import TailCache
+from quorumd.storage.index import OffsetIndex, TimeIndex
+from quorumd.storage.log import Chunk, Log
+from quorumd.storage.tail_cache import TailCache
+from quorumd.wire.records import read_header
 from tests.storage.helpers import START_MS, batch, empty_disk, open_log
-from wire.records import read_header
 
 
 def model_read(batches: list[bytes], offset: int, max_bytes: int, end_offset: int) -> bytes:

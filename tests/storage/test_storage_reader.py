@@ -7,15 +7,15 @@ from uuid import UUID
 
 import pytest
 
-from storage.directory import format_directory, open_directory
-from storage.errors import StorageError
-from storage.filesystem import RealFileSystem
-from storage.layout import log_path
-from storage.log import Log
-from storage.quorum_state import QuorumState
-from storage.reader import LogFile, TailKind, find_files
+from quorumd.storage.directory import format_directory, open_directory
+from quorumd.storage.errors import StorageError
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.layout import log_path
+from quorumd.storage.log import Log
+from quorumd.storage.quorum_state import QuorumState
+from quorumd.storage.reader import LogFile, TailKind, find_files
+from quorumd.wire.records import iter_records
 from tests.storage.helpers import DIRECTORY, append, batch, empty_disk, fill, open_log
-from wire.records import iter_records
 
 SIZE = len(batch(0))
 GOLDEN = Path(__file__).parent / "golden"

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.producer_state import ProducerState
-from storage.backup_manifest import BackupManifest
-from storage.directory import format_directory, open_directory, restore_directory
-from storage.errors import (
+from quorumd.server.producer_state import ProducerState
+from quorumd.storage.backup_manifest import BackupManifest
+from quorumd.storage.directory import format_directory, open_directory, restore_directory
+from quorumd.storage.errors import (
     AlreadyFormatted,
     DamagedLog,
     DirectoryLocked,
@@ -23,27 +23,32 @@ from storage.errors import (
     NotFormatted,
     StorageError,
 )
-from storage.filesystem import FileSystem
-from storage.layout import (
+from quorumd.storage.filesystem import FileSystem
+from quorumd.storage.layout import (
     META_PROPERTIES,
     PARTITION_DIRECTORY,
     RESTORING,
     log_path,
     partition_directory,
 )
-from storage.log import Log
-from storage.quorum_state import QuorumState
-from storage.restored_log import restore_log
-from storage.snapshot_file import SnapshotFacts
-from storage.snapshot_store import SnapshotStore
+from quorumd.storage.log import Log
+from quorumd.storage.quorum_state import QuorumState
+from quorumd.storage.restored_log import restore_log
+from quorumd.storage.snapshot_file import SnapshotFacts
+from quorumd.storage.snapshot_store import SnapshotStore
+from quorumd.wire.control_records import (
+    KRaftVersion,
+    KRaftVoters,
+    decode_control_batch,
+    strike_voters,
+)
+from quorumd.wire.records import BatchHeader, read_header
 from tests.server.snapshot_logs import Batches
 from tests.storage.backups import put_backup
 from tests.storage.faulty_filesystem import FaultyFileSystem, PowerLoss, Survival
 from tests.storage.helpers import contents
 from tests.storage.verified_node import batches_of
 from tests.storage.verifying import verified
-from wire.control_records import KRaftVersion, KRaftVoters, decode_control_batch, strike_voters
-from wire.records import BatchHeader, read_header
 
 BACKUP = Path("/backup")
 STORAGE = Path("/node/storage")

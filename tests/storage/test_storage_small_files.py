@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raft.types import uuid_to_text
-from storage import java_properties
-from storage.epoch_checkpoint import EpochStart, parse_epochs, render_epochs
-from storage.errors import DamagedFile, DiskFull, NotFormatted
-from storage.meta_properties import (
+from quorumd.raft.types import uuid_to_text
+from quorumd.storage import java_properties
+from quorumd.storage.epoch_checkpoint import EpochStart, parse_epochs, render_epochs
+from quorumd.storage.errors import DamagedFile, DiskFull, NotFormatted
+from quorumd.storage.meta_properties import (
     LogOwner,
     MetaProperties,
     load_meta_properties,
     random_storage_id,
     save_meta_properties,
 )
-from storage.quorum_state import (
+from quorumd.storage.quorum_state import (
     QuorumState,
     load_quorum_state,
     parse_quorum_state,

@@ -8,19 +8,17 @@ from uuid import UUID
 
 import pytest
 
-from storage import snapshot_file
-from storage.errors import DamagedSnapshot, DiskFailed, DiskFull
-from storage.layout import snapshot_path
-from storage.snapshot_file import (
+from quorumd.storage import snapshot_file
+from quorumd.storage.errors import DamagedSnapshot, DiskFailed, DiskFull
+from quorumd.storage.layout import snapshot_path
+from quorumd.storage.snapshot_file import (
     SnapshotFacts,
     SnapshotId,
     SnapshotWriter,
     read_facts,
     verify_snapshot,
 )
-from tests.storage.faulty_filesystem import FaultyFileSystem
-from tests.storage.helpers import DIRECTORY, START_MS, empty_disk
-from wire.control_records import (
+from quorumd.wire.control_records import (
     ControlRecord,
     KRaftVersion,
     KRaftVoter,
@@ -34,7 +32,9 @@ from wire.control_records import (
     UnknownControl,
     encode_control_batch,
 )
-from wire.records import Record, build_batch, read_header
+from quorumd.wire.records import Record, build_batch, read_header
+from tests.storage.faulty_filesystem import FaultyFileSystem
+from tests.storage.helpers import DIRECTORY, START_MS, empty_disk
 
 ID = SnapshotId(1234, 7)
 PATH = snapshot_path(DIRECTORY, ID)

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from storage import snapshot_store
-from storage.errors import DamagedSnapshot, DiskFailed, DiskFull
-from storage.layout import (
+from quorumd.storage import snapshot_store
+from quorumd.storage.errors import DamagedSnapshot, DiskFailed, DiskFull
+from quorumd.storage.layout import (
     is_known_name,
     is_part,
     parse_snapshot_name,
@@ -18,8 +18,8 @@ from storage.layout import (
     run_path,
     snapshot_path,
 )
-from storage.snapshot_file import SnapshotId, SnapshotWriter, verify_snapshot
-from storage.snapshot_store import PositionOutOfRange, SnapshotNotFound, SnapshotStore
+from quorumd.storage.snapshot_file import SnapshotId, SnapshotWriter, verify_snapshot
+from quorumd.storage.snapshot_store import PositionOutOfRange, SnapshotNotFound, SnapshotStore
 from tests.storage.faulty_filesystem import FaultyFileSystem, PowerLoss, Survival
 from tests.storage.helpers import DIRECTORY, START_MS, empty_disk
 

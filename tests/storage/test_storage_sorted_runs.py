@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage import sorted_runs, spilling_table
-from storage.errors import DiskFailed, DiskFull
-from storage.layout import run_path
-from storage.sorted_runs import Block, Run, merge, run_of, sorted_parts
-from storage.spilling_table import ENTRY_BYTES, SpillingTable
+from quorumd.storage import sorted_runs, spilling_table
+from quorumd.storage.errors import DiskFailed, DiskFull
+from quorumd.storage.layout import run_path
+from quorumd.storage.sorted_runs import Block, Run, merge, run_of, sorted_parts
+from quorumd.storage.spilling_table import ENTRY_BYTES, SpillingTable
 from tests.storage.faulty_filesystem import FaultyFileSystem
 from tests.storage.helpers import DIRECTORY, empty_disk
 

@@ -12,11 +12,11 @@ from random import Random
 
 import pytest
 
-from storage.errors import OffsetOutOfRange
-from storage.filesystem import RealFileSystem
-from storage.log import Log
+from quorumd.storage.errors import OffsetOutOfRange
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.log import Log
+from quorumd.wire.records import scan
 from tests.storage.helpers import START_MS, append, batch, contents, open_log, put_snapshot
-from wire.records import scan
 
 
 def test_readers_see_whole_valid_batches_while_the_log_changes(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`storage.verify`: every kind of damage is found and named, and none where there is none."""
+"""`quorumd.storage.verify`: every kind of damage is found and named, and none where there is none."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.directory import format_directory
-from storage.epoch_checkpoint import EpochStart, load_epochs, render_epochs
-from storage.filesystem import RealFileSystem
-from storage.layout import (
+from quorumd.storage.directory import format_directory
+from quorumd.storage.epoch_checkpoint import EpochStart, load_epochs, render_epochs
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.layout import (
     EPOCH_CHECKPOINT,
     META_PROPERTIES,
     QUORUM_STATE,
@@ -23,16 +23,16 @@ from storage.layout import (
     snapshot_path,
     time_index_path,
 )
-from storage.verify.paths import NothingToVerify
-from storage.verify.report import FINDINGS_MAX
-from storage.verify.snapshot import SnapshotSeen, walk_snapshot
+from quorumd.storage.verify.paths import NothingToVerify
+from quorumd.storage.verify.report import FINDINGS_MAX
+from quorumd.storage.verify.snapshot import SnapshotSeen, walk_snapshot
+from quorumd.wire.records import Record, build_batch, iter_headers, read_header, stamp
 from tests.server.snapshot_logs import with_attributes, with_crc
 from tests.storage.faulty_filesystem import FaultyFileSystem
 from tests.storage.helpers import DIRECTORY, START_MS, append, batch, open_log
 from tests.storage.seven_segments import CountingFileSystem
 from tests.storage.verified_node import SEGMENT_BYTES, STORAGE, Node
 from tests.storage.verifying import Verified, put_real_snapshot, verified
-from wire.records import Record, build_batch, iter_headers, read_header, stamp
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_a_snapshot_that_its_node_deletes_meanwhile_is_not_missed(
             fs.remove(path)
         return walk_snapshot(fs, path, *rest)
 
-    monkeypatch.setattr("storage.verify.log.walk_snapshot", deleted_before)
+    monkeypatch.setattr("quorumd.storage.verify.log.walk_snapshot", deleted_before)
     done = verified(fs=node.fs)
     assert done.texts == []
     assert [snapshot_path(DIRECTORY, each.id) for each in done.facts.snapshots] == [newest]

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.backup_manifest import BackupManifest, load_manifest, render_manifest
-from storage.layout import BACKUP_MANIFEST, log_path
-from storage.verify.paths import Kind, find_subject
+from quorumd.storage.backup_manifest import BackupManifest, load_manifest, render_manifest
+from quorumd.storage.layout import BACKUP_MANIFEST, log_path
+from quorumd.storage.verify.paths import Kind, find_subject
 from tests.storage.backups import put_backup
 from tests.storage.faulty_filesystem import FaultyFileSystem
 from tests.storage.verified_node import batches_of

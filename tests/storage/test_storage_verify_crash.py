@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from storage.filesystem import FileSystem
+from quorumd.storage.filesystem import FileSystem
 from tests.storage import test_storage_crash, test_storage_log_start_crash
 from tests.storage.faulty_filesystem import FaultyFileSystem, Survival
 from tests.storage.helpers import DIRECTORY, crash, crash_points, empty_disk

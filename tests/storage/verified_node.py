@@ -7,15 +7,15 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
-from storage.directory import format_directory
-from storage.layout import log_path, parse_segment_name
-from storage.quorum_state import QuorumState, save_quorum_state
+from quorumd.storage.directory import format_directory
+from quorumd.storage.layout import log_path, parse_segment_name
+from quorumd.storage.quorum_state import QuorumState, save_quorum_state
+from quorumd.wire.control_records import LeaderChange
+from quorumd.wire.records import iter_headers
 from tests.server.snapshot_logs import Batches, build, write_log
 from tests.storage.faulty_filesystem import FaultyFileSystem
 from tests.storage.helpers import DIRECTORY
 from tests.storage.verifying import Verified, verified
-from wire.control_records import LeaderChange
-from wire.records import iter_headers
 
 STORAGE = DIRECTORY.parent
 SEGMENT_BYTES = 20_000

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from storage.filesystem import FileSystem
-from storage.layout import part_path
-from storage.snapshot_file import SnapshotId, SnapshotWriter
-from storage.snapshot_store import SnapshotStore
-from storage.verify.log import LogFacts
-from storage.verify.paths import find_subject, verify
-from storage.verify.report import Finding, Report
+from quorumd.storage.filesystem import FileSystem
+from quorumd.storage.layout import part_path
+from quorumd.storage.snapshot_file import SnapshotId, SnapshotWriter
+from quorumd.storage.snapshot_store import SnapshotStore
+from quorumd.storage.verify.log import LogFacts
+from quorumd.storage.verify.paths import find_subject, verify
+from quorumd.storage.verify.report import Finding, Report
 from tests.storage.helpers import DIRECTORY, START_MS
 
 

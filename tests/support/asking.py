@@ -6,18 +6,18 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-from raft.effects import AppendClient
-from raft.log_view import LogView
-from raft.types import Endpoint, OffsetAndEpoch
-from server.produce import ProduceHandler
-from server.translate import METADATA, TopicPartition
-from storage.log import Chunk
+from quorumd.raft.effects import AppendClient
+from quorumd.raft.log_view import LogView
+from quorumd.raft.types import Endpoint, OffsetAndEpoch
+from quorumd.server.produce import ProduceHandler
+from quorumd.server.translate import METADATA, TopicPartition
+from quorumd.storage.log import Chunk
+from quorumd.wire.codec import decode, encode
+from quorumd.wire.headers import decode_response_header, encode_request_header
+from quorumd.wire.records import Record, build_batch
+from quorumd.wire.registry import APIS
+from quorumd.wire.schema import Message
 from tests.support.serving import Client, frame
-from wire.codec import decode, encode
-from wire.headers import decode_response_header, encode_request_header
-from wire.records import Record, build_batch
-from wire.registry import APIS
-from wire.schema import Message
 
 TOPIC = METADATA.name
 

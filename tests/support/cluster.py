@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from raft.types import Endpoint, ReplicaKey, Voter, VoterSet
-from server.cluster_view import PendingChange, ReplicaStatus
+from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet
+from quorumd.server.cluster_view import PendingChange, ReplicaStatus
 
 
 def endpoints(node: int) -> tuple[Endpoint, ...]:

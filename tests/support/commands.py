@@ -11,7 +11,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from typing import NamedTuple
 
 from quorumd.cli.main import run
-from server.main import cli
+from quorumd.server.main import cli
 
 
 class Done(NamedTuple):

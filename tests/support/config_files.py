@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from config.load import ConfigError, load
+from quorumd.config.load import ConfigError, load
 
 GOOD = {
     "node.id": "1",

@@ -7,21 +7,21 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, cast
 
-from raft.log_view import LogView
-from server.consume import ConsumeHandler
-from server.host import daemon_host
-from server.log_reader import LogReader
-from server.transport import InboundRequest
-from storage.filesystem import RealFileSystem
-from storage.log import Log
+from quorumd.raft.log_view import LogView
+from quorumd.server.consume import ConsumeHandler
+from quorumd.server.host import daemon_host
+from quorumd.server.log_reader import LogReader
+from quorumd.server.transport import InboundRequest
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.log import Log
+from quorumd.wire.codec import decode
+from quorumd.wire.messages.fetch import FetchRequest, FetchResponse
+from quorumd.wire.messages.list_offsets import ListOffsetsRequest
+from quorumd.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
+from quorumd.wire.records import Record, build_batch
+from quorumd.wire.registry import APIS
 from tests.support.asking import InMemoryPartition, answer_to, ask, question
 from tests.support.serving import Client, Parking, Served, run, serving
-from wire.codec import decode
-from wire.messages.fetch import FetchRequest, FetchResponse
-from wire.messages.list_offsets import ListOffsetsRequest
-from wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
-from wire.records import Record, build_batch
-from wire.registry import APIS
 
 FETCH, LIST_OFFSETS, EPOCH_END = 1, 2, 23
 RECORDS = 10

@@ -16,7 +16,7 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["server.main", "server.run", __name__])
+_context.set_forkserver_preload(["quorumd.server.main", "quorumd.server.run", __name__])
 
 
 class ForkedNode:
@@ -69,6 +69,6 @@ def _run(config: str, output: str, environ: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environ)
     sys.argv = ["quorumd", "start", "--config", config]
-    from server.main import main
+    from quorumd.server.main import main
 
     main()

@@ -23,23 +23,23 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.error import HTTPError
 
-from storage.layout import LOG_SUFFIX, PARTITION_DIRECTORY
-from storage.reader import TailKind, find_files
-from tests.support.commands import quorumd
-from tests.support.forked import ForkedNode, die_with_parent
-from tests.support.ports import free_ports
-from wire.codec import decode, encode
-from wire.errors import MalformedMessage
-from wire.headers import decode_response_header, encode_request_header
-from wire.messages.describe_quorum import (
+from quorumd.storage.layout import LOG_SUFFIX, PARTITION_DIRECTORY
+from quorumd.storage.reader import TailKind, find_files
+from quorumd.wire.codec import decode, encode
+from quorumd.wire.errors import MalformedMessage
+from quorumd.wire.headers import decode_response_header, encode_request_header
+from quorumd.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartition,
     DescribeQuorumRequestTopic,
     DescribeQuorumResponse,
     DescribeQuorumResponsePartition,
 )
-from wire.records import Record, iter_records
-from wire.schema import Message
+from quorumd.wire.records import Record, iter_records
+from quorumd.wire.schema import Message
+from tests.support.commands import quorumd
+from tests.support.forked import ForkedNode, die_with_parent
+from tests.support.ports import free_ports
 
 TOPIC = "__cluster_metadata"
 # Much longer than anything takes on an idle machine: who waits goes on as soon as it can.

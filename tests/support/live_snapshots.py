@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import quorumd
-from storage.layout import is_part, parse_snapshot_name, snapshot_path
-from storage.snapshot_file import SnapshotId
+from quorumd.storage.layout import is_part, parse_snapshot_name, snapshot_path
+from quorumd.storage.snapshot_file import SnapshotId
+from quorumd.wire.messages.take_snapshot import TakeSnapshotRequest, TakeSnapshotResponse
 from tests.support.live_cluster import Cluster
-from wire.messages.take_snapshot import TakeSnapshotRequest, TakeSnapshotResponse
 
 VALUE = b"x" * 100
 
@@ -81,6 +81,6 @@ def builders(node_pid: int) -> Sequence[int]:
             command = path.with_name("cmdline").read_bytes()
         except OSError:
             continue
-        if int(fields.split()[1]) == node_pid and b"server.build_snapshot" in command:
+        if int(fields.split()[1]) == node_pid and b"quorumd.server.build_snapshot" in command:
             found.append(int(path.parent.name))
     return found

@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from tests.support.live_cluster import TOPIC, Cluster
-from tests.support.raw_client import Hungup, RawClient
-from wire.errors import MalformedMessage
-from wire.messages.produce import (
+from quorumd.wire.errors import MalformedMessage
+from quorumd.wire.messages.produce import (
     ProduceRequest,
     ProduceRequestPartition,
     ProduceRequestTopic,
     ProduceResponse,
     ProduceResponsePartition,
 )
-from wire.records import Record, build_batch
+from quorumd.wire.records import Record, build_batch
+from tests.support.live_cluster import TOPIC, Cluster
+from tests.support.raw_client import Hungup, RawClient
 
 PRODUCE, PRODUCE_VERSION = 0, 9
 TRY_S = 3.0

@@ -7,9 +7,9 @@ import struct
 from types import TracebackType
 from typing import Self, TypeVar
 
-from wire.codec import decode, encode
-from wire.headers import decode_response_header, encode_request_header
-from wire.schema import Message
+from quorumd.wire.codec import decode, encode
+from quorumd.wire.headers import decode_response_header, encode_request_header
+from quorumd.wire.schema import Message
 
 TIMEOUT_S = 5.0
 CLIENT_ID = "tests"

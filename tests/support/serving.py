@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from config.model import Listener
-from server.metrics import Metrics
-from server.transport import InboundRequest, Listeners
+from quorumd.config.model import Listener
+from quorumd.server.metrics import Metrics
+from quorumd.server.transport import InboundRequest, Listeners
 
 T = TypeVar("T")
 

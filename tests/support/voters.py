@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from raft.types import uuid_from_text
-from tests.support.live_cluster import Cluster
-from tests.support.raw_client import RawClient
-from wire.error_codes import ErrorCode
-from wire.messages.add_raft_voter import (
+from quorumd.raft.types import uuid_from_text
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.add_raft_voter import (
     AddRaftVoterRequest,
     AddRaftVoterRequestListener,
     AddRaftVoterResponse,
 )
-from wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from tests.support.live_cluster import Cluster
+from tests.support.raw_client import RawClient
 
 TIMEOUT_MS = 15_000
 

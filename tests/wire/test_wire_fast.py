@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.wire.wire_values import examples, messages
-from wire.codec import decode, encode
-from wire.errors import MalformedMessage
-from wire.fast import (
+from quorumd.wire.codec import decode, encode
+from quorumd.wire.errors import MalformedMessage
+from quorumd.wire.fast import (
     FetchEndpoint,
     encode_fetch_request,
     encode_fetch_response,
@@ -20,10 +19,10 @@ from wire.fast import (
     parse_fetch_response,
     parse_produce,
 )
-from wire.fast.fetch_request import HIGH_WATERMARK_ABSENT
-from wire.framing import FrameBuffer
-from wire.headers import decode_request_header, decode_response_header
-from wire.messages.fetch import (
+from quorumd.wire.fast.fetch_request import HIGH_WATERMARK_ABSENT
+from quorumd.wire.framing import FrameBuffer
+from quorumd.wire.headers import decode_request_header, decode_response_header
+from quorumd.wire.messages.fetch import (
     FetchRequest,
     FetchRequestPartition,
     FetchRequestReplicaState,
@@ -36,7 +35,7 @@ from wire.messages.fetch import (
     FetchResponseSnapshotId,
     FetchResponseTopic,
 )
-from wire.messages.produce import (
+from quorumd.wire.messages.produce import (
     ProduceRequest,
     ProduceRequestPartition,
     ProduceRequestTopic,
@@ -44,6 +43,7 @@ from wire.messages.produce import (
     ProduceResponsePartition,
     ProduceResponseTopic,
 )
+from tests.wire.wire_values import examples, messages
 
 SOME = examples(12)
 PRODUCE_VERSIONS = range(3, 14)

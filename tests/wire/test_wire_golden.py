@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from wire.codec import decode, encode
-from wire.control_records import (
+from quorumd.wire.codec import decode, encode
+from quorumd.wire.control_records import (
     KRaftVersion,
     KRaftVersionFeature,
     KRaftVoter,
@@ -25,19 +25,19 @@ from wire.control_records import (
     encode_control_batch,
     encode_control_record,
 )
-from wire.headers import (
+from quorumd.wire.headers import (
     decode_request_header,
     decode_response_header,
     encode_request_header,
     encode_response_header,
 )
-from wire.messages.api_versions import (
+from quorumd.wire.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     ApiVersionsResponseApiKey,
     ApiVersionsResponseSupportedFeature,
 )
-from wire.messages.fetch import (
+from quorumd.wire.messages.fetch import (
     FetchRequest,
     FetchRequestPartition,
     FetchRequestReplicaState,
@@ -49,7 +49,7 @@ from wire.messages.fetch import (
     FetchResponsePartition,
     FetchResponseTopic,
 )
-from wire.messages.vote import (
+from quorumd.wire.messages.vote import (
     VoteRequest,
     VoteRequestPartition,
     VoteRequestTopic,
@@ -58,8 +58,8 @@ from wire.messages.vote import (
     VoteResponsePartition,
     VoteResponseTopic,
 )
-from wire.records import Record, build_batch, iter_records
-from wire.varints import (
+from quorumd.wire.records import Record, build_batch, iter_records
+from quorumd.wire.varints import (
     encode_unsigned_varint,
     encode_varint,
     read_unsigned_varint,

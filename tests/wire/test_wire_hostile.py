@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quorumd.wire.codec import codec_for, decode, encode
+from quorumd.wire.errors import MalformedMessage
+from quorumd.wire.framing import FrameBuffer
+from quorumd.wire.headers import decode_request_header, decode_response_header
+from quorumd.wire.messages.fetch import FetchRequest
+from quorumd.wire.messages.metadata import MetadataRequest
+from quorumd.wire.primitives import ELEMENTS_MAX, Source
 from tests.wire.wire_values import ALL_BODIES, BODY_IDS, examples, messages
-from wire.codec import codec_for, decode, encode
-from wire.errors import MalformedMessage
-from wire.framing import FrameBuffer
-from wire.headers import decode_request_header, decode_response_header
-from wire.messages.fetch import FetchRequest
-from wire.messages.metadata import MetadataRequest
-from wire.primitives import ELEMENTS_MAX, Source
 
 MANY = examples(300)
 FEW = examples(2)

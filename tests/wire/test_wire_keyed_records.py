@@ -9,14 +9,14 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quorumd.wire import snapshot_records
+from quorumd.wire.batch_header import BATCH_OVERHEAD
+from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.keyed_records import COMPLETE, DELETED, PREFIX, take_records
+from quorumd.wire.records import Record, build_batch, crc_is_valid, iter_records, read_header
+from quorumd.wire.snapshot_records import RecordPacker, read_snapshot_records
+from quorumd.wire.varints import encode_varint
 from tests.wire.wire_values import examples
-from wire import snapshot_records
-from wire.batch_header import BATCH_OVERHEAD
-from wire.errors import CorruptBatch
-from wire.keyed_records import COMPLETE, DELETED, PREFIX, take_records
-from wire.records import Record, build_batch, crc_is_valid, iter_records, read_header
-from wire.snapshot_records import RecordPacker, read_snapshot_records
-from wire.varints import encode_varint
 
 NOW = 1_700_000_000_000
 SIZES = st.sampled_from([0, 1, 5, 63, 64, 200, 8191, 8192])

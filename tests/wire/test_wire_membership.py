@@ -10,15 +10,14 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 
-from tests.wire.wire_values import examples, messages
-from wire.codec import decode, encode
-from wire.errors import UnsupportedVersion
-from wire.messages.add_raft_voter import (
+from quorumd.wire.codec import decode, encode
+from quorumd.wire.errors import UnsupportedVersion
+from quorumd.wire.messages.add_raft_voter import (
     AddRaftVoterRequest,
     AddRaftVoterRequestListener,
     AddRaftVoterResponse,
 )
-from wire.messages.alter_partition_reassignments import (
+from quorumd.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsRequestPartition,
     AlterPartitionReassignmentsRequestTopic,
@@ -26,7 +25,7 @@ from wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsResponsePartition,
     AlterPartitionReassignmentsResponseTopic,
 )
-from wire.messages.describe_quorum import (
+from quorumd.wire.messages.describe_quorum import (
     DescribeQuorumResponse,
     DescribeQuorumResponseCommittedVoter,
     DescribeQuorumResponseNode,
@@ -34,15 +33,16 @@ from wire.messages.describe_quorum import (
     DescribeQuorumResponsePendingChange,
     DescribeQuorumResponseTopic,
 )
-from wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
-from wire.messages.transfer_leader import TransferLeaderRequest, TransferLeaderResponse
-from wire.messages.update_raft_voter import (
+from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from quorumd.wire.messages.transfer_leader import TransferLeaderRequest, TransferLeaderResponse
+from quorumd.wire.messages.update_raft_voter import (
     UpdateRaftVoterRequest,
     UpdateRaftVoterRequestKRaftVersionFeature,
     UpdateRaftVoterRequestListener,
     UpdateRaftVoterResponse,
     UpdateRaftVoterResponseCurrentLeader,
 )
+from tests.wire.wire_values import examples, messages
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas in a way that Python has deprecated.

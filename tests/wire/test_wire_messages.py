@@ -14,6 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
+from quorumd.wire.codec import codec_for, decode, encode
+from quorumd.wire.errors import MalformedMessage, UnsupportedVersion
+from quorumd.wire.messages.api_versions import ApiVersionsRequest
+from quorumd.wire.messages.end_quorum_epoch import (
+    EndQuorumEpochRequest,
+    EndQuorumEpochRequestPartition,
+    EndQuorumEpochRequestPreferredCandidate,
+    EndQuorumEpochRequestTopic,
+)
+from quorumd.wire.messages.fetch import FetchRequest, FetchRequestReplicaState
+from quorumd.wire.messages.metadata import MetadataRequest
+from quorumd.wire.messages.vote import VoteRequest, VoteRequestPartition, VoteRequestTopic
+from quorumd.wire.registry import FIRST_OWN_KEY
+from quorumd.wire.schema import Kind
 from tests.wire.wire_values import (
     ALL_BODIES,
     BODY_IDS,
@@ -23,20 +37,6 @@ from tests.wire.wire_values import (
     messages,
     to_kio,
 )
-from wire.codec import codec_for, decode, encode
-from wire.errors import MalformedMessage, UnsupportedVersion
-from wire.messages.api_versions import ApiVersionsRequest
-from wire.messages.end_quorum_epoch import (
-    EndQuorumEpochRequest,
-    EndQuorumEpochRequestPartition,
-    EndQuorumEpochRequestPreferredCandidate,
-    EndQuorumEpochRequestTopic,
-)
-from wire.messages.fetch import FetchRequest, FetchRequestReplicaState
-from wire.messages.metadata import MetadataRequest
-from wire.messages.vote import VoteRequest, VoteRequestPartition, VoteRequestTopic
-from wire.registry import FIRST_OWN_KEY
-from wire.schema import Kind
 
 ROOT = Path(__file__).resolve().parents[2]
 EACH_BODY = pytest.mark.parametrize(
@@ -258,16 +258,16 @@ def test_messages_are_immutable_values_with_slots():
 
 def test_importing_messages_compiles_nothing_and_warming_compiles_what_is_asked_for():
     script = """
-import sys, wire.codec, wire.headers, wire.framing, wire.registry
-import wire.messages.vote, wire.messages.fetch
+import sys, quorumd.wire.codec, quorumd.wire.headers, quorumd.wire.framing, quorumd.wire.registry
+import quorumd.wire.messages.vote, quorumd.wire.messages.fetch
 assert "construct" not in sys.modules
 assert not {"lz4", "snappy", "zstandard"} & set(sys.modules)
-assert wire.codec._codecs == {}
-wire.registry.warm([52])
-assert [(cls.__name__, version) for cls, version in wire.codec._codecs] == [
+assert quorumd.wire.codec._codecs == {}
+quorumd.wire.registry.warm([52])
+assert [(cls.__name__, version) for cls, version in quorumd.wire.codec._codecs] == [
     ("VoteRequest", 2), ("VoteResponse", 2)]
-wire.registry.warm([52], every_version=True)
-assert len(wire.codec._codecs) == 6
+quorumd.wire.registry.warm([52], every_version=True)
+assert len(quorumd.wire.codec._codecs) == 6
 """
     run = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

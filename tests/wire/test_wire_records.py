@@ -12,9 +12,8 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.wire.wire_values import examples
-from wire.compression import Codec, pack, unpack
-from wire.control_records import (
+from quorumd.wire.compression import Codec, pack, unpack
+from quorumd.wire.control_records import (
     KRaftVersion,
     KRaftVoter,
     KRaftVoters,
@@ -22,9 +21,9 @@ from wire.control_records import (
     decode_control_batch,
     encode_control_batch,
 )
-from wire.error_codes import ErrorCode
-from wire.errors import CorruptBatch, RefusedBatch
-from wire.records import (
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.errors import CorruptBatch, RefusedBatch
+from quorumd.wire.records import (
     BATCH_OVERHEAD,
     BatchHeader,
     Record,
@@ -37,7 +36,8 @@ from wire.records import (
     scan,
     stamp,
 )
-from wire.varints import encode_varint
+from quorumd.wire.varints import encode_varint
+from tests.wire.wire_values import examples
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas in a way that Python has deprecated.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire.control_records import (
+from quorumd.wire.control_records import (
     ControlRecord,
     ControlType,
     KRaftVersion,
@@ -22,8 +22,8 @@ from wire.control_records import (
     encode_control_record,
     strike_voters,
 )
-from wire.errors import CorruptBatch
-from wire.records import Record, build_batch, crc_is_valid, read_header
+from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.records import Record, build_batch, crc_is_valid, read_header
 
 VOTERS = KRaftVoters(
     voters=tuple(KRaftVoter(voter_id=n, voter_directory_id=UUID(int=n)) for n in (1, 2, 3)),

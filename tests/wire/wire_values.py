@@ -20,8 +20,8 @@ from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.static.constants import EntityType
 
-from wire.registry import APIS, FIRST_OWN_KEY
-from wire.schema import FieldSpec, Kind, Message, Struct
+from quorumd.wire.registry import APIS, FIRST_OWN_KEY
+from quorumd.wire.schema import FieldSpec, Kind, Message, Struct
 
 DEPTH = int(os.environ.get("WIRE_TEST_DEPTH", "1"))
 """Set to 20 or so for a long run: that many times the examples, and other ones each time."""

@@ -2,17 +2,17 @@
 
 Each function here agrees with the declared message on everything that it handles (tests/wire prove it
 on generated input). What a parser doesn't handle - several topics, unusual tags, damaged bytes - it
-answers with None; wire.codec then has the last word.
+answers with None; quorumd.wire.codec then has the last word.
 """
 
-from wire.fast.fetch_request import FastFetch, encode_fetch_request, parse_fetch_request
-from wire.fast.fetch_response import (
+from quorumd.wire.fast.fetch_request import FastFetch, encode_fetch_request, parse_fetch_request
+from quorumd.wire.fast.fetch_response import (
     FastFetchResponse,
     FetchEndpoint,
     encode_fetch_response,
     parse_fetch_response,
 )
-from wire.fast.produce import FastProduce, encode_produce_response, parse_produce
+from quorumd.wire.fast.produce import FastProduce, encode_produce_response, parse_produce
 
 __all__ = [
     "FastFetch",

@@ -1,6 +1,6 @@
 """Fetch requests for one partition: versions 12 to 18 read, 17 and 18 written as a replica does.
 
-Source: wire.messages.fetch, which declares the same bytes.
+Source: quorumd.wire.messages.fetch, which declares the same bytes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from struct import error as StructError  # noqa: N812 # it is struct that breaks
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from wire.headers import encode_request_header
-from wire.varints import encode_unsigned_varint
+from quorumd.wire.headers import encode_request_header
+from quorumd.wire.varints import encode_unsigned_varint
 
 _FLEXIBLE_FROM = 12
 _TOPIC_ID_FROM = 13

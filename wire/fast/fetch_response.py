@@ -1,7 +1,7 @@
 """Fetch responses for one partition: every version written, 12 to 18 read.
 
 Record bytes are neither copied nor looked at when writing: they stay buffers of their own.
-Source: wire.messages.fetch, which declares the same bytes.
+Source: quorumd.wire.messages.fetch, which declares the same bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 # it is struct that breaks the convention
 from typing import NamedTuple
 
-from wire.varints import encode_unsigned_varint, read_unsigned_varint
+from quorumd.wire.varints import encode_unsigned_varint, read_unsigned_varint
 
 _FLEXIBLE_FROM = 12
 _TOPIC_ID_FROM = 13

@@ -1,6 +1,6 @@
 """Produce requests with one batch for one partition, and their answers when all went well.
 
-Source: wire.messages.produce, which declares the same bytes.
+Source: quorumd.wire.messages.produce, which declares the same bytes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 # it is struct that breaks the convention
 from typing import NamedTuple
 
-from wire.varints import encode_unsigned_varint, read_unsigned_varint
+from quorumd.wire.varints import encode_unsigned_varint, read_unsigned_varint
 
 _FLEXIBLE_FROM = 9
 _TOPIC_ID_FROM = 13

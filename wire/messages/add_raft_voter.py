@@ -9,7 +9,18 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from wire.schema import BOOL, INT16, INT32, STRING, UINT16, UUID_, Message, Struct, array, field
+from quorumd.wire.schema import (
+    BOOL,
+    INT16,
+    INT32,
+    STRING,
+    UINT16,
+    UUID_,
+    Message,
+    Struct,
+    array,
+    field,
+)
 
 
 class AddRaftVoterRequestListener(Struct):

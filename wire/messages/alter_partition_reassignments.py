@@ -5,7 +5,7 @@ Source: Apache Kafka 4.4, AlterPartitionReassignmentsRequest.json and its Respon
 
 from __future__ import annotations
 
-from wire.schema import BOOL, INT16, INT32, STRING, Message, Struct, array, field
+from quorumd.wire.schema import BOOL, INT16, INT32, STRING, Message, Struct, array, field
 
 
 class AlterPartitionReassignmentsRequestPartition(Struct):

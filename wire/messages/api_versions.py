@@ -5,7 +5,7 @@ Source: Apache Kafka 4.4, ApiVersionsRequest.json and ApiVersionsResponse.json.
 
 from __future__ import annotations
 
-from wire.schema import BOOL, INT16, INT32, INT64, STRING, Message, Struct, array, field
+from quorumd.wire.schema import BOOL, INT16, INT32, INT64, STRING, Message, Struct, array, field
 
 
 class ApiVersionsRequest(Message, api_key=18, versions="0-4", flexible="3+"):

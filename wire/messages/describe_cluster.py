@@ -5,7 +5,7 @@ Source: Apache Kafka 4.4, DescribeClusterRequest.json and DescribeClusterRespons
 
 from __future__ import annotations
 
-from wire.schema import BOOL, INT8, INT16, INT32, STRING, Message, Struct, array, field
+from quorumd.wire.schema import BOOL, INT8, INT16, INT32, STRING, Message, Struct, array, field
 
 
 class DescribeClusterRequest(Message, api_key=60, versions="0-2", flexible="0+"):

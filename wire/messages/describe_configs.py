@@ -5,7 +5,7 @@ Source: Apache Kafka 4.4, DescribeConfigsRequest.json and DescribeConfigsRespons
 
 from __future__ import annotations
 
-from wire.schema import BOOL, INT8, INT16, INT32, STRING, Message, Struct, array, field
+from quorumd.wire.schema import BOOL, INT8, INT16, INT32, STRING, Message, Struct, array, field
 
 
 class DescribeConfigsRequestResource(Struct):

@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from wire.schema import INT16, INT32, INT64, STRING, UINT16, UUID_, Message, Struct, array, field
+from quorumd.wire.schema import (
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    UINT16,
+    UUID_,
+    Message,
+    Struct,
+    array,
+    field,
+)
 
 
 class DescribeQuorumRequestPartition(Struct):

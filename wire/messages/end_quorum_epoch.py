@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from wire.schema import INT16, INT32, STRING, UINT16, UUID_, Message, Struct, array, field
+from quorumd.wire.schema import INT16, INT32, STRING, UINT16, UUID_, Message, Struct, array, field
 
 
 class EndQuorumEpochRequestPreferredCandidate(Struct):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from wire.schema import (
+from quorumd.wire.schema import (
     INT8,
     INT16,
     INT32,

@@ -5,7 +5,7 @@ Source: Apache Kafka 4.4, FindCoordinatorRequest.json and FindCoordinatorRespons
 
 from __future__ import annotations
 
-from wire.schema import INT8, INT16, INT32, STRING, Message, Struct, array, field
+from quorumd.wire.schema import INT8, INT16, INT32, STRING, Message, Struct, array, field
 
 
 class FindCoordinatorRequest(Message, api_key=10, versions="0-6", flexible="3+"):

@@ -5,7 +5,7 @@ Source: Apache Kafka 4.4, InitProducerIdRequest.json and InitProducerIdResponse.
 
 from __future__ import annotations
 
-from wire.schema import INT16, INT32, INT64, STRING, Message, field
+from quorumd.wire.schema import INT16, INT32, INT64, STRING, Message, field
 
 
 class InitProducerIdRequest(Message, api_key=22, versions="0-5", flexible="2+"):

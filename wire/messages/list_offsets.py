@@ -5,7 +5,7 @@ Source: Apache Kafka 4.4, ListOffsetsRequest.json and ListOffsetsResponse.json.
 
 from __future__ import annotations
 
-from wire.schema import INT8, INT16, INT32, INT64, STRING, Message, Struct, array, field
+from quorumd.wire.schema import INT8, INT16, INT32, INT64, STRING, Message, Struct, array, field
 
 
 class ListOffsetsRequestPartition(Struct):

@@ -5,7 +5,7 @@ Source: Apache Kafka 4.4, ListPartitionReassignmentsRequest.json and ListPartiti
 
 from __future__ import annotations
 
-from wire.schema import INT16, INT32, STRING, Message, Struct, array, field
+from quorumd.wire.schema import INT16, INT32, STRING, Message, Struct, array, field
 
 
 class ListPartitionReassignmentsRequestTopic(Struct):

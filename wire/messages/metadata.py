@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from wire.schema import BOOL, INT16, INT32, STRING, UUID_, Message, Struct, array, field
+from quorumd.wire.schema import BOOL, INT16, INT32, STRING, UUID_, Message, Struct, array, field
 
 
 class MetadataRequestTopic(Struct):

@@ -7,7 +7,18 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from wire.schema import INT16, INT32, INT64, RECORDS, STRING, UUID_, Message, Struct, array, field
+from quorumd.wire.schema import (
+    INT16,
+    INT32,
+    INT64,
+    RECORDS,
+    STRING,
+    UUID_,
+    Message,
+    Struct,
+    array,
+    field,
+)
 
 
 class ProduceRequestPartition(Struct):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from wire.schema import BOOL, INT16, INT32, STRING, UUID_, Message, field
+from quorumd.wire.schema import BOOL, INT16, INT32, STRING, UUID_, Message, field
 
 
 class RemoveRaftVoterRequest(Message, api_key=81, versions="0", flexible="0+"):

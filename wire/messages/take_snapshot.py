@@ -5,7 +5,7 @@ A request of this project's own: Kafka has none.
 
 from __future__ import annotations
 
-from wire.schema import INT16, INT32, INT64, STRING, Message, field
+from quorumd.wire.schema import INT16, INT32, INT64, STRING, Message, field
 
 
 class TakeSnapshotRequest(Message, api_key=20002, versions="0", flexible="0+"):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from wire.schema import INT16, INT32, STRING, UUID_, Message, field
+from quorumd.wire.schema import INT16, INT32, STRING, UUID_, Message, field
 
 
 class TransferLeaderRequest(Message, api_key=20001, versions="0", flexible="0+"):

@@ -23,7 +23,7 @@ from quorumd.client.leader import CONNECT_TIMEOUT_S
 from quorumd.pipeline.audit.findings import Finding, Kind
 from quorumd.pipeline.audit.replica_copy import CLIENT_ID, Copy, ReplicaReader
 from quorumd.pipeline.audit.run import Audited, BadReplicas, Spread, audit, in_this_process
-from raft.types import ReplicaKey
+from quorumd.raft.types import ReplicaKey
 
 OnDone = Callable[[int, int], object]
 

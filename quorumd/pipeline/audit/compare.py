@@ -21,7 +21,7 @@ from quorumd.pipeline.audit.cells import Loaded, load
 from quorumd.pipeline.audit.findings import Finding, Kind
 from quorumd.pipeline.audit.survey import Task
 from quorumd.pipeline.parse import DamagedBatch, parse
-from storage.errors import StorageError
+from quorumd.storage.errors import StorageError
 
 Cell = tuple[int, int, int, int, int]
 """A batch: base offset, next offset, epoch, CRC, size."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from quorumd.pipeline.audit.compare import Difference, EpochStart
 from quorumd.pipeline.audit.findings import Finding, Kind
 from quorumd.pipeline.audit.survey import Surveyed
-from storage import layout
+from quorumd.storage import layout
 
 
 class Tail(NamedTuple):

@@ -18,11 +18,11 @@ from quorumd.client.leader import CONNECT_TIMEOUT_S
 from quorumd.client.reading import RawFetched
 from quorumd.client.replica_log import ReplicaBounds, ReplicaLog
 from quorumd.client.timing import Backoff, Deadline
-from raft.types import ReplicaKey, uuid_to_text
-from storage import layout
-from storage.errors import StorageError
-from storage.quorum_state import QuorumState, render_quorum_state
-from wire.error_codes import ErrorCode
+from quorumd.raft.types import ReplicaKey, uuid_to_text
+from quorumd.storage import layout
+from quorumd.storage.errors import StorageError
+from quorumd.storage.quorum_state import QuorumState, render_quorum_state
+from quorumd.wire.error_codes import ErrorCode
 
 CLIENT_ID = "quorumd-pipeline"
 FETCH_BYTES = 4 << 20

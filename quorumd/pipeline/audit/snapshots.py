@@ -24,8 +24,8 @@ from quorumd.pipeline.audit.survey import Piece, Surveyed
 from quorumd.pipeline.files import FileRange, Snapshot, plan_snapshot, read_bytes
 from quorumd.pipeline.parse import DamagedBatch, parse
 from quorumd.pipeline.parse.headers import walk_headers
-from storage.errors import StorageError
-from wire.control_records import ControlType
+from quorumd.storage.errors import StorageError
+from quorumd.wire.control_records import ControlType
 
 _KEY_SHOWN = 60
 _END = (1 << 63) - 1

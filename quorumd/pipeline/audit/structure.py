@@ -8,9 +8,9 @@ from typing import NamedTuple
 from quorumd.pipeline.audit.findings import Finding, Kind
 from quorumd.pipeline.files import FilePlan, LogSegment
 from quorumd.pipeline.parse import DamagedBatch
-from storage.reader import TailKind
-from wire.batch_header import BATCH_OVERHEAD, read_header
-from wire.errors import CorruptBatch
+from quorumd.storage.reader import TailKind
+from quorumd.wire.batch_header import BATCH_OVERHEAD, read_header
+from quorumd.wire.errors import CorruptBatch
 
 _SECTOR_BYTES = 512
 
@@ -140,7 +140,7 @@ def _end(label: str, segment: LogSegment, plan: FilePlan, last: Stretch) -> Iter
 def _is_whole_batch(plan: FilePlan, last: Stretch) -> bool:
     """The file ends where its last, bad batch does: it was cut to its data, and that only after a sync.
 
-    A file whose lengthening was lost may end at the end of a sector (storage.torn_tail).
+    A file whose lengthening was lost may end at the end of a sector (quorumd.storage.torn_tail).
     """
     tail = plan.tail
     if (tail.position + tail.size_bytes) % _SECTOR_BYTES == 0:

@@ -18,10 +18,10 @@ from typing import NamedTuple
 from quorumd.pipeline.audit.findings import Finding, Kind
 from quorumd.pipeline.audit.structure import structure_findings
 from quorumd.pipeline.files import FileRange, LogSegment, Replica, find_replicas, plan_segment
-from storage import layout
-from storage.errors import DamagedFile, StorageError
-from storage.filesystem import FileSystem, RealFileSystem
-from storage.quorum_state import QuorumState, load_quorum_state
+from quorumd.storage import layout
+from quorumd.storage.errors import DamagedFile, StorageError
+from quorumd.storage.filesystem import FileSystem, RealFileSystem
+from quorumd.storage.quorum_state import QuorumState, load_quorum_state
 
 _TRIES = 5
 

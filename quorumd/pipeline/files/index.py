@@ -7,11 +7,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from storage import layout
-from storage.filesystem import FileSystem, read_file
-from storage.index import OffsetIndex
-from wire.batch_header import BATCH_OVERHEAD, BatchHeader, read_header
-from wire.errors import CorruptBatch
+from quorumd.storage import layout
+from quorumd.storage.filesystem import FileSystem, read_file
+from quorumd.storage.index import OffsetIndex
+from quorumd.wire.batch_header import BATCH_OVERHEAD, BatchHeader, read_header
+from quorumd.wire.errors import CorruptBatch
 
 
 class Cut(NamedTuple):

@@ -17,13 +17,13 @@ from typing import NamedTuple
 from quorumd.pipeline.files.index import Cut, sound_cuts
 from quorumd.pipeline.files.replicas import LogSegment, Snapshot
 from quorumd.pipeline.parse.origin import DamagedBatch, Origin
-from storage.batch_walk import SNAPSHOT_BATCH_BYTES_MAX, reason_of, walk
-from storage.errors import StorageError, from_os_error
-from storage.filesystem import FileSystem, RealFileSystem
-from storage.reader import FileTail, TailKind
-from storage.torn_tail import Tail, examine_tail, lacks_sector
-from wire.batch_header import BATCH_OVERHEAD, BatchHeader, read_header
-from wire.errors import CorruptBatch
+from quorumd.storage.batch_walk import SNAPSHOT_BATCH_BYTES_MAX, reason_of, walk
+from quorumd.storage.errors import StorageError, from_os_error
+from quorumd.storage.filesystem import FileSystem, RealFileSystem
+from quorumd.storage.reader import FileTail, TailKind
+from quorumd.storage.torn_tail import Tail, examine_tail, lacks_sector
+from quorumd.wire.batch_header import BATCH_OVERHEAD, BatchHeader, read_header
+from quorumd.wire.errors import CorruptBatch
 
 RANGE_BYTES = 8 << 20
 _PAUSE_S = 0.05

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from quorumd.pipeline.files.plan import FileRange
 from quorumd.pipeline.parse import DamagedBatch, parse
-from storage.errors import StorageError, from_os_error
-from storage.filesystem import RealFileSystem
-from wire.batch_header import read_header
-from wire.errors import CorruptBatch
+from quorumd.storage.errors import StorageError, from_os_error
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.wire.batch_header import read_header
+from quorumd.wire.errors import CorruptBatch
 
 
 class FileChanged(StorageError):

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from raft.types import uuid_to_text
-from storage import layout
-from storage.errors import NotFormatted, StorageError, from_os_error
-from storage.filesystem import FileSystem, RealFileSystem
-from storage.meta_properties import read_meta_properties
+from quorumd.raft.types import uuid_to_text
+from quorumd.storage import layout
+from quorumd.storage.errors import NotFormatted, StorageError, from_os_error
+from quorumd.storage.filesystem import FileSystem, RealFileSystem
+from quorumd.storage.meta_properties import read_meta_properties
 
 _REMEDY = (
     f"Name a storage.dir, a {layout.PARTITION_DIRECTORY} directory, a backup, or a directory with several"

@@ -14,10 +14,10 @@ from quorumd.pipeline.files.replicas import LogSegment
 from quorumd.pipeline.parse import Origin, parse
 from quorumd.pipeline.parse.columns import TIME_MS_MAX
 from quorumd.pipeline.schemas import TIMESTAMP
-from storage import layout
-from storage.filesystem import RealFileSystem, read_file
-from storage.index import TimeIndex
-from wire.batch_header import iter_headers
+from quorumd.storage import layout
+from quorumd.storage.filesystem import RealFileSystem, read_file
+from quorumd.storage.index import TimeIndex
+from quorumd.wire.batch_header import iter_headers
 
 
 def first_offset_since(segments: Sequence[LogSegment], timestamp_ms: int) -> int | None:

@@ -12,7 +12,7 @@ import functools
 from dataclasses import dataclass, field
 from typing import Final
 
-from wire.schema import NO_VERSIONS, Versions, versions_from_text
+from quorumd.wire.schema import NO_VERSIONS, Versions, versions_from_text
 
 DECLARATIONS: Final = """
 0 RegisterBrokerRecord 0-4

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from quorumd.pipeline.metadata.declarations import Field, declarations
-from raft.types import uuid_to_text
-from wire.varints import read_unsigned_varint
+from quorumd.raft.types import uuid_to_text
+from quorumd.wire.varints import read_unsigned_varint
 
 _FRAME_VERSION = 1
 _FIXED: Final = {

@@ -1,7 +1,7 @@
 """Control records: their types for every reader, and their contents as JSON.
 
-The JSON has the fields as wire.control_records names them, uuids in Kafka's text form; tagged fields of
-quorumd's own are null where they are absent. A type that nobody knows has its value in hex.
+The JSON has the fields as quorumd.wire.control_records names them, uuids in Kafka's text form; tagged
+fields of quorumd's own are null where they are absent. A type that nobody knows has its value in hex.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from quorumd.pipeline.parse.headers import damaged
 from quorumd.pipeline.parse.origin import Origin
 from quorumd.pipeline.parse.rows import Records
 from quorumd.pipeline.parse.varints import Bools, Int64s
-from raft.types import uuid_to_text
-from wire.control_records import (
+from quorumd.raft.types import uuid_to_text
+from quorumd.wire.control_records import (
     ControlType,
     UnknownControl,
     decode_control_record,
 )
-from wire.errors import MalformedMessage
+from quorumd.wire.errors import MalformedMessage
 
 _KEY = Struct(">hh")
 _TYPE_AT = 2

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quorumd.pipeline.parse.varints import Bools, Bytes, Int64s, read_varints
-from wire.varints import read_varint
+from quorumd.wire.varints import read_varint
 
 _HEADERS_TOGETHER = 16
 """Records with more headers than these are read one by one."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from quorumd.pipeline.parse.origin import DamagedBatch, Origin
-from wire.batch_header import (
+from quorumd.wire.batch_header import (
     APPEND_TIME_BIT,
     BATCH_OVERHEAD,
     CODEC_MASK,

@@ -16,10 +16,10 @@ import numpy as np
 from quorumd.pipeline.parse.headers import Batches, damaged
 from quorumd.pipeline.parse.origin import Origin
 from quorumd.pipeline.parse.varints import Bools, Int64s
-from wire.batch_header import BATCH_OVERHEAD
-from wire.compression import Codec, unpack
-from wire.errors import CorruptBatch
-from wire.records import RECORD_BYTES_MAX
+from quorumd.wire.batch_header import BATCH_OVERHEAD
+from quorumd.wire.compression import Codec, unpack
+from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.records import RECORD_BYTES_MAX
 
 GROUP_BYTES = 8 << 20
 """About the most that is read together."""

@@ -2,7 +2,7 @@
 
 An uncompressed batch was looked through before it came into the log, so whatever is wrong with its
 records is damage. A compressed one was not: it is empty if it does not unpack to its records, and a
-record in it that claims an offset outside is moved to the nearest inside, as wire.keyed_records does.
+record in it that claims an offset outside is moved to the nearest inside, as quorumd.wire.keyed_records does.
 """
 
 from __future__ import annotations

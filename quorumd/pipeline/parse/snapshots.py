@@ -1,6 +1,6 @@
 """The records of a snapshot as they were in the log: at their own offsets, without the added header.
 
-A record says in its last header which offset it had (wire.snapshot_records). Where none does, as in
+A record says in its last header which offset it had (quorumd.wire.snapshot_records). Where none does, as in
 Kafka's own snapshots, and for control records, which are about the snapshot as a whole, the offset is the
 last one that the snapshot stands for.
 """
@@ -20,7 +20,7 @@ from quorumd.pipeline.parse.headers import damaged
 from quorumd.pipeline.parse.origin import Origin
 from quorumd.pipeline.parse.rows import Records
 from quorumd.pipeline.parse.varints import Int64s
-from wire.snapshot_records import OFFSET_HEADER
+from quorumd.wire.snapshot_records import OFFSET_HEADER
 
 _DIGITS = r"^[0-9]{1,19}$"
 _BEYOND = (1 << 64) - 1

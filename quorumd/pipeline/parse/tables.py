@@ -19,7 +19,7 @@ from quorumd.pipeline.parse.origin import Origin
 from quorumd.pipeline.parse.rows import Records
 from quorumd.pipeline.parse.varints import Bools
 from quorumd.pipeline.schemas import BATCHES, CONTROL, RECORDS
-from wire.compression import Codec
+from quorumd.wire.compression import Codec
 
 _INT32 = pa.int32()
 _INT64 = pa.int64()

@@ -1,7 +1,7 @@
 """Zig-zag varints at many places at once.
 
-What `wire.varints` reads one by one, with the same limits: 5 bytes for 32 bits, 10 for 64, bits beyond
-the width dropped. A place beyond the data is read as if it were the last byte, so nothing outside is
+What `quorumd.wire.varints` reads one by one, with the same limits: 5 bytes for 32 bits, 10 for 64, bits
+beyond the width dropped. A place beyond the data is read as if it were the last byte, so nothing outside is
 touched; whoever reads has to check afterwards that no place ran past its end.
 """
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quorumd.pipeline.parse.varints import Bytes, Int64s, pair_table, pairs_of
-from wire.varints import read_varint
+from quorumd.wire.varints import read_varint
 
 RECORD_BYTES_MIN = 7
 """Of a record: a byte each for length, attributes, two deltas, two lengths, and count of headers."""

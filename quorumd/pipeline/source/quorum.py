@@ -24,7 +24,7 @@ from quorumd.client.spool import SnapshotId, SnapshotSpool
 from quorumd.client.timing import Backoff, Deadline
 from quorumd.pipeline.errors import LogUnreachable
 from quorumd.pipeline.files.replicas import Snapshot
-from storage.layout import snapshot_path
+from quorumd.storage.layout import snapshot_path
 
 FETCH_BYTES = 8 << 20
 """What a Fetch asks for: chunks of this size are decoded fastest."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from quorumd.pipeline.files import FileRange, Snapshot, plan_snapshot, read_rows
 from quorumd.pipeline.source.extent import State
-from storage.reader import LogFile
-from wire.records import iter_records
-from wire.snapshot_records import OFFSET_HEADER
+from quorumd.storage.reader import LogFile
+from quorumd.wire.records import iter_records
+from quorumd.wire.snapshot_records import OFFSET_HEADER
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from raft.types import uuid_to_text
-from wire.control_records import (
+from quorumd.raft.types import uuid_to_text
+from quorumd.wire.control_records import (
     KRaftVoters,
     LeaderChange,
     LeaderChangeVoter,

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from quorumd.pipeline.errors import PipelineError
 from quorumd.pipeline.tables.schemas import APPENDED, CHAIN_OF, TABLES
-from storage.filesystem import RealFileSystem
+from quorumd.storage.filesystem import RealFileSystem
 
 FORMAT: Final = 1
 MARKER: Final = "quorumd-tables.json"

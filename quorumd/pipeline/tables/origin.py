@@ -16,8 +16,8 @@ from quorumd.pipeline.source.options import Options, parse_options
 from quorumd.pipeline.source.views import View, viewing
 from quorumd.pipeline.tables.history import ControlRow
 from quorumd.pipeline.tables.manifests import Manifest
-from raft.types import uuid_from_text
-from wire.control_records import (
+from quorumd.raft.types import uuid_from_text
+from quorumd.wire.control_records import (
     ControlType,
     KRaftVersionFeature,
     KRaftVoter,
