@@ -20,7 +20,6 @@ from quorumd.client.admin import (
     RemovedVoter,
     ReplacedVoter,
 )
-from quorumd.client.changing import ChangeProgress
 from quorumd.client.client import EARLIEST, LATEST, OffsetAt, QuorumClient
 from quorumd.client.description import PendingChange, QuorumDescription, ReplicaState
 from quorumd.client.errors import (
@@ -44,11 +43,12 @@ from quorumd.client.events import (
     QuorumLost,
     SnapshotLoaded,
 )
-from quorumd.client.producing import Appender
+from quorumd.client.producer import Appender
 from quorumd.client.reading import Fetched, FetchedBatch
 from quorumd.client.replicas import Reassignment
 from quorumd.client.spool import SnapshotId
 from quorumd.client.view import Change, Entry, KeyValueMap, KeyValueView
+from quorumd.client.voter_changes import ChangeProgress
 from quorumd.raft.types import Endpoint, ReplicaKey
 from quorumd.wire.records import Record
 

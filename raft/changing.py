@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quorumd.raft.control import KRaftVoters
+from quorumd.raft.control import VotersRecord
 from quorumd.raft.core import Core
 from quorumd.raft.leadership import append_control, resign, synced_end_offset
 from quorumd.raft.obstacles import (
@@ -122,7 +122,7 @@ def append_voters(
 ) -> None:
     """Write the next voter set; it counts from now on. Who leaves it is known to be where it was."""
     former = core.electorate.entry.record
-    append_control(core, leader, (KRaftVoters(voters, former.cluster_id, target),))
+    append_control(core, leader, (VotersRecord(voters, former.cluster_id, target),))
     leader.told |= {voter.key: voter for voter in former.voters}
     for key in voters.keys:
         leader.told.pop(key, None)

@@ -11,7 +11,7 @@ from quorumd.raft.types import ReplicaKey, VoterSet
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderChange:
+class LeaderChangeRecord:
     """First record of every epoch: who leads, who votes, and who voted for it."""
 
     leader: ReplicaKey
@@ -20,14 +20,14 @@ class LeaderChange:
 
 
 @dataclass(frozen=True, slots=True)
-class KRaftVersion:
+class KRaftVersionRecord:
     """The level of kraft.version from this offset on."""
 
     level: int
 
 
 @dataclass(frozen=True, slots=True)
-class KRaftVoters:
+class VotersRecord:
     """The whole voter set from this offset on, and the cluster id if the log carries one.
 
     `target` are the ids that a reassignment is on its way to, None if there is none (KIP-642).
@@ -38,4 +38,4 @@ class KRaftVoters:
     target: tuple[int, ...] | None = None
 
 
-ControlRecord = LeaderChange | KRaftVersion | KRaftVoters
+RaftControlRecord = LeaderChangeRecord | KRaftVersionRecord | VotersRecord

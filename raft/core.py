@@ -13,32 +13,32 @@ from itertools import pairwise
 
 from quorumd.raft import quorum
 from quorumd.raft.config import RaftConfig, StoredState
-from quorumd.raft.control import KRaftVoters
+from quorumd.raft.control import VotersRecord
 from quorumd.raft.effects import (
     AdoptClusterId,
     AnnounceHighWatermark,
     AnnounceRole,
     AnnounceVoters,
-    Answered,
-    ChangeAnswer,
-    DropHeldRequests,
+    CancelHeldRequests,
     DropSnapshot,
     Effect,
-    FetchAnswer,
+    FetchReply,
     Peer,
     PersistQuorumState,
-    RememberRemoval,
+    PersistRemoval,
+    Reply,
     Report,
     Request,
     ResetLog,
-    SendAnswer,
+    SendReply,
     SendRequest,
     TruncateLog,
+    VoterChangeReply,
 )
 from quorumd.raft.electorate import Electorate
-from quorumd.raft.invariants import Snapshot, require
+from quorumd.raft.invariants import ReplicaState, require
 from quorumd.raft.log_view import LogView, VoterEntry
-from quorumd.raft.outstanding import Backoff, Download, InFlight, UselessCopy
+from quorumd.raft.outstanding import Backoff, FailedDownload, InFlightRequest, SnapshotDownload
 from quorumd.raft.roles import (
     ROLE_OF,
     Follower,
@@ -79,7 +79,7 @@ class Core:
         self.draw = draw
         self.log = log
         self.log.voter_entries.insert(
-            0, VoterEntry(-1, KRaftVoters(config.initial_voters, config.cluster_id))
+            0, VoterEntry(-1, VotersRecord(config.initial_voters, config.cluster_id))
         )
         self._electorate = Electorate.of(self.log.voter_entries[-1], config)
         self._has_bootstrapped = False
@@ -99,8 +99,8 @@ class Core:
         self.known_uuids: dict[int, ReplicaKey] = {}
         self.unreachable: set[int] = set()
         self.foreign_leader: dict[int, int] = {}
-        self.download: Download | None = None
-        self.useless_copy: UselessCopy | None = None
+        self.download: SnapshotDownload | None = None
+        self.useless_copy: FailedDownload | None = None
         self.election_attempts = 0
         self.is_shutting_down = False
         self.state: State = Observer()
@@ -126,7 +126,7 @@ class Core:
         self.state_write = 0
         self.log_writes: deque[tuple[int, int]] = deque()
         self.last_request_id = 0
-        self.in_flight: dict[int, InFlight] = {}
+        self.in_flight: dict[int, InFlightRequest] = {}
         self.busy: set[tuple[Peer, type[Request]]] = set()
         self.backoffs: dict[tuple[Peer, type[Request]], Backoff] = {}
 
@@ -202,9 +202,9 @@ class Core:
     def report(self, reason: str) -> None:
         self.effects.append(Report(reason=reason))
 
-    def answer(self, reply_to: int, answer: Answered) -> None:
+    def answer(self, reply_to: int, answer: Reply) -> None:
         """Answers leave once the quorum state that they speak of is on disk."""
-        self.effects.append(SendAnswer(reply_to=reply_to, answer=answer, after=self.state_write))
+        self.effects.append(SendReply(reply_to=reply_to, answer=answer, after=self.state_write))
 
     def next_write(self) -> int:
         self.last_write += 1
@@ -249,7 +249,7 @@ class Core:
         """Everything below is known to be committed, now or when the state was written: it stays."""
         return max(self.committed_offset, self.recorded_offset)
 
-    def refuse_to_drop(self, request: InFlight, demand: str) -> None:
+    def refuse_to_drop(self, request: InFlightRequest, demand: str) -> None:
         """The leader demands what would drop committed records; `demand` completes "leader 2 ..."."""
         self.obstacle = (
             f"leader {self.leader} of epoch {self.epoch} {demand}, but everything below "
@@ -273,7 +273,7 @@ class Core:
         if changed:
             self.follow_voter_set()
 
-    def reset_log(self, snapshot: OffsetAndEpoch, voters: KRaftVoters | None) -> None:
+    def reset_log(self, snapshot: OffsetAndEpoch, voters: VotersRecord | None) -> None:
         """Go on behind a verified snapshot. A leader never does, nobody gives up what is committed."""
         require(not isinstance(self.state, Leader), "a leader resets its log")
         require(
@@ -288,7 +288,7 @@ class Core:
         self.commit(snapshot.offset)
         if had_voted and not self.electorate.has_local and not self.was_removed:
             self.was_removed = True
-            self.effects.append(RememberRemoval())
+            self.effects.append(PersistRemoval())
 
     def drop_download(self) -> None:
         """Forget an unfinished copy of a snapshot, if there is one."""
@@ -301,7 +301,7 @@ class Core:
 
     def send(self, to: Peer, request: Request, after: int) -> None:
         self.last_request_id += 1
-        self.in_flight[self.last_request_id] = InFlight(to, request)
+        self.in_flight[self.last_request_id] = InFlightRequest(to, request)
         self.busy.add((to, type(request)))
         self.effects.append(
             SendRequest(request_id=self.last_request_id, to=to, request=request, after=after)
@@ -316,14 +316,14 @@ class Core:
         backoff = self.backoffs.get((to, kind))
         return backoff is None or backoff.retry_at_ms <= self.now_ms
 
-    def take(self, request_id: int) -> InFlight | None:
+    def take(self, request_id: int) -> InFlightRequest | None:
         """The request of an answer; None if it belongs to an epoch or leader that is gone."""
         request = self.in_flight.pop(request_id, None)
         if request is not None:
             self.busy.discard((request.to, type(request.request)))
         return request
 
-    def back_off(self, request: InFlight) -> None:
+    def back_off(self, request: InFlightRequest) -> None:
         """Wait before the next request of this kind to this peer, longer after each failure.
 
         Kinds wait apart: that a peer has no records to give must not keep a vote from being asked.
@@ -339,7 +339,7 @@ class Core:
         self.in_flight.clear()
         self.busy.clear()
         self.backoffs.clear()
-        self.effects.append(DropHeldRequests())
+        self.effects.append(CancelHeldRequests())
 
     # -- transitions
 
@@ -402,7 +402,7 @@ class Core:
         """Answer a request to change voters or leader."""
         self.answer(
             reply_to,
-            ChangeAnswer(
+            VoterChangeReply(
                 epoch=self.epoch,
                 leader_id=self.leader_id,
                 leader_endpoints=self.leader_endpoints_for_answers(),
@@ -427,7 +427,7 @@ class Core:
         """Answer a Fetch with an error; epoch and leader go along so that the asker can move on."""
         self.answer(
             reply_to,
-            FetchAnswer(
+            FetchReply(
                 epoch=self.epoch,
                 leader_id=self.leader_id,
                 leader_endpoints=self.leader_endpoints_for_answers(),
@@ -551,7 +551,7 @@ class Core:
         ]
         if True in committed and self.log.voters_offset < self.committed_offset:
             self.was_removed = True
-            self.effects.append(RememberRemoval())
+            self.effects.append(PersistRemoval())
 
     def _adopt_cluster_id(self, cluster_id: str | None) -> None:
         if self.cluster_id is None and cluster_id is not None:
@@ -583,9 +583,9 @@ class Core:
             or any(_is_change(*pair) for pair in pairwise(logged))
         )
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> ReplicaState:
         """The part of the state that the invariants speak of."""
-        return Snapshot(
+        return ReplicaState(
             role=self.role,
             epoch=self.epoch,
             leader=self.leader,

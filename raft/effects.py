@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quorumd.raft.control import ControlRecord
+from quorumd.raft.control import RaftControlRecord
 from quorumd.raft.roles import Role
 from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, VoterSet
 
@@ -37,7 +37,7 @@ class AppendControl:
     write: int
     base_offset: int
     epoch: int
-    records: tuple[ControlRecord, ...]
+    records: tuple[RaftControlRecord, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -150,13 +150,13 @@ Request = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bootstrap:
+class BootstrapServer:
     """A configured bootstrap address, by its position in the list: a peer whose key is not known."""
 
     index: int
 
 
-Peer = ReplicaKey | Bootstrap
+Peer = ReplicaKey | BootstrapServer
 
 
 @dataclass(slots=True, kw_only=True)
@@ -170,7 +170,7 @@ class SendRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DropHeldRequests:
+class CancelHeldRequests:
     """Requests that still wait for a write are void.
 
     A Fetch acknowledges what it names; held over a change of epoch it would acknowledge to a deposed
@@ -179,7 +179,7 @@ class DropHeldRequests:
 
 
 @dataclass(slots=True, kw_only=True)
-class Answered:
+class Reply:
     """The part that all answers share. `error` and `top_level_error` name Kafka error codes."""
 
     epoch: int
@@ -190,12 +190,12 @@ class Answered:
 
 
 @dataclass(slots=True, kw_only=True)
-class VoteAnswer(Answered):
+class VoteReply(Reply):
     granted: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
-class FetchAnswer(Answered):
+class FetchReply(Reply):
     """`read_from` (inclusive) to `read_to` (exclusive) is what to send, None nothing."""
 
     high_watermark: int | None = None
@@ -208,21 +208,21 @@ class FetchAnswer(Answered):
 
 
 @dataclass(slots=True, kw_only=True)
-class SnapshotAnswer(Answered):
+class SnapshotReply(Reply):
     """Without an error: send what was asked for of this snapshot."""
 
     snapshot: OffsetAndEpoch | None = None
 
 
 @dataclass(slots=True, kw_only=True)
-class ChangeAnswer(Answered):
+class VoterChangeReply(Reply):
     """To a request that changes the voter set or the leader; `message` says why not."""
 
     message: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreSnapshot:
+class StoreSnapshotChunk:
     """Write the piece under this token to byte `position` of an unfinished snapshot."""
 
     write: int
@@ -256,7 +256,7 @@ class ResetLog:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleanLog:
+class DeleteLogPrefix:
     """Drop what is below `start_offset`, and all snapshots but these."""
 
     write: int
@@ -265,11 +265,11 @@ class CleanLog:
 
 
 @dataclass(slots=True, kw_only=True)
-class SendAnswer:
+class SendReply:
     """Answer the request that came with `reply_to`."""
 
     reply_to: int
-    answer: Answered
+    answer: Reply
     after: int
 
 
@@ -305,7 +305,7 @@ class AdoptClusterId:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RememberRemoval:
+class PersistRemoval:
     """This replica was removed from the voters: keep that in meta.properties. It never joins by itself."""
 
 
@@ -330,19 +330,19 @@ Effect = (
     | RefuseAppend
     | AppendFetched
     | TruncateLog
-    | StoreSnapshot
+    | StoreSnapshotChunk
     | DropSnapshot
     | VerifySnapshot
     | ResetLog
-    | CleanLog
+    | DeleteLogPrefix
     | SendRequest
-    | DropHeldRequests
-    | SendAnswer
+    | CancelHeldRequests
+    | SendReply
     | AnnounceHighWatermark
     | AnnounceRole
     | AnnounceVoters
     | AdoptClusterId
-    | RememberRemoval
+    | PersistRemoval
     | Report
     | Halt
 )

@@ -16,20 +16,20 @@ from quorumd.raft.core import (
     REFUSAL_GRACE_MS,
     Core,
 )
-from quorumd.raft.effects import Answered, Peer, Vote, VoteAnswer
+from quorumd.raft.effects import Peer, Reply, Vote, VoteReply
 from quorumd.raft.events import (
-    EndAnswered,
+    BeginQuorumEpochRequestReceived,
+    ConnectionLost,
+    ConnectionMade,
+    ConnectionRefused,
+    EndQuorumEpochRequestReceived,
+    EndQuorumEpochResponseReceived,
     LeaderHint,
-    PeerLost,
-    PeerReachable,
-    PeerUnreachable,
-    QuorumEpochBegun,
-    QuorumEpochEnded,
-    VoteAnswered,
-    VoteRequested,
+    VoteRequestReceived,
+    VoteResponseReceived,
 )
 from quorumd.raft.leadership import become_leader
-from quorumd.raft.outstanding import InFlight
+from quorumd.raft.outstanding import InFlightRequest
 from quorumd.raft.roles import (
     Candidate,
     Follower,
@@ -91,7 +91,7 @@ def remaining_timeout_ms(core: Core) -> int | None:
     return None
 
 
-def absorb(core: Core, request: InFlight, error: str | None, hint: LeaderHint) -> bool:
+def absorb(core: Core, request: InFlightRequest, error: str | None, hint: LeaderHint) -> bool:
     """Learn from an answer's epoch, leader and error. True if its content is to be looked at."""
     to = request.to
     if hint.epoch < core.epoch or error == "UNKNOWN_LEADER_EPOCH":
@@ -130,8 +130,8 @@ def absorb(core: Core, request: InFlight, error: str | None, hint: LeaderHint) -
 # -- being asked
 
 
-def _answered(core: Core, error: str | None = None, top_level: str | None = None) -> Answered:
-    return Answered(
+def _answered(core: Core, error: str | None = None, top_level: str | None = None) -> Reply:
+    return Reply(
         epoch=core.epoch,
         leader_id=core.leader_id,
         leader_endpoints=core.leader_endpoints_for_answers(),
@@ -145,7 +145,7 @@ def _answer_vote(
 ) -> None:
     core.answer(
         reply_to,
-        VoteAnswer(
+        VoteReply(
             epoch=core.epoch,
             leader_id=core.leader_id,
             leader_endpoints=core.leader_endpoints_for_answers(),
@@ -161,7 +161,7 @@ def is_foreign(core: Core, cluster_id: str | None) -> bool:
     return cluster_id is not None and core.cluster_id is not None and cluster_id != core.cluster_id
 
 
-def on_vote_requested(core: Core, event: VoteRequested) -> None:
+def on_vote_requested(core: Core, event: VoteRequestReceived) -> None:
     """KIP-595, Vote request handling; KIP-996; KIP-856 lifts the check of the asker's membership.
 
     Errors: INCONSISTENT_CLUSTER_ID and UNKNOWN_SERVER_ERROR (top level), FENCED_LEADER_EPOCH,
@@ -217,7 +217,7 @@ def _may_vote(core: Core) -> bool:
     return core.log.voters_offset >= 0 or core.config.is_bootstrap
 
 
-def _grants_pre_vote(core: Core, event: VoteRequested) -> bool:
+def _grants_pre_vote(core: Core, event: VoteRequestReceived) -> bool:
     """A pre-vote changes nothing, so to grant one costs no safety (KIP-996)."""
     if isinstance(core.state, Leader) or not _may_vote(core):
         return False
@@ -243,7 +243,7 @@ def _outbid(core: Core, asker: ReplicaKey) -> None:
         _hurry(core, state)
 
 
-def _weigh_standing_in(core: Core, event: VoteRequested) -> None:
+def _weigh_standing_in(core: Core, event: VoteRequestReceived) -> None:
     """A witness leads where nobody else can: it refuses a candidate whose log lacks what it holds.
 
     If another one has asked that lacks nothing, that one shall win. It is given the time until all have
@@ -268,7 +268,7 @@ def may_campaign(core: Core) -> bool:
     return any(all(map(core.is_local, voters.keys)) for voters in (core.voters, committed))
 
 
-def _grants_vote(core: Core, event: VoteRequested) -> bool:
+def _grants_vote(core: Core, event: VoteRequestReceived) -> bool:
     """At most one vote an epoch, on disk before the answer (KIP-595, step 3 and 4)."""
     if core.voted is not None:
         same = core.voted.id == event.candidate.id and core.voted.uuid in (
@@ -285,7 +285,7 @@ def _grants_vote(core: Core, event: VoteRequested) -> bool:
     return True
 
 
-def on_quorum_epoch_begun(core: Core, event: QuorumEpochBegun) -> None:
+def on_quorum_epoch_begun(core: Core, event: BeginQuorumEpochRequestReceived) -> None:
     """KIP-595, BeginQuorumEpoch request handling.
 
     Errors: INCONSISTENT_CLUSTER_ID and UNKNOWN_SERVER_ERROR (top level), FENCED_LEADER_EPOCH,
@@ -308,7 +308,7 @@ def _follow_sender(
     epoch: int,
     leader_id: int | None,
     endpoints: tuple[Endpoint, ...],
-) -> Answered | None:
+) -> Reply | None:
     """The checks that BeginQuorumEpoch and EndQuorumEpoch share. Returns the refusal, if any."""
     if is_foreign(core, cluster_id):
         core.report(f"request of leader {leader_id} refused: cluster {cluster_id}")
@@ -324,7 +324,7 @@ def _follow_sender(
     return None
 
 
-def on_quorum_epoch_ended(core: Core, event: QuorumEpochEnded) -> None:
+def on_quorum_epoch_ended(core: Core, event: EndQuorumEpochRequestReceived) -> None:
     """KIP-595, EndQuorumEpoch request handling: the best successor campaigns at once.
 
     Errors as for BeginQuorumEpoch. INCONSISTENT_VOTER_SET is never sent: a voter that the leader did
@@ -447,7 +447,7 @@ def on_vote_failed(core: Core) -> None:
     _count_votes(core)
 
 
-def on_vote_answered(core: Core, event: VoteAnswered) -> None:
+def on_vote_answered(core: Core, event: VoteResponseReceived) -> None:
     """KIP-595, Vote response handling; top-level refusals arrive as failed requests."""
     request = core.take(event.request_id)
     if request is None:
@@ -472,7 +472,7 @@ def on_pre_vote_unsupported(core: Core, to: Peer) -> None:
         _become_candidate(core, Trigger.PRE_VOTES_UNSUPPORTED)
 
 
-def on_end_answered(core: Core, event: EndAnswered) -> None:
+def on_end_answered(core: Core, event: EndQuorumEpochResponseReceived) -> None:
     request = core.take(event.request_id)
     if request is None or not absorb(core, request, event.error, event.hint):
         return
@@ -507,7 +507,7 @@ def on_vacancy(core: Core, peer: ReplicaKey) -> None:
         _hurry(core, state)
 
 
-def on_peer_unreachable(core: Core, event: PeerUnreachable) -> None:
+def on_peer_unreachable(core: Core, event: ConnectionRefused) -> None:
     """The leader's process is gone: ask for pre-votes after a short random delay.
 
     Nobody forgets the leader on this event alone; only a silent leader has to be waited for. The same
@@ -522,14 +522,14 @@ def on_peer_unreachable(core: Core, event: PeerUnreachable) -> None:
         _hurry(core, state)
 
 
-def on_peer_lost(core: Core, event: PeerLost) -> None:
+def on_peer_lost(core: Core, event: ConnectionLost) -> None:
     """A witness need not be sure: it only helps others to find out, and a late grant would triple the
     time that they take."""
     if core.config.is_witness:
         core.unreachable.add(event.id)
 
 
-def on_peer_reachable(core: Core, event: PeerReachable) -> None:
+def on_peer_reachable(core: Core, event: ConnectionMade) -> None:
     """A process is there after all: ask it at once what is due, wait for a leader's silence as usual."""
     if event.id not in core.unreachable:
         return

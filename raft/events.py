@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quorumd.raft.control import ControlRecord, KRaftVoters
+from quorumd.raft.control import RaftControlRecord, VotersRecord
 from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VoteRequested:
+class VoteRequestReceived:
     """A replica asks for a vote, or for a pre-vote in its current epoch (KIP-595, KIP-996)."""
 
     reply_to: int
@@ -30,7 +30,7 @@ class VoteRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumEpochBegun:
+class BeginQuorumEpochRequestReceived:
     """A new leader announces itself (KIP-595, BeginQuorumEpoch)."""
 
     reply_to: int
@@ -42,7 +42,7 @@ class QuorumEpochBegun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumEpochEnded:
+class EndQuorumEpochRequestReceived:
     """A leader resigns, or a candidate shuts down (KIP-595, EndQuorumEpoch)."""
 
     reply_to: int
@@ -54,7 +54,7 @@ class QuorumEpochEnded:
 
 
 @dataclass(slots=True)
-class FetchReceived:
+class FetchRequestReceived:
     """A replica fetches from its log end; the fetch acknowledges everything before it."""
 
     reply_to: int
@@ -78,7 +78,7 @@ class LeaderHint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VoteAnswered:
+class VoteResponseReceived:
     """`error` is the name of a Kafka error code, None if there was none."""
 
     request_id: int
@@ -88,14 +88,14 @@ class VoteAnswered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BeginAnswered:
+class BeginQuorumEpochResponseReceived:
     request_id: int
     error: str | None
     hint: LeaderHint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndAnswered:
+class EndQuorumEpochResponseReceived:
     request_id: int
     error: str | None
     hint: LeaderHint
@@ -110,11 +110,11 @@ class FetchedRecords:
     end_offset: int
     epochs: tuple[tuple[int, int], ...]
     """(epoch, first offset) of each run of batches of one epoch, in order."""
-    control: tuple[tuple[int, ControlRecord], ...] = ()
+    control: tuple[tuple[int, RaftControlRecord], ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
-class FetchAnswered:
+class FetchResponseReceived:
     request_id: int
     error: str | None
     hint: LeaderHint
@@ -125,7 +125,7 @@ class FetchAnswered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotRequested:
+class FetchSnapshotRequestReceived:
     """A replica, or a client that wants the state, asks for a piece of a snapshot (KIP-630)."""
 
     reply_to: int
@@ -136,7 +136,7 @@ class SnapshotRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotPiece:
+class SnapshotChunk:
     """Bytes of a snapshot from `position` on; `token` lets the driver find them."""
 
     snapshot: OffsetAndEpoch
@@ -148,11 +148,11 @@ class SnapshotPiece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotAnswered:
+class FetchSnapshotResponseReceived:
     request_id: int
     error: str | None
     hint: LeaderHint
-    piece: SnapshotPiece | None = None
+    piece: SnapshotChunk | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,12 +160,12 @@ class SnapshotVerified:
     """What was copied is sound, and names these voters; or `problem` says what is wrong with it."""
 
     snapshot: OffsetAndEpoch
-    voters: KRaftVoters | None = None
+    voters: VotersRecord | None = None
     problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PieceNotStored:
+class ChunkNotStored:
     """There was no room for a piece of this snapshot: what was copied of it is deleted already."""
 
     snapshot: OffsetAndEpoch
@@ -180,7 +180,7 @@ class SnapshotTaken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleaningRequested:
+class LogDeletionRequested:
     """Drop what is below `start_offset`, and all snapshots but these, to make room."""
 
     start_offset: int
@@ -202,21 +202,21 @@ class RequestFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeerUnreachable:
+class ConnectionRefused:
     """The connection to this replica was reset and a new one was refused: its process is gone."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeerLost:
+class ConnectionLost:
     """The connection to this replica is gone; whether its process is, nobody knows yet."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeerReachable:
+class ConnectionMade:
     """A connection to this replica was made."""
 
     id: int
@@ -276,7 +276,7 @@ class TransferRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeAnswered:
+class VoterChangeResponseReceived:
     """What the leader says to UpdateVoter, AddVoter or RemoveVoter."""
 
     request_id: int
@@ -314,30 +314,30 @@ class ResignationRequested:
 
 
 Event = (
-    VoteRequested
-    | QuorumEpochBegun
-    | QuorumEpochEnded
-    | FetchReceived
-    | VoteAnswered
-    | BeginAnswered
-    | EndAnswered
-    | FetchAnswered
-    | SnapshotRequested
-    | SnapshotAnswered
+    VoteRequestReceived
+    | BeginQuorumEpochRequestReceived
+    | EndQuorumEpochRequestReceived
+    | FetchRequestReceived
+    | VoteResponseReceived
+    | BeginQuorumEpochResponseReceived
+    | EndQuorumEpochResponseReceived
+    | FetchResponseReceived
+    | FetchSnapshotRequestReceived
+    | FetchSnapshotResponseReceived
     | SnapshotVerified
-    | PieceNotStored
+    | ChunkNotStored
     | SnapshotTaken
-    | CleaningRequested
+    | LogDeletionRequested
     | RequestFailed
-    | PeerUnreachable
-    | PeerLost
-    | PeerReachable
+    | ConnectionRefused
+    | ConnectionLost
+    | ConnectionMade
     | AddVoterRequested
     | RemoveVoterRequested
     | UpdateVoterRequested
     | ReassignmentRequested
     | TransferRequested
-    | ChangeAnswered
+    | VoterChangeResponseReceived
     | AppendRequested
     | WriteCompleted
     | TimerFired

@@ -8,7 +8,7 @@ from __future__ import annotations
 from quorumd.raft.core import Core
 from quorumd.raft.effects import AddVoter, RemoveVoter, UpdateVoter
 from quorumd.raft.election import absorb
-from quorumd.raft.events import ChangeAnswered
+from quorumd.raft.events import VoterChangeResponseReceived
 from quorumd.raft.roles import Follower, Observer
 
 
@@ -46,7 +46,7 @@ def word(core: Core) -> UpdateVoter | AddVoter | RemoveVoter | None:
     return AddVoter(endpoints=endpoints) if own is None else RemoveVoter(key=rivals[0])
 
 
-def on_change_answered(core: Core, event: ChangeAnswered) -> None:
+def on_change_answered(core: Core, event: VoterChangeResponseReceived) -> None:
     """The leader has taken it, or will be asked again."""
     request = core.take(event.request_id)
     if request is None:

@@ -1,20 +1,25 @@
 """What the one leader of an epoch does: append, count, announce itself, and give up.
 
-Sources: KIP-595 (LeaderChange, extra condition on commitment, BeginQuorumEpoch, leader progress
+Sources: KIP-595 (LeaderChangeRecord, extra condition on commitment, BeginQuorumEpoch, leader progress
 timeout, EndQuorumEpoch), KIP-856 (bootstrapping, high watermark).
 """
 
 from __future__ import annotations
 
 from quorumd.raft import quorum
-from quorumd.raft.control import ControlRecord, KRaftVersion, KRaftVoters, LeaderChange
+from quorumd.raft.control import (
+    KRaftVersionRecord,
+    LeaderChangeRecord,
+    RaftControlRecord,
+    VotersRecord,
+)
 from quorumd.raft.core import Core
 from quorumd.raft.effects import (
     AppendClient,
     AppendControl,
     BeginQuorumEpoch,
     EndQuorumEpoch,
-    FetchAnswer,
+    FetchReply,
     RefuseAppend,
 )
 from quorumd.raft.events import AppendRequested, ResignationRequested
@@ -35,7 +40,7 @@ MAX_OBSERVERS = 1000
 
 
 def become_leader(core: Core, granting: tuple[ReplicaKey, ...]) -> None:
-    """Take office: leadership on disk, then LeaderChange as the first record of the epoch.
+    """Take office: leadership on disk, then LeaderChangeRecord as the first record of the epoch.
 
     The high watermark is unknown until a record of this epoch is on a majority (KIP-595).
     """
@@ -50,7 +55,7 @@ def become_leader(core: Core, granting: tuple[ReplicaKey, ...]) -> None:
         elected_at_ms=core.now_ms,
     )
     core.move_to(Trigger.VOTES_WON, leader)
-    change = LeaderChange(core.local, core.voters.keys, granting)
+    change = LeaderChangeRecord(core.local, core.voters.keys, granting)
     append_control(core, leader, (change,))
     write_first_voters(core)
 
@@ -63,12 +68,12 @@ def check_quorum_ms(core: Core) -> int:
 # -- appending
 
 
-def append_control(core: Core, leader: Leader, records: tuple[ControlRecord, ...]) -> None:
+def append_control(core: Core, leader: Leader, records: tuple[RaftControlRecord, ...]) -> None:
     """Append control records as one batch; a voter set counts from now on, committed or not."""
     base = core.log.end_offset
     core.log.append(base + len(records), ((core.epoch, base),))
     for at, record in enumerate(records):
-        if isinstance(record, KRaftVoters):
+        if isinstance(record, VotersRecord):
             core.log.add_voters(base + at, record)
             core.announce_voters()
             leader.heard_from.intersection_update(core.other_voters())
@@ -165,7 +170,7 @@ def answer_fetch(
     more = goes_on and fetch.position.offset < core.log.end_offset
     core.answer(
         reply_to,
-        FetchAnswer(
+        FetchReply(
             epoch=core.epoch,
             leader_id=core.local.id,
             leader_endpoints=core.config.endpoints,
@@ -403,8 +408,8 @@ def write_first_voters(core: Core) -> None:
     # A set that is replaced may be committed without this leader knowing it: its cluster id stays.
     logged = core.electorate.entry.record.cluster_id
     cluster_id = core.cluster_id or logged or core.heard_cluster_id or core.config.new_cluster_id
-    record = KRaftVoters(voters, cluster_id or None)
-    append_control(core, leader, (KRaftVersion(1), record) if first else (record,))
+    record = VotersRecord(voters, cluster_id or None)
+    append_control(core, leader, (KRaftVersionRecord(1), record) if first else (record,))
 
 
 # -- announcing, and giving up

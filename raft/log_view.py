@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from quorumd.raft.control import KRaftVoters
+from quorumd.raft.control import VotersRecord
 from quorumd.raft.types import OffsetAndEpoch, VoterSet
 
 _PAST_ALL_OFFSETS = 1 << 63
@@ -21,7 +21,7 @@ class VoterEntry:
     """A voter set and the offset of the record that named it; -1 if configuration did."""
 
     offset: int
-    record: KRaftVoters
+    record: VotersRecord
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class LogView:
                 self.epoch_starts.append((epoch, start_offset))
         self.end_offset = end_offset
 
-    def add_voters(self, offset: int, record: KRaftVoters) -> None:
+    def add_voters(self, offset: int, record: VotersRecord) -> None:
         self.voter_entries.append(VoterEntry(offset, record))
 
     def truncate(self, end_offset: int) -> bool:
@@ -96,7 +96,7 @@ class LogView:
             self.voter_entries.pop()
         return len(self.voter_entries) != before
 
-    def reset(self, snapshot: OffsetAndEpoch, record: KRaftVoters | None) -> None:
+    def reset(self, snapshot: OffsetAndEpoch, record: VotersRecord | None) -> None:
         """Be empty behind a snapshot, whose voter set counts as of its last offset."""
         self.start_offset = self.end_offset = self.synced_end_offset = snapshot.offset
         self.epoch_starts.clear()

@@ -9,7 +9,7 @@ from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
 
 
 @dataclass(slots=True)
-class InFlight:
+class InFlightRequest:
     """A request without an answer yet."""
 
     to: Peer
@@ -17,7 +17,7 @@ class InFlight:
 
 
 @dataclass(slots=True)
-class Download:
+class SnapshotDownload:
     """A snapshot that is being copied; times are ms.
 
     `context` is the epoch and the leader that offered it last: after a change it goes on only if the
@@ -37,7 +37,7 @@ class Download:
 
 
 @dataclass(slots=True)
-class UselessCopy:
+class FailedDownload:
     """A snapshot that was copied in vain, `attempts` times in a row; times are ms.
 
     `context` is the epoch and the leader that it was copied from.

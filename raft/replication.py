@@ -9,9 +9,17 @@ from __future__ import annotations
 from itertools import pairwise
 
 from quorumd.raft import quorum
-from quorumd.raft.control import KRaftVoters
+from quorumd.raft.control import VotersRecord
 from quorumd.raft.core import Core
-from quorumd.raft.effects import AppendFetched, Bootstrap, Fetch, FetchSnapshot, Halt, Peer, Vote
+from quorumd.raft.effects import (
+    AppendFetched,
+    BootstrapServer,
+    Fetch,
+    FetchSnapshot,
+    Halt,
+    Peer,
+    Vote,
+)
 from quorumd.raft.election import (
     absorb,
     is_foreign,
@@ -21,11 +29,11 @@ from quorumd.raft.election import (
     on_vote_failed,
 )
 from quorumd.raft.events import (
-    FetchAnswered,
     FetchedRecords,
-    FetchReceived,
+    FetchRequestReceived,
+    FetchResponseReceived,
+    FetchSnapshotResponseReceived,
     RequestFailed,
-    SnapshotAnswered,
 )
 from quorumd.raft.leadership import (
     advance_high_watermark,
@@ -37,7 +45,7 @@ from quorumd.raft.leadership import (
     park_fetch,
     write_first_voters,
 )
-from quorumd.raft.outstanding import InFlight
+from quorumd.raft.outstanding import InFlightRequest
 from quorumd.raft.roles import Follower, Leader, Observer, ParkedFetch, Prospective, Unattached
 from quorumd.raft.snapshots import give_up, is_copying, offer, on_snapshot_answered, send_for_piece
 from quorumd.raft.transitions import Trigger
@@ -46,7 +54,7 @@ from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
 # -- the leader's end
 
 
-def on_fetch_received(core: Core, event: FetchReceived) -> None:
+def on_fetch_received(core: Core, event: FetchRequestReceived) -> None:
     """KIP-595, Fetch request handling.
 
     Errors: INCONSISTENT_CLUSTER_ID and UNKNOWN_SERVER_ERROR (top level), FENCED_LEADER_EPOCH,
@@ -114,7 +122,7 @@ def _note_newcomer(core: Core, leader: Leader, replica: ReplicaKey, cluster_id: 
 # -- the follower's end
 
 
-def on_fetch_answered(core: Core, event: FetchAnswered) -> None:
+def on_fetch_answered(core: Core, event: FetchResponseReceived) -> None:
     """KIP-595, Fetch response handling: a new leader, a place to truncate to, or records."""
     request = core.take(event.request_id)
     if request is None:
@@ -153,7 +161,7 @@ def on_fetch_answered(core: Core, event: FetchAnswered) -> None:
         core.commit(min(core.log.end_offset, event.high_watermark))
 
 
-def on_piece_answered(core: Core, event: SnapshotAnswered) -> None:
+def on_piece_answered(core: Core, event: FetchSnapshotResponseReceived) -> None:
     """A piece of a snapshot; it keeps the leader alive as records do."""
     if on_snapshot_answered(core, event):
         _note_contact(core)
@@ -175,7 +183,7 @@ def _note_contact(core: Core) -> None:
         core.state.campaign_at_ms = None
 
 
-def _truncate(core: Core, request: InFlight, diverging: OffsetAndEpoch) -> None:
+def _truncate(core: Core, request: InFlightRequest, diverging: OffsetAndEpoch) -> None:
     """Cut what diverges from the leader's log, but nothing that is known to be committed."""
     end_offset = core.log.truncation_point(diverging)
     if end_offset < core.kept_offset:
@@ -187,7 +195,7 @@ def _truncate(core: Core, request: InFlight, diverging: OffsetAndEpoch) -> None:
         core.truncate(end_offset)
 
 
-def _append(core: Core, request: InFlight, records: FetchedRecords) -> bool:
+def _append(core: Core, request: InFlightRequest, records: FetchedRecords) -> bool:
     """Append fetched batches. Returns False if they do not continue the log."""
     log = core.log
     if not _continues(core, records):
@@ -207,7 +215,7 @@ def _append(core: Core, request: InFlight, records: FetchedRecords) -> bool:
             end_offset=records.end_offset,
         )
     )
-    named = [(at, record) for at, record in records.control if isinstance(record, KRaftVoters)]
+    named = [(at, record) for at, record in records.control if isinstance(record, VotersRecord)]
     for offset, record in named:
         log.add_voters(offset, record)
     if named:
@@ -297,7 +305,7 @@ def _discover(core: Core) -> None:
         if core.leader is None or key.id != core.leader.id:
             _send_fetch(core, key)
     for index in range(core.config.bootstrap_servers):
-        _send_fetch(core, Bootstrap(index=index))
+        _send_fetch(core, BootstrapServer(index=index))
 
 
 def _send_fetch(core: Core, to: Peer) -> None:

@@ -9,25 +9,25 @@ from __future__ import annotations
 
 from quorumd.raft.core import Core
 from quorumd.raft.effects import (
-    CleanLog,
+    DeleteLogPrefix,
     Fetch,
     FetchSnapshot,
-    SnapshotAnswer,
-    StoreSnapshot,
+    SnapshotReply,
+    StoreSnapshotChunk,
     VerifySnapshot,
 )
 from quorumd.raft.election import absorb, is_foreign
 from quorumd.raft.events import (
-    CleaningRequested,
-    PieceNotStored,
-    SnapshotAnswered,
-    SnapshotPiece,
-    SnapshotRequested,
+    ChunkNotStored,
+    FetchSnapshotRequestReceived,
+    FetchSnapshotResponseReceived,
+    LogDeletionRequested,
+    SnapshotChunk,
     SnapshotTaken,
     SnapshotVerified,
 )
 from quorumd.raft.leadership import note_alive, note_heard
-from quorumd.raft.outstanding import Download, InFlight, UselessCopy
+from quorumd.raft.outstanding import FailedDownload, InFlightRequest, SnapshotDownload
 from quorumd.raft.roles import Leader
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
 
@@ -41,7 +41,7 @@ COPY_AGAIN_MAX_MS = 10_000
 # -- the leader's end
 
 
-def on_snapshot_requested(core: Core, event: SnapshotRequested) -> None:
+def on_snapshot_requested(core: Core, event: FetchSnapshotRequestReceived) -> None:
     """FetchSnapshot request handling.
 
     Errors: INCONSISTENT_CLUSTER_ID and UNKNOWN_SERVER_ERROR (top level), FENCED_LEADER_EPOCH,
@@ -69,11 +69,14 @@ def on_snapshot_requested(core: Core, event: SnapshotRequested) -> None:
 
 
 def _answer(
-    core: Core, event: SnapshotRequested, error: str | None = None, top_level: str | None = None
+    core: Core,
+    event: FetchSnapshotRequestReceived,
+    error: str | None = None,
+    top_level: str | None = None,
 ) -> None:
     core.answer(
         event.reply_to,
-        SnapshotAnswer(
+        SnapshotReply(
             epoch=core.epoch,
             leader_id=core.leader_id,
             leader_endpoints=core.leader_endpoints_for_answers(),
@@ -87,7 +90,7 @@ def _answer(
 # -- the follower's end
 
 
-def offer(core: Core, request: InFlight, snapshot: OffsetAndEpoch) -> None:
+def offer(core: Core, request: InFlightRequest, snapshot: OffsetAndEpoch) -> None:
     """The leader says: this snapshot first. A copy that was begun goes on if it is the same one."""
     download = core.download
     if download is not None and download.context == core.context and download.is_complete:
@@ -105,7 +108,7 @@ def offer(core: Core, request: InFlight, snapshot: OffsetAndEpoch) -> None:
             core.back_off(request)
             return
         core.drop_download()
-        download = core.download = Download(snapshot, core.context)
+        download = core.download = SnapshotDownload(snapshot, core.context)
         core.report(f"copying the snapshot that ends at {snapshot.offset} from {core.leader}")
     elif is_copying(core):
         # The leader was asked as a bootstrap server, too: it has nothing new to say.
@@ -145,7 +148,7 @@ def _piece_bytes(core: Core) -> int:
     return max(1, min(PIECE_BYTES, limit * core.config.fetch_timeout_ms // 4000))
 
 
-def on_snapshot_answered(core: Core, event: SnapshotAnswered) -> bool:
+def on_snapshot_answered(core: Core, event: FetchSnapshotResponseReceived) -> bool:
     """FetchSnapshot response handling. Returns True if the leader is alive and answered."""
     request = core.take(event.request_id)
     if request is None:
@@ -171,7 +174,7 @@ def on_snapshot_answered(core: Core, event: SnapshotAnswered) -> bool:
     return True
 
 
-def _fits(download: Download, asked: FetchSnapshot, piece: SnapshotPiece) -> bool:
+def _fits(download: SnapshotDownload, asked: FetchSnapshot, piece: SnapshotChunk) -> bool:
     end = piece.position + piece.piece_bytes
     return (
         piece.snapshot == asked.snapshot
@@ -181,10 +184,10 @@ def _fits(download: Download, asked: FetchSnapshot, piece: SnapshotPiece) -> boo
     )
 
 
-def _store(core: Core, download: Download, piece: SnapshotPiece) -> None:
+def _store(core: Core, download: SnapshotDownload, piece: SnapshotChunk) -> None:
     download.stored_write = core.next_write()
     core.effects.append(
-        StoreSnapshot(
+        StoreSnapshotChunk(
             write=download.stored_write,
             snapshot=download.snapshot,
             position=piece.position,
@@ -200,7 +203,7 @@ def _store(core: Core, download: Download, piece: SnapshotPiece) -> None:
         _verify(core, download)
 
 
-def _verify(core: Core, download: Download) -> None:
+def _verify(core: Core, download: SnapshotDownload) -> None:
     core.effects.append(VerifySnapshot(snapshot=download.snapshot, after=download.stored_write))
 
 
@@ -224,14 +227,14 @@ def on_snapshot_verified(core: Core, event: SnapshotVerified) -> None:
     core.backoffs.clear()
 
 
-def on_piece_not_stored(core: Core, event: PieceNotStored) -> None:
+def on_piece_not_stored(core: Core, event: ChunkNotStored) -> None:
     """The disk is full. What was copied must not take the space that votes and records need."""
     download = core.download
     if download is not None and download.snapshot == event.snapshot:
         _note_useless(core, download, event.problem)
 
 
-def _note_useless(core: Core, download: Download, problem: str) -> None:
+def _note_useless(core: Core, download: SnapshotDownload, problem: str) -> None:
     """All of it, or as much as there is room for, was copied in vain: let time pass before the next try.
 
     Meanwhile the leader may find out that its file is damaged, or have a newer one.
@@ -241,7 +244,7 @@ def _note_useless(core: Core, download: Download, problem: str) -> None:
     if last is not None and (last.snapshot, last.context) == (download.snapshot, download.context):
         attempts += last.attempts
     pause_ms = min(COPY_AGAIN_MAX_MS, COPY_AGAIN_MS << min(attempts - 1, 10))
-    core.useless_copy = UselessCopy(
+    core.useless_copy = FailedDownload(
         download.snapshot, download.context, attempts, core.now_ms + pause_ms
     )
     core.obstacle = (
@@ -294,7 +297,7 @@ def on_snapshot_taken(core: Core, event: SnapshotTaken) -> None:
             core.persist()
 
 
-def on_cleaning_requested(core: Core, event: CleaningRequested) -> None:
+def on_cleaning_requested(core: Core, event: LogDeletionRequested) -> None:
     """Drop history that a snapshot stands for; a slow follower gets the snapshot then."""
     kept = tuple(s for s in core.log.snapshots if s in event.snapshots)
     newest = core.log.snapshot
@@ -303,5 +306,5 @@ def on_cleaning_requested(core: Core, event: CleaningRequested) -> None:
     start_offset = max(core.log.start_offset, min(event.start_offset, newest.offset))
     core.log.clean(start_offset, kept)
     core.effects.append(
-        CleanLog(write=core.next_write(), start_offset=start_offset, snapshots=kept)
+        DeleteLogPrefix(write=core.next_write(), start_offset=start_offset, snapshots=kept)
     )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from quorumd.server import cluster_api
-from quorumd.server.consume import DEBUGGING_CONSUMER, is_for_debugging
-from quorumd.server.describe_quorum import describe_quorum
-from quorumd.server.metrics import Metrics
-from quorumd.server.partition import Partition
-from quorumd.server.peers import NODE_SOFTWARE
-from quorumd.server.transport import InboundRequest
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.net.connection import InboundRequest
+from quorumd.server.partition.partition import Partition
+from quorumd.server.peers.peer_channel import NODE_SOFTWARE
+from quorumd.server.requests import cluster as cluster_api
+from quorumd.server.requests.describe_quorum import describe_quorum
+from quorumd.server.requests.fetch import DEBUGGING_CONSUMER, is_for_debugging
 from quorumd.wire.codec import decode, warm
 from quorumd.wire.fast import parse_fetch_request
 from quorumd.wire.messages.api_versions import ApiVersionsRequest

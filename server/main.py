@@ -89,7 +89,7 @@ def format_command(
     other.
     """
     from quorumd.raft.types import uuid_to_text
-    from quorumd.server.formatting import FormatRefused, first_voters
+    from quorumd.server.admin.first_voters import FormatRefused, first_voters
     from quorumd.storage.directory import format_directory
     from quorumd.storage.errors import StorageError
     from quorumd.storage.filesystem import RealFileSystem
@@ -173,8 +173,8 @@ def restore_command(
     Exit codes: 0 restored, 1 failed, 2 wrong configuration or usage, 3 the backup is damaged.
     """
     from quorumd.raft.types import uuid_to_text
-    from quorumd.server import restore
-    from quorumd.server.formatting import FormatRefused, first_voters
+    from quorumd.server.admin import restore
+    from quorumd.server.admin.first_voters import FormatRefused, first_voters
     from quorumd.storage.backup_manifest import load_manifest
     from quorumd.storage.directory import check_restorable
     from quorumd.storage.errors import StorageError
@@ -272,8 +272,8 @@ def demo(directory: Path, detach: bool, stop: bool) -> None:
     The data stays in the directory: the next start goes on with it. Without a terminal, changes are
     printed line by line. Ctrl-C stops all three.
     """
-    from quorumd.server import demo as demo_run
-    from quorumd.server.demo_nodes import DemoError
+    from quorumd.server.demo import demo as demo_run
+    from quorumd.server.demo.nodes import DemoError
 
     if detach and stop:
         raise click.UsageError("--detach and --stop exclude each other.")

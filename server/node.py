@@ -14,23 +14,24 @@ from quorumd.config.errors import BadValue
 from quorumd.config.model import Config
 from quorumd.raft.config import RaftConfig, StoredState
 from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet, uuid_to_text
+from quorumd.server.admin.initial_voters import parse_initial_voters
+from quorumd.server.daemon_runtime import daemon_runtime
+from quorumd.server.disk.recovered_log import RecoveredLog
 from quorumd.server.dispatch import Dispatch
-from quorumd.server.host import Host, daemon_host
-from quorumd.server.http import HttpServer
-from quorumd.server.initial_voters import parse_initial_voters
-from quorumd.server.logs import Logger
-from quorumd.server.metrics import Metrics
-from quorumd.server.metrics_page import MetricsPage
-from quorumd.server.opened_log import OpenedLog
-from quorumd.server.outbound import OutboundSettings
+from quorumd.server.http.http_server import HttpServer
+from quorumd.server.http.metrics_page import MetricsPage
+from quorumd.server.model.logs import Logger
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.producer_state import ProducerState
+from quorumd.server.model.runtime import Runtime
+from quorumd.server.model.topic import METADATA, TopicPartition
+from quorumd.server.net.listeners import Listeners
 from quorumd.server.page.page import QuorumPage
 from quorumd.server.page.source import source_of
-from quorumd.server.partition import Partition, PartitionHooks
-from quorumd.server.producer_state import ProducerState
-from quorumd.server.snapshots import SnapshotSettings
-from quorumd.server.translate import METADATA, TopicPartition
-from quorumd.server.translate_fetch import FETCH_MAX_WAIT_MS
-from quorumd.server.transport import Listeners
+from quorumd.server.partition.partition import Partition, PartitionHooks
+from quorumd.server.peers.outbound import OutboundSettings
+from quorumd.server.snapshots.manager import SnapshotSettings
+from quorumd.server.translate.fetch import FETCH_MAX_WAIT_MS
 from quorumd.storage.directory import Directory
 from quorumd.storage.errors import DamagedFile, DamagedLog, DamagedSnapshot, StorageError
 from quorumd.storage.filesystem import FileSystem
@@ -56,7 +57,7 @@ def software_version() -> str:
 
 def open_log(
     fs: FileSystem, directory: Directory, config: Config, applied_offset: int
-) -> OpenedLog:
+) -> RecoveredLog:
     """Recover a partition's log, and what it and its snapshots say of producers. Raises StorageError."""
     snapshots = SnapshotStore(fs, directory.log_directory)
     facts = _sound_snapshots(snapshots, directory.meta.cluster_id, applied_offset)
@@ -101,7 +102,7 @@ def open_log(
             " looked at it",
             reason=f"{damage.path}: {damage.what}",
         )
-    return OpenedLog(
+    return RecoveredLog(
         log=log, snapshots=snapshots, facts=facts, producers=producers, new_bytes=new_bytes
     )
 
@@ -198,7 +199,7 @@ def open_partition(
     directory: Directory,
     metrics: Metrics,
     fail: Callable[[str, BaseException | None], None],
-    host: Host,
+    host: Runtime,
 ) -> Partition:
     """Recover a partition and put it together; it does nothing before its `start`."""
     state = directory.load_quorum_state() or QuorumState()
@@ -264,7 +265,7 @@ class Node:
         self._stop = asyncio.Event()
         self._has_failed = False
         self.partition = open_partition(
-            METADATA, config, fs, directory, self.metrics, self.fail, daemon_host()
+            METADATA, config, fs, directory, self.metrics, self.fail, daemon_runtime()
         )
         self.dispatch = Dispatch([self.partition], self.metrics)
         self.listeners = Listeners(

@@ -9,9 +9,9 @@ import sys
 import uvloop
 
 from quorumd.config.model import Config
-from quorumd.server.logs import BackgroundHandler, LevelError, Logger, configure
+from quorumd.server.model.logs import BackgroundHandler, LevelError, Logger, configure
+from quorumd.server.net.listeners import ListenError
 from quorumd.server.node import Node
-from quorumd.server.transport import ListenError
 from quorumd.storage.directory import open_directory
 from quorumd.storage.errors import StorageError
 from quorumd.storage.filesystem import RealFileSystem

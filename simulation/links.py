@@ -2,7 +2,7 @@
 
 Frames are real: what is built, sent, parsed and answered are the bytes of Kafka's protocol. Only the
 transport is simulated; how a link behaves (one connection, reset by what is lost, made again at once and
-then later and later, given up when an answer is late) is that of `quorumd.server.peers`.
+then later and later, given up when an answer is late) is that of `quorumd.server.peers.peer_channel`.
 """
 
 from __future__ import annotations
@@ -12,25 +12,18 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from quorumd.config.model import Listener
 from quorumd.raft.types import ReplicaKey
-from quorumd.server.connection import Connection, InboundRequest
-from quorumd.server.connection_group import Closed
-from quorumd.server.peers import (
-    DOUBT_S,
-    NODE_SOFTWARE,
-    RECONNECT_MAX_MS,
-    RECONNECT_MS,
-    Call,
-    LinkListener,
-    Outdated,
-)
-from quorumd.server.whereabouts import Address, Whereabouts
+from quorumd.server.model.peer_calls import Address, PeerCall, PeerListener, StaleRequest
+from quorumd.server.net.connection import Connection, InboundRequest
+from quorumd.server.net.connection_group import CloseReason
+from quorumd.server.peers.address_book import AddressBook
+from quorumd.server.peers.peer_channel import DOUBT_S, NODE_SOFTWARE, RECONNECT_MAX_MS, RECONNECT_MS
 from quorumd.wire.headers import decode_request_header, decode_response_header
 from quorumd.wire.registry import APIS
 from simulation.network import Message, Network
 from simulation.scheduler import MS, SECOND, Scheduler, Timer
 
 if TYPE_CHECKING:
-    from simulation.life import Life
+    from simulation.process import NodeProcess
 
 DOUBT_US = int(DOUBT_S * SECOND)
 
@@ -44,7 +37,7 @@ class Endpoints(Protocol):
     def host_at(self, address: str) -> str:
         """The machine that is reached under this name, as the network knows it."""
 
-    def listening_at(self, address: str) -> Life | None:
+    def listening_at(self, address: str) -> NodeProcess | None:
         """The process that listens there now, None if nobody does."""
 
 
@@ -67,7 +60,7 @@ class SimRequest(InboundRequest):
 
     def __init__(
         self,
-        life: Life,
+        life: NodeProcess,
         channel: Channel,
         frame: bytes,
         received_ns: int,
@@ -98,7 +91,7 @@ class SimRequest(InboundRequest):
             self._life.on_response(self, frame)
             self._reply(frame)
 
-    def close(self, reason: str, closed: Closed = Closed.REFUSED) -> None:
+    def close(self, reason: str, closed: CloseReason = CloseReason.REFUSED) -> None:
         assert self._answer is None, "a request is answered twice"
         self._answer = closed
         self._reset()
@@ -107,22 +100,22 @@ class SimRequest(InboundRequest):
 class _Pending:
     __slots__ = ("call", "timer", "version")
 
-    def __init__(self, call: Call, version: int, timer: Timer) -> None:
+    def __init__(self, call: PeerCall, version: int, timer: Timer) -> None:
         self.call = call
         self.version = version
         self.timer = timer
 
 
-class SimLink:
-    """A `quorumd.server.host.PeerLink` on the simulated network. Belongs to one life of a machine."""
+class SimPeerChannel:
+    """A `PeerChannel` on the simulated network. Belongs to one life of a machine."""
 
     def __init__(
         self,
-        life: Life,
+        life: NodeProcess,
         network: Network,
         endpoints: Endpoints,
         addresses: Callable[[], Sequence[tuple[str, int]]],
-        listener: LinkListener,
+        listener: PeerListener,
         connect_timeout_ms: int,
     ) -> None:
         self._life = life
@@ -131,16 +124,16 @@ class SimLink:
         self._listener = listener
         self._connect_timeout_us = connect_timeout_ms * MS
         self._scheduler: Scheduler = life.scheduler
-        self._where = Whereabouts(
+        self._where = AddressBook(
             addresses, listener.elsewhere, lambda: self._scheduler.now_us / SECOND
         )
-        self._queue: list[Call] = []
+        self._queue: list[PeerCall] = []
         self._pending: dict[int, _Pending] = {}
         self._correlation_id = 0
         self._target: str | None = None
         self._address: Address = ("", 0)
         self._is_trusted = False
-        self._peer_life: Life | None = None
+        self._peer_life: NodeProcess | None = None
         self._channel: Channel | None = None
         self._is_connecting = False
         self._is_closed = False
@@ -205,7 +198,7 @@ class SimLink:
                 else:
                     self._life.call(self._connect_timeout_us, lambda: missed(is_refused=False))
 
-            def answered(peer: Life | None) -> None:
+            def answered(peer: NodeProcess | None) -> None:
                 if peer is None or not peer.is_alive:
                     missed(is_refused=is_refused)
                 elif connection == self._connection and not self._is_closed:
@@ -223,7 +216,7 @@ class SimLink:
 
         go_on(is_refused=is_refused)
 
-    def _begin(self, address: Address, host: str, peer: Life, is_own: bool) -> None:
+    def _begin(self, address: Address, host: str, peer: NodeProcess, is_own: bool) -> None:
         self._is_connecting = False
         self._failures = 0
         self._target, self._peer_life = host, peer
@@ -296,7 +289,7 @@ class SimLink:
 
     # -- asking
 
-    def call(self, call: Call) -> None:
+    def call(self, call: PeerCall) -> None:
         self._life.on_effect()
         if self.is_up:
             self._send(call)
@@ -308,7 +301,7 @@ class SimLink:
         else:
             self._life.call(0, lambda: call.failed("not connected", None))
 
-    def _send(self, call: Call) -> None:
+    def _send(self, call: PeerCall) -> None:
         target, peer, channel = self._target, self._peer_life, self._channel
         assert target is not None, "sent on a connection"
         assert peer is not None, "sent to a process"
@@ -318,7 +311,7 @@ class SimLink:
         version = min(call.max_version, APIS[call.api_key].max_version)
         try:
             frame = call.build(version, correlation_id)
-        except Outdated as error:
+        except StaleRequest as error:
             reason = str(error)
             self._life.call(0, lambda: call.failed(reason, None))
             return
@@ -361,7 +354,7 @@ class SimLink:
             self._listener.on_link_up()
 
     def _time_out(self) -> None:
-        """As in `quorumd.server.peers`: a late answer costs the connection."""
+        """As in `quorumd.server.peers.peer_channel`: a late answer costs the connection."""
         self.reset()
 
     def _fail_all(self, reason: str) -> None:

@@ -19,7 +19,7 @@ from quorumd.storage.errors import (
 )
 from quorumd.storage.meta_properties import random_storage_id, save_meta_properties
 from simulation.disk import ProcessKilled, SimDisk
-from simulation.life import STORAGE, Life
+from simulation.process import STORAGE, NodeProcess
 from simulation.replica import Replica
 from simulation.scheduler import MS, SECOND, Callback, Scheduler
 from simulation.violation import ProcessEnded, Violation
@@ -110,7 +110,7 @@ class Machine:
         self.disk: SimDisk = SimDisk(Random(f"{world.seed}/disk/{self.host}"))
         self.clock = Clock(world.scheduler, random)
         self.speed = DiskSpeed()
-        self.life: Life | None = None
+        self.life: NodeProcess | None = None
         self.backlog: list[Callback] = []
         self.pauses = 0
         self.is_wanted = False
@@ -182,7 +182,7 @@ class Machine:
         self.clock.restart()
         self.note("starts")
         try:
-            life = Life(self)
+            life = NodeProcess(self)
             self.life = life
             life.run(life.partition.start)
         except ProcessKilled:
@@ -258,7 +258,7 @@ class Machine:
         life = self.life
         self.world.scheduler.call_later(duration_us, lambda: self._resume(life))
 
-    def _resume(self, life: Life | None) -> None:
+    def _resume(self, life: NodeProcess | None) -> None:
         if life is None or life is not self.life or not self.pauses:
             return
         self.pauses -= 1

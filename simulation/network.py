@@ -23,7 +23,7 @@ BEFORE_PIECE, BEHIND_PIECE = 80, 60
 
 
 @dataclass(slots=True)
-class Weather:
+class NetworkConditions:
     """Rates are shares of messages; latencies are µs."""
 
     latency_us: tuple[int, int] = (200, 1_500)
@@ -72,7 +72,7 @@ class Network:
         self._coverage = coverage
         self._role_of = role_of
         self._journal = journal
-        self.weather = Weather()
+        self.weather = NetworkConditions()
         self._cuts: dict[tuple[str, str], list[str]] = {}
         self._last_arrival_us: dict[tuple[str, str], int] = {}
 
@@ -97,7 +97,7 @@ class Network:
     def heal(self) -> None:
         """Everything reaches everybody, and in fair weather."""
         self._cuts.clear()
-        self.weather = Weather()
+        self.weather = NetworkConditions()
 
     def reaches(self, source: str, target: str) -> bool:
         return (source, target) not in self._cuts

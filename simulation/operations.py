@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from simulation.faults import Act
 from simulation.scheduler import MS, SECOND
-from simulation.wishes import Kind, Wish
+from simulation.voter_change_requests import VoterChangeKind, VoterChangeRequest
 
 if TYPE_CHECKING:
     from simulation.machine import Machine
@@ -22,10 +22,10 @@ OPERATIONS: dict[str, Act] = {}
 """In the order in which they are defined."""
 
 
-def _operation(name: str) -> Callable[[Callable[[World, Random], list[Wish]]], Act]:
+def _operation(name: str) -> Callable[[Callable[[World, Random], list[VoterChangeRequest]]], Act]:
     """Registers what returns the wishes of an operator; none: there is nothing to do."""
 
-    def register(act: Callable[[World, Random], list[Wish]]) -> Act:
+    def register(act: Callable[[World, Random], list[VoterChangeRequest]]) -> Act:
         def begin(world: World, random: Random) -> None:
             wishes = act(world, random)
             if wishes:
@@ -44,30 +44,36 @@ def _voters(world: World) -> list[Machine]:
 
 
 @_operation("add voter")
-def add_voter(world: World, random: Random) -> list[Wish]:
+def add_voter(world: World, random: Random) -> list[VoterChangeRequest]:
     voters = _voters(world)
     others = [machine for machine in world.machines if machine not in voters]
-    return [Wish(Kind.ADD, random.choice(others).replica.key)] if others else []
+    return (
+        [VoterChangeRequest(VoterChangeKind.ADD, random.choice(others).replica.key)]
+        if others
+        else []
+    )
 
 
 @_operation("remove voter")
-def remove_voter(world: World, random: Random) -> list[Wish]:
+def remove_voter(world: World, random: Random) -> list[VoterChangeRequest]:
     """Anybody; often somebody who is gone for good, or by mistake the one that has taken its place."""
     keys, lost = world.facts.voters.current, world.facts.excused
     gone = [key for key in keys if key in lost]
     heirs = [key for key in keys if key not in lost and key.id in {old.id for old in gone}]
     chosen = heirs if heirs and random.random() < 0.7 else random.choice([keys, gone or keys])
-    return [Wish(Kind.REMOVE, random.choice(chosen))]
+    return [VoterChangeRequest(VoterChangeKind.REMOVE, random.choice(chosen))]
 
 
 @_operation("remove leader")
-def remove_leader(world: World, random: Random) -> list[Wish]:
+def remove_leader(world: World, random: Random) -> list[VoterChangeRequest]:
     leader = world.leader_machine()
-    return [] if leader is None else [Wish(Kind.REMOVE, leader.replica.key)]
+    return (
+        [] if leader is None else [VoterChangeRequest(VoterChangeKind.REMOVE, leader.replica.key)]
+    )
 
 
 @_operation("replace voter")
-def replace_voter(world: World, random: Random) -> list[Wish]:
+def replace_voter(world: World, random: Random) -> list[VoterChangeRequest]:
     """A voter loses its disk, and another one takes its place under the same id; or, by mistake, the new
     one is removed again instead of the old one."""
     current = world.facts.voters.current
@@ -82,7 +88,10 @@ def replace_voter(world: World, random: Random) -> list[Wish]:
     old = random.choice(lost)
     machine = next(machine for machine in world.machines if machine.id == old.id)
     new = machine.replica.key
-    return [Wish(Kind.ADD, new), Wish(Kind.REMOVE, new if random.random() < 0.3 else old)]
+    return [
+        VoterChangeRequest(VoterChangeKind.ADD, new),
+        VoterChangeRequest(VoterChangeKind.REMOVE, new if random.random() < 0.3 else old),
+    ]
 
 
 def _target(world: World, random: Random) -> tuple[int, ...]:
@@ -99,13 +108,13 @@ def _target(world: World, random: Random) -> tuple[int, ...]:
 
 
 @_operation("reassign")
-def reassign(world: World, random: Random) -> list[Wish]:
+def reassign(world: World, random: Random) -> list[VoterChangeRequest]:
     target = _target(world, random)
-    return [Wish(Kind.REASSIGN, target=target)] if target else []
+    return [VoterChangeRequest(VoterChangeKind.REASSIGN, target=target)] if target else []
 
 
 @_operation("reassign otherwise")
-def reassign_otherwise(world: World, random: Random) -> list[Wish]:
+def reassign_otherwise(world: World, random: Random) -> list[VoterChangeRequest]:
     """A reassignment that is replaced by another one, or cancelled, while it is under way."""
     target = _target(world, random)
     if not target:
@@ -113,15 +122,19 @@ def reassign_otherwise(world: World, random: Random) -> list[Wish]:
     then = None if random.random() < 0.5 else _target(world, random) or None
     pause_us = random.randrange(random.choice([20 * MS, 200 * MS, SECOND]))
     return [
-        Wish(Kind.REASSIGN, target=target),
-        Wish(Kind.REASSIGN, target=then, pause_us=pause_us),
+        VoterChangeRequest(VoterChangeKind.REASSIGN, target=target),
+        VoterChangeRequest(VoterChangeKind.REASSIGN, target=then, pause_us=pause_us),
     ]
 
 
 @_operation("transfer leader")
-def transfer_leader(world: World, random: Random) -> list[Wish]:
+def transfer_leader(world: World, random: Random) -> list[VoterChangeRequest]:
     keys = world.facts.voters.current
-    return [Wish(Kind.TRANSFER, random.choice(keys) if random.random() < 0.7 else None)]
+    return [
+        VoterChangeRequest(
+            VoterChangeKind.TRANSFER, random.choice(keys) if random.random() < 0.7 else None
+        )
+    ]
 
 
 def _move(world: World, random: Random) -> None:

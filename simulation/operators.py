@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from quorumd.server.translate import uuid_or_zero
-from quorumd.server.translate_membership import (
+from quorumd.server.translate.common import uuid_or_zero
+from quorumd.server.translate.voter_changes import (
     ADD_VOTER,
     ALTER_REASSIGNMENTS,
     REMOVE_VOTER,
@@ -36,7 +36,7 @@ from quorumd.wire.messages.transfer_leader import TransferLeaderRequest, Transfe
 from quorumd.wire.schema import Message
 from simulation.clients import TOPIC, Client
 from simulation.scheduler import MS, SECOND
-from simulation.wishes import Kind, Wish
+from simulation.voter_change_requests import VoterChangeKind, VoterChangeRequest
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -44,12 +44,15 @@ if TYPE_CHECKING:
 DONE = "done"
 PATIENCE_US = 6 * SECOND
 _API_OF = {
-    Kind.ADD: (ADD_VOTER, 1),
-    Kind.REMOVE: (REMOVE_VOTER, 0),
-    Kind.REASSIGN: (ALTER_REASSIGNMENTS, 1),
-    Kind.TRANSFER: (TRANSFER, 0),
+    VoterChangeKind.ADD: (ADD_VOTER, 1),
+    VoterChangeKind.REMOVE: (REMOVE_VOTER, 0),
+    VoterChangeKind.REASSIGN: (ALTER_REASSIGNMENTS, 1),
+    VoterChangeKind.TRANSFER: (TRANSFER, 0),
 }
-_FULFILLED = {Kind.ADD: ErrorCode.DUPLICATE_VOTER, Kind.REMOVE: ErrorCode.VOTER_NOT_FOUND}
+_FULFILLED = {
+    VoterChangeKind.ADD: ErrorCode.DUPLICATE_VOTER,
+    VoterChangeKind.REMOVE: ErrorCode.VOTER_NOT_FOUND,
+}
 """It is so already: perhaps an earlier answer was lost."""
 _LATER = frozenset(
     {
@@ -73,12 +76,17 @@ class Operator(Client):
     """See the module's docstring. `operation` names what this one is about."""
 
     def __init__(
-        self, world: World, name: str, random: Random, operation: str, wishes: Sequence[Wish]
+        self,
+        world: World,
+        name: str,
+        random: Random,
+        operation: str,
+        wishes: Sequence[VoterChangeRequest],
     ) -> None:
         super().__init__(world, name, random)
         self.operation = operation
         self._wishes = list(wishes)
-        self._wish: Wish | None = None
+        self._wish: VoterChangeRequest | None = None
         self._give_up_us = 0
 
     @property
@@ -117,22 +125,22 @@ class Operator(Client):
             is_repeatable=False,
         )
 
-    def _message(self, wish: Wish) -> Message:
+    def _message(self, wish: VoterChangeRequest) -> Message:
         key, timeout_ms = wish.key, self.random.choice([50, 300, 1000])
-        if wish.kind is Kind.REASSIGN:
+        if wish.kind is VoterChangeKind.REASSIGN:
             partition = AlterPartitionReassignmentsRequestPartition(
                 partition_index=0, replicas=wish.target
             )
             topic = AlterPartitionReassignmentsRequestTopic(name=TOPIC, partitions=(partition,))
             return AlterPartitionReassignmentsRequest(timeout_ms=timeout_ms, topics=(topic,))
-        if wish.kind is Kind.TRANSFER:
+        if wish.kind is VoterChangeKind.TRANSFER:
             return TransferLeaderRequest(
                 to_id=-1 if key is None else key.id,
                 to_directory_id=uuid_or_zero(None if key is None else key.uuid),
                 timeout_ms=timeout_ms,
             )
         assert key is not None, "somebody is added or removed"
-        if wish.kind is Kind.REMOVE:
+        if wish.kind is VoterChangeKind.REMOVE:
             return RemoveRaftVoterRequest(
                 voter_id=key.id, voter_directory_id=uuid_or_zero(key.uuid), timeout_ms=timeout_ms
             )
@@ -163,20 +171,20 @@ class Operator(Client):
         else:
             self._end(told.error.name)
 
-    def _is_fulfilled(self, wish: Wish, error: ErrorCode) -> bool:
+    def _is_fulfilled(self, wish: VoterChangeRequest, error: ErrorCode) -> bool:
         """Before the log names the voters nobody can say who they are not."""
         is_so_already = bool(wish.sets_before) and error is _FULFILLED.get(wish.kind)
         return error is ErrorCode.NONE or is_so_already
 
-    def _told(self, kind: Kind, frame: bytes) -> Told:
+    def _told(self, kind: VoterChangeKind, frame: bytes) -> Told:
         api = _API_OF[kind]
-        if kind is Kind.REASSIGN:
+        if kind is VoterChangeKind.REASSIGN:
             found = self.decode_answer(AlterPartitionReassignmentsResponse, *api, frame)
             return Told(ErrorCode(found.responses[0].partitions[0].error_code))
         answer: AddRaftVoterResponse | RemoveRaftVoterResponse | TransferLeaderResponse
-        if kind is Kind.ADD:
+        if kind is VoterChangeKind.ADD:
             answer = self.decode_answer(AddRaftVoterResponse, *api, frame)
-        elif kind is Kind.REMOVE:
+        elif kind is VoterChangeKind.REMOVE:
             answer = self.decode_answer(RemoveRaftVoterResponse, *api, frame)
         else:
             answer = self.decode_answer(TransferLeaderResponse, *api, frame)

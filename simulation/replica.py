@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from quorumd.raft.types import ReplicaKey
-from quorumd.server.disk_worker import InstallSnapshot, Job, SaveState, Truncate, WriteRecords
+from quorumd.server.model.disk_jobs import InstallSnapshot, Job, SaveState, Truncate, WriteRecords
 from quorumd.storage.quorum_state import QuorumState
 from quorumd.wire.batch_header import BatchHeader, iter_headers
 
@@ -58,7 +58,7 @@ def cut(batches: list[Batch], end_offset: int) -> list[Batch]:
     return dropped
 
 
-class News(NamedTuple):
+class DiskUpdate(NamedTuple):
     """Batches that were appended behind `before`, or dropped."""
 
     is_append: bool
@@ -94,7 +94,7 @@ class Replica:
         """Those that were asked for since: one of them may be on disk."""
         self._batches: dict[int, list[Batch]] = {}
         """Of each write under way: what it writes or drops."""
-        self.news: list[News] = []
+        self.news: list[DiskUpdate] = []
         """What was appended or dropped since the checkers looked last."""
 
     @property
@@ -110,12 +110,12 @@ class Replica:
         if isinstance(job, WriteRecords):
             batches = self._read(job.chunk.data)
             self._batches[job.write] = batches
-            self.news.append(News(True, batches, self.log[-1] if self.log else None))
+            self.news.append(DiskUpdate(True, batches, self.log[-1] if self.log else None))
             self.log += batches
             self.dropped.difference_update(batches)
         elif isinstance(job, Truncate):
             batches = self._batches[job.write] = cut(self.log, job.end_offset)
-            self.news.append(News(False, batches, None))
+            self.news.append(DiskUpdate(False, batches, None))
         elif isinstance(job, InstallSnapshot):
             self._batches[job.write] = self._become(self.log, job.snapshot.end_offset)
         elif isinstance(job, SaveState):
@@ -138,8 +138,8 @@ class Replica:
         dropped = log[kept:]
         del log[kept:]
         if log is self.log:
-            self.news.append(News(False, dropped, None))
-            self.news.append(News(True, behind[kept:], log[-1] if log else None))
+            self.news.append(DiskUpdate(False, dropped, None))
+            self.news.append(DiskUpdate(True, behind[kept:], log[-1] if log else None))
         log += behind[kept:]
         return dropped
 
@@ -177,4 +177,4 @@ class Replica:
         self.synced = list(self.log)
         self.pending_states.clear()
         self._batches.clear()
-        self.news = [News(True, list(self.log), None)]
+        self.news = [DiskUpdate(True, list(self.log), None)]

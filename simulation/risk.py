@@ -12,8 +12,8 @@ from collections.abc import Collection
 
 from quorumd.raft.types import ReplicaKey
 from simulation.checkers.base import Facts
+from simulation.voter_change_requests import VoterChangeKind, VoterChangeRequest
 from simulation.voter_history import Keys
-from simulation.wishes import Kind, Wish
 
 
 class Risk:
@@ -32,15 +32,17 @@ class Risk:
             key in self._who_may_vote(keys, wishes) for keys in self._facts.voters.in_force()
         )
 
-    def may_wish(self, wish: Wish) -> bool:
+    def may_wish(self, wish: VoterChangeRequest) -> bool:
         """True if an operator may ask for this."""
         return self._votes_to_spare(self._facts.excused, [*self._under_way(), wish]) > 0
 
-    def _under_way(self) -> list[Wish]:
+    def _under_way(self) -> list[VoterChangeRequest]:
         """What may still be done: nothing else counts."""
         return [wish for wish in self._facts.wishes if not wish.is_over]
 
-    def _votes_to_spare(self, lost: Collection[ReplicaKey], wishes: Collection[Wish]) -> int:
+    def _votes_to_spare(
+        self, lost: Collection[ReplicaKey], wishes: Collection[VoterChangeRequest]
+    ) -> int:
         """At least so many more of the voters are there than are lost, whatever set comes."""
         targets = self._targets(wishes)
         return min(
@@ -49,20 +51,22 @@ class Risk:
             for keys in self._facts.voters.in_force()
         )
 
-    def _least(self, keys: Keys, lost: Collection[ReplicaKey], wishes: Collection[Wish]) -> int:
+    def _least(
+        self, keys: Keys, lost: Collection[ReplicaKey], wishes: Collection[VoterChangeRequest]
+    ) -> int:
         """Counts every lost replica that may get in, and no living one; each removal that may be made."""
         may_vote = self._who_may_vote(keys, wishes)
         living = [key for key in may_vote if key not in lost]
-        removing = {wish.key for wish in wishes if wish.kind is Kind.REMOVE}
+        removing = {wish.key for wish in wishes if wish.kind is VoterChangeKind.REMOVE}
         going = sum(key in removing for key in living)
         if self._auto_join:
             by_id = Counter(key.id for key in living)
             going += sum(count - 1 for count in by_id.values())
         return len(keys) - going - 2 * (len(may_vote) - len(living))
 
-    def _who_may_vote(self, keys: Keys, wishes: Collection[Wish]) -> set[ReplicaKey]:
+    def _who_may_vote(self, keys: Keys, wishes: Collection[VoterChangeRequest]) -> set[ReplicaKey]:
         """By these voters' set, or by one that comes of it."""
-        adding = {wish.key for wish in wishes if wish.kind is Kind.ADD and wish.key}
+        adding = {wish.key for wish in wishes if wish.kind is VoterChangeKind.ADD and wish.key}
         ids = {replica_id for target in self._targets(wishes) for replica_id in target}
         if self._auto_join:
             ids.update(key.id for key in keys)
@@ -70,7 +74,7 @@ class Risk:
         found.update(key for key in self._facts.replicas if key.id in ids)
         return found
 
-    def _targets(self, wishes: Collection[Wish]) -> list[tuple[int, ...]]:
+    def _targets(self, wishes: Collection[VoterChangeRequest]) -> list[tuple[int, ...]]:
         """The ids that reassignments are, or may be, on their way to."""
         asked = [wish.target for wish in wishes if wish.target]
         return asked + self._facts.voters.targets_in_force()

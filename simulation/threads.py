@@ -11,18 +11,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from quorumd.server.building import BuildFailed, BuildResult, damaged_snapshot
-from quorumd.server.disk_worker import (
-    FULL_DISK_RETRY_S,
-    IDLE_S,
-    DiskListener,
-    Files,
-    Job,
-    NotStored,
-    Step,
-    carry_out,
-)
-from quorumd.server.snapshot_builder import BuiltSnapshot, SnapshotBuilder
+from quorumd.server.disk.disk_worker import FULL_DISK_RETRY_S, IDLE_S, NotStored, Step, carry_out
+from quorumd.server.model.disk_jobs import DiskListener, Files, Job
+from quorumd.server.model.snapshot_builds import BuildFailed, BuildResult
+from quorumd.server.snapshots.build_process import damaged_snapshot
+from quorumd.server.snapshots.builder import BuiltSnapshot, SnapshotBuilder
 from quorumd.storage.errors import DiskFull, StorageError
 from quorumd.storage.log import Log
 from simulation.disk import ProcessKilled
@@ -30,17 +23,17 @@ from simulation.scheduler import SECOND, Timer
 from simulation.violation import ProcessEnded
 
 if TYPE_CHECKING:
-    from simulation.life import Life
+    from simulation.process import NodeProcess
 
 T = TypeVar("T")
 
 
 class SimDiskThread:
-    """A `quorumd.server.host.PartitionDisk`. The life is told of every job submitted and completed."""
+    """A `PartitionDisk`. The life is told of every job submitted and completed."""
 
     def __init__(
         self,
-        life: Life,
+        life: NodeProcess,
         files: Files,
         listener: DiskListener,
     ) -> None:
@@ -145,11 +138,11 @@ class SimDiskThread:
 
 
 class SimBuild:
-    """A `quorumd.server.building.Builder`: the real one, step by step; its process dies with the node."""
+    """A `Builder`: the real one, step by step; its process dies with the node."""
 
     def __init__(
         self,
-        life: Life,
+        life: NodeProcess,
         directory: Path,
         end_offset: int,
         progress: Callable[[float], None],
@@ -194,9 +187,9 @@ class SimBuild:
 
 
 class SimReader:
-    """A `quorumd.server.host.Reader`."""
+    """A `quorumd.server.model.runtime.Reader`."""
 
-    def __init__(self, life: Life, log: Log) -> None:
+    def __init__(self, life: NodeProcess, log: Log) -> None:
         self._life = life
         self._log = log
 

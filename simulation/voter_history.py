@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from quorumd.raft.control import KRaftVoters
+from quorumd.raft.control import VotersRecord
 from quorumd.raft.types import ReplicaKey
-from quorumd.server.translate_fetch import control_records_of
+from quorumd.server.translate.fetch import control_records_of
 from simulation.replica import Batch
 
 Keys = tuple[ReplicaKey, ...]
@@ -21,7 +21,7 @@ class NamedVoters(NamedTuple):
     """A voter set of the log, the batch that names it, and the leader that made it."""
 
     batch: Batch
-    record: KRaftVoters
+    record: VotersRecord
     leader: ReplicaKey
 
     @property
@@ -47,7 +47,7 @@ class VoterHistory:
         if batch in self.named:
             return
         for _, record in control_records_of(data):
-            if isinstance(record, KRaftVoters):
+            if isinstance(record, VotersRecord):
                 self.named[batch] = NamedVoters(batch, record, replica)
 
     @property

@@ -11,40 +11,40 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from quorumd.raft.invariants import Snapshot as State
+from quorumd.raft.invariants import ReplicaState as State
 from quorumd.raft.roles import Role
 from quorumd.raft.types import Endpoint, ReplicaKey, Voter
-from quorumd.server.initial_voters import render_initial_voters
+from quorumd.server.admin.initial_voters import render_initial_voters
 from quorumd.storage.layout import LOG_SUFFIX
 from quorumd.storage.meta_properties import random_storage_id
 from quorumd.storage.quorum_state import QuorumState
 from quorumd.storage.snapshot_file import SnapshotId
 from quorumd.wire.error_codes import ErrorCode
+from simulation.address_map import AddressMap
 from simulation.checkers import Checker, Facts, Look, all_checkers
 from simulation.checkers.acknowledged import Acknowledged
-from simulation.checkers.granted_wishes import check_granted
+from simulation.checkers.acknowledged_changes import check_granted
 from simulation.checkers.linearizable import check_linearizable
 from simulation.checkers.producers import check_producers
 from simulation.checkers.reads import Reads
 from simulation.clients import Append, Client, Producer, Reader
 from simulation.coverage import Coverage
 from simulation.faults import FAULTS
-from simulation.life import LOG_DIRECTORY, Life
 from simulation.machine import FirstVoter, Machine
 from simulation.network import Network
-from simulation.old_copies import Copy, show_an_old_copy, take_copies
 from simulation.operators import Operator
-from simulation.places import Places
 from simulation.plan import Planned, draw_plan
+from simulation.process import LOG_DIRECTORY, NodeProcess
 from simulation.recovery import recover
 from simulation.replica import Batch, Replica, batch_of
 from simulation.risk import Risk
 from simulation.scheduler import SECOND, Scheduler
 from simulation.settings import Settings, draw_settings, listener_at
+from simulation.stale_disks import DiskCopy, copy_disks, start_from_stale_disk
 from simulation.trace import Trace
 from simulation.violation import ProcessEnded, Violation
+from simulation.voter_change_requests import VoterChangeKind, VoterChangeRequest
 from simulation.voter_history import NamedVoters
-from simulation.wishes import Kind, Wish
 
 PROBE = 100
 """Number of the producer that begins when the faults have stopped."""
@@ -104,12 +104,12 @@ class World:
         self.acknowledged = Acknowledged(self.facts)
         self.reads = Reads(self.facts)
         self.appends: list[Append] = []
-        self._looks: dict[ReplicaKey, tuple[Life, State]] = {}
+        self._looks: dict[ReplicaKey, tuple[NodeProcess, State]] = {}
         self._numbers = 0
         self.begun: list[Planned] = []
         """The faults and operations of the schedule that have begun."""
         self._is_healed = False
-        self._copies: dict[str, Copy] = {}
+        self._copies: dict[str, DiskCopy] = {}
         self.reports: list[str] = []
         self._changes: dict[ReplicaKey, list[NamedVoters]] = {}
         self._seen_changes: set[Batch] = set()
@@ -118,7 +118,7 @@ class World:
         """False once something is done that no quorum survives."""
         self.machines = self._make_machines()
         self._by_host = {machine.host: machine for machine in self.machines}
-        self.places = Places(self.machines, self.facts)
+        self.places = AddressMap(self.machines, self.facts)
         self.hosts = [machine.host for machine in self.machines]
         self.risk = Risk(self.facts, auto_join=self.settings.auto_join)
         self.operators: list[Operator] = []
@@ -186,7 +186,7 @@ class World:
         self._heal()
         recover(self)
         self._check_end()
-        show_an_old_copy(self, self._copies)
+        start_from_stale_disk(self, self._copies)
         return Outcome(
             self.trace.digest,
             self.scheduler.steps,
@@ -213,7 +213,9 @@ class World:
                     self.coverage.pairs[operator.operation, planned.name] += 1
         planned.act(self, Random(planned.random_seed))
 
-    def begin_operation(self, operation: str, wishes: Sequence[Wish], random: Random) -> None:
+    def begin_operation(
+        self, operation: str, wishes: Sequence[VoterChangeRequest], random: Random
+    ) -> None:
         """An operator begins to ask for these, one after the other."""
         name = f"operator{len(self.operators)}"
         operator = Operator(self, name, random, operation, wishes)
@@ -238,7 +240,7 @@ class World:
             operator.is_stopping = True
         for machine in self.machines:
             machine.heal()
-        self._copies = take_copies(self)
+        self._copies = copy_disks(self)
         for machine in Random(f"{self.seed}/heal").sample(self.machines, len(self.machines)):
             if machine.is_damaged:
                 machine.replace_disk()
@@ -254,7 +256,7 @@ class World:
 
     # -- who is where
 
-    def life_at(self, host: str) -> Life | None:
+    def life_at(self, host: str) -> NodeProcess | None:
         return self._by_host[host].life
 
     def add_stranger(self, machine: Machine) -> None:
@@ -317,7 +319,7 @@ class World:
         for machine in self.machines:
             self.count(fault, machine)
 
-    def look(self, life: Life, *, is_cut_short: bool = False) -> None:
+    def look(self, life: NodeProcess, *, is_cut_short: bool = False) -> None:
         """Show the checkers a process after an event, or what it got to of one."""
         replica, node = life.replica, life.partition.node
         if replica.news:
@@ -348,7 +350,7 @@ class World:
             for checker in self.checkers:
                 checker.on_change(look, change)
 
-    def _show_snapshots(self, life: Life) -> None:
+    def _show_snapshots(self, life: NodeProcess) -> None:
         for snapshot in life.partition.node.log.snapshots:
             if snapshot not in life.shown:
                 life.shown.add(snapshot)
@@ -357,7 +359,7 @@ class World:
                 for checker in self.checkers:
                     checker.on_snapshot(life.replica, snapshot, data)
 
-    def _note_report(self, life: Life) -> None:
+    def _note_report(self, life: NodeProcess) -> None:
         report = life.partition.last_report
         if report and report is not life.last_report:
             life.last_report = report
@@ -393,27 +395,27 @@ class World:
             # Not in the midst of the event that is looked at.
             self.later(0, partial(strike, machine))
 
-    def note_contact(self, life: Life, replica: ReplicaKey | None, kind: str) -> None:
+    def note_contact(self, life: NodeProcess, replica: ReplicaKey | None, kind: str) -> None:
         """A request of a replica has arrived."""
         if replica is None or life.partition.node.role is not Role.LEADER:
             return
         if kind in ("Fetch", "FetchSnapshot"):
             self.facts.contacts[replica] = self.scheduler.now_us
 
-    def on_own_wish(self, life: Life, kind: Kind, key: ReplicaKey) -> None:
+    def on_own_wish(self, life: NodeProcess, kind: VoterChangeKind, key: ReplicaKey) -> None:
         """A replica asks to vote, or that another one of its id does not any more."""
         wishes, node = self.facts.wishes, life.partition.node
         if not any(wish.is_own and (wish.kind, wish.key) == (kind, key) for wish in wishes):
-            wishes.append(Wish(kind, key, is_own=True))
+            wishes.append(VoterChangeRequest(kind, key, is_own=True))
         for checker in self.checkers if self.is_watched else ():
             checker.on_own_wish(node)
 
-    def on_fulfilled(self, wish: Wish, leader_id: int, leader_epoch: int) -> None:
+    def on_fulfilled(self, wish: VoterChangeRequest, leader_id: int, leader_epoch: int) -> None:
         """An operator is told that it is done, by the leader of this epoch."""
         if not self.is_watched:
             return
         check_granted(self.facts, wish)
-        if wish.kind is Kind.TRANSFER and (wish.key is None or wish.key.id != leader_id):
+        if wish.kind is VoterChangeKind.TRANSFER and (wish.key is None or wish.key.id != leader_id):
             self._check_handed_over(leader_id, leader_epoch)
 
     def _check_handed_over(self, leader_id: int, epoch: int) -> None:
@@ -429,7 +431,7 @@ class World:
         """What an operator was told, by whom."""
         self.coverage.count(operation, self.role_of(host), error.name)
 
-    def on_opened(self, life: Life, state: QuorumState | None) -> None:
+    def on_opened(self, life: NodeProcess, state: QuorumState | None) -> None:
         """A process has recovered its log; raises ProcessEnded if it must be kept out."""
         machine, replica = life.machine, life.replica
         if not self.is_watched:

@@ -16,8 +16,8 @@ from quorumd.storage import layout
 from quorumd.storage.batch_walk import BATCH_BYTES_MAX, reason_of, walk
 from quorumd.storage.errors import DamagedLog, UnsuitableOffset, from_os_error
 from quorumd.storage.filesystem import FileSystem, read_file
-from quorumd.storage.group_trailer import LEADING_ZEROS
 from quorumd.storage.index import OffsetIndex
+from quorumd.storage.write_marker import LEADING_ZEROS
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import BatchHeader, iter_headers, read_header, scan
 

@@ -2,7 +2,7 @@
 
 A segment is `<first offset>.log`, record batches back to back. The last one is active: its file is
 filled with written zeros ahead of the data, in steps, so that fdatasync has data to write and no
-metadata; behind the data is the mark of quorumd.storage.group_trailer; its indexes are in memory only. A
+metadata; behind the data is the mark of quorumd.storage.write_marker; its indexes are in memory only. A
 closed segment is cut to its data, synced, its indexes on disk, and never changes, except that a
 truncation makes it active again. Knows no epochs and no thread; offsets and order are checked by
 the caller.
@@ -16,9 +16,9 @@ from pathlib import Path
 
 from quorumd.storage.errors import DiskFailed, DiskFull, from_os_error
 from quorumd.storage.filesystem import Buffer, FileSystem, replace_file, write_all
-from quorumd.storage.group_trailer import TRAILER_BYTES, build_trailer
 from quorumd.storage.index import SegmentIndex
 from quorumd.storage.layout import INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from quorumd.storage.write_marker import TRAILER_BYTES, build_trailer
 
 ZERO_STEP_BYTES = 4 << 20
 _ZEROS = bytes(1 << 20)

@@ -2,7 +2,7 @@
 
 Source of the rule: power failure can only harm what was written since the last sync, which is at the
 end, and it harms whole sectors: what does not reach the disk leaves what was there, zeros and perhaps
-the mark of the write before (quorumd.storage.group_trailer). With several batches in a write a hole may have
+the mark of the write before (quorumd.storage.write_marker). With several batches in a write a hole may have
 valid batches behind it; they are as little synced as what is missing.
 
 Damage, because no power failure explains it, is
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from quorumd.storage.batch_walk import BATCH_BYTES_MAX
 from quorumd.storage.filesystem import FileSystem
-from quorumd.storage.group_trailer import LEADING_ZEROS, TRAILER_BYTES, read_trailer
+from quorumd.storage.write_marker import LEADING_ZEROS, TRAILER_BYTES, read_trailer
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import BATCH_OVERHEAD, crc_is_valid, read_header
 

@@ -24,7 +24,7 @@ from quorumd.cli.text import counted, to_json
 
 if TYPE_CHECKING:
     from quorumd.client.addresses import Address
-    from quorumd.client.producing import Appender
+    from quorumd.client.producer import Appender
     from quorumd.wire.records import Record
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumd.cli.materialise import Meter
+from quorumd.cli.key_value_state import Meter
 from quorumd.cli.options import (
     bootstrap_option,
     output_option,

@@ -309,7 +309,7 @@ class _Stall:
 
 
 def _request_body(load: Load, version: int) -> bytes:
-    from quorumd.client.producing import produce_request
+    from quorumd.client.producer import produce_request
     from quorumd.wire.codec import encode
     from quorumd.wire.records import Record, build_batch
 
@@ -325,7 +325,7 @@ def success_prefix(version: int) -> bytes:
     Comparing bytes costs a fraction of decoding. The prefix ends before the base offset.
     """
     from quorumd.client.leader import TOPIC
-    from quorumd.client.producing import TOPIC_ID
+    from quorumd.client.producer import TOPIC_ID
     from quorumd.wire.codec import encode
     from quorumd.wire.headers import encode_response_header
     from quorumd.wire.messages.produce import (

@@ -13,8 +13,8 @@ import click
 from quorumd.cli.options import output_option
 
 if TYPE_CHECKING:
-    from quorumd.cli.dump_show import Show
-    from quorumd.cli.dump_walk import VoterHistory
+    from quorumd.cli.dump_format import Show
+    from quorumd.cli.dump_reader import VoterHistory
     from quorumd.storage.reader import LogFile
 
 EXIT_FAILED = 1
@@ -50,7 +50,7 @@ Examples:
 @output_option("text", "json")
 def dump_log(paths: tuple[Path, ...], print_data: bool, summary: bool, output: str) -> int:
     """Goes through all paths, whatever is wrong with one of them; returns the worst exit code."""
-    from quorumd.cli.dump_show import JsonShow, TextShow
+    from quorumd.cli.dump_format import JsonShow, TextShow
 
     if print_data and summary:
         raise click.UsageError("--print-data and --summary exclude each other.")
@@ -70,7 +70,7 @@ def dump_log(paths: tuple[Path, ...], print_data: bool, summary: bool, output: s
 
 
 def _dump_path(path: Path, show: Show, *, print_data: bool) -> int:
-    from quorumd.cli.dump_walk import VoterHistory
+    from quorumd.cli.dump_reader import VoterHistory
     from quorumd.cli.index_files import is_index
     from quorumd.storage.reader import find_files
 
@@ -102,7 +102,7 @@ def _dump_file(
     print_data: bool,
     is_closed: bool,
 ) -> int:
-    from quorumd.cli.dump_walk import FileWalk
+    from quorumd.cli.dump_reader import FileWalk
 
     walk = FileWalk(file, history, with_records=print_data, is_closed=is_closed)
     is_shown = False

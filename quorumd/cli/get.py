@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumd.cli.materialise import materialise
+from quorumd.cli.key_value_state import materialise
 from quorumd.cli.options import (
     bootstrap_option,
     output_option,

@@ -18,7 +18,7 @@ from quorumd.cli.options import (
 )
 from quorumd.cli.reassign_view import shown_reassignment, state_as_dict, state_lines
 from quorumd.cli.text import to_json
-from quorumd.cli.waiting import run_change, shown_while_waiting
+from quorumd.cli.wait_display import run_change, shown_while_waiting
 
 if TYPE_CHECKING:
     from quorumd.client.addresses import Address

@@ -15,9 +15,9 @@ from quorumd.cli.text import OUTAGE_OVER, aligned, duration_text, legible, to_js
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from quorumd.client.changing import ChangeProgress, OnProgress
     from quorumd.client.description import QuorumDescription
     from quorumd.client.replicas import Reassignment
+    from quorumd.client.voter_changes import ChangeProgress, OnProgress
 
 _LINE_INTERVAL_S = 10.0
 

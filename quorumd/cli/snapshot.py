@@ -17,7 +17,7 @@ from quorumd.cli.text import aligned, to_json
 
 if TYPE_CHECKING:
     from quorumd.client.addresses import Address
-    from quorumd.client.operating import TakenSnapshot
+    from quorumd.client.snapshot_admin import TakenSnapshot
 
 EXIT_FAILED = 1
 
@@ -71,7 +71,7 @@ def _row(taken: TakenSnapshot) -> tuple[str, ...]:
 
 async def _take(servers: tuple[Address, ...], timeout_ms: int) -> list[TakenSnapshot]:
     from quorumd.client.client import QuorumClient
-    from quorumd.client.operating import take_snapshots
+    from quorumd.client.snapshot_admin import take_snapshots
 
     async with QuorumClient(servers) as client:
         return await take_snapshots(client, timeout_ms)

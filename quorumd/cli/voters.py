@@ -15,7 +15,7 @@ from quorumd.cli.options import (
     to_ms,
 )
 from quorumd.cli.text import to_json
-from quorumd.cli.waiting import run_change, shown_while_waiting
+from quorumd.cli.wait_display import run_change, shown_while_waiting
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumd.cli.get import change_as_dict, wants_of
-from quorumd.cli.materialise import Meter, warn_if_unreadable
+from quorumd.cli.key_value_state import Meter, warn_if_unreadable
 from quorumd.cli.options import (
     bootstrap_option,
     output_option,

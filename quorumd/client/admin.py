@@ -19,7 +19,29 @@ from typing import NamedTuple, Self, TypeVar
 from uuid import UUID
 
 from quorumd.client.addresses import Address, parse_addresses
-from quorumd.client.changing import (
+from quorumd.client.description import SILENT_AFTER_MS, QuorumDescription, ReplicaState
+from quorumd.client.error_messages import LEADER_MOVED, explain
+from quorumd.client.errors import (
+    ChangeRefused,
+    ChangeTimedOut,
+    ConnectionFailed,
+    QuorumUnavailable,
+    ReplicaNotFound,
+    error_code,
+)
+from quorumd.client.replicas import (
+    DiskReplacement,
+    Reassignment,
+    check_survives,
+    disk_replacement,
+    leaving_voter,
+    listed,
+    newcomer,
+    only_voter,
+    reassignment,
+)
+from quorumd.client.timing import Backoff, Deadline
+from quorumd.client.voter_changes import (
     ADD,
     LOOK_TIMEOUT_MS,
     POLL_S,
@@ -35,28 +57,6 @@ from quorumd.client.changing import (
     removing,
     transferring,
 )
-from quorumd.client.description import SILENT_AFTER_MS, QuorumDescription, ReplicaState
-from quorumd.client.errors import (
-    ChangeRefused,
-    ChangeTimedOut,
-    ConnectionFailed,
-    QuorumUnavailable,
-    ReplicaNotFound,
-    error_code,
-)
-from quorumd.client.explanations import LEADER_MOVED, explain
-from quorumd.client.replicas import (
-    DiskReplacement,
-    Reassignment,
-    check_survives,
-    disk_replacement,
-    leaving_voter,
-    listed,
-    newcomer,
-    only_voter,
-    reassignment,
-)
-from quorumd.client.timing import Backoff, Deadline
 from quorumd.raft.types import Endpoint, ReplicaKey
 from quorumd.wire.error_codes import ErrorCode
 

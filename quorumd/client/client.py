@@ -25,7 +25,6 @@ from quorumd.client.errors import (
     error_code,
 )
 from quorumd.client.events import Event
-from quorumd.client.following import Follower
 from quorumd.client.leader import (
     ENDPOINT_TYPE_CONTROLLERS,
     PARTITION,
@@ -33,7 +32,7 @@ from quorumd.client.leader import (
     LeaderFinder,
     check,
 )
-from quorumd.client.producing import BATCH_BYTES_DEFAULT, TOPIC_ID, TRY_TIMEOUT_MS, Appender
+from quorumd.client.producer import BATCH_BYTES_DEFAULT, TOPIC_ID, TRY_TIMEOUT_MS, Appender
 from quorumd.client.reading import (
     READ,
     Fetched,
@@ -43,6 +42,7 @@ from quorumd.client.reading import (
     raw_batches_from,
 )
 from quorumd.client.spool import SnapshotId, SnapshotSpool
+from quorumd.client.subscription import Follower
 from quorumd.client.timing import Deadline
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from quorumd.client.connection import Connection
 from quorumd.client.errors import ConnectionFailed, NotSupported
 from quorumd.client.leader import PARTITION, TOPIC, LeaderFinder, TryAgain, check
-from quorumd.client.producing import TOPIC_ID, TRY_TIMEOUT_MS
+from quorumd.client.producer import TOPIC_ID, TRY_TIMEOUT_MS
 from quorumd.client.reading import READ, only_fetched
 from quorumd.client.spool import SnapshotId, SnapshotSpool
 from quorumd.client.timing import Deadline

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from quorumd.client.addresses import Address
-from quorumd.client.explanations import explain
+from quorumd.client.error_messages import explain
 from quorumd.wire.error_codes import ErrorCode
 
 

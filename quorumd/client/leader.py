@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from quorumd.client.addresses import Address
 from quorumd.client.connection import Connection, connect
+from quorumd.client.error_messages import LEADER_MOVED, RETRIABLE, explain
 from quorumd.client.errors import (
     ConnectionFailed,
     NotSupported,
@@ -21,7 +22,6 @@ from quorumd.client.errors import (
     RequestRefused,
     error_code,
 )
-from quorumd.client.explanations import LEADER_MOVED, RETRIABLE, explain
 from quorumd.client.timing import Backoff, Deadline
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse

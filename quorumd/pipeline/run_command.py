@@ -14,7 +14,7 @@ import click
 from quorumd.cli.options import BOOTSTRAP_VARIABLE
 from quorumd.pipeline.errors import PipelineError, plain_message
 from quorumd.pipeline.session import build_session
-from quorumd.pipeline.tables.filling import OFFSETS_PER_BATCH, Follower, Progress, fill_once
+from quorumd.pipeline.tables.ingest import OFFSETS_PER_BATCH, Follower, Progress, fill_once
 from quorumd.pipeline.tables.manifests import read_chain
 from quorumd.pipeline.tables.origin import LogOrigin, check_origin
 from quorumd.pipeline.tables.output import Output, held_output

@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from quorumd.raft.types import ReplicaKey
-from quorumd.server.disk_space import DiskSpace
-from quorumd.server.page.replicas import Health, Row
+from quorumd.server.disk.disk_space import DiskSpace
+from quorumd.server.page.replicas import Health, ReplicaRow
 
 EPOCHS_MANY = 8
 """So many new epochs in the history's five minutes are more than an operator's restarts."""
@@ -23,12 +23,12 @@ class Level(StrEnum):
     NOTE = "note"
 
 
-class Finding(NamedTuple):
+class Problem(NamedTuple):
     level: Level
     text: str
 
 
-class Waiting(NamedTuple):
+class WaitingChange(NamedTuple):
     """A change of voters or leader under way; `replica` is None where it is about several."""
 
     kind: str
@@ -40,18 +40,18 @@ class Waiting(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class PageFacts:
     """`asking_problem` is why the leader does not tell more."""
 
     problems: Sequence[str]
     warnings: Sequence[str]
-    rows: Sequence[Row]
+    rows: Sequence[ReplicaRow]
     is_told: bool
     """The rows are the leader's word."""
     is_owed: bool
     """There is a leader, and it had the time to say something."""
     asking_problem: str
-    changes: Sequence[Waiting]
+    changes: Sequence[WaitingChange]
     is_settled: bool
     """The voter set in force is committed."""
     epochs_begun: int
@@ -61,19 +61,19 @@ class Facts:
     storage_dir: str
 
 
-def findings(facts: Facts) -> list[Finding]:
+def findings(facts: PageFacts) -> list[Problem]:
     """Worst first."""
     found = [*_found(facts)]
     return sorted(found, key=lambda each: list(Level).index(each.level))
 
 
-def _found(facts: Facts) -> Iterator[Finding]:
+def _found(facts: PageFacts) -> Iterator[Problem]:
     for text in facts.problems:
-        yield Finding(Level.ERROR, f"This node: {text}")
+        yield Problem(Level.ERROR, f"This node: {text}")
     yield from _voters(facts)
     if facts.is_owed and not facts.is_told:
         reason = facts.asking_problem or "it has not answered yet"
-        yield Finding(
+        yield Problem(
             Level.WARNING,
             "The leader was asked how the others do, and did not say: what is shown of them is what "
             f"this node knows ({reason})",
@@ -83,24 +83,24 @@ def _found(facts: Facts) -> Iterator[Finding]:
         since = f"{'at least ' if change.is_seen else ''}{duration(change.waiting_ms)}"
         what = f"{_KINDS.get(change.kind, change.kind)}{who}"
         why = f": {change.waits_for}" if change.waits_for else ""
-        yield Finding(Level.NOTE, f"{what} has waited for {since}{why}")
+        yield Problem(Level.NOTE, f"{what} has waited for {since}{why}")
     if not facts.is_settled and not facts.changes:
-        yield Finding(Level.NOTE, "The newest voter set is not committed yet")
+        yield Problem(Level.NOTE, "The newest voter set is not committed yet")
     for text in facts.warnings:
-        yield Finding(Level.WARNING, f"This node: {text}")
+        yield Problem(Level.WARNING, f"This node: {text}")
     if facts.epochs_begun >= EPOCHS_MANY:
-        yield Finding(
+        yield Problem(
             Level.WARNING,
             f"{facts.epochs_begun} epochs began in the last minutes: leaders do not last. A slow disk, a "
             "network that loses packets, or a quorum.fetch.timeout.ms that is too short would do that",
         )
     if facts.snapshot_problem:
-        yield Finding(
+        yield Problem(
             Level.WARNING, f"This node can't take a snapshot now: {facts.snapshot_problem}"
         )
     space = facts.space
     if space is not None and space.free_bytes < 2 * facts.segment_bytes:
-        yield Finding(
+        yield Problem(
             Level.WARNING,
             f"This node: {size(space.free_bytes)} are free on the disk of {facts.storage_dir}, less "
             "than twice log.segment.bytes",
@@ -115,7 +115,7 @@ _KINDS = {
 }
 
 
-def _voters(facts: Facts) -> Iterator[Finding]:
+def _voters(facts: PageFacts) -> Iterator[Problem]:
     voters = [row for row in facts.rows if row.role != "observer"]
     if not voters:
         return
@@ -124,13 +124,13 @@ def _voters(facts: Facts) -> Iterator[Finding]:
     if not facts.is_told:
         left = len(voters) - len(gone)
         if left < needed:
-            yield Finding(
+            yield Problem(
                 Level.ERROR,
                 f"Nothing can be committed: of {len(voters)} voters at most {left} "
                 f"{'runs' if left == 1 else 'run'}, {needed} are needed",
             )
         if gone:
-            yield Finding(
+            yield Problem(
                 Level.WARNING,
                 f"{_named(gone, facts)}: connections are refused, so the process does not run",
             )
@@ -143,28 +143,28 @@ def _voters(facts: Facts) -> Iterator[Finding]:
             else f"has not fetched for {duration(row.contact_ms)}"
         )
         why = ", and connections to its process are refused" if row in gone else ""
-        yield Finding(Level.WARNING, f"{_named([row], facts)} {last}{why}")
+        yield Problem(Level.WARNING, f"{_named([row], facts)} {last}{why}")
     for row in facts.rows:
         if row.health is Health.BEHIND:
             since = "" if row.caught_up_ms is None else f", for {duration(row.caught_up_ms)}"
-            yield Finding(
+            yield Problem(
                 Level.WARNING, f"{_named([row], facts)} is {row.lag} records behind{since}"
             )
     present = len(voters) - len(absent)
     if present < needed:
-        yield Finding(
+        yield Problem(
             Level.ERROR,
             f"Nothing can be committed: {present} of {len(voters)} voters fetch, {needed} are needed",
         )
     elif absent and present == needed:
-        yield Finding(
+        yield Problem(
             Level.WARNING,
             f"If one more voter fails, the quorum stops: {present} of {len(voters)} are there, "
             f"{needed} are needed",
         )
 
 
-def _named(rows: Iterable[Row], facts: Facts) -> str:
+def _named(rows: Iterable[ReplicaRow], facts: PageFacts) -> str:
     """The storage id only where the id does not tell two replicas apart."""
     ids = [row.key.id for row in facts.rows]
     return ", ".join(

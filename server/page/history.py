@@ -6,8 +6,8 @@ from collections import deque
 from itertools import islice
 from typing import Final, NamedTuple
 
-from quorumd.server.page.source import Source
-from quorumd.server.windows import Histogram
+from quorumd.server.model.sampled_stats import Histogram
+from quorumd.server.page.source import PageSource
 
 SAMPLES_MAX: Final = 300
 
@@ -30,10 +30,10 @@ class Sample(NamedTuple):
     sync_ms: float | None
 
 
-class History:
+class FigureHistory:
     """Call `take` once a second. Holds SAMPLES_MAX samples."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: PageSource) -> None:
         self._source = source
         self._samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
         self._commits = _Interval(source.metrics.commit_seconds)

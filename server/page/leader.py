@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from quorumd.server.describe_quorum import describe_quorum
-from quorumd.server.page.source import Source
-from quorumd.server.translate import METADATA
+from quorumd.server.model.topic import METADATA
+from quorumd.server.page.source import PageSource
+from quorumd.server.requests.describe_quorum import describe_quorum
 from quorumd.wire.codec import decode
 from quorumd.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -38,7 +38,7 @@ _REQUEST: Final = DescribeQuorumRequest(
 )
 
 
-class Told(NamedTuple):
+class LeaderReport(NamedTuple):
     """The newest answer of the present leader, if there is one, and why there is no newer one.
 
     What is older than two fetch timeouts is no answer any more.
@@ -53,7 +53,7 @@ class Told(NamedTuple):
 class LeaderView:
     """Belongs to the event loop's thread."""
 
-    def __init__(self, source: Source, clock_s: Callable[[], float]) -> None:
+    def __init__(self, source: PageSource, clock_s: Callable[[], float]) -> None:
         """`clock_s` never goes back."""
         self._source = source
         self._view = source.view
@@ -65,7 +65,7 @@ class LeaderView:
         self._answered_s = 0.0
         self._problem = ""
 
-    async def look(self) -> Told:
+    async def look(self) -> LeaderReport:
         """Never fails, and takes ANSWER_WAIT_S at most."""
         view, leader_id = self._view, self._source.leader_id()
         if view.is_leader:
@@ -77,17 +77,17 @@ class LeaderView:
                 await asyncio.wait([self._asking], timeout=ANSWER_WAIT_S)
         return self._told()
 
-    def _told(self) -> Told:
+    def _told(self) -> LeaderReport:
         leader_id, answer = self._source.leader_id(), self._answer
         if leader_id is None:
-            return Told(None, (), 0.0, "")
+            return LeaderReport(None, (), 0.0, "")
         age_s = self._clock_s() - self._answered_s
         if answer is not None and age_s * 1000 < 2 * self._source.fetch_timeout_ms:
             partition = answer.topics[0].partitions[0]
             said_by = partition.leader_id, partition.leader_epoch
             if said_by == (leader_id, self._view.leader_epoch):
-                return Told(partition, answer.nodes, age_s, self._problem)
-        return Told(None, (), 0.0, self._problem)
+                return LeaderReport(partition, answer.nodes, age_s, self._problem)
+        return LeaderReport(None, (), 0.0, self._problem)
 
     def _begin_if_due(self, leader: tuple[int, int]) -> None:
         """A new leader is asked at once, whatever became of the question to the last one."""

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from quorumd.raft.types import ReplicaKey
-from quorumd.server.disk_space import DiskSpace, disk_space
-from quorumd.server.http import Page, Pages
-from quorumd.server.page.findings import Facts, Waiting, findings
-from quorumd.server.page.history import SAMPLES_MAX, History, Sample
-from quorumd.server.page.leader import LeaderView, Told
+from quorumd.server.disk.disk_space import DiskSpace, disk_space
+from quorumd.server.http.http_server import Page, Pages
+from quorumd.server.page.findings import PageFacts, WaitingChange, findings
+from quorumd.server.page.history import SAMPLES_MAX, FigureHistory, Sample
+from quorumd.server.page.leader import LeaderReport, LeaderView
 from quorumd.server.page.replicas import as_key, rows_of, storage_id
-from quorumd.server.page.source import Source
+from quorumd.server.page.source import PageSource
 
 SAMPLE_S: Final = 1.0
 DISK_AGAIN_S: Final = 5.0
@@ -70,11 +70,11 @@ class _Seen(NamedTuple, Generic[T]):
 class QuorumPage:
     """Call `open` on the running event loop; give `pages` to the HTTP server."""
 
-    def __init__(self, source: Source, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, source: PageSource, clock_s: Callable[[], float] = time.monotonic) -> None:
         """`clock_s` never goes back."""
         self._source = source
         self._clock_s = clock_s
-        self._history = History(source)
+        self._history = FigureHistory(source)
         self._leader = LeaderView(source, clock_s)
         self._run = time.time_ns()
         self._alarm: asyncio.TimerHandle | None = None
@@ -171,7 +171,7 @@ class QuorumPage:
                     for each in partition.committed_voters
                 )
             target = partition.target_voters
-        facts = Facts(
+        facts = PageFacts(
             problems=source.problems(),
             warnings=source.warnings(),
             rows=rows,
@@ -216,7 +216,7 @@ class QuorumPage:
             "samples": self._history.newest(SAMPLES_WITH_PAGE),
         }
 
-    def _changes(self, told: Told) -> list[Waiting]:
+    def _changes(self, told: LeaderReport) -> list[WaitingChange]:
         """What the leader waits for."""
         if told.partition is None:
             return []
@@ -227,7 +227,9 @@ class QuorumPage:
             if is_seen:
                 waiting_ms = int((self._clock_s() - self._target.since_s) * 1000)
             replica = None if change.replica_id < 0 else key
-            waiting.append(Waiting(change.kind, replica, waiting_ms, is_seen, change.waits_for))
+            waiting.append(
+                WaitingChange(change.kind, replica, waiting_ms, is_seen, change.waits_for)
+            )
         return waiting
 
     async def _look_at_disk(self) -> _OnDisk:

@@ -7,9 +7,9 @@ from enum import StrEnum
 from uuid import UUID
 
 from quorumd.raft.types import ReplicaKey, Voter, uuid_to_text
-from quorumd.server.page.leader import Told
-from quorumd.server.page.source import Source
-from quorumd.server.translate import ZERO_UUID
+from quorumd.server.page.leader import LeaderReport
+from quorumd.server.page.source import PageSource
+from quorumd.server.translate.common import ZERO_UUID
 from quorumd.wire.messages.describe_quorum import DescribeQuorumResponseReplica
 
 
@@ -25,7 +25,7 @@ class Health(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ReplicaRow:
     """One replica. Times are ms before now; `end_offset` and `lag` in records; None is unknown.
 
     `copied` is how much of a snapshot it has copied from the leader, 0 to 1.
@@ -68,7 +68,7 @@ def as_key(replica_id: int, uuid: UUID) -> ReplicaKey:
     return ReplicaKey(replica_id, None if uuid == ZERO_UUID else uuid)
 
 
-def rows_of(source: Source, told: Told, is_new_leader: bool) -> list[Row]:
+def rows_of(source: PageSource, told: LeaderReport, is_new_leader: bool) -> list[ReplicaRow]:
     """As the leader tells it; without its word, the voters as this node knows them.
 
     Of a new leader nobody needs to have fetched.
@@ -78,7 +78,7 @@ def rows_of(source: Source, told: Told, is_new_leader: bool) -> list[Row]:
     return _Heard(source, told, is_new_leader).rows()
 
 
-def _unheard(source: Source, voter: Voter) -> Row:
+def _unheard(source: PageSource, voter: Voter) -> ReplicaRow:
     view = source.view
     is_local = voter.key.matches(view.local)
     health = Health.UNKNOWN
@@ -86,7 +86,7 @@ def _unheard(source: Source, voter: Voter) -> Row:
         health = Health.GOOD
     elif voter.key.id in source.unreachable():
         health = Health.GONE
-    return Row(
+    return ReplicaRow(
         key=voter.key,
         role="leader" if voter.key.id == source.leader_id() else "voter",
         is_local=is_local,
@@ -99,7 +99,7 @@ def _unheard(source: Source, voter: Voter) -> Row:
 class _Heard:
     """The leader's answer, read."""
 
-    def __init__(self, source: Source, told: Told, is_new_leader: bool) -> None:
+    def __init__(self, source: PageSource, told: LeaderReport, is_new_leader: bool) -> None:
         assert told.partition is not None, "there is an answer"
         self._answer = answer = told.partition
         self._view = source.view
@@ -131,7 +131,7 @@ class _Heard:
             self._now_ms = self._leader.last_fetch_timestamp
             self._end_offset = self._leader.log_end_offset
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ReplicaRow]:
         """Voters, then observers, by key."""
         answer = self._answer
         return [
@@ -139,7 +139,7 @@ class _Heard:
             *sorted(map(self._observer, answer.observers), key=_order),
         ]
 
-    def _voter(self, replica: DescribeQuorumResponseReplica) -> Row:
+    def _voter(self, replica: DescribeQuorumResponseReplica) -> ReplicaRow:
         if replica is not self._leader:
             return self._row(replica, "voter")
         is_fresh = self._age_ms <= self._fetch_timeout_ms
@@ -151,10 +151,10 @@ class _Heard:
             health=Health.GOOD if is_fresh else Health.SILENT,
         )
 
-    def _observer(self, replica: DescribeQuorumResponseReplica) -> Row:
+    def _observer(self, replica: DescribeQuorumResponseReplica) -> ReplicaRow:
         return self._row(replica, "observer")
 
-    def _row(self, replica: DescribeQuorumResponseReplica, role: str) -> Row:
+    def _row(self, replica: DescribeQuorumResponseReplica, role: str) -> ReplicaRow:
         key = as_key(replica.replica_id, replica.replica_directory_id)
         end_offset = replica.log_end_offset if replica.log_end_offset >= 0 else None
         contact_ms = self._ago_ms(replica.last_fetch_timestamp)
@@ -166,7 +166,7 @@ class _Heard:
                 health = Health.UNKNOWN
         elif self._is_late(caught_up_ms):
             health = Health.BEHIND
-        return Row(
+        return ReplicaRow(
             key=key,
             role=role,
             is_local=key.matches(self._view.local),
@@ -187,5 +187,5 @@ class _Heard:
         return ago_ms is None or ago_ms - self._age_ms > self._fetch_timeout_ms
 
 
-def _order(row: Row) -> tuple[int, int]:
+def _order(row: ReplicaRow) -> tuple[int, int]:
     return row.key.sort_key()

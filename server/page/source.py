@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Protocol
 
 from quorumd.config.model import Config
-from quorumd.server.metrics import Metrics, StatusSource
-from quorumd.server.partition import Partition
-from quorumd.server.snapshot_copies import SnapshotWork
+from quorumd.server.model.cluster_view import SnapshotWork
+from quorumd.server.model.metrics import Metrics, StatusSource
+from quorumd.server.partition.partition import Partition
 from quorumd.storage.snapshot_file import SnapshotId
 from quorumd.wire.schema import Message
 
 
 class AskLeader(Protocol):
-    """As `quorumd.server.outbound.Outbound.ask_leader`."""
+    """As `quorumd.server.peers.outbound.Outbound.ask_leader`."""
 
     def __call__(
         self,
@@ -28,7 +28,7 @@ class AskLeader(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class PageSource:
     """`status` is fit for JSON; `unreachable` are ids; `snapshot_path` is that of the newest, if any."""
 
     view: StatusSource
@@ -51,7 +51,7 @@ class Source:
 
 def source_of(
     partition: Partition, config: Config, status: Callable[[], Mapping[str, object]]
-) -> Source:
+) -> PageSource:
     """Everything from a partition and its node's `/status`."""
     node, snapshots = partition.node, partition.snapshots
 
@@ -63,7 +63,7 @@ def source_of(
         newest = node.log.snapshot
         return None if newest is None else partition.store.path(SnapshotId(*newest))
 
-    return Source(
+    return PageSource(
         view=partition.view,
         leader_id=leader_id,
         metrics=partition.metrics,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from simulation.checkers.base import Checker, Facts, Look
 from simulation.checkers.caught_up import CaughtUp
 from simulation.checkers.committed_prefix import CommittedPrefix
-from simulation.checkers.doubled_ids import DoubledIds
+from simulation.checkers.duplicate_ids import DoubledIds
 from simulation.checkers.durability import Durability
 from simulation.checkers.election_safety import ElectionSafety
 from simulation.checkers.leader_completeness import LeaderCompleteness
@@ -13,13 +13,13 @@ from simulation.checkers.log_matching import LogMatching
 from simulation.checkers.log_voters import LogVoters
 from simulation.checkers.majority_synced import MajoritySynced
 from simulation.checkers.monotonic import Monotonic
+from simulation.checkers.one_change_at_a_time import SettledChanges
 from simulation.checkers.own_epoch import OwnEpoch
 from simulation.checkers.permitted_voters import PermittedVoters
-from simulation.checkers.settled_changes import SettledChanges
+from simulation.checkers.requested_changes import WishedChanges
 from simulation.checkers.snapshots import Snapshots
 from simulation.checkers.voter_sets import VoterSets
 from simulation.checkers.votes import Votes
-from simulation.checkers.wished_changes import WishedChanges
 from simulation.checkers.witnesses import Witnesses
 
 __all__ = ["Checker", "Facts", "Look", "all_checkers"]

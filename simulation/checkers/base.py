@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from quorumd.raft.invariants import Snapshot
+from quorumd.raft.invariants import ReplicaState
 from quorumd.raft.node import RaftNode
 from quorumd.raft.types import ReplicaKey
 from quorumd.storage.quorum_state import QuorumState
 from quorumd.wire.records import Record
 from simulation.replica import Batch, Identity, Replica
 from simulation.violation import Violation
+from simulation.voter_change_requests import VoterChangeRequest
 from simulation.voter_history import NamedVoters, VoterHistory
-from simulation.wishes import Wish
 
 
 @dataclass(slots=True)
@@ -27,8 +27,8 @@ class Look:
 
     replica: Replica
     node: RaftNode
-    now: Snapshot
-    before: Snapshot | None
+    now: ReplicaState
+    before: ReplicaState | None
     disk_files: Sequence[str] = ()
     """Names in the log's directory, where they are needed."""
     now_us: int = 0
@@ -70,7 +70,7 @@ class Facts:
     """The epoch in which each of `committed` was first known to be committed."""
     excused: set[ReplicaKey] = field(default_factory=set)
     """Replicas whose disk was damaged behind their back: what they lost is no fault of the code."""
-    wishes: list[Wish] = field(default_factory=list)
+    wishes: list[VoterChangeRequest] = field(default_factory=list)
     """What anybody has asked for of the voter set, or of the leader."""
     contacts: dict[ReplicaKey, int] = field(default_factory=dict)
     """When a leader last had a request of this replica for records; µs."""

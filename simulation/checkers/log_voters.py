@@ -5,7 +5,7 @@ So a truncation brings the former one back. Source: KIP-856, "Internal Listener"
 
 from __future__ import annotations
 
-from quorumd.raft.control import KRaftVoters
+from quorumd.raft.control import VotersRecord
 from quorumd.raft.types import ReplicaKey
 from simulation.checkers.base import Checker, Facts, Look
 from simulation.replica import Batch, Replica
@@ -44,6 +44,6 @@ class LogVoters(Checker):
             )
 
 
-def _described(record: KRaftVoters) -> str:
+def _described(record: VotersRecord) -> str:
     target = "" if record.target is None else f" on the way to {record.target}"
     return f"{', '.join(map(str, record.voters.keys))}{target}"

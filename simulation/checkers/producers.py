@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from quorumd.raft.types import ReplicaKey
-from quorumd.server.producer_state import ProducerState
+from quorumd.server.model.producer_state import ProducerState
 from simulation.replica import Batch
 from simulation.violation import Violation
 

@@ -1,7 +1,7 @@
 """Every state that three real replicas can reach within a small scope, each checked.
 
-`python -m simulation.exhaustive` runs the real `RaftNode` under the real `quorumd.server.driver.Driver` on
-simulated disks and messages, and takes every action in every state:
+`python -m simulation.exhaustive` runs the real `RaftNode` under the real `Driver` on simulated disks and
+messages, and takes every action in every state:
 
 - a message arrives, in any order, or is lost; a client appends a record at a leader;
 - a timer of a replica runs out, whichever of those that run;

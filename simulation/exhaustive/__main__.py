@@ -8,9 +8,9 @@ import click
 from rich.console import Console
 
 from simulation.exhaustive.frozen import Traffic
+from simulation.exhaustive.render import lines
 from simulation.exhaustive.scope import Scope
 from simulation.exhaustive.search import Count, explore
-from simulation.exhaustive.words import lines
 
 
 @click.command(help=__doc__)

@@ -17,9 +17,9 @@ from quorumd.raft import roles
 from quorumd.raft.config import StoredState
 from quorumd.raft.log_view import LogView
 from quorumd.raft.node import RaftNode
-from quorumd.raft.outstanding import Backoff, Download, InFlight, UselessCopy
+from quorumd.raft.outstanding import Backoff, FailedDownload, InFlightRequest, SnapshotDownload
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
-from quorumd.server.driver import Driver
+from quorumd.server.partition.driver import Driver
 from simulation.exhaustive.labels import CLUSTER, CONFIGS, VOTERS_ENTRY, Labels, Place
 from simulation.exhaustive.messages import (
     FETCH,
@@ -100,7 +100,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "voter_entries": CONSTANT,
         "snapshots": CONSTANT,
     },
-    Download: {
+    SnapshotDownload: {
         "snapshot": UNREAD,
         "context": UNREAD,
         "position": UNREAD,
@@ -108,13 +108,13 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "stored_write": UNREAD,
         "next_at_ms": UNREAD,
     },
-    UselessCopy: {
+    FailedDownload: {
         "snapshot": UNREAD,
         "context": UNREAD,
         "attempts": UNREAD,
         "again_at_ms": UNREAD,
     },
-    InFlight: {"to": KEPT, "request": KEPT},
+    InFlightRequest: {"to": KEPT, "request": KEPT},
     Backoff: {"attempts": KEPT, "retry_at_ms": KEPT},
     roles.Unattached: {"election_deadline_ms": TIME, "vacant": TIME},
     roles.Follower: {"fetch_deadline_ms": TIME, "campaign_at_ms": KEPT},
@@ -291,7 +291,7 @@ def _freeze_requests(node: RaftNode, labels: Labels) -> tuple[tuple[Slot, Reques
     return tuple(sorted(rows.items()))
 
 
-def request_slot(item: InFlight | fx.SendRequest, labels: Labels) -> Slot:
+def request_slot(item: InFlightRequest | fx.SendRequest, labels: Labels) -> Slot:
     assert isinstance(item.to, ReplicaKey)
     return slot_of(labels.place_of_id(item.to.id) or 0, kind_of(item.request))
 
@@ -392,7 +392,7 @@ def thaw(value: NodeValue, labels: Labels, records: Records, last_write: int) ->
         place, kind = place_and_kind(slot)
         request, to = request_of(kind, body, labels.me), labels.key(place)
         assert to is not None
-        node.in_flight[slot + 1] = InFlight(to, request)
+        node.in_flight[slot + 1] = InFlightRequest(to, request)
         node.busy.add((to, type(request)))
     for retry in value.retries:
         peer = labels.key(retry.place)

@@ -1,4 +1,4 @@
-"""Lets something happen to a replica, on the real `RaftNode` under the real `quorumd.server.driver.Driver`.
+"""Lets something happen to a replica, on the real `RaftNode` under the real `Driver`.
 
 `step` depends on nothing but its arguments, so that a replica in the same state need not take the same
 step twice.
@@ -16,9 +16,9 @@ from quorumd.raft.config import StoredState
 from quorumd.raft.invariants import InvariantViolation, check_state, check_step, require
 from quorumd.raft.log_view import LogView
 from quorumd.raft.node import RaftNode
-from quorumd.raft.outstanding import InFlight
+from quorumd.raft.outstanding import InFlightRequest
 from quorumd.raft.types import OffsetAndEpoch
-from quorumd.server.driver import Driver
+from quorumd.server.partition.driver import Driver
 from simulation.exhaustive.frozen import (
     NOW_MS,
     STALE_REPLIES,
@@ -234,10 +234,10 @@ class Host:
         node, voter = self.node, self.labels.key(1)
         assert voter is not None
         asked = fx.Vote(epoch=node.epoch, last=node.log.end, pre_vote=True)
-        node.in_flight[PRE_VOTE_ID] = InFlight(voter, asked)
+        node.in_flight[PRE_VOTE_ID] = InFlightRequest(voter, asked)
         hint = ev.LeaderHint(epoch=node.epoch)
         self.driver.handle(
-            ev.VoteAnswered(request_id=PRE_VOTE_ID, error=None, hint=hint, granted=True)
+            ev.VoteResponseReceived(request_id=PRE_VOTE_ID, error=None, hint=hint, granted=True)
         )
         assert node.role is roles.Role.CANDIDATE, "two of three are a majority"
 
@@ -271,7 +271,7 @@ class Host:
             case roles.Prospective() | roles.Candidate():
                 state.deadline_ms = now
 
-    # -- records and state, as `quorumd.server.driver.Records`
+    # -- records and state, as `quorumd.server.partition.driver.Records`
 
     def _write(self, write: Write, number: int) -> None:
         self.pending += (write,)
@@ -310,7 +310,7 @@ class Host:
         self._note(f"cuts its log from {len(self.log)} to {effect.end_offset}")
         self._write(Truncation(effect.end_offset), effect.write)
 
-    def store_piece(self, effect: fx.StoreSnapshot) -> None:
+    def store_piece(self, effect: fx.StoreSnapshotChunk) -> None:
         raise AssertionError(NO_SNAPSHOTS)
 
     def drop_pieces(self, effect: fx.DropSnapshot) -> None:
@@ -319,7 +319,7 @@ class Host:
     def reset(self, effect: fx.ResetLog) -> None:
         raise AssertionError(NO_SNAPSHOTS)
 
-    def clean(self, effect: fx.CleanLog) -> None:
+    def clean(self, effect: fx.DeleteLogPrefix) -> None:
         raise AssertionError(NO_SNAPSHOTS)
 
     def on_snapshot_copied(self, snapshot: OffsetAndEpoch) -> None:
@@ -354,7 +354,7 @@ class Host:
         if not is_left_out:
             self.sent.append(effect)
 
-    def _send_answer(self, reply_to: int, answer: fx.Answered) -> None:
+    def _send_answer(self, reply_to: int, answer: fx.Reply) -> None:
         if reply_to >= STALE_REPLIES:
             return
         place, kind = place_and_kind(reply_to - 1)
@@ -388,7 +388,7 @@ class Host:
         voted = stored.voted if stored.leader is None else stored.leader
         return None if voted is None else (stored.epoch, voted)
 
-    # -- the news, as `quorumd.server.driver.Listener` and `quorumd.server.driver.Timer`
+    # -- the news, as `quorumd.server.partition.driver.Listener` and `quorumd.server.partition.driver.Timer`
 
     def on_high_watermark(self, offset: int) -> None:
         require(offset <= len(self.log), "committed beyond the end of the log")
@@ -487,11 +487,11 @@ class Host:
                     after, True, effect.reply_to - 1, answer_body(effect.answer, self.labels)
                 )
 
-    def _thaw_held(self, held: Held) -> fx.SendRequest | fx.SendAnswer:
+    def _thaw_held(self, held: Held) -> fx.SendRequest | fx.SendReply:
         place, kind = place_and_kind(held.slot)
         if isinstance(held.body, AnswerBody):
             answer = answer_of(kind, held.body, self.labels)
-            return fx.SendAnswer(reply_to=held.slot + 1, answer=answer, after=held.after)
+            return fx.SendReply(reply_to=held.slot + 1, answer=answer, after=held.after)
         to = self.labels.key(place)
         assert to is not None
         request = request_of(kind, held.body, self.labels.me)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from quorumd.raft.config import RaftConfig
-from quorumd.raft.control import KRaftVoters
+from quorumd.raft.control import VotersRecord
 from quorumd.raft.log_view import VoterEntry
 from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet
 
@@ -34,7 +34,7 @@ def endpoints_of(replica_id: int) -> tuple[Endpoint, ...]:
 
 
 VOTERS = VoterSet.of(Voter(key_of(i), endpoints_of(i)) for i in IDS)
-VOTERS_ENTRY = VoterEntry(1, KRaftVoters(VOTERS, CLUSTER))
+VOTERS_ENTRY = VoterEntry(1, VotersRecord(VOTERS, CLUSTER))
 """The record at offset 1 of every log names the voters."""
 
 CONFIGS = {

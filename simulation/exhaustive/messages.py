@@ -142,7 +142,7 @@ def request_event(kind: int, body: RequestBody, sender: int, to: int, reply_to: 
     base: dict[str, Any] = {"reply_to": reply_to, "cluster_id": CLUSTER, "epoch": body.epoch}
     end = OffsetAndEpoch(body.offset, body.last_epoch)
     if kind in (VOTE, PRE_VOTE):
-        return ev.VoteRequested(
+        return ev.VoteRequestReceived(
             **base,
             voter=key_of(to),
             candidate=key_of(sender),
@@ -150,7 +150,7 @@ def request_event(kind: int, body: RequestBody, sender: int, to: int, reply_to: 
             pre_vote=kind == PRE_VOTE,
         )
     if kind == FETCH:
-        return ev.FetchReceived(
+        return ev.FetchRequestReceived(
             **base,
             replica=key_of(sender),
             position=end,
@@ -159,23 +159,23 @@ def request_event(kind: int, body: RequestBody, sender: int, to: int, reply_to: 
         )
     base |= {"leader_id": sender, "endpoints": endpoints_of(sender)}
     if kind == BEGIN:
-        return ev.QuorumEpochBegun(**base, voter=key_of(to))
-    return ev.QuorumEpochEnded(**base, successors=())
+        return ev.BeginQuorumEpochRequestReceived(**base, voter=key_of(to))
+    return ev.EndQuorumEpochRequestReceived(**base, successors=())
 
 
 # -- answers
 
 
-def answer_body(answer: fx.Answered, labels: Labels) -> AnswerBody:
+def answer_body(answer: fx.Reply, labels: Labels) -> AnswerBody:
     """Endpoints are left out: they follow from the leader's id."""
     leader = labels.place_of_id(answer.leader_id)
     expected = () if answer.leader_id is None else endpoints_of(answer.leader_id)
     assert answer.leader_endpoints == expected, "an answer names the leader's endpoints"
     head = AnswerBody(answer.error, answer.top_level_error, answer.epoch, leader)
     match answer:
-        case fx.VoteAnswer(granted=granted):
+        case fx.VoteReply(granted=granted):
             return head._replace(granted=granted)
-        case fx.FetchAnswer(diverging=diverging):
+        case fx.FetchReply(diverging=diverging):
             return head._replace(
                 high_watermark=answer.high_watermark,
                 diverging=None if diverging is None else (diverging.offset, diverging.epoch),
@@ -185,7 +185,7 @@ def answer_body(answer: fx.Answered, labels: Labels) -> AnswerBody:
     return head
 
 
-def answer_of(kind: int, body: AnswerBody, labels: Labels) -> fx.Answered:
+def answer_of(kind: int, body: AnswerBody, labels: Labels) -> fx.Reply:
     """The inverse of `answer_body`."""
     leader_id = None if body.leader is None else labels[body.leader]
     head: dict[str, Any] = {
@@ -196,9 +196,9 @@ def answer_of(kind: int, body: AnswerBody, labels: Labels) -> fx.Answered:
         "top_level_error": body.top_level_error,
     }
     if kind in (VOTE, PRE_VOTE):
-        return fx.VoteAnswer(**head, granted=body.granted)
+        return fx.VoteReply(**head, granted=body.granted)
     if kind == FETCH:
-        return fx.FetchAnswer(
+        return fx.FetchReply(
             **head,
             high_watermark=body.high_watermark,
             log_start_offset=0,
@@ -206,7 +206,7 @@ def answer_of(kind: int, body: AnswerBody, labels: Labels) -> fx.Answered:
             read_from=body.read_from,
             read_to=body.read_to,
         )
-    return fx.Answered(**head)
+    return fx.Reply(**head)
 
 
 def answer_event(kind: int, body: AnswerBody, labels: Labels, request_id: int) -> ev.Event:
@@ -220,14 +220,16 @@ def answer_event(kind: int, body: AnswerBody, labels: Labels, request_id: int) -
         endpoints=() if leader_id is None else endpoints_of(leader_id),
     )
     if kind in (VOTE, PRE_VOTE):
-        return ev.VoteAnswered(
+        return ev.VoteResponseReceived(
             request_id=request_id, error=body.error, hint=hint, granted=body.granted
         )
     if kind == BEGIN:
-        return ev.BeginAnswered(request_id=request_id, error=body.error, hint=hint)
+        return ev.BeginQuorumEpochResponseReceived(
+            request_id=request_id, error=body.error, hint=hint
+        )
     if kind == END:
-        return ev.EndAnswered(request_id=request_id, error=body.error, hint=hint)
-    return ev.FetchAnswered(
+        return ev.EndQuorumEpochResponseReceived(request_id=request_id, error=body.error, hint=hint)
+    return ev.FetchResponseReceived(
         request_id=request_id,
         error=body.error,
         hint=hint,

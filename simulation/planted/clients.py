@@ -7,12 +7,12 @@ from typing import Any
 from unittest.mock import patch
 
 from quorumd.server import node as server_node
-from quorumd.server.consume import ConsumeHandler, ConsumerFetch, Slot
-from quorumd.server.opened_log import OpenedLog
-from quorumd.server.partition import Partition
-from quorumd.server.produce import ProduceHandler
-from quorumd.server.producer_state import ProducerState
-from quorumd.server.recorder import Recorder
+from quorumd.server.disk.recovered_log import RecoveredLog
+from quorumd.server.disk.storage_adapter import StorageAdapter
+from quorumd.server.model.producer_state import ProducerState
+from quorumd.server.partition.partition import Partition
+from quorumd.server.requests.fetch import ConsumerFetch, FetchHandler, PartitionFetch
+from quorumd.server.requests.produce import ProduceHandler
 from quorumd.wire.batch_header import BatchHeader
 from simulation.planted.table import LOST_ANSWERS, Plant, planted
 
@@ -24,13 +24,13 @@ from simulation.planted.table import LOST_ANSWERS, Plant, planted
     seeds=10,
 )
 def _consumers_see_uncommitted(plant: Plant) -> None:
-    right = ConsumeHandler._read
+    right = FetchHandler._read
 
-    def wrong(handler: ConsumeHandler, fetch: ConsumerFetch, slot: Slot) -> None:
+    def wrong(handler: FetchHandler, fetch: ConsumerFetch, slot: PartitionFetch) -> None:
         with patch.object(Partition, "committed_offset", Partition.log_end_offset):
             right(handler, fetch, slot)
 
-    plant(ConsumeHandler, "_read", wrong)
+    plant(FetchHandler, "_read", wrong)
 
 
 @planted(
@@ -62,7 +62,7 @@ def _acknowledged_at_append(plant: Plant) -> None:
 def _producers_are_forgotten(plant: Plant) -> None:
     right = server_node.open_log
 
-    def wrong(*args: Any) -> OpenedLog:
+    def wrong(*args: Any) -> RecoveredLog:
         return replace(right(*args), producers=ProducerState())
 
     plant(server_node, "open_log", wrong)
@@ -79,16 +79,16 @@ def _producers_are_forgotten(plant: Plant) -> None:
     faults=LOST_ANSWERS,
 )
 def _followers_do_not_note(plant: Plant) -> None:
-    right = Recorder.append_fetched
+    right = StorageAdapter.append_fetched
 
     def note(producers: ProducerState, header: BatchHeader) -> None:
         """Forgets it."""
 
-    def wrong(recorder: Recorder, effect: Any) -> None:
+    def wrong(recorder: StorageAdapter, effect: Any) -> None:
         with patch.object(ProducerState, "note", note):
             right(recorder, effect)
 
-    plant(Recorder, "append_fetched", wrong)
+    plant(StorageAdapter, "append_fetched", wrong)
 
 
 @planted(

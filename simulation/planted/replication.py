@@ -11,7 +11,7 @@ from quorumd.raft.core import Core
 from quorumd.raft.effects import Effect, Fetch, Halt, Peer
 from quorumd.raft.log_view import LogView
 from quorumd.raft.node import RaftNode
-from quorumd.raft.outstanding import InFlight
+from quorumd.raft.outstanding import InFlightRequest
 from quorumd.raft.roles import Leader
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, VoterSet
 from simulation.planted.table import POWER, SPLITS, Plant, planted
@@ -78,7 +78,7 @@ def _leader_compares_offsets(plant: Plant) -> None:
     faults=SPLITS,
 )
 def _follower_keeps_a_diverging_tail(plant: Plant) -> None:
-    def wrong(core: Core, request: InFlight, diverging: OffsetAndEpoch) -> None:
+    def wrong(core: Core, request: InFlightRequest, diverging: OffsetAndEpoch) -> None:
         core.back_off(request)
 
     plant(replication, "_truncate", wrong)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quorumd.server.producer_state import ProducerState
-from quorumd.server.snapshots import Snapshots
+from quorumd.server.model.producer_state import ProducerState
+from quorumd.server.snapshots.manager import SnapshotManager
 from quorumd.storage.errors import DamagedSnapshot
 from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotId, SnapshotWriter
 from quorumd.storage.snapshot_store import SnapshotStore
@@ -25,10 +25,10 @@ FAR_BEHIND = frozenset({"lost disk", "minority partition", "isolate one"})
     faults=SPLITS | {"deposed leader"},
 )
 def _snapshot_of_uncommitted(plant: Plant) -> None:
-    def wrong(snapshots: Snapshots) -> int:
+    def wrong(snapshots: SnapshotManager) -> int:
         return snapshots._node.log.synced_end_offset
 
-    plant(Snapshots, "_end_offset", wrong)
+    plant(SnapshotManager, "_end_offset", wrong)
 
 
 @planted(

@@ -8,7 +8,7 @@ from typing import Any
 from quorumd.raft import election, leadership, quorum, replication
 from quorumd.raft.config import StoredState
 from quorumd.raft.core import Core
-from quorumd.raft.effects import Answered, Peer, SendAnswer, Vote
+from quorumd.raft.effects import Peer, Reply, SendReply, Vote
 from quorumd.raft.roles import Leader
 from quorumd.raft.transitions import Trigger
 from quorumd.raft.types import Endpoint
@@ -24,8 +24,8 @@ from simulation.planted.table import SPLITS, Plant, planted
     seeds=5,
 )
 def _granted_vote_leaves_unsynced(plant: Plant) -> None:
-    def wrong(core: Core, reply_to: int, answer: Answered) -> None:
-        core.effects.append(SendAnswer(reply_to=reply_to, answer=answer, after=0))
+    def wrong(core: Core, reply_to: int, answer: Reply) -> None:
+        core.effects.append(SendReply(reply_to=reply_to, answer=answer, after=0))
 
     plant(Core, "answer", wrong)
 
@@ -116,7 +116,7 @@ def _smaller_epoch_is_followed(plant: Plant) -> None:
         epoch: int,
         leader_id: int | None,
         endpoints: tuple[Endpoint, ...],
-    ) -> Answered | None:
+    ) -> Reply | None:
         if epoch < core.epoch and leader_id is not None and core.leader is None:
             leader = core.key_of(leader_id)
             core.become_follower(Trigger.LEADER_LEARNT, epoch, leader, endpoints)

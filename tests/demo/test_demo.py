@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumd.server.demo_nodes import DEMO_LOCK, lock_holder, prepare
+from quorumd.server.demo.nodes import DEMO_LOCK, lock_holder, prepare
 from quorumd.storage.layout import LOCK
 from tests.demo.terminal import DEADLINE_S, Terminal
 

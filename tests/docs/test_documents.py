@@ -12,7 +12,7 @@ from quorumd.config import keys
 from quorumd.config.model import Config
 from quorumd.pipeline.schemas import TABLES
 from quorumd.pipeline.source.options import NAMES
-from quorumd.server.exposition import QuorumCollector
+from quorumd.server.http.exposition import QuorumCollector
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from quorumd.server.metrics import Metrics
-from quorumd.server.page.source import Source
-from quorumd.server.snapshot_copies import SnapshotWork
+from quorumd.server.model.cluster_view import SnapshotWork
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.page.source import PageSource
 from quorumd.wire.codec import encode
 from quorumd.wire.messages.describe_quorum import (
     DescribeQuorumResponse,
@@ -124,7 +124,7 @@ def source_for(
     status: Mapping[str, object] | None = None,
     metrics: Metrics | None = None,
     **changes: Any,
-) -> Source:
+) -> PageSource:
     values: dict[str, Any] = {
         "leader_id": lambda: view.leader_id,
         "problems": list,
@@ -139,7 +139,7 @@ def source_for(
         "fetch_timeout_ms": 2000,
         **changes,
     }
-    return Source(
+    return PageSource(
         view=view,
         metrics=metrics or Metrics(),
         status=lambda: dict(status or status_of(view)),

@@ -276,7 +276,7 @@ def test_a_linearizable_read_appends_what_its_help_says(
 
 
 def test_a_batch_that_nobody_can_read_is_named(quorum: QuorumThread, quorumctl: Run) -> None:
-    from tests.quorumd.test_quorumd_client import _with_codec
+    from tests.quorumd.test_client import _with_codec
 
     set_keys(quorum, (b"a", b"1"))
     bad = _with_codec(build_batch([Record(key=b"a", value=b"2")]), 1)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorumd.raft.control import KRaftVoters
+from quorumd.raft.control import VotersRecord
 from quorumd.raft.effects import (
     AppendControl,
-    ChangeAnswer,
-    SendAnswer,
+    SendReply,
+    VoterChangeReply,
 )
 from quorumd.raft.events import (
     AddVoterRequested,
@@ -47,7 +47,7 @@ def fetch_all(bench: Bench, *keys: ReplicaKey) -> None:
         bench.fetch(key, *end)
 
 
-def add(bench: Bench, key: ReplicaKey, **more: Any) -> ChangeAnswer | None:
+def add(bench: Bench, key: ReplicaKey, **more: Any) -> VoterChangeReply | None:
     values = {
         "cluster_id": CLUSTER,
         "voter": Voter(key, endpoints(key.id)),
@@ -56,44 +56,44 @@ def add(bench: Bench, key: ReplicaKey, **more: Any) -> ChangeAnswer | None:
     return changed(bench, AddVoterRequested, **values)
 
 
-def remove(bench: Bench, key: ReplicaKey, **more: Any) -> ChangeAnswer | None:
+def remove(bench: Bench, key: ReplicaKey, **more: Any) -> VoterChangeReply | None:
     values = {"cluster_id": CLUSTER, "key": key, "timeout_ms": 5000} | more
     return changed(bench, RemoveVoterRequested, **values)
 
 
-def reassign(bench: Bench, *ids: int) -> ChangeAnswer | None:
+def reassign(bench: Bench, *ids: int) -> VoterChangeReply | None:
     return changed(bench, ReassignmentRequested, target=ids or None, timeout_ms=5000)
 
 
-def transfer(bench: Bench, to: ReplicaKey | None, **more: Any) -> ChangeAnswer | None:
+def transfer(bench: Bench, to: ReplicaKey | None, **more: Any) -> VoterChangeReply | None:
     values = {"cluster_id": CLUSTER, "to": to, "timeout_ms": 5000} | more
     return changed(bench, TransferRequested, **values)
 
 
-def changed(bench: Bench, make: Any, **values: Any) -> ChangeAnswer | None:
+def changed(bench: Bench, make: Any, **values: Any) -> VoterChangeReply | None:
     answer = bench.ask(make, **values)
-    assert answer is None or isinstance(answer, ChangeAnswer)
+    assert answer is None or isinstance(answer, VoterChangeReply)
     return answer
 
 
-def answers(bench: Bench) -> list[ChangeAnswer]:
+def answers(bench: Bench) -> list[VoterChangeReply]:
     """Those of the last step."""
-    found = [effect.answer for effect in bench.find(SendAnswer)]
-    return [answer for answer in found if isinstance(answer, ChangeAnswer)]
+    found = [effect.answer for effect in bench.find(SendReply)]
+    return [answer for answer in found if isinstance(answer, VoterChangeReply)]
 
 
-def last_answer(bench: Bench) -> ChangeAnswer:
-    found = [e.answer for e in bench.find_all(SendAnswer) if isinstance(e.answer, ChangeAnswer)]
+def last_answer(bench: Bench) -> VoterChangeReply:
+    found = [e.answer for e in bench.find_all(SendReply) if isinstance(e.answer, VoterChangeReply)]
     return found[-1]
 
 
-def written(bench: Bench) -> list[KRaftVoters]:
+def written(bench: Bench) -> list[VotersRecord]:
     """The voter sets that this replica has appended."""
     return [
         record
         for effect in bench.find_all(AppendControl)
         for record in effect.records
-        if isinstance(record, KRaftVoters)
+        if isinstance(record, VotersRecord)
     ]
 
 
@@ -103,6 +103,6 @@ def wait_for(bench: Bench) -> str:
     return state.changes[0].waits_for
 
 
-def refused(answer: ChangeAnswer | None) -> tuple[str | None, str]:
+def refused(answer: VoterChangeReply | None) -> tuple[str | None, str]:
     assert answer is not None
     return answer.error, answer.message or ""

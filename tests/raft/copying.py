@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from quorumd.raft.config import StoredState
-from quorumd.raft.control import KRaftVoters
+from quorumd.raft.control import VotersRecord
 from quorumd.raft.effects import (
     Effect,
     Fetch,
@@ -15,10 +15,10 @@ from quorumd.raft.effects import (
     VerifySnapshot,
 )
 from quorumd.raft.events import (
-    FetchAnswered,
+    FetchResponseReceived,
+    FetchSnapshotResponseReceived,
     LeaderHint,
-    SnapshotAnswered,
-    SnapshotPiece,
+    SnapshotChunk,
     SnapshotVerified,
 )
 from quorumd.raft.log_view import LogView
@@ -42,7 +42,7 @@ def offered(
     """The leader answers the fetch in flight with a snapshot; `asked_as` the one sent to that address."""
     node = bench.node
     return bench.step(
-        FetchAnswered(
+        FetchResponseReceived(
             request_id=bench.outstanding(Fetch, asked_as or node.leader).request_id,
             error=None,
             hint=LeaderHint(epoch=node.epoch, leader_id=node.leader_id),
@@ -65,9 +65,11 @@ def piece(bench: Bench, size: int = SIZE, length: int = MIB, **more: Any) -> lis
     } | more
     error = values.pop("error", None)
     hint = values.pop("hint", LeaderHint(epoch=node.epoch, leader_id=node.leader_id))
-    found = None if error else SnapshotPiece(**values)
+    found = None if error else SnapshotChunk(**values)
     return bench.step(
-        SnapshotAnswered(request_id=request.request_id, error=error, hint=hint, piece=found)
+        FetchSnapshotResponseReceived(
+            request_id=request.request_id, error=error, hint=hint, piece=found
+        )
     )
 
 
@@ -86,7 +88,7 @@ def asked(request: SendRequest) -> FetchSnapshot:
 
 
 def verified(bench: Bench, snapshot: OffsetAndEpoch = SNAPSHOT, **more: Any) -> list[Effect]:
-    values = {"voters": KRaftVoters(voter_set(1, 2, 3), CLUSTER)} | more
+    values = {"voters": VotersRecord(voter_set(1, 2, 3), CLUSTER)} | more
     return bench.step(SnapshotVerified(snapshot=snapshot, **values))
 
 

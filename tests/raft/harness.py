@@ -11,33 +11,33 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from quorumd.raft.config import RaftConfig, StoredState
-from quorumd.raft.control import KRaftVersion, KRaftVoters, LeaderChange
+from quorumd.raft.control import KRaftVersionRecord, LeaderChangeRecord, VotersRecord
 from quorumd.raft.effects import (
-    Answered,
     Effect,
     Fetch,
-    FetchAnswer,
+    FetchReply,
     Peer,
+    Reply,
     Report,
     Request,
-    SendAnswer,
+    SendReply,
     SendRequest,
     Vote,
-    VoteAnswer,
+    VoteReply,
 )
 from quorumd.raft.events import (
+    BeginQuorumEpochRequestReceived,
+    EndQuorumEpochRequestReceived,
     Event,
-    FetchAnswered,
     FetchedRecords,
-    FetchReceived,
+    FetchRequestReceived,
+    FetchResponseReceived,
     LeaderHint,
-    QuorumEpochBegun,
-    QuorumEpochEnded,
     RequestFailed,
     ResignationRequested,
     TimerFired,
-    VoteAnswered,
-    VoteRequested,
+    VoteRequestReceived,
+    VoteResponseReceived,
     WriteCompleted,
 )
 from quorumd.raft.invariants import check_state, check_step
@@ -74,7 +74,7 @@ def log_of(*epochs: int, voters: VoterSet | None = None, cluster_id: str = CLUST
     for offset, epoch in enumerate(epochs):
         if not starts or starts[-1][0] != epoch:
             starts.append((epoch, offset))
-    entries = [] if voters is None else [VoterEntry(1, KRaftVoters(voters, cluster_id))]
+    entries = [] if voters is None else [VoterEntry(1, VotersRecord(voters, cluster_id))]
     return LogView(0, len(epochs), len(epochs), starts, entries)
 
 
@@ -137,7 +137,7 @@ class Bench:
         self.last = self.all[seen:]
         return self.last
 
-    def ask(self, make: Callable[..., Event], **values: Any) -> Answered | None:
+    def ask(self, make: Callable[..., Event], **values: Any) -> Reply | None:
         """Send a request that the event class stands for; returns its answer, None if it is held."""
         self._next_reply += 1
         self.step(make(reply_to=self._next_reply, **values))
@@ -159,8 +159,8 @@ class Bench:
     def reports(self) -> str:
         return "\n".join(effect.reason for effect in self.find_all(Report))
 
-    def answer_to(self, reply_to: int) -> Answered | None:
-        found = [e for e in self.all if isinstance(e, SendAnswer) and e.reply_to == reply_to]
+    def answer_to(self, reply_to: int) -> Reply | None:
+        found = [e for e in self.all if isinstance(e, SendReply) and e.reply_to == reply_to]
         assert len(found) <= 1, "a request is answered once"
         return found[0].answer if found else None
 
@@ -180,42 +180,50 @@ class Bench:
 
     def vote(
         self, candidate: ReplicaKey, epoch: int, last: tuple[int, int], **more: Any
-    ) -> VoteAnswer:
+    ) -> VoteReply:
         """`last` is (offset, epoch) of the candidate's log end."""
         values = {"cluster_id": CLUSTER, "voter": self.node.local, "pre_vote": False} | more
         answer = self.ask(
-            VoteRequested, candidate=candidate, epoch=epoch, last=OffsetAndEpoch(*last), **values
+            VoteRequestReceived,
+            candidate=candidate,
+            epoch=epoch,
+            last=OffsetAndEpoch(*last),
+            **values,
         )
-        assert isinstance(answer, VoteAnswer)
+        assert isinstance(answer, VoteReply)
         return answer
 
-    def pre_vote(self, candidate: ReplicaKey, epoch: int, last: tuple[int, int]) -> VoteAnswer:
+    def pre_vote(self, candidate: ReplicaKey, epoch: int, last: tuple[int, int]) -> VoteReply:
         return self.vote(candidate, epoch, last, pre_vote=True)
 
-    def begin(self, leader_id: int, epoch: int, **more: Any) -> Answered:
+    def begin(self, leader_id: int, epoch: int, **more: Any) -> Reply:
         values = {
             "cluster_id": CLUSTER,
             "voter": self.node.local,
             "endpoints": endpoints(leader_id),
         } | more
-        answer = self.ask(QuorumEpochBegun, leader_id=leader_id, epoch=epoch, **values)
+        answer = self.ask(
+            BeginQuorumEpochRequestReceived, leader_id=leader_id, epoch=epoch, **values
+        )
         assert answer is not None
         return answer
 
-    def end(
-        self, leader_id: int | None, epoch: int, *successors: ReplicaKey, **more: Any
-    ) -> Answered:
+    def end(self, leader_id: int | None, epoch: int, *successors: ReplicaKey, **more: Any) -> Reply:
         known = () if leader_id is None else endpoints(leader_id)
         values = {"cluster_id": CLUSTER, "endpoints": known} | more
         answer = self.ask(
-            QuorumEpochEnded, leader_id=leader_id, epoch=epoch, successors=successors, **values
+            EndQuorumEpochRequestReceived,
+            leader_id=leader_id,
+            epoch=epoch,
+            successors=successors,
+            **values,
         )
         assert answer is not None
         return answer
 
     def fetch(
         self, replica: ReplicaKey | None, offset: int, last_epoch: int, **more: Any
-    ) -> FetchAnswer | None:
+    ) -> FetchReply | None:
         values = {
             "cluster_id": CLUSTER,
             "epoch": self.node.epoch,
@@ -223,16 +231,19 @@ class Bench:
             "high_watermark": -1,
         } | more
         answer = self.ask(
-            FetchReceived, replica=replica, position=OffsetAndEpoch(offset, last_epoch), **values
+            FetchRequestReceived,
+            replica=replica,
+            position=OffsetAndEpoch(offset, last_epoch),
+            **values,
         )
-        assert answer is None or isinstance(answer, FetchAnswer)
+        assert answer is None or isinstance(answer, FetchReply)
         return answer
 
     # -- answers of peers
 
     def grant(self, to: ReplicaKey, granted: bool = True) -> list[Effect]:
         return self.step(
-            VoteAnswered(
+            VoteResponseReceived(
                 request_id=self.outstanding(Vote, to).request_id,
                 error=None,
                 hint=LeaderHint(epoch=self.node.epoch, leader_id=None),
@@ -265,7 +276,7 @@ class Bench:
             )
         leader = self.node.leader_id
         return self.step(
-            FetchAnswered(
+            FetchResponseReceived(
                 request_id=request.request_id,
                 error=error,
                 hint=hint or LeaderHint(epoch=self.node.epoch, leader_id=leader),
@@ -379,5 +390,5 @@ def fresh(local_id: int, size: int = 3, **more: Any) -> Bench:
 def first_batch(size: int = 3) -> tuple[tuple[int, Any], ...]:
     """The control records that the first leader writes, with their offsets."""
     voters = voter_set(*range(1, size + 1))
-    change = LeaderChange(key(1), voters.keys, voters.keys)
-    return ((0, change), (1, KRaftVersion(1)), (2, KRaftVoters(voters, CLUSTER)))
+    change = LeaderChangeRecord(key(1), voters.keys, voters.keys)
+    return ((0, change), (1, KRaftVersionRecord(1)), (2, VotersRecord(voters, CLUSTER)))

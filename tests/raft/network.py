@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from quorumd.raft import effects as fx
 from quorumd.raft import events as ev
 from quorumd.raft.config import RaftConfig, StoredState
-from quorumd.raft.control import ControlRecord, KRaftVoters
+from quorumd.raft.control import RaftControlRecord, VotersRecord
 from quorumd.raft.invariants import check_state, check_step
 from quorumd.raft.log_view import LogView, VoterEntry
 from quorumd.raft.node import RaftNode
@@ -71,7 +71,7 @@ class Replica:
     def __init__(self, cluster: Cluster, local: ReplicaKey, config: RaftConfig, disk: Disk) -> None:
         self.cluster, self.local, self.disk = cluster, local, disk
         self.records = list(disk.records)
-        self.held: list[fx.SendRequest | fx.SendAnswer] = []
+        self.held: list[fx.SendRequest | fx.SendReply] = []
         self.fetched: dict[int, list[Record]] = {}
         self.is_stopped = False
         self.inbox: list[ev.Event] = []
@@ -82,7 +82,7 @@ class Replica:
         for offset, record in enumerate(self.records):
             if not starts or starts[-1][0] != record.epoch:
                 starts.append((record.epoch, offset))
-            if isinstance(record.value, KRaftVoters):
+            if isinstance(record.value, VotersRecord):
                 entries.append(VoterEntry(offset, record.value))
         end = len(self.records)
         draw = cluster.random.randrange
@@ -113,10 +113,10 @@ class Replica:
         self.cluster.steps += 1
         for effect in effects:
             match effect:
-                case fx.SendRequest() | fx.SendAnswer():
+                case fx.SendRequest() | fx.SendReply():
                     self.held.append(effect)
-                case fx.DropHeldRequests():
-                    self.held = [e for e in self.held if isinstance(e, fx.SendAnswer)]
+                case fx.CancelHeldRequests():
+                    self.held = [e for e in self.held if isinstance(e, fx.SendReply)]
                 case fx.AnnounceHighWatermark(offset=offset):
                     self.cluster.note(f"{self.local.id} knows {offset} records to be committed")
                     self.cluster.note_committed(self, offset)
@@ -124,7 +124,7 @@ class Replica:
                     self.cluster.note_role(self, role, epoch, reason)
                 case fx.AdoptClusterId(cluster_id=cluster_id):
                     self.disk.cluster_id = cluster_id
-                case fx.RememberRemoval():
+                case fx.PersistRemoval():
                     self.disk.was_removed = True
                 case fx.RefuseAppend() | fx.Report() | fx.AnnounceVoters():
                     pass
@@ -223,7 +223,7 @@ class Cluster:
     ) -> None:
         self.random = random.Random(seed)
         self.config = config
-        self.answers: dict[int, fx.ChangeAnswer] = {}
+        self.answers: dict[int, fx.VoterChangeReply] = {}
         self.now_ms = 0
         self.network = Network()
         self.size = size
@@ -278,7 +278,7 @@ class Cluster:
         replica = Replica(self, who, config_of(who, self.size, **(values | more)), disk)
         self.replicas[who] = replica
         replica.start()
-        self._tell(ev.PeerReachable(id=who.id), who)
+        self._tell(ev.ConnectionMade(id=who.id), who)
 
     def crash(self, who: ReplicaKey) -> None:
         """The process dies; of the writes that were not synced, a prefix may be on disk."""
@@ -290,7 +290,7 @@ class Cluster:
             apply()
         disk.pending.clear()
         if self.network.tells_of_deaths:
-            self._tell(ev.PeerUnreachable(id=who.id), who)
+            self._tell(ev.ConnectionRefused(id=who.id), who)
 
     def _tell(self, event: ev.Event, about: ReplicaKey) -> None:
         """A reset connection is noticed after everything that was sent on it has arrived."""
@@ -328,7 +328,7 @@ class Cluster:
 
     def _find(self, peer: fx.Peer) -> Replica | None:
         """Whoever runs at the address of this peer; a disk that was replaced is found there, too."""
-        if isinstance(peer, fx.Bootstrap):
+        if isinstance(peer, fx.BootstrapServer):
             return self.replicas.get(self.keys[peer.index])
         return next((r for r in self.replicas.values() if r.local.id == peer.id), None)
 
@@ -361,7 +361,7 @@ class Cluster:
         known = {"request_id": effect.request_id}
         match request:
             case fx.Vote(epoch=epoch, last=last, pre_vote=pre_vote):
-                event: ev.Event = ev.VoteRequested(
+                event: ev.Event = ev.VoteRequestReceived(
                     **base,
                     voter=voter,
                     candidate=sender.local,
@@ -369,27 +369,29 @@ class Cluster:
                     last=last,
                     pre_vote=pre_vote,
                 )
-                return event, lambda a, _: ev.VoteAnswered(**known, **_head(a), granted=a.granted)
+                return event, lambda a, _: ev.VoteResponseReceived(
+                    **known, **_head(a), granted=a.granted
+                )
             case fx.BeginQuorumEpoch(epoch=epoch):
-                event = ev.QuorumEpochBegun(
+                event = ev.BeginQuorumEpochRequestReceived(
                     **base,
                     voter=voter,
                     leader_id=sender.local.id,
                     epoch=epoch,
                     endpoints=node.config.endpoints,
                 )
-                return event, lambda a, _: ev.BeginAnswered(**known, **_head(a))
+                return event, lambda a, _: ev.BeginQuorumEpochResponseReceived(**known, **_head(a))
             case fx.EndQuorumEpoch(epoch=epoch, leader_id=leader_id, successors=successors):
-                event = ev.QuorumEpochEnded(
+                event = ev.EndQuorumEpochRequestReceived(
                     **base,
                     leader_id=leader_id,
                     epoch=epoch,
                     successors=successors,
                     endpoints=node.config.endpoints,
                 )
-                return event, lambda a, _: ev.EndAnswered(**known, **_head(a))
+                return event, lambda a, _: ev.EndQuorumEpochResponseReceived(**known, **_head(a))
             case fx.Fetch(epoch=epoch, position=position, high_watermark=high_watermark):
-                event = ev.FetchReceived(
+                event = ev.FetchRequestReceived(
                     **base,
                     replica=sender.local,
                     epoch=epoch,
@@ -397,7 +399,7 @@ class Cluster:
                     max_wait_ms=500,
                     high_watermark=high_watermark,
                 )
-                return event, lambda a, records: ev.FetchAnswered(
+                return event, lambda a, records: ev.FetchResponseReceived(
                     **known,
                     **_head(a),
                     high_watermark=a.high_watermark,
@@ -408,7 +410,7 @@ class Cluster:
             case fx.UpdateVoter(epoch=epoch, endpoints=endpoints):
                 voter_now = Voter(sender.local, endpoints)
                 event = ev.UpdateVoterRequested(**base, epoch=epoch, voter=voter_now)
-                return event, lambda a, _: ev.ChangeAnswered(**known, **_head(a))
+                return event, lambda a, _: ev.VoterChangeResponseReceived(**known, **_head(a))
             case fx.AddVoter(endpoints=endpoints):
                 event = ev.AddVoterRequested(
                     **base,
@@ -416,10 +418,10 @@ class Cluster:
                     timeout_ms=1000,
                     ack_when_committed=False,
                 )
-                return event, lambda a, _: ev.ChangeAnswered(**known, error=a.error)
+                return event, lambda a, _: ev.VoterChangeResponseReceived(**known, error=a.error)
             case fx.RemoveVoter(key=removed):
                 event = ev.RemoveVoterRequested(**base, key=removed, timeout_ms=1000)
-                return event, lambda a, _: ev.ChangeAnswered(**known, error=a.error)
+                return event, lambda a, _: ev.VoterChangeResponseReceived(**known, error=a.error)
 
     def ask(self, make: Callable[..., ev.Event], **values: Any) -> int:
         """An operator asks the leader, if there is one; the answer comes to `answers`."""
@@ -431,16 +433,16 @@ class Cluster:
             target.step(make(reply_to=request, **values))
         return request
 
-    def reply(self, sender: Replica, effect: fx.SendAnswer) -> None:
+    def reply(self, sender: Replica, effect: fx.SendReply) -> None:
         if effect.reply_to not in self.waiting:
-            assert isinstance(effect.answer, fx.ChangeAnswer)
+            assert isinstance(effect.answer, fx.VoterChangeReply)
             assert effect.reply_to not in self.answers, "a request is answered once"
             self.answers[effect.reply_to] = effect.answer
             self.note(f"{sender.local.id} answers {effect.answer.error} {effect.answer.message}")
             return
         asker, make_answer = self.waiting.pop(effect.reply_to)
         answer, records = effect.answer, []
-        if isinstance(answer, fx.FetchAnswer) and answer.read_from is not None:
+        if isinstance(answer, fx.FetchReply) and answer.read_from is not None:
             end = min(answer.read_to, answer.read_from + RECORDS_MAX)
             records = sender.records[answer.read_from : end]
         if self._arrives(sender, asker):
@@ -451,13 +453,13 @@ class Cluster:
             )
 
     def _deliver_answer(
-        self, to: Replica, make: Callable[..., ev.Event], answer: fx.Answered, records: list[Record]
+        self, to: Replica, make: Callable[..., ev.Event], answer: fx.Reply, records: list[Record]
     ) -> None:
         if to.is_alive:
             to.step(make(answer, records))
 
     def _pack(
-        self, to: Replica, answer: fx.FetchAnswer, records: list[Record]
+        self, to: Replica, answer: fx.FetchReply, records: list[Record]
     ) -> ev.FetchedRecords | None:
         if not records or answer.read_from is None:
             return None
@@ -465,7 +467,7 @@ class Cluster:
         for offset, record in enumerate(records, base):
             if not runs or runs[-1][0] != record.epoch:
                 runs.append((record.epoch, offset))
-            if isinstance(record.value, ControlRecord):
+            if isinstance(record.value, RaftControlRecord):
                 control.append((offset, record.value))
         self._sequence += 1
         to.fetched[self._sequence] = records
@@ -558,7 +560,7 @@ class Cluster:
         assert self.acknowledged <= kept
         for replica in self.replicas.values():
             assert replica.records[: len(self.committed)] == self.committed[: len(replica.records)]
-        sets = [r.value.voters.keys for r in self.committed if isinstance(r.value, KRaftVoters)]
+        sets = [r.value.voters.keys for r in self.committed if isinstance(r.value, VotersRecord)]
         assert all(len(set(a) ^ set(b)) <= 1 for a, b in pairwise(sets)), sets
 
     def describe(self) -> str:
@@ -587,7 +589,7 @@ def _in_words(request: fx.Request) -> str:
     return f"{request}"
 
 
-def _head(answer: fx.Answered) -> dict[str, Any]:
+def _head(answer: fx.Reply) -> dict[str, Any]:
     return {
         "error": answer.error,
         "hint": ev.LeaderHint(

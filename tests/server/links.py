@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from quorumd.server.metrics import Metrics
-from quorumd.server.peers import Call, Link, Outdated, request_frame
-from quorumd.server.whereabouts import Address
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.peer_calls import Address, PeerCall, StaleRequest
+from quorumd.server.peers.peer_channel import TcpPeerChannel, request_frame
 from quorumd.wire.codec import decode, encode
 from quorumd.wire.headers import decode_request_header
 from quorumd.wire.messages.api_versions import ApiVersionsResponse, ApiVersionsResponseApiKey
@@ -130,7 +130,7 @@ class Owner:
 
     def __post_init__(self) -> None:
         self.metrics = Metrics()
-        self.link = Link(
+        self.link = TcpPeerChannel(
             "replica 2",
             lambda: [(self.host, self.port)] if self.addresses is None else self.addresses,
             "raft-client-1",
@@ -166,7 +166,7 @@ class Owner:
 
         def build(version: int, correlation_id: int) -> bytes:
             if not is_wanted():
-                raise Outdated("not wanted any more")
+                raise StaleRequest("not wanted any more")
             return request_frame(VOTE, message, version, correlation_id, "raft-client-1")
 
         def answered(version: int, data: bytes, at: int, address: Address) -> bool | None:
@@ -178,7 +178,7 @@ class Owner:
         def failed(reason: str, error: str | None) -> None:
             self.outcomes.append((name, "failed", error, reason))
 
-        self.link.call(Call(VOTE, 2, build, answered, failed, timeout_ms))
+        self.link.call(PeerCall(VOTE, 2, build, answered, failed, timeout_ms))
 
     async def outcome(self, count: int = 1) -> list[tuple[Any, ...]]:
         await until(lambda: len(self.outcomes) >= count)
@@ -202,5 +202,5 @@ def with_peer(
     run(whole())
 
 
-def is_unconnected(link: Link) -> bool:
+def is_unconnected(link: TcpPeerChannel) -> bool:
     return link._transport is None

@@ -11,8 +11,8 @@ from uuid import UUID
 from crc32c import crc32c
 from hypothesis import strategies as st
 
-from quorumd.server.producer_state import ProducerState
-from quorumd.server.snapshot_builder import BuiltSnapshot, SnapshotBuilder
+from quorumd.server.model.producer_state import ProducerState
+from quorumd.server.snapshots.builder import BuiltSnapshot, SnapshotBuilder
 from quorumd.storage.filesystem import FileSystem
 from quorumd.storage.layout import part_path
 from quorumd.storage.snapshot_file import SnapshotId

@@ -14,13 +14,13 @@ from uuid import UUID
 from quorumd.config.model import Config, ConfiguredVoter, Listener
 from quorumd.raft.events import ResignationRequested
 from quorumd.raft.roles import Role
+from quorumd.server.daemon_runtime import daemon_runtime
 from quorumd.server.dispatch import Dispatch
-from quorumd.server.host import daemon_host
-from quorumd.server.metrics import Metrics
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.topic import TopicPartition
+from quorumd.server.net.listeners import Listeners
 from quorumd.server.node import open_partition
-from quorumd.server.partition import Partition
-from quorumd.server.translate import TopicPartition
-from quorumd.server.transport import Listeners
+from quorumd.server.partition.partition import Partition
 from quorumd.storage.directory import Directory, format_directory, open_directory
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.reader import find_files
@@ -88,7 +88,7 @@ async def opened(folder: Path, node: int, ports: list[int]) -> TwoPartitionNode:
             quorum_voters=tuple(ConfiguredVoter(i, "127.0.0.1", ports[i - 1]) for i in IDS),
         )
         partitions.append(
-            open_partition(topic, config, fs, directory, metrics, failed, daemon_host())
+            open_partition(topic, config, fs, directory, metrics, failed, daemon_runtime())
         )
         directories.append(directory)
     dispatch = Dispatch(partitions, metrics)

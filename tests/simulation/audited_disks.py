@@ -16,8 +16,8 @@ from quorumd.storage.layout import LOG_SUFFIX, RESERVE, parse_snapshot_name
 from quorumd.wire.batch_header import crc_is_valid, read_header
 from quorumd.wire.errors import CorruptBatch
 from simulation.disk import SimDisk
-from simulation.life import LOG_DIRECTORY, STORAGE
 from simulation.machine import Machine
+from simulation.process import LOG_DIRECTORY, STORAGE
 from simulation.replica import Batch, batch_of
 from simulation.world import World
 

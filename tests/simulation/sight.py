@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from quorumd.raft.config import RaftConfig, StoredState
-from quorumd.raft.control import KRaftVoters
-from quorumd.raft.invariants import Snapshot
+from quorumd.raft.control import VotersRecord
+from quorumd.raft.invariants import ReplicaState
 from quorumd.raft.log_view import LogView
 from quorumd.raft.node import RaftNode
 from quorumd.raft.roles import Role
@@ -76,14 +76,14 @@ class Sight:
         *,
         epoch: int = 1,
         committed: int = 0,
-        before: Snapshot | None = None,
+        before: ReplicaState | None = None,
         node: RaftNode | None = None,
         start: int = 0,
         files: Sequence[str] = (),
         now_us: int = 0,
     ) -> Look:
         leads = role in (Role.LEADER, Role.RESIGNED)
-        now = Snapshot(
+        now = ReplicaState(
             role=role,
             epoch=epoch,
             leader=replica.key if leads else None,
@@ -102,7 +102,7 @@ class Sight:
         self, of: Batch, *keys: ReplicaKey, target: tuple[int, ...] | None = None
     ) -> NamedVoters:
         """This batch names these voters."""
-        named = NamedVoters(of, KRaftVoters(voters_of(*keys), "cluster", target), keys[0])
+        named = NamedVoters(of, VotersRecord(voters_of(*keys), "cluster", target), keys[0])
         self.facts.voters.named[of] = named
         return named
 

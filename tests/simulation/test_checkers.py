@@ -11,7 +11,7 @@ import pytest
 from quorumd.raft.node import RaftNode
 from quorumd.raft.roles import Role
 from quorumd.raft.types import ReplicaKey
-from quorumd.server.producer_state import ProducerState
+from quorumd.server.model.producer_state import ProducerState
 from quorumd.storage.quorum_state import QuorumState
 from quorumd.wire.error_codes import ErrorCode
 from simulation.checkers.acknowledged import Acknowledged

@@ -15,10 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 from quorumd.raft import core, election, leadership, log_view, node, quorum, replication, roles
-from quorumd.raft.effects import Answered, Fetch, SendAnswer
+from quorumd.raft.effects import Fetch, Reply, SendReply
 from quorumd.raft.transitions import Trigger
 from quorumd.raft.types import OffsetAndEpoch
-from quorumd.server.driver import Driver
+from quorumd.server.partition.driver import Driver
 from simulation.exhaustive import host
 from simulation.exhaustive.__main__ import main
 from simulation.exhaustive.frozen import (
@@ -34,11 +34,11 @@ from simulation.exhaustive.labels import ALL_LABELS
 from simulation.exhaustive.messages import BEGIN, Message, RequestBody
 from simulation.exhaustive.networks import Networks
 from simulation.exhaustive.properties import check_disks, check_logs
+from simulation.exhaustive.render import lines
 from simulation.exhaustive.replica import is_void
 from simulation.exhaustive.scope import BASE, Scope
 from simulation.exhaustive.search import Count, Failed, explore
 from simulation.exhaustive.space import Space
-from simulation.exhaustive.words import lines
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL_TRAFFIC = Traffic(pre_votes=True, discovery=True, resignation=True)
@@ -253,8 +253,8 @@ def test_a_committed_record_on_one_disk_is_noticed() -> None:
 
 
 def an_answer_before_its_vote_is_on_disk(patch: pytest.MonkeyPatch) -> None:
-    def answer(self: core.Core, reply_to: int, answer: Answered) -> None:
-        self.effects.append(SendAnswer(reply_to=reply_to, answer=answer, after=0))
+    def answer(self: core.Core, reply_to: int, answer: Reply) -> None:
+        self.effects.append(SendReply(reply_to=reply_to, answer=answer, after=0))
 
     patch.setattr(core.Core, "answer", answer)
 

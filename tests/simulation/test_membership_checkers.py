@@ -6,24 +6,24 @@ from uuid import UUID
 
 import pytest
 
-from quorumd.raft.control import KRaftVoters
+from quorumd.raft.control import VotersRecord
 from quorumd.raft.log_view import VoterEntry
 from quorumd.raft.roles import Role
 from quorumd.raft.types import ReplicaKey
+from simulation.checkers.acknowledged_changes import check_granted
 from simulation.checkers.base import Change, Look
 from simulation.checkers.caught_up import CaughtUp
-from simulation.checkers.doubled_ids import DoubledIds
-from simulation.checkers.granted_wishes import check_granted
+from simulation.checkers.duplicate_ids import DoubledIds
 from simulation.checkers.log_voters import LogVoters
 from simulation.checkers.majority_synced import MajoritySynced
+from simulation.checkers.one_change_at_a_time import SettledChanges
 from simulation.checkers.permitted_voters import PermittedVoters
-from simulation.checkers.settled_changes import SettledChanges
+from simulation.checkers.requested_changes import WishedChanges
 from simulation.checkers.voter_sets import VoterSets
-from simulation.checkers.wished_changes import WishedChanges
 from simulation.checkers.witnesses import Witnesses
 from simulation.replica import Replica
 from simulation.scheduler import MS, SECOND
-from simulation.wishes import Kind, Wish
+from simulation.voter_change_requests import VoterChangeKind, VoterChangeRequest
 from simulation.world import Options, World
 from tests.simulation.sight import A, B, C, D, Sight, batch, node_of, violates, voters_of
 
@@ -100,14 +100,14 @@ def test_a_set_that_the_log_does_not_name_last_is_noticed(sight: Sight) -> None:
     replica = written(sight, (A, B), (A, B, C))
     node, checker = node_of(A, A, B), LogVoters(sight.facts)
     checker.on_append(replica, replica.log, None)
-    node.log.voter_entries.append(VoterEntry(2, KRaftVoters(voters_of(A, B, C), "cluster")))
+    node.log.voter_entries.append(VoterEntry(2, VotersRecord(voters_of(A, B, C), "cluster")))
     checker.on_event(sight.look(replica, node=node))
     checker.on_truncate(replica, [replica.log.pop()])
     with violates("the voters are those that the log names last"):
         checker.on_event(sight.look(replica, node=node))
-    node.log.voter_entries[-1:] = [VoterEntry(0, KRaftVoters(voters_of(A, B), "cluster"))]
+    node.log.voter_entries[-1:] = [VoterEntry(0, VotersRecord(voters_of(A, B), "cluster"))]
     checker.on_event(sight.look(replica, node=node))
-    target = KRaftVoters(voters_of(A, B), "cluster", (1, 2, 3))
+    target = VotersRecord(voters_of(A, B), "cluster", (1, 2, 3))
     node.log.voter_entries[-1:] = [VoterEntry(0, target)]
     with violates("the voters are those that the log names last"):
         checker.on_event(sight.look(replica, node=node))
@@ -160,7 +160,7 @@ def test_a_commit_is_counted_by_the_set_that_the_leader_had_before(sight: Sight)
     replica = written(sight, (A, B, C), (B, C))
     node = node_of(A, A, B, C)
     node.log.append(3, ((1, 0),))
-    node.log.add_voters(2, KRaftVoters(voters_of(B, C), "cluster"))
+    node.log.add_voters(2, VotersRecord(voters_of(B, C), "cluster"))
     before = sight.look(replica, Role.LEADER, committed=2, node=node).now
     sight.replica(B, *replica.log)
     sight.replica(C, *replica.log, synced=2)
@@ -178,13 +178,13 @@ def test_a_commit_is_counted_by_the_set_that_the_leader_had_before(sight: Sight)
 def test_a_voter_that_comes_or_goes_unasked_is_noticed(sight: Sight) -> None:
     checker = WishedChanges(sight.facts)
     for sets, kind, key in (
-        (((A, B), (A, B, C)), Kind.ADD, C),
-        (((A, B, C), (A, B)), Kind.REMOVE, C),
+        (((A, B), (A, B, C)), VoterChangeKind.ADD, C),
+        (((A, B, C), (A, B)), VoterChangeKind.REMOVE, C),
     ):
         look, change = looked(sight, *sets, committed=2)
         with violates("voters change as was asked for"):
             checker.on_change(look, change)
-        sight.facts.wishes.append(Wish(kind, key))
+        sight.facts.wishes.append(VoterChangeRequest(kind, key))
         checker.on_change(look, change)
 
 
@@ -206,7 +206,7 @@ def test_a_target_that_is_given_up_unasked_is_noticed(sight: Sight) -> None:
     sight.name(replica.log[0], A, B, target=(1, 2, 3))
     with violates("voters change as was asked for"):
         checker.on_change(sight.look(replica, Role.LEADER), sight.change(replica))
-    sight.facts.wishes.append(Wish(Kind.REASSIGN))
+    sight.facts.wishes.append(VoterChangeRequest(VoterChangeKind.REASSIGN))
     checker.on_change(sight.look(replica, Role.LEADER), sight.change(replica))
 
 
@@ -224,19 +224,19 @@ def test_a_replica_that_knows_of_its_removal_and_asks_to_vote_is_noticed(sight: 
 @pytest.mark.parametrize(
     ("wish", "is_so"),
     [
-        (Wish(Kind.ADD, C, sets_before=1), True),
-        (Wish(Kind.ADD, C, sets_before=2), True),
-        (Wish(Kind.ADD, C, sets_before=3), False),
-        (Wish(Kind.ADD, D, sets_before=1), False),
-        (Wish(Kind.REMOVE, C, sets_before=3), True),
-        (Wish(Kind.REMOVE, A, sets_before=1), False),
-        (Wish(Kind.REASSIGN, target=(1, 2), sets_before=3), True),
-        (Wish(Kind.REASSIGN, target=(1, 4), sets_before=1), False),
-        (Wish(Kind.TRANSFER, D, sets_before=1), True),
+        (VoterChangeRequest(VoterChangeKind.ADD, C, sets_before=1), True),
+        (VoterChangeRequest(VoterChangeKind.ADD, C, sets_before=2), True),
+        (VoterChangeRequest(VoterChangeKind.ADD, C, sets_before=3), False),
+        (VoterChangeRequest(VoterChangeKind.ADD, D, sets_before=1), False),
+        (VoterChangeRequest(VoterChangeKind.REMOVE, C, sets_before=3), True),
+        (VoterChangeRequest(VoterChangeKind.REMOVE, A, sets_before=1), False),
+        (VoterChangeRequest(VoterChangeKind.REASSIGN, target=(1, 2), sets_before=3), True),
+        (VoterChangeRequest(VoterChangeKind.REASSIGN, target=(1, 4), sets_before=1), False),
+        (VoterChangeRequest(VoterChangeKind.TRANSFER, D, sets_before=1), True),
     ],
 )
 def test_a_wish_is_granted_if_it_was_so_at_some_moment(
-    sight: Sight, wish: Wish, is_so: bool
+    sight: Sight, wish: VoterChangeRequest, is_so: bool
 ) -> None:
     sight.commit(*written(sight, (A, B), (A, B, C), (A, B)).log)
     if is_so:
@@ -249,7 +249,7 @@ def test_a_wish_is_granted_if_it_was_so_at_some_moment(
 def test_a_target_that_is_committed_grants_a_reassignment(sight: Sight) -> None:
     of = batch(0)
     sight.name(of, A, B, target=(3, 4))
-    wish = Wish(Kind.REASSIGN, target=(3, 4), sets_before=1)
+    wish = VoterChangeRequest(VoterChangeKind.REASSIGN, target=(3, 4), sets_before=1)
     with violates("a change that is answered is committed"):
         check_granted(sight.facts, wish)
     sight.commit(of)
@@ -265,10 +265,12 @@ def test_who_says_it_has_handed_over_and_leads_is_noticed() -> None:
     assert leader is not None
     assert leader.life is not None
     epoch = leader.life.partition.node.epoch
-    world.on_fulfilled(Wish(Kind.TRANSFER), leader.id, epoch - 1)
-    world.on_fulfilled(Wish(Kind.TRANSFER, leader.replica.key), leader.id, epoch)
+    world.on_fulfilled(VoterChangeRequest(VoterChangeKind.TRANSFER), leader.id, epoch - 1)
+    world.on_fulfilled(
+        VoterChangeRequest(VoterChangeKind.TRANSFER, leader.replica.key), leader.id, epoch
+    )
     with violates("who has handed over does not lead"):
-        world.on_fulfilled(Wish(Kind.TRANSFER), leader.id, epoch)
+        world.on_fulfilled(VoterChangeRequest(VoterChangeKind.TRANSFER), leader.id, epoch)
 
 
 # -- witnesses

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from quorumd.raft.effects import AppendClient
 from quorumd.raft.log_view import LogView
 from quorumd.raft.types import Endpoint, OffsetAndEpoch
-from quorumd.server.produce import ProduceHandler
-from quorumd.server.translate import METADATA, TopicPartition
+from quorumd.server.model.topic import METADATA, TopicPartition
+from quorumd.server.requests.produce import ProduceHandler
 from quorumd.storage.log import Chunk
 from quorumd.wire.codec import decode, encode
 from quorumd.wire.headers import decode_response_header, encode_request_header

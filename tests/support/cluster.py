@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet
-from quorumd.server.cluster_view import PendingChange, ReplicaStatus
+from quorumd.server.model.cluster_view import PendingChange, ReplicaStatus
 
 
 def endpoints(node: int) -> tuple[Endpoint, ...]:

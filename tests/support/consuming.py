@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from quorumd.raft.log_view import LogView
-from quorumd.server.consume import ConsumeHandler
-from quorumd.server.host import daemon_host
-from quorumd.server.log_reader import LogReader
-from quorumd.server.transport import InboundRequest
+from quorumd.server.daemon_runtime import daemon_runtime
+from quorumd.server.disk.log_reader import LogReader
+from quorumd.server.net.connection import InboundRequest
+from quorumd.server.requests.fetch import FetchHandler
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.log import Log
 from quorumd.wire.codec import decode
@@ -38,7 +38,7 @@ BATCH_BYTES = len(one_batch(0))
 
 
 class Bench:
-    def __init__(self, served: Served, client: Client, handler: ConsumeHandler, log: Log) -> None:
+    def __init__(self, served: Served, client: Client, handler: FetchHandler, log: Log) -> None:
         self.served = served
         self.client = client
         self.handler = handler
@@ -93,7 +93,7 @@ def with_bench(
         view = LogView(end_offset=RECORDS, epoch_starts=[(4, 0), (5, 5)])
         values = {"committed_offset": RECORDS, "log_end_offset": RECORDS, "view": view, **settings}
         reader = LogReader(log)
-        handler = ConsumeHandler(InMemoryPartition(**values), log, reader, daemon_host())
+        handler = FetchHandler(InMemoryPartition(**values), log, reader, daemon_runtime())
 
         def dispatch(request: InboundRequest) -> None:
             spec = APIS[request.api_key]

@@ -81,6 +81,6 @@ def builders(node_pid: int) -> Sequence[int]:
             command = path.with_name("cmdline").read_bytes()
         except OSError:
             continue
-        if int(fields.split()[1]) == node_pid and b"quorumd.server.build_snapshot" in command:
+        if int(fields.split()[1]) == node_pid and b"quorumd.server.snapshots.build" in command:
             found.append(int(path.parent.name))
     return found

@@ -9,7 +9,7 @@ import socket
 import tempfile
 from pathlib import Path
 
-from quorumd.server.demo_nodes import FIRST_PORT, HTTP_BELOW
+from quorumd.server.demo.nodes import FIRST_PORT, HTTP_BELOW
 
 # Below the ephemeral range, so that no outgoing connection takes one before the server binds it, and
 # below what the demo chooses from; begins elsewhere in every process.

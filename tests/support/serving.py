@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import uvloop
 
 from quorumd.config.model import Listener
-from quorumd.server.metrics import Metrics
-from quorumd.server.transport import InboundRequest, Listeners
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.net.connection import InboundRequest
+from quorumd.server.net.listeners import Listeners
 
 T = TypeVar("T")
 

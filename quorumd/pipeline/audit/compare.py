@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from quorumd.pipeline.audit.cells import Loaded, load
 from quorumd.pipeline.audit.findings import Finding, Kind
-from quorumd.pipeline.audit.survey import Task
+from quorumd.pipeline.audit.fingerprints import Loaded, load
+from quorumd.pipeline.audit.scan import Task
 from quorumd.pipeline.parse import DamagedBatch, parse
 from quorumd.storage.errors import StorageError
 

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from quorumd.pipeline.audit.compare import Difference, EpochStart, Examined, examine
 from quorumd.pipeline.audit.findings import Finding, Kind
-from quorumd.pipeline.audit.judge import epoch_findings, judge, lag_findings
+from quorumd.pipeline.audit.scan import Surveyed, Task, survey, task_between, tasks_of
 from quorumd.pipeline.audit.snapshots import (
     SnapshotsSeen,
     SnapshotTask,
     examine_snapshots,
     snapshot_tasks,
 )
-from quorumd.pipeline.audit.survey import Surveyed, Task, survey, task_between, tasks_of
+from quorumd.pipeline.audit.verdict import epoch_findings, judge, lag_findings
 from quorumd.pipeline.errors import PipelineError
 from quorumd.pipeline.files import RANGE_BYTES, Replica, find_replicas
 

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from quorumd.cli.text import legible
 from quorumd.pipeline.audit.findings import Finding, Kind
-from quorumd.pipeline.audit.judge import Tail
-from quorumd.pipeline.audit.survey import Piece, Surveyed
+from quorumd.pipeline.audit.scan import Piece, Surveyed
+from quorumd.pipeline.audit.verdict import Tail
 from quorumd.pipeline.files import FileRange, Snapshot, plan_snapshot, read_bytes
 from quorumd.pipeline.parse import DamagedBatch, parse
 from quorumd.pipeline.parse.headers import walk_headers

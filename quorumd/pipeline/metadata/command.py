@@ -45,7 +45,7 @@ def _rows(directory: Path, show_secrets: bool) -> Iterator[pa.RecordBatch]:
     """METADATA, what a snapshot holds first, then the log. Raises BadOption, DamagedBatch, StorageError."""
     from quorumd.pipeline.errors import BadOption
     from quorumd.pipeline.metadata import metadata_rows
-    from quorumd.pipeline.source.extent import batch_span
+    from quorumd.pipeline.source.offset_range import batch_span
     from quorumd.pipeline.source.options import parse_options
     from quorumd.pipeline.source.views import viewing
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from quorumd.pipeline.source.columns import chosen_columns, shown
-from quorumd.pipeline.source.extent import batch_span
+from quorumd.pipeline.source.offset_range import batch_span
 from quorumd.pipeline.source.options import Options
 from quorumd.pipeline.source.views import viewing
 

@@ -26,7 +26,7 @@ from quorumd.pipeline.files import (
     plan_segment,
     read_rows,
 )
-from quorumd.pipeline.source.extent import (
+from quorumd.pipeline.source.offset_range import (
     LESS_STRICT,
     Extent,
     SnapshotRef,

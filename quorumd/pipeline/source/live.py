@@ -14,7 +14,7 @@ import pyarrow as pa
 from quorumd.client.spool import SnapshotId
 from quorumd.pipeline.errors import DataLost
 from quorumd.pipeline.parse import Origin, parse
-from quorumd.pipeline.source.extent import (
+from quorumd.pipeline.source.offset_range import (
     LESS_STRICT,
     Extent,
     SnapshotRef,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quorumd.pipeline.files import FileRange, Snapshot, plan_snapshot, read_rows
-from quorumd.pipeline.source.extent import State
+from quorumd.pipeline.source.offset_range import State
 from quorumd.storage.reader import LogFile
 from quorumd.wire.records import iter_records
 from quorumd.wire.snapshot_records import OFFSET_HEADER

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 
 from quorumd.pipeline.errors import BadOption, DataLost
 from quorumd.pipeline.source.columns import chosen_columns, shown
-from quorumd.pipeline.source.extent import (
+from quorumd.pipeline.source.offset_range import (
     LESS_STRICT,
     Extent,
     SnapshotRef,

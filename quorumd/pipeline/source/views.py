@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from quorumd.pipeline.source.extent import Extent, Span
+from quorumd.pipeline.source.offset_range import Extent, Span
 from quorumd.pipeline.source.options import Options
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quorumd.pipeline.errors import BadOption, DataLost
-from quorumd.pipeline.source.extent import Extent, Span, State
+from quorumd.pipeline.source.offset_range import Extent, Span, State
 from quorumd.pipeline.source.options import Options, parse_options
 from quorumd.pipeline.source.views import View, viewing
 from quorumd.pipeline.tables.history import ControlRow

@@ -1,0 +1,181 @@
+"""Tables filled from a log: in one pass, or as a stream that follows it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from quorumd.pipeline.errors import plain_message
+from quorumd.pipeline.tables.compaction import merge_small
+from quorumd.pipeline.tables.derive import refresh_state
+from quorumd.pipeline.tables.origin import LogOrigin, first_batch_offsets
+from quorumd.pipeline.tables.output import Output
+from quorumd.pipeline.tables.sink import NAME, register_sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+OFFSETS_PER_BATCH: Final = 1_000_000
+LOOK_S: Final = 0.5
+RETRY_S: Final = 5.0
+STATE_EVERY_S: Final = 60.0
+_NO_LEADER: Final = "LogUnreachable: "
+_TRIES: Final = {"Python worker failed to connect back": 5, "NotContinued: ": 2}
+"""Of failures that may pass: workers of Spark that don't start in time; a batch of the query before that
+was just then being committed when that one was stopped. To begin again is safe at any time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where the tables end, and the log (both exclusive), and records/s of the last batch."""
+
+    end_offset: int
+    log_end_offset: int
+    records_per_s: float
+
+
+def fill_once(spark: SparkSession, origin: LogOrigin, output: Output) -> None:
+    """Takes in all that is in the log now. Raises what the source and the sink do, through Spark."""
+    register_sink(spark)
+    failures: Counter[str] = Counter()
+    while True:
+        try:
+            return _fill(spark, origin, output)
+        except Exception as error:
+            if not _may_pass(str(error), failures):
+                raise
+            time.sleep(RETRY_S)
+
+
+def _fill(spark: SparkSession, origin: LogOrigin, output: Output) -> None:
+    options = origin.options_from(output.end_offset)
+    rows = spark.read.format("quorumd").options(**options).load()
+    writer = rows.write.format(NAME).mode("append").option("folder", str(output.folder))
+    writer = writer.option("origin", json.dumps(origin.options()))
+    writer.option("token", output.token).save()
+    refresh_state(spark, output)
+    merge_small(output)
+
+
+class Follower:
+    """A stream into the tables, begun anew whenever the quorum has been out of reach."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        origin: LogOrigin,
+        output: Output,
+        *,
+        interval_s: float,
+        available_now: bool = False,
+        offsets_per_batch: int = OFFSETS_PER_BATCH,
+    ) -> None:
+        self._spark = spark
+        self._origin = origin
+        self._output = output
+        self._trigger: dict[str, Any] = {
+            "processingTime": f"{round(interval_s * 1000)} milliseconds"
+        }
+        if available_now:
+            self._trigger = {"availableNow": True}
+        self._available_now = available_now
+        self._offsets_per_batch = offsets_per_batch
+        self._is_stopping = False
+        register_sink(spark)
+
+    def stop(self) -> None:
+        """`run` returns soon, with `state` as new as `records`. May be called by a signal handler."""
+        self._is_stopping = True
+
+    def run(self, show: Callable[[Progress], None], warn: Callable[[str], None]) -> None:
+        """Until the end (available_now) or `stop`. Raises what the source and the sink do."""
+        failures: Counter[str] = Counter()
+
+        def show_success(progress: Progress) -> None:
+            failures.clear()
+            show(progress)
+
+        while not self._is_stopping:
+            query = self._start()
+            try:
+                if self._watch(query, show_success):
+                    break
+            except Exception as error:
+                if not self._may_pass(str(error), failures):
+                    raise
+                warn(f"{plain_message(error)} Trying again.")
+                self._pause()
+            finally:
+                query.stop()
+        refresh_state(self._spark, self._output)
+        merge_small(self._output)
+
+    def _may_pass(self, text: str, failures: Counter[str]) -> bool:
+        if _NO_LEADER in text:
+            return not self._available_now
+        return _may_pass(text, failures)
+
+    def _start(self) -> StreamingQuery:
+        # What was read is known by the manifests alone, so every start has a checkpoint of its own.
+        end = self._output.end_offset
+        options = self._origin.options_from(end)
+        least = 0 if end else first_batch_offsets(self._origin)
+        options["maxOffsetsPerTrigger"] = str(max(self._offsets_per_batch, least))
+        rows = self._spark.readStream.format("quorumd").options(**options).load()
+        writer = rows.writeStream.format(NAME).trigger(**self._trigger)
+        writer = writer.option("folder", str(self._output.folder))
+        writer = writer.option("token", self._output.token)
+        writer = writer.option("origin", json.dumps(self._origin.options()))
+        return writer.option("checkpointLocation", f"file://{self._output.new_work()}").start()
+
+    def _watch(self, query: StreamingQuery, show: Callable[[Progress], None]) -> bool:
+        """Looks on until the query has ended by itself, or is to be stopped."""
+        shown = -1
+        refreshed_at = time.monotonic()
+        while not self._is_stopping:
+            if query.awaitTermination(LOOK_S):  # type: ignore[arg-type]  # takes fractions of a second
+                return True
+            last = query.lastProgress
+            if last is not None and last.batchId != shown:
+                shown = last.batchId
+                show(_progress(json.loads(last.json)))
+            if time.monotonic() - refreshed_at > STATE_EVERY_S:
+                refresh_state(self._spark, self._output)
+                merge_small(self._output)
+                refreshed_at = time.monotonic()
+        return True
+
+    def _pause(self) -> None:
+        until = time.monotonic() + RETRY_S
+        while not self._is_stopping and time.monotonic() < until:
+            time.sleep(min(LOOK_S, RETRY_S))
+
+
+def _may_pass(text: str, failures: Counter[str]) -> bool:
+    """Whether it helps to begin again; counts failures."""
+    for mark, tries in _TRIES.items():
+        if mark in text:
+            failures[mark] += 1
+            return failures[mark] < tries
+    return False
+
+
+def _progress(told: dict[str, Any]) -> Progress:
+    source = told["sources"][0]
+    rate = source.get("processedRowsPerSecond")
+    return Progress(
+        _offset(source["endOffset"]),
+        _offset(source.get("latestOffset") or source["endOffset"]),
+        rate or 0.0,
+    )
+
+
+def _offset(told: Any) -> int:
+    """Spark shows a source's offset as JSON, in a text or not."""
+    found = json.loads(told) if isinstance(told, str) else told
+    return int(found["offset"])

@@ -1,0 +1,39 @@
+"""The runtime of a real node: an event loop, threads, sockets and processes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from random import SystemRandom
+
+from quorumd.server.disk.disk_worker import DiskWorker
+from quorumd.server.disk.log_reader import LogReader
+from quorumd.server.model.disk_jobs import DiskListener, Files
+from quorumd.server.model.runtime import PartitionDisk, Runtime, TimerHandle
+from quorumd.server.peers.peer_channel import TcpPeerChannel
+from quorumd.server.snapshots.build_process import BuildProcess
+
+
+def daemon_runtime() -> Runtime:
+    """The host of a real node. Call it on the running event loop."""
+    loop = asyncio.get_running_loop()
+
+    def call_at(at_s: float, callback: Callable[[], None]) -> TimerHandle:
+        return loop.call_later(max(0.0, at_s - time.monotonic()), callback)
+
+    def disk(files: Files, listener: DiskListener) -> PartitionDisk:
+        return DiskWorker(files, listener, loop.call_soon_threadsafe)
+
+    return Runtime(
+        monotonic_s=time.monotonic,
+        monotonic_ms=lambda: time.monotonic_ns() // 1_000_000,
+        wall_ms=lambda: time.time_ns() // 1_000_000,
+        draw=SystemRandom().randrange,
+        call_soon=loop.call_soon,
+        call_at=call_at,
+        disk=disk,
+        reader=LogReader,
+        link=TcpPeerChannel,
+        build=BuildProcess,
+    )

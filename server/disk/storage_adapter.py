@@ -1,0 +1,205 @@
+"""Brings records and state to the log and its disk, in the order in which the rules ask.
+
+The memory side (tail cache, producer state) changes at once, the disk follows through the worker. Knows
+no rule and no request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from quorumd.raft.effects import (
+    AppendClient,
+    AppendControl,
+    AppendFetched,
+    DeleteLogPrefix,
+    DropSnapshot,
+    PersistQuorumState,
+    ResetLog,
+    StoreSnapshotChunk,
+    TruncateLog,
+)
+from quorumd.server.model.disk_jobs import (
+    DeleteFiles,
+    Disk,
+    DropChunks,
+    InstallSnapshot,
+    SaveState,
+    StoreChunk,
+    Truncate,
+    WriteRecords,
+)
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.producer_state import ProducerState
+from quorumd.server.translate.fetch import control_batch
+from quorumd.storage.log import Chunk, ChunkSummary, Log
+from quorumd.storage.quorum_state import QuorumState
+from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotId
+from quorumd.wire.batch_header import BatchHeader, iter_headers
+
+RECOUNT_BYTES = 2**20
+
+
+class ClientBatches(Protocol):
+    """Who has the clients' batches."""
+
+    def take_batches(self, effect: AppendClient) -> Chunk:
+        """The batches under this token, stamped with offset and epoch, as one chunk."""
+
+
+class StorageAdapter:
+    """See the module's docstring. `cluster_id` is asked whenever the state is written.
+
+    `base` is what the newest snapshot says, if there is one; whoever takes newer ones sets it.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        disk: Disk,
+        producers: ProducerState,
+        metrics: Metrics,
+        cluster_id: Callable[[], str | None],
+        base: SnapshotFacts | None,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._log = log
+        self._disk = disk
+        self._producers = producers
+        self._metrics = metrics
+        self._cluster_id = cluster_id
+        self._wall_ms = wall_ms
+        self._fetched: dict[int, tuple[bytes | memoryview, list[tuple[int, BatchHeader]]]] = {}
+        self._pieces: dict[int, bytes] = {}
+        self._copied: SnapshotFacts | None = None
+        self.base = base
+        self.written_bytes = 0
+        """Of records, since the start."""
+        self.batches: ClientBatches | None = None
+        self.on_installed: Callable[[SnapshotFacts], None] = lambda facts: None
+
+    def hold_fetched(
+        self, token: int, data: bytes | memoryview, batches: list[tuple[int, BatchHeader]]
+    ) -> None:
+        """Keep the bytes of a fetch answer until the rules decide on them."""
+        self._fetched.clear()
+        self._fetched[token] = (data, batches)
+
+    def hold_piece(self, token: int, data: bytes) -> None:
+        """Keep the bytes of a snapshot's piece until the rules decide on them."""
+        self._pieces.clear()
+        self._pieces[token] = data
+
+    def hold_copied(self, facts: SnapshotFacts) -> None:
+        """Keep what a verified snapshot says until the rules decide on it."""
+        self._copied = facts
+
+    def append_client(self, effect: AppendClient) -> None:
+        assert self.batches is not None, "clients' batches have a source"
+        chunk = self.batches.take_batches(effect)
+        self._metrics.count_appended(chunk.end_offset - chunk.base_offset, len(chunk.data))
+        self._write(effect.write, chunk)
+
+    def append_control(self, effect: AppendControl) -> None:
+        now_ms = self._wall_ms()
+        data = control_batch(effect.records, effect.base_offset, effect.epoch, now_ms)
+        end_offset = effect.base_offset + len(effect.records)
+        self._write(effect.write, Chunk(data, effect.base_offset, end_offset))
+
+    def append_fetched(self, effect: AppendFetched) -> None:
+        data, batches = self._fetched.pop(effect.token)
+        for _, header in batches:
+            self._producers.note(header)
+        self._metrics.count_fetched(effect.end_offset - effect.base_offset, len(data))
+        summary = summary_of([header for _, header in batches])
+        self._write(effect.write, Chunk(data, effect.base_offset, effect.end_offset, summary))
+
+    def truncate(self, effect: TruncateLog) -> None:
+        self._metrics.truncated_records += max(0, self._log.log_end_offset - effect.end_offset)
+        end_offset = self._log.truncate_cache(effect.end_offset)
+        assert end_offset == effect.end_offset, "a truncation cuts a batch in two"
+        if not self._producers.truncate(effect.end_offset):
+            self._recount_producers(effect.end_offset)
+        self._disk.submit(Truncate(effect.write, effect.end_offset))
+
+    def store_piece(self, effect: StoreSnapshotChunk) -> None:
+        data = self._pieces.pop(effect.token)
+        self._metrics.copied_bytes += len(data)
+        snapshot = SnapshotId(*effect.snapshot)
+        self._disk.submit(StoreChunk(effect.write, snapshot, effect.position, data))
+
+    def drop_pieces(self, effect: DropSnapshot) -> None:
+        self._disk.submit(DropChunks(effect.write, SnapshotId(*effect.snapshot)))
+
+    def reset(self, effect: ResetLog) -> None:
+        snapshot, facts = SnapshotId(*effect.snapshot), self._copied
+        assert facts is not None, "a snapshot is verified before the log is reset"
+        assert facts.id == snapshot, "the log is reset to the snapshot that was verified last"
+        self._copied, self.base = None, facts
+        self._log.reset_cache(snapshot.end_offset)
+        self._producers.load(facts.producers)
+        self._disk.submit(InstallSnapshot(effect.write, snapshot))
+        self.on_installed(facts)
+
+    def clean(self, effect: DeleteLogPrefix) -> None:
+        kept = tuple(SnapshotId(*snapshot) for snapshot in effect.snapshots)
+        self._disk.submit(DeleteFiles(effect.write, effect.start_offset, kept))
+
+    def _recount_producers(self, end_offset: int) -> None:
+        """Read what the log says of producers once more: so much was never truncated before.
+
+        What is cached is newer than the same offsets on disk, where truncations may be pending.
+        """
+        offset = self._log.log_start_offset
+        if self.base is not None:
+            self._producers.load(self.base.producers)
+            offset = self.base.id.end_offset
+        while offset < end_offset:
+            for header in self._headers_from(offset, end_offset):
+                self._producers.note(header)
+                offset = header.next_offset
+
+    def _headers_from(self, offset: int, end_offset: int) -> Iterator[BatchHeader]:
+        """Headers of some batches from `offset` on, at least one: all from memory, or all from disk."""
+        cached = self._log.read_cached(offset, RECOUNT_BYTES, end_offset)
+        if cached is not None:
+            for data in cached:
+                yield from (header for _, header in iter_headers(data))
+            return
+        for header in self._log.scan_headers(offset):
+            if self._log.read_cached(header.base_offset, 1, end_offset) is not None:
+                return
+            yield header
+
+    def persist(self, effect: PersistQuorumState) -> None:
+        leader, voted = effect.leader, effect.voted
+        state = QuorumState(
+            cluster_id=self._cluster_id(),
+            leader_id=None if leader is None else leader.id,
+            leader_uuid=None if leader is None else leader.uuid,
+            leader_epoch=effect.epoch,
+            voted_id=None if voted is None else voted.id,
+            voted_uuid=None if voted is None else voted.uuid,
+            applied_offset=effect.applied_offset,
+        )
+        self._disk.submit(SaveState(effect.write, state))
+
+    def flush(self) -> None:
+        self._disk.flush()
+
+    def _write(self, write: int, chunk: Chunk) -> None:
+        self._log.append(chunk.data, chunk.base_offset, chunk.end_offset)
+        self.written_bytes += len(chunk.data)
+        self._disk.submit(WriteRecords(write, chunk))
+
+
+def summary_of(headers: Sequence[BatchHeader]) -> ChunkSummary | None:
+    """What the indexes need to know of batches of one epoch; None if they are of several."""
+    first = headers[0]
+    if len(headers) == 1:
+        return ChunkSummary(first.epoch, first.max_timestamp, first.last_offset)
+    if any(header.epoch != first.epoch for header in headers):
+        return None
+    newest = max(headers, key=lambda header: header.max_timestamp)
+    return ChunkSummary(first.epoch, newest.max_timestamp, newest.last_offset)

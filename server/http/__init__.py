@@ -1,0 +1,1 @@
+"""The HTTP listener: health, status and Prometheus' metrics."""

@@ -1,0 +1,354 @@
+"""The figures of a node in Prometheus' text form: what was counted, and what is true at this moment.
+
+The client library is imported with the first scrape, because a node should not pay for it before: use
+`MetricsPage`, which does so outside the event loop's thread. Names: `raft_manager_` for those of KIP-595
+and KIP-856, with `_` for `-`; `quorumd_` for this program's own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from quorumd.raft.roles import Role
+from quorumd.raft.types import uuid_to_text
+from quorumd.server.disk.disk_space import DiskSpace
+from quorumd.server.model.cluster_view import ReplicaStatus
+from quorumd.server.model.metrics import Metrics, StatusSource
+from quorumd.server.model.sampled_stats import Histogram
+from quorumd.wire.registry import APIS
+
+
+class IdleRatio:
+    """Share of time that this thread was not on a processor, since the last reading.
+
+    It stands for the time in which the event loop waits: nothing else makes that thread wait.
+    """
+
+    def __init__(self, busy: Callable[[], float], clock: Callable[[], float]) -> None:
+        self._busy = busy
+        self._clock = clock
+        self._last = (busy(), clock())
+
+    def read(self) -> float:
+        """0 to 1; 1 if no time has passed."""
+        busy, now = self._busy(), self._clock()
+        busy_before, before = self._last
+        self._last = (busy, now)
+        if now <= before:
+            return 1.0
+        return min(1.0, max(0.0, 1.0 - (busy - busy_before) / (now - before)))
+
+
+class QuorumCollector(Collector):
+    """Builds all metric families when Prometheus asks for them."""
+
+    def __init__(
+        self, metrics: Metrics, source: StatusSource, version: str, is_ready: Callable[[], bool]
+    ) -> None:
+        self._metrics = metrics
+        self._source = source
+        self._version = version
+        self._is_ready = is_ready
+        self.space: DiskSpace | None = None
+        """Of the disk with the log; None if it is not known."""
+        self._idle_ratio = IdleRatio(time.thread_time, time.monotonic)
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: the names are fixed and belong to this collector alone."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._state()
+        yield from self._windows()
+        yield from self._log()
+        yield from self._network()
+        yield from self._replicas()
+        yield from self._disk()
+        build = GaugeMetricFamily(
+            "quorumd_build_info", "Always 1; the version is in the label.", labels=["version"]
+        )
+        build.add_metric([self._version], 1)
+        yield build
+
+    def _state(self) -> Iterator[Metric]:
+        source = self._source
+        yield _raft("current_leader", "Id of the leader, -1 if unknown.", _id(source.leader_id))
+        yield _raft("current_epoch", "Epoch of this replica.", source.leader_epoch)
+        yield _raft("current_vote", "Id voted for in this epoch, -1 if none.", _id(source.voted_id))
+        yield _raft("log_end_offset", "End of the log (exclusive).", source.log_end_offset)
+        yield _raft("log_end_epoch", "Epoch of the last record.", source.log_end_epoch)
+        yield _raft(
+            "high_watermark", "End of what is committed, -1 if unknown.", source.high_watermark
+        )
+        state = GaugeMetricFamily(
+            "raft_manager_current_state",
+            "1 for the state that the replica is in.",
+            labels=["state"],
+        )
+        for role in Role:
+            state.add_metric([role.value], float(role.value == source.role))
+        yield state
+        yield _raft(
+            "number_unknown_voter_connections",
+            "Voters that no address is known for.",
+            source.unknown_voter_connections,
+        )
+        yield _raft("number_of_voters", "Size of the latest voter set.", len(source.voters))
+        yield _gauge("quorumd_ready", "1 while /readyz answers 200.", int(self._is_ready()))
+        possible = [status for status in source.observer_statuses() if status.key.uuid is not None]
+        yield _raft(
+            "number_of_possible_voters",
+            "Observers that could be made voters; on the leader.",
+            len(possible),
+        )
+        yield _raft(
+            "pending_add_voter", "1 while a voter is being added.", int(source.is_adding_voter)
+        )
+        yield _raft(
+            "pending_remove_voter",
+            "1 while a voter is being removed.",
+            int(source.is_removing_voter),
+        )
+        yield _gauge(
+            "quorumd_log_start_offset", "First offset of the log.", source.log_start_offset
+        )
+        yield _gauge(
+            "quorumd_kraft_version", "Feature level of kraft.version.", source.kraft_version
+        )
+
+    def _windows(self) -> Iterator[Metric]:
+        """The windowed figures of KIP-595. Without a sample an average is left out: 0 would be a lie."""
+        metrics = self._metrics
+        for name, what, window in (
+            ("election_latency", "until a leader was known", metrics.election_window),
+            ("commit_latency", "from append to commit", metrics.commit_window),
+        ):
+            average, maximum = window.average(), window.maximum()
+            if average is not None and maximum is not None:
+                text = f"in the last minute: milliseconds {what}."
+                yield _raft(f"{name}_avg", f"Average {text}", average * 1000)
+                yield _raft(f"{name}_max", f"Maximum {text}", maximum * 1000)
+        yield _raft(
+            "append_records_rate",
+            "Records per second appended as leader, in the last minute.",
+            metrics.append_records.rate(),
+        )
+        yield _raft(
+            "fetch_records_rate",
+            "Records per second appended from fetches, in the last minute.",
+            metrics.fetch_records.rate(),
+        )
+        yield _raft(
+            "poll_idle_ratio_avg",
+            "Share of time that the event loop was idle, since the last scrape.",
+            self._idle_ratio.read(),
+        )
+
+    def _log(self) -> Iterator[Metric]:
+        metrics = self._metrics
+        yield _histogram(
+            "quorumd_commit_seconds",
+            "From append to commit, on the leader.",
+            metrics.commit_seconds,
+        )
+        yield _histogram(
+            "quorumd_fsync_seconds", "One sync of the log to disk.", metrics.fsync_seconds
+        )
+        yield _histogram(
+            "quorumd_batch_bytes",
+            "Size of producers' batches that were appended.",
+            metrics.batch_bytes,
+        )
+        yield _counter("quorumd_appended_records", "Appended as leader.", metrics.appended_records)
+        yield _counter("quorumd_appended_bytes", "Appended as leader.", metrics.appended_bytes)
+        yield _counter("quorumd_fetched_records", "Appended from fetches.", metrics.fetched_records)
+        yield _counter("quorumd_fetched_bytes", "Appended from fetches.", metrics.fetched_bytes)
+        yield _counter(
+            "quorumd_truncated_records", "Uncommitted, and cut off.", metrics.truncated_records
+        )
+        yield _counter(
+            "quorumd_duplicate_batches",
+            "Batches of idempotent producers that were in the log already.",
+            metrics.duplicate_batches,
+        )
+        yield _counter(
+            "quorumd_unreadable_batches",
+            "Compressed batches that do not unpack to what their header says.",
+            metrics.unreadable_batches,
+        )
+        yield from self._snapshots()
+        yield _labelled("quorumd_refused_batches", "Not appended.", "error", metrics.refused)
+        yield _labelled("quorumd_elections", "Campaigns that ended.", "outcome", metrics.elections)
+        yield _labelled(
+            "quorumd_ignored", "Requests and answers disregarded.", "reason", metrics.ignored
+        )
+
+    def _snapshots(self) -> Iterator[Metric]:
+        metrics, source = self._metrics, self._source
+        yield _gauge(
+            "quorumd_snapshot_end_offset",
+            "End of what the newest snapshot stands for; -1 without one.",
+            source.snapshot_end_offset,
+        )
+        yield _gauge(
+            "quorumd_snapshot_build_ratio",
+            "How far the snapshot is that is being built; -1 if none is.",
+            metrics.snapshot_build_ratio,
+        )
+        yield _gauge(
+            "quorumd_snapshot_copy_ratio",
+            "How much of a snapshot has been copied from the leader; -1 if none is copied.",
+            source.snapshot_copy_ratio,
+        )
+        yield _counter("quorumd_snapshots_taken", "Of this node's own.", metrics.snapshots_taken)
+        yield _counter(
+            "quorumd_snapshots_failed", "Attempts without result.", metrics.snapshots_failed
+        )
+        yield _counter(
+            "quorumd_snapshots_damaged",
+            "Found to be damaged while the node ran.",
+            metrics.snapshots_damaged,
+        )
+        yield _counter("quorumd_snapshot_copied_bytes", "From leaders.", metrics.copied_bytes)
+        yield _counter(
+            "quorumd_snapshot_copies_failed",
+            "From leaders: not sound, or without room for them.",
+            metrics.snapshot_copies_failed,
+        )
+
+    def _network(self) -> Iterator[Metric]:
+        metrics = self._metrics
+        yield _gauge("quorumd_connections", "Inbound, open now.", metrics.connections_open)
+        yield _counter("quorumd_connections_opened", "Inbound.", metrics.connections_opened)
+        yield _labelled(
+            "quorumd_connections_closed", "Inbound.", "reason", metrics.connections_closed
+        )
+        yield _counter(
+            "quorumd_connections_refused", "Beyond max.connections.", metrics.connections_refused
+        )
+        yield _counter("quorumd_received_bytes", "On inbound connections.", metrics.bytes_received)
+        yield _counter("quorumd_sent_bytes", "On inbound connections.", metrics.bytes_sent)
+        requests = {APIS[key].name: count for key, count in metrics.requests.items()}
+        yield _labelled("quorumd_requests", "Taken, by API.", "api", requests)
+        yield _counter(
+            "quorumd_peer_connections_opened", "To other nodes.", metrics.peer_connections_opened
+        )
+        yield _counter(
+            "quorumd_peer_connect_failures", "To other nodes.", metrics.peer_connect_failures
+        )
+        yield _counter("quorumd_peer_received_bytes", "From peers.", metrics.peer_bytes_received)
+        yield _counter("quorumd_peer_sent_bytes", "To peers.", metrics.peer_bytes_sent)
+        yield _counter(
+            "quorumd_log_lines_dropped",
+            "Lines not written because nobody read the log.",
+            metrics.log_lines_dropped,
+        )
+
+    def _replicas(self) -> Iterator[Metric]:
+        """On the leader: how far behind each replica is."""
+        source = self._source
+        labels = ["replica_id", "replica_uuid", "kind"]
+        lag = GaugeMetricFamily(
+            "quorumd_replica_lag_records",
+            "Records that a replica lacks; on the leader.",
+            labels=labels,
+        )
+        behind = GaugeMetricFamily(
+            "quorumd_replica_behind_seconds",
+            "Since a replica last had everything; on the leader.",
+            labels=labels,
+        )
+        now_ms = time.time() * 1000
+        for kind, statuses in (
+            ("voter", source.voter_statuses()),
+            ("observer", source.observer_statuses()),
+        ):
+            for status in statuses:
+                names = [str(status.key.id), _uuid(status), kind]
+                if status.log_end_offset >= 0:
+                    missing = max(0, source.log_end_offset - status.log_end_offset)
+                    lag.add_metric(names, missing)
+                if status.last_caught_up_ms >= 0:
+                    seconds = max(0.0, (now_ms - status.last_caught_up_ms) / 1000)
+                    behind.add_metric(names, seconds)
+        yield lag
+        yield behind
+        if source.is_leader:
+            yield _gauge(
+                "quorumd_fetching_voters",
+                "Voters that fetched within the fetch timeout, and the leader; on the leader.",
+                len(source.in_sync_ids()),
+            )
+
+    def _disk(self) -> Iterator[Metric]:
+        if self.space is None:
+            return
+        yield _gauge(
+            "quorumd_disk_free_bytes",
+            "Left on the disk of storage.dir for who is not root.",
+            self.space.free_bytes,
+        )
+        yield _gauge(
+            "quorumd_disk_size_bytes", "Size of the disk of storage.dir.", self.space.size_bytes
+        )
+
+
+class MetricsText:
+    """A registry of this node's own, and its text form."""
+
+    def __init__(
+        self, metrics: Metrics, source: StatusSource, version: str, is_ready: Callable[[], bool]
+    ) -> None:
+        self._collector = QuorumCollector(metrics, source, version, is_ready)
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self._collector)
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
+
+    def render(self, accept: str, space: DiskSpace | None) -> tuple[bytes, str]:
+        """Body and content type, as the request's Accept header prefers."""
+        self._collector.space = space
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
+
+
+def _id(value: int | None) -> int:
+    return -1 if value is None else value
+
+
+def _uuid(status: ReplicaStatus) -> str:
+    return "" if status.key.uuid is None else uuid_to_text(status.key.uuid)
+
+
+def _raft(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"raft_manager_{name}", text, value=value)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _labelled(name: str, text: str, label: str, counts: dict[str, int]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=[label])
+    for value in sorted(counts):
+        family.add_metric([value], counts[value])
+    return family
+
+
+def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
+    return HistogramMetricFamily(name, text, buckets=histogram.buckets(), sum_value=histogram.sum)

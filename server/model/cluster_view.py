@@ -1,0 +1,132 @@
+"""What a node knows of its quorum, as a read-only view that answers and status pages are made from.
+
+Whoever runs the partition implements it; reading it changes nothing and needs no lock on the event loop's
+thread. Knows no message and no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet
+from quorumd.storage.snapshot_file import SnapshotId
+
+
+class ReplicaStatus(NamedTuple):
+    """How far one replica is, as the leader sees it.
+
+    `log_end_offset` is exclusive, -1 if the replica has not fetched in this epoch. Times are Unix
+    milliseconds of this node's clock, never in its future; -1 is never. The leader's own times are now.
+    """
+
+    key: ReplicaKey
+    log_end_offset: int
+    last_fetch_ms: int = -1
+    last_caught_up_ms: int = -1
+
+
+class PendingChange(NamedTuple):
+    """A change of voters or leader that waits; `key` is None where it is about more than one replica."""
+
+    kind: str
+    """add, remove, reassign or transfer."""
+    key: ReplicaKey | None
+    waiting_ms: int
+    waits_for: str
+
+
+class ClusterView(Protocol):
+    """The quorum as this node sees it now."""
+
+    @property
+    def cluster_id(self) -> str | None:
+        """None until the cluster id is known to be committed."""
+
+    @property
+    def local(self) -> ReplicaKey:
+        """This node."""
+
+    @property
+    def leader_id(self) -> int | None:
+        """The leader of `leader_epoch`, None if unknown. This node may know itself as leader."""
+
+    @property
+    def leader_epoch(self) -> int: ...
+
+    @property
+    def leader_endpoints(self) -> tuple[Endpoint, ...]:
+        """All listeners of the leader, also of one outside the voter set; empty if unknown."""
+
+    @property
+    def is_leader(self) -> bool: ...
+
+    @property
+    def has_committed_in_epoch(self) -> bool:
+        """True on a leader whose high watermark has passed the start of its epoch: reads are safe."""
+
+    @property
+    def voters(self) -> VoterSet:
+        """The latest voter set, committed or not. Endpoints carry the names of the listeners."""
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def log_end_offset(self) -> int:
+        """Exclusive, synced or not."""
+
+    @property
+    def high_watermark(self) -> int:
+        """Exclusive end of what is committed, -1 if nothing is known to be."""
+
+    @property
+    def kraft_version(self) -> int:
+        """The feature level in force: 1 once a KRaftVersion record of level 1 is in the log, else 0."""
+
+    @property
+    def kraft_version_offset(self) -> int:
+        """A committed offset that the level is known from, -1 if none."""
+
+    def in_sync_ids(self) -> tuple[int, ...]:
+        """Voters that fetched within the fetch timeout, the leader among them, ascending.
+
+        On a node that does not lead: the voters that it does not know to be gone; none without a leader.
+        """
+
+    def voter_statuses(self) -> tuple[ReplicaStatus, ...]:
+        """One per voter key, in the order of the voter set; empty on a node that does not lead."""
+
+    def observer_statuses(self) -> tuple[ReplicaStatus, ...]:
+        """Replicas outside the voter set heard of lately, ascending; empty if this node does not lead."""
+
+    def observer_endpoints(self) -> tuple[Voter, ...]:
+        """Observers that have said where they are reached; empty if this node does not lead."""
+
+    @property
+    def committed_voters(self) -> VoterSet:
+        """The latest voter set that is known to be committed; `voters`, unless a change is under way."""
+
+    @property
+    def target_voters(self) -> tuple[int, ...] | None:
+        """Ids that a reassignment is on its way to; None if there is none."""
+
+    def pending_changes(self) -> tuple[PendingChange, ...]:
+        """What was asked for and is not committed yet; empty if this node does not lead."""
+
+
+class CopyProgress(NamedTuple):
+    """A replica has `position` of the `size_bytes` of a snapshot."""
+
+    snapshot: SnapshotId
+    position: int
+    size_bytes: int
+
+
+class SnapshotWork(NamedTuple):
+    """What goes on with a leader's snapshots: who copies one, and which one it builds."""
+
+    copies: Mapping[ReplicaKey, CopyProgress]
+    build_end_offset: int = -1
+    """-1 if none is built."""
+    build_ratio: float = 0.0

@@ -1,0 +1,95 @@
+"""What the disk thread is asked to write, and who is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from quorumd.storage.log import Chunk, Log
+from quorumd.storage.quorum_state import QuorumState
+from quorumd.storage.snapshot_file import SnapshotId
+from quorumd.storage.snapshot_store import SnapshotStore
+
+
+class WriteRecords(NamedTuple):
+    write: int
+    chunk: Chunk
+
+
+class Truncate(NamedTuple):
+    """Drop everything from `end_offset` on."""
+
+    write: int
+    end_offset: int
+
+
+class SaveState(NamedTuple):
+    write: int
+    state: QuorumState
+
+
+class StoreChunk(NamedTuple):
+    """Bytes of an unfinished snapshot, from `position` on."""
+
+    write: int
+    snapshot: SnapshotId
+    position: int
+    data: bytes
+
+
+class DropChunks(NamedTuple):
+    write: int
+    snapshot: SnapshotId
+
+
+class InstallSnapshot(NamedTuple):
+    """Complete a snapshot that was copied, and begin the log anew behind it."""
+
+    write: int
+    snapshot: SnapshotId
+
+
+class DeleteFiles(NamedTuple):
+    """Delete segments that end at `start_offset` or before, and snapshots older than the last of
+    these that are not among them."""
+
+    write: int
+    start_offset: int
+    kept: tuple[SnapshotId, ...]
+
+
+Job = WriteRecords | Truncate | SaveState | StoreChunk | DropChunks | InstallSnapshot | DeleteFiles
+
+
+class DiskListener(Protocol):
+    """Who is told, on the event loop."""
+
+    def on_writes_completed(self, write: int, sync_s: float | None) -> None:
+        """Everything up to this write is on disk; `sync_s` is how long the log's sync took."""
+
+    def on_disk_failed(self, error: BaseException) -> None:
+        """The disk cannot be relied on any more: the process has to end."""
+
+    def on_disk_full(self, is_full: bool) -> None:
+        """Writing stands still for lack of space, or goes on again."""
+
+    def on_piece_not_stored(self, snapshot: SnapshotId, problem: str) -> None:
+        """There is no room for a snapshot that is copied: what there was of it is deleted."""
+
+
+class Disk(Protocol):
+    """What the driver needs of a disk."""
+
+    def submit(self, job: Job) -> None:
+        """Take a job; it waits for `flush`. Never blocks."""
+
+    def flush(self) -> None:
+        """Begin to carry out what was taken. Never blocks."""
+
+
+class Files(NamedTuple):
+    """What of a partition is on disk, as the disk thread changes it."""
+
+    log: Log
+    snapshots: SnapshotStore
+    save_state: Callable[[QuorumState], None]

@@ -1,0 +1,213 @@
+"""What a node counts while it works: plain numbers, incremented where things happen.
+
+Nothing here knows how the figures are published; `quorumd.server.http.exposition` turns them, and what a
+`StatusSource` tells at that moment, into Prometheus' text. Belongs to the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from quorumd.server.model.cluster_view import ClusterView
+from quorumd.server.model.sampled_stats import Histogram, Window
+from quorumd.wire.registry import APIS
+
+LATENCY_BOUNDS_SECONDS = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+BATCH_BOUNDS_BYTES = tuple(float(64 << shift) for shift in range(0, 18, 2))
+LABELS_MAX = 64
+OTHER_LABEL = "other"
+
+
+class StatusSource(ClusterView, Protocol):
+    """The figures that are asked for when somebody looks, and copied by nobody before."""
+
+    @property
+    def role(self) -> str:
+        """The replica's role in lower case, as in `quorumd.raft.roles.Role`."""
+
+    @property
+    def voted_id(self) -> int | None:
+        """The id voted for in this epoch, a leader's or candidate's own included; None if none."""
+
+    @property
+    def log_end_epoch(self) -> int:
+        """Epoch of the last record, 0 in an empty log."""
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def snapshot_end_offset(self) -> int:
+        """Of the newest snapshot, -1 if there is none."""
+
+    @property
+    def snapshot_copy_ratio(self) -> float:
+        """How much of a snapshot has been copied from the leader, 0 to 1; -1 if none is copied."""
+
+    @property
+    def unknown_voter_connections(self) -> int:
+        """Voters that no address is known for."""
+
+    @property
+    def is_adding_voter(self) -> bool: ...
+
+    @property
+    def is_removing_voter(self) -> bool: ...
+
+
+def count_label(counts: dict[str, int], label: str, amount: int = 1) -> None:
+    """Add to the count under this label; beyond LABELS_MAX different ones, under `other`.
+
+    Labels come from code, but some of that code quotes what a peer sent.
+    """
+    if label not in counts and len(counts) >= LABELS_MAX:
+        label = OTHER_LABEL
+    counts[label] = counts.get(label, 0) + amount
+
+
+class Metrics:
+    """Counters of one process. The public attributes are meant to be incremented in place."""
+
+    __slots__ = (
+        "append_records",
+        "appended_bytes",
+        "appended_records",
+        "batch_bytes",
+        "bytes_received",
+        "bytes_sent",
+        "commit_seconds",
+        "commit_window",
+        "connections_closed",
+        "connections_opened",
+        "connections_refused",
+        "copied_bytes",
+        "duplicate_batches",
+        "election_window",
+        "elections",
+        "fetch_records",
+        "fetched_bytes",
+        "fetched_records",
+        "fsync_seconds",
+        "ignored",
+        "log_lines_dropped",
+        "peer_bytes_received",
+        "peer_bytes_sent",
+        "peer_connect_failures",
+        "peer_connections_opened",
+        "refused",
+        "requests",
+        "responses",
+        "snapshot_build_ratio",
+        "snapshot_copies_failed",
+        "snapshots_damaged",
+        "snapshots_failed",
+        "snapshots_taken",
+        "truncated_records",
+        "unreadable_batches",
+    )
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives seconds that never go back; it serves the windowed figures alone."""
+        self.connections_opened = 0
+        self.connections_refused = 0
+        """Closed at once, because `max.connections` was reached."""
+        self.connections_closed: dict[str, int] = {}
+        """By reason, a word of `quorumd.server.net.connection`."""
+        self.bytes_received = 0
+        self.bytes_sent = 0
+        # These and `elections` from the start: Prometheus sees no increase in a counter that begins with
+        # its first event.
+        self.requests = dict.fromkeys(APIS, 0)
+        """Those whose header has been understood, by api key."""
+        self.responses = 0
+        self.peer_connections_opened = 0
+        self.peer_connect_failures = 0
+        self.peer_bytes_sent = 0
+        self.peer_bytes_received = 0
+        self.appended_records = 0
+        self.appended_bytes = 0
+        self.fetched_records = 0
+        self.fetched_bytes = 0
+        self.truncated_records = 0
+        self.snapshots_taken = 0
+        self.snapshots_failed = 0
+        self.snapshots_damaged = 0
+        """Found to be damaged while this process ran."""
+        self.snapshot_copies_failed = 0
+        """From a leader: all of it, or as much as there was room for, in vain."""
+        self.snapshot_build_ratio = -1.0
+        """How far the snapshot is that is being built, 0 to 1; -1 if none is."""
+        self.copied_bytes = 0
+        """Of snapshots, from a leader."""
+        self.duplicate_batches = 0
+        """Batches of idempotent producers that were in the log already."""
+        self.unreadable_batches = 0
+        """Compressed batches that do not unpack to what their header says."""
+        self.refused: dict[str, int] = {}
+        """Produced batches that were not appended, by the name of the error code."""
+        self.ignored: dict[str, int] = {}
+        """Requests and answers that the rules say to disregard, by reason."""
+        self.elections = {"won": 0, "lost": 0}
+        """Campaigns, by outcome."""
+        self.log_lines_dropped = 0
+        self.commit_seconds = Histogram(LATENCY_BOUNDS_SECONDS)
+        self.fsync_seconds = Histogram(LATENCY_BOUNDS_SECONDS)
+        self.batch_bytes = Histogram(BATCH_BOUNDS_BYTES)
+        self.commit_window = Window(clock)
+        self.election_window = Window(clock)
+        self.append_records = Window(clock)
+        self.fetch_records = Window(clock)
+
+    @property
+    def connections_open(self) -> int:
+        return self.connections_opened - sum(self.connections_closed.values())
+
+    def count_closed(self, reason: str) -> None:
+        """An inbound connection that had been opened is gone."""
+        count_label(self.connections_closed, reason)
+
+    def count_refused(self, error: str) -> None:
+        """A produced batch was not appended; `error` is the name of the error code."""
+        count_label(self.refused, error)
+
+    def count_ignored(self, reason: str) -> None:
+        """Something from a peer was disregarded, as the rules ask. Reasons are few and fixed."""
+        count_label(self.ignored, reason)
+
+    def count_election(self, outcome: str) -> None:
+        """A campaign of this node has ended."""
+        count_label(self.elections, outcome)
+
+    def observe_election(self, seconds: float) -> None:
+        """From the loss of a leader, or the start of a campaign, until a leader was known."""
+        self.election_window.record(seconds)
+
+    def observe_commit(self, seconds: float) -> None:
+        """On the leader: from the append of a turn's batches until the high watermark passed them."""
+        self.commit_seconds.observe(seconds)
+        self.commit_window.record(seconds)
+
+    def observe_fsync(self, seconds: float) -> None:
+        """One write and fdatasync of the log."""
+        self.fsync_seconds.observe(seconds)
+
+    def observe_batch(self, size_bytes: int) -> None:
+        """One batch of a producer was appended."""
+        self.batch_bytes.observe(size_bytes)
+
+    def count_appended(self, records: int, size_bytes: int) -> None:
+        """Appended as leader; once per turn of the event loop, not per batch."""
+        self.appended_records += records
+        self.appended_bytes += size_bytes
+        self.append_records.record(records)
+
+    def count_fetched(self, records: int, size_bytes: int) -> None:
+        """Appended as follower or observer, from one answer to a Fetch."""
+        self.fetched_records += records
+        self.fetched_bytes += size_bytes
+        self.fetch_records.record(records)

@@ -1,0 +1,46 @@
+"""Requests to a peer: what is sent, and who is told what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+Address = tuple[str, int]
+"""Host and port."""
+
+
+class PeerListener(Protocol):
+    """Whose link it is: is told about the peer's process, and asked where else the peer may be."""
+
+    def on_link_up(self) -> None:
+        """The peer has answered at an address of its own, or has shown at another one who it is."""
+
+    def on_link_lost(self) -> None:
+        """The connection to the peer is gone."""
+
+    def on_link_refused(self) -> None:
+        """Nobody listens at any of the peer's own addresses."""
+
+    def elsewhere(self) -> Sequence[Address]:
+        """Where the peer may be though nobody names the address as its own, the best first."""
+
+
+class StaleRequest(Exception):
+    """A request that waited for its connection is not wanted any more; says why."""
+
+
+class PeerCall(NamedTuple):
+    """A request to be sent: `build(version, correlation id)` makes its frame, length and header included,
+    or raises Outdated.
+
+    Exactly one of `answered(version, frame, body position, address)` and `failed(reason, error)` is
+    called; `error` is the name of a Kafka error code, or None. `answered` returns True if the answer shows
+    that the peer is at that address, False if it shows somebody else, None if it shows neither.
+    """
+
+    api_key: int
+    max_version: int
+    build: Callable[[int, int], bytes]
+    answered: Callable[[int, bytes, int, Address], bool | None]
+    failed: Callable[[str, str | None], None]
+    timeout_ms: int

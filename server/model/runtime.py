@@ -1,0 +1,94 @@
+"""What a partition needs of the process that it lives in: clocks, alarms, a disk thread, links to peers.
+
+The daemon's host is an event loop, threads and sockets. The simulator has one of its own, on which all of
+it is drawn from a seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from quorumd.server.model.disk_jobs import Disk, DiskListener, Files
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.peer_calls import PeerCall, PeerListener
+from quorumd.server.model.snapshot_builds import Builder
+from quorumd.storage.log import Log
+
+T = TypeVar("T")
+
+
+class TimerHandle(Protocol):
+    """A callback that waits for its time."""
+
+    def cancel(self) -> None: ...
+
+
+class PartitionDisk(Disk, Protocol):
+    """Whoever writes to a partition's directory, in the order of the jobs."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None:
+        """Finish what is queued. Blocks until it is done."""
+
+
+class Reader(Protocol):
+    """Reads from a partition's log without holding anybody up; see `quorumd.server.disk.log_reader`."""
+
+    def cached(
+        self, offset: int, max_bytes: int, end_offset: int
+    ) -> list[bytes | memoryview] | None: ...
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        end_offset: int,
+        done: Callable[[bytes | BaseException], None],
+    ) -> None: ...
+    def run(self, action: Callable[[], T], done: Callable[[T | BaseException], None]) -> None: ...
+    def close(self) -> None: ...
+
+
+class PeerChannel(Protocol):
+    """One connection to one peer; see `quorumd.server.peers.peer_channel`."""
+
+    def open(self) -> None: ...
+    def call(self, call: PeerCall) -> None: ...
+    def discard(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+class PeerChannelFactory(Protocol):
+    """Makes links; the arguments are those of `quorumd.server.peers.peer_channel.Link`."""
+
+    def __call__(
+        self,
+        name: str,
+        addresses: Callable[[], Sequence[tuple[str, int]]],
+        client_id: str,
+        software_version: str,
+        listener: PeerListener,
+        connect_timeout_ms: int,
+        metrics: Metrics,
+    ) -> PeerChannel: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """`monotonic_s` and `monotonic_ms` are one clock that never goes back; alarms are set on it.
+
+    `draw(n)` is a random integer in [0, n).
+    """
+
+    monotonic_s: Callable[[], float]
+    monotonic_ms: Callable[[], int]
+    wall_ms: Callable[[], int]
+    draw: Callable[[int], int]
+    call_soon: Callable[[Callable[[], None]], object]
+    """Call at the end of this turn of the event loop."""
+    call_at: Callable[[float, Callable[[], None]], TimerHandle]
+    disk: Callable[[Files, DiskListener], PartitionDisk]
+    reader: Callable[[Log], Reader]
+    link: PeerChannelFactory
+    build: Builder

@@ -1,0 +1,153 @@
+"""The listeners of a node: opens them, takes connections, looks after idle ones, closes them in order.
+
+What happens on a connection is `net.connection`'s business. Belongs to the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Sequence
+from functools import partial
+from time import monotonic_ns
+from typing import Final
+
+from quorumd.config.model import Listener
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.net.connection import (
+    Connection,
+)
+from quorumd.server.net.connection_group import CloseReason, ConnectionGroup, Dispatcher
+
+BACKLOG: Final = 512
+SWEEP_SECONDS_MAX: Final = 5.0
+
+_REMEDIES: Final = {
+    errno.EADDRINUSE: "the port is in use: end the process that listens on it (`ss -ltnp` names it), "
+    "or choose another port",
+    errno.EADDRNOTAVAIL: "no interface of this host has that address: use one that `ip addr` shows, "
+    "or an empty host for all of them",
+    errno.EACCES: "this user may not listen there: choose a port above 1023",
+}
+
+
+class ListenError(OSError):
+    """An address that cannot be listened on; the text names the key, the address and a remedy."""
+
+
+def listen_error(key: str, address: object, error: OSError) -> ListenError:
+    """The error to raise for an address of this configuration key."""
+    if isinstance(error, socket.gaierror):
+        reason = "the host name cannot be resolved: check its spelling, or use an IP address"
+    else:
+        reason = _REMEDIES.get(error.errno or 0) or error.strerror or str(error)
+    return ListenError(f"{key}: cannot listen on {address}: {reason}")
+
+
+class Listeners:
+    """All listeners of a node, and the connections that came in on them."""
+
+    def __init__(
+        self,
+        listeners: Sequence[Listener],
+        dispatcher: Dispatcher,
+        metrics: Metrics,
+        *,
+        max_frame_bytes: int,
+        max_connections: int,
+        max_idle_ms: int,
+    ) -> None:
+        """Nothing is opened yet; the event loop runs. `max_idle_ms` of 0 or less: idle ones stay."""
+        self._listeners = listeners
+        self._max_idle_ms = max_idle_ms
+        self._servers: list[asyncio.Server] = []
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._group = ConnectionGroup(
+            asyncio.get_running_loop(),
+            dispatcher,
+            metrics,
+            max_frame_bytes=max_frame_bytes,
+            max_connections=max_connections,
+        )
+
+    @property
+    def connections(self) -> frozenset[Connection]:
+        """Those that are open now."""
+        return frozenset(self._group.connections)
+
+    @property
+    def addresses(self) -> tuple[Listener, ...]:
+        """What is listened on, with the port that the system chose where 0 was asked for."""
+        return tuple(
+            listener._replace(port=server.sockets[0].getsockname()[1])
+            for listener, server in zip(self._listeners, self._servers, strict=False)
+        )
+
+    async def open(self) -> None:
+        """Listen on all addresses. Raises ListenError, and listens on none then."""
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            try:
+                server = await loop.create_server(
+                    partial(Connection, self._group, listener),
+                    listener.host or None,
+                    listener.port,
+                    backlog=BACKLOG,
+                )
+            except OSError as error:
+                self._stop_accepting()
+                raise listen_error("listeners", listener, error) from error
+            self._servers.append(server)
+        if self._max_idle_ms > 0:
+            self._sweep_later(loop)
+
+    async def close(self, grace_s: float) -> None:
+        """Take nothing more, answer what was taken, and close.
+
+        Connections on which requests are unanswered, or answers unsent, after `grace_s` are aborted.
+        """
+        self._stop_accepting()
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        for connection in self.connections:
+            connection.close_when_answered(CloseReason.SHUTDOWN)
+        if await self._all_closed_within(grace_s):
+            return
+        for connection in self.connections:
+            connection.abort(CloseReason.SHUTDOWN, "the node stops")
+        await self._all_closed_within(1.0)
+
+    async def _all_closed_within(self, timeout_s: float) -> bool:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while self._group.connections:
+            if loop.time() >= deadline:
+                return False
+            await asyncio.sleep(min(0.005, timeout_s))
+        return True
+
+    def _stop_accepting(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+
+    def _sweep_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        pause_s = min(self._max_idle_ms / 4_000, SWEEP_SECONDS_MAX)
+        self._sweep_timer = loop.call_later(pause_s, self._sweep, loop)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Close connections that have been idle, or whose peer has not read, for too long.
+
+        One with a request unanswered is not idle: a long poll may be parked for any time. Half a
+        request is no activity, so that nobody stays by sending a byte now and then.
+        """
+        latest_ns = monotonic_ns() - self._max_idle_ms * 1_000_000
+        for connection in self.connections:
+            stalled_ns = connection.stalled_since_ns
+            if stalled_ns is not None:
+                if stalled_ns <= latest_ns:
+                    connection.abort(CloseReason.STALLED, "the peer does not read its answers")
+            elif connection.active_ns <= latest_ns and not connection.unanswered:
+                connection.close(CloseReason.IDLE, "nothing was asked for connections.max.idle.ms")
+        self._sweep_later(loop)

@@ -1,0 +1,223 @@
+"""Carries out what the rules ask for, in order, and tells them what happened.
+
+The driver makes no decision. It holds an effect back until the write that the effect names is on disk,
+keeps one timer, and passes everything else on: records to the log, requests to peers, answers to whoever
+asked, news to listeners. It knows no socket, thread or clock, so that a simulator can run it as it is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from quorumd.raft.effects import (
+    AdoptClusterId,
+    AnnounceHighWatermark,
+    AnnounceRole,
+    AnnounceVoters,
+    AppendClient,
+    AppendControl,
+    AppendFetched,
+    CancelHeldRequests,
+    DeleteLogPrefix,
+    DropSnapshot,
+    Effect,
+    Halt,
+    PersistQuorumState,
+    PersistRemoval,
+    RefuseAppend,
+    Reply,
+    Report,
+    ResetLog,
+    SendReply,
+    SendRequest,
+    StoreSnapshotChunk,
+    TruncateLog,
+    VerifySnapshot,
+)
+from quorumd.raft.events import Event, TimerFired, WriteCompleted
+from quorumd.raft.node import RaftNode
+from quorumd.raft.types import OffsetAndEpoch
+
+
+class PartitionStorage(Protocol):
+    """Where records and state go: the log and its disk, in the order of the calls."""
+
+    def append_control(self, effect: AppendControl) -> None: ...
+    def append_client(self, effect: AppendClient) -> None: ...
+    def append_fetched(self, effect: AppendFetched) -> None: ...
+    def truncate(self, effect: TruncateLog) -> None: ...
+    def persist(self, effect: PersistQuorumState) -> None: ...
+    def store_piece(self, effect: StoreSnapshotChunk) -> None: ...
+    def drop_pieces(self, effect: DropSnapshot) -> None: ...
+    def reset(self, effect: ResetLog) -> None: ...
+    def clean(self, effect: DeleteLogPrefix) -> None: ...
+    def flush(self) -> None:
+        """The effects of this event are all there: let the disk begin."""
+
+
+class PartitionListener(Protocol):
+    """Who hears the news."""
+
+    def on_high_watermark(self, offset: int) -> None: ...
+    def on_append_refused(self, effect: RefuseAppend) -> None: ...
+    def on_role(self, effect: AnnounceRole) -> None: ...
+    def on_voters(self, effect: AnnounceVoters) -> None: ...
+    def on_cluster_id(self, cluster_id: str) -> None: ...
+    def on_removed(self) -> None:
+        """This replica was taken out of the voter set."""
+
+    def on_snapshot_copied(self, snapshot: OffsetAndEpoch) -> None:
+        """It is all there: have it verified, and tell the rules."""
+
+    def on_report(self, reason: str) -> None: ...
+    def on_halt(self, reason: str) -> None: ...
+
+
+class Timer(Protocol):
+    """One alarm: setting it again replaces the earlier one."""
+
+    def set(self, deadline_ms: int) -> None: ...
+
+
+class Driver:
+    """Runs one `RaftNode`. `now_ms` is a clock that never goes back.
+
+    `send_request` and `send_answer` bring requests to peers, and answers to whoever asked under a
+    number.
+    """
+
+    def __init__(
+        self,
+        node: RaftNode,
+        records: PartitionStorage,
+        send_request: Callable[[SendRequest], None],
+        send_answer: Callable[[int, Reply], None],
+        listener: PartitionListener,
+        timer: Timer,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.node = node
+        self._records = records
+        self._timer = timer
+        self._now_ms = now_ms
+        self._completed_write = 0
+        self._held: deque[SendRequest | SendReply | VerifySnapshot] = deque()
+        self._armed_ms: int | None = None
+        self._stepping = False
+        self._is_stopped = False
+        self._waiting: deque[Event] = deque()
+        self._perform: dict[type[Effect], Callable[[Any], None]] = {
+            AppendClient: records.append_client,
+            AppendControl: records.append_control,
+            AppendFetched: records.append_fetched,
+            TruncateLog: records.truncate,
+            PersistQuorumState: records.persist,
+            StoreSnapshotChunk: records.store_piece,
+            DropSnapshot: records.drop_pieces,
+            VerifySnapshot: self._when_written(
+                lambda effect: listener.on_snapshot_copied(effect.snapshot)
+            ),
+            ResetLog: records.reset,
+            DeleteLogPrefix: records.clean,
+            SendRequest: self._when_written(send_request),
+            SendReply: self._when_written(
+                lambda effect: send_answer(effect.reply_to, effect.answer)
+            ),
+            CancelHeldRequests: self._drop_held_requests,
+            AnnounceHighWatermark: lambda effect: listener.on_high_watermark(effect.offset),
+            AnnounceRole: listener.on_role,
+            AnnounceVoters: listener.on_voters,
+            RefuseAppend: listener.on_append_refused,
+            AdoptClusterId: lambda effect: listener.on_cluster_id(effect.cluster_id),
+            PersistRemoval: lambda effect: listener.on_removed(),
+            Report: lambda effect: listener.on_report(effect.reason),
+            Halt: lambda effect: listener.on_halt(effect.reason),
+        }
+
+    def hold(self) -> None:
+        """Have events wait for the start: there may be some, for listeners are open by then."""
+        self._stepping = True
+
+    def start(self) -> None:
+        """Begin; call once, before any event that does not wait."""
+        self._carry_out(self.node.start(self._now_ms()))
+        self._carry_on()
+
+    def stop(self) -> None:
+        """Take no event any more: who would carry out what comes of it is about to close."""
+        self._is_stopped = True
+        self._held.clear()
+        self._waiting.clear()
+
+    def handle(self, event: Event) -> None:
+        """Let the rules decide on an event, and do what they ask for.
+
+        An event that comes up while effects are carried out waits until they all are.
+        """
+        if self._stepping:
+            self._waiting.append(event)
+            return
+        if self._is_stopped:
+            return
+        self._carry_out(self.node.step(event, self._now_ms()))
+        self._carry_on()
+
+    def on_writes_completed(self, write: int) -> None:
+        """Let everything go that waited for this write or an earlier one; then tell the rules."""
+        assert write >= self._completed_write, "writes complete in order"
+        self._completed_write = write
+        if self._held:
+            held, self._held = self._held, deque()
+            for effect in held:
+                self._perform[type(effect)](effect)
+        self.handle(WriteCompleted(write))
+
+    def on_timer(self) -> None:
+        """The alarm went off; it may have been set for a deadline that has moved since."""
+        self._armed_ms = None
+        if self._is_stopped:
+            return
+        deadline = self.node.next_deadline_ms()
+        if deadline is not None and deadline <= self._now_ms():
+            self.handle(TimerFired())
+        else:
+            self._arm()
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        self._stepping = True
+        try:
+            perform = self._perform
+            for effect in effects:
+                perform[type(effect)](effect)
+        finally:
+            self._stepping = False
+
+    def _when_written(self, act: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Acts on an effect, or holds it until the write that it names is on disk."""
+
+        def perform(effect: Any) -> None:
+            if effect.after > self._completed_write:
+                self._held.append(effect)
+            else:
+                act(effect)
+
+        return perform
+
+    def _drop_held_requests(self, effect: CancelHeldRequests) -> None:
+        self._held = deque(held for held in self._held if not isinstance(held, SendRequest))
+
+    def _carry_on(self) -> None:
+        """Take the events that came up meanwhile, let the disk begin, wait for the next deadline."""
+        while self._waiting:
+            self._carry_out(self.node.step(self._waiting.popleft(), self._now_ms()))
+        self._arm()
+        self._records.flush()
+
+    def _arm(self) -> None:
+        """Set the alarm if the next deadline is before it; a late alarm costs less than a reset."""
+        deadline = self.node.next_deadline_ms()
+        if deadline is not None and (self._armed_ms is None or deadline < self._armed_ms):
+            self._armed_ms = deadline
+            self._timer.set(deadline)

@@ -1,0 +1,1 @@
+"""Connections to other replicas: where they are reached, what is sent to them, what comes back."""

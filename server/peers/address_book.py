@@ -1,0 +1,76 @@
+"""Where a peer is reached: what others say of it, and what was found there.
+
+Addresses change hands, and a peer may be at one that nobody names as its own. Its own addresses are
+trusted: who listens there is taken for the peer, until an answer shows somebody else. All others are in
+doubt until an answer shows the peer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from quorumd.server.model.peer_calls import Address
+
+OWN_AGAIN_S = 0.1
+"""So soon an address of its own that was found wrong may be tried again: the peer may have moved back."""
+ABSENT_AGAIN_S = 1.0
+"""So soon any other, if nobody was there."""
+STRANGER_AGAIN_S = 10.0
+"""So soon any other, if somebody else was there."""
+
+
+class AddressBook:
+    """Of one peer. `own` are the addresses that somebody names as its own, the best first; `elsewhere`
+    are those where it may be all the same. `now` is a clock in seconds."""
+
+    def __init__(
+        self,
+        own: Callable[[], Sequence[Address]],
+        elsewhere: Callable[[], Sequence[Address]],
+        now: Callable[[], float],
+    ) -> None:
+        self._named = own
+        self._elsewhere = elsewhere
+        self._now = now
+        self._found: Address | None = None
+        self._wrong: dict[Address, float] = {}
+        self._not_before: dict[Address, float] = {}
+
+    def _own(self) -> list[Address]:
+        """Where it was last is one of its own."""
+        last = () if self._found is None else (self._found,)
+        return list(dict.fromkeys((*self._named(), *last)))
+
+    def trusted(self) -> list[Address]:
+        """Its own addresses that were not found wrong, the best first."""
+        return [address for address in self._own() if address not in self._wrong]
+
+    def doubtful(self) -> list[Address]:
+        """Where else to look now, the best first."""
+        own, now = self._own(), self._now()
+        due = [at for at in self._elsewhere() if at not in own and self._due(at) <= now]
+        wrong = [at for at in own if at in self._wrong and self._wrong[at] <= now]
+        return sorted(due, key=self._due) + sorted(wrong, key=self._wrong.__getitem__)
+
+    def _due(self, address: Address) -> float:
+        return self._not_before.get(address, 0.0)
+
+    def confirm(self, address: Address) -> None:
+        """The peer is there."""
+        self._found = address
+        self._wrong.pop(address, None)
+
+    def deny(self, address: Address) -> None:
+        """Somebody else is there, or somebody who did not say who it is."""
+        if address == self._found:
+            self._found = None
+        if address in self._named():
+            self._wrong[address] = self._now() + OWN_AGAIN_S
+        else:
+            self._not_before[address] = self._now() + STRANGER_AGAIN_S
+
+    def miss(self, address: Address) -> None:
+        """Nobody answered there. Those that are trusted stay so."""
+        self._not_before[address] = self._now() + ABSENT_AGAIN_S
+        if address in self._wrong:
+            self._wrong[address] = self._now() + OWN_AGAIN_S

@@ -1,0 +1,436 @@
+"""Requests of the rules to other replicas: which link, which bytes, and back as events.
+
+Each peer has a link for fetches, which may wait long for their answer, and one for elections, which must
+not wait behind them. What clients ask of the leader through this node has links of its own: one for
+answers that come at once, one for changes that may take long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
+
+from quorumd.raft.effects import (
+    AddVoter,
+    BeginQuorumEpoch,
+    BootstrapServer,
+    EndQuorumEpoch,
+    Fetch,
+    FetchSnapshot,
+    Peer,
+    RemoveVoter,
+    SendRequest,
+    UpdateVoter,
+    Vote,
+)
+from quorumd.raft.events import (
+    ConnectionLost,
+    ConnectionMade,
+    ConnectionRefused,
+    Event,
+    RequestFailed,
+)
+from quorumd.raft.node import RaftNode
+from quorumd.raft.types import ReplicaKey
+from quorumd.server.disk.storage_adapter import StorageAdapter
+from quorumd.server.model.logs import Logger
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.peer_calls import Address, PeerCall, StaleRequest
+from quorumd.server.model.runtime import PeerChannel, PeerChannelFactory
+from quorumd.server.model.topic import TopicPartition
+from quorumd.server.net.connection import InboundRequest
+from quorumd.server.peers.peer_addresses import PeerAddresses
+from quorumd.server.peers.peer_channel import request_frame
+from quorumd.server.translate import (
+    common as translate,
+)
+from quorumd.server.translate import (
+    fetch as translate_fetch,
+)
+from quorumd.server.translate import (
+    snapshot as translate_snapshot,
+)
+from quorumd.server.translate import (
+    voter_changes as translate_membership,
+)
+from quorumd.wire.codec import decode
+from quorumd.wire.errors import UnsupportedVersion
+from quorumd.wire.headers import encode_request_header, encode_response_header
+from quorumd.wire.messages.begin_quorum_epoch import BeginQuorumEpochResponse
+from quorumd.wire.messages.end_quorum_epoch import EndQuorumEpochResponse
+from quorumd.wire.messages.vote import VoteResponse
+from quorumd.wire.schema import Message
+
+LOG = Logger("peers")
+
+FETCH, VOTE, BEGIN, END, FETCH_SNAPSHOT = 1, 52, 53, 54, 59
+RESPONSES: dict[
+    int, type[VoteResponse] | type[BeginQuorumEpochResponse] | type[EndQuorumEpochResponse]
+] = {VOTE: VoteResponse, BEGIN: BeginQuorumEpochResponse, END: EndQuorumEpochResponse}
+CHANGES = (
+    translate_membership.ADD_VOTER,
+    translate_membership.REMOVE_VOTER,
+    translate_membership.UPDATE_VOTER,
+)
+MAX_VERSIONS = {FETCH: 18, VOTE: 2, BEGIN: 1, END: 1, FETCH_SNAPSHOT: 1, 80: 1, 81: 0, 82: 0}
+
+
+@dataclass(frozen=True, slots=True)
+class OutboundSettings:
+    """What all links of a node share. `listener` is the name of the peers' listener.
+
+    `fetch_wait_ms` is how long a fetch may wait for records at the leader.
+    """
+
+    listener: str
+    software_version: str
+    request_timeout_ms: int
+    fetch_wait_ms: int
+    bootstrap_servers: tuple[tuple[str, int], ...]
+
+
+class Use(Enum):
+    """What a link is for."""
+
+    FETCHES = auto()
+    ELECTIONS = auto()
+    CLIENTS = auto()
+    CHANGES = auto()
+
+
+class _PeerListener:
+    """Tells the rules whether a voter's process is there, and its link where else it may be."""
+
+    def __init__(
+        self, peer: Peer, use: Use, addresses: PeerAddresses, handle: Callable[[Event], None]
+    ) -> None:
+        self._peer = peer
+        self._use = use
+        self._addresses = addresses
+        self._handle = handle
+
+    def on_link_up(self) -> None:
+        self._tell(ConnectionMade)
+
+    def on_link_lost(self) -> None:
+        self._tell(ConnectionLost)
+
+    def on_link_refused(self) -> None:
+        self._tell(ConnectionRefused)
+
+    def _tell(self, event: type[ConnectionMade | ConnectionLost | ConnectionRefused]) -> None:
+        if isinstance(self._peer, ReplicaKey) and self._addresses.speaks_for_its_id(self._peer):
+            self._handle(event(id=self._peer.id))
+
+    def elsewhere(self) -> Sequence[Address]:
+        """Only requests that say whom they are meant for may go there."""
+        return self._addresses.elsewhere(self._peer) if self._use is Use.ELECTIONS else []
+
+
+class Outbound:
+    """Sends one partition's requests. `handle` takes the events that come of them."""
+
+    def __init__(
+        self,
+        topic: TopicPartition,
+        settings: OutboundSettings,
+        recorder: StorageAdapter,
+        metrics: Metrics,
+        handle: Callable[[Event], None],
+        make_link: PeerChannelFactory,
+    ) -> None:
+        self._topic = topic
+        self._settings = settings
+        self._recorder = recorder
+        self._metrics = metrics
+        self._handle = handle
+        self._make_link = make_link
+        self._node: RaftNode | None = None
+        self._addresses: PeerAddresses | None = None
+        self._client_id = ""
+        self._links: dict[tuple[Peer, Use], PeerChannel] = {}
+        self._is_closed = False
+
+    def attach(self, node: RaftNode) -> None:
+        """The rules whose requests are sent; call before anything is."""
+        self._node = node
+        self._client_id = f"raft-client-{node.local.id}"
+        self._addresses = PeerAddresses(
+            node, self._settings.listener, self._settings.bootstrap_servers
+        )
+
+    @property
+    def node(self) -> RaftNode:
+        assert self._node is not None, "attached before anything is sent"
+        return self._node
+
+    @property
+    def addresses(self) -> PeerAddresses:
+        assert self._addresses is not None, "attached before anything is sent"
+        return self._addresses
+
+    def prepare(self, peers: Sequence[ReplicaKey]) -> None:
+        """Connect to these ahead of the first request, so that an election need not wait for it."""
+        if self._is_closed:
+            return
+        self._discard_strangers(None)
+        for peer in peers:
+            self._link(peer, Use.ELECTIONS)
+
+    async def close(self) -> None:
+        """Give all links up; nothing is sent from now on."""
+        self._is_closed = True
+        links, self._links = list(self._links.values()), {}
+        await asyncio.gather(*(link.close() for link in links))
+
+    def _discard_strangers(self, wanted: Peer | None) -> None:
+        """Give up the links of replicas that neither vote nor lead any more, nor are `wanted` now.
+
+        A voter whose storage id has become known is another peer than the one known by its id alone.
+        """
+        node = self.node
+        known = {wanted, node.leader, *node.voters.keys}
+        for key in [key for key in self._links if isinstance(key[0], ReplicaKey)]:
+            if key[0] not in known:
+                self._links.pop(key).discard()
+
+    def _link(self, peer: Peer, use: Use) -> PeerChannel:
+        link = self._links.get((peer, use))
+        if link is None:
+            self._discard_strangers(peer)
+            link = self._make_link(
+                self._name(peer),
+                partial(self.addresses.own, peer),
+                self._client_id,
+                self._settings.software_version,
+                _PeerListener(peer, use, self.addresses, self._handle),
+                self._settings.request_timeout_ms,
+                self._metrics,
+            )
+            self._links[peer, use] = link
+            link.open()
+        return link
+
+    def _name(self, peer: Peer) -> str:
+        if isinstance(peer, BootstrapServer):
+            host, port = self._settings.bootstrap_servers[peer.index]
+            return f"bootstrap server {host}:{port}"
+        return f"replica {peer}"
+
+    # -- sending
+
+    def send_request(self, effect: SendRequest) -> None:
+        """Send it; an answer, or the failure to get one, comes back as an event."""
+        if self._is_closed:
+            return
+        request, to, request_id = effect.request, effect.to, effect.request_id
+        if isinstance(request, Fetch):
+            key, build = FETCH, self._fetch_frame(request)
+            timeout_ms = self._settings.request_timeout_ms + self._settings.fetch_wait_ms
+        else:
+            assert isinstance(to, ReplicaKey), "only fetches go to bootstrap servers"
+            key, message = self._message(request, to)
+            build = partial(self._frame, key, message)
+            if isinstance(request, (AddVoter, RemoveVoter)):
+                build = partial(self._frame_of_wish, request, build)
+            timeout_ms = self._settings.request_timeout_ms
+        call = PeerCall(
+            api_key=key,
+            max_version=MAX_VERSIONS[key],
+            build=build,
+            answered=partial(self._on_answer, key, request_id, to),
+            failed=partial(self._on_failure, request_id),
+            timeout_ms=timeout_ms,
+        )
+        use = Use.FETCHES if key in (FETCH, FETCH_SNAPSHOT) else Use.ELECTIONS
+        self._link(to, use).call(call)
+
+    def _fetch_frame(self, request: Fetch) -> Callable[[int, int], bytes]:
+        node = self.node
+
+        def build(version: int, correlation_id: int) -> bytes:
+            return translate_fetch.fetch_request_frame(
+                request,
+                self._topic,
+                version,
+                correlation_id,
+                self._client_id,
+                node.cluster_id,
+                node.local,
+                self._settings.fetch_wait_ms,
+            )
+
+        return build
+
+    def _frame(self, key: int, message: Message, version: int, correlation_id: int) -> bytes:
+        return request_frame(key, message, version, correlation_id, self._client_id)
+
+    def _frame_of_wish(
+        self,
+        wish: AddVoter | RemoveVoter,
+        build: Callable[[int, int], bytes],
+        version: int,
+        correlation_id: int,
+    ) -> bytes:
+        """It names no epoch, so that no leader could tell that the voters have changed since.
+
+        Raises Outdated if they have.
+        """
+        if self.node.word != wish:
+            raise StaleRequest("the voters have changed while this waited for a connection")
+        return build(version, correlation_id)
+
+    def _message(
+        self,
+        request: Vote
+        | BeginQuorumEpoch
+        | EndQuorumEpoch
+        | FetchSnapshot
+        | UpdateVoter
+        | AddVoter
+        | RemoveVoter,
+        to: ReplicaKey,
+    ) -> tuple[int, Message]:
+        node, topic = self.node, self._topic
+        if isinstance(request, (UpdateVoter, AddVoter, RemoveVoter)):
+            return translate_membership.change_message(request, node.cluster_id, node.local)
+        if isinstance(request, Vote):
+            return VOTE, translate.vote_message(request, topic, node.cluster_id, node.local, to)
+        if isinstance(request, BeginQuorumEpoch):
+            return BEGIN, translate.begin_message(
+                request, topic, node.cluster_id, node.local, to, node.config.endpoints
+            )
+        if isinstance(request, FetchSnapshot):
+            message = translate_snapshot.snapshot_message(
+                request, topic, node.cluster_id, node.local
+            )
+            return FETCH_SNAPSHOT, message
+        return END, translate.end_message(request, topic, node.cluster_id)
+
+    def forward(
+        self,
+        request: InboundRequest,
+        otherwise: Callable[[], None],
+        *,
+        lost: Callable[[], None] | None = None,
+        wait_ms: int = 0,
+    ) -> None:
+        """Let the leader answer a client's request; `otherwise` is called if it was not asked.
+
+        `lost`, or else `otherwise`, is called if it was asked and its answer does not come: what was
+        asked for may have been done, or may be done yet. `wait_ms` is how long the leader may take,
+        beyond the usual time.
+
+        Clients that are told to ask another node don't all do so: Kafka's admin client asks the same
+        one again until its time is over.
+        """
+        leader = self.node.leader
+        if leader is None or self.node.is_local(leader) or self._is_closed:
+            otherwise()
+            return
+        asked = request.api_version
+        body = request.frame[request.body_at :]
+        is_sent = False
+
+        def build(version: int, correlation_id: int) -> bytes:
+            nonlocal is_sent
+            if version != asked:
+                raise UnsupportedVersion(f"the leader does not know version {asked}")
+            is_sent = True
+            header = encode_request_header(
+                request.api_key, version, correlation_id, self._client_id
+            )
+            return b"".join(((len(header) + len(body)).to_bytes(4, "big"), header, body))
+
+        def answered(version: int, frame: bytes, at: int, address: Address) -> None:
+            header = encode_response_header(request.api_key, version, request.correlation_id)
+            length = len(header) + len(frame) - at
+            request.respond((length.to_bytes(4, "big") + header, memoryview(frame)[at:]))
+
+        call = PeerCall(
+            api_key=request.api_key,
+            max_version=asked,
+            build=build,
+            answered=answered,
+            failed=lambda reason, error: (lost or otherwise)() if is_sent else otherwise(),
+            timeout_ms=self._settings.request_timeout_ms + wait_ms,
+        )
+        self._link(leader, Use.CHANGES if wait_ms else Use.CLIENTS).call(call)
+
+    def ask_leader(
+        self,
+        message: Message,
+        version: int,
+        answered: Callable[[bytes, int], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        """A question of this node itself: `answered(frame, body position)` or `failed(reason)` is called
+        once, the former with an answer in this version."""
+        leader, key = self.node.leader, message.wire_spec.api_key
+        assert key is not None, "requests have one"
+        if leader is None or self.node.is_local(leader) or self._is_closed:
+            failed("nobody else is known to lead")
+            return
+
+        def build(known: int, correlation_id: int) -> bytes:
+            if known != version:
+                raise UnsupportedVersion(f"the leader does not know version {version}")
+            return self._frame(key, message, version, correlation_id)
+
+        call = PeerCall(
+            api_key=key,
+            max_version=version,
+            build=build,
+            answered=lambda known, frame, at, address: answered(frame, at),
+            failed=lambda reason, error: failed(reason),
+            timeout_ms=self._settings.request_timeout_ms,
+        )
+        self._link(leader, Use.CLIENTS).call(call)
+
+    # -- being answered
+
+    def _on_answer(
+        self,
+        key: int,
+        request_id: int,
+        to: Peer,
+        version: int,
+        frame: bytes,
+        at: int,
+        address: Address,
+    ) -> bool | None:
+        try:
+            event = self._event(key, request_id, version, frame, at)
+        except ValueError as error:  # what wire raises, WrongShape, and values that make no sense
+            LOG.warning("unusable answer", peer=self._name(to), reason=str(error))
+            event = RequestFailed(request_id=request_id, reason=str(error))
+        self._handle(event)
+        self.addresses.note(to, event)
+        names_receiver = key in (VOTE, BEGIN) and version > 0
+        return self.addresses.is_from(to, address, event, names_receiver=names_receiver)
+
+    def _on_failure(self, request_id: int, reason: str, error: str | None) -> None:
+        self._handle(RequestFailed(request_id=request_id, reason=reason, error=error))
+
+    def _event(self, key: int, request_id: int, version: int, frame: bytes, at: int) -> Event:
+        listener = self._settings.listener
+        if key == FETCH:
+            fetched = translate_fetch.fetch_answered(version, frame, at, request_id, listener)
+            if fetched.batches:
+                self._recorder.hold_fetched(request_id, fetched.data, fetched.batches)
+            return fetched.event
+        if key == FETCH_SNAPSHOT:
+            event, data = translate_snapshot.snapshot_answered(
+                version, frame, at, request_id, listener
+            )
+            self._recorder.hold_piece(request_id, data)
+            return event
+        if key in CHANGES:
+            return translate_membership.change_answered(
+                key, version, frame, at, request_id, listener
+            )
+        message = decode(RESPONSES[key], version, frame, at)
+        return translate.raft_answered(message, request_id, listener)

@@ -1,0 +1,135 @@
+"""Where the other replicas are, by what the log, the leader and configuration say; and who has answered.
+
+The log may name addresses that a voter has left, and that another one has taken. Vote and BeginQuorumEpoch
+name the replica that they are meant for, so that somebody else says so: INVALID_VOTER_KEY.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quorumd.raft.effects import BootstrapServer, Peer
+from quorumd.raft.events import (
+    BeginQuorumEpochResponseReceived,
+    EndQuorumEpochResponseReceived,
+    Event,
+    FetchResponseReceived,
+    FetchSnapshotResponseReceived,
+    RequestFailed,
+    VoterChangeResponseReceived,
+    VoteResponseReceived,
+)
+from quorumd.raft.node import RaftNode
+from quorumd.raft.types import Endpoint, ReplicaKey
+from quorumd.server.model.peer_calls import Address
+from quorumd.server.translate import common as translate
+
+ANSWERS = (
+    BeginQuorumEpochResponseReceived,
+    VoterChangeResponseReceived,
+    EndQuorumEpochResponseReceived,
+    FetchResponseReceived,
+    RequestFailed,
+    FetchSnapshotResponseReceived,
+    VoteResponseReceived,
+)
+HEARD_MAX = 4
+"""Newest addresses of the leader that are remembered."""
+
+
+class PeerAddresses:
+    """As one node knows them. `listener` is the name of the peers' listener."""
+
+    def __init__(self, node: RaftNode, listener: str, bootstrap_servers: Sequence[Address]) -> None:
+        self._node = node
+        self._listener = listener
+        self._bootstrap_servers = bootstrap_servers
+        self._heard: list[Address] = []
+        self._heard_of: tuple[int, int | None] = (-1, None)
+
+    def own(self, peer: Peer) -> list[Address]:
+        """A peer's own addresses, the best first: as a leader is heard of, as logged, as configured."""
+        if isinstance(peer, BootstrapServer):
+            return self._without_local([self._bootstrap_servers[peer.index]])
+        node = self._node
+        found: list[Address] = []
+        if node.leader is not None and node.leader.matches(peer):
+            found += self._on_listener(node.leader_endpoints)
+            if self._heard_of == (node.epoch, node.leader_id):
+                found += self._heard
+        for voter in node.voters:
+            if voter.key.matches(peer):
+                found += self._on_listener(voter.endpoints)
+        found += self._on_listener(node.config.configured_voters.endpoints_of(peer.id))
+        return self._without_local(found)
+
+    def elsewhere(self, peer: Peer) -> list[Address]:
+        """Where a voter may be if it is at none of its own addresses."""
+        is_voter = isinstance(peer, ReplicaKey)
+        return self._without_local(self._bootstrap_servers) if is_voter else []
+
+    def _on_listener(self, endpoints: Sequence[Endpoint]) -> list[Address]:
+        at = translate.endpoint_on(endpoints, self._listener)
+        return [] if at is None else [(at.host, at.port)]
+
+    def _without_local(self, addresses: Sequence[Address]) -> list[Address]:
+        local = [(at.host, at.port) for at in self._node.config.endpoints]
+        return [address for address in dict.fromkeys(addresses) if address not in local]
+
+    def speaks_for_its_id(self, peer: ReplicaKey) -> bool:
+        """True if what is known of this replica's process may be said of its id.
+
+        Where two storage ids stand under one, only the leader's may: that a lost disk is gone must not
+        depose its successor.
+        """
+        node = self._node
+        namesakes = [key for key in node.voters.keys if key.id == peer.id]
+        if node.leader is not None and node.leader.id == peer.id:
+            namesakes.append(node.leader)
+        return node.leader == peer or all(key.matches(peer) for key in namesakes)
+
+    def note(self, to: Peer, event: Event) -> None:
+        """Remember where an answer places the leader. The rules keep the first word on it, which may be
+        what a restarted replica found in its log."""
+        if not isinstance(event, ANSWERS) or isinstance(event, RequestFailed) or event.hint is None:
+            return
+        heard = self._on_listener(event.hint.endpoints)
+        if (
+            isinstance(to, BootstrapServer)
+            and isinstance(event, FetchResponseReceived)
+            and event.error is None
+        ):
+            heard = self.own(to)
+        of = (self._node.epoch, self._node.leader_id)
+        if heard and of == (event.hint.epoch, event.hint.leader_id):
+            former = self._heard if self._heard_of == of else []
+            self._heard = list(dict.fromkeys((*heard, *former)))[:HEARD_MAX]
+            self._heard_of = of
+
+    def is_from(
+        self, to: Peer, address: Address, event: Event, *, names_receiver: bool
+    ) -> bool | None:
+        """Whether it was this peer that answered at this address: yes, no, or not to be told.
+
+        An answer to a request that does not say whom it is meant for tells only the leader from others,
+        who know no later epoch than its own. It proves an address wrong only if there is another one: a
+        leader that resigns answers like others.
+        """
+        if isinstance(to, BootstrapServer) or not isinstance(event, ANSWERS):
+            return None
+        hint = None if isinstance(event, RequestFailed) else event.hint
+        is_said_to_lead = hint is not None and hint.leader_id == to.id
+        is_foreign = event.error == "INCONSISTENT_CLUSTER_ID"
+        if names_receiver:
+            if event.error == "INVALID_VOTER_KEY" or is_foreign:
+                return False
+            return True if event.error is None and hint is not None else None
+        if isinstance(event, FetchResponseReceived) and event.error is None and is_said_to_lead:
+            return True
+        of_leader = hint if self._node.leader == to else None
+        is_behind = of_leader is not None and of_leader.epoch < self._node.epoch
+        knows_nobody = of_leader is not None and of_leader.leader_id is None
+        is_refusal = event.error == "NOT_LEADER_OR_FOLLOWER"
+        is_other = is_behind or (is_refusal and (is_said_to_lead or knows_nobody))
+        has_choice = any(other != address for other in self.own(to))
+        return False if (is_other or is_foreign) and has_choice else None

@@ -1,0 +1,399 @@
+"""Connections to other replicas: made again and again, asked one after another, answered in order.
+
+A link is one connection to one peer. It begins with ApiVersions, so that every request is sent in the
+highest version that both sides know. Addresses are resolved anew at each attempt. What failed is reported
+at once; whether and when to ask again is the rules' business.
+
+The peer's own addresses are tried first. Others are tried only while a request waits, and such a
+connection counts as the peer's once an answer has shown that it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from quorumd.server.model.logs import Logger
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.peer_calls import Address, PeerCall, PeerListener, StaleRequest
+from quorumd.server.peers.address_book import AddressBook
+from quorumd.server.peers.dialing import HostResolver, happy_eyeballs
+from quorumd.server.peers.peer_connection import API_VERSIONS_VERSION, HANDSHAKE_ID, PeerConnection
+from quorumd.wire.codec import encode
+from quorumd.wire.errors import MalformedMessage
+from quorumd.wire.headers import decode_response_header, encode_request_header
+from quorumd.wire.messages.api_versions import ApiVersionsRequest
+from quorumd.wire.registry import API_VERSIONS_KEY
+from quorumd.wire.schema import Message
+
+LOG = Logger("peers")
+
+NODE_SOFTWARE = "quorumd"
+"""How nodes call themselves when they connect to each other."""
+RECONNECT_MS = 20
+RECONNECT_MAX_MS = 1000
+DOUBT_S = 1.0
+"""How long a connection is kept on which no answer has shown yet who is there."""
+REFUSALS = (ConnectionRefusedError, ConnectionResetError)
+
+
+def request_frame(
+    api_key: int, message: Message, version: int, correlation_id: int, client_id: str
+) -> bytes:
+    """A complete request: length, header and body."""
+    header = encode_request_header(api_key, version, correlation_id, client_id)
+    body = encode(message, version)
+    return b"".join(((len(header) + len(body)).to_bytes(4, "big"), header, body))
+
+
+class _Pending(NamedTuple):
+    call: PeerCall
+    version: int
+    correlation_id: int
+    deadline: float
+
+
+@dataclass(slots=True)
+class _Search:
+    """One look for the peer: which addresses were begun with, and which refused."""
+
+    begun: dict[Address, bool] = field(default_factory=dict)
+    """True for those that were trusted then."""
+    refused: set[Address] = field(default_factory=set)
+
+
+class TcpPeerChannel:
+    """One connection to one peer, kept up from `open` to `close`."""
+
+    def __init__(
+        self,
+        name: str,
+        addresses: Callable[[], Sequence[Address]],
+        client_id: str,
+        software_version: str,
+        listener: PeerListener,
+        connect_timeout_ms: int,
+        metrics: Metrics,
+    ) -> None:
+        """`addresses` are the peer's own: who listens there is taken for it until it is found wrong."""
+        self._name = name
+        self._listener = listener
+        self._connect_timeout_s = connect_timeout_ms / 1000
+        self._metrics = metrics
+        hello = ApiVersionsRequest(
+            client_software_name=NODE_SOFTWARE, client_software_version=software_version
+        )
+        self._handshake = request_frame(
+            API_VERSIONS_KEY, hello, API_VERSIONS_VERSION, HANDSHAKE_ID, client_id
+        )
+        self._loop = asyncio.get_running_loop()
+        self._names = HostResolver()
+        self._where = AddressBook(addresses, listener.elsewhere, self._loop.time)
+        self._search = _Search()
+        self._transport: asyncio.Transport | None = None
+        self._address: Address = ("", 0)
+        self._is_trusted = False
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._queue: deque[PeerCall] = deque()
+        self._pending: deque[_Pending] = deque()
+        self._correlation_id = HANDSHAKE_ID
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = 0.0
+        self._last_error = "not connected yet"
+        self._keeper: asyncio.Task[None] | None = None
+        self._lost = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._connecting = False
+        self._is_closed = False
+        self._failures = 0
+        self._made_at = 0.0
+        self._has_answered = False
+        self._given_up: str | None = None
+
+    # -- life
+
+    def open(self) -> None:
+        """Connect, and connect again whenever the connection is lost: at once after one that was in
+        use, else later and later."""
+        self._connecting = True
+        self._keeper = self._loop.create_task(self._keep_connected(), name=f"link {self._name}")
+
+    async def close(self) -> None:
+        """Give the connection up; requests without an answer fail."""
+        self.discard()
+        if self._keeper is not None:
+            await asyncio.gather(self._keeper, return_exceptions=True)
+
+    def discard(self) -> None:
+        """As `close`, without waiting for the end of what is going on."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+        self._is_closed = True
+        self._connecting = False
+        if self._transport is not None:
+            self._transport.abort()
+        self._fail_all("the link is closed")
+
+    async def _keep_connected(self) -> None:
+        while True:
+            self._connecting = True
+            self._wake.clear()
+            if await self._connect():
+                self._connecting = False
+                await self._until_lost()
+                if not self._failures:
+                    continue
+            self._connecting = False
+            self._fail_all(self._last_error)
+            delay_ms = min(RECONNECT_MAX_MS, RECONNECT_MS << min(self._failures, 10))
+            self._failures += 1
+            await _wait(self._wake, delay_ms / 1000)
+
+    async def _until_lost(self) -> None:
+        while not self._is_trusted and not self._lost.is_set():
+            await _wait(self._lost, DOUBT_S)
+            if not self._is_trusted and not self._pending:
+                self._disown("nobody there said who it is")
+        await self._lost.wait()
+
+    # -- looking for the peer
+
+    async def _connect(self) -> bool:
+        """Try each address once. Returns False if the peer answers nowhere; the listener hears of it
+        when all of its own addresses have refused."""
+        self._lost.clear()
+        self._search = _Search()
+        won = await happy_eyeballs(
+            self._next_address, self._dial, self._on_dial_failed, PeerConnection.abort
+        )
+        if won is not None:
+            return self._begin(*won)
+        if not self._search.begun:
+            self._last_error = f"no address is known of {self._name}"
+        return False
+
+    def _untried(self) -> list[Address]:
+        """The peer's own addresses that became known since the search began."""
+        return [at for at in self._where.trusted() if at not in self._search.begun]
+
+    def _next_address(self) -> Address | None:
+        begun = self._search.begun
+        trusted = self._untried()
+        others = self._where.doubtful() if self._queue and not trusted else []
+        address = next((at for at in (*trusted, *others) if at not in begun), None)
+        if address is not None:
+            begun[address] = bool(trusted)
+        return address
+
+    def _on_dial_failed(self, address: Address, error: BaseException) -> None:
+        self._metrics.peer_connect_failures += 1
+        reason = "timed out" if isinstance(error, TimeoutError) else str(error)
+        is_own = self._search.begun[address]
+        if is_own or True not in self._search.begun.values():
+            self._last_error = f"cannot connect to {address[0]}:{address[1]}: {reason}"
+        if isinstance(error, MalformedMessage):
+            LOG.info("connection given up", peer=self._name, reason=reason)
+        self._where.miss(address)
+        if is_own and isinstance(error, REFUSALS):
+            self._search.refused.add(address)
+            if self._search.refused.issuperset(self._where.trusted()):
+                self._listener.on_link_refused()
+
+    async def _dial(self, address: Address) -> PeerConnection:
+        """A connection to this address on which somebody has answered."""
+        host, port = address
+        async with asyncio.timeout(self._connect_timeout_s):
+            ips = await self._names.ips_of(host)
+            if len(ips) == 1:
+                return await self._greet(ips[0], port)
+            errors: list[BaseException] = []
+            left = iter(ips)
+            won = await happy_eyeballs(
+                lambda: next(left, None),
+                lambda ip: self._greet(ip, port),
+                lambda ip, error: errors.append(error),
+                PeerConnection.abort,
+            )
+        if won is None:
+            raise next((error for error in errors if not isinstance(error, REFUSALS)), errors[0])
+        return won[1]
+
+    async def _greet(self, ip: str, port: int) -> PeerConnection:
+        connection = PeerConnection(self._metrics)
+        try:
+            await self._loop.create_connection(lambda: connection, ip, port)
+            await connection.shake_hands(self._handshake)
+        except BaseException:
+            connection.abort()
+            raise
+        return connection
+
+    def _begin(self, address: Address, connection: PeerConnection) -> bool:
+        """Use a new connection. Returns False if it is gone already, or not wanted any more."""
+        if self._is_closed or connection.is_lost:
+            self._last_error = f"the connection to {self._name} was lost at once"
+            connection.abort()
+            return False
+        self._transport = connection.transport
+        self._versions = connection.versions
+        self._address = address
+        self._is_trusted = self._search.begun[address]
+        self._made_at = self._loop.time()
+        self._has_answered = False
+        self._given_up = None
+        self._metrics.peer_connections_opened += 1
+        if self._is_trusted:
+            self._where.confirm(address)
+            self._listener.on_link_up()
+        connection.hand_to(self)
+        queue, self._queue = self._queue, deque()
+        for call in queue:
+            self._send(call)
+        return True
+
+    def _confirm(self) -> None:
+        """The peer itself has answered."""
+        self._where.confirm(self._address)
+        if not self._is_trusted:
+            self._is_trusted = True
+            self._listener.on_link_up()
+
+    def _disown(self, reason: str) -> None:
+        """The peer is not at this address: look for it at the others."""
+        if self._transport is not None:
+            host, port = self._address
+            self._give_up(
+                f"{self._name} is not at {host}:{port}: {reason}", is_news=self._is_trusted
+            )
+            self._is_trusted = False
+
+    def on_lost(self, exc: Exception | None) -> None:
+        """The connection is gone, whoever ended it."""
+        self._transport = None
+        lost = f"the connection to {self._name} was lost: {exc or 'closed by the peer'}"
+        self._last_error = self._given_up or lost
+        was_used = self._has_answered or self._loop.time() - self._made_at > RECONNECT_MAX_MS / 1000
+        if not self._is_trusted:
+            self._where.deny(self._address)
+        elif not self._is_closed:
+            self._listener.on_link_lost()
+        if was_used:
+            self._failures = 0
+        else:
+            # Whoever is there serves nothing: to try again at once would make a busy loop.
+            self._failures = max(1, self._failures)
+        self._connecting = not self._failures and not self._is_closed
+        self._fail_all(self._last_error)
+        self._lost.set()
+
+    # -- asking
+
+    def call(self, call: PeerCall) -> None:
+        """Send a request as soon as the connection is there; fail at once if it is not to be had."""
+        if self._transport is not None:
+            self._send(call)
+        elif self._connecting:
+            self._queue.append(call)
+        elif not self._is_closed and (self._untried() or self._where.doubtful()):
+            self._queue.append(call)
+            self._connecting = True
+            self._wake.set()
+        else:
+            self._loop.call_soon(call.failed, self._last_error, None)
+
+    def _send(self, call: PeerCall) -> None:
+        lowest, highest = self._versions.get(call.api_key, (0, -1))
+        version = min(highest, call.max_version)
+        if version < lowest:
+            # No reason to campaign without pre-votes: it does not know votes at all.
+            text = f"{self._name} does not serve api {call.api_key} in a version known here"
+            self._loop.call_soon(call.failed, text, None)
+            return
+        try:
+            self._write(call, version)
+        except MalformedMessage as error:
+            self._loop.call_soon(call.failed, str(error), "UNSUPPORTED_VERSION")
+        except StaleRequest as error:
+            self._loop.call_soon(call.failed, str(error), None)
+
+    def _write(self, call: PeerCall, version: int) -> None:
+        assert self._transport is not None
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        frame = call.build(version, self._correlation_id)
+        deadline = self._loop.time() + call.timeout_ms / 1000
+        self._pending.append(_Pending(call, version, self._correlation_id, deadline))
+        self._metrics.peer_bytes_sent += len(frame)
+        self._transport.write(frame)
+        if self._alarm is None or deadline < self._alarm_at:
+            self._arm(deadline)
+
+    # -- being answered
+
+    def on_frame(self, frame: bytes) -> None:
+        """An answer. Raises MalformedMessage if it is none to what was asked."""
+        if not self._pending:
+            raise MalformedMessage("an answer to nothing that was asked")
+        pending = self._pending[0]
+        call = pending.call
+        correlation_id, body_at = decode_response_header(call.api_key, pending.version, frame)
+        if correlation_id != pending.correlation_id:
+            raise MalformedMessage(f"correlation id {correlation_id}, not {pending.correlation_id}")
+        self._pending.popleft()
+        self._has_answered = True
+        is_peer = call.answered(pending.version, frame, body_at, self._address)
+        if is_peer is True:
+            self._confirm()
+        elif is_peer is False:
+            self._disown("somebody else answered")
+
+    def on_nonsense(self, error: MalformedMessage) -> None:
+        """What came is no answer."""
+        self._give_up(f"{self._name} sent what is no answer: {error}")
+
+    # -- failing
+
+    def _on_alarm(self) -> None:
+        self._alarm = None
+        if not self._pending:
+            return
+        first = min(self._pending, key=lambda pending: pending.deadline)
+        if first.deadline > self._loop.time():
+            self._arm(first.deadline)
+        else:
+            self._give_up(f"{self._name} did not answer in {first.call.timeout_ms} ms")
+
+    def _arm(self, deadline: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = deadline
+        self._alarm = self._loop.call_at(deadline, self._on_alarm)
+
+    def _give_up(self, reason: str, *, is_news: bool = True) -> None:
+        """An answer that comes late would answer the wrong question: begin anew."""
+        if is_news:
+            LOG.info("connection given up", peer=self._name, reason=reason)
+        self._given_up = reason
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _fail_all(self, reason: str) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        pending, self._pending = self._pending, deque()
+        queue, self._queue = self._queue, deque()
+        for sent in pending:
+            sent.call.failed(reason, None)
+        for call in queue:
+            call.failed(reason, None)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    """Until it happens, or so long."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

@@ -1,0 +1,127 @@
+"""One connection to a peer: the handshake, and frames in both directions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol, cast
+
+from quorumd.server.model.metrics import Metrics
+from quorumd.wire.codec import decode
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.errors import MalformedMessage
+from quorumd.wire.framing import FrameBuffer
+from quorumd.wire.headers import decode_response_header
+from quorumd.wire.messages.api_versions import ApiVersionsResponse
+from quorumd.wire.registry import API_VERSIONS_KEY
+
+API_VERSIONS_VERSION = 3
+HANDSHAKE_ID = 1
+ANSWER_BYTES_MAX = 128 * 2**20
+"""No peer sends a larger answer: a fetch asks for at most 8 MiB plus one batch."""
+
+
+class Receiver(Protocol):
+    """Whoever has taken a connection."""
+
+    def on_frame(self, frame: bytes) -> None:
+        """A frame has come. Raises MalformedMessage if it makes no sense."""
+
+    def on_nonsense(self, error: MalformedMessage) -> None:
+        """What came makes no sense; nothing more of it is passed on."""
+
+    def on_lost(self, exc: Exception | None) -> None:
+        """The connection is gone, whoever ended it."""
+
+
+class PeerConnection(asyncio.Protocol):
+    """Shakes hands, then passes frames on to the link that has taken it.
+
+    That is not so from the beginning: uvloop tells of a connection whose attempt was given up in that very
+    moment, and never of its end.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._buffer = FrameBuffer(ANSWER_BYTES_MAX)
+        self._first: asyncio.Future[bytes | Exception] = asyncio.get_running_loop().create_future()
+        self._early: list[bytes] = []
+        self._problem: MalformedMessage | None = None
+        self._transport: asyncio.Transport | None = None
+        self._receiver: Receiver | None = None
+        self.is_lost = False
+        self.versions: dict[int, tuple[int, int]] = {}
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        assert self._transport is not None, "used once it is there"
+        return self._transport
+
+    async def shake_hands(self, frame: bytes) -> None:
+        """Learn the peer's versions. Raises MalformedMessage if it refuses, OSError if it hangs up."""
+        self._metrics.peer_bytes_sent += len(frame)
+        self.transport.write(frame)
+        answer = await self._first
+        if isinstance(answer, Exception):
+            raise answer
+        version = API_VERSIONS_VERSION
+        correlation_id, body_at = decode_response_header(API_VERSIONS_KEY, version, answer)
+        if correlation_id != HANDSHAKE_ID:
+            raise MalformedMessage(f"correlation id {correlation_id}, not {HANDSHAKE_ID}")
+        code = int.from_bytes(answer[body_at : body_at + 2], "big", signed=True)
+        if code not in (0, ErrorCode.UNSUPPORTED_VERSION):
+            raise MalformedMessage(f"the handshake was refused with error {code}")
+        known = decode(ApiVersionsResponse, 0 if code else version, answer, body_at)
+        self.versions = {key.api_key: (key.min_version, key.max_version) for key in known.api_keys}
+
+    def abort(self) -> None:
+        """Give it up."""
+        self._first.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def hand_to(self, receiver: Receiver) -> None:
+        """From now on the link gets the frames, and hears of the end."""
+        self._receiver = receiver
+        try:
+            for frame in self._early:
+                receiver.on_frame(frame)
+            if self._problem is not None:
+                raise self._problem
+        except MalformedMessage as error:
+            receiver.on_nonsense(error)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._metrics.peer_bytes_received += len(data)
+        try:
+            self._buffer.feed(data)
+            while frames := self._buffer.frames():
+                for frame in frames:
+                    self._on_frame(frame)
+        except MalformedMessage as error:
+            self._on_nonsense(error)
+
+    def _on_frame(self, frame: bytes) -> None:
+        if self._receiver is not None:
+            self._receiver.on_frame(frame)
+        elif not self._first.done():
+            self._first.set_result(frame)
+        else:
+            self._early.append(frame)
+
+    def _on_nonsense(self, error: MalformedMessage) -> None:
+        if self._receiver is not None:
+            self._receiver.on_nonsense(error)
+        elif not self._first.done():
+            self._first.set_result(error)
+        else:
+            self._problem = error
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_lost = True
+        if self._receiver is not None:
+            self._receiver.on_lost(exc)
+        elif not self._first.done():
+            self._first.set_result(ConnectionAbortedError(f"closed by the peer at once ({exc})"))

@@ -1,0 +1,1 @@
+"""One module per family of requests: decodes, asks the partition, answers."""

@@ -1,0 +1,503 @@
+"""Produce: batches of one turn of the event loop become one append; answers wait for the high watermark.
+
+Checks each batch as it arrives, lets the producer state sort out duplicates, and parks what was appended
+until it is committed, its time is over, or leadership is lost. Source: Kafka's Produce; KIP-98 for
+idempotence. Promise: acknowledged means never lost; exactly once for idempotent producers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+from uuid import UUID
+
+from quorumd.raft.effects import AppendClient, RefuseAppend
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.producer_state import Duplicate, ProducerState, Refused
+from quorumd.server.model.runtime import Runtime, TimerHandle
+from quorumd.server.model.served import Served
+from quorumd.server.net.connection import InboundRequest
+from quorumd.server.translate.common import endpoint_on
+from quorumd.storage.log import Chunk, ChunkSummary
+from quorumd.wire.batch_header import BatchHeader, stamp
+from quorumd.wire.codec import decode
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.errors import RefusedBatch
+from quorumd.wire.fast import FastProduce, encode_produce_response, parse_produce
+from quorumd.wire.messages.produce import (
+    ProduceRequest,
+    ProduceRequestPartition,
+    ProduceRequestTopic,
+    ProduceResponse,
+    ProduceResponseCurrentLeader,
+    ProduceResponseNodeEndpoint,
+    ProduceResponsePartition,
+    ProduceResponseRecordError,
+    ProduceResponseTopic,
+)
+from quorumd.wire.produced import check_produced
+
+UNCOMMITTED_BYTES_MAX = 64 * 2**20
+"""What clients may have appended beyond the high watermark before more is refused."""
+SWEEP_S = 0.1
+"""How often parked requests are looked through for those whose time is over."""
+WAITING_BYTES = 1000
+"""What a batch costs in memory besides its own bytes until it is committed."""
+
+
+class AppendTarget(Served, Protocol):
+    """The partition as producers see it."""
+
+    @property
+    def log_end_offset(self) -> int: ...
+    @property
+    def append_obstacle(self) -> tuple[str, str] | None:
+        """Kafka's error name and the reason, if nothing can be appended now."""
+
+    def append(self, token: int, record_count: int) -> None:
+        """Have the batches under this token appended; `ProduceHandler.take_batches` hands them over."""
+
+
+@dataclass(slots=True)
+class PartitionAnswer:
+    """What one partition of a Produce request gets."""
+
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    record_index: int | None = None
+    base_offset: int = -1
+
+
+@dataclass(slots=True)
+class PendingProduce:
+    """A Produce request on its way: answered when no partition is waited for any more."""
+
+    request: InboundRequest
+    acks: int
+    deadline: float
+    fast: FastProduce | None = None
+    topics: tuple[ProduceRequestTopic, ...] = ()
+    answers: dict[tuple[int, int], PartitionAnswer] = field(default_factory=dict)
+    waiting: int = 0
+
+
+class PendingBatch:
+    """One batch between its arrival and its answer. Offsets are inclusive and exclusive as named."""
+
+    __slots__ = (
+        "answering",
+        "appended_bytes",
+        "at",
+        "base_offset",
+        "data",
+        "done",
+        "end_offset",
+        "header",
+        "since",
+    )
+
+    def __init__(
+        self, answering: PendingProduce, at: tuple[int, int], data: bytes, header: BatchHeader
+    ) -> None:
+        self.answering = answering
+        self.at = at
+        self.data = data
+        self.header = header
+        self.base_offset = -1
+        self.end_offset = -1
+        self.appended_bytes = 0
+        self.since = 0.0
+        self.done = False
+
+
+class ProduceHandler:
+    """Answers Produce requests for one partition."""
+
+    def __init__(
+        self,
+        target: AppendTarget,
+        producers: ProducerState,
+        metrics: Metrics,
+        max_batch_bytes: int,
+        host: Runtime,
+        call_soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self._target = target
+        self._topic_name = target.topic.name.encode()
+        self._topic_id = target.topic.topic_id.bytes
+        self._producers = producers
+        self._metrics = metrics
+        self._max_batch_bytes = max_batch_bytes
+        self._host = host
+        self._call_soon = call_soon
+        self._turn: list[PendingBatch] = []
+        self._last_turn_size = 0
+        self._duplicates: list[PendingBatch] = []
+        self._appending: dict[int, list[PendingBatch]] = {}
+        self._token = 0
+        self._parked: deque[PendingBatch] = deque()
+        self._uncommitted_bytes = 0
+        self._sweeper: TimerHandle | None = None
+
+    # -- a request arrives
+
+    def handle(self, request: InboundRequest) -> None:
+        """Take a Produce request in. Raises MalformedMessage if its bytes are none."""
+        version = request.api_version
+        fast = parse_produce(version, request.frame, request.body_at)
+        if fast is None:
+            self._handle_any(request)
+            return
+        deadline = request.received_ns / 1e9 + fast.timeout_ms / 1000
+        answering = PendingProduce(request, fast.acks, deadline, fast)
+        error = self._wrong_topic(version, fast.topic, fast.partition)
+        if error is None and fast.acks not in (-1, 0, 1):
+            error = ErrorCode.INVALID_REQUIRED_ACKS
+        if error is not None:
+            answering.answers[0, 0] = PartitionAnswer(error)
+            self._answer(answering)
+            return
+        self._take_in(answering, (0, 0), fast.records)
+
+    def _handle_any(self, request: InboundRequest) -> None:
+        """The general form: any number of topics and partitions, each answered on its own."""
+        version = request.api_version
+        message = decode(ProduceRequest, version, request.frame, request.body_at)
+        deadline = request.received_ns / 1e9 + message.timeout_ms / 1000
+        answering = PendingProduce(request, message.acks, deadline, topics=message.topic_data)
+        batches: list[tuple[tuple[int, int], ProduceRequestPartition]] = []
+        for i, topic in enumerate(message.topic_data):
+            for k, partition in enumerate(topic.partition_data):
+                name = topic.topic_id.bytes if version >= 13 else topic.name.encode()
+                error = self._wrong_topic(version, name, partition.index)
+                if message.acks not in (-1, 0, 1):
+                    error = ErrorCode.INVALID_REQUIRED_ACKS
+                elif message.transactional_id is not None:
+                    error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                if error is None:
+                    batches.append(((i, k), partition))
+                else:
+                    answering.answers[i, k] = PartitionAnswer(error)
+        answering.waiting = 1  # until every partition was looked at
+        for at, partition in batches:
+            self._take_in(answering, at, partition.records)
+        answering.waiting -= 1
+        if not answering.waiting:
+            self._answer(answering)
+
+    def _wrong_topic(self, version: int, topic: bytes, index: int) -> ErrorCode | None:
+        """`topic` is the name as UTF-8, or from version 13 the bytes of the id."""
+        if version >= 13:
+            if topic != self._topic_id:
+                return ErrorCode.UNKNOWN_TOPIC_ID
+        elif topic != self._topic_name:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return None if index == self._target.topic.index else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def _take_in(
+        self, answering: PendingProduce, at: tuple[int, int], records: bytes | memoryview | None
+    ) -> None:
+        """Check a batch; what passes is appended at the end of this turn of the event loop."""
+        answering.waiting += 1
+        obstacle = self._target.append_obstacle
+        if obstacle is None and self._uncommitted_bytes > UNCOMMITTED_BYTES_MAX:
+            obstacle = (
+                "NOT_ENOUGH_REPLICAS",
+                f"more than {UNCOMMITTED_BYTES_MAX} bytes wait for a majority of the voters",
+            )
+        if obstacle is not None:
+            self._refuse(answering, at, PartitionAnswer(ErrorCode[obstacle[0]], obstacle[1]))
+            return
+        try:
+            header = check_produced(
+                records,
+                produce_version=answering.request.api_version,
+                max_batch_bytes=self._max_batch_bytes,
+                now_ms=self._host.wall_ms(),
+            )
+        except RefusedBatch as refused:
+            self._refuse(
+                answering, at, PartitionAnswer(refused.error, refused.message, refused.record_index)
+            )
+            return
+        assert records is not None, "a batch that passed has bytes"
+        data = records if len(records) == header.size_bytes else records[: header.size_bytes]
+        self._turn.append(PendingBatch(answering, at, bytes(data), header))
+        if len(self._turn) == 1:
+            if self._last_turn_size == 1 and not self._parked:
+                self._end_turn()  # a lone client that waits for its answer: nobody else will come
+            else:
+                self._call_soon(self._end_turn)
+
+    # -- the turn ends
+
+    def _end_turn(self) -> None:
+        """One append for everything that came in since the last turn."""
+        turn, self._turn = self._turn, []
+        self._last_turn_size = len(turn)
+        obstacle = self._target.append_obstacle
+        if obstacle is not None:
+            for waiting in turn:
+                answer = PartitionAnswer(ErrorCode[obstacle[0]], obstacle[1])
+                self._refuse(waiting.answering, waiting.at, answer)
+            return
+        now = self._host.monotonic_s()
+        offset = self._target.log_end_offset
+        accepted: list[PendingBatch] = []
+        for waiting in turn:
+            header = waiting.header
+            if header.producer_id >= 0 and not self._sort_out(waiting, offset):
+                continue
+            waiting.base_offset = offset
+            offset += header.record_count
+            waiting.end_offset = offset
+            waiting.since = now
+            waiting.appended_bytes = header.size_bytes + WAITING_BYTES
+            self._uncommitted_bytes += waiting.appended_bytes
+            accepted.append(waiting)
+        if accepted:
+            self._token += 1
+            self._appending[self._token] = accepted
+            self._parked.extend(accepted)
+            self._arm_sweeper()
+        if self._duplicates:
+            duplicates, self._duplicates = self._duplicates, []
+            for waiting in duplicates:
+                self._park_duplicate(waiting)
+        if accepted:
+            self._target.append(self._token, offset - accepted[0].base_offset)
+
+    def _sort_out(self, waiting: PendingBatch, offset: int) -> bool:
+        """Idempotence. True if the batch is new and goes to `offset`; else it is answered or noted."""
+        header = waiting.header
+        verdict = self._producers.check(
+            header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
+        )
+        if isinstance(verdict, Refused):
+            answer = PartitionAnswer(ErrorCode[verdict.error], verdict.message)
+            self._refuse(waiting.answering, waiting.at, answer)
+            return False
+        if isinstance(verdict, Duplicate):
+            waiting.base_offset = verdict.base_offset
+            waiting.end_offset = verdict.last_offset + 1
+            waiting.data = b""
+            waiting.since = self._host.monotonic_s()
+            self._duplicates.append(waiting)
+            return False
+        last_offset = offset + header.record_count - 1
+        self._producers.append(
+            header.producer_id, header.producer_epoch, header.base_sequence, offset, last_offset
+        )
+        return True
+
+    def _park_duplicate(self, waiting: PendingBatch) -> None:
+        """A duplicate is answered when the original is committed, in the order of offsets."""
+        if waiting.end_offset <= self._target.committed_offset:
+            self._complete(waiting)
+            return
+        at = len(self._parked)
+        while at and self._parked[at - 1].end_offset > waiting.end_offset:
+            at -= 1
+        self._parked.insert(at, waiting)
+        self._arm_sweeper()
+
+    def take_batches(self, effect: AppendClient) -> Chunk:
+        """The batches under this token, stamped with their offsets and epoch, as one chunk."""
+        accepted = self._appending.pop(effect.token)
+        first, epoch = accepted[0], effect.epoch
+        assert first.base_offset == effect.base_offset, "the rules appended elsewhere"
+        parts = []
+        newest, newest_offset = first.header.max_timestamp, first.end_offset - 1
+        for waiting in accepted:
+            parts.append(stamp(waiting.data, waiting.base_offset, epoch))
+            self._metrics.observe_batch(len(waiting.data))
+            waiting.data = b""
+            if waiting.header.max_timestamp > newest:
+                newest, newest_offset = waiting.header.max_timestamp, waiting.end_offset - 1
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        end_offset = accepted[-1].end_offset
+        return Chunk(
+            data, first.base_offset, end_offset, ChunkSummary(epoch, newest, newest_offset)
+        )
+
+    def on_append_refused(self, effect: RefuseAppend) -> None:
+        """The rules see an obstacle that the partition did not: they must not differ."""
+        raise AssertionError(f"append refused: {effect.reason}")
+
+    # -- the end of waiting
+
+    def on_high_watermark(self, offset: int) -> None:
+        """Answer everything below the high watermark, in the order of the log."""
+        parked = self._parked
+        now = self._host.monotonic_s()
+        while parked and parked[0].end_offset <= offset:
+            waiting = parked.popleft()
+            self._metrics.observe_commit(now - waiting.since)
+            self._uncommitted_bytes -= waiting.appended_bytes
+            if not waiting.done:
+                self._complete(waiting)
+
+    def on_leadership_lost(self) -> None:
+        """What is parked may or may not survive: the producer has to ask the new leader."""
+        parked, self._parked = self._parked, deque()
+        self._uncommitted_bytes = 0
+        for waiting in parked:
+            if not waiting.done:
+                answer = PartitionAnswer(
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER, "leadership was lost before the commit"
+                )
+                self._refuse(waiting.answering, waiting.at, answer)
+
+    @property
+    def parked_count(self) -> int:
+        """Batches that wait for their commit."""
+        return len(self._parked) + len(self._turn)
+
+    def _complete(self, waiting: PendingBatch) -> None:
+        waiting.done = True
+        answering = waiting.answering
+        fast = answering.fast
+        if fast is not None and answering.acks:
+            request = answering.request
+            frame = encode_produce_response(
+                request.api_version,
+                request.correlation_id,
+                fast.topic,
+                fast.partition,
+                0,
+                waiting.base_offset,
+                self._target.log_start_offset,
+            )
+            request.respond((frame,))
+            return
+        self._refuse(answering, waiting.at, PartitionAnswer(base_offset=waiting.base_offset))
+
+    def _refuse(
+        self, answering: PendingProduce, at: tuple[int, int], answer: PartitionAnswer
+    ) -> None:
+        answering.answers[at] = answer
+        answering.waiting -= 1
+        if not answering.waiting:
+            self._answer(answering)
+
+    def _arm_sweeper(self) -> None:
+        if self._sweeper is None:
+            at = self._host.monotonic_s() + SWEEP_S
+            self._sweeper = self._host.call_at(at, self._sweep)
+
+    def _sweep(self) -> None:
+        """Tell requests whose time is over; their records stay appended and may still commit."""
+        self._sweeper = None
+        now = self._host.monotonic_s()
+        has_idle_duplicates = False
+        for waiting in self._parked:
+            if not waiting.done and waiting.answering.deadline <= now:
+                waiting.done = True
+                answer = PartitionAnswer(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    "appended, but not committed in time: no majority of the voters answers",
+                )
+                self._refuse(waiting.answering, waiting.at, answer)
+                has_idle_duplicates = has_idle_duplicates or not waiting.appended_bytes
+        if has_idle_duplicates:
+            self._parked = deque(
+                waiting for waiting in self._parked if waiting.appended_bytes or not waiting.done
+            )
+        if self._parked:
+            self._arm_sweeper()
+
+    def close(self) -> None:
+        """Stop looking at the clock."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+
+    # -- answering
+
+    def _answer(self, answering: PendingProduce) -> None:
+        """The answer in its general form; acks=0 has none, and errors close its connection."""
+        request = answering.request
+        errors = {answer.error for answer in answering.answers.values()} - {ErrorCode.NONE}
+        for error in errors:
+            self._metrics.count_refused(error.name)
+        if answering.acks == 0:
+            if errors:
+                names = ", ".join(sorted(error.name for error in errors))
+                request.close(f"a batch without acknowledgement was refused: {names}")
+            else:
+                request.finish_without_response()
+            return
+        request.respond_message(self._response(answering))
+
+    def _response(self, answering: PendingProduce) -> ProduceResponse:
+        fast, version = answering.fast, answering.request.api_version
+        if fast is not None:
+            topics: tuple[ProduceRequestTopic, ...] = (_topic_of(fast, version),)
+        else:
+            topics = answering.topics
+        responses = tuple(
+            ProduceResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=tuple(
+                    self._partition_response(version, partition.index, answering.answers[i, k])
+                    for k, partition in enumerate(topic.partition_data)
+                ),
+            )
+            for i, topic in enumerate(topics)
+        )
+        return ProduceResponse(
+            responses=responses, node_endpoints=self._leader_endpoints(answering)
+        )
+
+    def _partition_response(
+        self, version: int, index: int, answer: PartitionAnswer
+    ) -> ProduceResponsePartition:
+        current = ProduceResponseCurrentLeader()
+        if answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER and version >= 10:
+            leader_id = self._target.leader_id
+            current = ProduceResponseCurrentLeader(
+                leader_id=-1 if leader_id is None else leader_id,
+                leader_epoch=self._target.leader_epoch,
+            )
+        record_errors: tuple[ProduceResponseRecordError, ...] = ()
+        if answer.record_index is not None:
+            record_errors = (
+                ProduceResponseRecordError(
+                    batch_index=answer.record_index, batch_index_error_message=answer.message
+                ),
+            )
+        ok = answer.error is ErrorCode.NONE
+        return ProduceResponsePartition(
+            index=index,
+            error_code=int(answer.error),
+            base_offset=answer.base_offset,
+            log_start_offset=self._target.log_start_offset if ok else -1,
+            record_errors=record_errors,
+            error_message=answer.message,
+            current_leader=current,
+        )
+
+    def _leader_endpoints(
+        self, answering: PendingProduce
+    ) -> tuple[ProduceResponseNodeEndpoint, ...]:
+        leader_id = self._target.leader_id
+        asked_for = any(
+            answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            for answer in answering.answers.values()
+        )
+        if not asked_for or leader_id is None or answering.request.api_version < 10:
+            return ()
+        at = endpoint_on(self._target.leader_endpoints, answering.request.listener.name)
+        if at is None:
+            return ()
+        return (ProduceResponseNodeEndpoint(node_id=leader_id, host=at.host, port=at.port),)
+
+
+def _topic_of(fast: FastProduce, version: int) -> ProduceRequestTopic:
+    """The one topic of a request in its general form, without its records."""
+    partitions = (ProduceRequestPartition(index=fast.partition),)
+    if version >= 13:
+        return ProduceRequestTopic(topic_id=UUID(bytes=fast.topic), partition_data=partitions)
+    return ProduceRequestTopic(name=fast.topic.decode(errors="replace"), partition_data=partitions)

@@ -1,0 +1,326 @@
+"""Raft requests of other replicas: bytes to events, the rules' answers back to whoever asked.
+
+Source: KIP-595, KIP-853. What is no valid raft request is answered 42 at top level, as Kafka does, and
+never reaches the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from quorumd.raft.effects import FetchReply, Reply, SnapshotReply, VoterChangeReply
+from quorumd.raft.events import Event
+from quorumd.raft.types import ReplicaKey
+from quorumd.server.model.logs import Logger, RateLimit
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.runtime import Reader
+from quorumd.server.model.topic import TopicPartition
+from quorumd.server.net.connection import InboundRequest
+from quorumd.server.translate import (
+    common as translate,
+)
+from quorumd.server.translate import (
+    fetch as translate_fetch,
+)
+from quorumd.server.translate import (
+    snapshot as translate_snapshot,
+)
+from quorumd.server.translate import (
+    voter_changes as translate_membership,
+)
+from quorumd.server.translate.common import InvalidRequestShape, only_topic
+from quorumd.server.translate.snapshot import ChunkBytes, ChunkRange
+from quorumd.storage.errors import OffsetOutOfRange, StorageError
+from quorumd.storage.snapshot_file import SnapshotId
+from quorumd.storage.snapshot_store import PositionOutOfRange, SnapshotNotFound, SnapshotStore
+from quorumd.wire.codec import decode
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.errors import MalformedMessage
+from quorumd.wire.fast import FastFetch
+from quorumd.wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from quorumd.wire.messages.begin_quorum_epoch import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+)
+from quorumd.wire.messages.end_quorum_epoch import EndQuorumEpochRequest, EndQuorumEpochResponse
+from quorumd.wire.messages.fetch import FetchResponse
+from quorumd.wire.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
+from quorumd.wire.messages.vote import VoteRequest, VoteResponse
+from quorumd.wire.schema import Message
+
+LOG = Logger("raft")
+
+KAFKA_SOFTWARE = "apache-kafka-java"
+FETCH_MAX_BYTES = translate_fetch.FETCH_MAX_BYTES
+NOTHING = ChunkRange(0, 0)
+
+
+class RaftRequestHandler:
+    """Takes raft requests for one partition. `handle` passes events to the rules."""
+
+    def __init__(
+        self,
+        topic: TopicPartition,
+        reader: Reader,
+        snapshots: SnapshotStore,
+        metrics: Metrics,
+        handle: Callable[[Event], None],
+        request_timeout_ms: int,
+    ) -> None:
+        self._topic = topic
+        self._request_timeout_ms = request_timeout_ms
+        self._topic_name = topic.name.encode()
+        self._topic_id = topic.topic_id.bytes
+        self._reader = reader
+        self._snapshots = snapshots
+        self.serve: Callable[[SnapshotId, ReplicaKey | None, int], bool] = lambda *piece: True
+        """Somebody asks for a piece, of which position; False if it can't be given."""
+        self.on_unreadable: Callable[[SnapshotId, str], None] = lambda snapshot, problem: None
+        self._metrics = metrics
+        self._handle = handle
+        self._asked: dict[int, tuple[InboundRequest, ChunkRange]] = {}
+        self._last_reply_to = 0
+        self._foreign_lines = RateLimit(per_second=0.1, burst=3)
+
+    def _ask(self, request: InboundRequest, asked: ChunkRange = NOTHING) -> int:
+        """Remember who asked; the number comes back with the answer."""
+        self._last_reply_to += 1
+        self._asked[self._last_reply_to] = (request, asked)
+        return self._last_reply_to
+
+    # -- requests
+
+    def vote(self, request: InboundRequest) -> None:
+        message = decode(VoteRequest, request.api_version, request.frame, request.body_at)
+        try:
+            name = only_topic(message.topics)
+            self._check_topic(name.topic_name, name.partitions[0].partition_index)
+            event = translate.vote_requested(message, self._last_reply_to + 1)
+        except InvalidRequestShape:
+            self._refuse(request, VoteResponse(error_code=ErrorCode.INVALID_REQUEST))
+            return
+        self._ask(request)
+        self._handle(event)
+
+    def begin_quorum_epoch(self, request: InboundRequest) -> None:
+        version = request.api_version
+        message = decode(BeginQuorumEpochRequest, version, request.frame, request.body_at)
+        try:
+            name = only_topic(message.topics)
+            self._check_topic(name.topic_name, name.partitions[0].partition_index)
+            event = translate.epoch_begun(message, self._last_reply_to + 1)
+        except InvalidRequestShape:
+            self._refuse(request, BeginQuorumEpochResponse(error_code=ErrorCode.INVALID_REQUEST))
+            return
+        self._ask(request)
+        self._handle(event)
+
+    def end_quorum_epoch(self, request: InboundRequest) -> None:
+        version = request.api_version
+        message = decode(EndQuorumEpochRequest, version, request.frame, request.body_at)
+        try:
+            name = only_topic(message.topics)
+            self._check_topic(name.topic_name, name.partitions[0].partition_index)
+            event = translate.epoch_ended(message, version, self._last_reply_to + 1)
+        except InvalidRequestShape:
+            self._refuse(request, EndQuorumEpochResponse(error_code=ErrorCode.INVALID_REQUEST))
+            return
+        self._ask(request)
+        self._handle(event)
+
+    def fetch(self, request: InboundRequest, asked: FastFetch) -> None:
+        """A replica's fetch of one partition; consumers' go elsewhere."""
+        if self._refuse_kafka(request):
+            return
+        known = self._topic_id if request.api_version >= 13 else self._topic_name
+        if asked.topic != known or asked.partition != self._topic.index:
+            self.refuse_fetch(request)
+            return
+        reply_to = self._ask(request, ChunkRange(0, _at_most(asked.max_bytes)))
+        self._handle(translate_fetch.fetch_received(asked, reply_to))
+
+    def fetch_snapshot(self, request: InboundRequest) -> None:
+        """A piece of a snapshot, for a replica or for a client that wants the state."""
+        message = decode(FetchSnapshotRequest, request.api_version, request.frame, request.body_at)
+        try:
+            event, asked = translate_snapshot.snapshot_requested(
+                message, self._topic, self._last_reply_to + 1
+            )
+        except InvalidRequestShape:
+            self._refuse(request, FetchSnapshotResponse(error_code=ErrorCode.INVALID_REQUEST))
+            return
+        self._ask(request, asked._replace(max_bytes=_at_most(asked.max_bytes)))
+        self._handle(event)
+
+    def change(self, request: InboundRequest) -> None:
+        """A request that changes a voter or the leader: the answer may take as long as the change."""
+        event = translate_membership.change_requested(
+            request.api_key,
+            request.api_version,
+            request.frame,
+            request.body_at,
+            self._last_reply_to + 1,
+            self._request_timeout_ms,
+        )
+        self._ask(request)
+        self._handle(event)
+
+    def reassign(self, request: InboundRequest) -> None:
+        """Change the voters to others, one after the other, or end that."""
+        version = request.api_version
+        message = decode(
+            AlterPartitionReassignmentsRequest, version, request.frame, request.body_at
+        )
+        misplaced = translate_membership.misplaced_reassignment(message, self._topic)
+        if misplaced is not None:
+            request.respond_message(misplaced)
+            return
+        reply_to = self._ask(request)
+        self._handle(translate_membership.reassignment_requested(message, reply_to))
+
+    def give_change_up(self, request: InboundRequest) -> None:
+        """The leader that was asked for a change of the voters is gone: the client has to ask again."""
+        answer = VoterChangeReply(
+            epoch=-1,
+            leader_id=None,
+            leader_endpoints=(),
+            error="NOT_LEADER_OR_FOLLOWER",
+            message="the leader was lost before it answered; it may have made the change. Ask again",
+        )
+        self.send_answer(self._ask(request), answer)
+
+    def refuse_fetch(self, request: InboundRequest) -> None:
+        """A replica's fetch that does not hold exactly this partition."""
+        self._refuse(request, FetchResponse(error_code=ErrorCode.INVALID_REQUEST))
+
+    def _refuse_kafka(self, request: InboundRequest) -> bool:
+        connection = request.connection
+        if connection.client_software_name != KAFKA_SOFTWARE:
+            return False
+        self._metrics.count_ignored("fetch of a Kafka replica")
+        if self._foreign_lines.take() is not None:
+            LOG.warning(
+                "a Kafka replica must not copy a quorumd log: it stops at the first record it "
+                "does not know. Refused",
+                peer=connection.peer,
+            )
+        request.respond_message(FetchResponse(error_code=ErrorCode.INVALID_REQUEST))
+        return True
+
+    def _check_topic(self, name: str, index: int) -> None:
+        if name != self._topic.name or index != self._topic.index:
+            raise InvalidRequestShape(f"{name}-{index} is not replicated here")
+
+    def _refuse(self, request: InboundRequest, response: Message) -> None:
+        self._metrics.count_ignored("raft request for another topic or partition")
+        request.respond_message(response)
+
+    # -- answers
+
+    def send_answer(self, reply_to: int, answer: Reply) -> None:
+        """Answer the request under this number; a connection that is gone takes it too."""
+        request, asked = self._asked.pop(reply_to)
+        if isinstance(answer, FetchReply):
+            self._send_fetch_answer(request, answer, asked.max_bytes)
+            return
+        if isinstance(answer, SnapshotReply):
+            self._send_snapshot_answer(request, answer, asked)
+            return
+        key, version, listener = request.api_key, request.api_version, request.listener.name
+        if isinstance(answer, VoterChangeReply):
+            response = translate_membership.change_response(key, answer, self._topic, listener)
+        else:
+            response = translate.raft_response(key, answer, self._topic, version, listener)
+        self._respond(request, response)
+
+    def _send_fetch_answer(
+        self, request: InboundRequest, answer: FetchReply, max_bytes: int
+    ) -> None:
+        if answer.read_from is None:
+            self._respond_fetch(request, answer, ())
+            return
+        try:
+            cached = self._reader.cached(answer.read_from, max_bytes, answer.read_to)
+        except OffsetOutOfRange as error:
+            request.close(f"the log was truncated while an answer waited for the disk: {error}")
+            return
+        if cached is not None:
+            self._respond_fetch(request, answer, cached)
+            return
+
+        def done(outcome: bytes | BaseException) -> None:
+            if isinstance(outcome, BaseException):
+                request.close(f"the log could not be read for a replica: {outcome}")
+            else:
+                self._respond_fetch(request, answer, (outcome,))
+
+        self._reader.read(answer.read_from, max_bytes, answer.read_to, done)
+
+    def _respond_fetch(
+        self,
+        request: InboundRequest,
+        answer: FetchReply,
+        records: Sequence[bytes | memoryview],
+    ) -> None:
+        version, listener = request.api_version, request.listener.name
+        goes_elsewhere = answer.diverging is not None or answer.snapshot is not None
+        if answer.top_level_error is not None or goes_elsewhere:
+            response = translate_fetch.fetch_response(answer, self._topic, version, listener)
+            self._respond(request, response)
+            return
+        request.respond(
+            translate_fetch.fetch_frame(
+                answer, self._topic, version, request.correlation_id, listener, records
+            )
+        )
+
+    def _send_snapshot_answer(
+        self, request: InboundRequest, answer: SnapshotReply, asked: ChunkRange
+    ) -> None:
+        if answer.snapshot is None:
+            self._respond_snapshot(request, answer, None)
+            return
+        snapshot = SnapshotId(*answer.snapshot)
+        if not self.serve(snapshot, asked.replica, asked.position):
+            answer.error, answer.snapshot = "SNAPSHOT_NOT_FOUND", None
+            self._respond_snapshot(request, answer, None)
+            return
+
+        def read() -> ChunkBytes:
+            data = self._snapshots.read(snapshot, asked.position, asked.max_bytes)
+            return ChunkBytes(self._snapshots.size_bytes(snapshot), asked.position, data)
+
+        def done(outcome: ChunkBytes | BaseException) -> None:
+            if isinstance(outcome, SnapshotNotFound):
+                self.on_unreadable(snapshot, f"somebody has deleted its file: {outcome}")
+                answer.error, answer.snapshot = "SNAPSHOT_NOT_FOUND", None
+            elif isinstance(outcome, PositionOutOfRange):
+                answer.error, answer.snapshot = "POSITION_OUT_OF_RANGE", None
+            elif isinstance(outcome, BaseException):
+                if isinstance(outcome, StorageError):
+                    self.on_unreadable(snapshot, str(outcome))
+                request.close(f"a snapshot could not be read: {outcome}")
+                return
+            piece = outcome if isinstance(outcome, ChunkBytes) else None
+            self._respond_snapshot(request, answer, piece)
+
+        self._reader.run(read, done)
+
+    def _respond_snapshot(
+        self, request: InboundRequest, answer: SnapshotReply, piece: ChunkBytes | None
+    ) -> None:
+        version, listener = request.api_version, request.listener.name
+        response = translate_snapshot.snapshot_response(
+            answer, self._topic, version, listener, piece
+        )
+        self._respond(request, response)
+
+    def _respond(self, request: InboundRequest, response: Message) -> None:
+        try:
+            request.respond_message(response)
+        except MalformedMessage as error:
+            request.close(f"the answer does not fit version {request.api_version}: {error}")
+
+
+def _at_most(max_bytes: int) -> int:
+    return max(0, min(max_bytes, FETCH_MAX_BYTES))

@@ -1,0 +1,48 @@
+"""`python -m quorumd.server.snapshots.build`: builds a snapshot in a process of its own, of low priority.
+
+    --directory D --end-offset N [--memory-bytes M]
+
+Prints JSON, an object a line: {"done", "total"} (bytes) now and then, at last {"end_offset",
+"epoch", "size_bytes", "records", "empty_batches"}, or {"error", "kind", "path"} with the exit code of
+the error. The whole snapshot then is at its part's path, durable, to be named by whoever asked for it.
+Its standard input must stay open for so long: at its end it deletes what it has written and stops.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+
+NICENESS = 10
+
+# ioprio_set(2): the number of the system call, IOPRIO_WHO_PROCESS, the class "idle".
+_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
+_WHO_PROCESS = 1
+_IDLE = 3 << 13
+
+
+def main() -> int:
+    """Builds what the command line says; returns the exit code."""
+    # Ctrl-C is for the node, which ends this process. A session of its own would be a group of its own
+    # for Linux's scheduler as well, where niceness means nothing to the node's.
+    os.setpgid(0, 0)
+    _lower_priority()
+    # Not before: to import takes a while, too.
+    from quorumd.server.snapshots import build_child as snapshot_process
+
+    return snapshot_process.main()
+
+
+def _lower_priority() -> None:
+    """The node comes first, for the processors and, where the kernel heeds it, for the disk."""
+    os.nice(NICENESS)
+    number = _IOPRIO_SET.get(platform.machine())
+    if number is not None and sys.platform == "linux":
+        # A refusal is no harm.
+        ctypes.CDLL(None).syscall(number, _WHO_PROCESS, 0, _IDLE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""Building a snapshot: what its caller sees of it, and a process of its own that costs no event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from quorumd.server.model.snapshot_builds import BuildFailed, BuildResult
+from quorumd.storage.errors import DamagedSnapshot
+from quorumd.storage.layout import parse_snapshot_name
+from quorumd.storage.snapshot_file import SnapshotId
+
+CLEANUP_S = 2.0
+"""How long a process may take to delete what it has written."""
+
+
+def damaged_snapshot(error_name: str, path: Path) -> SnapshotId | None:
+    """Which complete snapshot an error of a build complains of, if it is one's."""
+    parsed = parse_snapshot_name(path.name)
+    is_damage = error_name == DamagedSnapshot.__name__
+    return SnapshotId(*parsed) if is_damage and parsed is not None else None
+
+
+class BuildProcess:
+    """Runs `python -m quorumd.server.snapshots.build`, which reports in JSON lines. A `Builder`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        end_offset: int,
+        progress: Callable[[float], None],
+        done: Callable[[BuildResult | BuildFailed], None],
+    ) -> None:
+        self._progress = progress
+        self._done = done
+        self._task = asyncio.get_running_loop().create_task(self._run(directory, end_offset))
+
+    def cancel(self, ended: Callable[[], None]) -> None:
+        self._task.add_done_callback(lambda _: ended())
+        self._task.cancel()
+
+    async def _run(self, directory: Path, end_offset: int) -> None:
+        outcome: BuildResult | BuildFailed
+        try:
+            outcome = await self._build(directory, end_offset)
+        except OSError as error:
+            outcome = BuildFailed(f"the process that builds snapshots could not be run: {error}")
+        self._done(outcome)
+
+    async def _build(self, directory: Path, end_offset: int) -> BuildResult | BuildFailed:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "quorumd.server.snapshots.build",
+            *("--directory", str(directory), "--end-offset", str(end_offset)),
+            # It ends when its standard input does: with this process, however that ends.
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            errors = asyncio.create_task(process.stderr.read())
+            last: dict[str, Any] = {}
+            async for line in process.stdout:
+                last = json.loads(line)
+                if last.get("total"):
+                    self._progress(last["done"] / last["total"])
+            words = (await errors).decode(errors="replace").strip()
+            code = await process.wait()
+        except BaseException:
+            await _end(process)
+            raise
+        if "error" in last:
+            return BuildFailed(last["error"], damaged_snapshot(last["kind"], Path(last["path"])))
+        if code or "epoch" not in last:
+            how = f"ended with {code}" if code >= 0 else f"was killed by signal {-code}"
+            return BuildFailed(f"the process that builds snapshots {how}. {words[-500:]}".strip())
+        snapshot = SnapshotId(last["end_offset"], last["epoch"])
+        return BuildResult(snapshot, last["empty_batches"])
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """It deletes what it has written and ends by itself, but is not waited for for long."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        async with asyncio.timeout(CLEANUP_S):
+            await process.wait()
+    except TimeoutError:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

@@ -1,0 +1,511 @@
+"""When a replica takes snapshots of its own, and what it deletes behind them.
+
+Building goes on elsewhere, from files alone; here it is decided, watched, and its result handed to the
+rules. Triggers are bytes of new records, time, and operators. Every replica takes its own. One that turns
+out to be damaged is built anew, from what it was made of: the same bytes under the same name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from quorumd.raft.events import Event, LogDeletionRequested, ResignationRequested, SnapshotTaken
+from quorumd.raft.node import RaftNode
+from quorumd.raft.roles import Leader
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
+from quorumd.server.disk.storage_adapter import StorageAdapter
+from quorumd.server.model.cluster_view import CopyProgress, SnapshotWork
+from quorumd.server.model.logs import Logger
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.runtime import Reader, Runtime, TimerHandle
+from quorumd.server.model.snapshot_builds import Build, BuildFailed, BuildResult
+from quorumd.server.snapshots.outgoing_copies import OutgoingCopies
+from quorumd.server.snapshots.retention import Deletable, plan_cleaning
+from quorumd.storage.errors import StorageError
+from quorumd.storage.log import Log
+from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotId
+from quorumd.storage.snapshot_store import SnapshotStore
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.take_snapshot import TakeSnapshotRequest, TakeSnapshotResponse
+
+LOG = Logger("snapshots")
+
+CLEAN_INTERVAL_S = 5.0
+RETRY_MIN_S, RETRY_MAX_S = 5.0, 60.0
+"""After a build that failed, doubled with every further one; those that operators ask for do not count."""
+RESIGN_INTERVAL_S = 60.0
+"""Between two leaderships that are given away for a snapshot that can't be repaired."""
+
+OnSnapshot = Callable[[SnapshotId | str], None]
+"""Gets the newest snapshot, or why there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotSettings:
+    """None is no limit."""
+
+    max_new_record_bytes: int
+    interval_s: float
+    retention_bytes: int | None
+    retention_ms: int | None
+    copier_silent_s: float
+    """Who has not asked for the next piece of a snapshot for so long does not copy it any more."""
+
+
+@dataclass(slots=True)
+class RunningBuild:
+    """A build that goes on; `written_bytes` is how much had been written when it began.
+
+    `repairs` is the damaged snapshot whose place it is to take, None for a new one.
+    """
+
+    end_offset: int
+    written_bytes: int
+    begun_at_s: float
+    repairs: SnapshotId | None
+    build: Build | None = None
+
+
+class SnapshotManager:
+    """See the module's docstring. All methods are for the event loop's thread."""
+
+    def __init__(
+        self,
+        settings: SnapshotSettings,
+        node: RaftNode,
+        log: Log,
+        store: SnapshotStore,
+        reader: Reader,
+        host: Runtime,
+        metrics: Metrics,
+        handle: Callable[[Event], None],
+        recorder: StorageAdapter,
+        found: Sequence[SnapshotFacts],
+        new_bytes: int,
+    ) -> None:
+        """`found` are the snapshots that are there, ascending; the newest does not stand for `new_bytes`
+        of records.
+        """
+        self._settings = settings
+        self._node = node
+        self._log = log
+        self._store = store
+        self._reader = reader
+        self._host = host
+        self._metrics = metrics
+        self._handle = handle
+        self._recorder = recorder
+        self._facts = {facts.id: facts for facts in found}
+        self._bytes_before = -new_bytes
+        """What was written when the newest snapshot was begun."""
+        self._begun_at_s = host.monotonic_s()
+        self._failures = 0
+        self._not_before_s = 0.0
+        self._building: RunningBuild | None = None
+        self._told: list[OnSnapshot] = []
+        self._damaged: set[SnapshotId] = set()
+        """Known to be damaged: nobody gets them any more."""
+        self._to_repair: list[SnapshotId] = []
+        """Of these the ones to be built anew, ascending."""
+        self._resign_not_before_s = 0.0
+        self._copies = OutgoingCopies(
+            node, store, reader, host, settings.copier_silent_s, self.on_damage
+        )
+        self._alarm: TimerHandle | None = None
+        self._is_closed = False
+        self._has_ended = asyncio.Event()
+        self.problem = ""
+        """Why the last attempt failed; empty if it did not."""
+
+    def start(self) -> None:
+        """Begin to look at the clock."""
+        self._arm()
+
+    def close(self) -> None:
+        """Give up what goes on."""
+        self._is_closed = True
+        self._copies.close()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._building is not None and self._building.build is not None:
+            self._building.build.cancel(self._has_ended.set)
+        else:
+            self._has_ended.set()
+        self._tell("the node stops")
+
+    async def ended(self) -> None:
+        """After `close`: wait until nothing of it is left."""
+        await self._has_ended.wait()
+        if self._building is not None:
+            try:
+                await asyncio.to_thread(self._store.drop_build, self._building.end_offset)
+            except StorageError as error:
+                LOG.warning("an unfinished snapshot stays", reason=str(error))
+
+    def _arm(self) -> None:
+        wait_s = min(CLEAN_INTERVAL_S, self._settings.interval_s)
+        self._alarm = self._host.call_at(self._host.monotonic_s() + wait_s, self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        self._arm()
+        self.look()
+        self._clean()
+
+    # -- when
+
+    @property
+    def new_bytes(self) -> int:
+        """Records that no snapshot stands for, about."""
+        return self._recorder.written_bytes - self._bytes_before
+
+    def note_installed(self, facts: SnapshotFacts) -> None:
+        """The log begins behind this snapshot now: what was being built from it is void."""
+        building = self._building
+        if building is not None and building.build is not None:
+            building.build.cancel(partial(self._drop_parts, building))
+        self._end_build()
+        self._tell(facts.id)
+        self._keep([facts])
+        self._bytes_before = self._recorder.written_bytes
+
+    def look(self) -> None:
+        """Begin a build if it is time for one; called whenever something was committed."""
+        if self._building is not None or self._node.download is not None:
+            return
+        if self._is_pausing:
+            return
+        now_s = self._host.monotonic_s()
+        is_due = self.new_bytes >= self._settings.max_new_record_bytes
+        is_due = is_due or now_s - self._begun_at_s >= self._settings.interval_s
+        if is_due or self._to_repair:
+            self._begin()
+
+    @property
+    def _is_pausing(self) -> bool:
+        """A build has failed, and it is too soon for the next one."""
+        return self._host.monotonic_s() < self._not_before_s
+
+    def take(self, told: OnSnapshot) -> None:
+        """An operator asks for one; `told` hears of it when it is there."""
+        if self._building is not None and self._building.end_offset < self._end_offset():
+            # What goes on is not new enough: another one follows it.
+            self._told.append(lambda _: self.take(told))
+            return
+        self._told.append(told)
+        if self._building is None:
+            self._begin()
+
+    def answer(
+        self, request: TakeSnapshotRequest, respond: Callable[[TakeSnapshotResponse], None]
+    ) -> None:
+        """Take one and answer when it is there; after the request's time what goes on goes on."""
+        is_answered = False
+
+        def say(response: TakeSnapshotResponse) -> None:
+            nonlocal is_answered
+            if not is_answered:
+                is_answered = True
+                alarm.cancel()
+                respond(response)
+
+        def told(outcome: SnapshotId | str) -> None:
+            if isinstance(outcome, str):
+                error = ErrorCode.KAFKA_STORAGE_ERROR
+                say(TakeSnapshotResponse(error_code=error, error_message=outcome))
+                return
+            facts = self._facts[outcome]
+            say(
+                TakeSnapshotResponse(
+                    end_offset=outcome.end_offset, epoch=outcome.epoch, size_bytes=facts.size_bytes
+                )
+            )
+
+        def late() -> None:
+            text = "the snapshot is still being taken"
+            error = ErrorCode.REQUEST_TIMED_OUT
+            say(TakeSnapshotResponse(error_code=error, error_message=text))
+
+        wait_s = max(0, request.timeout_ms) / 1000
+        alarm = self._host.call_at(self._host.monotonic_s() + wait_s, late)
+        self.take(told)
+
+    def _end_offset(self) -> int:
+        """Everything below is committed, and on this disk."""
+        return min(self._node.committed_offset, self._node.log.synced_end_offset)
+
+    def _begin(self) -> None:
+        """Repair what is damaged, one after the other; then take a new one, if anything is new."""
+        if self._to_repair:
+            self._build(self._to_repair[0].end_offset, repairs=self._to_repair[0])
+            return
+        self._begun_at_s = self._host.monotonic_s()
+        newest = self._node.log.snapshot
+        end_offset = self._end_offset()
+        if end_offset <= (0 if newest is None else newest.offset):
+            self._tell("nothing is committed yet" if newest is None else SnapshotId(*newest))
+            return
+        self._build(end_offset)
+
+    def _build(self, end_offset: int, repairs: SnapshotId | None = None) -> None:
+        self._metrics.snapshot_build_ratio = 0.0
+        self._building = building = RunningBuild(
+            end_offset, self._recorder.written_bytes, self._host.monotonic_s(), repairs
+        )
+        what = "taking a snapshot" if repairs is None else "building a damaged snapshot anew"
+        LOG.info(what, end_offset=end_offset)
+        building.build = self._host.build(
+            self._log.directory,
+            end_offset,
+            self._on_progress,
+            partial(self._on_built, building),
+        )
+
+    def _on_progress(self, ratio: float) -> None:
+        self._metrics.snapshot_build_ratio = ratio
+
+    # -- what came of it
+
+    def _on_built(self, building: RunningBuild, outcome: BuildResult | BuildFailed) -> None:
+        if self._is_closed:
+            return
+        if isinstance(outcome, BuildFailed):
+            self._drop_parts(building)
+            if outcome.damaged is not None and self._note_damage(outcome.damaged, str(outcome)):
+                # What it was to be built on comes first.
+                self._end_build()
+                self._begin()
+            else:
+                self._failed(str(outcome))
+            return
+        if outcome.empty_batches:
+            self._metrics.unreadable_batches += outcome.empty_batches
+            LOG.warning("batches did not unpack and count as empty", batches=outcome.empty_batches)
+        newest, is_repair = self._node.log.snapshot, building.repairs is not None
+        if not is_repair and newest is not None and newest.offset >= outcome.id.end_offset:
+            # A newer one was copied from the leader meanwhile.
+            self._drop_parts(building)
+            self._finished(SnapshotId(*newest))
+            return
+        is_same = outcome.id == building.repairs
+        if not (is_same if is_repair else self._node.log.contains(OffsetAndEpoch(*outcome.id))):
+            # No CRC covers a batch's epoch: what is in memory is compared with what was on disk.
+            self._drop_parts(building)
+            self._failed(
+                f"the log on disk says epoch {outcome.id.epoch} below {outcome.id.end_offset}"
+            )
+            return
+
+        def complete() -> SnapshotFacts:
+            facts = self._store.part_facts(outcome.id)
+            self._store.complete_part(outcome.id)
+            return facts
+
+        def done(completed: SnapshotFacts | BaseException) -> None:
+            if self._is_closed or self._building is not building:
+                return
+            if isinstance(completed, BaseException):
+                self._drop_parts(building)
+                self._failed(str(completed))
+            elif is_repair:
+                self._repaired(completed)
+            else:
+                self._bytes_before = building.written_bytes
+                self._taken(completed, self._host.monotonic_s() - building.begun_at_s)
+
+        self._reader.run(complete, done)
+
+    def _drop_parts(self, building: RunningBuild) -> None:
+        """A build that did not get to its end may have left something; a copy is left alone."""
+        end_offset, download = building.end_offset, self._node.download
+        if download is None or download.snapshot.offset != end_offset:
+            self._reader.run(lambda: self._store.drop_build(end_offset), lambda _: None)
+
+    def _repaired(self, facts: SnapshotFacts) -> None:
+        LOG.info("a damaged snapshot was built anew", end_offset=facts.id.end_offset)
+        self._facts[facts.id] = facts
+        self._damaged.discard(facts.id)
+        self._to_repair.remove(facts.id)
+        self._end_build()
+        self._failures, self.problem = 0, ""
+        if self._to_repair or self._told:
+            self._begin()
+        else:
+            self.look()
+
+    def _taken(self, facts: SnapshotFacts, seconds: float) -> None:
+        self._metrics.snapshots_taken += 1
+        LOG.info(
+            "snapshot taken",
+            end_offset=facts.id.end_offset,
+            epoch=facts.id.epoch,
+            size_bytes=facts.size_bytes,
+            seconds=round(seconds, 3),
+        )
+        self._facts[facts.id] = facts
+        self._recorder.base = facts
+        self._handle(SnapshotTaken(snapshot=OffsetAndEpoch(*facts.id)))
+        self._finished(facts.id)
+        self._clean()
+        # What came meanwhile may be enough for the next one.
+        self.look()
+
+    def _finished(self, newest: SnapshotId) -> None:
+        self._end_build()
+        self._failures, self.problem = 0, ""
+        self._tell(newest)
+
+    def _end_build(self) -> None:
+        self._building = None
+        self._metrics.snapshot_build_ratio = -1.0
+
+    def _failed(self, problem: str) -> None:
+        assert self._building is not None, "a build has failed"
+        repairs, newest = self._building.repairs, self._node.log.snapshot
+        self._metrics.snapshots_failed += 1
+        LOG.error("no snapshot was taken", reason=problem)
+        self._end_build()
+        self.problem = problem
+        if repairs is not None and newest is not None and repairs != SnapshotId(*newest):
+            # Nobody needs it, and nothing is built on it.
+            self._to_repair.remove(repairs)
+        if not self._told:
+            pause_s = min(RETRY_MAX_S, RETRY_MIN_S * 2 ** min(self._failures, 10))
+            self._failures += 1
+            self._not_before_s = self._host.monotonic_s() + pause_s
+        self._tell(problem)
+        if repairs is not None:
+            self._copies.check(repairs, partial(self._read_again, repairs))
+
+    def _read_again(self, snapshot: SnapshotId, problem: str) -> None:
+        """What a disk could not read once, and can read now, is not damaged."""
+        if problem or self._building is not None or snapshot not in self._damaged:
+            return
+        LOG.info("a snapshot is sound after all", end_offset=snapshot.end_offset)
+        self._damaged.discard(snapshot)
+        self._to_repair = [other for other in self._to_repair if other != snapshot]
+        self.problem = ""
+
+    def _tell(self, outcome: SnapshotId | str) -> None:
+        told, self._told = self._told, []
+        for callback in told:
+            callback(outcome)
+
+    # -- others copy it
+
+    def serve(self, snapshot: SnapshotId, replica: ReplicaKey | None, position: int) -> bool:
+        """Somebody asks for the piece at `position`: may it be given?
+
+        A leader that can't make its newest snapshot anew lets another one lead, who has a sound one.
+        """
+        if snapshot not in self._damaged:
+            self._copies.note(snapshot, replica, position)
+            return True
+        if self._building is None and snapshot in self._to_repair:
+            self._let_another_lead()
+        return False
+
+    def _let_another_lead(self) -> None:
+        now_s = self._host.monotonic_s()
+        if isinstance(self._node.state, Leader) and now_s >= self._resign_not_before_s:
+            self._resign_not_before_s = now_s + RESIGN_INTERVAL_S
+            reason = "its snapshot is damaged, and others need one"
+            self._handle(ResignationRequested(reason=reason, shutting_down=False))
+
+    def copies_under_way(self) -> dict[ReplicaKey, CopyProgress]:
+        """The replicas that copy one of the snapshots here, and how far they are."""
+        return self._copies.progress(self._facts)
+
+    def work(self) -> SnapshotWork:
+        """Who copies from here, and what is built."""
+        copies = self.copies_under_way()
+        if self._building is None:
+            return SnapshotWork(copies)
+        return SnapshotWork(copies, self._building.end_offset, self._metrics.snapshot_build_ratio)
+
+    def on_damage(self, snapshot: SnapshotId, problem: str) -> None:
+        """A snapshot can't be read, or is not sound."""
+        is_news = self._note_damage(snapshot, problem)
+        if is_news and self._building is None and not self._is_closed and not self._is_pausing:
+            self._begin()
+
+    def _note_damage(self, snapshot: SnapshotId, problem: str) -> bool:
+        """True if it is news, and of a snapshot that counts."""
+        if snapshot in self._damaged or OffsetAndEpoch(*snapshot) not in self._node.log.snapshots:
+            return False
+        LOG.error("a snapshot is damaged: nobody gets it any more", reason=problem)
+        self._metrics.snapshots_damaged += 1
+        self._damaged.add(snapshot)
+        self._to_repair = sorted([*self._to_repair, snapshot])
+        self.problem = problem
+        return True
+
+    def _keep(self, facts: Sequence[SnapshotFacts]) -> None:
+        """Only these snapshots are left."""
+        self._facts = {each.id: each for each in facts}
+        self._damaged &= self._facts.keys()
+        self._to_repair = [snapshot for snapshot in self._to_repair if snapshot in self._facts]
+        self._copies.keep(self._facts.keys())
+
+    # -- cleaning
+
+    def _clean(self) -> None:
+        """Ask the rules to let go what retention says, unless a build reads it now."""
+        if self._building is not None or self._node.log.snapshot is None:
+            return
+        view = self._node.log
+        known = [self._facts[SnapshotId(*snapshot)] for snapshot in view.snapshots]
+        snapshots = [
+            Deletable(facts.id.end_offset, facts.size_bytes, facts.last_contained_log_timestamp)
+            for facts in known
+        ]
+        segments = [
+            Deletable(segment.end_offset, segment.size_bytes, segment.max_timestamp)
+            for segment in self._log.closed_segments()
+        ]
+        plan = plan_cleaning(
+            snapshots,
+            segments,
+            self._log.size_bytes + sum(snapshot.size_bytes for snapshot in snapshots),
+            start_offset=view.start_offset,
+            now_ms=self._host.wall_ms(),
+            retention_bytes=self._settings.retention_bytes,
+            retention_ms=self._settings.retention_ms,
+            copied_offset=self._copies.copied_offset(),
+        )
+        kept = tuple(view.snapshots[plan.snapshots_dropped :])
+        if plan.start_offset > view.start_offset or plan.snapshots_dropped:
+            LOG.info("deleting history", log_start=plan.start_offset, snapshots=len(kept))
+            self._handle(LogDeletionRequested(start_offset=plan.start_offset, snapshots=kept))
+            self._keep(known[plan.snapshots_dropped :])
+
+    # -- what operators see
+
+    def status(self) -> dict[str, object]:
+        """For `/status`: the newest snapshot, what is being built, what is being copied."""
+        node, building = self._node, self._building
+        newest, download = node.log.snapshot, node.download
+        return {
+            "newest": None
+            if newest is None
+            else {"end_offset": newest.offset, "epoch": newest.epoch},
+            "count": len(node.log.snapshots),
+            "new_bytes": self.new_bytes,
+            "problem": self.problem,
+            "building": None
+            if building is None
+            else {
+                "end_offset": building.end_offset,
+                "done": round(self._metrics.snapshot_build_ratio, 3),
+            },
+            "copying": None
+            if download is None
+            else {
+                "end_offset": download.snapshot.offset,
+                "epoch": download.snapshot.epoch,
+                "position": download.position,
+                "size_bytes": download.size_bytes,
+            },
+        }

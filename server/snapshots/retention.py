@@ -1,0 +1,68 @@
+"""What may be deleted: history that a snapshot stands for, by size and by age. A pure function.
+
+Nothing is ever deleted without a newer snapshot. Source: KIP-595 (log compaction and snapshots), KIP-630
+(when to delete snapshots and the log).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+SNAPSHOTS_KEPT = 2
+"""Whoever copies the one before the newest can finish. Older ones serve nobody."""
+
+
+class Deletable(NamedTuple):
+    """A closed segment, or a snapshot: everything in it ends at `end_offset` (exclusive).
+
+    `newest_ms` is the greatest timestamp in it.
+    """
+
+    end_offset: int
+    size_bytes: int
+    newest_ms: int
+
+
+class Deletion(NamedTuple):
+    """Where the log is to start, and how many of the oldest snapshots go."""
+
+    start_offset: int
+    snapshots_dropped: int
+
+
+def plan_cleaning(
+    snapshots: Sequence[Deletable],
+    segments: Sequence[Deletable],
+    total_bytes: int,
+    *,
+    start_offset: int,
+    now_ms: int,
+    retention_bytes: int | None,
+    retention_ms: int | None,
+    copied_offset: int | None = None,
+) -> Deletion:
+    """The oldest history goes first, until the rest is small and young enough; None is no limit.
+
+    Snapshots and closed segments ascend. `total_bytes` is the size of log and snapshots together.
+    `copied_offset` is the end of the oldest snapshot that somebody copies at present: it stays, with
+    all that follows it, or a slow replica would never be done.
+    """
+    if not snapshots:
+        return Deletion(start_offset, 0)
+    needed_offset = snapshots[-1].end_offset if copied_offset is None else copied_offset
+    droppable = sum(snapshot.end_offset < needed_offset for snapshot in snapshots)
+    dropped = min(droppable, max(0, len(snapshots) - SNAPSHOTS_KEPT))
+    total_bytes -= sum(snapshot.size_bytes for snapshot in snapshots[:dropped])
+    for segment in segments:
+        if segment.end_offset > needed_offset:
+            break
+        is_too_much = retention_bytes is not None and total_bytes > retention_bytes
+        is_too_old = retention_ms is not None and segment.newest_ms < now_ms - retention_ms
+        if not (is_too_much or is_too_old):
+            break
+        start_offset = segment.end_offset
+        total_bytes -= segment.size_bytes
+    while dropped < droppable and snapshots[dropped].end_offset < start_offset:
+        dropped += 1
+    return Deletion(start_offset, dropped)

@@ -1,0 +1,49 @@
+"""Under which name each machine is reached, now that nodes may move, and who looks for it elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quorumd.config.model import Listener
+from quorumd.raft.types import ReplicaKey
+from simulation.checkers.base import Facts
+from simulation.machine import Machine
+from simulation.process import NodeProcess
+from simulation.settings import listener_at, moved
+
+
+class AddressMap:
+    """See the module's docstring. Links look their peers up here."""
+
+    def __init__(self, machines: Sequence[Machine], facts: Facts) -> None:
+        self._machines = machines
+        self._facts = facts
+        self._by_address = {machine.address: machine for machine in machines}
+
+    def host_at(self, address: str) -> str:
+        """The machine that is, or was, reached under this name."""
+        machine = self._by_address.get(address) or self._by_address.get(moved(address))
+        return address if machine is None else machine.host
+
+    def listening_at(self, address: str) -> NodeProcess | None:
+        machine = self._by_address.get(address)
+        return None if machine is None else machine.life
+
+    def listeners_of(self, key: ReplicaKey) -> tuple[Listener, ...]:
+        """Where a replica is reached; nowhere if its disk is no more."""
+        found = (m.config.listeners for m in self._machines if m.replica.key == key)
+        return next(found, (listener_at("nowhere"),))
+
+    def move(self, machine: Machine) -> None:
+        """It listens elsewhere when it comes back."""
+        del self._by_address[machine.address]
+        machine.move(moved(machine.address))
+        self._by_address[machine.address] = machine
+
+    def is_misplaced(self, machine: Machine) -> bool:
+        """True if it votes, and is reached elsewhere than the committed voter set says."""
+        committed = self._facts.voters.committed
+        if not committed:
+            return True
+        voter = committed[-1].record.voters.find(machine.replica.key)
+        return voter is not None and voter.endpoints[0].host != machine.address

@@ -1,0 +1,50 @@
+"""What an operator was told is true: a voter that was added is in a committed set, a removed one out of it.
+
+Source: KIP-856, AddVoter and RemoveVoter (answered when the change is committed); KIP-642 for the target of
+a reassignment.
+"""
+
+from __future__ import annotations
+
+from simulation.checkers.base import Facts
+from simulation.violation import Violation
+from simulation.voter_change_requests import VoterChangeKind, VoterChangeRequest
+from simulation.voter_history import NamedVoters
+
+NAME = "a change that is answered is committed"
+
+
+def check_granted(facts: Facts, wish: VoterChangeRequest) -> None:
+    """Raise Violation unless this was so at some moment between the question and the answer."""
+    sets = facts.voters.committed[max(0, wish.sets_before - 1) :]
+    first_ids = tuple(sorted(key.id for key in facts.voters.first))
+    if (
+        not wish.sets_before
+        and wish.kind is VoterChangeKind.REASSIGN
+        and wish.target in (None, first_ids)
+    ):
+        return
+    if wish.kind is not VoterChangeKind.TRANSFER and not any(
+        _grants(named, wish) for named in sets
+    ):
+        raise Violation(
+            NAME,
+            f"an operator who wants to {wish} is told that it is done; the sets of that time are"
+            f" {'; '.join(_described(named) for named in sets) or 'none'}",
+        )
+
+
+def _grants(named: NamedVoters, wish: VoterChangeRequest) -> bool:
+    match wish.kind:
+        case VoterChangeKind.ADD:
+            return wish.key in named.keys
+        case VoterChangeKind.REMOVE:
+            return wish.key not in named.keys
+    target = named.record.target
+    is_reached = wish.target == named.record.voters.ids and target is None
+    return target == wish.target or is_reached
+
+
+def _described(named: NamedVoters) -> str:
+    target = "" if named.record.target is None else f" on the way to {named.record.target}"
+    return f"{', '.join(map(str, named.keys))}{target} at {named.batch}"

@@ -1,0 +1,54 @@
+"""Voters come and go only if somebody has asked for it: an operator, or a replica for itself.
+
+A replica may ask for itself to take the place of a storage id under its id, unless it knows that it was
+removed. Source: KIP-853, automatic joining; KIP-642 for the steps of a reassignment.
+"""
+
+from __future__ import annotations
+
+from quorumd.raft.node import RaftNode
+from quorumd.raft.types import ReplicaKey
+from simulation.checkers.base import Change, Checker, Look
+from simulation.voter_change_requests import VoterChangeKind
+
+
+class WishedChanges(Checker):
+    name = "voters change as was asked for"
+
+    def on_change(self, look: Look, change: Change) -> None:
+        if change.former is None or change.is_first:
+            return
+        target, later = change.former.record.target, change.named.record.target
+        is_reached = later is None and change.named.record.voters.ids == target
+        if later != target and not is_reached and not self._is_target_wished(later):
+            raise self.fail(
+                f"{look.now.local} gives the target {target} up for {later} at {change.named.batch},"
+                f" with the voters {change.named.record.voters.ids}, unasked"
+            )
+        for key in change.added:
+            if key.id not in (target or ()) and not self._is_wished(VoterChangeKind.ADD, key):
+                raise self.fail(f"{look.now.local} adds {key} at {change.named.batch}, unasked")
+        for key in change.removed:
+            is_step = target is not None and key.id not in target
+            if not is_step and not self._is_wished(VoterChangeKind.REMOVE, key):
+                raise self.fail(f"{look.now.local} removes {key} at {change.named.batch}, unasked")
+
+    def _is_wished(self, kind: VoterChangeKind, key: ReplicaKey) -> bool:
+        return any(wish.kind is kind and wish.key == key for wish in self.facts.wishes)
+
+    def _is_target_wished(self, target: tuple[int, ...] | None) -> bool:
+        wishes = self.facts.wishes
+        return any(
+            wish.kind is VoterChangeKind.REASSIGN and wish.target == target for wish in wishes
+        )
+
+    def on_own_wish(self, node: RaftNode) -> None:
+        local = node.local
+        known = [
+            named
+            for named in self.facts.voters.committed
+            if named.batch.end_offset <= node.committed_offset
+        ]
+        was_removed = any(local in n.keys for n in known) and local not in known[-1].keys
+        if was_removed and local not in node.voters.keys:
+            raise self.fail(f"{local} asks to vote again, though it was removed and knows it")

@@ -1,0 +1,48 @@
+"""What somebody wants of the voter set or of the leader, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from quorumd.raft.types import ReplicaKey
+
+
+class VoterChangeKind(StrEnum):
+    """What is wanted."""
+
+    ADD = "add"
+    REMOVE = "remove"
+    REASSIGN = "reassign"
+    TRANSFER = "transfer"
+
+
+@dataclass(slots=True)
+class VoterChangeRequest:
+    """`key` is whom to add, to remove, or to make the leader; `target` are the ids that shall vote.
+
+    A wish without `key` or `target` is: any leader, or the end of the reassignment. Times are µs.
+    """
+
+    kind: VoterChangeKind
+    key: ReplicaKey | None = None
+    target: tuple[int, ...] | None = None
+    is_own: bool = False
+    """A replica asks for itself, not an operator."""
+    pause_us: int = 0
+    """How long an operator waits before asking."""
+    sets_before: int = 0
+    """How many voter sets were committed when it was asked first."""
+    sent: int = 0
+    answered: int = 0
+    outcome: str | None = None
+    """What the last answer said, once nobody asks any more: `done` or the name of an error."""
+
+    @property
+    def is_over(self) -> bool:
+        """True if nothing comes of it any more: no request can still be under way."""
+        return self.outcome is not None and self.sent == self.answered
+
+    def __str__(self) -> str:
+        what = self.key if self.target is None else ", ".join(map(str, self.target))
+        return f"{self.kind} {what or 'nobody in particular'}"

@@ -1,0 +1,116 @@
+"""Which offsets are read of a log, be its beginning there or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from quorumd.pipeline.errors import BadOption, DataLost
+from quorumd.pipeline.source.offset_range import (
+    Extent,
+    SnapshotRef,
+    Span,
+    State,
+    batch_span,
+    cut,
+    start_offset,
+)
+from quorumd.pipeline.source.options import EARLIEST, LATEST, Options, Position, parse_options
+
+WHOLE = Extent("", 0, 100)
+SNAPSHOT = SnapshotRef(60, 2)
+CLEANED = Extent("", 40, 100, SNAPSHOT)
+
+
+def options(**given: str) -> Options:
+    return parse_options({"bootstrap.servers": "a:1", **given})
+
+
+def nothing_is_that_new(_: int) -> None:
+    return None
+
+
+def span_of(extent: Extent, **given: str) -> Span:
+    return batch_span(options(**given), extent, nothing_is_that_new)
+
+
+def test_a_batch_read_is_everything_unless_something_else_is_said() -> None:
+    assert span_of(WHOLE) == Span(None, 0, 100)
+    assert span_of(WHOLE, startingOffsets="7", endingOffsets="9") == Span(None, 7, 9)
+    assert span_of(WHOLE, startingOffsets="100") == Span(None, 100, 100)
+
+
+def test_what_is_deleted_comes_from_the_snapshot_and_the_rest_from_the_log() -> None:
+    assert span_of(CLEANED) == Span(State(SNAPSHOT, 0, 40, True), 40, 100)
+    assert span_of(CLEANED, startingOffsets="40") == Span(None, 40, 100)
+
+
+def test_a_read_that_ends_within_the_state_says_nothing_of_what_came_later() -> None:
+    assert span_of(CLEANED, endingOffsets="30") == Span(State(SNAPSHOT, 0, 30, False), 40, 30)
+    assert span_of(CLEANED, endingOffsets="50") == Span(State(SNAPSHOT, 0, 40, False), 40, 50)
+
+
+def test_an_offset_that_is_deleted_is_lost_unless_loss_is_allowed() -> None:
+    with pytest.raises(DataLost, match=r"offset 7 has been deleted.*40 to 100.*snapshot 60-2"):
+        span_of(CLEANED, startingOffsets="7")
+    with pytest.raises(DataLost, match="there is no snapshot"):
+        span_of(Extent("", 40, 100), startingOffsets="7")
+    loose = span_of(CLEANED, startingOffsets="7", failOnDataLoss="false")
+    assert loose == Span(State(SNAPSHOT, 7, 40, True), 40, 100)
+
+
+def test_an_offset_beyond_the_end_is_lost_unless_loss_is_allowed() -> None:
+    for side in ("startingOffsets", "endingOffsets"):
+        with pytest.raises(DataLost, match=f"{side}=101: the log holds offsets 0 to 100"):
+            span_of(WHOLE, **{side: "101"})
+    assert span_of(WHOLE, startingOffsets="101", failOnDataLoss="false") == Span(None, 100, 100)
+    assert span_of(WHOLE, endingOffsets="101", failOnDataLoss="false") == Span(None, 0, 100)
+
+
+def test_a_batch_read_neither_begins_at_the_end_nor_ends_at_the_beginning() -> None:
+    with pytest.raises(BadOption, match="startingOffsets=latest"):
+        span_of(WHOLE, startingOffsets="latest")
+    with pytest.raises(BadOption, match="endingOffsets=earliest"):
+        span_of(WHOLE, endingOffsets="earliest")
+
+
+def test_a_time_that_no_record_has_reached_is_an_error_or_the_end() -> None:
+    with pytest.raises(BadOption, match="startingTimestamp=5: no record is that new"):
+        span_of(WHOLE, startingTimestamp="5")
+    at_end = options(startingTimestamp="5", startingOffsetsByTimestampStrategy="latest")
+    assert batch_span(at_end, WHOLE, nothing_is_that_new) == Span(None, 100, 100)
+    assert span_of(WHOLE, endingTimestamp="5") == Span(None, 0, 100)
+
+
+def test_times_are_looked_up() -> None:
+    given = options(startingTimestamp="5", endingTimestamp="8")
+    assert batch_span(given, WHOLE, {5: 50, 8: 80}.get) == Span(None, 50, 80)
+
+
+def test_several_logs_begin_at_the_first_and_end_where_all_have_arrived() -> None:
+    behind = Extent("b", 10, 90)
+    found = [
+        start_offset(options(), Position(offset), [CLEANED, behind], nothing_is_that_new)
+        for offset in (EARLIEST, LATEST)
+    ]
+    assert found == [0, 90]
+    with pytest.raises(DataLost, match="b holds offsets 10 to 90"):
+        start_offset(options(), Position(95), [CLEANED, behind], nothing_is_that_new)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "pieces", "most", "expected"),
+    [
+        (0, 10, 1, 100, [(0, 10)]),
+        (0, 10, 3, 100, [(0, 3), (3, 6), (6, 10)]),
+        (5, 7, 10, 100, [(5, 6), (6, 7)]),
+        (0, 10, 1, 4, [(0, 3), (3, 6), (6, 10)]),
+        (7, 7, 5, 100, []),
+        (8, 7, 5, 100, []),
+    ],
+)
+def test_a_range_is_cut_into_pieces_without_gap_or_overlap(
+    start: int, end: int, pieces: int, most: int, expected: Sequence[tuple[int, int]]
+) -> None:
+    assert cut(start, end, pieces, most) == expected

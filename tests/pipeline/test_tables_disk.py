@@ -1,0 +1,133 @@
+"""Filling the tables while the machine fails it: a full disk, and workers that start too late."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from quorumd.pipeline.errors import JavaMissing
+from quorumd.pipeline.java import find_java
+from quorumd.pipeline.tables import ingest as filling
+from quorumd.pipeline.tables.manifests import table_files
+from quorumd.pipeline.tables.output import held_output
+from quorumd.storage.layout import PARTITION_DIRECTORY, log_path
+from tests.pipeline.test_tables_kill import COMMAND, has_unnamed, offsets
+from tests.pipeline.written import Log
+from tests.support.commands import Done
+from tests.support.mounts import mounted, tmpfs_or_skip
+
+WAIT_S = 900.0
+SLOW_WORKER = "java.net.SocketTimeoutException: Python worker failed to connect back."
+
+
+def pipeline(*arguments: object) -> Done:
+    done = subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.timeout(2700)
+def test_a_disk_that_fills_up_in_mid_batch_is_one_line_and_the_next_run_completes(
+    tmp_path: Path,
+) -> None:
+    try:
+        find_java()
+    except JavaMissing as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"on CI the Spark tests must run, but {error}", pytrace=False)
+        pytest.skip(str(error))
+    space = tmpfs_or_skip("8m")
+    random = Random(1)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    folder = disk / "tables"
+    log = Log()
+    log.elect(1, (1, 2, 3))
+    log.append((b"key", b"%d" % i) for i in range(50))
+    node = tmp_path / "node"
+    (node / PARTITION_DIRECTORY).mkdir(parents=True)
+    with mounted(disk, space):
+        with held_output(folder) as output:
+            log.take(output)
+        there = log.end
+        values = [random.randbytes(2000) for _ in range(8000)]
+        for at in range(0, len(values), 100):
+            log.append((b"key%d" % (at % 7), value) for value in values[at : at + 100])
+        log_path(node / PARTITION_DIRECTORY, 0).write_bytes(log.data)
+
+        for command in ("batch",), ("run", "--available-now"):
+            done = pipeline(*command, "--path", node, "--output", folder, "--master", "local[2]")
+            assert done.code == 1, done.text
+            *_, last = done.err.splitlines()
+            assert last.startswith("Error: "), done.err
+            assert "No space left on device" in last
+            assert str(folder) in last
+            assert "Traceback" not in done.err
+            assert has_unnamed(folder), "some of its files were whole, or begun"
+            assert offsets(folder) == list(range(there)), "none of the batch counts"
+
+        subprocess.run(["mount", "-o", "remount,size=128m", str(disk)], check=True)
+        done = pipeline("batch", "--path", node, "--output", folder, "--master", "local[2]")
+        assert done.code == 0, done.text
+        assert offsets(folder) == list(range(log.end))
+        rows = [
+            value
+            for path in table_files(folder, "records")
+            for value in pq.read_table(path, columns=["value"])["value"].to_pylist()
+        ]
+        assert rows[there:] == values
+        assert list((folder / "records").glob("_*")) == [], "what was begun is gone"
+
+
+# --- workers that start too late
+
+
+class Tries:
+    """Fails so many times."""
+
+    def __init__(self, failures: int, text: str = SLOW_WORKER) -> None:
+        self.left = failures
+        self.text = text
+        self.counted = 0
+
+    def __call__(self, *_: Any) -> None:
+        self.counted += 1
+        if self.left:
+            self.left -= 1
+            raise RuntimeError(self.text)
+
+
+def fill(tries: Tries, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filling, "RETRY_S", 0)
+    monkeypatch.setattr(filling, "register_sink", lambda spark: None)
+    monkeypatch.setattr(filling, "_fill", tries)
+    filling.fill_once(*[None] * 3)
+
+
+def test_a_batch_is_tried_again_when_a_python_worker_starts_too_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries = Tries(4)
+    fill(tries, monkeypatch)
+    assert tries.counted == 5
+
+
+@pytest.mark.parametrize(("text", "counted"), [(SLOW_WORKER, 5), ("something else", 1)])
+def test_a_batch_is_not_tried_for_ever_and_only_for_what_may_pass(
+    text: str, counted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = Tries(1000, text)
+    with pytest.raises(RuntimeError, match=text):
+        fill(tries, monkeypatch)
+    assert tries.counted == counted

@@ -1,0 +1,481 @@
+"""Voters that move, join by themselves or are reassigned; leaders that hand over; witnesses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from quorumd.raft.config import StoredState
+from quorumd.raft.control import VotersRecord
+from quorumd.raft.effects import (
+    AddVoter,
+    EndQuorumEpoch,
+    RefuseAppend,
+    RemoveVoter,
+    UpdateVoter,
+    VoterChangeReply,
+    VoteReply,
+)
+from quorumd.raft.events import (
+    AppendRequested,
+    ConnectionLost,
+    ConnectionMade,
+    LeaderHint,
+    ReassignmentRequested,
+    UpdateVoterRequested,
+    VoterChangeResponseReceived,
+    VoteRequestReceived,
+)
+from quorumd.raft.roles import Leader, Role
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter
+from tests.raft.changes import (
+    FREE,
+    add,
+    answers,
+    changed,
+    fetch_all,
+    last_answer,
+    leading,
+    reassign,
+    refused,
+    remove,
+    transfer,
+    written,
+)
+from tests.raft.harness import (
+    CLUSTER,
+    Bench,
+    endpoints,
+    follower,
+    keyed_set,
+    log_of,
+    unattached,
+    voter_set,
+)
+from tests.raft.harness import key as key_of
+from tests.raft.harness import leader as bare_leader
+
+# -- endpoints
+
+
+def update(bench: Bench, voter: Voter, epoch: int = 4, **more: Any) -> VoterChangeReply | None:
+    values = {"cluster_id": CLUSTER, "epoch": epoch, "voter": voter} | more
+    return changed(bench, UpdateVoterRequested, **values)
+
+
+MOVED = (Endpoint("CONTROLLER", "elsewhere", 1234),)
+
+
+def test_a_voter_that_has_moved_is_written_down() -> None:
+    bench = leading()
+    assert refused(update(bench, Voter(key_of(3), MOVED))) == (None, "")
+    [record] = written(bench)
+    assert record.voters.find(key_of(3)) == Voter(key_of(3), MOVED)
+    assert record.voters.keys == voter_set(1, 2, 3).keys
+    error, text = refused(update(bench, Voter(key_of(2), MOVED)))
+    assert error == "REQUEST_TIMED_OUT"
+    assert "is not committed yet" in text
+    assert refused(update(bench, Voter(key_of(3), MOVED))) == (None, "")
+    assert len(written(bench)) == 1
+
+
+def test_an_observer_that_says_where_it_is_stands_in_memory_only() -> None:
+    bench = leading()
+    assert refused(update(bench, Voter(key_of(4), MOVED))) == (None, "")
+    assert not written(bench)
+    state = bench.node.state
+    assert isinstance(state, Leader)
+    assert state.told == {key_of(4): Voter(key_of(4), MOVED)}
+
+
+@pytest.mark.parametrize(
+    ("voter", "more", "error"),
+    [
+        (Voter(key_of(3), ()), {}, "UNKNOWN_SERVER_ERROR"),
+        (Voter(ReplicaKey(3), MOVED), {}, "UNKNOWN_SERVER_ERROR"),
+        (Voter(key_of(1), MOVED), {}, "UNKNOWN_SERVER_ERROR"),
+        (Voter(key_of(3), MOVED), {"epoch": 3}, "FENCED_LEADER_EPOCH"),
+        (Voter(key_of(3), MOVED), {"epoch": 5}, "UNKNOWN_LEADER_EPOCH"),
+        (Voter(key_of(3), MOVED), {"cluster_id": "b"}, "INCONSISTENT_CLUSTER_ID"),
+    ],
+)
+def test_impossible_words_of_a_voter_are_refused(
+    voter: Voter, more: dict[str, Any], error: str
+) -> None:
+    bench = leading()
+    assert refused(update(bench, voter, **more))[0] == error
+    assert not written(bench)
+
+
+def test_a_leader_that_has_moved_writes_itself_down_once_it_may() -> None:
+    bench = bare_leader(endpoints=MOVED, **FREE)
+    assert not written(bench)
+    fetch_all(bench)
+    [record] = written(bench)
+    assert record.voters.find(key_of(1)) == Voter(key_of(1), MOVED)
+    fetch_all(bench)
+    bench.wait(1000)
+    assert len(written(bench)) == 1
+
+
+def test_a_follower_tells_its_leader_once_where_it_is_reached_now() -> None:
+    bench = follower(endpoints=MOVED, **FREE)
+    request = bench.outstanding(UpdateVoter)
+    assert request.to == key_of(2)
+    assert request.request == UpdateVoter(epoch=3, endpoints=MOVED)
+    hint = LeaderHint(epoch=3, leader_id=2, endpoints=endpoints(2))
+    bench.step(VoterChangeResponseReceived(request_id=request.request_id, error=None, hint=hint))
+    said = len(bench.requests(UpdateVoter, bench.all))
+    for _ in range(3):
+        bench.fetched(after_ms=400)
+    assert len(bench.requests(UpdateVoter, bench.all)) == said
+    # Still another address in the log: it is told again after a while.
+    for _ in range(3):
+        bench.fetched(after_ms=400)
+    assert len(bench.requests(UpdateVoter, bench.all)) == said + 1
+
+
+def test_a_follower_that_has_not_moved_says_nothing() -> None:
+    bench = follower(**FREE)
+    for _ in range(10):
+        bench.fetched(after_ms=400)
+    assert not bench.requests(UpdateVoter, bench.all)
+
+
+# -- joining without an operator
+
+
+def newcomer(**more: Any) -> Bench:
+    """Replica 3 with a new disk, while the old one is a voter; it follows replica 2."""
+    values = {"local": key_of(3, 1), "auto_join": True} | FREE | more
+    bench = unattached(**values)
+    bench.begin(2, 3)
+    bench.sync()
+    bench.fetched()
+    return bench
+
+
+def answer_word(bench: Bench, error: str | None = None) -> None:
+    for kind in (UpdateVoter, AddVoter, RemoveVoter):
+        for sent in bench.requests(kind, bench.all):
+            if sent.request_id in bench.node.in_flight:
+                bench.step(VoterChangeResponseReceived(request_id=sent.request_id, error=error))
+
+
+def test_a_new_disk_takes_the_place_of_the_lost_one() -> None:
+    bench = newcomer()
+    answer_word(bench)
+    bench.fetched(after_ms=2000)
+    assert bench.outstanding(AddVoter).request == AddVoter(endpoints=endpoints(3))
+    answer_word(bench)
+    both = keyed_set(key_of(1), key_of(2), key_of(3), key_of(3, 1))
+    bench.fetched(epochs=[3], control=((3, VotersRecord(both, CLUSTER)),), after_ms=10)
+    bench.sync()
+    bench.fetched(high_watermark=4, after_ms=2000)
+    assert bench.role is Role.FOLLOWER
+    assert bench.outstanding(RemoveVoter).request == RemoveVoter(key=key_of(3))
+    assert bench.node.word == RemoveVoter(key=key_of(3))
+    alone = keyed_set(key_of(1), key_of(2), key_of(3))
+    bench.fetched(epochs=[3], control=((3, VotersRecord(alone, CLUSTER)),), after_ms=10)
+    bench.sync()
+    bench.fetched(high_watermark=5, after_ms=10)
+    assert bench.node.word is None, "it was removed"
+
+
+@pytest.mark.parametrize(
+    "more", [{"auto_join": False}, {"was_removed": True}, {"local": key_of(9)}], ids=str
+)
+def test_others_do_not_join_by_themselves(more: dict[str, Any]) -> None:
+    bench = newcomer(**more)
+    for _ in range(20):
+        answer_word(bench)
+        bench.fetched(after_ms=500)
+    assert not bench.requests(AddVoter, bench.all)
+
+
+# -- reassignment
+
+
+def test_a_reassignment_is_answered_when_its_target_is_committed() -> None:
+    bench = leading()
+    assert reassign(bench, 1, 2, 4) is None
+    assert written(bench) == [VotersRecord(voter_set(1, 2, 3), CLUSTER, (1, 2, 4))]
+    fetch_all(bench)
+    assert last_answer(bench).error is None
+
+
+def moved_on(bench: Bench, *ids: int, rounds: int = 12) -> list[tuple[int, ...]]:
+    """The voter sets that follow each other while everybody fetches and says where it is."""
+    for _ in range(rounds):
+        if bench.role is Role.LEADER:
+            for replica_id in ids:
+                if key_of(replica_id) not in bench.node.voters.keys:
+                    update(bench, Voter(key_of(replica_id), endpoints(replica_id)))
+            fetch_all(bench, *(key_of(i) for i in ids if i != 1))
+    return [record.voters.ids for record in written(bench)]
+
+
+def test_a_reassignment_adds_and_removes_in_turn_and_the_leader_goes_last() -> None:
+    """The order of KIP-642's example."""
+    bench = leading()
+    reassign(bench, 4, 5, 6)
+    sets = moved_on(bench, 1, 2, 3, 4, 5, 6)
+    assert [len(a) for a in sets] == [3, 4, 3, 4, 3, 4]
+    assert sets[-1] == (1, 4, 5, 6)
+    assert bench.role is Role.RESIGNED
+    assert "this leader, which is removed, resigns" in bench.reports
+
+
+def test_a_leader_that_is_elected_again_after_it_handed_over_removes_itself() -> None:
+    """A witness would never take over, and the two would go on like that for ever."""
+    log = log_of(1, 1, 2, voters=voter_set(1, 2))
+    record = VotersRecord(voter_set(1, 2), CLUSTER, (2,))
+    log.voter_entries[-1] = replace(log.voter_entries[-1], record=record)
+    bench = bare_leader(2, log=log, **FREE)
+    fetch_all(bench)
+    assert bench.role is Role.RESIGNED
+    while bench.role is not Role.CANDIDATE:
+        bench.fire()
+        if bench.role is Role.PROSPECTIVE:
+            bench.grant(key_of(2))
+    bench.sync()
+    bench.grant(key_of(2))
+    assert bench.role is Role.LEADER
+    fetch_all(bench)
+    assert written(bench)[-1] == VotersRecord(voter_set(2), CLUSTER, (2,))
+    fetch_all(bench, key_of(2))
+    assert bench.role is Role.RESIGNED
+    bench.wait(5000)
+    assert bench.role is Role.OBSERVER
+
+
+def test_a_reassignment_ends_with_a_set_without_target() -> None:
+    bench = leading()
+    reassign(bench, 1, 2, 4)
+    sets = moved_on(bench, 1, 2, 3, 4)
+    assert sets == [(1, 2, 3), (1, 2, 3, 4), (1, 2, 4), (1, 2, 4)]
+    assert written(bench)[-1] == VotersRecord(voter_set(1, 2, 4), CLUSTER)
+    assert bench.node.electorate.is_settled
+
+
+def test_a_reassignment_is_replaced_and_cancelled() -> None:
+    bench = leading()
+    reassign(bench, 1, 2, 4)
+    fetch_all(bench)
+    assert reassign(bench, 1, 2, 5) is None
+    assert written(bench)[-1].target == (1, 2, 5)
+    fetch_all(bench)
+    assert reassign(bench) is None
+    assert written(bench)[-1] == VotersRecord(voter_set(1, 2, 3), CLUSTER)
+    fetch_all(bench)
+    assert last_answer(bench).error is None
+    assert refused(reassign(bench))[0] == "NO_REASSIGNMENT_IN_PROGRESS"
+    assert refused(reassign(bench, 1, 2, 3)) == (None, "")
+
+
+def test_the_present_ids_as_target_are_answered_when_they_are_committed() -> None:
+    bench = leading()
+    remove(bench, key_of(3))
+    assert reassign(bench, 1, 2) is None
+    fetch_all(bench, key_of(2))
+    assert [answer.error for answer in answers(bench)] == [None, None]
+
+
+def test_where_a_removed_voter_is_reached_stays_known() -> None:
+    bench = leading()
+    remove(bench, key_of(3))
+    fetch_all(bench, key_of(2))
+    reassign(bench, 1, 2, 3)
+    sets = moved_on(bench, 2, 3, rounds=3)
+    assert sets[-1] == (1, 2, 3)
+
+
+def test_the_same_target_again_is_answered_when_it_is_committed() -> None:
+    bench = leading()
+    reassign(bench, 1, 2, 4)
+    assert reassign(bench, 1, 2, 4) is None
+    assert len(written(bench)) == 1
+    fetch_all(bench)
+    assert refused(reassign(bench, 1, 2, 4)) == (None, "")
+
+
+def test_a_new_leader_goes_on_with_the_reassignment_that_it_finds() -> None:
+    log = log_of(1, 1, 2, voters=voter_set(1, 2, 3))
+    log.voter_entries[-1] = replace(
+        log.voter_entries[-1], record=VotersRecord(voter_set(1, 2, 3), CLUSTER, (1, 2))
+    )
+    bench = bare_leader(log=log, **FREE)
+    fetch_all(bench)
+    assert written(bench)[-1] == VotersRecord(voter_set(1, 2), CLUSTER, (1, 2))
+
+
+@pytest.mark.parametrize("ids", [(), (1, 1), (-1, 2)])
+def test_a_target_that_is_no_set_of_ids_is_refused(ids: tuple[int, ...]) -> None:
+    bench = leading()
+    answer = changed(bench, ReassignmentRequested, target=ids, timeout_ms=1000)
+    assert refused(answer)[0] == "INVALID_REPLICA_ASSIGNMENT"
+
+
+def test_a_target_beside_quorum_voters_is_refused() -> None:
+    bench = leading(configured_voters=voter_set(1, 2, 3, by_id=True))
+    error, text = refused(reassign(bench, 1, 2, 4))
+    assert error == "INVALID_REPLICA_ASSIGNMENT"
+    assert "just these have to vote" in text
+
+
+def test_changes_that_contradict_the_target_are_refused() -> None:
+    bench = leading()
+    reassign(bench, 1, 2, 4)
+    fetch_all(bench)
+    assert "change its target" in refused(add(bench, key_of(5)))[1]
+    assert "change its target" in refused(remove(bench, key_of(2)))[1]
+
+
+# -- handing leadership over
+
+
+def test_leadership_is_handed_over_when_the_successor_has_everything() -> None:
+    bench = leading()
+    bench.step(AppendRequested(1, 2))
+    assert transfer(bench, key_of(3)) is None
+    bench.step(AppendRequested(2, 1))
+    assert [e.error for e in bench.find(RefuseAppend)] == ["NOT_LEADER_OR_FOLLOWER"]
+    fetch_all(bench, key_of(2))
+    assert bench.role is Role.LEADER
+    fetch_all(bench, key_of(3))
+    assert last_answer(bench).error is None
+    assert bench.role is Role.RESIGNED
+    end = bench.requests(EndQuorumEpoch)[0].request
+    assert isinstance(end, EndQuorumEpoch)
+    assert end.successors[0] == key_of(3)
+
+
+def test_a_transfer_that_takes_too_long_is_given_up_and_appends_are_taken_again() -> None:
+    bench = leading()
+    bench.step(AppendRequested(1, 2))
+    transfer(bench, key_of(3))
+    bench.wait(1000)
+    error, text = refused(last_answer(bench))
+    assert error == "REQUEST_TIMED_OUT"
+    assert "had not everything after 1000 ms" in text
+    assert bench.role is Role.LEADER
+    bench.step(AppendRequested(2, 1))
+    assert not bench.find(RefuseAppend)
+
+
+def test_transfers_that_make_no_sense_are_refused() -> None:
+    bench = leading()
+    assert refused(transfer(bench, key_of(1))) == (None, "")
+    assert bench.role is Role.LEADER
+    assert refused(transfer(bench, key_of(9)))[0] == "VOTER_NOT_FOUND"
+    assert refused(transfer(bench, key_of(3, 1)))[0] == "VOTER_NOT_FOUND"
+    for _ in range(5):
+        bench.wait(500)
+        fetch_all(bench, key_of(2))
+    assert refused(transfer(bench, key_of(3)))[0] == "ELIGIBLE_LEADERS_NOT_AVAILABLE"
+    assert refused(transfer(leading(1), None))[0] == "ELIGIBLE_LEADERS_NOT_AVAILABLE"
+
+
+# -- witness
+
+
+def test_a_witness_does_not_campaign() -> None:
+    bench = follower(is_witness=True, **FREE)
+    bench.wait(20_000)
+    assert bench.role is Role.FOLLOWER
+    lonely = unattached(is_witness=True, **FREE)
+    lonely.wait(20_000)
+    assert lonely.role is Role.UNATTACHED
+
+
+def test_a_witness_that_alone_has_the_newest_records_leads_until_another_has_them() -> None:
+    bench = follower(is_witness=True, **FREE)
+    bench.wait(2500)
+    last = OffsetAndEpoch(2, 1)
+    asked = {"cluster_id": CLUSTER, "voter": key_of(1), "epoch": 3, "last": last, "pre_vote": True}
+    bench.ask(VoteRequestReceived, candidate=key_of(3), **asked)
+    bench.wait(60)
+    assert bench.role is Role.PROSPECTIVE
+    bench.grant(key_of(3))
+    bench.sync()
+    bench.grant(key_of(3))
+    bench.sync()
+    assert bench.role is Role.LEADER
+    bench.step(AppendRequested(1, 1))
+    assert [e.error for e in bench.find(RefuseAppend)] == ["NOT_LEADER_OR_FOLLOWER"]
+    fetch_all(bench, key_of(3))
+    assert bench.role is Role.RESIGNED
+    end = bench.requests(EndQuorumEpoch)[0].request
+    assert isinstance(end, EndQuorumEpoch)
+    assert end.successors[0] == key_of(3)
+    bench.wait(20_000)
+    assert bench.role is Role.UNATTACHED
+
+
+@pytest.mark.parametrize("is_told_first", [True, False], ids=["first", "afterwards"])
+def test_a_witness_leaves_it_to_a_voter_that_lacks_nothing_but_not_for_ever(
+    is_told_first: bool,
+) -> None:
+    bench = follower(is_witness=True, **FREE)
+    bench.wait(2500)
+    asked = {"cluster_id": CLUSTER, "voter": key_of(1), "epoch": 3, "pre_vote": True}
+    behind = {"candidate": key_of(2), "last": OffsetAndEpoch(2, 1), **asked}
+    able = {"candidate": key_of(3), "last": OffsetAndEpoch(9, 3), **asked}
+    for request in (able, behind) if is_told_first else (behind, able):
+        assert granted(bench.ask(VoteRequestReceived, **request)) is (request is able)
+    bench.wait(60)
+    assert bench.role is Role.FOLLOWER
+    bench.wait(4000)
+    bench.ask(VoteRequestReceived, **behind)
+    bench.wait(60)
+    assert bench.role is Role.FOLLOWER
+    bench.wait(1000)
+    for request in (able, behind):
+        bench.ask(VoteRequestReceived, **request)
+    bench.wait(60)
+    assert bench.role is Role.PROSPECTIVE
+
+
+def test_a_witness_grants_a_pre_vote_as_soon_as_its_connection_to_the_leader_is_lost() -> None:
+    """Others wait until a new one is refused, too: they may win themselves."""
+    last = OffsetAndEpoch(9, 3)
+    asked = {"cluster_id": CLUSTER, "voter": key_of(1), "epoch": 3, "last": last, "pre_vote": True}
+    for is_witness in (True, False):
+        bench = follower(is_witness=is_witness, **FREE)
+        bench.step(ConnectionLost(id=3))
+        assert not granted(bench.ask(VoteRequestReceived, candidate=key_of(3), **asked))
+        bench.step(ConnectionLost(id=2))
+        assert granted(bench.ask(VoteRequestReceived, candidate=key_of(3), **asked)) is is_witness
+        bench.step(ConnectionMade(id=2))
+        assert not granted(bench.ask(VoteRequestReceived, candidate=key_of(3), **asked))
+        assert bench.role is Role.FOLLOWER
+
+
+def granted(answer: object) -> bool:
+    assert isinstance(answer, VoteReply)
+    return answer.granted
+
+
+def test_a_witness_whose_only_companion_may_not_know_of_itself_campaigns() -> None:
+    """It had been alone, and died before the voter that it added had the record: nobody else can ask."""
+    log = log_of(1, 1, 2, 3, voters=voter_set(1))
+    log.add_voters(3, VotersRecord(voter_set(1, 3), CLUSTER))
+    bench = unattached(1, log=log, is_witness=True, **FREE)
+    bench.wait(20_000)
+    assert bench.role is Role.PROSPECTIVE
+    known = StoredState(epoch=3, applied_offset=4)
+    settled = unattached(1, log=log, is_witness=True, stored=known, **FREE)
+    settled.wait(20_000)
+    assert settled.role is Role.UNATTACHED
+
+
+def test_a_witness_that_is_the_only_voter_leads() -> None:
+    bench = unattached(1, is_witness=True, **FREE)
+    bench.sync()
+    bench.wait(10)
+    assert bench.role is Role.LEADER
+    bench.sync()
+    bench.step(AppendRequested(1, 1))
+    assert not bench.find(RefuseAppend)

@@ -1,0 +1,237 @@
+"""The HTTP pages on a real socket: what they say, and what abuse does to them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+import pytest
+
+from quorumd.config.model import Address
+from quorumd.server.http import http_server as http
+from quorumd.server.http.http_server import CONNECTIONS_MAX, REQUEST_BYTES_MAX, HttpServer
+from quorumd.server.net.listeners import ListenError
+from tests.support.serving import run
+
+
+@dataclass(slots=True)
+class State:
+    """What the pages tell."""
+
+    is_ready: bool = True
+    reason: str = "follows node 2 in epoch 7"
+    facts: Mapping[str, object] = field(default_factory=lambda: {"role": "follower", "epoch": 7})
+    accepts: list[str] = field(default_factory=list)
+
+    async def metrics(self, accept: str) -> tuple[bytes, str]:
+        self.accepts.append(accept)
+        return b"a 1\n" * 50_000, "text/plain; version=0.0.4"
+
+    def status(self) -> Mapping[str, object]:
+        return self.facts
+
+
+@asynccontextmanager
+async def serving(state: State) -> AsyncIterator[HttpServer]:
+    pages = HttpServer(
+        Address("127.0.0.1", 0),
+        ready=lambda: (state.is_ready, state.reason),
+        status=state.status,
+        metrics=state.metrics,
+    )
+    await pages.open()
+    try:
+        yield pages
+    finally:
+        await pages.close()
+
+
+async def send(pages: HttpServer, data: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers (lower case) and body; the server closes behind them."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", pages.port)
+    try:
+        writer.write(data)
+        answer = await reader.read()
+    finally:
+        writer.transport.abort()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+    assert headers["connection"] == "close"
+    return int(first.split(" ")[1]), headers, body
+
+
+async def get(pages: HttpServer, path: str, method: str = "GET") -> tuple[int, str]:
+    status, headers, body = await send(
+        pages, f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    )
+    if method != "HEAD":
+        assert int(headers["content-length"]) == len(body)
+    return status, body.decode()
+
+
+def test_a_working_process_is_alive_even_without_a_quorum() -> None:
+    async def work() -> None:
+        async with serving(State(is_ready=False, reason="no leader for 12 s")) as pages:
+            assert await get(pages, "/livez") == (200, "ok\n")
+            assert await get(pages, "/readyz") == (503, "no leader for 12 s\n")
+
+    run(work())
+
+
+def test_readiness_status_and_metrics_are_told() -> None:
+    async def work() -> None:
+        state = State()
+        async with serving(state) as pages:
+            assert await get(pages, "/readyz") == (200, "follows node 2 in epoch 7\n")
+            status, body = await get(pages, "/status?pretty=1")
+            assert (status, json.loads(body)) == (200, {"role": "follower", "epoch": 7})
+            request = b"GET /metrics HTTP/1.1\r\nHost: x\r\nACCEPT:  text/plain \r\n\r\n"
+            status, headers, metrics = await send(pages, request)
+            assert (status, len(metrics)) == (200, 200_000)
+            assert headers["content-type"] == "text/plain; version=0.0.4"
+            assert state.accepts == ["text/plain"]
+
+    run(work())
+
+
+def test_head_gives_the_length_without_the_body() -> None:
+    async def work() -> None:
+        async with serving(State()) as pages:
+            request = b"HEAD /livez HTTP/1.0\r\n\r\n"
+            status, headers, body = await send(pages, request)
+            assert (status, headers["content-length"], body) == (200, "3", b"")
+
+    run(work())
+
+
+def test_an_unknown_page_names_the_known_ones() -> None:
+    async def work() -> None:
+        async with serving(State()) as pages:
+            status, body = await get(pages, "/")
+            assert status == 404
+            assert all(path in body for path in ("/metrics", "/livez", "/readyz", "/status"))
+
+    run(work())
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "BREW"])
+def test_other_methods_are_told_the_permitted_ones(method: str) -> None:
+    async def work() -> None:
+        async with serving(State()) as pages:
+            body = b"x" * 50_000
+            data = f"{method} /status HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            status, headers, _ = await send(pages, data + body)
+            assert (status, headers["allow"]) == (405, "GET, HEAD")
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"\r\n\r\n", 400),
+        (b"GET /livez\r\n\r\n", 400),
+        (b"GET livez HTTP/1.1\r\n\r\n", 400),
+        (b"GET /livez HTTP/2\r\n\r\n", 400),
+        (b"GET  /livez HTTP/1.1\r\n\r\n", 400),
+        (b"\x16\x03\x01\x00\xff\xfe\r\n\r\n", 400),
+        (b"GET /../../etc/passwd HTTP/1.1\r\n\r\n", 404),
+        (b"GET /livez/ HTTP/1.1\r\n\r\n", 404),
+        (b"GET /" + b"x" * REQUEST_BYTES_MAX * 2 + b" HTTP/1.1\r\n\r\n", 431),
+        (b"GET /livez HTTP/1.1\r\nA: " + b"x" * REQUEST_BYTES_MAX * 4, 431),
+    ],
+)
+def test_a_bad_request_is_answered_with_its_fault(data: bytes, status: int) -> None:
+    async def work() -> None:
+        async with serving(State()) as pages:
+            assert (await send(pages, data))[0] == status
+            assert await get(pages, "/livez") == (200, "ok\n")
+
+    run(work())
+
+
+def test_random_bytes_harm_nobody() -> None:
+    async def work() -> None:
+        draw = random.Random(11)
+        async with serving(State()) as pages:
+            for _ in range(50):
+                assert (await send(pages, draw.randbytes(200) + b"\r\n\r\n"))[0] == 400
+            assert await get(pages, "/livez") == (200, "ok\n")
+
+    run(work())
+
+
+def test_half_a_request_is_ended_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "REQUEST_SECONDS_MAX", 0.05)
+
+    async def work() -> None:
+        async with serving(State()) as pages:
+            assert (await send(pages, b"GET /livez HT"))[0] == 408
+
+    run(work())
+
+
+def test_too_many_connections_are_closed_and_those_before_are_served() -> None:
+    async def work() -> None:
+        async with serving(State()) as pages:
+            open_ = [
+                await asyncio.open_connection("127.0.0.1", pages.port)
+                for _ in range(CONNECTIONS_MAX)
+            ]
+            reader, writer = await asyncio.open_connection("127.0.0.1", pages.port)
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+            writer.transport.abort()
+            reader, writer = open_[0]
+            writer.write(b"GET /livez HTTP/1.1\r\n\r\n")
+            assert (await reader.read()).endswith(b"ok\n")
+            for _, writer in open_:
+                writer.transport.abort()
+
+    run(work())
+
+
+def test_a_page_that_fails_is_a_500_and_the_next_works() -> None:
+    async def work() -> None:
+        state = State(facts={"not": object()})
+        async with serving(state) as pages:
+            status, body = await get(pages, "/status")
+            assert status == 500
+            assert "log says why" in body
+            state.facts = {"role": "leader"}
+            assert (await get(pages, "/status"))[0] == 200
+
+    run(work())
+
+
+def test_closing_ends_open_connections() -> None:
+    async def work() -> None:
+        async with serving(State()) as pages:
+            reader, writer = await asyncio.open_connection("127.0.0.1", pages.port)
+            assert (await get(pages, "/livez"))[0] == 200
+            await pages.close()
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+            writer.transport.abort()
+
+    run(work())
+
+
+def test_a_port_in_use_names_the_key() -> None:
+    async def work() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = Address("127.0.0.1", taken.getsockname()[1])
+            state = State()
+            pages = HttpServer(
+                address, ready=lambda: (True, ""), status=state.status, metrics=state.metrics
+            )
+            with pytest.raises(ListenError, match=r"^http\.listen: .*the port is in use"):
+                await pages.open()
+
+    run(work())

@@ -1,0 +1,434 @@
+"""Where requests to other replicas go, and whose answer it was that came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from quorumd.raft.config import RaftConfig, StoredState
+from quorumd.raft.control import VotersRecord
+from quorumd.raft.effects import (
+    BeginQuorumEpoch,
+    BootstrapServer,
+    EndQuorumEpoch,
+    Fetch,
+    Peer,
+    RemoveVoter,
+    SendRequest,
+    Vote,
+)
+from quorumd.raft.events import ConnectionLost, ConnectionMade, ConnectionRefused, Event
+from quorumd.raft.log_view import LogView, VoterEntry
+from quorumd.raft.node import RaftNode
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter, VoterSet
+from quorumd.server.disk.storage_adapter import StorageAdapter
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.peer_calls import Address, PeerCall, PeerListener, StaleRequest
+from quorumd.server.model.topic import METADATA
+from quorumd.server.net.connection import Connection, InboundRequest
+from quorumd.server.peers.outbound import Outbound, OutboundSettings, Use
+from quorumd.server.translate.voter_changes import REMOVE_VOTER
+from quorumd.wire.codec import encode
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.begin_quorum_epoch import (
+    BeginQuorumEpochResponse,
+    BeginQuorumEpochResponsePartition,
+    BeginQuorumEpochResponseTopic,
+)
+from quorumd.wire.messages.end_quorum_epoch import (
+    EndQuorumEpochResponse,
+    EndQuorumEpochResponsePartition,
+    EndQuorumEpochResponseTopic,
+)
+from quorumd.wire.messages.fetch import (
+    FetchResponse,
+    FetchResponseCurrentLeader,
+    FetchResponseNodeEndpoint,
+    FetchResponsePartition,
+    FetchResponseTopic,
+)
+from quorumd.wire.messages.vote import (
+    VoteResponse,
+    VoteResponseNodeEndpoint,
+    VoteResponsePartition,
+    VoteResponseTopic,
+)
+from quorumd.wire.schema import Message
+
+BOOTSTRAP: tuple[Address, ...] = (("b1", 1), ("b2", 2), ("here", 1))
+EPOCH = 5
+FETCH_VERSION = 18
+
+
+def key(replica_id: int, disk: int = 0) -> ReplicaKey:
+    return ReplicaKey(replica_id, UUID(int=replica_id * 10 + disk + 1))
+
+
+def at(host: str, port: int = 1, name: str = "CONTROLLER") -> tuple[Endpoint, ...]:
+    return (Endpoint(name, host, port), Endpoint("CLIENTS", "never", 1))
+
+
+@dataclass
+class FakeLink:
+    """A link that never connects; the test answers."""
+
+    addresses: Callable[[], Sequence[Address]]
+    listener: PeerListener
+    calls: list[PeerCall] = field(default_factory=list)
+
+    def open(self) -> None: ...
+    def discard(self) -> None: ...
+    async def close(self) -> None: ...
+    def call(self, call: PeerCall) -> None:
+        self.calls.append(call)
+
+
+class Sender:
+    """An Outbound of replica 1 in a quorum whose log names `voters`."""
+
+    def __init__(
+        self, *voters: Voter, configured: Sequence[Voter] = (), auto_join: bool = False
+    ) -> None:
+        self.events: list[Event] = []
+        self.links: list[FakeLink] = []
+        config = RaftConfig(
+            local=key(1),
+            endpoints=at("here"),
+            configured_voters=VoterSet.of(configured),
+            bootstrap_servers=len(BOOTSTRAP),
+            auto_join=auto_join,
+        )
+        self.node = RaftNode(config, StoredState(epoch=EPOCH), LogView(), lambda bound: bound // 2)
+        if voters:
+            record = VotersRecord(VoterSet.of(voters), "cluster")
+            self.node.log.voter_entries.append(VoterEntry(0, record))
+        self.node.start(0)
+        settings = OutboundSettings("CONTROLLER", "1.0", 1000, 500, BOOTSTRAP)
+        self.outbound = Outbound(
+            METADATA,
+            settings,
+            cast(StorageAdapter, None),  # nothing that is fetched here has records
+            Metrics(),
+            self.events.append,
+            self._make_link,
+        )
+        self.outbound.attach(self.node)
+
+    def _make_link(
+        self,
+        name: str,
+        addresses: Callable[[], Sequence[Address]],
+        client_id: str,
+        software_version: str,
+        listener: PeerListener,
+        connect_timeout_ms: int,
+        metrics: Metrics,
+    ) -> FakeLink:
+        self.links.append(FakeLink(addresses, listener))
+        return self.links[-1]
+
+    def lead(self, leader: ReplicaKey, host: str | None) -> None:
+        self.node.leader = leader
+        self.node.leader_endpoints = () if host is None else at(host)
+
+    def link(self, peer: Peer, use: Use = Use.ELECTIONS) -> FakeLink:
+        link = self.outbound._link(peer, use)
+        assert isinstance(link, FakeLink)
+        return link
+
+    def ask(
+        self, peer: Peer, request: Any, address: Address = ("two", 1)
+    ) -> Callable[[int, Message], bool | None]:
+        """Send a request; what comes back takes version and answer, and says whose answer it was."""
+        self.outbound.send_request(SendRequest(request_id=1, to=peer, request=request, after=0))
+        link = next(link for link in self.links if link.calls)
+        call = link.calls[-1]
+        return lambda version, answer: call.answered(version, encode(answer, version), 0, address)
+
+
+FETCH = Fetch(epoch=EPOCH, position=OffsetAndEpoch(0, 0), high_watermark=-1)
+VOTE = Vote(epoch=EPOCH, last=OffsetAndEpoch(0, 0), pre_vote=False)
+BEGIN = BeginQuorumEpoch(epoch=EPOCH)
+END = EndQuorumEpoch(epoch=EPOCH, leader_id=1, successors=())
+
+
+def fetch_answer(
+    error: int, leader: int, host: str = "", *, top_level: int = 0, epoch: int = EPOCH
+) -> FetchResponse:
+    partition = FetchResponsePartition(
+        error_code=error,
+        current_leader=FetchResponseCurrentLeader(leader_id=leader, leader_epoch=epoch),
+        records=b"",
+    )
+    topic = FetchResponseTopic(topic_id=METADATA.topic_id, partitions=(partition,))
+    nodes = (FetchResponseNodeEndpoint(node_id=leader, host=host, port=1),) if host else ()
+    return FetchResponse(error_code=top_level, responses=(topic,), node_endpoints=nodes)
+
+
+def vote_answer(
+    error: int, leader: int = -1, host: str = "", *, top_level: int = 0
+) -> VoteResponse:
+    partition = VoteResponsePartition(error_code=error, leader_id=leader, leader_epoch=EPOCH)
+    topic = VoteResponseTopic(topic_name=METADATA.name, partitions=(partition,))
+    nodes = (VoteResponseNodeEndpoint(node_id=leader, host=host, port=1),) if host else ()
+    return VoteResponse(error_code=top_level, topics=(topic,), node_endpoints=nodes)
+
+
+def begin_answer(error: int) -> BeginQuorumEpochResponse:
+    partition = BeginQuorumEpochResponsePartition(error_code=error, leader_epoch=EPOCH)
+    topic = BeginQuorumEpochResponseTopic(topic_name=METADATA.name, partitions=(partition,))
+    return BeginQuorumEpochResponse(topics=(topic,))
+
+
+def end_answer(error: int) -> EndQuorumEpochResponse:
+    partition = EndQuorumEpochResponsePartition(error_code=error, leader_epoch=EPOCH)
+    topic = EndQuorumEpochResponseTopic(topic_name=METADATA.name, partitions=(partition,))
+    return EndQuorumEpochResponse(topics=(topic,))
+
+
+# -- where to
+
+
+def test_a_voter_is_tried_as_logged_as_configured_and_elsewhere() -> None:
+    sender = Sender(
+        Voter(key(1), at("here")),
+        Voter(key(2), at("logged")),
+        configured=(Voter(ReplicaKey(1), at("here")), Voter(ReplicaKey(2), at("configured"))),
+    )
+    link = sender.link(key(2))
+    assert link.addresses() == [("logged", 1), ("configured", 1)]
+    assert link.listener.elsewhere() == [("b1", 1), ("b2", 2)], "never itself"
+
+
+def test_a_leader_is_tried_first_where_it_says_that_it_is() -> None:
+    sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("logged")))
+    link = sender.link(key(2), Use.FETCHES)
+    sender.lead(key(2), "new")
+    assert link.addresses() == [("new", 1), ("logged", 1)]
+    sender.lead(key(3), "new")
+    assert link.addresses() == [("logged", 1)]
+    assert link.listener.elsewhere() == [], "a fetch does not say whom it is meant for"
+
+
+def test_two_disks_under_one_id_are_each_tried_at_their_own_address() -> None:
+    sender = Sender(
+        Voter(key(1), at("here")), Voter(key(2, 0), at("lost")), Voter(key(2, 1), at("new"))
+    )
+    assert sender.link(key(2, 0)).addresses() == [("lost", 1)]
+    assert sender.link(key(2, 1)).addresses() == [("new", 1)]
+    sender.lead(ReplicaKey(2), None)
+    assert sender.link(ReplicaKey(2)).addresses() == [("lost", 1), ("new", 1)]
+
+
+def test_the_nodes_own_address_is_not_one_of_another_replica() -> None:
+    """Two voters have exchanged their addresses, and the log does not know it yet."""
+    sender = Sender(
+        Voter(key(1), at("there")),
+        Voter(key(2), at("here")),
+        configured=(Voter(ReplicaKey(1), at("here")), Voter(ReplicaKey(2), at("there"))),
+    )
+    assert sender.link(key(2)).addresses() == [("there", 1)]
+
+
+def test_a_bootstrap_server_is_at_its_address() -> None:
+    sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("logged")))
+    link = sender.link(BootstrapServer(index=1), Use.FETCHES)
+    assert (link.addresses(), link.listener.elsewhere()) == ([("b2", 2)], [])
+    assert sender.link(BootstrapServer(index=2), Use.FETCHES).addresses() == [], "that is itself"
+
+
+def test_a_leader_is_looked_for_where_other_replicas_say_that_it_is() -> None:
+    """The rules have its address from an old log, and keep to it as long as it leads."""
+    sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("old")), Voter(key(3), at("three")))
+    sender.lead(key(2), "old")
+    answered = sender.ask(key(3), FETCH)
+    answered(FETCH_VERSION, fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, 2, "new"))
+    assert sender.link(key(2)).addresses() == [("old", 1), ("new", 1)]
+    for host in ("a", "b", "c", "d", "e"):
+        answered(FETCH_VERSION, fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, 2, host))
+    hosts = [host for host, _ in sender.link(key(2)).addresses()]
+    assert hosts == ["old", "e", "d", "c", "b"], "the newest of many"
+    sender.node.epoch += 1
+    assert sender.link(key(2)).addresses() == [("old", 1)], "what was said of another epoch is void"
+
+
+def test_what_is_said_of_another_leader_than_the_present_one_is_not_remembered() -> None:
+    sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("old")), Voter(key(3), at("three")))
+    sender.lead(key(2), "old")
+    sender.ask(key(3), VOTE)(2, vote_answer(0, 3, "new"))
+    assert sender.link(key(2)).addresses() == [("old", 1)]
+    assert sender.link(key(3)).addresses() == [("three", 1)]
+
+
+def test_a_bootstrap_server_that_answers_as_the_leader_shows_where_the_leader_is() -> None:
+    sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("old")))
+    sender.lead(key(2), "old")
+    answered = sender.ask(BootstrapServer(index=0), FETCH)
+    answered(FETCH_VERSION, fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, 2))
+    assert sender.link(key(2)).addresses() == [("old", 1)]
+    answered(FETCH_VERSION, fetch_answer(0, 2))
+    assert sender.link(key(2)).addresses() == [("old", 1), ("b1", 1)]
+
+
+@pytest.mark.parametrize(("is_sent", "told"), [(False, "answered here"), (True, "lost")])
+def test_what_the_leader_was_asked_for_is_not_done_here_as_well(is_sent: bool, told: str) -> None:
+    sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")))
+    sender.lead(key(2), "two")
+    heard: list[str] = []
+    request = InboundRequest(
+        cast(Connection, None), REMOVE_VOTER, 0, 1, "client", b"header|body", len(b"header|"), 0
+    )
+    sender.outbound.forward(
+        request,
+        lambda: heard.append("answered here"),
+        lost=lambda: heard.append("lost"),
+        wait_ms=1000,
+    )
+    call = sender.link(key(2), Use.CHANGES).calls[-1]
+    if is_sent:
+        assert call.build(0, 7).endswith(b"body")
+    call.failed("the connection was lost", None)
+    assert heard == [told]
+
+
+def test_what_a_replica_wanted_of_the_leader_is_not_sent_when_it_wants_it_no_more() -> None:
+    """No leader could tell that the request is old."""
+    both = (Voter(key(1), at("here")), Voter(key(1, 1), at("twin")))
+    sender = Sender(*both, Voter(key(2), at("two")), auto_join=True)
+    sender.lead(key(2), "two")
+    wish = RemoveVoter(key=key(1, 1))
+    sender.outbound.send_request(SendRequest(request_id=1, to=key(2), request=wish, after=0))
+    (call,) = sender.link(key(2)).calls
+    assert call.build(0, 7)
+    record = VotersRecord(VoterSet.of([Voter(key(1, 1), at("twin"))]), "cluster")
+    sender.node.log.voter_entries.append(VoterEntry(1, record))
+    with pytest.raises(StaleRequest, match="the voters have changed"):
+        call.build(0, 8)
+
+
+# -- whose answer
+
+ITSELF, SOMEBODY_ELSE, UNTOLD = True, False, None
+
+
+@pytest.mark.parametrize(
+    ("version", "answer", "verdict"),
+    [
+        (2, vote_answer(0), ITSELF),
+        (1, vote_answer(0), ITSELF),
+        (0, vote_answer(0), UNTOLD),
+        (2, vote_answer(ErrorCode.INVALID_VOTER_KEY), SOMEBODY_ELSE),
+        (2, vote_answer(ErrorCode.FENCED_LEADER_EPOCH), UNTOLD),
+        (2, vote_answer(0, top_level=ErrorCode.INCONSISTENT_CLUSTER_ID), SOMEBODY_ELSE),
+        (2, vote_answer(0, top_level=ErrorCode.UNKNOWN_SERVER_ERROR), UNTOLD),
+    ],
+)
+def test_an_answer_to_a_vote_shows_who_gave_it(
+    version: int, answer: VoteResponse, verdict: bool | None
+) -> None:
+    sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")))
+    assert sender.ask(key(2), VOTE)(version, answer) is verdict
+
+
+@pytest.mark.parametrize(
+    ("version", "error", "verdict"),
+    [
+        (1, 0, ITSELF),
+        (0, 0, UNTOLD),
+        (1, ErrorCode.INVALID_VOTER_KEY, SOMEBODY_ELSE),
+        (1, ErrorCode.FENCED_LEADER_EPOCH, UNTOLD),
+    ],
+)
+def test_an_answer_to_an_announcement_shows_who_gave_it(
+    version: int, error: int, verdict: bool | None
+) -> None:
+    sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")))
+    assert sender.ask(key(2), BEGIN)(version, begin_answer(error)) is verdict
+
+
+def test_an_answer_to_the_end_of_an_epoch_does_not_show_who_gave_it() -> None:
+    sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")))
+    assert sender.ask(key(2), END)(1, end_answer(0)) is UNTOLD
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        (fetch_answer(0, 2), ITSELF),
+        (fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, 2), SOMEBODY_ELSE),
+        (fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, 3), UNTOLD),
+        (fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1), SOMEBODY_ELSE),
+        (fetch_answer(ErrorCode.FENCED_LEADER_EPOCH, 2), UNTOLD),
+        (fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, 3, epoch=EPOCH - 1), SOMEBODY_ELSE),
+        (fetch_answer(ErrorCode.UNKNOWN_LEADER_EPOCH, -1, epoch=EPOCH - 1), SOMEBODY_ELSE),
+        (fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, 3, epoch=EPOCH + 1), UNTOLD),
+    ],
+)
+def test_who_is_not_the_leader_is_known_by_its_answer_to_a_fetch(
+    answer: FetchResponse, verdict: bool | None
+) -> None:
+    sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")), Voter(key(3), at("three")))
+    sender.lead(key(2), "new")
+    assert sender.ask(key(2), FETCH)(FETCH_VERSION, answer) is verdict
+
+
+@pytest.mark.parametrize("named", [2, -1])
+def test_a_leader_with_one_address_is_not_given_up_because_it_resigns(named: int) -> None:
+    sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")))
+    sender.lead(key(2), "two")
+    answer = fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, named)
+    assert sender.ask(key(2), FETCH)(FETCH_VERSION, answer) is UNTOLD
+
+
+def test_who_answers_at_an_address_that_the_leader_has_left_is_somebody_else() -> None:
+    """The connection is older than what is known now."""
+    sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")))
+    sender.lead(key(2), "two")
+    answer = fetch_answer(ErrorCode.UNKNOWN_LEADER_EPOCH, -1, epoch=EPOCH - 1)
+    verdict = sender.ask(key(2), FETCH, address=("left", 1))(FETCH_VERSION, answer)
+    assert verdict is SOMEBODY_ELSE
+
+
+def test_a_bootstrap_server_is_whoever_answers() -> None:
+    sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")))
+    sender.lead(key(2), "new")
+    assert sender.ask(BootstrapServer(index=0), FETCH)(FETCH_VERSION, fetch_answer(0, 2)) is UNTOLD
+
+
+# -- who is there
+
+
+def test_a_voters_process_is_known_by_its_link() -> None:
+    sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")))
+    for peer in (key(2), BootstrapServer(index=0)):
+        sender.link(peer).listener.on_link_lost()
+        sender.link(peer).listener.on_link_refused()
+        sender.link(peer).listener.on_link_up()
+    assert sender.events == [ConnectionLost(id=2), ConnectionRefused(id=2), ConnectionMade(id=2)]
+
+
+def test_a_lost_disk_that_is_gone_does_not_depose_the_new_one_under_its_id() -> None:
+    sender = Sender(
+        Voter(key(1), at("here")), Voter(key(2, 0), at("lost")), Voter(key(2, 1), at("new"))
+    )
+    lost, new = sender.link(key(2, 0)).listener, sender.link(key(2, 1)).listener
+    lost.on_link_refused()
+    new.on_link_refused()
+    assert sender.events == [], "nobody knows which of the two is meant"
+    sender.lead(key(2, 1), "new")
+    lost.on_link_refused()
+    lost.on_link_up()
+    assert sender.events == []
+    new.on_link_refused()
+    assert sender.events == [ConnectionRefused(id=2)]
+
+
+def test_a_leader_known_by_its_id_alone_is_no_other_than_the_voter_under_it() -> None:
+    sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")))
+    sender.lead(ReplicaKey(2), "two")
+    sender.link(key(2)).listener.on_link_refused()
+    assert sender.events == [ConnectionRefused(id=2)]

@@ -1,0 +1,569 @@
+"""Requests of replicas and to replicas: fetch answers that must not reach the log, links, leftovers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from quorumd.config.model import Config, ConfiguredVoter, Listener
+from quorumd.raft.config import RaftConfig, StoredState
+from quorumd.raft.effects import EndQuorumEpoch, Fetch, SendRequest
+from quorumd.raft.events import Event, FetchResponseReceived, RequestFailed, TimerFired
+from quorumd.raft.log_view import LogView, VoterEntry
+from quorumd.raft.node import RaftNode
+from quorumd.raft.roles import Role
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
+from quorumd.server.daemon_runtime import daemon_runtime
+from quorumd.server.disk.log_reader import LogReader
+from quorumd.server.disk.storage_adapter import StorageAdapter
+from quorumd.server.dispatch import Dispatch
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.producer_state import ProducerState
+from quorumd.server.model.topic import METADATA
+from quorumd.server.net.listeners import Listeners
+from quorumd.server.node import EXIT_FAILED, Node, open_partition
+from quorumd.server.partition.partition import Partition
+from quorumd.server.peers.outbound import FETCH, Outbound, OutboundSettings
+from quorumd.server.peers.peer_channel import TcpPeerChannel
+from quorumd.server.translate import fetch as translate_fetch
+from quorumd.storage.directory import Directory, format_directory, open_directory
+from quorumd.storage.errors import DiskFailed, OffsetOutOfRange
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.log import Log
+from quorumd.storage.quorum_state import QuorumState
+from quorumd.wire import control_records
+from quorumd.wire.codec import encode
+from quorumd.wire.errors import CorruptBatch, UnsupportedVersion
+from quorumd.wire.headers import encode_response_header
+from quorumd.wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartition,
+    DescribeQuorumRequestTopic,
+    DescribeQuorumResponse,
+)
+from quorumd.wire.messages.fetch import (
+    FetchRequest,
+    FetchRequestPartition,
+    FetchRequestReplicaState,
+    FetchRequestTopic,
+    FetchResponse,
+    FetchResponseCurrentLeader,
+    FetchResponsePartition,
+    FetchResponseTopic,
+)
+from quorumd.wire.registry import APIS
+from tests.raft.harness import CLUSTER, endpoints, key, keyed_set, voter_set
+from tests.storage.helpers import batch
+from tests.support.asking import TOPIC, ask, question
+from tests.support.ports import free_ports
+from tests.support.serving import Client, run
+
+VERSION = 17
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - there is no event to wait for
+        await asyncio.sleep(0.001)
+
+
+# -- answers to a follower's fetch
+
+
+def fetch_answer(records: bytes) -> tuple[bytes, int]:
+    """What a leader of epoch 1 answers, and where the body begins."""
+    partition = FetchResponsePartition(
+        high_watermark=0,
+        current_leader=FetchResponseCurrentLeader(leader_id=2, leader_epoch=1),
+        aborted_transactions=(),
+        records=records,
+    )
+    topic = FetchResponseTopic(topic_id=METADATA.topic_id, partitions=(partition,))
+    header = encode_response_header(FETCH, VERSION, 1)
+    return header + encode(FetchResponse(responses=(topic,)), VERSION), len(header)
+
+
+def outcome(records: bytes) -> translate_fetch.FetchOutcome:
+    data, at = fetch_answer(records)
+    return translate_fetch.fetch_answered(VERSION, data, at, 1, "CONTROLLER")
+
+
+@pytest.mark.parametrize("cut", [1, 12, 60, 61, 70])
+def test_what_is_left_of_a_cut_batch_is_not_taken_for_records(cut: int) -> None:
+    whole = batch(0) + batch(1, count=2)
+    found = outcome(whole + batch(3)[:cut])
+    assert bytes(found.data) == whole
+    assert isinstance(found.event, FetchResponseReceived)
+    assert found.event.records is not None
+    assert (found.event.records.base_offset, found.event.records.end_offset) == (0, 3)
+
+
+def test_an_answer_that_holds_only_a_cut_batch_holds_no_records() -> None:
+    found = outcome(batch(0)[:-1])
+    assert isinstance(found.event, FetchResponseReceived)
+    assert found.event.records is None
+    assert not found.batches
+
+
+def with_delta(data: bytes, delta: int) -> bytes:
+    """The batch with another last offset delta, its CRC made right again."""
+    from crc32c import crc32c
+
+    changed = bytearray(data)
+    changed[23:27] = delta.to_bytes(4, "big", signed=True)
+    changed[17:21] = crc32c(changed[21:]).to_bytes(4, "big")
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        batch(0) + batch(2),
+        batch(1, count=3) + batch(2),
+        batch(5) + batch(5),
+        batch(5) + batch(4),
+        with_delta(batch(0), -1),
+        with_delta(batch(0), -5) + batch(0),
+    ],
+    ids=["gap", "overlap", "again", "backwards", "no offset", "negative"],
+)
+def test_batches_that_do_not_follow_one_another_never_reach_the_rules(records: bytes) -> None:
+    with pytest.raises(CorruptBatch):
+        outcome(records)
+
+
+@pytest.mark.parametrize("version", range(12, 17))
+def test_a_fetch_that_cannot_say_whose_disk_it_is_is_not_sent(version: int) -> None:
+    fetch = Fetch(epoch=1, position=OffsetAndEpoch(0, 0), high_watermark=-1)
+    with pytest.raises(UnsupportedVersion):
+        translate_fetch.fetch_request_frame(fetch, METADATA, version, 1, "x", None, key(1), 500)
+
+
+# -- requests to replicas
+
+
+@dataclass
+class Sender:
+    """An Outbound of replica 1, and the events that come of it."""
+
+    voters: Sequence[ReplicaKey]
+    folder: Path
+    events: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        settings = OutboundSettings("CONTROLLER", "1.0", 1000, 500, ())
+        metrics = Metrics()
+        self.log = Log.open(
+            RealFileSystem(), self.folder, segment_bytes=1 << 20, tail_cache_bytes=0
+        )
+
+        class NoDisk:
+            def submit(self, job: object) -> None:
+                raise AssertionError("nothing is appended here")
+
+            def flush(self) -> None:
+                raise AssertionError("nothing is appended here")
+
+        recorder = StorageAdapter(
+            self.log, NoDisk(), ProducerState(), metrics, lambda: CLUSTER, None, lambda: 0
+        )
+        self.outbound = Outbound(
+            METADATA, settings, recorder, metrics, self.events.append, TcpPeerChannel
+        )
+        config = RaftConfig(
+            local=key(1),
+            endpoints=endpoints(1),
+            configured_voters=voter_set(1, 2, 3, by_id=True),
+            is_bootstrap=True,
+        )
+        self.node = RaftNode(config, StoredState(epoch=1), LogView(), lambda bound: bound // 2)
+        self.node.start(0)
+        self.outbound.attach(self.node)
+
+    def name_voters(self, *keys: ReplicaKey) -> None:
+        """As a record of the log does."""
+        entry = self.node.log.voter_entries[-1]
+        record = type(entry.record)(keyed_set(*keys), CLUSTER)
+        self.node.log.voter_entries.append(VoterEntry(entry.offset + 1, record))
+
+    def send(self, to: ReplicaKey, request_id: int = 1) -> None:
+        end = EndQuorumEpoch(epoch=1, leader_id=1, successors=())
+        self.outbound.send_request(SendRequest(request_id=request_id, to=to, request=end, after=0))
+
+    @property
+    def linked(self) -> set[object]:
+        return {peer for peer, _ in self.outbound._links}
+
+
+@asynccontextmanager
+async def sender(folder: Path) -> AsyncIterator[Sender]:
+    made = Sender((), folder)
+    try:
+        yield made
+    finally:
+        await made.outbound.close()
+        made.log.close()
+
+
+def other_tasks() -> int:
+    return len(asyncio.all_tasks()) - 1
+
+
+def test_links_of_replicas_that_are_no_voters_any_more_are_given_up(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with sender(tmp_path) as at:
+            before = other_tasks()
+            by_id = [ReplicaKey(2), ReplicaKey(3)]
+            at.outbound.prepare(at.node.other_voters())
+            assert at.linked == set(by_id)
+            at.name_voters(key(1), key(2), key(3))
+            at.send(key(2))
+            assert at.linked == {key(2)}, "the keys without storage ids are nobody's now"
+            at.outbound.prepare(at.node.other_voters())
+            assert at.linked == {key(2), key(3)}
+            at.name_voters(key(1), key(2))
+            at.outbound.prepare(at.node.other_voters())
+            assert at.linked == {key(2)}
+            await until(lambda: other_tasks() == before + 1)
+
+    run(work())
+
+
+def test_nothing_is_sent_and_nobody_connected_to_after_the_end(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with sender(tmp_path) as at:
+            before = other_tasks()
+
+            def again(event: Event) -> None:
+                at.events.append(event)
+                at.send(key(3), request_id=2)
+
+            at.outbound._handle = again
+            at.send(ReplicaKey(2))
+            await at.outbound.close()
+            at.outbound.prepare(at.node.other_voters())
+            assert [
+                event.request_id for event in at.events if isinstance(event, RequestFailed)
+            ] == [1]
+            assert not at.linked
+            assert other_tasks() == before
+
+    run(work())
+
+
+def test_a_voter_set_that_contradicts_itself_fails_the_fetch_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    async def work() -> None:
+        async with sender(tmp_path) as at:
+            twice = (control_records.KRaftVoter(voter_id=2), control_records.KRaftVoter(voter_id=2))
+            data = control_records.encode_control_batch(
+                [control_records.KRaftVoters(voters=twice)], base_offset=0, epoch=1, timestamp_ms=1
+            )
+            at.outbound._on_answer(FETCH, 7, key(2), VERSION, *fetch_answer(data), ("two", 1))
+            (event,) = at.events
+            assert isinstance(event, RequestFailed)
+            assert event.request_id == 7
+
+    run(work())
+
+
+# -- reading
+
+
+def test_a_reader_that_is_closed_leaves_nobody_waiting_and_says_nothing(tmp_path: Path) -> None:
+    async def work() -> None:
+        log = Log.open(RealFileSystem(), tmp_path, segment_bytes=1 << 20, tail_cache_bytes=0)
+        reader = LogReader(log)
+        outcomes: list[object] = []
+        for _ in range(50):
+            reader.read(99, 1, 100, outcomes.append)
+        reader.close()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert all(isinstance(found, OffsetOutOfRange) for found in outcomes)
+        log.close()
+
+    run(work())
+
+
+# -- one voter alone, everything real
+
+
+@dataclass
+class Alone:
+    partition: Partition
+    directory: Directory
+    listeners: Listeners
+    failures: list[tuple[str, BaseException | None]]
+    clients: list[Client] = field(default_factory=list)
+
+    async def connect(self) -> Client:
+        (address,) = self.listeners.addresses
+        client = Client(*await asyncio.open_connection(address.host, address.port))
+        self.clients.append(client)
+        return client
+
+
+def config_of(folder: Path, port: int, voters: int = 1) -> Config:
+    at = Listener("CONTROLLER", "127.0.0.1", port)
+    return Config(
+        node_id=1,
+        storage_dir=folder,
+        listeners=(at,),
+        advertised_listeners=(at,),
+        quorum_voters=tuple(
+            ConfiguredVoter(i, "127.0.0.1", port + i - 1) for i in range(1, voters + 1)
+        ),
+    )
+
+
+@asynccontextmanager
+async def alone(folder: Path) -> AsyncIterator[Alone]:
+    """A quorum of one that leads."""
+    fs, metrics = RealFileSystem(), Metrics()
+    failures: list[tuple[str, BaseException | None]] = []
+    (port,) = free_ports(1)
+    config = config_of(folder, port)
+    format_directory(fs, folder, node_id=1, cluster_id=CLUSTER, bootstrap=True)
+    directory = open_directory(fs, folder, node_id=1)
+
+    def fail(reason: str, error: BaseException | None) -> None:
+        failures.append((reason, error))
+
+    partition = open_partition(METADATA, config, fs, directory, metrics, fail, daemon_runtime())
+    listeners = Listeners(
+        config.listeners,
+        Dispatch([partition], metrics),
+        metrics,
+        max_frame_bytes=1 << 20,
+        max_connections=10,
+        max_idle_ms=0,
+    )
+    await listeners.open()
+    made = Alone(partition, directory, listeners, failures)
+    partition.start()
+    try:
+        await until(lambda: partition.append_obstacle is None and partition.has_committed_in_epoch)
+        yield made
+    finally:
+        for client in made.clients:
+            client.close()
+        await listeners.close(0)
+        await partition.close()
+        directory.close()
+    assert not failures
+
+
+def replica_fetch(
+    partition: Partition,
+    replica: ReplicaKey,
+    *,
+    cluster_id: str | None = CLUSTER,
+    offset: int = 0,
+    max_wait_ms: int = 0,
+) -> FetchRequest:
+    asked = FetchRequestPartition(
+        current_leader_epoch=partition.leader_epoch,
+        fetch_offset=offset,
+        last_fetched_epoch=partition.leader_epoch if offset else 0,
+        replica_directory_id=replica.uuid or UUID(int=0),
+    )
+    topic = FetchRequestTopic(topic_id=METADATA.topic_id, partitions=(asked,))
+    return FetchRequest(
+        cluster_id=cluster_id,
+        replica_state=FetchRequestReplicaState(replica_id=replica.id),
+        max_wait_ms=max_wait_ms,
+        topics=(topic,),
+    )
+
+
+def test_a_replica_of_another_cluster_is_refused_and_not_listed(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with alone(tmp_path) as at:
+            client = await at.connect()
+            foreign = replica_fetch(at.partition, key(8), cluster_id="elsewhere")
+            answer = cast(FetchResponse, await ask(client, FETCH, VERSION, foreign))
+            assert (answer.error_code, answer.responses) == (104, ())
+            ours = replica_fetch(at.partition, key(9))
+            answer = cast(FetchResponse, await ask(client, FETCH, VERSION, ours))
+            assert answer.responses[0].partitions[0].error_code == 0
+            assert [row.key.id for row in at.partition.view.observer_statuses()] == [9]
+
+    run(work())
+
+
+def test_what_was_asked_is_forgotten_with_its_answer_and_with_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(translate_fetch, "MAX_WAIT_MS_MAX", 100)
+
+    async def work() -> None:
+        async with alone(tmp_path) as at:
+            asked = at.partition.inbound._asked
+            client = await at.connect()
+            for version in range(13, 19):
+                await ask(
+                    client, FETCH, version, plain(replica_fetch(at.partition, key(9)), version)
+                )
+            assert not asked
+            end = at.partition.log_end_offset
+            nameless = ReplicaKey(-1)
+            waiting = replica_fetch(at.partition, nameless, offset=end, max_wait_ms=2**31 - 1)
+            for _ in range(3):
+                other = await at.connect()
+                await other.send(question(FETCH, VERSION, waiting))
+            await until(lambda: len(asked) == 3)
+            for other in at.clients[1:]:
+                other.close()
+            await until(lambda: not asked)
+
+    run(work())
+
+
+def plain(message: FetchRequest, version: int) -> FetchRequest:
+    """The replica's id where this version has it."""
+    if version >= 15:
+        return message
+    return FetchRequest(
+        cluster_id=message.cluster_id,
+        replica_id=message.replica_state.replica_id,
+        topics=message.topics,
+    )
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_the_quorum_is_described_in_every_version(tmp_path: Path, version: int) -> None:
+    async def work() -> None:
+        async with alone(tmp_path) as at:
+            client = await at.connect()
+            topic = DescribeQuorumRequestTopic(
+                topic_name=TOPIC, partitions=(DescribeQuorumRequestPartition(),)
+            )
+            await ask(client, FETCH, VERSION, replica_fetch(at.partition, key(9)))
+            request = DescribeQuorumRequest(topics=(topic,))
+            answer = cast(DescribeQuorumResponse, await ask(client, 55, version, request))
+            described = answer.topics[0].partitions[0]
+            assert (described.error_code, described.leader_id) == (0, 1)
+            (voter,) = described.current_voters
+            (observer,) = described.observers
+            assert (voter.replica_id, observer.replica_id) == (1, 9)
+            assert bool(voter.replica_directory_id.int) == (version >= 2)
+            assert len(answer.nodes) == (version >= 2)
+
+    run(work())
+
+
+def test_every_api_that_is_advertised_has_a_handler(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with alone(tmp_path) as at:
+            dispatch = Dispatch([at.partition], Metrics())
+            assert set(dispatch._handlers) == set(APIS)
+
+    run(work())
+
+
+def test_a_partition_that_is_closed_takes_no_event_and_leaves_no_task(tmp_path: Path) -> None:
+    async def work() -> None:
+        before = other_tasks()
+        async with alone(tmp_path) as at:
+            pass
+        end = at.partition.log_end_offset
+        at.partition.append(99, 1)
+        at.partition._on_timer()
+        assert at.partition.log_end_offset == end
+        await until(lambda: other_tasks() == before)
+
+    run(work())
+
+
+def test_a_fault_at_the_end_of_a_turn_ends_the_node(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with alone(tmp_path) as at:
+            fault = RuntimeError("a fault")
+
+            def broken() -> None:
+                raise fault
+
+            with pytest.raises(RuntimeError):
+                at.partition._guarded(broken)
+            ((reason, error),) = at.failures
+            assert "bug" in reason
+            assert error is fault
+            at.failures.clear()
+
+    run(work())
+
+
+def test_a_leader_that_has_resigned_is_no_leader_to_clients(tmp_path: Path) -> None:
+    async def work() -> None:
+        (port,) = free_ports(1)
+        fs = RealFileSystem()
+        format_directory(fs, tmp_path, node_id=1, cluster_id=CLUSTER, bootstrap=True)
+        directory = open_directory(fs, tmp_path, node_id=1)
+        directory.save_quorum_state(
+            QuorumState(leader_id=1, leader_uuid=directory.meta.storage_id, leader_epoch=3)
+        )
+
+        def fail(reason: str, error: BaseException | None) -> None:
+            raise AssertionError(reason)
+
+        config = config_of(tmp_path, port, voters=3)
+        partition = open_partition(
+            METADATA, config, fs, directory, Metrics(), fail, daemon_runtime()
+        )
+        partition.start()
+        assert partition.node.role is Role.RESIGNED
+        assert partition.view.leader_id is None
+        assert partition.view.leader_endpoints == ()
+        assert partition.leader_id is None
+        await partition.close()
+        directory.close()
+
+    run(work())
+
+
+def test_a_disk_that_fails_under_a_rule_is_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with alone(tmp_path) as at:
+            broken = DiskFailed("reading failed", path=tmp_path, remedy="Replace the disk")
+
+            def fail(event: Event) -> None:
+                raise broken
+
+            monkeypatch.setattr(at.partition.driver, "handle", fail)
+            with pytest.raises(DiskFailed):
+                at.partition.handle(TimerFired())
+            assert at.failures == [("the disk failed", broken)]
+            at.failures.clear()
+            monkeypatch.undo()
+
+    run(work())
+
+
+def test_a_node_whose_log_lost_committed_records_ends_with_a_reason_and_an_exit_code(
+    tmp_path: Path,
+) -> None:
+    async def work() -> None:
+        (port,) = free_ports(1)
+        fs = RealFileSystem()
+        format_directory(fs, tmp_path, node_id=1, cluster_id=CLUSTER, bootstrap=True)
+        directory = open_directory(fs, tmp_path, node_id=1)
+        codes: list[int] = []
+        node = Node(config_of(tmp_path, port), fs, directory, codes.append)
+        # The log's own recovery refuses such a directory before: the rules are the second line.
+        node.partition.node.recorded_offset = 100
+        node.partition.start()
+        assert codes == [EXIT_FAILED]
+        await node.partition.close()
+        directory.close()
+
+    run(work())

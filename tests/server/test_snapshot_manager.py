@@ -1,0 +1,489 @@
+"""When snapshots are taken, what becomes of builds that fail, and of snapshots that are damaged."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
+from uuid import UUID
+
+import pytest
+
+from quorumd.raft.events import Event, LogDeletionRequested, ResignationRequested, SnapshotTaken
+from quorumd.raft.log_view import LogView
+from quorumd.raft.node import RaftNode
+from quorumd.raft.roles import Leader
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
+from quorumd.server.disk.storage_adapter import StorageAdapter
+from quorumd.server.model.cluster_view import CopyProgress, SnapshotWork
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.runtime import Reader, Runtime
+from quorumd.server.model.snapshot_builds import BuildFailed, BuildResult
+from quorumd.server.snapshots.manager import (
+    RESIGN_INTERVAL_S,
+    RETRY_MAX_S,
+    RETRY_MIN_S,
+    SnapshotManager,
+    SnapshotSettings,
+)
+from quorumd.server.snapshots.outgoing_copies import CHECK_AGAIN_S
+from quorumd.storage.layout import part_path
+from quorumd.storage.log import Log
+from quorumd.storage.snapshot_file import SnapshotId, SnapshotWriter
+from quorumd.storage.snapshot_store import SnapshotStore
+from quorumd.wire.records import Record, build_batch
+from tests.storage.faulty_filesystem import FaultyFileSystem
+from tests.storage.helpers import DIRECTORY, START_MS, empty_disk
+
+T = TypeVar("T")
+OLD, NEW = SnapshotId(10, 1), SnapshotId(20, 1)
+OTHER = ReplicaKey(2, UUID(int=2))
+
+
+def write_snapshot(fs: FaultyFileSystem, path: Path, snapshot: SnapshotId) -> bytes:
+    """A sound one of some batches of records."""
+    writer = SnapshotWriter(fs, path, snapshot, START_MS, (), ())
+    for number in range(5):
+        headers = (("quorumd.offset", b"3"),)
+        record = Record(START_MS, START_MS, b"%03d" % number, bytes(100), headers)
+        batch = build_batch([record], base_offset=writer.next_offset, epoch=snapshot.epoch)
+        writer.write_batch([batch], 1)
+    writer.finish()
+    return fs.contents(path)
+
+
+@dataclass(slots=True)
+class FakeBuild:
+    end_offset: int
+    progress: Callable[[float], None]
+    done: Callable[[BuildResult | BuildFailed], None]
+    is_cancelled: bool = False
+    is_over: bool = False
+
+    def cancel(self, ended: Callable[[], None]) -> None:
+        self.is_cancelled = True
+        ended()
+
+
+@dataclass(slots=True)
+class Node:
+    """What `SnapshotManager` sees of the rules."""
+
+    log: LogView
+    committed_offset: int
+    state: object = None
+    download: Any = None
+    rows: list[Any] = field(default_factory=list)
+
+    def progress(self) -> list[Any]:
+        return self.rows
+
+
+class Bench:
+    """A node with two snapshots, whose log holds everything; time passes when `wait` says so."""
+
+    def __init__(self) -> None:
+        self.fs = empty_disk()
+        self.store = SnapshotStore(self.fs, DIRECTORY)
+        self.contents = {
+            each: write_snapshot(self.fs, self.store.path(each), each) for each in (OLD, NEW)
+        }
+        found = self.store.open()
+        self.now_s = 1000.0
+        self.builds: list[FakeBuild] = []
+        self.events: list[Event] = []
+        self.log = LogView(
+            end_offset=30,
+            synced_end_offset=30,
+            epoch_starts=[(1, 0)],
+            snapshots=[OffsetAndEpoch(*OLD), OffsetAndEpoch(*NEW)],
+        )
+        self.node = Node(self.log, 30, state=Leader(0, 0))
+        self.metrics = Metrics()
+        self.recorder = SimpleNamespace(written_bytes=0, base=None)
+        self._numbers = itertools.count()
+        self._alarms: list[tuple[float, int, Callable[[], None]]] = []
+        host = SimpleNamespace(
+            monotonic_s=lambda: self.now_s,
+            monotonic_ms=lambda: int(self.now_s * 1000),
+            wall_ms=lambda: START_MS,
+            call_at=self._call_at,
+            build=self._build,
+        )
+        settings = SnapshotSettings(
+            max_new_record_bytes=1000,
+            interval_s=3600.0,
+            retention_bytes=None,
+            retention_ms=None,
+            copier_silent_s=10.0,
+        )
+        self.snapshots = SnapshotManager(
+            settings,
+            cast(RaftNode, self.node),
+            cast(Log, SimpleNamespace(directory=DIRECTORY, closed_segments=list, size_bytes=0)),
+            self.store,
+            cast(Reader, SimpleNamespace(run=self._run)),
+            cast(Runtime, host),
+            self.metrics,
+            self._handle,
+            cast(StorageAdapter, self.recorder),
+            found,
+            0,
+        )
+        self.snapshots.start()
+
+    def _call_at(self, at_s: float, callback: Callable[[], None]) -> Any:
+        heapq.heappush(self._alarms, (at_s, next(self._numbers), callback))
+        return SimpleNamespace(cancel=lambda: None)
+
+    def _build(
+        self,
+        directory: Path,
+        end_offset: int,
+        progress: Callable[[float], None],
+        done: Callable[[BuildResult | BuildFailed], None],
+    ) -> FakeBuild:
+        self.builds.append(FakeBuild(end_offset, progress, done))
+        return self.builds[-1]
+
+    def _run(self, action: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        outcome: T | BaseException
+        try:
+            outcome = action()
+        except Exception as error:
+            outcome = error
+        done(outcome)
+
+    def _handle(self, event: Event) -> None:
+        self.events.append(event)
+        if isinstance(event, SnapshotTaken):
+            self.log.snapshots.append(event.snapshot)
+        elif isinstance(event, LogDeletionRequested):
+            self.log.snapshots[:] = event.snapshots
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass; alarms go off on the way."""
+        end_s = self.now_s + seconds
+        while self._alarms and self._alarms[0][0] <= end_s:
+            self.now_s, _, callback = heapq.heappop(self._alarms)
+            callback()
+        self.now_s = end_s
+
+    def write(self, size_bytes: int) -> None:
+        self.recorder.written_bytes += size_bytes
+        self.snapshots.look()
+
+    def grow(self, end_offset: int) -> None:
+        """So much is committed now."""
+        self.node.committed_offset = end_offset
+        self.log.end_offset = self.log.synced_end_offset = end_offset
+
+    def built(self, snapshot: SnapshotId) -> None:
+        """The build that goes on ends well."""
+        write_snapshot(self.fs, part_path(DIRECTORY, snapshot), snapshot)
+        self.builds[-1].done(BuildResult(snapshot, 0))
+
+    def failed(self, problem: str, damaged: SnapshotId | None = None) -> None:
+        self.builds[-1].is_over = True
+        self.builds[-1].done(BuildFailed(problem, damaged))
+
+    def ends(self) -> list[int]:
+        return [build.end_offset for build in self.builds]
+
+    def damage(self, snapshot: SnapshotId) -> None:
+        path = self.store.path(snapshot)
+        self.fs.flip(path, len(self.fs.contents(path)) // 2)
+
+    def copy(self, snapshot: SnapshotId = NEW, replica: ReplicaKey | None = OTHER) -> bool:
+        """Somebody begins to copy; false if it is not given."""
+        return self.snapshots.serve(snapshot, replica, 0)
+
+    def resigned(self) -> list[Event]:
+        return [event for event in self.events if isinstance(event, ResignationRequested)]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_enough_new_records_or_enough_time_begin_a_build(bench: Bench) -> None:
+    bench.write(999)
+    assert bench.builds == []
+    bench.write(1)
+    assert bench.ends() == [30]
+    bench.write(5000)
+    assert bench.ends() == [30]
+    bench.grow(40)
+    bench.built(SnapshotId(30, 1))
+    assert bench.ends() == [30, 40]
+    bench.built(SnapshotId(40, 1))
+    bench.wait(3_599)
+    assert bench.ends() == [30, 40]
+    bench.grow(50)
+    bench.wait(10)
+    assert bench.ends() == [30, 40, 50]
+
+
+def test_a_build_that_fails_is_tried_again_more_and_more_seldom(bench: Bench) -> None:
+    bench.write(1000)
+    pauses = []
+    for _ in range(7):
+        begun = len(bench.ends())
+        bench.failed("the disk is full")
+        bench.write(1000)
+        pauses.append(0)
+        while len(bench.ends()) == begun:
+            bench.wait(5)
+            pauses[-1] += 5
+    assert pauses[0] <= RETRY_MIN_S + 5
+    assert pauses == sorted(pauses)
+    assert RETRY_MAX_S <= pauses[-1] == pauses[-2] <= RETRY_MAX_S + 5
+    bench.grow(40)
+    bench.built(SnapshotId(30, 1))
+    bench.write(1000)
+    assert bench.ends()[-1] == 40
+    bench.failed("the disk is full")
+    bench.wait(RETRY_MIN_S + 5)
+    assert bench.ends()[-2:] == [40, 40], "one that went well ends the series"
+
+
+def test_a_build_that_failed_is_tried_again_soon_and_at_once_for_an_operator(
+    bench: Bench,
+) -> None:
+    bench.write(1000)
+    bench.failed("the disk is full")
+    assert (bench.snapshots.problem, bench.metrics.snapshots_failed) == ("the disk is full", 1)
+    for _ in range(20):
+        bench.write(1000)
+    bench.wait(RETRY_MIN_S - 2)
+    assert bench.ends() == [30]
+    bench.wait(7)
+    assert bench.ends() == [30, 30]
+    bench.failed("the disk is full")
+    told: list[object] = []
+    bench.snapshots.take(told.append)
+    assert bench.ends() == [30, 30, 30]
+    bench.built(SnapshotId(30, 1))
+    assert told == [SnapshotId(30, 1)]
+    assert bench.snapshots.problem == ""
+
+
+def test_what_operators_ask_for_in_vain_does_not_put_off_the_next_try(bench: Bench) -> None:
+    bench.write(1000)
+    bench.failed("the disk is full")
+    told: list[object] = []
+    for _ in range(10):
+        bench.snapshots.take(told.append)
+        bench.failed("the disk is full")
+    assert told == ["the disk is full"] * 10
+    begun = bench.ends()
+    bench.wait(RETRY_MIN_S + 5)
+    assert bench.ends() == [*begun, 30]
+
+
+def test_what_a_failed_build_has_left_is_deleted_and_a_copy_is_not(bench: Bench) -> None:
+    left = [f"{30:020d}-0.run.part", f"{30:020d}-0000000001.checkpoint.part"]
+    copied = f"{35:020d}-0000000001.checkpoint.part"
+    for name in (*left, copied):
+        bench.fs.put(DIRECTORY / name, b"")
+    bench.write(1000)
+    bench.failed("killed")
+    names = bench.fs.listdir(DIRECTORY)
+    assert copied in names
+    assert not set(left) & set(names)
+
+
+def test_a_copy_that_ends_where_a_failed_build_did_is_not_deleted(bench: Bench) -> None:
+    copied = part_path(DIRECTORY, (30, 1))
+    bench.fs.put(copied, b"")
+    bench.write(1000)
+    bench.node.download = SimpleNamespace(snapshot=OffsetAndEpoch(30, 1))
+    bench.failed("killed")
+    assert bench.fs.exists(copied)
+
+
+def test_a_file_that_is_no_snapshot_gets_no_name(bench: Bench) -> None:
+    bench.write(1000)
+    bench.fs.put(part_path(DIRECTORY, (30, 1)), b"no snapshot")
+    bench.builds[-1].done(BuildResult(SnapshotId(30, 1), 0))
+    assert "not a whole snapshot" in bench.snapshots.problem
+    assert bench.store.ids == [OLD, NEW]
+    assert not any(name.startswith(f"{30:020d}") for name in bench.fs.listdir(DIRECTORY))
+
+
+def test_a_first_copy_is_trusted_and_the_next_one_is_a_reason_to_look(bench: Bench) -> None:
+    bench.damage(NEW)
+    assert bench.copy()
+    assert bench.snapshots.serve(NEW, OTHER, 100)
+    assert bench.builds == []
+    bench.copy()
+    assert bench.ends() == [NEW.end_offset]
+    assert bench.metrics.snapshots_damaged == 1
+    assert "the CRC does not match" in bench.snapshots.problem
+
+
+def test_a_sound_snapshot_is_not_read_at_each_copy(bench: Bench) -> None:
+    for _ in range(3):
+        assert bench.copy()
+    bench.damage(NEW)
+    bench.wait(CHECK_AGAIN_S - 10)
+    assert bench.copy()
+    assert bench.builds == []
+    bench.wait(20)
+    bench.copy()
+    assert bench.ends() == [NEW.end_offset]
+
+
+def test_nobody_gets_a_damaged_snapshot_before_it_was_built_anew(bench: Bench) -> None:
+    bench.damage(NEW)
+    bench.copy()
+    bench.copy()
+    for _ in range(3):
+        assert not bench.copy()
+    bench.built(NEW)
+    assert bench.copy()
+    assert bench.fs.contents(bench.store.path(NEW)) == bench.contents[NEW]
+    assert bench.snapshots.problem == ""
+    assert not any(isinstance(event, SnapshotTaken) for event in bench.events)
+    assert bench.resigned() == []
+
+
+def test_a_build_that_ends_elsewhere_does_not_repair(bench: Bench) -> None:
+    bench.damage(NEW)
+    bench.snapshots.on_damage(NEW, "damaged")
+    bench.built(SnapshotId(20, 2))
+    assert "the log on disk says epoch 2" in bench.snapshots.problem
+    assert not bench.copy()
+
+
+def test_what_a_snapshot_is_built_on_is_repaired_first_the_oldest_before_the_others(
+    bench: Bench,
+) -> None:
+    told: list[object] = []
+    bench.snapshots.take(told.append)
+    bench.failed("NEW is damaged", NEW)
+    assert bench.ends() == [30, 20]
+    bench.failed("OLD is damaged", OLD)
+    assert bench.ends() == [30, 20, 10]
+    bench.built(OLD)
+    assert bench.ends() == [30, 20, 10, 20]
+    bench.built(NEW)
+    assert bench.ends() == [30, 20, 10, 20, 30]
+    assert told == []
+    bench.built(SnapshotId(30, 1))
+    assert told == [SnapshotId(30, 1)]
+
+
+def test_a_repair_that_fails_is_tried_again(bench: Bench) -> None:
+    bench.damage(NEW)
+    bench.snapshots.on_damage(NEW, "damaged")
+    bench.failed("the log begins at offset 15")
+    assert bench.snapshots.problem == "the log begins at offset 15"
+    bench.wait(RETRY_MIN_S - 2)
+    assert bench.ends() == [20]
+    bench.wait(7)
+    assert bench.ends() == [20, 20]
+
+
+def test_a_snapshot_that_can_be_read_again_is_not_damaged(bench: Bench) -> None:
+    """A disk that failed while it was read: nothing is wrong with the file, and nothing to build it of."""
+    bench.snapshots.on_damage(NEW, "reading the snapshot failed: Input/output error")
+    assert not bench.copy()
+    bench.failed("the log begins at offset 20")
+    assert bench.copy()
+    assert bench.snapshots.problem == ""
+    assert bench.resigned() == []
+    bench.wait(RETRY_MAX_S)
+    assert bench.ends() == [20]
+
+
+def test_a_disk_that_fails_again_and_again_does_not_begin_build_after_build(bench: Bench) -> None:
+    for _ in range(10):
+        bench.snapshots.on_damage(NEW, "reading the snapshot failed: Input/output error")
+        if not bench.builds[-1].is_over:
+            bench.failed("the log begins at offset 20")
+        bench.wait(0.1)
+    assert bench.ends() == [20]
+    bench.wait(RETRY_MIN_S + 5)
+    assert bench.ends() == [20, 20]
+
+
+def test_an_older_snapshot_that_cannot_be_repaired_stops_nothing(bench: Bench) -> None:
+    bench.damage(OLD)
+    bench.snapshots.on_damage(OLD, "damaged")
+    bench.failed("the log begins at offset 15")
+    bench.wait(RETRY_MAX_S + 10)
+    assert bench.ends() == [10]
+    bench.write(1000)
+    assert bench.ends() == [10, 30]
+    assert not bench.copy(OLD)
+    assert bench.resigned() == []
+
+
+def test_a_leader_whose_newest_snapshot_cannot_be_repaired_resigns_when_it_is_asked_for(
+    bench: Bench,
+) -> None:
+    bench.damage(NEW)
+    bench.snapshots.on_damage(NEW, "damaged")
+    assert not bench.copy()
+    assert bench.resigned() == []
+    bench.failed("the log begins at offset 15")
+    assert bench.resigned() == []
+    assert not bench.copy()
+    assert len(bench.resigned()) == 1
+    bench.wait(RESIGN_INTERVAL_S / 2)
+    assert not bench.copy()
+    assert len(bench.resigned()) == 1
+
+
+def test_a_snapshot_that_is_gone_is_not_damaged(bench: Bench) -> None:
+    bench.snapshots.on_damage(SnapshotId(5, 1), "no such file")
+    assert bench.builds == []
+    assert bench.snapshots.problem == ""
+
+
+def test_a_copied_snapshot_ends_builds_and_repairs(bench: Bench) -> None:
+    bench.snapshots.on_damage(NEW, "damaged")
+    facts = bench.store.facts(OLD)
+    bench.log.snapshots[:] = [OffsetAndEpoch(*OLD)]
+    bench.snapshots.note_installed(facts)
+    assert bench.builds[-1].is_cancelled
+    bench.wait(RETRY_MAX_S + 10)
+    assert bench.ends() == [20]
+    assert bench.copy(OLD)
+
+
+def test_how_far_copies_are_is_known_until_records_are_fetched_or_nobody_asks(
+    bench: Bench,
+) -> None:
+    size = len(bench.contents[NEW])
+    for position in (0, 100):
+        bench.snapshots.serve(NEW, OTHER, position)
+        assert bench.snapshots.work().copies == {OTHER: CopyProgress(NEW, position, size)}
+    bench.node.rows = [SimpleNamespace(key=OTHER, last_fetch_ms=int(bench.now_s * 1000) + 1)]
+    assert bench.snapshots.work().copies == {}
+    bench.wait(1)
+    bench.snapshots.serve(NEW, OTHER, 200)
+    assert bench.snapshots.work().copies == {OTHER: CopyProgress(NEW, 200, size)}
+    bench.wait(9)
+    assert OTHER in bench.snapshots.work().copies
+    bench.wait(2)
+    assert bench.snapshots.work().copies == {}
+
+
+def test_clients_copies_are_not_listed(bench: Bench) -> None:
+    bench.snapshots.serve(NEW, None, 0)
+    assert bench.snapshots.work() == SnapshotWork({})
+
+
+def test_a_build_that_goes_on_is_told(bench: Bench) -> None:
+    bench.write(1000)
+    bench.builds[-1].progress(0.25)
+    assert bench.snapshots.work() == SnapshotWork({}, 30, 0.25)
+    bench.built(SnapshotId(30, 1))
+    assert bench.snapshots.work() == SnapshotWork({})
