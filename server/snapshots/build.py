@@ -1,4 +1,4 @@
-"""`python -m quorumd.server.snapshots.build`: builds a snapshot in a process of its own, of low priority.
+"""`python -P -m quorumd.server.snapshots.build`: builds a snapshot in a process of its own, of low priority.
 
     --directory D --end-offset N [--memory-bytes M]
 

@@ -27,7 +27,7 @@ def damaged_snapshot(error_name: str, path: Path) -> SnapshotId | None:
 
 
 class BuildProcess:
-    """Runs `python -m quorumd.server.snapshots.build`, which reports in JSON lines. A `Builder`."""
+    """Runs `python -P -m quorumd.server.snapshots.build`, which reports in JSON lines. A `Builder`."""
 
     def __init__(
         self,
@@ -54,9 +54,8 @@ class BuildProcess:
 
     async def _build(self, directory: Path, end_offset: int) -> BuildResult | BuildFailed:
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "quorumd.server.snapshots.build",
+            # -P: nothing that lies in the daemon's working directory is imported.
+            *(sys.executable, "-P", "-m", "quorumd.server.snapshots.build"),
             *("--directory", str(directory), "--end-offset", str(end_offset)),
             # It ends when its standard input does: with this process, however that ends.
             stdin=asyncio.subprocess.PIPE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import select
@@ -16,7 +17,9 @@ from typing import Any
 
 import pytest
 
+from quorumd.server.model.snapshot_builds import BuildFailed, BuildResult
 from quorumd.server.snapshots.build import NICENESS
+from quorumd.server.snapshots.build_process import BuildProcess
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.layout import is_part, log_path, part_path
 from quorumd.storage.snapshot_file import SnapshotId, verify_snapshot
@@ -50,7 +53,7 @@ def long_log(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
 def running(directory: Path, end_offset: int, *options: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "quorumd.server.snapshots.build"),
+            *(sys.executable, "-P", "-m", "quorumd.server.snapshots.build"),
             *("--directory", str(directory), "--end-offset", str(end_offset), *options),
         ],
         stdin=subprocess.PIPE,
@@ -143,7 +146,7 @@ def test_it_stops_and_cleans_up_when_its_input_ends(long_log: tuple[Path, int]) 
 PARENT = """
 import subprocess, sys
 child = subprocess.Popen(
-    [sys.executable, "-m", "quorumd.server.snapshots.build", *sys.argv[1:]], stdin=subprocess.PIPE
+    [sys.executable, "-P", "-m", "quorumd.server.snapshots.build", *sys.argv[1:]], stdin=subprocess.PIPE
 )
 child.wait()
 """
@@ -233,10 +236,38 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arguments", [(), ("--directory", "/tmp"), ("--end-offset", "x")])
 def test_a_wrong_command_line_is_explained(arguments: tuple[str, ...]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "quorumd.server.snapshots.build", *arguments],
+        [sys.executable, "-P", "-m", "quorumd.server.snapshots.build", *arguments],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 2
     assert "usage: python -m quorumd.server.snapshots.build" in done.stderr
+
+
+def test_files_in_the_working_directory_are_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon may be started anywhere, also where somebody else may write."""
+    hostile = tmp_path / "cwd"
+    (hostile / "quorumd").mkdir(parents=True)
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    names = ("server.py", "storage.py", "wire.py", "json.py", "quorumd/__init__.py")
+    for name in names:
+        trace = traces / name.replace("/", "-")
+        (hostile / name).write_text(f"open({str(trace)!r}, 'w').close()\nraise SystemExit(7)\n")
+    log = tmp_path / "log"
+    log.mkdir()
+    end = write_log(log, 2, 10)
+
+    async def build() -> BuildResult | BuildFailed:
+        outcome = asyncio.get_running_loop().create_future()
+        BuildProcess(log, end, lambda ratio: None, outcome.set_result)
+        async with asyncio.timeout(60):
+            return await outcome
+
+    monkeypatch.chdir(hostile)
+    built = asyncio.run(build())
+    assert [path.name for path in traces.iterdir()] == []
+    assert built == BuildResult(SnapshotId(end, 3), 0)
