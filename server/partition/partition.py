@@ -113,7 +113,7 @@ class Partition:
         self.producers = opened.producers
         self.producers.commit(stored.applied_offset)
         self.node = RaftNode(raft_config, stored, log_view(opened), host.draw)
-        self.view = QuorumView(self.node, host.monotonic_ms)
+        self.view = QuorumView(self.node, host.monotonic_ms, host.wall_ms)
         self.reader = host.reader(log)
         self.store = snapshots
         self.disk = host.disk(Files(log, snapshots, hooks.save_state), self)

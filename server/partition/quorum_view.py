@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from quorumd.raft.changing import reassignment_waits_for
@@ -16,11 +15,17 @@ OBSERVER_FORGOTTEN_MS = 300_000
 
 
 class QuorumView:
-    """Implements `StatusSource` on top of one `RaftNode`. `now_ms` is the clock of its steps."""
+    """Implements `StatusSource` on top of one `RaftNode`.
 
-    def __init__(self, node: RaftNode, now_ms: Callable[[], int]) -> None:
+    `now_ms` is the clock of its steps, `wall_ms` that of the times that are shown.
+    """
+
+    def __init__(
+        self, node: RaftNode, now_ms: Callable[[], int], wall_ms: Callable[[], int]
+    ) -> None:
         self._node = node
         self._now_ms = now_ms
+        self._wall_ms = wall_ms
 
     @property
     def cluster_id(self) -> str | None:
@@ -179,7 +184,7 @@ class QuorumView:
         return tuple(leader.told.values()) if isinstance(leader, Leader) else ()
 
     def _status(self, row: ReplicaProgress) -> ReplicaStatus:
-        now, wall = self._now_ms(), int(time.time() * 1000)
+        now, wall = self._now_ms(), self._wall_ms()
 
         def on_wall_clock(at: int | None) -> int:
             return -1 if at is None else wall - (now - at)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 from uuid import UUID
@@ -325,8 +325,8 @@ def config_of(folder: Path, port: int, voters: int = 1) -> Config:
 
 
 @asynccontextmanager
-async def alone(folder: Path) -> AsyncIterator[Alone]:
-    """A quorum of one that leads."""
+async def alone(folder: Path, wall_ms: Callable[[], int] | None = None) -> AsyncIterator[Alone]:
+    """A quorum of one that leads; `wall_ms` is its wall clock, the machine's by default."""
     fs, metrics = RealFileSystem(), Metrics()
     failures: list[tuple[str, BaseException | None]] = []
     (port,) = free_ports(1)
@@ -337,7 +337,10 @@ async def alone(folder: Path) -> AsyncIterator[Alone]:
     def fail(reason: str, error: BaseException | None) -> None:
         failures.append((reason, error))
 
-    partition = open_partition(METADATA, config, fs, directory, metrics, fail, daemon_runtime())
+    runtime = daemon_runtime()
+    if wall_ms is not None:
+        runtime = replace(runtime, wall_ms=wall_ms)
+    partition = open_partition(METADATA, config, fs, directory, metrics, fail, runtime)
     listeners = Listeners(
         config.listeners,
         Dispatch([partition], metrics),
@@ -395,6 +398,21 @@ def test_a_replica_of_another_cluster_is_refused_and_not_listed(tmp_path: Path) 
             answer = cast(FetchResponse, await ask(client, FETCH, VERSION, ours))
             assert answer.responses[0].partitions[0].error_code == 0
             assert [row.key.id for row in at.partition.view.observer_statuses()] == [9]
+
+    run(work())
+
+
+def test_times_of_replicas_are_of_the_wall_clock_that_the_runtime_has(tmp_path: Path) -> None:
+    now_ms = 1_234_567_890_000
+
+    async def work() -> None:
+        async with alone(tmp_path, wall_ms=lambda: now_ms) as at:
+            (leader,) = at.partition.view.voter_statuses()
+            assert (leader.last_fetch_ms, leader.last_caught_up_ms) == (now_ms, now_ms)
+            client = await at.connect()
+            await ask(client, FETCH, VERSION, replica_fetch(at.partition, key(9)))
+            (observer,) = at.partition.view.observer_statuses()
+            assert now_ms - 10_000 < observer.last_fetch_ms <= now_ms
 
     run(work())
 
