@@ -13,6 +13,7 @@ from quorumd.config.model import Config
 from quorumd.pipeline.schemas import TABLES
 from quorumd.pipeline.source.options import NAMES
 from quorumd.server.http.exposition import QuorumCollector
+from tests.docs import role_diagram
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -64,3 +65,9 @@ def test_every_option_and_column_of_the_data_source_is_listed() -> None:
         (paragraph,) = re.findall(rf"^`{table}`, .+?(?=\n\n)", columns, re.MULTILINE | re.DOTALL)
         listed = re.findall(r"`(\w+)`", paragraph.partition(":")[2])
         assert [name for name in listed if name in schema.names] == schema.names
+
+
+def test_the_diagram_of_the_roles_is_that_of_the_transition_table() -> None:
+    _, found, after = role_diagram.parts_of(role_diagram.DOCUMENT.read_text())
+    assert found == role_diagram.diagram(), "run python -m tests.docs.role_diagram --write"
+    assert after
