@@ -17,8 +17,8 @@ from functools import cache
 
 from quorumd.raft.roles import Role
 from simulation.coverage import Case, Coverage, Pair
-from simulation.faults import FAULTS
-from simulation.operations import OPERATIONS
+from simulation.faults.faults import FAULTS
+from simulation.faults.operations import OPERATIONS
 
 CLIENT, ANYBODY = "client", "anybody"
 MESSAGE_FAULTS = ("loss", "reset", "duplicate", "partial frame", "delay", "reorder")

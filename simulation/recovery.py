@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from quorumd.raft.node import RaftNode
 from quorumd.raft.roles import Leader
-from simulation.clients import Client
-from simulation.machine import Machine
+from simulation.clients.client import Client
+from simulation.machines.machine import Machine
 from simulation.scheduler import MS, SECOND
 from simulation.violation import Violation
 

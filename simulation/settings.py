@@ -9,8 +9,8 @@ from random import Random
 from typing import NamedTuple
 
 from quorumd.config.model import Address, Config, ConfiguredVoter, Listener
-from simulation.faults import FAULTS, LONE_WITNESS, STRUCK
-from simulation.operations import OPERATIONS
+from simulation.faults.faults import FAULTS, LONE_WITNESS, STRUCK
+from simulation.faults.operations import OPERATIONS
 from simulation.scheduler import MS, SECOND
 
 PORT = 9093

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from quorumd.raft.leadership import went_back
 from quorumd.raft.types import ReplicaKey
-from simulation.disk import Snapshot
-from simulation.machine import FirstVoter, Machine
+from simulation.history.replica import Replica
+from simulation.history.voter_history import Keys, VoterHistory
+from simulation.machines.disk import Snapshot
+from simulation.machines.machine import FirstVoter, Machine
 from simulation.recovery import settle
-from simulation.replica import Replica
 from simulation.scheduler import MS, SECOND
 from simulation.violation import Violation
-from simulation.voter_history import Keys, VoterHistory
 
 if TYPE_CHECKING:
     from simulation.world import World

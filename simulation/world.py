@@ -20,31 +20,31 @@ from quorumd.storage.meta_properties import random_storage_id
 from quorumd.storage.quorum_state import QuorumState
 from quorumd.storage.snapshot_file import SnapshotId
 from quorumd.wire.error_codes import ErrorCode
-from simulation.address_map import AddressMap
 from simulation.checkers import Checker, Facts, Look, all_checkers
 from simulation.checkers.acknowledged import Acknowledged
 from simulation.checkers.acknowledged_changes import check_granted
 from simulation.checkers.linearizable import check_linearizable
 from simulation.checkers.producers import check_producers
 from simulation.checkers.reads import Reads
-from simulation.clients import Append, Client, Producer, Reader
+from simulation.clients.client import Append, Client, Producer, Reader
+from simulation.clients.operator import Operator
 from simulation.coverage import Coverage
-from simulation.faults import FAULTS
-from simulation.machine import FirstVoter, Machine
-from simulation.network import Network
-from simulation.operators import Operator
+from simulation.faults.faults import FAULTS
+from simulation.faults.risk import Risk
+from simulation.history.replica import Batch, Replica, batch_of
+from simulation.history.voter_change_requests import VoterChangeKind, VoterChangeRequest
+from simulation.history.voter_history import NamedVoters
+from simulation.machines.address_map import AddressMap
+from simulation.machines.machine import FirstVoter, Machine
+from simulation.machines.network import Network
+from simulation.machines.process import LOG_DIRECTORY, NodeProcess
 from simulation.plan import Planned, draw_plan
-from simulation.process import LOG_DIRECTORY, NodeProcess
 from simulation.recovery import recover
-from simulation.replica import Batch, Replica, batch_of
-from simulation.risk import Risk
 from simulation.scheduler import SECOND, Scheduler
 from simulation.settings import Settings, draw_settings, listener_at
 from simulation.stale_disks import DiskCopy, copy_disks, start_from_stale_disk
 from simulation.trace import Trace
 from simulation.violation import ProcessEnded, Violation
-from simulation.voter_change_requests import VoterChangeKind, VoterChangeRequest
-from simulation.voter_history import NamedVoters
 
 PROBE = 100
 """Number of the producer that begins when the faults have stopped."""

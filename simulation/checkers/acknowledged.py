@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from simulation.checkers.base import Facts
-from simulation.clients import Append
+from simulation.clients.client import Append
 from simulation.violation import Violation
 
 NAME = "acknowledged appends are present exactly once"

@@ -7,9 +7,9 @@ a reassignment.
 from __future__ import annotations
 
 from simulation.checkers.base import Facts
+from simulation.history.voter_change_requests import VoterChangeKind, VoterChangeRequest
+from simulation.history.voter_history import NamedVoters
 from simulation.violation import Violation
-from simulation.voter_change_requests import VoterChangeKind, VoterChangeRequest
-from simulation.voter_history import NamedVoters
 
 NAME = "a change that is answered is committed"
 

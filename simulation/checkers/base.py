@@ -15,10 +15,10 @@ from quorumd.raft.node import RaftNode
 from quorumd.raft.types import ReplicaKey
 from quorumd.storage.quorum_state import QuorumState
 from quorumd.wire.records import Record
-from simulation.replica import Batch, Identity, Replica
+from simulation.history.replica import Batch, Identity, Replica
+from simulation.history.voter_change_requests import VoterChangeRequest
+from simulation.history.voter_history import NamedVoters, VoterHistory
 from simulation.violation import Violation
-from simulation.voter_change_requests import VoterChangeRequest
-from simulation.voter_history import NamedVoters, VoterHistory
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from quorumd.storage.quorum_state import QuorumState
 from simulation.checkers.base import Checker, Facts
-from simulation.replica import Batch, Replica
+from simulation.history.replica import Batch, Replica
 
 
 class Durability(Checker):

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulation.clients import Append
-from simulation.replica import Batch
+from simulation.clients.client import Append
+from simulation.history.replica import Batch
 from simulation.violation import Violation
 
 NAME = "appends are linearizable"

@@ -7,7 +7,7 @@ Source: KIP-595, log reconciliation; Raft, figure 3, "Log Matching".
 from __future__ import annotations
 
 from simulation.checkers.base import Checker, Facts
-from simulation.replica import Batch, Replica
+from simulation.history.replica import Batch, Replica
 
 _Place = tuple[int, int]
 

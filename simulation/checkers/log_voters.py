@@ -8,8 +8,8 @@ from __future__ import annotations
 from quorumd.raft.control import VotersRecord
 from quorumd.raft.types import ReplicaKey
 from simulation.checkers.base import Checker, Facts, Look
-from simulation.replica import Batch, Replica
-from simulation.voter_history import NamedVoters
+from simulation.history.replica import Batch, Replica
+from simulation.history.voter_history import NamedVoters
 
 
 class LogVoters(Checker):

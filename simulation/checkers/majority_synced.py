@@ -10,7 +10,7 @@ from quorumd.raft.quorum import majority
 from quorumd.raft.roles import Role
 from quorumd.raft.types import ReplicaKey, VoterSet
 from simulation.checkers.base import Checker, Facts, Look
-from simulation.replica import Batch
+from simulation.history.replica import Batch
 
 
 class MajoritySynced(Checker):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from quorumd.raft.invariants import InvariantViolation, check_state, check_step
 from quorumd.storage.quorum_state import QuorumState
 from simulation.checkers.base import Checker, Look
-from simulation.replica import Batch, Replica
+from simulation.history.replica import Batch, Replica
 
 
 class Monotonic(Checker):

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from quorumd.raft.types import ReplicaKey
 from quorumd.server.model.producer_state import ProducerState
-from simulation.replica import Batch
+from simulation.history.replica import Batch
 from simulation.violation import Violation
 
 NAME = "the producer state follows from the log"

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from simulation.checkers.base import Facts
-from simulation.replica import Batch
+from simulation.history.replica import Batch
 from simulation.violation import Violation
 
 NAME = "reads are prefixes of the committed log"

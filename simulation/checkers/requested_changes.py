@@ -9,7 +9,7 @@ from __future__ import annotations
 from quorumd.raft.node import RaftNode
 from quorumd.raft.types import ReplicaKey
 from simulation.checkers.base import Change, Checker, Look
-from simulation.voter_change_requests import VoterChangeKind
+from simulation.history.voter_change_requests import VoterChangeKind
 
 
 class WishedChanges(Checker):

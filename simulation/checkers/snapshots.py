@@ -10,7 +10,7 @@ from quorumd.storage.layout import PART_SUFFIX, parse_snapshot_name
 from quorumd.wire.control_records import SnapshotFooter, SnapshotHeader, decode_control_batch
 from quorumd.wire.records import Record, iter_records, scan
 from simulation.checkers.base import Checker, Facts, Look
-from simulation.replica import Replica
+from simulation.history.replica import Replica
 
 OFFSET_HEADER = "quorumd.offset"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from quorumd.raft.roles import Role
 from quorumd.raft.types import ReplicaKey
 from simulation.checkers.base import Checker, Facts, Look
-from simulation.replica import Batch
+from simulation.history.replica import Batch
 
 
 class Witnesses(Checker):

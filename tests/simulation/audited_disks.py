@@ -15,10 +15,10 @@ from quorumd.pipeline.audit import Audited, BadReplicas, Finding, audit
 from quorumd.storage.layout import LOG_SUFFIX, RESERVE, parse_snapshot_name
 from quorumd.wire.batch_header import crc_is_valid, read_header
 from quorumd.wire.errors import CorruptBatch
-from simulation.disk import SimDisk
-from simulation.machine import Machine
-from simulation.process import LOG_DIRECTORY, STORAGE
-from simulation.replica import Batch, batch_of
+from simulation.history.replica import Batch, batch_of
+from simulation.machines.disk import SimDisk
+from simulation.machines.machine import Machine
+from simulation.machines.process import LOG_DIRECTORY, STORAGE
 from simulation.world import World
 
 CRC_AT = 17

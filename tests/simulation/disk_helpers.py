@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 
 from quorumd.storage.filesystem import write_all
-from simulation.disk import SimDisk
+from simulation.machines.disk import SimDisk
 
 FILE = Path("/file")
 

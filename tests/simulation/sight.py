@@ -17,9 +17,9 @@ from quorumd.raft.roles import Role
 from quorumd.raft.types import ReplicaKey, Voter, VoterSet
 from simulation.checkers import Facts, Look
 from simulation.checkers.base import Change
-from simulation.replica import Batch, Identity, Replica
+from simulation.history.replica import Batch, Identity, Replica
+from simulation.history.voter_history import NamedVoters
 from simulation.violation import Violation
-from simulation.voter_history import NamedVoters
 
 A, B, C, D = (ReplicaKey(i, UUID(int=i)) for i in range(1, 5))
 

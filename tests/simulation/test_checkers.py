@@ -28,8 +28,8 @@ from simulation.checkers.producers import check_producers
 from simulation.checkers.reads import Reads
 from simulation.checkers.snapshots import Snapshots
 from simulation.checkers.votes import Votes
-from simulation.clients import Append
-from simulation.replica import Batch, Identity
+from simulation.clients.client import Append
+from simulation.history.replica import Batch, Identity
 from simulation.scheduler import SECOND
 from simulation.world import Options, World
 from tests.simulation.sight import A, B, C, Sight, batch, node_of, violates

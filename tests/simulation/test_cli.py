@@ -28,10 +28,10 @@ from simulation.cases import (
     possible_pairs,
 )
 from simulation.coverage import Coverage
-from simulation.faults import FAULTS, LONE_WITNESS, STRUCK
-from simulation.operations import OPERATIONS
+from simulation.faults.faults import FAULTS, LONE_WITNESS, STRUCK
+from simulation.faults.operations import OPERATIONS
+from simulation.machines.process import NodeProcess
 from simulation.plan import ACTS
-from simulation.process import NodeProcess
 from simulation.progress import FAILURES_SHOWN_MAX
 from simulation.report import command
 from simulation.runner import (

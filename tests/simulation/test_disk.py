@@ -11,8 +11,8 @@ from random import Random
 import pytest
 
 from quorumd.storage.filesystem import read_file, replace_file
-from simulation.disk import ProcessKilled, SimDisk
-from simulation.disk_image import Survival
+from simulation.machines.disk import ProcessKilled, SimDisk
+from simulation.machines.disk_image import Survival
 from tests.simulation.disk_helpers import FILE, disk_with, put, write
 
 SYNCS = ["fsync", "fdatasync"]

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from simulation.disk import DiskFaults, SimDisk
-from simulation.disk_damage import DamageKind
-from simulation.disk_image import Survival
+from simulation.machines.disk import DiskFaults, SimDisk
+from simulation.machines.disk_damage import DamageKind
+from simulation.machines.disk_image import Survival
 from tests.simulation.disk_helpers import FILE, disk_with, put, write
 
 LOG = Path("/data/log/00.log")

@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from quorumd.storage.filesystem import FileSystem, RealFileSystem
-from simulation.disk import SimDisk
-from simulation.disk_image import PAGE_BYTES, SECTOR_BYTES, Survival
+from simulation.machines.disk import SimDisk
+from simulation.machines.disk_image import PAGE_BYTES, SECTOR_BYTES, Survival
 
 NAMES = ["a", "b", "c"]
 BLOCKS = {Survival.SECTORS: SECTOR_BYTES, Survival.PAGES: PAGE_BYTES}

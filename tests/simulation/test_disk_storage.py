@@ -18,7 +18,7 @@ from quorumd.storage.errors import DirectoryLocked, DiskFailed, DiskFull
 from quorumd.storage.filesystem import FileSystem
 from quorumd.storage.log import Log
 from quorumd.storage.quorum_state import QuorumState
-from simulation.disk import DiskFaults, ProcessKilled, SimDisk
+from simulation.machines.disk import DiskFaults, ProcessKilled, SimDisk
 from tests.storage.helpers import append, batch, contents, fill, open_log
 
 ROOT = Path("/srv/quorumd/data")

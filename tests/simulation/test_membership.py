@@ -9,12 +9,12 @@ import pytest
 from quorumd.config.model import Config
 from quorumd.raft.types import ReplicaKey
 from simulation.checkers.base import Facts
-from simulation.faults import FAULTS
-from simulation.operations import OPERATIONS
-from simulation.risk import Risk
+from simulation.faults.faults import FAULTS
+from simulation.faults.operations import OPERATIONS
+from simulation.faults.risk import Risk
+from simulation.history.voter_change_requests import VoterChangeKind, VoterChangeRequest
 from simulation.scheduler import SECOND
 from simulation.settings import draw_settings, moved
-from simulation.voter_change_requests import VoterChangeKind, VoterChangeRequest
 from simulation.world import Options, World
 from tests.simulation.sight import A, B, C, D, Sight, batch
 

@@ -21,9 +21,9 @@ from simulation.checkers.permitted_voters import PermittedVoters
 from simulation.checkers.requested_changes import WishedChanges
 from simulation.checkers.voter_sets import VoterSets
 from simulation.checkers.witnesses import Witnesses
-from simulation.replica import Replica
+from simulation.history.replica import Replica
+from simulation.history.voter_change_requests import VoterChangeKind, VoterChangeRequest
 from simulation.scheduler import MS, SECOND
-from simulation.voter_change_requests import VoterChangeKind, VoterChangeRequest
 from simulation.world import Options, World
 from tests.simulation.sight import A, B, C, D, Sight, batch, node_of, violates, voters_of
 

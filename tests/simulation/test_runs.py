@@ -115,7 +115,7 @@ def test_a_run_is_not_well_before_all_operators_are_answered(
     def note(world: World, copies: object) -> None:
         busy.append([operator.name for operator in world.operators if operator.is_busy])
 
-    monkeypatch.setattr("simulation.world.show_an_old_copy", note)
+    monkeypatch.setattr("simulation.world.start_from_stale_disk", note)
     world.run()
     assert world.operators, "somebody asked for something"
     assert busy == [[]]

@@ -14,7 +14,7 @@ from quorumd.storage.filesystem import IOV_MAX, RealFileSystem, write_all
 from quorumd.storage.layout import log_path
 from quorumd.storage.log import Chunk, Log
 from quorumd.wire.batch_header import BATCH_OVERHEAD
-from simulation.disk import SimDisk
+from simulation.machines.disk import SimDisk
 from tests.storage.faulty_filesystem import FaultyFileSystem, Survival
 from tests.storage.helpers import DIRECTORY, append, batch, contents, empty_disk, fill, open_log
 

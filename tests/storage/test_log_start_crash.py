@@ -12,7 +12,7 @@ from quorumd.storage.errors import DamagedLog
 from quorumd.storage.filesystem import FileSystem
 from quorumd.storage.layout import parse_snapshot_name
 from quorumd.storage.log import Log
-from simulation.disk import ProcessKilled, SimDisk
+from simulation.machines.disk import ProcessKilled, SimDisk
 from tests.storage.faulty_filesystem import Survival
 from tests.storage.helpers import (
     DIRECTORY,

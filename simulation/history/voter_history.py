@@ -12,7 +12,7 @@ from typing import NamedTuple
 from quorumd.raft.control import VotersRecord
 from quorumd.raft.types import ReplicaKey
 from quorumd.server.translate.fetch import control_records_of
-from simulation.replica import Batch
+from simulation.history.replica import Batch
 
 Keys = tuple[ReplicaKey, ...]
 

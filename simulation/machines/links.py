@@ -19,11 +19,11 @@ from quorumd.server.peers.address_book import AddressBook
 from quorumd.server.peers.peer_channel import DOUBT_S, NODE_SOFTWARE, RECONNECT_MAX_MS, RECONNECT_MS
 from quorumd.wire.headers import decode_request_header, decode_response_header
 from quorumd.wire.registry import APIS
-from simulation.network import Message, Network
+from simulation.machines.network import Message, Network
 from simulation.scheduler import MS, SECOND, Scheduler, Timer
 
 if TYPE_CHECKING:
-    from simulation.process import NodeProcess
+    from simulation.machines.process import NodeProcess
 
 DOUBT_US = int(DOUBT_S * SECOND)
 

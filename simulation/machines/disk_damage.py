@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from simulation.disk_image import Directory, File
+from simulation.machines.disk_image import Directory, File
 
 
 class DamageKind(Enum):

@@ -63,8 +63,8 @@ from pathlib import Path
 from random import Random
 
 from quorumd.storage.filesystem import Buffer
-from simulation.disk_damage import Damage, flip_bit, misplace_sector, stale_sector
-from simulation.disk_image import SECTOR_BYTES, Directory, File, Node, Survival
+from simulation.machines.disk_damage import Damage, flip_bit, misplace_sector, stale_sector
+from simulation.machines.disk_image import SECTOR_BYTES, Directory, File, Node, Survival
 
 LOGGED_CALLS = 30
 _ZEROS = bytes(1 << 20)

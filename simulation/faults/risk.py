@@ -12,8 +12,8 @@ from collections.abc import Collection
 
 from quorumd.raft.types import ReplicaKey
 from simulation.checkers.base import Facts
-from simulation.voter_change_requests import VoterChangeKind, VoterChangeRequest
-from simulation.voter_history import Keys
+from simulation.history.voter_change_requests import VoterChangeKind, VoterChangeRequest
+from simulation.history.voter_history import Keys
 
 
 class Risk:

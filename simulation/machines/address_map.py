@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from quorumd.config.model import Listener
 from quorumd.raft.types import ReplicaKey
 from simulation.checkers.base import Facts
-from simulation.machine import Machine
-from simulation.process import NodeProcess
+from simulation.machines.machine import Machine
+from simulation.machines.process import NodeProcess
 from simulation.settings import listener_at, moved
 
 

@@ -18,9 +18,9 @@ from quorumd.storage.errors import (
     StorageError,
 )
 from quorumd.storage.meta_properties import random_storage_id, save_meta_properties
-from simulation.disk import ProcessKilled, SimDisk
-from simulation.process import STORAGE, NodeProcess
-from simulation.replica import Replica
+from simulation.history.replica import Replica
+from simulation.machines.disk import ProcessKilled, SimDisk
+from simulation.machines.process import STORAGE, NodeProcess
 from simulation.scheduler import MS, SECOND, Callback, Scheduler
 from simulation.violation import ProcessEnded, Violation
 

@@ -32,9 +32,9 @@ from quorumd.wire.messages.produce import (
 from quorumd.wire.records import Record, build_batch
 from quorumd.wire.registry import APIS
 from quorumd.wire.schema import Message as WireMessage
-from simulation.links import Channel
-from simulation.network import Message
-from simulation.replica import Batch, Identity, batches_of
+from simulation.history.replica import Batch, Identity, batches_of
+from simulation.machines.links import Channel
+from simulation.machines.network import Message
 from simulation.scheduler import MS, SECOND, Timer
 
 if TYPE_CHECKING:

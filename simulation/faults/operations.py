@@ -1,7 +1,7 @@
 """What operators do, by name: each operation begins at a moment of the schedule, as faults do.
 
 An operation is skipped if there is nobody to do it with, or if it could leave the quorum without a
-majority: `simulation.risk`.
+majority: `simulation.faults.risk`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from simulation.faults import Act
+from simulation.faults.faults import Act
+from simulation.history.voter_change_requests import VoterChangeKind, VoterChangeRequest
 from simulation.scheduler import MS, SECOND
-from simulation.voter_change_requests import VoterChangeKind, VoterChangeRequest
 
 if TYPE_CHECKING:
-    from simulation.machine import Machine
+    from simulation.machines.machine import Machine
     from simulation.world import World
 
 OPERATIONS: dict[str, Act] = {}

@@ -1,7 +1,7 @@
 """Everything that goes wrong, by name: each fault begins at a moment and ends by itself.
 
 A fault gets the world and a random of its own, so that leaving one out does not change what the others
-draw. Damage that no quorum can survive is kept out: `simulation.risk`.
+draw. Damage that no quorum can survive is kept out: `simulation.faults.risk`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from simulation.disk import SimDisk
+from simulation.machines.disk import SimDisk
 from simulation.scheduler import MS, SECOND
 
 if TYPE_CHECKING:
-    from simulation.machine import Machine
+    from simulation.machines.machine import Machine
     from simulation.world import World
 
 Act = Callable[["World", Random], None]

@@ -34,9 +34,9 @@ from quorumd.wire.messages.alter_partition_reassignments import (
 from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from quorumd.wire.messages.transfer_leader import TransferLeaderRequest, TransferLeaderResponse
 from quorumd.wire.schema import Message
-from simulation.clients import TOPIC, Client
+from simulation.clients.client import TOPIC, Client
+from simulation.history.voter_change_requests import VoterChangeKind, VoterChangeRequest
 from simulation.scheduler import MS, SECOND
-from simulation.voter_change_requests import VoterChangeKind, VoterChangeRequest
 
 if TYPE_CHECKING:
     from simulation.world import World

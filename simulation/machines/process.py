@@ -34,15 +34,15 @@ from quorumd.wire.headers import decode_request_header, decode_response_header
 from quorumd.wire.messages.add_raft_voter import AddRaftVoterRequest
 from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 from quorumd.wire.messages.vote import VoteRequest, VoteResponse
-from simulation.disk import ProcessKilled
-from simulation.links import Channel, Reply, SimPeerChannel, SimRequest
+from simulation.history.voter_change_requests import VoterChangeKind
+from simulation.machines.disk import ProcessKilled
+from simulation.machines.links import Channel, Reply, SimPeerChannel, SimRequest
+from simulation.machines.threads import SimBuild, SimDiskThread, SimReader
 from simulation.scheduler import SECOND, Callback, Timer
-from simulation.threads import SimBuild, SimDiskThread, SimReader
 from simulation.violation import ProcessEnded, Violation
-from simulation.voter_change_requests import VoterChangeKind
 
 if TYPE_CHECKING:
-    from simulation.machine import Machine
+    from simulation.machines.machine import Machine
 
 VOTE = 52
 STORAGE = Path("/data")

@@ -18,12 +18,12 @@ from quorumd.server.snapshots.build_process import damaged_snapshot
 from quorumd.server.snapshots.builder import BuiltSnapshot, SnapshotBuilder
 from quorumd.storage.errors import DiskFull, StorageError
 from quorumd.storage.log import Log
-from simulation.disk import ProcessKilled
+from simulation.machines.disk import ProcessKilled
 from simulation.scheduler import SECOND, Timer
 from simulation.violation import ProcessEnded
 
 if TYPE_CHECKING:
-    from simulation.process import NodeProcess
+    from simulation.machines.process import NodeProcess
 
 T = TypeVar("T")
 

@@ -1,0 +1,1 @@
+"""Simulated machines: disks, network, clocks, and the processes of the daemon that run on them."""
