@@ -20,8 +20,8 @@ from quorumd.client.admin import (
     RemovedVoter,
     ReplacedVoter,
 )
-from quorumd.client.client import EARLIEST, LATEST, OffsetAt, QuorumClient
-from quorumd.client.description import PendingChange, QuorumDescription, ReplicaState
+from quorumd.client.client import EARLIEST, LATEST, OffsetAndTimestamp, QuorumClient
+from quorumd.client.description import PendingQuorumChange, QuorumDescription, ReplicaState
 from quorumd.client.errors import (
     AppendFailed,
     ChangeRefused,
@@ -37,17 +37,17 @@ from quorumd.client.errors import (
 )
 from quorumd.client.events import (
     BatchCommitted,
-    Event,
     LeaderChanged,
-    QuorumBack,
+    LogEvent,
     QuorumLost,
+    QuorumRestored,
     SnapshotLoaded,
 )
-from quorumd.client.producer import Appender
+from quorumd.client.producer import Producer
 from quorumd.client.reading import Fetched, FetchedBatch
 from quorumd.client.replicas import Reassignment
 from quorumd.client.spool import SnapshotId
-from quorumd.client.view import Change, Entry, KeyValueMap, KeyValueView
+from quorumd.client.view import KeyChange, KeyValueEntry, KeyValueMap, KeyValueView
 from quorumd.client.voter_changes import ChangeProgress
 from quorumd.raft.types import Endpoint, ReplicaKey
 from quorumd.wire.records import Record
@@ -57,33 +57,33 @@ __all__ = [
     "LATEST",
     "AddedVoter",
     "AppendFailed",
-    "Appender",
     "BatchCommitted",
-    "Change",
     "ChangeProgress",
     "ChangeRefused",
     "ChangeTimedOut",
     "Endpoint",
-    "Entry",
-    "Event",
     "Fetched",
     "FetchedBatch",
+    "KeyChange",
+    "KeyValueEntry",
     "KeyValueMap",
     "KeyValueView",
     "LeaderChanged",
     "LeaderTransfer",
+    "LogEvent",
     "LogReplaced",
     "NotSupported",
-    "OffsetAt",
+    "OffsetAndTimestamp",
     "OffsetNotReached",
     "OffsetOutOfRange",
-    "PendingChange",
+    "PendingQuorumChange",
+    "Producer",
     "QuorumAdmin",
-    "QuorumBack",
     "QuorumClient",
     "QuorumDescription",
     "QuorumError",
     "QuorumLost",
+    "QuorumRestored",
     "QuorumUnavailable",
     "Reassignment",
     "Record",

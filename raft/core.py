@@ -36,7 +36,7 @@ from quorumd.raft.effects import (
     VoterChangeReply,
 )
 from quorumd.raft.electorate import Electorate
-from quorumd.raft.invariants import ReplicaState, require
+from quorumd.raft.invariants import CapturedState, require
 from quorumd.raft.log_view import LogView, VoterEntry
 from quorumd.raft.outstanding import Backoff, FailedDownload, InFlightRequest, SnapshotDownload
 from quorumd.raft.roles import (
@@ -583,9 +583,9 @@ class Core:
             or any(_is_change(*pair) for pair in pairwise(logged))
         )
 
-    def snapshot(self) -> ReplicaState:
+    def snapshot(self) -> CapturedState:
         """The part of the state that the invariants speak of."""
-        return ReplicaState(
+        return CapturedState(
             role=self.role,
             epoch=self.epoch,
             leader=self.leader,

@@ -16,7 +16,7 @@ class InvariantViolation(AssertionError):
     """A state that the rules exclude."""
 
 
-class ReplicaState(NamedTuple):
+class CapturedState(NamedTuple):
     """The part of a replica's state that the invariants speak of. Offsets are exclusive ends."""
 
     role: Role
@@ -42,7 +42,7 @@ def require(condition: bool, text: str) -> None:
         raise InvariantViolation(text)
 
 
-def check_state(now: ReplicaState) -> None:
+def check_state(now: CapturedState) -> None:
     """Raise InvariantViolation if this state is impossible by itself."""
     if now.epoch < now.last_epoch:
         raise InvariantViolation(f"epoch {now.epoch} is below the log's {now.last_epoch}")
@@ -60,7 +60,7 @@ def check_state(now: ReplicaState) -> None:
         raise InvariantViolation(f"{now.role} outside the voter set")
 
 
-def check_step(before: ReplicaState, after: ReplicaState) -> None:
+def check_step(before: CapturedState, after: CapturedState) -> None:
     """Raise InvariantViolation if one state cannot follow the other."""
     if after.epoch < before.epoch:
         raise InvariantViolation(f"epoch went back: {before.epoch} to {after.epoch}")
@@ -79,7 +79,7 @@ def check_step(before: ReplicaState, after: ReplicaState) -> None:
         require(after.log_end_offset >= before.log_end_offset, "a leader truncated its log")
 
 
-def _check_step_in_epoch(before: ReplicaState, after: ReplicaState) -> None:
+def _check_step_in_epoch(before: CapturedState, after: CapturedState) -> None:
     former, leader = before.leader, after.leader
     if former is not None and leader is not None and former.id != leader.id:
         raise InvariantViolation(f"two leaders in epoch {after.epoch}: {former} and {leader}")

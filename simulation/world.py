@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from quorumd.raft.invariants import ReplicaState as State
+from quorumd.raft.invariants import CapturedState as State
 from quorumd.raft.roles import Role
 from quorumd.raft.types import Endpoint, ReplicaKey, Voter
 from quorumd.server.admin.initial_voters import render_initial_voters

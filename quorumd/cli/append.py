@@ -24,7 +24,7 @@ from quorumd.cli.text import counted, to_json
 
 if TYPE_CHECKING:
     from quorumd.client.addresses import Address
-    from quorumd.client.producer import Appender
+    from quorumd.client.producer import Producer
     from quorumd.wire.records import Record
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -221,40 +221,40 @@ class AppendJob:
         from quorumd.client.client import QuorumClient
 
         async with QuorumClient(self._servers, timeout_ms=self._timeout_ms) as client:
-            appender = client.appender(
+            producer = client.producer(
                 idempotent=self._is_idempotent,
                 codec=self._codec,
                 batch_bytes=self._batch_bytes,
                 on_acknowledged=self._acknowledged,
             )
             try:
-                await self._feed(appender, pieces, is_idle, on_piece)
+                await self._feed(producer, pieces, is_idle, on_piece)
             except (asyncio.CancelledError, Exception):
-                self._unknown_count = appender.unknown_count
+                self._unknown_count = producer.unknown_count
                 raise
 
     async def _feed(
         self,
-        appender: Appender,
+        producer: Producer,
         pieces: AsyncIterator[list[bytes]],
         is_idle: Idle,
         on_piece: OnPiece | None,
     ) -> None:
         async for lines in pieces:
             for line in lines:
-                await appender.append(await self._record(appender, line))
+                await producer.append(await self._record(producer, line))
             if is_idle():
-                await appender.flush()
+                await producer.flush()
             if on_piece is not None:
                 on_piece()
-        await appender.flush()
+        await producer.flush()
 
-    async def _record(self, appender: Appender, line: bytes) -> Record:
+    async def _record(self, producer: Producer, line: bytes) -> Record:
         """The record of a line; if it is none, everything before it is appended all the same."""
         try:
             return self._form.record(line)
         except click.ClickException as error:
-            await appender.flush()
+            await producer.flush()
             raise click.ClickException(f"{error.message}. {self.certainty()}.") from None
 
     def _acknowledged(self, base_offset: int, count: int) -> None:

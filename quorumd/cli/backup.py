@@ -185,9 +185,9 @@ class _Backup:
     async def _fetch(self) -> RawFetched:
         """The next batches. Raises _Overtaken."""
         from quorumd.client.errors import OffsetOutOfRange
-        from quorumd.client.timing import Backoff, Deadline
+        from quorumd.client.timing import Deadline, RetryBackoff
 
-        deadline, backoff = Deadline(self._client.timeout_ms), Backoff()
+        deadline, backoff = Deadline(self._client.timeout_ms), RetryBackoff()
         while True:
             try:
                 return await self._client.fetch_raw(self._offset, max_bytes=_FETCH_BYTES)

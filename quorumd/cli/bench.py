@@ -22,7 +22,7 @@ from quorumd.cli.text import bytes_text, to_json
 
 if TYPE_CHECKING:
     from quorumd.client.addresses import Address
-    from quorumd.client.connection import Connection, Sent
+    from quorumd.client.connection import ClientConnection, Sent
     from quorumd.client.leader import LeaderFinder
 
 _PERCENTILES = (50.0, 95.0, 99.0, 99.9)
@@ -231,13 +231,13 @@ class _Worker:
         from quorumd.client.connection import connect
         from quorumd.client.errors import ConnectionFailed
         from quorumd.client.leader import TryAgain
-        from quorumd.client.timing import Backoff, Deadline
+        from quorumd.client.timing import Deadline, RetryBackoff
 
-        backoff = Backoff()
+        backoff = RetryBackoff()
         deadline = Deadline(self._timeout_ms)
         while True:
             known = await self._finder.connection("append to the log", deadline)
-            connection: Connection | None = None
+            connection: ClientConnection | None = None
             before = len(self._tally.latencies_ms)
             try:
                 connection = await connect(
@@ -262,7 +262,7 @@ class _Worker:
         self._tally.failures += 1
         self._tally.last_failure = reason
 
-    async def _send_for_ever(self, connection: Connection) -> None:
+    async def _send_for_ever(self, connection: ClientConnection) -> None:
         from quorumd.wire.messages.produce import ProduceRequest
 
         version = connection.version_for(ProduceRequest)
@@ -291,7 +291,7 @@ class _Worker:
 class _Stall:
     """Ends a connection on which nothing was answered for some seconds; one timer, not one each."""
 
-    def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, connection: ClientConnection, loop: asyncio.AbstractEventLoop) -> None:
         self.moved = False
         self._connection = connection
         self._loop = loop
@@ -341,7 +341,7 @@ def success_prefix(version: int) -> bytes:
     return header[4:] + body[: body.index(_MARK.to_bytes(8, "big"))]
 
 
-def _raise_refusal(connection: Connection, sent: Sent, frame: bytes) -> None:
+def _raise_refusal(connection: ClientConnection, sent: Sent, frame: bytes) -> None:
     from quorumd.client.leader import check
     from quorumd.wire.messages.produce import ProduceResponse
 

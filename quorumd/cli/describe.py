@@ -22,7 +22,7 @@ from quorumd.cli.text import aligned, duration_text, legible, to_json
 
 if TYPE_CHECKING:
     from quorumd.client.addresses import Address
-    from quorumd.client.description import PendingChange, QuorumDescription, ReplicaState
+    from quorumd.client.description import PendingQuorumChange, QuorumDescription, ReplicaState
     from quorumd.raft.types import ReplicaKey
 
 _LABEL_WIDTH = 24
@@ -119,7 +119,7 @@ def _key_cells(keys: tuple[ReplicaKey, ...]) -> list[tuple[str, str]]:
     return [(str(key.id), _uuid_text(key)) for key in keys]
 
 
-def _pending(change: PendingChange) -> str:
+def _pending(change: PendingQuorumChange) -> str:
     who = f" {change.key}" if change.key.id >= 0 else ""
     since = f", for {duration_text(change.waiting_ms / 1000)}" if change.waiting_ms >= 0 else ""
     waits_for = legible(change.waits_for) or "changes that were asked for before"
@@ -168,7 +168,7 @@ def replication_rows(description: QuorumDescription) -> list[tuple[str, ...]]:
     voters = sorted(
         description.voters, key=lambda each: (each is not description.leader, each.key.sort_key())
     )
-    others = (*description.observers, *description.newcomers)
+    others = (*description.observers, *description.joining_observers)
     observers = sorted(others, key=lambda each: each.key.sort_key())
     return [
         (
@@ -231,7 +231,7 @@ def description_as_dict(description: QuorumDescription) -> dict[str, Any]:
         "voters": [_replica_as_dict(description, each) for each in description.voters],
         "observers": [
             _replica_as_dict(description, each)
-            for each in (*description.observers, *description.newcomers)
+            for each in (*description.observers, *description.joining_observers)
         ],
         "could_be_voters": [
             {"replica_id": each.key.id, "replica_uuid": uuid_cell(each)}
@@ -251,7 +251,7 @@ def _keys_as_dicts(keys: tuple[ReplicaKey, ...] | None) -> list[dict[str, Any]] 
     return [{"replica_id": key.id, "replica_uuid": _uuid_text(key)} for key in keys]
 
 
-def _pending_as_dict(change: PendingChange) -> dict[str, Any]:
+def _pending_as_dict(change: PendingQuorumChange) -> dict[str, Any]:
     key = change.key
     return {
         "kind": change.kind,

@@ -21,7 +21,7 @@ from quorumd.cli.text import jsonable, legible, to_json
 
 if TYPE_CHECKING:
     from quorumd.client.addresses import Address
-    from quorumd.client.view import Change, KeyValueMap
+    from quorumd.client.view import KeyChange, KeyValueMap
 
 EXIT_NOT_FOUND = 1
 NO_OP = b"quorumctl get --linearizable"
@@ -84,7 +84,7 @@ def get(
     """Reads everything and prints what is wanted; returns the exit code."""
     if bool(keys) + wants_all + (prefix is not None) != 1:
         raise click.UsageError("give one of these: KEYs, --all, --prefix.")
-    from quorumd.client.view import Change
+    from quorumd.client.view import KeyChange
 
     named = list(dict.fromkeys(os.fsencode(key) for key in keys))
     view = run_async(
@@ -100,7 +100,7 @@ def get(
     show = shower.get(output, _show_raw)
     found = [key for key in named or sorted(view.entries) if key in view.entries]
     for key in found:
-        show(Change(key, *view.entries[key]))
+        show(KeyChange(key, *view.entries[key]))
     sys.stdout.flush()
     missing = [legible(key) for key in named if key not in view.entries]
     if not named and not found:
@@ -142,24 +142,24 @@ async def _read(
     return view
 
 
-def _show_value(found: Change) -> None:
+def _show_value(found: KeyChange) -> None:
     sys.stdout.write(legible(found.value) + "\n")
 
 
-def _show_text(found: Change) -> None:
+def _show_text(found: KeyChange) -> None:
     sys.stdout.write(f"{legible(found.key)}\t{legible(found.value)}\n")
 
 
-def _show_json(found: Change) -> None:
+def _show_json(found: KeyChange) -> None:
     sys.stdout.write(to_json(change_as_dict(found)) + "\n")
 
 
-def _show_raw(found: Change) -> None:
+def _show_raw(found: KeyChange) -> None:
     if found.value is not None:
         sys.stdout.buffer.write(found.value + b"\n")
 
 
-def change_as_dict(change: Change) -> dict[str, Any]:
+def change_as_dict(change: KeyChange) -> dict[str, Any]:
     """A key for programs; the time is ms since 1970."""
     return {
         "key": jsonable(change.key),

@@ -36,7 +36,7 @@ _MAY_GO_ON = "the leader may have taken the target. `quorumctl reassign` shows w
 _HELP = """Move the quorum to other voters, or show how far that is.
 
 Start the new nodes first, formatted without --bootstrap: they copy the log and observe. Then name all ids
-that are to vote in the end. The leader adds and removes one after the other, newcomers once they have
+that are to vote in the end. The leader adds and removes one after the other, new voters once they have
 caught up, itself last; the quorum serves meanwhile, and goes on by itself if the leader changes.
 
 Without --voters and --cancel it shows what is under way.

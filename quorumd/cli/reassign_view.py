@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from quorumd.client.description import QuorumDescription
     from quorumd.client.replicas import Reassignment
-    from quorumd.client.voter_changes import ChangeProgress, OnProgress
+    from quorumd.client.voter_changes import ChangeProgress, OnChangeProgress
 
 _LINE_INTERVAL_S = 10.0
 
@@ -93,7 +93,7 @@ def state_as_dict(quorum: QuorumDescription) -> dict[str, Any]:
 
 
 @contextmanager
-def shown_reassignment(is_json: bool) -> Iterator[OnProgress]:
+def shown_reassignment(is_json: bool) -> Iterator[OnChangeProgress]:
     """A view that changes on a terminal; else a line at each step, and now and then in between."""
     if is_json or not sys.stdout.isatty() or not sys.stderr.isatty():
         yield _Lines(is_json).show

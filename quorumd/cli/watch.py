@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from quorumd.client.addresses import Address
-    from quorumd.client.events import Event
-    from quorumd.client.view import Change, KeyValueMap
+    from quorumd.client.events import LogEvent
+    from quorumd.client.view import KeyChange, KeyValueMap
 
 _HELP = """Print the present values of keys, then every change as it is committed, until Ctrl-C.
 
@@ -71,7 +71,7 @@ async def _watch(
     servers: tuple[Address, ...],
     keys: list[bytes],
     prefix: str,
-    show: Callable[[Change], None],
+    show: Callable[[KeyChange], None],
     timeout_ms: int,
 ) -> None:
     from quorumd.client.client import LATEST, QuorumClient
@@ -100,26 +100,26 @@ async def _watch(
                     sys.stdout.flush()
 
 
-def _show_present(view: KeyValueMap, keys: list[bytes], show: Callable[[Change], None]) -> None:
-    from quorumd.client.view import Change
+def _show_present(view: KeyValueMap, keys: list[bytes], show: Callable[[KeyChange], None]) -> None:
+    from quorumd.client.view import KeyChange
 
     for key in keys or sorted(view.entries):
         entry = view.entries.get(key)
         if entry is None:
             _say(f"{legible(key)} has no value")
         else:
-            show(Change(key, *entry))
+            show(KeyChange(key, *entry))
 
 
-def _tell(event: Event) -> None:
+def _tell(event: LogEvent) -> None:
     """What is no change of a key, on stderr."""
-    from quorumd.client.events import LeaderChanged, QuorumBack, QuorumLost
+    from quorumd.client.events import LeaderChanged, QuorumLost, QuorumRestored
 
     if isinstance(event, LeaderChanged):
         _say(f"node {event.leader_id} leads since epoch {event.epoch}")
     elif isinstance(event, QuorumLost):
         click.echo(outage_text(event.error.attempts), err=True)
-    elif isinstance(event, QuorumBack):
+    elif isinstance(event, QuorumRestored):
         click.echo(OUTAGE_OVER, err=True)
 
 
@@ -127,10 +127,10 @@ def _say(text: str) -> None:
     click.echo(click.style(text, dim=True), err=True)
 
 
-def _show_text(change: Change) -> None:
+def _show_text(change: KeyChange) -> None:
     cells = (str(change.offset), legible(change.key), legible(change.value))
     sys.stdout.write("\t".join(cells) + "\n")
 
 
-def _show_json(change: Change) -> None:
+def _show_json(change: KeyChange) -> None:
     sys.stdout.write(to_json(change_as_dict(change)) + "\n")

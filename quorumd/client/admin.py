@@ -14,11 +14,11 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
-from quorumd.client.addresses import Address, parse_addresses
+from quorumd.client.addresses import Address
+from quorumd.client.base import BaseClient
 from quorumd.client.description import SILENT_AFTER_MS, QuorumDescription, ReplicaState
 from quorumd.client.error_messages import LEADER_MOVED, explain
 from quorumd.client.errors import (
@@ -34,28 +34,24 @@ from quorumd.client.replicas import (
     Reassignment,
     check_survives,
     disk_replacement,
+    joining_observer,
     leaving_voter,
     listed,
-    newcomer,
     only_voter,
     reassignment,
 )
-from quorumd.client.timing import Backoff, Deadline
+from quorumd.client.timing import Deadline, RetryBackoff
 from quorumd.client.voter_changes import (
-    ADD,
-    LOOK_TIMEOUT_MS,
+    DESCRIBE_TIMEOUT_MS,
     POLL_S,
-    REASSIGN,
-    REMOVE,
-    TRANSFER,
-    Change,
+    AddVoterChange,
+    ChangeClient,
     ChangeProgress,
-    Changer,
-    OnProgress,
-    adding,
-    reassigning,
-    removing,
-    transferring,
+    LeaderTransferChange,
+    OnChangeProgress,
+    QuorumChange,
+    ReassignmentChange,
+    RemoveVoterChange,
 )
 from quorumd.raft.types import Endpoint, ReplicaKey
 from quorumd.wire.error_codes import ErrorCode
@@ -107,7 +103,7 @@ class LeaderTransfer(NamedTuple):
     took_ms: int
 
 
-class QuorumAdmin:
+class QuorumAdmin(BaseClient):
     """Changes the membership of one quorum. `close` it, or use it in `async with`.
 
     `timeout_ms` bounds every call that has no other limit. A text that is no list of addresses raises
@@ -122,29 +118,16 @@ class QuorumAdmin:
         client_id: str = "quorumctl",
         timeout_ms: int = ADMIN_TIMEOUT_MS_DEFAULT,
     ) -> None:
-        if isinstance(bootstrap_servers, str):
-            bootstrap_servers = parse_addresses(bootstrap_servers)
-        self.timeout_ms = timeout_ms
-        self._changer = Changer(bootstrap_servers, client_id=client_id, timeout_ms=timeout_ms)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+        super().__init__(bootstrap_servers, timeout_ms)
+        self._changes = ChangeClient(self._bootstrap, client_id=client_id, timeout_ms=timeout_ms)
 
     def close(self) -> None:
         """Closes all connections. What the leader was asked for it may still do."""
-        self._changer.close()
+        self._changes.close()
 
     async def describe(self, *, timeout_ms: int | None = None) -> QuorumDescription:
         """The leader's view of the quorum, and never that of a leader before one that was seen."""
-        return await self._changer.describe(self._deadline(timeout_ms))
+        return await self._changes.describe(self._deadline(timeout_ms))
 
     async def add_voter(
         self,
@@ -153,7 +136,7 @@ class QuorumAdmin:
         *,
         endpoints: Sequence[Endpoint] = (),
         timeout_ms: int | None = None,
-        on_progress: OnProgress | None = None,
+        on_progress: OnChangeProgress | None = None,
     ) -> AddedVoter:
         """Makes an observer a voter, once it has caught up. Returns when that is committed.
 
@@ -165,7 +148,7 @@ class QuorumAdmin:
 
         def find(quorum: QuorumDescription) -> ReplicaState:
             try:
-                found = newcomer(quorum, goal, replica_id, replica_uuid)
+                found = joining_observer(quorum, goal, replica_id, replica_uuid)
             except ReplicaNotFound:
                 if replica_uuid is None or not endpoints:
                     raise
@@ -179,7 +162,7 @@ class QuorumAdmin:
         if replica in quorum.voters and quorum.committed_voters is None:
             return AddedVoter(replica.key, replica.endpoints, was_voter=True)
         change = _addition(goal, quorum.cluster_id, replica)
-        error = await self._changer.make(change, deadline, on_progress)
+        error = await self._changes.make(change, deadline, on_progress)
         return AddedVoter(replica.key, replica.endpoints, was_voter=bool(error))
 
     async def remove_voter(
@@ -189,7 +172,7 @@ class QuorumAdmin:
         *,
         force: bool = False,
         timeout_ms: int | None = None,
-        on_progress: OnProgress | None = None,
+        on_progress: OnChangeProgress | None = None,
     ) -> RemovedVoter:
         """Makes a voter an observer. Returns when that is committed.
 
@@ -198,15 +181,16 @@ class QuorumAdmin:
         """
         deadline = self._deadline(timeout_ms)
         goal = f"remove {ReplicaKey(replica_id, replica_uuid)} from the voters"
-        quorum = await self._changer.describe(deadline)
+        quorum = await self._changes.describe(deadline)
         voter = leaving_voter(quorum, goal, replica_id, replica_uuid)
         rest = [other for other in quorum.voters if other is not voter]
         if rest and not force:
             remedy = "Start them first, or remove one of those that are down; --force does it all the same"
             check_survives(quorum, goal, rest, remedy)
-        await self._changer.make(
-            _removal(goal, quorum.cluster_id, voter, force), deadline, on_progress
+        change = RemoveVoterChange(
+            goal=goal, key=voter.key, cluster_id=quorum.cluster_id, force=force
         )
+        await self._changes.make(change, deadline, on_progress)
         return RemovedVoter(voter.key, was_leader=voter is quorum.leader)
 
     async def replace_voter(
@@ -214,7 +198,7 @@ class QuorumAdmin:
         replica_id: int,
         *,
         timeout_ms: int | None = None,
-        on_progress: OnProgress | None = None,
+        on_progress: OnChangeProgress | None = None,
         on_step: Callable[[AddedVoter | RemovedVoter], None] | None = None,
     ) -> ReplacedVoter:
         """Gives the vote of a lost disk to the new one under the same id (KIP-856).
@@ -251,8 +235,8 @@ class QuorumAdmin:
             )
             if on_step is not None:
                 on_step(AddedVoter(new.key, new.endpoints, was_voter=False))
-        removal = _removal(goal, quorum.cluster_id, old, False)
-        await self._changer.make(removal, deadline, on_progress)
+        removal = RemoveVoterChange(goal=goal, key=old.key, cluster_id=quorum.cluster_id)
+        await self._changes.make(removal, deadline, on_progress)
         if on_step is not None:
             on_step(RemovedVoter(old.key, was_leader=False))
         return ReplacedVoter(new.key, old.key)
@@ -262,7 +246,7 @@ class QuorumAdmin:
         voters: Iterable[int],
         *,
         timeout_ms: int | None = None,
-        on_progress: OnProgress | None = None,
+        on_progress: OnChangeProgress | None = None,
     ) -> None:
         """Sends the quorum on its way to these voters, one change after the other (KIP-642).
 
@@ -271,23 +255,18 @@ class QuorumAdmin:
         """
         target = tuple(sorted(voters))
         goal = f"reassign the quorum to the voters {listed(target)}"
-        change = Change(goal=goal, kind=REASSIGN, ask=reassigning(target))
-        await self._changer.make(change, self._deadline(timeout_ms), on_progress)
+        change = ReassignmentChange(goal=goal, target=target)
+        await self._changes.make(change, self._deadline(timeout_ms), on_progress)
 
     async def cancel_reassignment(self, *, timeout_ms: int | None = None) -> QuorumDescription:
         """Ends the reassignment that is under way: the voters stay as they are then, and are returned."""
         deadline = self._deadline(timeout_ms)
         goal = "cancel the reassignment"
-        quorum = await self._changer.describe(deadline)
+        quorum = await self._changes.describe(deadline)
         if quorum.target_voters is None:
             raise ChangeRefused(goal, "none is under way")
-        change = Change(
-            goal=goal,
-            kind=REASSIGN,
-            ask=reassigning(None),
-            is_done=frozenset({ErrorCode.NO_REASSIGNMENT_IN_PROGRESS}),
-        )
-        await self._changer.make(change, deadline)
+        change = ReassignmentChange(goal=goal, target=None)
+        await self._changes.make(change, deadline)
         return await self.describe()
 
     async def reassignment(self) -> Reassignment | None:
@@ -299,7 +278,7 @@ class QuorumAdmin:
         target: Iterable[int] | None = None,
         *,
         timeout_ms: int | None = None,
-        on_progress: OnProgress | None = None,
+        on_progress: OnChangeProgress | None = None,
     ) -> QuorumDescription:
         """The quorum, once no reassignment is under way any more, or (if given) none to `target`.
 
@@ -310,7 +289,7 @@ class QuorumAdmin:
         waits_for = ""
         while True:
             try:
-                quorum = await self._changer.describe(Deadline(LOOK_TIMEOUT_MS))
+                quorum = await self._changes.describe(Deadline(DESCRIBE_TIMEOUT_MS))
             except QuorumUnavailable as error:
                 waits_for = error.summary
                 progress = ChangeProgress(quorum=None, waits_for=waits_for)
@@ -339,16 +318,15 @@ class QuorumAdmin:
         """
         deadline = self._deadline(timeout_ms)
         goal = "hand leadership over" if to_id is None else f"hand leadership to {to_id}"
-        before = await self._changer.describe(deadline)
+        before = await self._changes.describe(deadline)
         if to_id == before.leader_id:
             return LeaderTransfer(to_id, to_id, before.leader_epoch, 0)
         to = None if to_id is None else only_voter(before, goal, to_id).key
         started = time.monotonic()
-        ask = transferring(before.cluster_id, to)
-        change = Change(goal=goal, kind=TRANSFER, ask=ask)
+        change = LeaderTransferChange(goal=goal, cluster_id=before.cluster_id, to=to)
         agreed_in = await self._hand_over(change, before, to_id, deadline)
         while True:
-            now = await self._changer.describe(deadline)
+            now = await self._changes.describe(deadline)
             is_wanted = now.leader_id == to_id and now.leader_epoch > before.leader_epoch
             if (is_wanted or now.leader_epoch > agreed_in) and now.high_watermark >= 0:
                 took_ms = round((time.monotonic() - started) * 1000)
@@ -359,41 +337,45 @@ class QuorumAdmin:
             await asyncio.sleep(_NEW_LEADER_POLL_S)
 
     async def _hand_over(
-        self, change: Change, before: QuorumDescription, to_id: int | None, deadline: Deadline
+        self, change: QuorumChange, before: QuorumDescription, to_id: int | None, deadline: Deadline
     ) -> int:
         """Asks until a leader agrees, or leadership has moved as is wanted. The epoch that ends so."""
-        backoff = Backoff()
+        backoff = RetryBackoff()
         while True:
             try:
-                answer = await self._changer.ask_once(change, deadline)
+                reply = await self._changes.send_once(change, deadline)
             except ConnectionFailed:
                 # It may have handed over and gone.
                 pass
             else:
-                error = error_code(answer.code)
+                error = error_code(reply.code)
                 if not error:
-                    return max(answer.epoch, before.leader_epoch)
-                reason = answer.message or explain(error)
+                    return max(reply.epoch, before.leader_epoch)
+                reason = reply.message or explain(error)
                 if error is ErrorCode.REQUEST_TIMED_OUT:
                     # While a leader tries, nobody can append: it is not asked to try for long.
                     raise ChangeTimedOut(change.goal, deadline.timeout_ms, reason)
                 if error not in LEADER_MOVED:
                     raise ChangeRefused(change.goal, reason, error)
-            now = await self._changer.describe(deadline)
+            now = await self._changes.describe(deadline)
             if now.leader_id == to_id or (to_id is None and now.leader_id != before.leader_id):
                 return before.leader_epoch
-            await self._changer.pause(change, deadline, backoff)
+            await self._changes.pause(change, deadline, backoff)
 
     async def _add_beside(
-        self, change: Change, old: ReplicaState, deadline: Deadline, on_progress: OnProgress | None
+        self,
+        change: QuorumChange,
+        old: ReplicaState,
+        deadline: Deadline,
+        on_progress: OnChangeProgress | None,
     ) -> None:
         """An addition under the id of a voter that fell silent; the leader wants to be sure of that."""
         while True:
             try:
-                await self._changer.make(change, deadline, on_progress)
+                await self._changes.make(change, deadline, on_progress)
                 return
             except ChangeRefused as error:
-                quorum = await self._changer.describe(deadline)
+                quorum = await self._changes.describe(deadline)
                 silent = [quorum.silent_ms(each) for each in quorum.voters if each.key == old.key]
                 is_recent = silent and SILENT_AFTER_MS <= silent[0] < _RIVAL_FORGOTTEN_MS
                 if error.error is not ErrorCode.INVALID_REQUEST or not is_recent:
@@ -407,14 +389,14 @@ class QuorumAdmin:
         self,
         find: Callable[[QuorumDescription], T],
         deadline: Deadline,
-        on_progress: OnProgress | None,
+        on_progress: OnChangeProgress | None,
     ) -> tuple[QuorumDescription, T]:
         """What `find` finds in a description; ReplicaNotFound only if it is so for a while."""
         patience = Deadline(min(GRACE_MS, deadline.remaining_ms()))
         problem: ReplicaNotFound | None = None
         while True:
             try:
-                quorum = await self._changer.describe(deadline)
+                quorum = await self._changes.describe(deadline)
             except QuorumUnavailable as error:
                 raise problem or error from None
             try:
@@ -426,28 +408,10 @@ class QuorumAdmin:
                 _say(on_progress, quorum, error.brief)
             await asyncio.sleep(min(POLL_S, patience.remaining_s()))
 
-    def _deadline(self, timeout_ms: int | None) -> Deadline:
-        return Deadline(self.timeout_ms if timeout_ms is None else timeout_ms)
 
-
-def _addition(goal: str, cluster_id: str, replica: ReplicaState) -> Change:
-    return Change(
-        goal=goal,
-        kind=ADD,
-        key=replica.key,
-        ask=adding(cluster_id, replica.key, replica.endpoints),
-        is_done=frozenset({ErrorCode.DUPLICATE_VOTER}),
-    )
-
-
-def _removal(goal: str, cluster_id: str, voter: ReplicaState, force: bool) -> Change:
-    return Change(
-        goal=goal,
-        kind=REMOVE,
-        key=voter.key,
-        ask=removing(cluster_id, voter.key, force),
-        # It was a voter a moment ago.
-        is_done=frozenset({ErrorCode.VOTER_NOT_FOUND}),
+def _addition(goal: str, cluster_id: str, replica: ReplicaState) -> AddVoterChange:
+    return AddVoterChange(
+        goal=goal, key=replica.key, cluster_id=cluster_id, endpoints=replica.endpoints
     )
 
 
@@ -461,6 +425,6 @@ def _reachable(goal: str, replica: ReplicaState) -> ReplicaState:
     )
 
 
-def _say(on_progress: OnProgress | None, quorum: QuorumDescription, waits_for: str) -> None:
+def _say(on_progress: OnChangeProgress | None, quorum: QuorumDescription, waits_for: str) -> None:
     if on_progress is not None:
         on_progress(ChangeProgress(quorum=quorum, waits_for=waits_for))

@@ -10,13 +10,13 @@ client's timeout. Knows no terminal and no files.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
-from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, TypeVar
 
-from quorumd.client.addresses import Address, parse_addresses
-from quorumd.client.connection import Connection
+from quorumd.client.addresses import Address
+from quorumd.client.base import BaseClient
+from quorumd.client.connection import ClientConnection
 from quorumd.client.description import QuorumDescription, description_from
-from quorumd.client.download import OnProgress, SnapshotDownload
+from quorumd.client.download import OnDownloadProgress, SnapshotDownloader
 from quorumd.client.errors import (
     ConnectionFailed,
     NotSupported,
@@ -24,7 +24,7 @@ from quorumd.client.errors import (
     RequestRefused,
     error_code,
 )
-from quorumd.client.events import Event
+from quorumd.client.events import LogEvent
 from quorumd.client.leader import (
     ENDPOINT_TYPE_CONTROLLERS,
     PARTITION,
@@ -32,7 +32,7 @@ from quorumd.client.leader import (
     LeaderFinder,
     check,
 )
-from quorumd.client.producer import BATCH_BYTES_DEFAULT, TOPIC_ID, TRY_TIMEOUT_MS, Appender
+from quorumd.client.producer import BATCH_BYTES_DEFAULT, TOPIC_ID, TRY_TIMEOUT_MS, Producer
 from quorumd.client.reading import (
     READ,
     Fetched,
@@ -42,7 +42,7 @@ from quorumd.client.reading import (
     raw_batches_from,
 )
 from quorumd.client.spool import SnapshotId, SnapshotSpool
-from quorumd.client.subscription import Follower
+from quorumd.client.subscription import LogSubscription
 from quorumd.client.timing import Deadline
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -82,14 +82,14 @@ REPLICA_STATE_SINCE = 15
 T = TypeVar("T")
 
 
-class OffsetAt(NamedTuple):
-    """An answer to `list_offsets`; offset and timestamp (ms) are -1 if there is no such record."""
+class OffsetAndTimestamp(NamedTuple):
+    """A record found by `list_offsets`; offset and timestamp (ms) are -1 if there is no such record."""
 
     offset: int
     timestamp: int
 
 
-class QuorumClient:
+class QuorumClient(BaseClient):
     """A client of one quorum. Connects when first used; `close` it, or use it in `async with`.
 
     `bootstrap_servers` are addresses to begin with, as `host:port,host:port` or parsed; any node
@@ -104,23 +104,9 @@ class QuorumClient:
         client_id: str = "quorumctl",
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
     ) -> None:
-        if isinstance(bootstrap_servers, str):
-            bootstrap_servers = parse_addresses(bootstrap_servers)
-        self.timeout_ms = timeout_ms
-        self._bootstrap = tuple(bootstrap_servers)
+        super().__init__(bootstrap_servers, timeout_ms)
         self._client_id = client_id
-        self._finder = LeaderFinder(bootstrap_servers, client_id=client_id)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+        self._finder = LeaderFinder(self._bootstrap, client_id=client_id)
 
     def close(self) -> None:
         """Closes all connections."""
@@ -135,17 +121,17 @@ class QuorumClient:
         others may come between two batches. Raises AppendFailed, which says what is certain.
         """
         offsets: list[int] = []
-        appender = self.appender(
+        producer = self.producer(
             timeout_ms=timeout_ms,
             idempotent=idempotent,
             on_acknowledged=lambda base, count: offsets.extend(range(base, base + count)),
         )
         for record in records:
-            await appender.append(record)
-        await appender.flush()
+            await producer.append(record)
+        await producer.flush()
         return offsets
 
-    def appender(
+    def producer(
         self,
         *,
         timeout_ms: int | None = None,
@@ -153,9 +139,9 @@ class QuorumClient:
         codec: int = 0,
         batch_bytes: int = BATCH_BYTES_DEFAULT,
         on_acknowledged: Callable[[int, int], None] | None = None,
-    ) -> Appender:
-        """A stream of records to the log, for more than fits into memory. See Appender."""
-        return Appender(
+    ) -> Producer:
+        """A stream of records to the log, for more than fits into memory. See Producer."""
+        return Producer(
             self._finder,
             timeout_ms=self.timeout_ms if timeout_ms is None else timeout_ms,
             idempotent=idempotent,
@@ -193,7 +179,7 @@ class QuorumClient:
         deadline: Deadline,
         read: Callable[[FetchResponsePartition, int], T],
     ) -> T:
-        async def ask(connection: Connection) -> T | None:
+        async def ask(connection: ClientConnection) -> T | None:
             wait_ms = min(max_wait_ms, deadline.remaining_ms())
             response = await connection.request(
                 fetch_request(offset, max_bytes, wait_ms),
@@ -228,8 +214,8 @@ class QuorumClient:
             yield fetched
 
     async def follow(
-        self, *, from_offset: int | None = None, on_progress: OnProgress | None = None
-    ) -> AsyncGenerator[Event, None]:
+        self, *, from_offset: int | None = None, on_progress: OnDownloadProgress | None = None
+    ) -> AsyncGenerator[LogEvent, None]:
         """Everything that is committed, without end, in order and each once: see quorumd.client.events.
 
         Begins with the newest snapshot if there is one, else at offset 0; with `from_offset` there, and
@@ -241,29 +227,31 @@ class QuorumClient:
         Has connections of its own. `on_progress` gets the bytes of a snapshot that are here, and all.
         """
         own = QuorumClient(self._bootstrap, client_id=self._client_id, timeout_ms=self.timeout_ms)
-        download = SnapshotDownload(
+        download = SnapshotDownloader(
             own._finder, timeout_ms=self.timeout_ms, on_progress=on_progress
         )
-        follower = Follower(own.fetch, download, timeout_ms=self.timeout_ms, offset=from_offset)
+        subscription = LogSubscription(
+            own.fetch, download, timeout_ms=self.timeout_ms, offset=from_offset
+        )
         try:
             while True:
-                for event in await follower.step():
+                for event in await subscription.step():
                     yield event
         finally:
-            follower.close()
+            subscription.close()
             own.close()
 
     async def download_snapshot(
         self,
         new_spool: Callable[[SnapshotId], SnapshotSpool],
-        on_progress: OnProgress | None = None,
+        on_progress: OnDownloadProgress | None = None,
     ) -> SnapshotSpool | None:
         """The newest snapshot of the leader, complete and checked; None if it has none. Close it.
 
         `new_spool` is called for each snapshot that is begun: one may vanish half-way. Raises
         QuorumUnavailable, RequestRefused, NotSupported, and what writing to the spool raises.
         """
-        download = SnapshotDownload(
+        download = SnapshotDownloader(
             self._finder,
             timeout_ms=self.timeout_ms,
             on_progress=on_progress,
@@ -274,18 +262,18 @@ class QuorumClient:
         finally:
             download.close()
 
-    async def list_offsets(self, timestamp: int) -> OffsetAt:
+    async def list_offsets(self, timestamp: int) -> OffsetAndTimestamp:
         """EARLIEST: the log start; LATEST: the high watermark; else the first record since then."""
         deadline = self._deadline(None)
         request = offsets_request(timestamp, deadline.remaining_ms())
 
-        async def ask(connection: Connection) -> OffsetAt:
+        async def ask(connection: ClientConnection) -> OffsetAndTimestamp:
             response = await connection.request(
                 request, ListOffsetsResponse, timeout_s=_try_timeout_s(deadline)
             )
             partition = only_listed(response)
             check("look up an offset", partition.error_code)
-            return OffsetAt(partition.offset, partition.timestamp)
+            return OffsetAndTimestamp(partition.offset, partition.timestamp)
 
         return await self._finder.at_leader("look up an offset", deadline, ask)
 
@@ -305,7 +293,7 @@ class QuorumClient:
             )
         )
 
-        async def ask(connection: Connection) -> QuorumDescription:
+        async def ask(connection: ClientConnection) -> QuorumDescription:
             response = await connection.request(
                 request, DescribeQuorumResponse, timeout_s=_try_timeout_s(deadline)
             )
@@ -318,9 +306,6 @@ class QuorumClient:
             return description_from(response, cluster_id)
 
         return await self._finder.at_leader(goal, deadline, ask)
-
-    def _deadline(self, timeout_ms: int | None) -> Deadline:
-        return Deadline(self.timeout_ms if timeout_ms is None else timeout_ms)
 
 
 ONLY_FOR_REPLICAS = (
@@ -393,7 +378,7 @@ def _raw_fetched(partition: FetchResponsePartition, offset: int) -> RawFetched:
     return raw_batches_from(partition.records or b"", offset)
 
 
-async def cluster_id_of(connection: Connection, timeout_s: float) -> str:
+async def cluster_id_of(connection: ClientConnection, timeout_s: float) -> str:
     """The cluster id as this node knows it; a broker is asked as a broker."""
     if not connection.offers(DescribeClusterRequest):
         return ""

@@ -39,7 +39,7 @@ class Sent(NamedTuple):
     answer: asyncio.Future[bytes]
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """An open connection. Made by `connect`."""
 
     def __init__(self, address: Address, client_id: str) -> None:
@@ -219,13 +219,13 @@ class Connection(asyncio.Protocol):
             sent.answer.set_result(frame)
 
 
-async def connect(address: Address, *, client_id: str, timeout_s: float) -> Connection:
+async def connect(address: Address, *, client_id: str, timeout_s: float) -> ClientConnection:
     """A negotiated connection. Raises ConnectionFailed with the reason in words."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout_s):
             _, connection = await loop.create_connection(
-                lambda: Connection(address, client_id), address.host, address.port
+                lambda: ClientConnection(address, client_id), address.host, address.port
             )
     except TimeoutError:
         reason = f"no answer to the connection attempt within {timeout_s:.3g} s"

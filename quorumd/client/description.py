@@ -37,7 +37,7 @@ class ReplicaState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PendingChange:
+class PendingQuorumChange:
     """A change of membership that somebody asked the leader for, and that is not done.
 
     `kind` is "add", "remove", "reassign" or "transfer"; `key` is the replica that it is about, id -1
@@ -91,7 +91,7 @@ class QuorumDescription:
     observers: tuple[ReplicaState, ...] = field(default=())
     committed_voters: tuple[ReplicaKey, ...] | None = None
     target_voters: tuple[int, ...] | None = None
-    pending_changes: tuple[PendingChange, ...] = ()
+    pending_changes: tuple[PendingQuorumChange, ...] = ()
     snapshot_copies: tuple[SnapshotCopy, ...] = ()
     snapshot_build: SnapshotBuild | None = None
 
@@ -128,7 +128,7 @@ class QuorumDescription:
         return 0 <= self.silent_ms(replica) < SILENT_AFTER_MS
 
     @property
-    def newcomers(self) -> tuple[ReplicaState, ...]:
+    def joining_observers(self) -> tuple[ReplicaState, ...]:
         """Replicas that are in neither list yet: they copy a snapshot first."""
         known = {replica.key for replica in (*self.voters, *self.observers)}
         return tuple(
@@ -249,9 +249,9 @@ def _copies(partition: DescribeQuorumResponsePartition) -> tuple[SnapshotCopy, .
     )
 
 
-def _pending(partition: DescribeQuorumResponsePartition) -> tuple[PendingChange, ...]:
+def _pending(partition: DescribeQuorumResponsePartition) -> tuple[PendingQuorumChange, ...]:
     return tuple(
-        PendingChange(
+        PendingQuorumChange(
             kind=change.kind,
             key=_key(change.replica_id, change.replica_directory_id),
             waiting_ms=change.waiting_ms,

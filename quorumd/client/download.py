@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from quorumd.client.connection import Connection
+from quorumd.client.connection import ClientConnection
 from quorumd.client.errors import ConnectionFailed, NotSupported
 from quorumd.client.leader import PARTITION, TOPIC, LeaderFinder, TryAgain, check
 from quorumd.client.producer import TOPIC_ID, TRY_TIMEOUT_MS
@@ -45,19 +45,19 @@ _GOAL = "load the snapshot"
 _VANISHED = (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE)
 _OTHER_EPOCH = (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH)
 
-OnProgress = Callable[[int, int], None]
+OnDownloadProgress = Callable[[int, int], None]
 
 
-class Offer(NamedTuple):
+class SnapshotOffer(NamedTuple):
     """What a leader says of itself and of its newest snapshot, on one connection."""
 
-    connection: Connection
+    connection: ClientConnection
     leader_id: int
     epoch: int
     snapshot_id: SnapshotId | None
 
 
-class SnapshotDownload:
+class SnapshotDownloader:
     """Keeps what it has through whatever fails; begins anew when its snapshot is gone."""
 
     def __init__(
@@ -65,18 +65,18 @@ class SnapshotDownload:
         finder: LeaderFinder,
         *,
         timeout_ms: int,
-        on_progress: OnProgress | None = None,
+        on_progress: OnDownloadProgress | None = None,
         new_spool: Callable[[SnapshotId], SnapshotSpool] = SnapshotSpool,
     ) -> None:
         self._finder = finder
         self._timeout_ms = timeout_ms
         self._on_progress = on_progress
         self._new_spool = new_spool
-        self._offer: Offer | None = None
+        self._offer: SnapshotOffer | None = None
         self._spool: SnapshotSpool | None = None
         self._piece_bytes = PIECE_BYTES_MAX
 
-    async def leader(self) -> Offer:
+    async def leader(self) -> SnapshotOffer:
         """The present leader. Raises QuorumUnavailable, RequestRefused, NotSupported."""
         return await self._finder.at_leader(READ, Deadline(self._timeout_ms), self._ask_offer)
 
@@ -105,7 +105,7 @@ class SnapshotDownload:
             self._spool.close()
             self._spool = None
 
-    async def _next_piece(self, connection: Connection, offset: int) -> bool:
+    async def _next_piece(self, connection: ClientConnection, offset: int) -> bool:
         """Brings one piece; False if there is no snapshot above `offset`."""
         offer = self._offer
         if offer is None or offer.connection is not connection:
@@ -132,7 +132,7 @@ class SnapshotDownload:
             raise ConnectionFailed(damaged) from None
         return True
 
-    async def _ask_offer(self, connection: Connection) -> Offer:
+    async def _ask_offer(self, connection: ClientConnection) -> SnapshotOffer:
         if connection.version_for(FetchRequest) < REPLICA_FETCH_SINCE:
             raise NotSupported(
                 f"{connection.address} has no Fetch of version {REPLICA_FETCH_SINCE}, so it is no "
@@ -141,7 +141,7 @@ class SnapshotDownload:
         partition = await _fetch_as_replica(connection, max(0, self._finder.epoch))
         leader = partition.current_leader
         found = partition.snapshot_id
-        return Offer(
+        return SnapshotOffer(
             connection,
             leader.leader_id,
             leader.leader_epoch,
@@ -149,7 +149,7 @@ class SnapshotDownload:
         )
 
     async def _ask_piece(
-        self, connection: Connection, spool: SnapshotSpool, epoch: int
+        self, connection: ClientConnection, spool: SnapshotSpool, epoch: int
     ) -> FetchSnapshotResponsePartition:
         response = await connection.request(
             _snapshot_request(spool, epoch, self._piece_bytes),
@@ -177,7 +177,7 @@ class SnapshotDownload:
         return TryAgain(f"the snapshot {spool.id} is gone; looking for a newer one", stay=True)
 
 
-async def _fetch_as_replica(connection: Connection, epoch: int) -> FetchResponsePartition:
+async def _fetch_as_replica(connection: ClientConnection, epoch: int) -> FetchResponsePartition:
     """The answer to a Fetch from offset 0, in the epoch that the node itself names.
 
     Records in it may not be committed: they are of no use.

@@ -64,8 +64,8 @@ class QuorumLost:
 
 
 @dataclass(frozen=True, slots=True)
-class QuorumBack:
+class QuorumRestored:
     """The end of a QuorumLost. Nothing was missed."""
 
 
-Event = SnapshotLoaded | BatchCommitted | LeaderChanged | QuorumLost | QuorumBack
+LogEvent = SnapshotLoaded | BatchCommitted | LeaderChanged | QuorumLost | QuorumRestored

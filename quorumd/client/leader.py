@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from quorumd.client.addresses import Address
-from quorumd.client.connection import Connection, connect
+from quorumd.client.connection import ClientConnection, connect
 from quorumd.client.error_messages import LEADER_MOVED, RETRIABLE, explain
 from quorumd.client.errors import (
     ConnectionFailed,
@@ -22,7 +22,7 @@ from quorumd.client.errors import (
     RequestRefused,
     error_code,
 )
-from quorumd.client.timing import Backoff, Deadline
+from quorumd.client.timing import Deadline, RetryBackoff
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from quorumd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -54,7 +54,7 @@ class TryAgain(Exception):
         self.stay = stay
 
 
-class Named(NamedTuple):
+class LeaderReply(NamedTuple):
     """Whom a node calls the leader, in which epoch (-1: not said), and all nodes it knows."""
 
     address: Address | None
@@ -70,20 +70,20 @@ class LeaderFinder:
         self._bootstrap = tuple(bootstrap)
         self._client_id = client_id
         self._learnt: tuple[Address, ...] = ()
-        self._connections: dict[Address, Connection] = {}
+        self._connections: dict[Address, ClientConnection] = {}
         self._leader: Address | None = None
         self._epoch = -1
         self._failed: tuple[Address, int] | None = None
         self._unfit: dict[Address, QuorumError] = {}
 
     async def at_leader(
-        self, goal: str, deadline: Deadline, action: Callable[[Connection], Awaitable[T]]
+        self, goal: str, deadline: Deadline, action: Callable[[ClientConnection], Awaitable[T]]
     ) -> T:
         """Does `action` at the leader, again at the next one if it raises TryAgain or breaks off.
 
         `goal` completes "could not ...". Raises QuorumUnavailable when the time is up.
         """
-        backoff = Backoff()
+        backoff = RetryBackoff()
         while True:
             connection = await self.connection(goal, deadline)
             try:
@@ -94,9 +94,9 @@ class LeaderFinder:
                 self.not_now(connection.address, error)
             await self.pause(goal, deadline, backoff)
 
-    async def connection(self, goal: str, deadline: Deadline) -> Connection:
+    async def connection(self, goal: str, deadline: Deadline) -> ClientConnection:
         """An open connection to the leader. Raises QuorumUnavailable when the time is up."""
-        backoff = Backoff()
+        backoff = RetryBackoff()
         while True:
             address = self._leader or await self._find(deadline)
             if address is not None:
@@ -110,7 +110,7 @@ class LeaderFinder:
                     return connection
             await self.pause(goal, deadline, backoff)
 
-    async def pause(self, goal: str, deadline: Deadline, backoff: Backoff) -> None:
+    async def pause(self, goal: str, deadline: Deadline, backoff: RetryBackoff) -> None:
         """Waits before the next try. Raises QuorumUnavailable if the time is up then."""
         await asyncio.sleep(min(backoff.next_s(), deadline.remaining_s()))
         if deadline.has_passed:
@@ -133,7 +133,7 @@ class LeaderFinder:
             self._leader = error.hint if error.hint != address else None
 
     @property
-    def open_connection(self) -> Connection | None:
+    def open_connection(self) -> ClientConnection | None:
         """The connection to the leader if there is one now; nothing is looked for."""
         connection = None if self._leader is None else self._connections.get(self._leader)
         return connection if connection is not None and connection.is_open else None
@@ -153,7 +153,7 @@ class LeaderFinder:
         first = () if self._leader is None else (self._leader,)
         return tuple(dict.fromkeys((*first, *self._bootstrap, *self._learnt)))
 
-    async def _connect(self, address: Address, deadline: Deadline) -> Connection:
+    async def _connect(self, address: Address, deadline: Deadline) -> ClientConnection:
         known = self._connections.get(address)
         if known is not None and known.is_open:
             return known
@@ -171,7 +171,7 @@ class LeaderFinder:
         tasks = {
             asyncio.create_task(self._ask(address, deadline)) for address in self._candidates()
         }
-        doubtful: Named | None = None
+        doubtful: LeaderReply | None = None
         timeout_s: float | None = None
         try:
             while tasks:
@@ -198,7 +198,7 @@ class LeaderFinder:
             raise next(iter(self._unfit.values()))
         return None
 
-    async def _ask(self, address: Address, deadline: Deadline) -> Named | None:
+    async def _ask(self, address: Address, deadline: Deadline) -> LeaderReply | None:
         timeout_s = min(CONNECT_TIMEOUT_S, deadline.remaining_s())
         try:
             connection = await self._connect(address, deadline)
@@ -221,18 +221,18 @@ class LeaderFinder:
         known = self.failures.get(address)
         return str(error) if known is None or timeout_s > _TELLING_TIMEOUT_S else known
 
-    def _is_doubtful(self, named: Named) -> bool:
+    def _is_doubtful(self, named: LeaderReply) -> bool:
         if self._failed is None:
             return False
         address, epoch = self._failed
         return named.address == address and (named.epoch < 0 or named.epoch <= epoch)
 
-    def _take(self, named: Named) -> Address | None:
+    def _take(self, named: LeaderReply) -> Address | None:
         self._epoch = named.epoch
         return named.address
 
 
-async def who_leads(connection: Connection, timeout_s: float) -> Named:
+async def who_leads(connection: ClientConnection, timeout_s: float) -> LeaderReply:
     """Whom this node calls the leader.
 
     A broker of a Kafka cluster is named itself: it forwards what may be asked of it. Raises
@@ -248,7 +248,7 @@ async def who_leads(connection: Connection, timeout_s: float) -> Named:
     )
 
 
-async def _by_metadata(connection: Connection, timeout_s: float) -> Named:
+async def _by_metadata(connection: ClientConnection, timeout_s: float) -> LeaderReply:
     request = MetadataRequest(
         topics=(MetadataRequestTopic(name=TOPIC),),
         allow_auto_topic_creation=connection.version_for(MetadataRequest) < 4,
@@ -258,22 +258,22 @@ async def _by_metadata(connection: Connection, timeout_s: float) -> Named:
     nodes = tuple(brokers.values())
     partitions = [partition for topic in response.topics for partition in topic.partitions]
     if not partitions:
-        return Named(connection.address, -1, nodes)
-    return Named(brokers.get(partitions[0].leader_id), partitions[0].leader_epoch, nodes)
+        return LeaderReply(connection.address, -1, nodes)
+    return LeaderReply(brokers.get(partitions[0].leader_id), partitions[0].leader_epoch, nodes)
 
 
-async def _by_describe_cluster(connection: Connection, timeout_s: float) -> Named:
+async def _by_describe_cluster(connection: ClientConnection, timeout_s: float) -> LeaderReply:
     version = connection.version_for(DescribeClusterRequest)
     request = DescribeClusterRequest(endpoint_type=ENDPOINT_TYPE_CONTROLLERS if version else 1)
     response = await connection.request(request, DescribeClusterResponse, timeout_s=timeout_s)
     if response.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE:
-        return Named(connection.address, -1, ())
+        return LeaderReply(connection.address, -1, ())
     if response.error_code:
         raise RequestRefused(
             "learn who leads", error_code(response.error_code), response.error_message
         )
     brokers = {broker.broker_id: Address(broker.host, broker.port) for broker in response.brokers}
-    return Named(brokers.get(response.controller_id), -1, tuple(brokers.values()))
+    return LeaderReply(brokers.get(response.controller_id), -1, tuple(brokers.values()))
 
 
 def check(

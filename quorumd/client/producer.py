@@ -1,6 +1,6 @@
 """Appending records: batches, a few in flight, and the same batches again after a leader change.
 
-An idempotent appender gets a producer id and numbers its records, so that the quorum recognises a
+An idempotent producer gets a producer id and numbers its records, so that the quorum recognises a
 batch that it already has: whatever fails in between, each record is in the log once and in order.
 Without it a retry may append twice. Knows no files and no terminal.
 Source: KIP-98 (idempotent producer): a leader remembers the last five batches of a producer.
@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from uuid import UUID
 
-from quorumd.client.connection import Connection, Sent
+from quorumd.client.connection import ClientConnection, Sent
 from quorumd.client.errors import (
     AppendFailed,
     ConnectionFailed,
@@ -24,7 +24,7 @@ from quorumd.client.errors import (
     error_code,
 )
 from quorumd.client.leader import PARTITION, TOPIC, LeaderFinder, TryAgain, check
-from quorumd.client.timing import Backoff, Deadline
+from quorumd.client.timing import Deadline, RetryBackoff
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from quorumd.wire.messages.produce import (
@@ -61,7 +61,7 @@ class _Batch:
         self.was_sent = False
 
 
-class Appender:
+class Producer:
     """A stream of records to the log; `append` them, then `flush`. Not for several tasks at once.
 
     `timeout_ms` is how long one batch may take, all its tries included. `on_acknowledged` is called
@@ -111,11 +111,6 @@ class Appender:
             await self._seal()
         await self._drain(0)
 
-    async def send_gathered(self) -> None:
-        """Sends what has been gathered, full or not, without waiting for its acknowledgement."""
-        if self._gathered:
-            await self._seal()
-
     @property
     def unknown_count(self) -> int:
         """Records that were sent and are not acknowledged yet."""
@@ -144,7 +139,7 @@ class Appender:
         deadline = Deadline(self._timeout_ms)
         request = InitProducerIdRequest(transactional_id=None)
 
-        async def ask(connection: Connection) -> tuple[int, int]:
+        async def ask(connection: ClientConnection) -> tuple[int, int]:
             response = await connection.request(
                 request, InitProducerIdResponse, timeout_s=_try_timeout_s(deadline)
             )
@@ -165,7 +160,7 @@ class Appender:
     async def _drain(self, limit: int) -> None:
         """Returns when at most `limit` batches are not acknowledged."""
         deadline = Deadline(self._timeout_ms)
-        backoff = Backoff()
+        backoff = RetryBackoff()
         while len(self._pending) > limit:
             try:
                 connection = await self._finder.connection(_GOAL, deadline)
@@ -188,7 +183,7 @@ class Appender:
                     self._pending[0].was_sent = False
                 raise self._failed(str(error)) from error
 
-    def _send_pending(self, connection: Connection) -> None:
+    def _send_pending(self, connection: ClientConnection) -> None:
         version = connection.version_for(ProduceRequest)
         for index, batch in enumerate(self._pending):
             if index >= self._in_flight_max:
@@ -207,7 +202,7 @@ class Appender:
         # Without sequence numbers a second try could append twice: then one try gets all the time.
         return min(self._timeout_ms, TRY_TIMEOUT_MS) if self._is_idempotent else self._timeout_ms
 
-    async def _take_oldest(self, connection: Connection, deadline: Deadline) -> None:
+    async def _take_oldest(self, connection: ClientConnection, deadline: Deadline) -> None:
         batch = self._pending[0]
         sent = batch.sent
         if sent is None:

@@ -18,7 +18,7 @@ from quorumd.client.client import (
     offsets_request,
     only_listed,
 )
-from quorumd.client.connection import Connection
+from quorumd.client.connection import ClientConnection
 from quorumd.client.errors import ConnectionFailed, NotSupported, RequestRefused, error_code
 from quorumd.client.reading import RawFetched, only_fetched, raw_batches_from
 from quorumd.wire.error_codes import ErrorCode
@@ -44,7 +44,7 @@ class ReplicaLog:
     own.
     """
 
-    def __init__(self, connection: Connection, timeout_s: float) -> None:
+    def __init__(self, connection: ClientConnection, timeout_s: float) -> None:
         self._connection = connection
         self._timeout_s = timeout_s
 

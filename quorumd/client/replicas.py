@@ -36,7 +36,7 @@ def state_of(
     return found[0] if len(found) == 1 else None
 
 
-def newcomer(
+def joining_observer(
     quorum: QuorumDescription, goal: str, replica_id: int, uuid: UUID | None
 ) -> ReplicaState:
     """The replica that is to become a voter; it may be one already.
@@ -131,7 +131,7 @@ def disk_replacement(quorum: QuorumDescription, goal: str, replica_id: int) -> D
     voters = [voter for voter in quorum.voters if voter.key.id == replica_id]
     fetching = [voter for voter in voters if quorum.is_alive(voter)]
     observers = [each for each in quorum.could_be_voters if each.key.id == replica_id]
-    newcomers = [each for each in observers if quorum.is_alive(each)]
+    live_observers = [each for each in observers if quorum.is_alive(each)]
     if not voters:
         raise ChangeRefused(
             goal,
@@ -141,18 +141,18 @@ def disk_replacement(quorum: QuorumDescription, goal: str, replica_id: int) -> D
     if len(voters) == 2 and len(fetching) == 1:
         (old,) = (voter for voter in voters if voter is not fetching[0])
         return DiskReplacement(fetching[0], old, is_added=True)
-    if len(voters) == 1 and not fetching and len(newcomers) == 1:
-        return DiskReplacement(newcomers[0], voters[0], is_added=False)
-    if len(voters) == 1 and fetching and not newcomers:
+    if len(voters) == 1 and not fetching and len(live_observers) == 1:
+        return DiskReplacement(live_observers[0], voters[0], is_added=False)
+    if len(voters) == 1 and fetching and not live_observers:
         return DiskReplacement(fetching[0], None, is_added=True)
     if fetching:
         raise ReplicaNotFound(
             goal,
-            f"{_with_age(quorum, [*fetching, *newcomers])} all fetch",
+            f"{_with_age(quorum, [*fetching, *live_observers])} all fetch",
             "Stop the one with the old disk, then repeat this",
         )
-    if len(newcomers) > 1:
-        raise ChangeRefused(goal, _several(quorum, newcomers))
+    if len(live_observers) > 1:
+        raise ChangeRefused(goal, _several(quorum, live_observers))
     raise ReplicaNotFound(
         goal,
         f"the voter {_with_age(quorum, voters)} is silent, and no other replica {replica_id} fetches",

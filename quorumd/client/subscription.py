@@ -8,31 +8,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from quorumd.client.download import SnapshotDownload
+from quorumd.client.download import SnapshotDownloader
 from quorumd.client.errors import LogReplaced, OffsetOutOfRange, QuorumUnavailable
 from quorumd.client.events import (
     BatchCommitted,
-    Event,
     LeaderChanged,
-    QuorumBack,
+    LogEvent,
     QuorumLost,
+    QuorumRestored,
     SnapshotLoaded,
 )
 from quorumd.client.reading import Fetched, FetchedBatch
 from quorumd.client.spool import SnapshotSpool
-from quorumd.client.timing import Backoff, Deadline
+from quorumd.client.timing import Deadline, RetryBackoff
 
-Fetch = Callable[[int], Awaitable[Fetched]]
+FetchFrom = Callable[[int], Awaitable[Fetched]]
 
 
-class Follower:
+class LogSubscription:
     """One reader's place in the log. Close it.
 
     `offset` is where to begin, None for the newest snapshot or else the first offset.
     """
 
     def __init__(
-        self, fetch: Fetch, download: SnapshotDownload, *, timeout_ms: int, offset: int | None
+        self, fetch: FetchFrom, download: SnapshotDownloader, *, timeout_ms: int, offset: int | None
     ) -> None:
         self._fetch = fetch
         self._download = download
@@ -44,10 +44,10 @@ class Follower:
         self._has_begun = False
         self._is_lost = False
         self._out_of_range: Deadline | None = None
-        self._backoff = Backoff()
+        self._backoff = RetryBackoff()
         self._spool: SnapshotSpool | None = None
 
-    async def step(self) -> list[Event]:
+    async def step(self) -> list[LogEvent]:
         """The next events, perhaps none; what a former SnapshotLoaded reads is gone.
 
         See QuorumClient.follow for the errors.
@@ -65,7 +65,7 @@ class Follower:
         self._has_begun = True
         if self._is_lost:
             self._is_lost = False
-            return [QuorumBack(), *events]
+            return [QuorumRestored(), *events]
         return events
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class Follower:
         self._drop_spool()
         self._download.close()
 
-    async def _next(self) -> list[Event]:
+    async def _next(self) -> list[LogEvent]:
         if not self._has_begun:
             leader = await self._download.leader()
             self._leader_epoch = leader.epoch
@@ -89,7 +89,7 @@ class Follower:
         self._backoff.reset()
         return [event for batch in fetched.batches for event in self._take(batch)]
 
-    async def _load(self) -> list[Event]:
+    async def _load(self) -> list[LogEvent]:
         spool = self._spool = await self._download.newest_above(self._offset)
         self._wants_snapshot = False
         if spool is None:
@@ -112,13 +112,13 @@ class Follower:
         self._wants_snapshot = True
         await asyncio.sleep(self._backoff.next_s())
 
-    def _take(self, batch: FetchedBatch) -> list[Event]:
+    def _take(self, batch: FetchedBatch) -> list[LogEvent]:
         header = batch.header
         is_next = header.base_offset <= self._offset < header.next_offset
         if not is_next or header.epoch < self._epoch:
             raise LogReplaced(self._offset, self._epoch, header.base_offset, header.epoch)
         base_offset, self._offset, self._epoch = self._offset, header.next_offset, header.epoch
-        events: list[Event] = []
+        events: list[LogEvent] = []
         if batch.leader_id is not None and header.epoch > self._leader_epoch:
             self._leader_epoch = header.epoch
             events.append(LeaderChanged(batch.leader_id, header.epoch))

@@ -31,7 +31,7 @@ class Deadline:
         return time.monotonic() >= self._at
 
 
-class Backoff:
+class RetryBackoff:
     """Waits that double from 20 ms to 1 s, each drawn from the upper half of its span."""
 
     __slots__ = ("_next_ms", "_random")

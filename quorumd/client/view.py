@@ -14,12 +14,18 @@ from typing import NamedTuple, Self
 
 from quorumd.client.client import LATEST, QuorumClient
 from quorumd.client.errors import OffsetNotReached, QuorumUnavailable
-from quorumd.client.events import BatchCommitted, Event, QuorumBack, QuorumLost, SnapshotLoaded
+from quorumd.client.events import (
+    BatchCommitted,
+    LogEvent,
+    QuorumLost,
+    QuorumRestored,
+    SnapshotLoaded,
+)
 
 _RECORDS_AT_A_TIME = 2000
 
 
-class Entry(NamedTuple):
+class KeyValueEntry(NamedTuple):
     """A value, and the record that set it; `timestamp` is ms."""
 
     value: bytes
@@ -27,7 +33,7 @@ class Entry(NamedTuple):
     timestamp: int
 
 
-class Change(NamedTuple):
+class KeyChange(NamedTuple):
     """A key that was set, or deleted (value None), at `offset`; `timestamp` is ms.
 
     A deletion that is only seen as an absence from a snapshot is at the last offset that this covers.
@@ -50,14 +56,14 @@ class KeyValueMap:
         self,
         *,
         wants: Callable[[bytes], bool] | None = None,
-        on_change: Callable[[Change], None] | None = None,
+        on_change: Callable[[KeyChange], None] | None = None,
     ) -> None:
-        self.entries: dict[bytes, Entry] = {}
+        self.entries: dict[bytes, KeyValueEntry] = {}
         self.offset = 0
         self.on_change = on_change
         self._wants = wants or (lambda key: True)
 
-    async def apply(self, event: Event) -> None:
+    async def apply(self, event: LogEvent) -> None:
         """Takes one event. Lets others run while it reads a snapshot; the map changes at the end."""
         if isinstance(event, BatchCommitted):
             self._apply_batch(event)
@@ -70,19 +76,19 @@ class KeyValueMap:
             if key is None or not self._wants(key):
                 continue
             if value is not None:
-                self.entries[key] = Entry(value, record.offset, record.timestamp)
+                self.entries[key] = KeyValueEntry(value, record.offset, record.timestamp)
             elif self.entries.pop(key, None) is None:
                 continue
             if self.on_change is not None:
-                self.on_change(Change(key, value, record.offset, record.timestamp))
+                self.on_change(KeyChange(key, value, record.offset, record.timestamp))
         self.offset = batch.next_offset
 
     async def _apply_snapshot(self, snapshot: SnapshotLoaded) -> None:
-        entries: dict[bytes, Entry] = {}
+        entries: dict[bytes, KeyValueEntry] = {}
         for count, record in enumerate(snapshot.records(), 1):
             key, value = record.key, record.value
             if key is not None and value is not None and self._wants(key):
-                entry = Entry(value, record.offset, record.timestamp)
+                entry = KeyValueEntry(value, record.offset, record.timestamp)
                 known = self.entries.get(key)
                 # What is the same is not held twice.
                 entries[key] = known if known is not None and _is_same(known, entry) else entry
@@ -95,21 +101,23 @@ class KeyValueMap:
                 self.on_change(change)
 
 
-def _is_same(one: Entry, other: Entry) -> bool:
+def _is_same(one: KeyValueEntry, other: KeyValueEntry) -> bool:
     """True if both were set by the same record."""
     return one.offset == other.offset and one.value == other.value
 
 
 def _differences(
-    former: dict[bytes, Entry], present: dict[bytes, Entry], snapshot: SnapshotLoaded
-) -> list[Change]:
+    former: dict[bytes, KeyValueEntry],
+    present: dict[bytes, KeyValueEntry],
+    snapshot: SnapshotLoaded,
+) -> list[KeyChange]:
     """What happened between two states of the map, by offset."""
     deleted_at = (snapshot.id.end_offset - 1, snapshot.last_contained_log_timestamp)
-    changes = [Change(key, None, *deleted_at) for key in former if key not in present]
+    changes = [KeyChange(key, None, *deleted_at) for key in former if key not in present]
     for key, entry in present.items():
         known = former.get(key)
         if known is None or not _is_same(known, entry):
-            changes.append(Change(key, *entry))
+            changes.append(KeyChange(key, *entry))
     return sorted(changes, key=lambda change: change.offset)
 
 
@@ -171,7 +179,7 @@ class KeyValueView:
     def __len__(self) -> int:
         return len(self._map.entries)
 
-    def get(self, key: bytes) -> Entry | None:
+    def get(self, key: bytes) -> KeyValueEntry | None:
         """The key's value and where it was set; None if it has none.
 
         Raises whatever ended the view, if something did: it would never change again.
@@ -179,7 +187,7 @@ class KeyValueView:
         self._check()
         return self._map.entries.get(key)
 
-    def items(self, prefix: bytes = b"") -> list[tuple[bytes, Entry]]:
+    def items(self, prefix: bytes = b"") -> list[tuple[bytes, KeyValueEntry]]:
         """The keys that begin with `prefix`, ascending by their bytes. Raises as `get` does."""
         self._check()
         return sorted(item for item in self._map.entries.items() if item[0].startswith(prefix))
@@ -209,7 +217,7 @@ class KeyValueView:
                     await self._map.apply(event)
                     if isinstance(event, QuorumLost):
                         self._problem = event.error
-                    elif isinstance(event, QuorumBack):
+                    elif isinstance(event, QuorumRestored):
                         self._problem = None
                     await self._tell()
         except Exception as error:

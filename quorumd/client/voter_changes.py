@@ -8,16 +8,17 @@ Source: KIP-853 (AddRaftVoter, RemoveRaftVoter), KIP-455 (AlterPartitionReassign
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 from uuid import UUID
 
 from quorumd.client.addresses import Address
 from quorumd.client.client import QuorumClient
-from quorumd.client.connection import Connection
-from quorumd.client.description import PendingChange, QuorumDescription
+from quorumd.client.connection import ClientConnection
+from quorumd.client.description import PendingQuorumChange, QuorumDescription
 from quorumd.client.error_messages import LEADER_MOVED, explain
 from quorumd.client.errors import (
     ChangeRefused,
@@ -28,7 +29,7 @@ from quorumd.client.errors import (
     error_code,
 )
 from quorumd.client.leader import PARTITION, TOPIC, LeaderFinder, TryAgain
-from quorumd.client.timing import Backoff, Deadline
+from quorumd.client.timing import Deadline, RetryBackoff
 from quorumd.raft.types import Endpoint, ReplicaKey
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.add_raft_voter import (
@@ -46,12 +47,12 @@ from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, Remo
 from quorumd.wire.messages.transfer_leader import TransferLeaderRequest, TransferLeaderResponse
 
 POLL_S = 0.25
-LOOK_TIMEOUT_MS = 5_000
+DESCRIBE_TIMEOUT_MS = 5_000
 # The leader gives up so much earlier than the asker, so that its reason arrives.
-_ANSWER_MARGIN_MS = 500
+_RESPONSE_MARGIN_MS = 500
 
 ZERO_UUID = UUID(int=0)
-NOBODY = ReplicaKey(-1)
+NO_REPLICA = ReplicaKey(-1)
 ADD, REMOVE, REASSIGN, TRANSFER = "add", "remove", "reassign", "transfer"
 
 
@@ -67,40 +68,149 @@ class ChangeProgress:
     waiting_ms: int = -1
 
 
-OnProgress = Callable[[ChangeProgress], None]
+OnChangeProgress = Callable[[ChangeProgress], None]
 
 
-class Answer(NamedTuple):
-    """What a node said to a request for a change, and in which epoch (-1: it did not say)."""
+class ChangeReply(NamedTuple):
+    """A node's error code and message for a change, and its epoch (-1: not in the response)."""
 
     code: int
     message: str | None
     epoch: int = -1
 
 
-Ask = Callable[[Connection, int], Awaitable[Answer]]
-"""Sends the request to a node, which has so much time (ms) for it."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """What is asked for: `goal` completes "could not ...", `kind` and `key` are as in PendingChange.
+class QuorumChange(ABC):
+    """A change of the voters or of the leader, and the request for it.
 
-    `is_done` are errors which say that somebody has done it before.
+    `goal` completes "could not ...". `kind` and `key` are as in PendingQuorumChange.
     """
 
+    kind: ClassVar[str]
     goal: str
-    kind: str
-    ask: Ask
-    key: ReplicaKey = NOBODY
-    is_done: frozenset[ErrorCode] = frozenset()
+    key: ReplicaKey = NO_REPLICA
 
-    def is_about(self, pending: PendingChange) -> bool:
+    @property
+    def done_codes(self) -> frozenset[ErrorCode]:
+        """Error codes which say that the change has been made before."""
+        return frozenset()
+
+    @abstractmethod
+    async def send(self, connection: ClientConnection, timeout_ms: int) -> ChangeReply:
+        """Sends the request to a node, which has `timeout_ms` for it. Raises ConnectionFailed."""
+
+    def is_about(self, pending: PendingQuorumChange) -> bool:
         """True if this is what the leader calls `pending`."""
         return pending.kind == self.kind and pending.key == self.key
 
 
-class Changer:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddVoterChange(QuorumChange):
+    """AddRaftVoter: `key` votes, and is reached at `endpoints`."""
+
+    kind = ADD
+    cluster_id: str
+    endpoints: tuple[Endpoint, ...]
+
+    @property
+    def done_codes(self) -> frozenset[ErrorCode]:
+        return frozenset({ErrorCode.DUPLICATE_VOTER})
+
+    async def send(self, connection: ClientConnection, timeout_ms: int) -> ChangeReply:
+        request = AddRaftVoterRequest(
+            cluster_id=self.cluster_id or None,
+            timeout_ms=timeout_ms,
+            voter_id=self.key.id,
+            voter_directory_id=self.key.uuid or ZERO_UUID,
+            listeners=tuple(
+                AddRaftVoterRequestListener(name=at.name, host=at.host, port=at.port)
+                for at in self.endpoints
+            ),
+        )
+        response = await connection.request(
+            request, AddRaftVoterResponse, timeout_s=_timeout_s(timeout_ms)
+        )
+        return ChangeReply(response.error_code, response.error_message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveVoterChange(QuorumChange):
+    """RemoveRaftVoter: `key` does not vote any more; `force` skips the leader's safety checks."""
+
+    kind = REMOVE
+    cluster_id: str
+    force: bool = False
+
+    @property
+    def done_codes(self) -> frozenset[ErrorCode]:
+        return frozenset({ErrorCode.VOTER_NOT_FOUND})
+
+    async def send(self, connection: ClientConnection, timeout_ms: int) -> ChangeReply:
+        request = RemoveRaftVoterRequest(
+            cluster_id=self.cluster_id or None,
+            voter_id=self.key.id,
+            voter_directory_id=self.key.uuid or ZERO_UUID,
+            timeout_ms=timeout_ms,
+            force=self.force,
+        )
+        response = await connection.request(
+            request, RemoveRaftVoterResponse, timeout_s=_timeout_s(timeout_ms)
+        )
+        return ChangeReply(response.error_code, response.error_message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReassignmentChange(QuorumChange):
+    """AlterPartitionReassignments: the voters become `target`; None cancels a reassignment."""
+
+    kind = REASSIGN
+    target: tuple[int, ...] | None
+
+    @property
+    def done_codes(self) -> frozenset[ErrorCode]:
+        if self.target is None:
+            return frozenset({ErrorCode.NO_REASSIGNMENT_IN_PROGRESS})
+        return frozenset()
+
+    async def send(self, connection: ClientConnection, timeout_ms: int) -> ChangeReply:
+        partition = AlterPartitionReassignmentsRequestPartition(
+            partition_index=PARTITION, replicas=self.target
+        )
+        request = AlterPartitionReassignmentsRequest(
+            timeout_ms=timeout_ms,
+            topics=(AlterPartitionReassignmentsRequestTopic(name=TOPIC, partitions=(partition,)),),
+        )
+        response = await connection.request(
+            request, AlterPartitionReassignmentsResponse, timeout_s=_timeout_s(timeout_ms)
+        )
+        partitions = [each for topic in response.responses for each in topic.partitions]
+        if response.error_code or not partitions:
+            return ChangeReply(response.error_code, response.error_message)
+        return ChangeReply(partitions[0].error_code, partitions[0].error_message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderTransferChange(QuorumChange):
+    """TransferLeader: the voter `to` leads; None lets the leader choose."""
+
+    kind = TRANSFER
+    cluster_id: str
+    to: ReplicaKey | None
+
+    async def send(self, connection: ClientConnection, timeout_ms: int) -> ChangeReply:
+        request = TransferLeaderRequest(
+            cluster_id=self.cluster_id or None,
+            to_id=-1 if self.to is None else self.to.id,
+            to_directory_id=ZERO_UUID if self.to is None else self.to.uuid or ZERO_UUID,
+            timeout_ms=timeout_ms,
+        )
+        response = await connection.request(
+            request, TransferLeaderResponse, timeout_s=_timeout_s(timeout_ms)
+        )
+        return ChangeReply(response.error_code, response.error_message, response.leader_epoch)
+
+
+class ChangeClient:
     """Has changes made by the leader of one quorum, and describes it meanwhile."""
 
     def __init__(self, bootstrap: Sequence[Address], *, client_id: str, timeout_ms: int) -> None:
@@ -123,22 +233,22 @@ class Changer:
             await asyncio.sleep(POLL_S)
 
     async def make(
-        self, change: Change, deadline: Deadline, on_progress: OnProgress | None = None
+        self, change: QuorumChange, deadline: Deadline, on_progress: OnChangeProgress | None = None
     ) -> ErrorCode:
-        """Returns when the leader has committed the change: NONE, or one of `change.is_done`.
+        """Returns when the leader has committed the change: NONE, or one of `change.done_codes`.
 
         Raises ChangeRefused, ChangeTimedOut, QuorumUnavailable, NotSupported.
         """
         reasons: list[str] = []
 
-        def heard(progress: ChangeProgress) -> None:
+        def note(progress: ChangeProgress) -> None:
             reasons[:] = [progress.waits_for]
             if on_progress is not None:
                 on_progress(progress)
 
-        watch = asyncio.create_task(self._watch(change, heard))
+        watch = asyncio.create_task(self._watch(change, note))
         try:
-            return await self._ask(change, deadline)
+            return await self._send(change, deadline)
         except QuorumUnavailable as error:
             if not any(reasons):
                 raise
@@ -148,55 +258,55 @@ class Changer:
             with suppress(asyncio.CancelledError):
                 await watch
 
-    async def ask_once(self, change: Change, deadline: Deadline) -> Answer:
+    async def send_once(self, change: QuorumChange, deadline: Deadline) -> ChangeReply:
         """The answer of whoever seems to lead now. Raises ConnectionFailed, QuorumUnavailable."""
         connection = await self._finder.connection(change.goal, deadline)
         try:
-            answer = await change.ask(connection, _for_server_ms(deadline))
+            reply = await change.send(connection, _for_server_ms(deadline))
         except ConnectionFailed as error:
             self._finder.forget(connection.address, str(error))
             raise
-        reason = answer.message or explain(error_code(answer.code))
-        if error_code(answer.code) in LEADER_MOVED:
+        reason = reply.message or explain(error_code(reply.code))
+        if error_code(reply.code) in LEADER_MOVED:
             self._finder.not_now(connection.address, TryAgain(reason))
-        elif answer.code:
+        elif reply.code:
             self._finder.not_now(connection.address, TryAgain(reason, stay=True))
-        return answer
+        return reply
 
-    async def pause(self, change: Change, deadline: Deadline, backoff: Backoff) -> None:
+    async def pause(self, change: QuorumChange, deadline: Deadline, backoff: RetryBackoff) -> None:
         """Waits before the next try. Raises QuorumUnavailable if the time is up then."""
         await self._finder.pause(change.goal, deadline, backoff)
 
-    async def _ask(self, change: Change, deadline: Deadline) -> ErrorCode:
-        backoff = Backoff()
+    async def _send(self, change: QuorumChange, deadline: Deadline) -> ErrorCode:
+        backoff = RetryBackoff()
         while True:
             with suppress(ConnectionFailed):
-                answer = await self.ask_once(change, deadline)
-                error = error_code(answer.code)
-                reason = answer.message or explain(error)
-                if not error or error in change.is_done:
+                reply = await self.send_once(change, deadline)
+                error = error_code(reply.code)
+                reason = reply.message or explain(error)
+                if not error or error in change.done_codes:
                     return error
                 if error is ErrorCode.REQUEST_TIMED_OUT:
-                    if deadline.remaining_ms() <= _ANSWER_MARGIN_MS:
+                    if deadline.remaining_ms() <= _RESPONSE_MARGIN_MS:
                         raise ChangeTimedOut(change.goal, deadline.timeout_ms, reason)
                 elif error not in LEADER_MOVED:
                     raise ChangeRefused(change.goal, reason, error)
             await self.pause(change, deadline, backoff)
 
-    async def _watch(self, change: Change, heard: OnProgress) -> None:
+    async def _watch(self, change: QuorumChange, on_progress: OnChangeProgress) -> None:
         begun_in = self._newest_epoch
         while True:
             try:
-                quorum = await self.describe(Deadline(LOOK_TIMEOUT_MS))
+                quorum = await self.describe(Deadline(DESCRIBE_TIMEOUT_MS))
             except QuorumUnavailable as error:
-                heard(ChangeProgress(quorum=None, waits_for=error.summary))
+                on_progress(ChangeProgress(quorum=None, waits_for=error.summary))
             except QuorumError as error:
-                heard(ChangeProgress(quorum=None, waits_for=str(error)))
+                on_progress(ChangeProgress(quorum=None, waits_for=str(error)))
             else:
                 if 0 <= begun_in < quorum.leader_epoch:
                     self._leave_all_but(quorum)
                 begun_in = quorum.leader_epoch
-                heard(_progress(change, quorum))
+                on_progress(_progress(change, quorum))
             await asyncio.sleep(POLL_S)
 
     def _leave_all_but(self, quorum: QuorumDescription) -> None:
@@ -209,7 +319,7 @@ class Changer:
             self._finder.forget(connection.address, f"node {quorum.leader_id} leads now")
 
 
-def _progress(change: Change, quorum: QuorumDescription) -> ChangeProgress:
+def _progress(change: QuorumChange, quorum: QuorumDescription) -> ChangeProgress:
     pending = [each for each in quorum.pending_changes if change.is_about(each)]
     if not pending:
         return ChangeProgress(quorum=quorum, waits_for="")
@@ -219,89 +329,8 @@ def _progress(change: Change, quorum: QuorumDescription) -> ChangeProgress:
 
 def _for_server_ms(deadline: Deadline) -> int:
     remaining_ms = deadline.remaining_ms()
-    return max(1, remaining_ms - min(_ANSWER_MARGIN_MS, remaining_ms // 4))
+    return max(1, remaining_ms - min(_RESPONSE_MARGIN_MS, remaining_ms // 4))
 
 
 def _timeout_s(timeout_ms: int) -> float:
-    return (timeout_ms + _ANSWER_MARGIN_MS) / 1000
-
-
-def adding(cluster_id: str, key: ReplicaKey, endpoints: Sequence[Endpoint]) -> Ask:
-    """AddRaftVoter."""
-
-    async def ask(connection: Connection, timeout_ms: int) -> Answer:
-        request = AddRaftVoterRequest(
-            cluster_id=cluster_id or None,
-            timeout_ms=timeout_ms,
-            voter_id=key.id,
-            voter_directory_id=key.uuid or ZERO_UUID,
-            listeners=tuple(
-                AddRaftVoterRequestListener(name=at.name, host=at.host, port=at.port)
-                for at in endpoints
-            ),
-        )
-        answer = await connection.request(
-            request, AddRaftVoterResponse, timeout_s=_timeout_s(timeout_ms)
-        )
-        return Answer(answer.error_code, answer.error_message)
-
-    return ask
-
-
-def removing(cluster_id: str, key: ReplicaKey, force: bool) -> Ask:
-    """RemoveRaftVoter."""
-
-    async def ask(connection: Connection, timeout_ms: int) -> Answer:
-        request = RemoveRaftVoterRequest(
-            cluster_id=cluster_id or None,
-            voter_id=key.id,
-            voter_directory_id=key.uuid or ZERO_UUID,
-            timeout_ms=timeout_ms,
-            force=force,
-        )
-        answer = await connection.request(
-            request, RemoveRaftVoterResponse, timeout_s=_timeout_s(timeout_ms)
-        )
-        return Answer(answer.error_code, answer.error_message)
-
-    return ask
-
-
-def reassigning(target: Sequence[int] | None) -> Ask:
-    """AlterPartitionReassignments; None cancels."""
-
-    async def ask(connection: Connection, timeout_ms: int) -> Answer:
-        partition = AlterPartitionReassignmentsRequestPartition(
-            partition_index=PARTITION, replicas=None if target is None else tuple(target)
-        )
-        request = AlterPartitionReassignmentsRequest(
-            timeout_ms=timeout_ms,
-            topics=(AlterPartitionReassignmentsRequestTopic(name=TOPIC, partitions=(partition,)),),
-        )
-        answer = await connection.request(
-            request, AlterPartitionReassignmentsResponse, timeout_s=_timeout_s(timeout_ms)
-        )
-        partitions = [each for topic in answer.responses for each in topic.partitions]
-        if answer.error_code or not partitions:
-            return Answer(answer.error_code, answer.error_message)
-        return Answer(partitions[0].error_code, partitions[0].error_message)
-
-    return ask
-
-
-def transferring(cluster_id: str, to: ReplicaKey | None) -> Ask:
-    """TransferLeader; None lets the leader choose."""
-
-    async def ask(connection: Connection, timeout_ms: int) -> Answer:
-        request = TransferLeaderRequest(
-            cluster_id=cluster_id or None,
-            to_id=-1 if to is None else to.id,
-            to_directory_id=ZERO_UUID if to is None else to.uuid or ZERO_UUID,
-            timeout_ms=timeout_ms,
-        )
-        answer = await connection.request(
-            request, TransferLeaderResponse, timeout_s=_timeout_s(timeout_ms)
-        )
-        return Answer(answer.error_code, answer.error_message, answer.leader_epoch)
-
-    return ask
+    return (timeout_ms + _RESPONSE_MARGIN_MS) / 1000

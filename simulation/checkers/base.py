@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from quorumd.raft.invariants import ReplicaState
+from quorumd.raft.invariants import CapturedState
 from quorumd.raft.node import RaftNode
 from quorumd.raft.types import ReplicaKey
 from quorumd.storage.quorum_state import QuorumState
@@ -27,8 +27,8 @@ class Look:
 
     replica: Replica
     node: RaftNode
-    now: ReplicaState
-    before: ReplicaState | None
+    now: CapturedState
+    before: CapturedState | None
     disk_files: Sequence[str] = ()
     """Names in the log's directory, where they are needed."""
     now_us: int = 0

@@ -63,11 +63,11 @@ def put(cluster: Cluster, count: int = 300) -> None:
 
     async def run_it() -> None:
         async with QuorumClient(cluster.bootstrap) as client:
-            appender = client.appender(batch_bytes=2000)
+            producer = client.producer(batch_bytes=2000)
             for i in range(count):
                 key = b"key%d" % (i % 20) if i % 3 else None
-                await appender.append(NewRecord(key=key, value=b"%d " % i + b"x" * 80))
-            await appender.flush()
+                await producer.append(NewRecord(key=key, value=b"%d " % i + b"x" * 80))
+            await producer.flush()
 
     asyncio.run(run_it())
 

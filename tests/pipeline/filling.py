@@ -36,13 +36,13 @@ def append(cluster: Cluster, records: Iterable[Record], *, batch_bytes: int = 10
     async def run() -> list[int]:
         offsets: list[int] = []
         async with quorumd.QuorumClient(cluster.bootstrap) as client:
-            appender = client.appender(
+            producer = client.producer(
                 batch_bytes=batch_bytes,
                 on_acknowledged=lambda base, count: offsets.extend(range(base, base + count)),
             )
             for record in sent:
-                await appender.append(record)
-            await appender.flush()
+                await producer.append(record)
+            await producer.flush()
         return offsets
 
     offsets = asyncio.run(run())

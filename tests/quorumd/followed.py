@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from quorumd import (
     BatchCommitted,
-    Event,
+    LogEvent,
     QuorumClient,
     Record,
     SnapshotLoaded,
@@ -19,7 +19,7 @@ from quorumd.wire.records import build_batch
 from tests.quorumd.fake_quorum import FakeQuorum
 from tests.quorumd.snapshots import snapshot_bytes
 
-Events = AsyncGenerator[Event, None]
+Events = AsyncGenerator[LogEvent, None]
 Story = Callable[[FakeQuorum, QuorumClient, Events], Awaitable[None]]
 
 
@@ -74,7 +74,7 @@ async def committed(events: Events, count: int) -> list[tuple[int, list[bytes | 
     return found
 
 
-def without_records(event: Event) -> Event:
+def without_records(event: LogEvent) -> LogEvent:
     return replace(event, records=()) if isinstance(event, BatchCommitted) else event
 
 

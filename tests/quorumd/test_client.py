@@ -23,7 +23,7 @@ from quorumd import (
     RequestRefused,
 )
 from quorumd.client.addresses import Address
-from quorumd.client.connection import Connection
+from quorumd.client.connection import ClientConnection
 from quorumd.client.errors import ConnectionFailed
 from quorumd.client.leader import LeaderFinder
 from quorumd.client.timing import Deadline
@@ -90,12 +90,12 @@ def test_a_lost_acknowledgement_appends_nothing_twice() -> None:
             return None if is_lost else response
 
         quorum.before_answer = lose
-        appender = client.appender(batch_bytes=200)
+        producer = client.producer(batch_bytes=200)
         for record in numbered(100):
-            await appender.append(record)
-        await appender.flush()
+            await producer.append(record)
+        await producer.flush()
         assert values(quorum) == [b"%d" % number for number in range(100)]
-        assert (appender.acknowledged_count, appender.last_offset) == (100, 99)
+        assert (producer.acknowledged_count, producer.last_offset) == (100, 99)
 
     with_quorum(story)
 
@@ -114,10 +114,10 @@ def test_a_leader_change_in_the_middle_loses_and_repeats_nothing() -> None:
             return response
 
         quorum.before_answer = change
-        appender = client.appender(batch_bytes=200)
+        producer = client.producer(batch_bytes=200)
         for record in numbered(100):
-            await appender.append(record)
-        await appender.flush()
+            await producer.append(record)
+        await producer.flush()
         assert quorum.epoch == 3
         assert values(quorum) == [b"%d" % number for number in range(100)]
 
@@ -142,12 +142,12 @@ def test_whatever_fails_each_record_is_in_the_log_once_and_in_order(seed: int) -
             return None if chance.random() < 0.1 else response
 
         quorum.before_answer = disturb
-        appender = client.appender(batch_bytes=250)
+        producer = client.producer(batch_bytes=250)
         for record in numbered(80):
-            await appender.append(record)
-        await appender.flush()
+            await producer.append(record)
+        await producer.flush()
         assert values(quorum) == [b"%d" % number for number in range(80)]
-        assert (appender.acknowledged_count, appender.last_offset) == (80, 79)
+        assert (producer.acknowledged_count, producer.last_offset) == (80, 79)
 
     with_quorum(story)
 
@@ -207,14 +207,14 @@ def test_an_error_that_passes_is_tried_again(error: ErrorCode) -> None:
 
 def test_a_refusal_says_what_is_certain_and_what_to_do() -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
-        appender = client.appender()
+        producer = client.producer()
         for record in numbered(3):
-            await appender.append(record)
-        await appender.flush()
+            await producer.append(record)
+        await producer.flush()
         quorum.refuse_produce = [ErrorCode.MESSAGE_TOO_LARGE]
-        await appender.append(Record(value=b"x"))
+        await producer.append(Record(value=b"x"))
         with pytest.raises(AppendFailed) as raised:
-            await appender.flush()
+            await producer.flush()
         assert raised.value.acknowledged_count == 3
         assert raised.value.last_offset == 2
         assert raised.value.unknown_count == 0
@@ -252,10 +252,10 @@ def test_without_idempotence_no_producer_id_is_asked_for() -> None:
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_compressed_batches_come_back_as_they_were(codec: int) -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
-        appender = client.appender(codec=codec)
+        producer = client.producer(codec=codec)
         for record in numbered(500):
-            await appender.append(record)
-        await appender.flush()
+            await producer.append(record)
+        await producer.flush()
         fetched = await client.fetch(0)
         assert [record.value for record in fetched.records] == [b"%d" % n for n in range(500)]
         assert {batch.header.codec for batch in fetched.batches} == {codec}
@@ -290,7 +290,7 @@ def test_a_try_without_time_does_not_hide_what_went_wrong_before(
     finder = LeaderFinder([address], client_id="tests")
     refusal = "connection refused"
 
-    async def refuse(*arguments: object, **named: object) -> Connection:
+    async def refuse(*arguments: object, **named: object) -> ClientConnection:
         raise ConnectionFailed(refusal)
 
     async def name_it(deadline: Deadline) -> Address:

@@ -14,9 +14,9 @@ from quorumd import (
     LogReplaced,
     NotSupported,
     OffsetOutOfRange,
-    QuorumBack,
     QuorumClient,
     QuorumLost,
+    QuorumRestored,
     QuorumUnavailable,
 )
 from quorumd.wire.schema import Message
@@ -128,7 +128,7 @@ def test_an_outage_is_told_once_and_its_end_too() -> None:
         for node in quorum.nodes.values():
             await node.start()
         put(quorum, b"b")
-        assert await waiting == QuorumBack()
+        assert await waiting == QuorumRestored()
         assert await committed(events, 1) == [(1, [b"b"])]
 
     follow(story, timeout_ms=300)

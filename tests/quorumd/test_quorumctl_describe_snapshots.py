@@ -74,7 +74,7 @@ def test_copies_and_builds_have_a_column_of_their_own(capsys: pytest.CaptureFixt
 
 def test_without_any_there_is_no_column(capsys: pytest.CaptureFixture[str]) -> None:
     description = described()
-    assert description.newcomers == ()
+    assert description.joining_observers == ()
     _show_replication(description)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[-1] == "Status"

@@ -139,7 +139,7 @@ def test_a_watch_for_programs_has_an_object_for_each_step(fake: FakeVoters, quor
 def test_a_watch_goes_on_while_nobody_can_be_reached(
     quorum: QuorumThread, fake: FakeVoters, quorumctl: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quorumd.client.admin.LOOK_TIMEOUT_MS", 500)
+    monkeypatch.setattr("quorumd.client.admin.DESCRIBE_TIMEOUT_MS", 500)
     fake.observers, fake.target = [key_of(4)], (2, 3, 4)
     two_steps_and_an_election(fake)
     is_out = threading.Event()

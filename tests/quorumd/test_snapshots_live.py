@@ -14,10 +14,10 @@ import pytest
 
 from quorumd import (
     BatchCommitted,
-    Event,
     KeyValueMap,
     KeyValueView,
     LeaderChanged,
+    LogEvent,
     QuorumClient,
     Record,
     SnapshotLoaded,
@@ -145,7 +145,7 @@ def test_a_follower_that_is_overtaken_loads_a_snapshot_and_goes_on(cluster: Clus
     asyncio.run(run())
 
 
-async def _take(view: KeyValueMap, events: AsyncGenerator[Event, None]) -> bool:
+async def _take(view: KeyValueMap, events: AsyncGenerator[LogEvent, None]) -> bool:
     """Applies the next event; True if it was a snapshot. The offset never goes back."""
     event = await anext(events)
     before = view.offset

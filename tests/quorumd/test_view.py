@@ -12,8 +12,8 @@ import pytest
 
 from quorumd import (
     BatchCommitted,
-    Change,
-    Entry,
+    KeyChange,
+    KeyValueEntry,
     KeyValueMap,
     KeyValueView,
     NotSupported,
@@ -65,13 +65,13 @@ def test_the_newest_value_counts_null_deletes_and_records_without_a_key_are_pass
         batch(0, (b"a", b"1"), (None, b"x"), (b"b", b""), (b"", b"empty key")),
         batch(4, (b"a", b"2"), (b"b", None), (b"never there", None)),
     )
-    assert view.entries == {b"a": Entry(b"2", 4, 5), b"": Entry(b"empty key", 3, 5)}
+    assert view.entries == {b"a": KeyValueEntry(b"2", 4, 5), b"": KeyValueEntry(b"empty key", 3, 5)}
     assert view.offset == 7
 
 
 def test_only_keys_that_are_wanted_take_memory() -> None:
     view = applied(batch(0, (b"a", b"1"), (b"b", b"2")), wants=lambda key: key == b"b")
-    assert view.entries == {b"b": Entry(b"2", 1, 5)}
+    assert view.entries == {b"b": KeyValueEntry(b"2", 1, 5)}
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -82,7 +82,7 @@ def test_the_map_is_that_of_a_dictionary_and_changes_lead_from_one_state_to_the_
     model: dict[bytes, bytes] = {}
     replayed: dict[bytes, bytes] = {}
 
-    def replay(change: Change) -> None:
+    def replay(change: KeyChange) -> None:
         if change.value is None:
             del replayed[change.key]
         else:
@@ -157,7 +157,7 @@ def test_a_view_begins_with_the_snapshot_and_goes_over_to_a_newer_one() -> None:
         async with KeyValueView(client) as view:
             seen = {key: entry[:2] for key, entry in view.items()}
             assert seen == {b"a": (b"1", 0), b"b": (b"2", 4), b"c": (b"3", 5)}
-            assert view.get(b"a") == Entry(b"1", 0, TIME_MS - 1)
+            assert view.get(b"a") == KeyValueEntry(b"1", 0, TIME_MS - 1)
             for node in quorum.nodes.values():
                 await node.stop()
             quorum.append(build_batch([Record(key=b"a", value=None)] * 4))
@@ -175,7 +175,7 @@ def test_a_view_begins_with_the_snapshot_and_goes_over_to_a_newer_one() -> None:
 
 
 def test_the_differences_between_two_snapshots_are_told_in_the_order_of_the_log() -> None:
-    seen: list[Change] = []
+    seen: list[KeyChange] = []
 
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
         quorum.append(build_batch([Record(key=b"z", value=b"z")] * 20))
@@ -194,9 +194,9 @@ def test_the_differences_between_two_snapshots_are_told_in_the_order_of_the_log(
 
     with_quorum(story)
     assert seen == [
-        Change(b"c", b"3", 7, TIME_MS - 1),
-        Change(b"b", b"2", 9, TIME_MS - 1),
-        Change(b"a", None, 19, TIME_MS),
+        KeyChange(b"c", b"3", 7, TIME_MS - 1),
+        KeyChange(b"b", b"2", 9, TIME_MS - 1),
+        KeyChange(b"a", None, 19, TIME_MS),
     ]
 
 
@@ -303,9 +303,9 @@ def test_a_quorum_that_is_lost_while_a_view_is_entered_is_an_error() -> None:
 
 
 async def _far_away(timestamp: int) -> object:
-    from quorumd import OffsetAt
+    from quorumd import OffsetAndTimestamp
 
-    return OffsetAt(1000, -1)
+    return OffsetAndTimestamp(1000, -1)
 
 
 def test_a_server_of_another_kind_is_refused() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from quorumd.raft.config import RaftConfig, StoredState
 from quorumd.raft.control import VotersRecord
-from quorumd.raft.invariants import ReplicaState
+from quorumd.raft.invariants import CapturedState
 from quorumd.raft.log_view import LogView
 from quorumd.raft.node import RaftNode
 from quorumd.raft.roles import Role
@@ -76,14 +76,14 @@ class Sight:
         *,
         epoch: int = 1,
         committed: int = 0,
-        before: ReplicaState | None = None,
+        before: CapturedState | None = None,
         node: RaftNode | None = None,
         start: int = 0,
         files: Sequence[str] = (),
         now_us: int = 0,
     ) -> Look:
         leads = role in (Role.LEADER, Role.RESIGNED)
-        now = ReplicaState(
+        now = CapturedState(
             role=role,
             epoch=epoch,
             leader=replica.key if leads else None,

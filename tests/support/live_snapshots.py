@@ -22,11 +22,11 @@ def put(
 
     async def run() -> None:
         async with quorumd.QuorumClient(cluster.bootstrap) as client:
-            appender = client.appender(batch_bytes=3_000)
+            producer = client.producer(batch_bytes=3_000)
             for i in range(first, first + count):
                 record = quorumd.Record(key=b"key%d" % (i % keys), value=b"%d " % i + value)
-                await appender.append(record)
-            await appender.flush()
+                await producer.append(record)
+            await producer.flush()
 
     asyncio.run(run())
 

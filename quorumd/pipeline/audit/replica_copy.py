@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quorumd.client.addresses import Address
-from quorumd.client.connection import Connection, connect
+from quorumd.client.connection import ClientConnection, connect
 from quorumd.client.errors import ConnectionFailed, QuorumError, RequestRefused
 from quorumd.client.leader import CONNECT_TIMEOUT_S
 from quorumd.client.reading import RawFetched
 from quorumd.client.replica_log import ReplicaBounds, ReplicaLog
-from quorumd.client.timing import Backoff, Deadline
+from quorumd.client.timing import Deadline, RetryBackoff
 from quorumd.raft.types import ReplicaKey, uuid_to_text
 from quorumd.storage import layout
 from quorumd.storage.errors import StorageError
@@ -71,9 +71,9 @@ class ReplicaReader:
         """What the servers that were asked belong to."""
         self._addresses = addresses
         self._timeout_ms = timeout_ms
-        self._connection: Connection | None = None
+        self._connection: ClientConnection | None = None
         self._deadline = Deadline(timeout_ms)
-        self._backoff = Backoff()
+        self._backoff = RetryBackoff()
         self._waited_s = 0.0
         self._restarts = 0
         self._max_bytes = FETCH_BYTES

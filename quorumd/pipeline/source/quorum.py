@@ -16,12 +16,12 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from quorumd.client.addresses import Address
 from quorumd.client.client import EARLIEST, LATEST, QuorumClient
-from quorumd.client.download import SnapshotDownload
+from quorumd.client.download import SnapshotDownloader
 from quorumd.client.errors import OffsetOutOfRange, QuorumError, QuorumUnavailable
 from quorumd.client.leader import LeaderFinder
 from quorumd.client.reading import RawFetched
 from quorumd.client.spool import SnapshotId, SnapshotSpool
-from quorumd.client.timing import Backoff, Deadline
+from quorumd.client.timing import Deadline, RetryBackoff
 from quorumd.pipeline.errors import LogUnreachable
 from quorumd.pipeline.files.replicas import Snapshot
 from quorumd.storage.layout import snapshot_path
@@ -150,7 +150,7 @@ class SyncQuorum:
 
     async def _fetch(self, offset: int) -> RawFetched:
         deadline = Deadline(self._timeout_ms)
-        backoff = Backoff()
+        backoff = RetryBackoff()
         while True:
             try:
                 fetched = await self._client.fetch_raw(offset, max_bytes=FETCH_BYTES)
@@ -173,7 +173,7 @@ class SyncQuorum:
 
     async def _end(self, reaching: int | None) -> int:
         deadline = Deadline(self._timeout_ms)
-        backoff = Backoff()
+        backoff = RetryBackoff()
         while True:
             end = (await self._client.list_offsets(LATEST)).offset
             if reaching is None or end >= reaching or deadline.has_passed:
@@ -183,7 +183,7 @@ class SyncQuorum:
     async def _newest_snapshot(self) -> SnapshotId | None:
         finder = LeaderFinder(self._servers, client_id=_CLIENT_ID)
         try:
-            download = SnapshotDownload(finder, timeout_ms=self._timeout_ms)
+            download = SnapshotDownloader(finder, timeout_ms=self._timeout_ms)
             return (await download.leader()).snapshot_id
         finally:
             finder.close()

@@ -1,0 +1,39 @@
+"""What QuorumClient and QuorumAdmin have in common: bootstrap servers, a timeout, `async with`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from quorumd.client.addresses import Address, parse_addresses
+from quorumd.client.timing import Deadline
+
+
+class BaseClient(ABC):
+    """`close` it, or use it in `async with`. A text that is no list of addresses raises ValueError."""
+
+    def __init__(self, bootstrap_servers: str | Sequence[Address], timeout_ms: int) -> None:
+        if isinstance(bootstrap_servers, str):
+            bootstrap_servers = parse_addresses(bootstrap_servers)
+        self.timeout_ms = timeout_ms
+        self._bootstrap = tuple(bootstrap_servers)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes all connections."""
+
+    def _deadline(self, timeout_ms: int | None) -> Deadline:
+        return Deadline(self.timeout_ms if timeout_ms is None else timeout_ms)
