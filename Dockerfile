@@ -17,14 +17,17 @@ COPY deploy/containers/constraints.txt /source/
 RUN /tools/bin/pip install setuptools==84.2.1 \
     && /tools/bin/pip --python /opt/quorumd/bin/python install \
         --no-deps --only-binary :all: -r /source/constraints.txt
-COPY pyproject.toml README.md pyspark_quorumd.py /source/
+COPY README.md pyproject.toml pyspark_quorumd.py setup.py /source/
 COPY config /source/config
 COPY quorumd /source/quorumd
 COPY raft /source/raft
 COPY server /source/server
 COPY storage /source/storage
 COPY wire /source/wire
-RUN /tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels /source \
+# The commit goes into the wheel, for --version.
+ARG REVISION=unknown
+RUN QUORUMD_REVISION=${REVISION} \
+        /tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels /source \
     && /tools/bin/pip --python /opt/quorumd/bin/python install --no-deps /wheels/*.whl \
     && /tools/bin/pip --python /opt/quorumd/bin/python check
 # zstandard's second implementation, for PyPy.

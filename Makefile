@@ -98,7 +98,7 @@ clean:
 # is installed without the network. "compat" puts this folder on the path, where Spark finds its module.
 $(RUN_READY): pyproject.toml | $(BIN)/python
 	@echo "installing quorumd into $(VENV)"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check 'setuptools>=70.1'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check 'setuptools>=77.0.3'
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation $(EDITABLE) -e .
 	@touch $@
 

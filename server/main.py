@@ -14,6 +14,7 @@ import click
 from quorumd.config.errors import ConfigError
 from quorumd.config.load import load
 from quorumd.config.model import Config
+from quorumd.version_option import version_option
 
 EXIT_USAGE = 2
 CONFIG_OPTION = click.option(
@@ -40,7 +41,7 @@ def load_config(path: Path | None) -> Config:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="quorumd")
+@version_option("quorumd")
 def cli() -> None:
     """A KRaft quorum: one replicated, durable log that Kafka clients and tools use unmodified.
 

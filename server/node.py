@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
 import os
 import signal
 from collections.abc import Callable
@@ -41,6 +40,7 @@ from quorumd.storage.meta_properties import random_storage_id
 from quorumd.storage.quorum_state import QuorumState
 from quorumd.storage.snapshot_file import SnapshotFacts
 from quorumd.storage.snapshot_store import SnapshotStore
+from quorumd.version import VERSION
 from quorumd.wire.batch_header import BatchHeader
 
 LOG = Logger("node")
@@ -48,11 +48,6 @@ LOG = Logger("node")
 TAIL_CACHE_BYTES = 16 * 2**20
 CLOSE_GRACE_S = 2.0
 EXIT_FAILED = 1
-
-
-def software_version() -> str:
-    """The version of this package, as peers and metrics see it."""
-    return importlib.metadata.version("quorumd")
 
 
 def open_log(
@@ -207,7 +202,7 @@ def open_partition(
     rules = raft_config(config, directory, uuid_to_text(random_storage_id(host.draw)))
     outbound = OutboundSettings(
         listener=config.advertised_listeners[0].name,
-        software_version=software_version(),
+        software_version=VERSION,
         request_timeout_ms=config.quorum_request_timeout_ms,
         # A fetch that is answered later than the fetch timeout would depose an idle leader.
         fetch_wait_ms=min(FETCH_MAX_WAIT_MS, config.quorum_fetch_timeout_ms // 2),
@@ -282,7 +277,7 @@ class Node:
             page = MetricsPage(
                 self.metrics,
                 self.partition.view,
-                software_version(),
+                VERSION,
                 config.storage_dir,
                 lambda: self.ready()[0],
             )
@@ -361,7 +356,7 @@ class Node:
         """Everything an operator asks first, as JSON."""
         return {
             "node_id": self.config.node_id,
-            "version": software_version(),
+            "version": VERSION,
             "pid": os.getpid(),
             "storage_dir": str(self.config.storage_dir),
             "storage_id": uuid_to_text(self._directory.meta.storage_id),

@@ -20,7 +20,7 @@ from quorumd.cli.bench import bench
 from quorumd.cli.describe import describe
 from quorumd.cli.dump_log import dump_log
 from quorumd.cli.get import get
-from quorumd.cli.options import BOOTSTRAP_VARIABLE, TRACEBACK_VARIABLE, own_version
+from quorumd.cli.options import BOOTSTRAP_VARIABLE, TRACEBACK_VARIABLE
 from quorumd.cli.put import delete, put
 from quorumd.cli.reassign import reassign
 from quorumd.cli.snapshot import snapshot
@@ -29,6 +29,7 @@ from quorumd.cli.transfer_leader import transfer_leader
 from quorumd.cli.verify import verify
 from quorumd.cli.voters import add_voter, remove_voter, replace_voter
 from quorumd.cli.watch import watch
+from quorumd.version_option import version_option
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -96,7 +97,7 @@ class _Commands(click.Group):
 
 
 @click.group(cls=_Commands, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(own_version(), prog_name="quorumctl")
+@version_option("quorumctl")
 def cli() -> None:
     """The group of all subcommands."""
 

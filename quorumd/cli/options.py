@@ -141,13 +141,3 @@ def to_ms(seconds: float) -> int:
 def run_async(main: Coroutine[Any, Any, T]) -> T:
     """Runs the coroutine; Ctrl-C cancels it and arrives as KeyboardInterrupt."""
     return asyncio.run(main)
-
-
-def own_version() -> str:
-    """The version of the installed package."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("quorumd")
-    except PackageNotFoundError:
-        return "unknown"

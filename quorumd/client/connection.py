@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple, TypeVar, cast
 
 from quorumd.client.addresses import Address
 from quorumd.client.errors import ConnectionFailed, NotSupported, RequestRefused, error_code
+from quorumd.version import VERSION
 from quorumd.wire.codec import decode, encode
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import MalformedMessage
@@ -152,7 +152,7 @@ class ClientConnection(asyncio.Protocol):
 
     async def _ask_versions(self, api_version: int, timeout_s: float) -> ApiVersionsResponse:
         request = ApiVersionsRequest(
-            client_software_name=SOFTWARE_NAME, client_software_version=_own_version()
+            client_software_name=SOFTWARE_NAME, client_software_version=VERSION
         )
         sent = self.send(request, api_version)
         try:
@@ -246,10 +246,3 @@ def _why_not_connected(error: OSError) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "connection refused: nothing listens there"
     return error.strerror or str(error)
-
-
-def _own_version() -> str:
-    try:
-        return version("quorumd")
-    except PackageNotFoundError:
-        return "0"

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from quorumd.cli.options import own_version
 from quorumd.pipeline.errors import plain_message
+from quorumd.version_option import version_option
 
 EXIT_FAILED = 1
 EXIT_DAMAGED = 3
@@ -120,7 +120,7 @@ class _Commands(click.Group):
 
 
 @click.group(cls=_Commands, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(own_version(), prog_name="quorumd-pipeline")
+@version_option("quorumd-pipeline")
 def cli() -> None:
     """The group of all subcommands."""
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import click
 
-from quorumd.cli.options import output_option, own_version
+from quorumd.cli.options import output_option
 from quorumd.cli.text import aligned, counted, to_json
 from quorumd.pipeline import register
 from quorumd.pipeline.errors import PipelineError, plain_message
@@ -26,6 +26,7 @@ from quorumd.pipeline.executors import OF_A_ZIP, Executor, look_at_executors, wa
 from quorumd.pipeline.java import find_java
 from quorumd.pipeline.session import QUICK_START, build_session, has_executors, no_executors
 from quorumd.storage.layout import PARTITION_DIRECTORY, log_path
+from quorumd.version import VERSION
 from quorumd.wire.records import Record, build_batch
 
 SPARK_TESTED = ("4.2", "4.3")
@@ -208,11 +209,11 @@ def _host(executor: Executor) -> Check:
             "which has to be on all hosts, in PYSPARK_PYTHON",
         )
     packages = dict(executor.packages)
-    if packages["quorumd"] not in (own_version(), OF_A_ZIP):
+    if packages["quorumd"] not in (VERSION, OF_A_ZIP):
         return Check(
             name,
             False,
-            f"{python} has quorumd {packages['quorumd']}, and here it is {own_version()}",
+            f"{python} has quorumd {packages['quorumd']}, and here it is {VERSION}",
         )
     return Check(name, True, ", ".join([python, *map(" ".join, executor.packages)]))
 

@@ -40,7 +40,16 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "quorumd.wire.snapshot_records",
         }
     ),
-    "server": frozenset({"quorumd.config", "quorumd.raft", "quorumd.wire", "quorumd.storage"}),
+    "server": frozenset(
+        {
+            "quorumd.config",
+            "quorumd.raft",
+            "quorumd.storage",
+            "quorumd.version",
+            "quorumd.version_option",
+            "quorumd.wire",
+        }
+    ),
     "quorumd": frozenset(
         {
             "quorumd.wire",

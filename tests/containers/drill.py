@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 import urllib.request
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +23,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.containers.engine import BASE, ROOT, Engine, Failed, NoEngine, base_image, engine
+from quorumd.version import VERSION
+from tests.containers.engine import BASE, Engine, Failed, NoEngine, base_image, engine
 from tests.containers.fleet import Fleet
 from tests.containers.prometheus_image import prometheus_image
 from tests.deploy.prometheus import CannotFetch, Server
@@ -282,8 +282,7 @@ class Drill:
     # -- helpers
 
     def _build(self, image: str, target: str, revision: str) -> dict[str, Any]:
-        version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-        arguments = {"BASE": self._base, "VERSION": version, "REVISION": revision}
+        arguments = {"BASE": self._base, "VERSION": VERSION, "REVISION": revision}
         command = ["build", "--network", "host", "--target", target, "-t", image]
         for name, value in arguments.items():
             command += ["--build-arg", f"{name}={value}"]

@@ -23,6 +23,7 @@ from quorumd.config.load import load
 from quorumd.server.main import EXIT_USAGE
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.meta_properties import load_meta_properties
+from quorumd.version import VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTAINERS = ROOT / "deploy" / "containers"
@@ -35,7 +36,6 @@ EXAMPLE = dict(
 CONTROLLERS = {n: COMPOSE["services"][f"quorumd-{n}"] for n in (1, 2, 3)}
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-VERSION = PROJECT["version"]
 
 
 def filled_in(text: object) -> str:
