@@ -10,89 +10,29 @@
 
     asyncio.run(main())
 
-`QuorumAdmin` changes who votes and who leads. Importing it starts nothing and opens nothing.
+`QuorumAdmin` changes who votes and who leads. The names are those of `quorumd.client`, which is imported
+when the first of them is used: importing quorumd itself starts, opens and loads next to nothing.
 """
 
-from quorumd.client.admin import (
-    AddedVoter,
-    LeaderTransfer,
-    QuorumAdmin,
-    RemovedVoter,
-    ReplacedVoter,
-)
-from quorumd.client.client import EARLIEST, LATEST, OffsetAndTimestamp, QuorumClient
-from quorumd.client.description import PendingQuorumChange, QuorumDescription, ReplicaState
-from quorumd.client.errors import (
-    AppendFailed,
-    ChangeRefused,
-    ChangeTimedOut,
-    LogReplaced,
-    NotSupported,
-    OffsetNotReached,
-    OffsetOutOfRange,
-    QuorumError,
-    QuorumUnavailable,
-    ReplicaNotFound,
-    RequestRefused,
-)
-from quorumd.client.events import (
-    BatchCommitted,
-    LeaderChanged,
-    LogEvent,
-    QuorumLost,
-    QuorumRestored,
-    SnapshotLoaded,
-)
-from quorumd.client.producer import Producer
-from quorumd.client.reading import Fetched, FetchedBatch
-from quorumd.client.replicas import Reassignment
-from quorumd.client.spool import SnapshotId
-from quorumd.client.view import KeyChange, KeyValueEntry, KeyValueMap, KeyValueView
-from quorumd.client.voter_changes import ChangeProgress
-from quorumd.raft.types import Endpoint, ReplicaKey
-from quorumd.wire.records import Record
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "EARLIEST",
-    "LATEST",
-    "AddedVoter",
-    "AppendFailed",
-    "BatchCommitted",
-    "ChangeProgress",
-    "ChangeRefused",
-    "ChangeTimedOut",
-    "Endpoint",
-    "Fetched",
-    "FetchedBatch",
-    "KeyChange",
-    "KeyValueEntry",
-    "KeyValueMap",
-    "KeyValueView",
-    "LeaderChanged",
-    "LeaderTransfer",
-    "LogEvent",
-    "LogReplaced",
-    "NotSupported",
-    "OffsetAndTimestamp",
-    "OffsetNotReached",
-    "OffsetOutOfRange",
-    "PendingQuorumChange",
-    "Producer",
-    "QuorumAdmin",
-    "QuorumClient",
-    "QuorumDescription",
-    "QuorumError",
-    "QuorumLost",
-    "QuorumRestored",
-    "QuorumUnavailable",
-    "Reassignment",
-    "Record",
-    "RemovedVoter",
-    "ReplacedVoter",
-    "ReplicaKey",
-    "ReplicaNotFound",
-    "ReplicaState",
-    "RequestRefused",
-    "SnapshotId",
-    "SnapshotLoaded",
-]
+from quorumd.version import VERSION
+
+__version__ = VERSION
+
+if TYPE_CHECKING:
+    from quorumd.client import *  # noqa: F403 (its __all__ is the list of public names)
+    from quorumd.client import __all__ as __all__
+else:
+
+    def __getattr__(name):
+        if name == "__all__" or not name.startswith("_"):
+            client = import_module("quorumd.client")
+            if name == "__all__" or name in client.__all__:
+                value = globals()[name] = getattr(client, name)
+                return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__():
+        return ["__version__", *import_module("quorumd.client").__all__]
