@@ -17,7 +17,7 @@ COPY deploy/containers/constraints.txt /source/
 RUN /tools/bin/pip install setuptools==84.2.1 \
     && /tools/bin/pip --python /opt/quorumd/bin/python install \
         --no-deps --only-binary :all: -r /source/constraints.txt
-COPY README.md pyproject.toml pyspark_quorumd.py setup.py /source/
+COPY LICENSE README.md pyproject.toml pyspark_quorumd.py setup.py /source/
 COPY config /source/config
 COPY quorumd /source/quorumd
 COPY raft /source/raft
