@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.net.connection import InboundRequest
+from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.partition.partition import Partition
 from quorumd.server.peers.peer_channel import NODE_SOFTWARE
 from quorumd.server.requests import cluster as cluster_api
@@ -49,7 +49,8 @@ class Dispatch:
         self._first = partitions[0]
         self._metrics = metrics
         self._handlers: dict[int, Callable[[InboundRequest], None]] = {
-            0: self._on_produce,
+            # Straight to the handler where there is no choice: this is the hottest path.
+            0: self._first.produce.handle if len(partitions) == 1 else self._on_produce,
             1: self._on_fetch,
             2: self._on_list_offsets,
             3: self._on_metadata,

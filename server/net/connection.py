@@ -1,6 +1,6 @@
-"""One inbound connection: bytes to requests in the order in which they came, answers in that same order.
+"""One inbound connection: bytes to requests in the order in which they came, responses in that same order.
 
-Handlers may answer in any order and at any time; an answer waits until all earlier requests of its
+Handlers may answer in any order and at any time; a response waits until all earlier requests of its
 connection are answered. A connection that has too many requests unanswered, or whose peer doesn't read, is
 not read from until that has changed. Whatever goes wrong on a connection closes it and touches no other.
 Knows headers, not what messages mean. Belongs to the event loop's thread.
@@ -19,121 +19,31 @@ from typing import Final, cast
 
 from quorumd.config.model import Listener
 from quorumd.server.model.logs import Logger
-from quorumd.server.net.connection_group import CloseReason, ConnectionGroup
-from quorumd.wire.codec import encode
+from quorumd.server.net.connection_group import ConnectionGroup
+from quorumd.server.net.connection_state import (
+    TAKES_REQUESTS,
+    TRANSITIONS,
+    CloseReason,
+    ConnectionState,
+)
+from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.wire.errors import MalformedMessage, UnsupportedVersion
 from quorumd.wire.framing import FrameBuffer
-from quorumd.wire.headers import decode_request_header, encode_response_header
-from quorumd.wire.schema import Message
+from quorumd.wire.headers import decode_request_header
 
 MAX_IN_FLIGHT: Final = 1_000
 NO_KEY: Final = 1 << 15
+HEAD_BYTES_MIN: Final = 12
+"""Length, api key, version and correlation id of a request."""
 MAX_IN_FLIGHT_BYTES: Final = 16 << 20
 WRITE_BUFFER_BYTES: Final = 1 << 20
 LINGER_S: Final = 1.0
 JOIN_BYTES_MAX: Final = 8 << 10
 
-_INT32 = Struct(">i")
-_KEY_AND_VERSION = Struct(">hh")
-_HEAD = Struct(">ihhi")
+_LENGTH = Struct(">i")
+_KEY_VERSION_AND_ID = Struct(">hhi")
+_OPEN: Final = ConnectionState.OPEN
 _LOGGER = Logger("net")
-
-
-class InboundRequest:
-    """A request that must be answered, finished or closed exactly once.
-
-    The body is `frame[body_at:]`. `received_ns` is of `time.monotonic_ns`. Once the connection is gone,
-    answers go nowhere without an error.
-    """
-
-    __slots__ = (
-        "_answer",
-        "api_key",
-        "api_version",
-        "body_at",
-        "client_id",
-        "connection",
-        "correlation_id",
-        "frame",
-        "received_ns",
-    )
-
-    def __init__(
-        self,
-        connection: Connection,
-        api_key: int,
-        api_version: int,
-        correlation_id: int,
-        client_id: str,
-        frame: bytes,
-        body_at: int,
-        received_ns: int,
-    ) -> None:
-        self.connection = connection
-        self.api_key = api_key
-        self.api_version = api_version
-        self.correlation_id = correlation_id
-        self.client_id = client_id
-        self.frame = frame
-        self.body_at = body_at
-        self.received_ns = received_ns
-        self._answer: Sequence[bytes | memoryview] | CloseReason | None = None
-
-    @property
-    def listener(self) -> Listener:
-        """The listener on which the request came in."""
-        return self.connection.listener
-
-    def respond(self, buffers: Sequence[bytes | memoryview]) -> None:
-        """Answer with a complete frame, its length and header included, in one or more pieces.
-
-        The pieces must not change any more: they may be sent later, and are not copied.
-        """
-        assert self._answer is None, "a request is answered twice"
-        self._answer = buffers
-        connection = self.connection
-        waiting = connection._waiting
-        if not waiting or waiting[0] is not self:
-            return
-        if (
-            len(waiting) > 1
-            or len(buffers) != 1
-            or connection._out
-            or connection._is_collecting
-            or connection._is_held
-            or connection._reason is not None
-        ):
-            connection._send_finished()
-            return
-        # The only request of its connection, as with a client that waits for each answer.
-        waiting.clear()
-        connection._in_flight_bytes = 0
-        data = buffers[0]
-        connection._group.metrics.bytes_sent += len(data)
-        connection._transport.write(data)
-
-    def respond_message(self, message: Message, version: int | None = None) -> None:
-        """Answer with a message in the request's version, or in another (ApiVersions' error 35)."""
-        if version is None:
-            version = self.api_version
-        header = encode_response_header(self.api_key, version, self.correlation_id)
-        body = encode(message, version)
-        self.respond((_INT32.pack(len(header) + len(body)) + header + body,))
-
-    def finish_without_response(self) -> None:
-        """Nothing is sent: the request asked for no answer."""
-        self.respond(())
-
-    def close(self, reason: str, closed: CloseReason = CloseReason.REFUSED) -> None:
-        """Close the connection once all earlier requests are answered; one line in the log says why.
-
-        Nothing more is read from it, and requests behind this one get no answer.
-        """
-        assert self._answer is None, "a request is answered twice"
-        self._answer = closed
-        self.connection._stop_reading(closed, reason)
-        if self.connection._waiting and self.connection._waiting[0] is self:
-            self.connection._send_finished()
 
 
 class Connection(asyncio.Protocol):
@@ -148,11 +58,8 @@ class Connection(asyncio.Protocol):
         "_group",
         "_in_flight_bytes",
         "_is_collecting",
-        "_is_going_on",
-        "_is_held",
-        "_is_write_paused",
         "_key",
-        "_lingering",
+        "_linger_timer",
         "_out",
         "_out_bytes",
         "_partial_bytes",
@@ -163,19 +70,18 @@ class Connection(asyncio.Protocol):
         "active_ns",
         "client_software_name",
         "client_software_version",
-        "is_open",
         "listener",
         "peer",
         "stalled_since_ns",
+        "state",
     )
 
-    def __init__(self, group: ConnectionGroup, listener: Listener) -> None:
+    def __init__(self, group: ConnectionGroup[Connection], listener: Listener) -> None:
         self.listener = listener
         self.peer = "?"
         self.client_software_name = ""
         """From ApiVersions on this connection, empty before it; set by the handler."""
         self.client_software_version = ""
-        self.is_open = False
         self.active_ns = monotonic_ns()
         """When the last whole request came in, or the connection was opened."""
         self.stalled_since_ns: int | None = None
@@ -193,17 +99,25 @@ class Connection(asyncio.Protocol):
         self._client = b""
         self._client_id = ""
         self._body_at = 0
-        self._lingering: asyncio.TimerHandle | None = None
         self._is_collecting = False
-        self._is_held = False
-        self._is_write_paused = False
-        self._is_going_on = False
+        """While frames that arrived together are dispatched: their responses leave together."""
+        self._linger_timer: asyncio.TimerHandle | None = None
         self._reason: CloseReason | None = None
+        """Why it is closed; None before."""
+        self.state = ConnectionState.NEW
+
+    @property
+    def is_open(self) -> bool:
+        return self.state not in (ConnectionState.NEW, ConnectionState.CLOSED)
 
     @property
     def unanswered(self) -> int:
         """Requests that were dispatched and whose answers have not been sent."""
         return len(self._waiting)
+
+    def _enter(self, state: ConnectionState) -> None:
+        assert state in TRANSITIONS[self.state], f"{state} does not follow {self.state}"
+        self.state = state
 
     # -- called by the event loop
 
@@ -224,14 +138,15 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         group.metrics.connections_opened += 1
         group.connections.add(self)
-        self.is_open = True
+        self._enter(ConnectionState.OPEN)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self.is_open:
+        was_open = self.is_open
+        self._enter(ConnectionState.CLOSED)
+        if not was_open:
             return
-        self.is_open = False
-        if self._lingering is not None:
-            self._lingering.cancel()
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
         group = self._group
         group.connections.discard(self)
         group.partial_bytes -= self._partial_bytes
@@ -247,53 +162,42 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         size = len(data)
         self._group.metrics.bytes_received += size
-        if self._reason is not None:
+        if self.state not in TAKES_REQUESTS:
             return
-        if self._partial_bytes or self._backlog or size < _HEAD.size:
+        if self._partial_bytes or self._backlog or size < HEAD_BYTES_MIN:
             self._receive_pieces(data)
             return
-        length, key, version, correlation_id = _HEAD.unpack_from(data)
-        if length != size - 4 or length > self._group.max_frame_bytes:
+        (length,) = _LENGTH.unpack_from(data)
+        if length != size - _LENGTH.size or length > self._group.max_frame_bytes:
             self._receive_pieces(data)
             return
         # One whole request, as nearly all of them come.
-        now_ns = self.active_ns = monotonic_ns()
-        if key == self._key and version == self._version and data.startswith(self._client, 12):
-            request = InboundRequest(
-                self, key, version, correlation_id, self._client_id, data[4:], self._body_at, now_ns
-            )
-            self._dispatch(request)
-        else:
-            self._receive(data[4:], now_ns)
+        self.active_ns = monotonic_ns()
+        self._receive(data[4:], self.active_ns)
         if len(self._waiting) >= MAX_IN_FLIGHT or self._in_flight_bytes >= MAX_IN_FLIGHT_BYTES:
-            self._hold()
+            self._pause_reading()
 
     def pause_writing(self) -> None:
-        self._is_write_paused = True
         self.stalled_since_ns = monotonic_ns()
-        self._hold()
+        self._pause_reading()
 
     def resume_writing(self) -> None:
-        self._is_write_paused = False
         self.stalled_since_ns = None
-        self._go_on_soon()
+        self._resume_reading_soon()
 
-    # -- called by whoever looks after the connections
+    # -- called by the listeners
 
     def close(self, closed: CloseReason, reason: str) -> None:
         """Close as soon as what has been answered is sent; nothing more is read or answered."""
         self._stop_reading(closed, reason)
         self._waiting.clear()
-        self._end()
+        self._linger()
 
     def close_when_answered(self, closed: CloseReason) -> None:
         """Take no further request, answer those that were taken, then close."""
-        if self._reason is None:
-            self._reason = closed
-            self._transport.pause_reading()
-            self._backlog.clear()
+        self._begin_closing(closed)
         if not self._waiting:
-            self._end()
+            self._linger()
 
     def abort(self, closed: CloseReason, reason: str) -> None:
         """Close now, whatever has not been sent."""
@@ -326,34 +230,32 @@ class Connection(asyncio.Protocol):
         now_ns = self.active_ns = monotonic_ns()
         backlog, waiting = self._backlog, self._waiting
         self._is_collecting = True
-        while backlog and self._reason is None:
+        while backlog and self.state in TAKES_REQUESTS:
             if (
                 len(waiting) >= MAX_IN_FLIGHT
                 or self._in_flight_bytes >= MAX_IN_FLIGHT_BYTES
                 or self._out_bytes >= WRITE_BUFFER_BYTES
-                or self._is_write_paused
+                or self.stalled_since_ns is not None
             ):
-                self._hold()
+                self._pause_reading()
                 break
             self._receive(backlog.popleft(), now_ns)
         self._is_collecting = False
         self.flush()
-        if self._reason is not None and not waiting:
-            self._end()
-        self._go_on_soon()
+        if not waiting:
+            self._linger()
+        self._resume_reading_soon()
 
     def _receive(self, frame: bytes, now_ns: int) -> None:
         """Take one request.
 
         A client's headers differ in little but the correlation id: the last one is remembered.
         """
-        if (
-            len(frame) >= _HEAD.size
-            and frame.startswith(self._client, 8)
-            and _KEY_AND_VERSION.unpack_from(frame) == (self._key, self._version)
-        ):
-            (correlation_id,) = _INT32.unpack_from(frame, 4)
-        else:
+        is_known = False
+        if len(frame) >= _KEY_VERSION_AND_ID.size:
+            key, version, correlation_id = _KEY_VERSION_AND_ID.unpack_from(frame)
+            is_known = key == self._key and version == self._version
+        if not is_known or not frame.startswith(self._client, 8):
             try:
                 header, self._body_at = decode_request_header(frame)
             except MalformedMessage as error:
@@ -362,41 +264,25 @@ class Connection(asyncio.Protocol):
                     CloseReason.UNSUPPORTED if unsupported else CloseReason.MALFORMED, str(error)
                 )
                 return
-            self._key, self._version, correlation_id, self._client_id = header
-            self._client = frame[8 : self._body_at]
+            key, version, correlation_id, self._client_id = header
+            self._key, self._version, self._client = key, version, frame[8 : self._body_at]
         request = InboundRequest(
-            self,
-            self._key,
-            self._version,
-            correlation_id,
-            self._client_id,
-            frame,
-            self._body_at,
-            now_ns,
+            self, key, version, correlation_id, self._client_id, frame, self._body_at, now_ns
         )
-        self._dispatch(request)
-
-    def _dispatch(self, request: InboundRequest) -> None:
         group = self._group
         self._waiting.append(request)
-        self._in_flight_bytes += len(request.frame)
-        group.metrics.requests[request.api_key] += 1
+        self._in_flight_bytes += len(frame)
+        group.metrics.requests[key] += 1
         try:
             group.dispatcher.dispatch(request)
         except MalformedMessage as error:
             self._fail(request, CloseReason.MALFORMED, str(error))
         except Exception as error:  # a fault of ours must not reach other connections
-            _LOGGER.exception(
-                "request failed",
-                error,
-                peer=self.peer,
-                api_key=request.api_key,
-                version=request.api_version,
-            )
+            _LOGGER.exception("request failed", error, peer=self.peer, api_key=key, version=version)
             self._fail(request, CloseReason.FAILED, f"the request could not be handled: {error}")
 
     def _fail(self, request: InboundRequest, closed: CloseReason, reason: str) -> None:
-        if request._answer is None:
+        if request.response is None:
             request.close(reason, closed)
         else:
             self.close(closed, reason)
@@ -407,10 +293,61 @@ class Connection(asyncio.Protocol):
         self._waiting.append(last)
         last.close(reason, closed)
 
-    # -- answers out
+    # -- responses out
+
+    def send(self, request: InboundRequest, buffers: Sequence[bytes | memoryview]) -> None:
+        """Send the response of a request as soon as all earlier requests are answered.
+
+        A lone response leaves at once. While more are awaited they are collected until the end of the
+        turn, because each write is a system call.
+        """
+        waiting = self._waiting
+        if not waiting or waiting[0] is not request:
+            return
+        if (
+            len(waiting) > 1
+            or len(buffers) != 1
+            or self._out
+            or self._is_collecting
+            or self.state is not _OPEN
+        ):
+            self._send_responses()
+            return
+        # The only request of its connection, as with a client that waits for each response.
+        waiting.clear()
+        self._in_flight_bytes = 0
+        data = buffers[0]
+        self._group.metrics.bytes_sent += len(data)
+        self._transport.write(data)
+
+    def _send_responses(self) -> None:
+        """Send the responses at the head of the line; the first one is known to be there."""
+        waiting, out = self._waiting, self._out
+        is_scheduled = bool(out) or self._is_collecting
+        while waiting:
+            request = waiting[0]
+            response = request.response
+            if response is None:
+                break
+            waiting.popleft()
+            self._in_flight_bytes -= len(request.frame)
+            if isinstance(response, CloseReason):
+                waiting.clear()
+                self._linger()
+                return
+            for buffer in response:
+                out.append(buffer)
+                self._out_bytes += len(buffer)
+        if waiting:
+            if out and not is_scheduled:
+                self._group.flush_later(self)
+        elif not self._is_collecting:
+            self.flush()
+            self._linger()
+        self._resume_reading_soon()
 
     def flush(self) -> None:
-        """Write the answers that are collected, in one system call where possible."""
+        """Write the responses that are collected, in one system call where possible."""
         out = self._out
         if not out:
             return
@@ -424,88 +361,73 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.writelines(out)
 
-    def _send_finished(self) -> None:
-        """Send the answers at the head of the line; the first one is known to be there.
-
-        A lone answer leaves at once. While more are awaited they are collected until the end of the
-        turn, because each write is a system call.
-        """
-        waiting, out = self._waiting, self._out
-        is_scheduled = bool(out) or self._is_collecting
-        while waiting:
-            request = waiting[0]
-            answer = request._answer
-            if answer is None:
-                break
-            waiting.popleft()
-            self._in_flight_bytes -= len(request.frame)
-            if isinstance(answer, CloseReason):
-                waiting.clear()
-                self._end()
-                return
-            for buffer in answer:
-                out.append(buffer)
-                self._out_bytes += len(buffer)
-        if waiting:
-            if out and not is_scheduled:
-                self._group.flush_later(self)
-        elif not self._is_collecting:
-            self.flush()
-            if self._reason is not None:
-                self._end()
-        if self._is_held:
-            self._go_on_soon()
-
-    def _end(self) -> None:
-        """Send what is left, say that no more will come, and wait for the peer to close.
-
-        What it still sends is read and thrown away: closing with bytes unread makes the kernel reset the
-        connection, which destroys answers on their way.
-        """
-        if self._lingering is not None or not self.is_open:
-            return
-        self.flush()
-        self._transport.write_eof()
-        self._transport.resume_reading()
-        self._lingering = self._group.loop.call_later(LINGER_S, self._transport.abort)
-
     # -- flow
 
-    def _hold(self) -> None:
-        if not self._is_held:
-            self._is_held = True
+    def _pause_reading(self) -> None:
+        if self.state is _OPEN:
+            self._enter(ConnectionState.PAUSED)
             self._transport.pause_reading()
 
-    def _go_on_soon(self) -> None:
-        if self._is_held and not self._is_going_on and self._may_go_on():
-            self._is_going_on = True
-            self._group.loop.call_soon(self._go_on)
+    def _resume_reading_soon(self) -> None:
+        if self.state is ConnectionState.PAUSED and self._has_room():
+            self._enter(ConnectionState.RESUMING)
+            self._group.loop.call_soon(self._resume_reading)
 
-    def _may_go_on(self) -> bool:
+    def _has_room(self) -> bool:
         return (
-            not self._is_write_paused
+            self.stalled_since_ns is None
             and len(self._waiting) <= MAX_IN_FLIGHT // 2
             and self._in_flight_bytes <= MAX_IN_FLIGHT_BYTES // 2
         )
 
-    def _go_on(self) -> None:
-        self._is_going_on = False
-        if not self.is_open or self._reason is not None or not self._may_go_on():
+    def _resume_reading(self) -> None:
+        state = self.state
+        if state is not ConnectionState.RESUMING:
+            return  # it is being closed
+        if not self._has_room():
+            self._enter(ConnectionState.PAUSED)
             return
-        self._is_held = False
+        self._enter(_OPEN)
         self._process_backlog()
-        if not self._is_held and self._reason is None:
+        if self.state is _OPEN:
             self._transport.resume_reading()
 
     # -- the end
 
+    def close_behind(self, request: InboundRequest, closed: CloseReason, reason: str) -> None:
+        """Take no further request, and close once all before this one are answered."""
+        self._stop_reading(closed, reason)
+        if self._waiting and self._waiting[0] is request:
+            self._send_responses()
+
     def _stop_reading(self, closed: CloseReason, reason: str) -> None:
-        if self._reason is not None or not self.is_open:
-            return
+        """Take no further request, and say in the log why, unless it is closing already."""
+        if self._begin_closing(closed):
+            self._log("connection closed", why=closed.value, reason=reason)
+
+    def _begin_closing(self, closed: CloseReason) -> bool:
+        """False if it is closing already."""
+        if self.state not in TAKES_REQUESTS:
+            return False
+        self._enter(ConnectionState.CLOSING)
         self._reason = closed
         self._backlog.clear()
         self._transport.pause_reading()
-        self._log("connection closed", why=closed.value, reason=reason)
+        return True
+
+    def _linger(self) -> None:
+        """Send what is left, say that no more will come, and wait for the peer to close.
+
+        What it still sends is read and thrown away: closing with bytes unread makes the kernel reset the
+        connection, which destroys responses on their way.
+        """
+        if self.state is not ConnectionState.CLOSING:
+            return
+        self.flush()
+        self._enter(ConnectionState.LINGERING)
+        self._transport.write_eof()
+        self._transport.resume_reading()
+        self._linger_timer = self._group.loop.call_later(LINGER_S, self._transport.abort)
 
     def _log(self, message: str, **fields: object) -> None:
         suppressed = self._group.close_lines.take()

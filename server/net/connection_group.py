@@ -1,5 +1,4 @@
-"""What all inbound connections of a node share: limits, counts, the turn's unwritten answers, and the
-words for why a connection has ended.
+"""What all inbound connections of a node share: limits, counts, and the turn's unwritten responses.
 
 Knows no bytes and no message. Belongs to the event loop's thread.
 """
@@ -7,42 +6,24 @@ Knows no bytes and no message. Belongs to the event loop's thread.
 from __future__ import annotations
 
 import asyncio
-from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import Generic, Protocol, TypeVar
 
 from quorumd.server.model.logs import RateLimit
 from quorumd.server.model.metrics import Metrics
-
-if TYPE_CHECKING:
-    from quorumd.server.net.connection import Connection, InboundRequest
+from quorumd.server.net.inbound_request import Dispatcher
 
 
-class CloseReason(StrEnum):
-    """Why a connection has ended, as the metrics have it."""
+class Flushable(Protocol):
+    """A connection, as its group knows it."""
 
-    BY_PEER = "peer"
-    RESET = "reset"
-    MALFORMED = "malformed"
-    UNSUPPORTED = "unsupported"
-    REFUSED = "refused"
-    FAILED = "failed"
-    IDLE = "idle"
-    STALLED = "stalled"
-    MEMORY = "memory"
-    SHUTDOWN = "shutdown"
+    def flush(self) -> None:
+        """Write the responses that are collected."""
 
 
-class Dispatcher(Protocol):
-    """Who takes requests."""
-
-    def dispatch(self, request: InboundRequest) -> None:
-        """Take one request, and answer it now or later; called while its bytes are received.
-
-        MalformedMessage closes the connection as the peer's fault, any other exception as ours.
-        """
+C = TypeVar("C", bound=Flushable)
 
 
-class ConnectionGroup:
+class ConnectionGroup(Generic[C]):
     """What the connections of one process have in common."""
 
     __slots__ = (
@@ -72,15 +53,15 @@ class ConnectionGroup:
         self.metrics = metrics
         self.max_frame_bytes = max_frame_bytes
         self.max_connections = max_connections
-        self.connections: set[Connection] = set()
+        self.connections: set[C] = set()
         self.partial_bytes = 0
         """Bytes of frames that are not whole yet, all connections together."""
         self.max_partial_bytes = 2 * max_frame_bytes
         self.close_lines = RateLimit(per_second=20, burst=100)
-        self.unflushed: list[Connection] = []
-        """Those with answers that are collected for one write at the end of this turn."""
+        self.unflushed: list[C] = []
+        """Those with responses that are collected for one write at the end of this turn."""
 
-    def flush_later(self, connection: Connection) -> None:
+    def flush_later(self, connection: C) -> None:
         """Have this connection write before the event loop waits again."""
         if not self.unflushed:
             self.loop.call_soon(self._flush)

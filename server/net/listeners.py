@@ -15,10 +15,10 @@ from typing import Final
 
 from quorumd.config.model import Listener
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.net.connection import (
-    Connection,
-)
-from quorumd.server.net.connection_group import CloseReason, ConnectionGroup, Dispatcher
+from quorumd.server.net.connection import Connection
+from quorumd.server.net.connection_group import ConnectionGroup
+from quorumd.server.net.connection_state import CloseReason
+from quorumd.server.net.inbound_request import Dispatcher
 
 BACKLOG: Final = 512
 SWEEP_SECONDS_MAX: Final = 5.0
@@ -63,7 +63,7 @@ class Listeners:
         self._max_idle_ms = max_idle_ms
         self._servers: list[asyncio.Server] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
-        self._group = ConnectionGroup(
+        self._group: ConnectionGroup[Connection] = ConnectionGroup(
             asyncio.get_running_loop(),
             dispatcher,
             metrics,

@@ -41,7 +41,7 @@ from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.peer_calls import Address, PeerCall, StaleRequest
 from quorumd.server.model.runtime import PeerChannel, PeerChannelFactory
 from quorumd.server.model.topic import TopicPartition
-from quorumd.server.net.connection import InboundRequest
+from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.peers.peer_addresses import PeerAddresses
 from quorumd.server.peers.peer_channel import request_frame
 from quorumd.server.translate import (

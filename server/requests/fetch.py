@@ -19,7 +19,7 @@ from uuid import UUID
 from quorumd.raft.types import OffsetAndEpoch
 from quorumd.server.model.runtime import Reader, Runtime, TimerHandle
 from quorumd.server.model.served import Served
-from quorumd.server.net.connection import InboundRequest
+from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.translate.common import endpoint_on, id_or_minus_one
 from quorumd.storage.errors import OffsetOutOfRange
 from quorumd.storage.log import Log

@@ -18,7 +18,7 @@ from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.producer_state import Duplicate, ProducerState, Refused
 from quorumd.server.model.runtime import Runtime, TimerHandle
 from quorumd.server.model.served import Served
-from quorumd.server.net.connection import InboundRequest
+from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.translate.common import endpoint_on
 from quorumd.storage.log import Chunk, ChunkSummary
 from quorumd.wire.batch_header import BatchHeader, stamp

@@ -15,7 +15,7 @@ from quorumd.server.model.logs import Logger, RateLimit
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.runtime import Reader
 from quorumd.server.model.topic import TopicPartition
-from quorumd.server.net.connection import InboundRequest
+from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.translate import (
     common as translate,
 )

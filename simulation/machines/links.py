@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol, cast
 from quorumd.config.model import Listener
 from quorumd.raft.types import ReplicaKey
 from quorumd.server.model.peer_calls import Address, PeerCall, PeerListener, StaleRequest
-from quorumd.server.net.connection import Connection, InboundRequest
-from quorumd.server.net.connection_group import CloseReason
+from quorumd.server.net.connection_state import CloseReason
+from quorumd.server.net.inbound_request import InboundRequest, RequestConnection
 from quorumd.server.peers.address_book import AddressBook
 from quorumd.server.peers.peer_channel import DOUBT_S, NODE_SOFTWARE, RECONNECT_MAX_MS, RECONNECT_MS
 from quorumd.wire.headers import decode_request_header, decode_response_header
@@ -69,7 +69,7 @@ class SimRequest(InboundRequest):
     ) -> None:
         header, body_at = decode_request_header(frame)
         super().__init__(
-            cast(Connection, channel),
+            cast(RequestConnection, channel),
             header.api_key,
             header.api_version,
             header.correlation_id,
@@ -83,8 +83,8 @@ class SimRequest(InboundRequest):
         self._reset = reset
 
     def respond(self, buffers: Sequence[bytes | memoryview]) -> None:
-        assert self._answer is None, "a request is answered twice"
-        self._answer = buffers
+        assert self.response is None, "a request is answered twice"
+        self.response = buffers
         self._life.on_effect()
         frame = b"".join(buffers)
         if frame:
@@ -92,8 +92,8 @@ class SimRequest(InboundRequest):
             self._reply(frame)
 
     def close(self, reason: str, closed: CloseReason = CloseReason.REFUSED) -> None:
-        assert self._answer is None, "a request is answered twice"
-        self._answer = closed
+        assert self.response is None, "a request is answered twice"
+        self.response = closed
         self._reset()
 
 

@@ -20,7 +20,7 @@ from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.peer_calls import PeerListener
 from quorumd.server.model.runtime import Runtime
 from quorumd.server.model.topic import METADATA
-from quorumd.server.net.connection import InboundRequest
+from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.node import open_partition
 from quorumd.server.partition.partition import Partition
 from quorumd.server.translate.common import uuid_or_none

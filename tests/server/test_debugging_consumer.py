@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from quorumd.server.model.topic import METADATA
-from quorumd.server.net.connection import InboundRequest
+from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.fetch import (
     FetchRequest,

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from quorumd.server.model.topic import METADATA
-from quorumd.server.net.connection import InboundRequest
+from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.requests import fetch as consume
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.fetch import (

@@ -13,7 +13,8 @@ import pytest
 
 from quorumd.config.model import Listener
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.net.connection import MAX_IN_FLIGHT, InboundRequest
+from quorumd.server.net.connection import MAX_IN_FLIGHT
+from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.net.listeners import ListenError, Listeners
 from quorumd.wire.errors import MalformedMessage
 from quorumd.wire.messages.api_versions import ApiVersionsResponse

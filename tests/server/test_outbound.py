@@ -29,7 +29,7 @@ from quorumd.server.disk.storage_adapter import StorageAdapter
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.peer_calls import Address, PeerCall, PeerListener, StaleRequest
 from quorumd.server.model.topic import METADATA
-from quorumd.server.net.connection import Connection, InboundRequest
+from quorumd.server.net.inbound_request import InboundRequest, RequestConnection
 from quorumd.server.peers.outbound import Outbound, OutboundSettings, Use
 from quorumd.server.translate.voter_changes import REMOVE_VOTER
 from quorumd.wire.codec import encode
@@ -280,7 +280,14 @@ def test_what_the_leader_was_asked_for_is_not_done_here_as_well(is_sent: bool, t
     sender.lead(key(2), "two")
     heard: list[str] = []
     request = InboundRequest(
-        cast(Connection, None), REMOVE_VOTER, 0, 1, "client", b"header|body", len(b"header|"), 0
+        cast(RequestConnection, None),
+        REMOVE_VOTER,
+        0,
+        1,
+        "client",
+        b"header|body",
+        len(b"header|"),
+        0,
     )
     sender.outbound.forward(
         request,

@@ -10,7 +10,7 @@ from typing import Any, cast
 from quorumd.raft.log_view import LogView
 from quorumd.server.daemon_runtime import daemon_runtime
 from quorumd.server.disk.log_reader import LogReader
-from quorumd.server.net.connection import InboundRequest
+from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.requests.fetch import FetchHandler
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.log import Log

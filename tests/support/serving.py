@@ -12,7 +12,7 @@ import uvloop
 
 from quorumd.config.model import Listener
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.net.connection import InboundRequest
+from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.net.listeners import Listeners
 
 T = TypeVar("T")

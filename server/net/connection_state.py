@@ -1,0 +1,59 @@
+"""The states of an inbound connection, which state follows which, and the words for why one ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, StrEnum
+from types import MappingProxyType
+
+
+class CloseReason(StrEnum):
+    """Why a connection has ended, as the metrics have it."""
+
+    BY_PEER = "peer"
+    RESET = "reset"
+    MALFORMED = "malformed"
+    UNSUPPORTED = "unsupported"
+    REFUSED = "refused"
+    FAILED = "failed"
+    IDLE = "idle"
+    STALLED = "stalled"
+    MEMORY = "memory"
+    SHUTDOWN = "shutdown"
+
+
+class ConnectionState(Enum):
+    """What a connection does with the bytes that arrive, and with responses."""
+
+    NEW = "new"
+    """Not taken yet: the event loop has not said that it is there, or there were too many."""
+    OPEN = "open"
+    """Read from; requests are dispatched."""
+    PAUSED = "paused"
+    """Not read from: too many requests are unanswered, or the peer does not read its responses."""
+    RESUMING = "resuming"
+    """Not read from, but there is room again: requests are taken at the end of this turn."""
+    CLOSING = "closing"
+    """Takes no request any more; what was taken is answered, unless the connection was given up."""
+    LINGERING = "lingering"
+    """All responses are sent, and the end of them; what the peer still sends is thrown away."""
+    CLOSED = "closed"
+
+
+S = ConnectionState
+
+TRANSITIONS: Mapping[ConnectionState, tuple[ConnectionState, ...]] = MappingProxyType(
+    {
+        S.NEW: (S.OPEN, S.CLOSED),
+        S.OPEN: (S.PAUSED, S.CLOSING, S.CLOSED),
+        S.PAUSED: (S.RESUMING, S.CLOSING, S.CLOSED),
+        S.RESUMING: (S.OPEN, S.PAUSED, S.CLOSING, S.CLOSED),
+        S.CLOSING: (S.LINGERING, S.CLOSED),
+        S.LINGERING: (S.CLOSED,),
+        S.CLOSED: (),
+    }
+)
+"""The states that may follow a state. Any other one is a broken invariant."""
+
+TAKES_REQUESTS = (S.OPEN, S.PAUSED, S.RESUMING)
+"""What had arrived before reading was paused is taken, too."""

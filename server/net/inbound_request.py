@@ -1,0 +1,121 @@
+"""One request of an inbound connection, and how it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Protocol
+
+from quorumd.config.model import Listener
+from quorumd.server.net.connection_state import CloseReason
+from quorumd.wire.codec import encode
+from quorumd.wire.headers import encode_response_header
+from quorumd.wire.schema import Message
+
+_LENGTH = Struct(">i")
+
+
+class RequestConnection(Protocol):
+    """The connection that a request came in on, as the request and its handler see it."""
+
+    listener: Listener
+    peer: str
+    client_software_name: str
+    """From ApiVersions on this connection, empty before it; set by the handler."""
+    client_software_version: str
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def send(self, request: InboundRequest, buffers: Sequence[bytes | memoryview]) -> None:
+        """Send the response of a request as soon as all earlier requests are answered."""
+
+    def close_behind(self, request: InboundRequest, closed: CloseReason, reason: str) -> None:
+        """Take no further request, and close once all before this one are answered."""
+
+
+class InboundRequest:
+    """A request that must be answered, finished or closed exactly once.
+
+    The body is `frame[body_at:]`. `received_ns` is of `time.monotonic_ns`. Once the connection is gone,
+    answers go nowhere without an error.
+    """
+
+    __slots__ = (
+        "api_key",
+        "api_version",
+        "body_at",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "frame",
+        "received_ns",
+        "response",
+    )
+
+    def __init__(
+        self,
+        connection: RequestConnection,
+        api_key: int,
+        api_version: int,
+        correlation_id: int,
+        client_id: str,
+        frame: bytes,
+        body_at: int,
+        received_ns: int,
+    ) -> None:
+        self.connection = connection
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.frame = frame
+        self.body_at = body_at
+        self.received_ns = received_ns
+        self.response: Sequence[bytes | memoryview] | CloseReason | None = None
+        """What is sent, or why the connection is closed instead; None before the request is answered."""
+
+    @property
+    def listener(self) -> Listener:
+        """The listener on which the request came in."""
+        return self.connection.listener
+
+    def respond(self, buffers: Sequence[bytes | memoryview]) -> None:
+        """Answer with a complete frame, its length and header included, in one or more pieces.
+
+        The pieces must not change any more: they may be sent later, and are not copied.
+        """
+        assert self.response is None, "a request is answered twice"
+        self.response = buffers
+        self.connection.send(self, buffers)
+
+    def respond_message(self, message: Message, version: int | None = None) -> None:
+        """Answer with a message in the request's version, or in another (ApiVersions' error 35)."""
+        if version is None:
+            version = self.api_version
+        header = encode_response_header(self.api_key, version, self.correlation_id)
+        body = encode(message, version)
+        self.respond((_LENGTH.pack(len(header) + len(body)) + header + body,))
+
+    def finish_without_response(self) -> None:
+        """Nothing is sent: the request asked for no answer."""
+        self.respond(())
+
+    def close(self, reason: str, closed: CloseReason = CloseReason.REFUSED) -> None:
+        """Close the connection once all earlier requests are answered; one line in the log says why.
+
+        Nothing more is read from it, and requests behind this one get no answer.
+        """
+        assert self.response is None, "a request is answered twice"
+        self.response = closed
+        self.connection.close_behind(self, closed, reason)
+
+
+class Dispatcher(Protocol):
+    """Takes the requests of all connections."""
+
+    def dispatch(self, request: InboundRequest) -> None:
+        """Take one request, and answer it now or later; called while its bytes are received.
+
+        MalformedMessage closes the connection as the peer's fault, any other exception as ours.
+        """
