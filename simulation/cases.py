@@ -78,7 +78,7 @@ _MAY_HAVE_GOT: Mapping[str, frozenset[Role]] = {
 
 
 _ALWAYS = ("NONE", "NOT_LEADER_OR_FOLLOWER", "REQUEST_TIMED_OUT")
-_TOLD: Mapping[str, tuple[str, ...]] = {
+_RESPONSES: Mapping[str, tuple[str, ...]] = {
     "add voter": (*_ALWAYS, "DUPLICATE_VOTER", "INVALID_REQUEST"),
     "remove voter": (*_ALWAYS, "VOTER_NOT_FOUND", "INVALID_REQUEST"),
     "remove leader": (*_ALWAYS, "VOTER_NOT_FOUND", "INVALID_REQUEST"),
@@ -108,7 +108,7 @@ def possible_cases() -> tuple[Case, ...]:
     cases += [
         (operation, ANYBODY, answer)
         for operation in OPERATIONS
-        for answer in _TOLD.get(operation, ())
+        for answer in _RESPONSES.get(operation, ())
     ]
     return tuple(cases)
 
@@ -125,7 +125,7 @@ def missing_cases(coverage: Coverage) -> list[Case]:
 
 def possible_pairs() -> list[Pair]:
     """Operations, and faults that begin meanwhile."""
-    return [(operation, fault) for operation in _TOLD for fault in FAULTS]
+    return [(operation, fault) for operation in _RESPONSES for fault in FAULTS]
 
 
 def missing_pairs(coverage: Coverage) -> list[Pair]:

@@ -50,7 +50,7 @@ def recover(world: World) -> None:
 
 def settle(world: World) -> None:
     """All that was late has arrived, and has had its effect. Raises Violation if that takes too long."""
-    while not world.facts.is_calm:
+    while not world.facts.is_undisturbed:
         world.run_until(world.scheduler.now_us + 20 * MS)
     begin_us = world.scheduler.now_us
     _wait_until_well(world, begin_us, begin_us + 15 * SECOND)
@@ -66,22 +66,22 @@ def _wait_until_well(world: World, begin_us: int, bound_us: int) -> None:
 def is_well(world: World) -> bool:
     """Who has the leader's id, and another disk, has to wait until somebody else leads."""
     leader = world.leader_machine()
-    if leader is None or leader.life is None:
+    if leader is None or leader.process is None:
         return False
     if any(a.is_idempotent and a.offset is None for a in world.appends):
         return False
     if any(operator.is_busy for operator in world.operators):
         return False
-    if leader.life.partition.view.pending_changes():
+    if leader.process.partition.view.pending_changes():
         return False
-    node = leader.life.partition.node
+    node = leader.process.partition.node
     end_offset = node.log.end_offset
     return (
         node.high_watermark == end_offset
         and not _membership_problem(world, node)
         and all(
-            machine.life is not None
-            and machine.life.partition.node.high_watermark == end_offset
+            machine.process is not None
+            and machine.process.partition.node.high_watermark == end_offset
             and machine.replica.log == leader.replica.log
             for machine in world.machines
             if machine is leader or machine.id != leader.id
@@ -96,7 +96,9 @@ def _membership_problem(world: World, leader: RaftNode) -> str:
         return f"a reassignment to {target} is under way"
     if leader.config.is_witness and _could_lead(world):
         return "a witness leads"
-    misplaced = [machine.host for machine in world.machines if world.places.is_misplaced(machine)]
+    misplaced = [
+        machine.host for machine in world.machines if world.address_map.is_misplaced(machine)
+    ]
     if misplaced:
         return f"{', '.join(misplaced)} cannot be reached where the voter set says"
     return ""
@@ -110,18 +112,18 @@ def _could_lead(world: World) -> list[Machine]:
 def _what_is_not_well(world: World, seconds: float) -> str:
     rows = []
     for machine in world.machines:
-        if machine.life is None:
+        if machine.process is None:
             rows.append(f"{machine.host} is down")
             continue
-        node = machine.life.partition.node
+        node = machine.process.partition.node
         rows.append(
             f"{machine.replica.key}: {node.role} of epoch {node.epoch}, leader {node.leader},"
             f" log end {node.log.end_offset}, high watermark {node.high_watermark},"
             f" voters {', '.join(map(str, node.voters.keys))};"
-            f" {'; '.join(machine.life.partition.problems()) or 'no problem'}"
+            f" {'; '.join(machine.process.partition.problems()) or 'no problem'}"
         )
         if isinstance(node.state, Leader) and (problem := _membership_problem(world, node)):
-            pending = machine.life.partition.view.pending_changes()
+            pending = machine.process.partition.view.pending_changes()
             waits_for = "; ".join(
                 f"{change.kind} waits for {change.waits_for}" for change in pending
             )

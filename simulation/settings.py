@@ -9,7 +9,7 @@ from random import Random
 from typing import NamedTuple
 
 from quorumd.config.model import Address, Config, ConfiguredVoter, Listener
-from simulation.faults.faults import FAULTS, LONE_WITNESS, STRUCK
+from simulation.faults.faults import FAULTS, LEADER_FAILS, LONE_WITNESS
 from simulation.faults.operations import OPERATIONS
 from simulation.scheduler import MS, SECOND
 
@@ -160,7 +160,7 @@ def draw_settings(
 def _draw_faults(random: Random, chaos_us: int, only: Collection[str] | None) -> dict[str, int]:
     """Each fault alone in one seed of ten, a handful at a time otherwise; seldom none at all."""
     count = random.choice([0, 1, 1, 2, 3, 4, 5, 6, 8, 12])
-    names = [name for name in FAULTS if name not in (LONE_WITNESS, STRUCK)]
+    names = [name for name in FAULTS if name not in (LONE_WITNESS, LEADER_FAILS)]
     return _draw_acts(random, names, count, chaos_us, [2, 4, 8, 16], only)
 
 
@@ -203,7 +203,7 @@ def _draw_membership(random: Random, settings: Settings, only: Collection[str] |
     counts = [1, 2, 3, 5, len(OPERATIONS)] if is_dynamic else [0, 0, 0, 1, 2]
     names, chaos_us = list(OPERATIONS), settings.chaos_us
     acts = _draw_acts(random, names, random.choice(counts), chaos_us, [2, 4, 8], only)
-    for name, is_possible in ((LONE_WITNESS, witness is not None), (STRUCK, is_dynamic)):
+    for name, is_possible in ((LONE_WITNESS, witness is not None), (LEADER_FAILS, is_dynamic)):
         if is_possible:
             acts |= _draw_acts(random, [name], random.randrange(2), chaos_us, [2, 4, 8], only)
     return replace(

@@ -86,14 +86,14 @@ def start_from_stale_disk(world: World, copies: dict[str, DiskCopy]) -> None:
     machine = victim
     if kind == "rollback":
         victim.is_wanted = False
-        victim.end_life("its directory is rolled back")
+        victim.end_process("its directory is rolled back")
     else:
         machine = Machine(world, "clone", victim.config, random, FirstVoter())
         machine.replica = Replica(
             victim.replica.key, world.facts.committed_below, world.facts.voters.note
         )
         machine.is_damaged = True
-        world.add_stranger(machine)
+        world.add_machine(machine)
     machine.disk.restore(copy.files)
     machine.start()
     end_us = world.scheduler.now_us + 10 * SECOND
@@ -109,13 +109,13 @@ def start_from_stale_disk(world: World, copies: dict[str, DiskCopy]) -> None:
 
 def _acknowledged(leader: Machine, key: ReplicaKey) -> int:
     """The end of what this leader knows a replica to have on disk, -1 if nothing."""
-    if leader.life is None:
+    if leader.process is None:
         return -1
-    rows = leader.life.partition.node.progress()
+    rows = leader.process.partition.node.progress()
     return next((row.end_offset for row in rows if row.key == key), -1)
 
 
 def _is_noticed(world: World, key: ReplicaKey, machine: Machine) -> bool:
     """True if it refused to start, or somebody reports that it went back."""
     report = went_back(key, 0, 0).partition(" from offset ")[0]
-    return machine.life is None or any(report in said for said in world.reports)
+    return machine.process is None or any(report in said for said in world.reports)

@@ -20,9 +20,9 @@ from quorumd.storage.meta_properties import random_storage_id
 from quorumd.storage.quorum_state import QuorumState
 from quorumd.storage.snapshot_file import SnapshotId
 from quorumd.wire.error_codes import ErrorCode
-from simulation.checkers import Checker, Facts, Look, all_checkers
+from simulation.checkers import Checker, Facts, Observation, all_checkers
 from simulation.checkers.acknowledged import Acknowledged
-from simulation.checkers.acknowledged_changes import check_granted
+from simulation.checkers.acknowledged_changes import check_acknowledged
 from simulation.checkers.linearizable import check_linearizable
 from simulation.checkers.producers import check_producers
 from simulation.checkers.reads import Reads
@@ -113,12 +113,12 @@ class World:
         self.reports: list[str] = []
         self._changes: dict[ReplicaKey, list[NamedVoters]] = {}
         self._seen_changes: set[Batch] = set()
-        self.strike_at_change: Callable[[Machine], None] | None = None
+        self.on_next_change: Callable[[Machine], None] | None = None
         self.is_watched = True
         """False once something is done that no quorum survives."""
         self.machines = self._make_machines()
         self._by_host = {machine.host: machine for machine in self.machines}
-        self.places = AddressMap(self.machines, self.facts)
+        self.address_map = AddressMap(self.machines, self.facts)
         self.hosts = [machine.host for machine in self.machines]
         self.risk = Risk(self.facts, auto_join=self.settings.auto_join)
         self.operators: list[Operator] = []
@@ -207,18 +207,18 @@ class World:
         self.begun.append(planned)
         self.note("faults", f"{planned.number}: {planned.name}")
         if planned.name in FAULTS:
-            self.facts.is_calm = False
+            self.facts.is_undisturbed = False
             for operator in self.operators:
                 if operator.is_busy:
                     self.coverage.pairs[operator.operation, planned.name] += 1
         planned.act(self, Random(planned.random_seed))
 
     def begin_operation(
-        self, operation: str, wishes: Sequence[VoterChangeRequest], random: Random
+        self, operation: str, requests: Sequence[VoterChangeRequest], random: Random
     ) -> None:
         """An operator begins to ask for these, one after the other."""
         name = f"operator{len(self.operators)}"
-        operator = Operator(self, name, random, operation, wishes)
+        operator = Operator(self, name, random, operation, requests)
         self.operators.append(operator)
         operator.start()
 
@@ -228,14 +228,14 @@ class World:
 
     def be_calm(self) -> None:
         """Nothing that has happened has any effect any more."""
-        self.facts.is_calm = True
+        self.facts.is_undisturbed = True
 
     def _heal(self) -> None:
         """All faults stop. Whoever has lost data comes back with an empty disk, as an observer."""
         self._is_healed = True
         self.note("faults", "all stop")
         self.network.heal()
-        self.strike_at_change = None
+        self.on_next_change = None
         for operator in self.operators:
             operator.is_stopping = True
         for machine in self.machines:
@@ -250,16 +250,16 @@ class World:
         self.acknowledged.on_end(self.appends)
         check_linearizable(self.appends, self.facts.committed)
         for machine in self.machines:
-            if machine.life is not None:
-                partition = machine.life.partition
+            if machine.process is not None:
+                partition = machine.process.partition
                 check_producers(machine.replica.key, machine.replica.log, partition.producers)
 
     # -- who is where
 
-    def life_at(self, host: str) -> NodeProcess | None:
-        return self._by_host[host].life
+    def process_at(self, host: str) -> NodeProcess | None:
+        return self._by_host[host].process
 
-    def add_stranger(self, machine: Machine) -> None:
+    def add_machine(self, machine: Machine) -> None:
         """A machine that nobody looks for."""
         self._by_host[machine.host] = machine
 
@@ -279,17 +279,17 @@ class World:
         leading = [
             machine
             for machine in self.machines
-            if machine.life is not None and machine.life.partition.node.role is Role.LEADER
+            if machine.process is not None and machine.process.partition.node.role is Role.LEADER
         ]
         return max(
-            leading, key=lambda m: m.life.partition.node.epoch if m.life else -1, default=None
+            leading, key=lambda m: m.process.partition.node.epoch if m.process else -1, default=None
         )
 
     def victim(self, random: Random) -> Machine:
         """Somebody who runs, the leader more often than others."""
         leader = self.leader_machine()
         is_leader = random.random() < 0.4
-        running = [machine for machine in self.machines if machine.life is not None]
+        running = [machine for machine in self.machines if machine.process is not None]
         somebody = random.choice(running or self.machines)
         return leader if is_leader and leader is not None else somebody
 
@@ -297,11 +297,11 @@ class World:
         machine = self._by_host.get(host)
         if machine is None:
             return "client"
-        return "down" if machine.life is None else str(machine.life.partition.node.role)
+        return "down" if machine.process is None else str(machine.process.partition.node.role)
 
     def note_damaged(self, machine: Machine) -> None:
         machine.is_damaged = True
-        self.facts.is_calm = False
+        self.facts.is_undisturbed = False
         self.facts.excused.add(machine.replica.key)
 
     # -- what is watched
@@ -312,37 +312,37 @@ class World:
         self.trace.note(self.scheduler.now_us, host, what, kind, data, wording)
 
     def count(self, fault: str, machine: Machine) -> None:
-        message = "-" if machine.life is None else machine.life.last_message
+        message = "-" if machine.process is None else machine.process.last_message
         self.coverage.count(fault, self.role_of(machine.host), message)
 
     def count_all(self, fault: str) -> None:
         for machine in self.machines:
             self.count(fault, machine)
 
-    def look(self, life: NodeProcess, *, is_cut_short: bool = False) -> None:
+    def look(self, process: NodeProcess, *, is_cut_short: bool = False) -> None:
         """Show the checkers a process after an event, or what it got to of one."""
-        replica, node = life.replica, life.partition.node
-        if replica.news:
-            self.take_news(replica)
-        self._note_report(life)
+        replica, node = process.replica, process.partition.node
+        if replica.disk_updates:
+            self.show_disk_updates(replica)
+        self._note_report(process)
         if not self.is_watched:
             return
-        self._show_snapshots(life)
+        self._show_snapshots(process)
         now = node.snapshot()
         known = self._looks.get(replica.key)
-        before = known[1] if known is not None and known[0] is life else None
+        before = known[1] if known is not None and known[0] is process else None
         if now == before:
             return
-        files = life.machine.disk.names(LOG_DIRECTORY) if now.log_start_offset else ()
-        clock = life.machine.clock
-        look = Look(replica, node, now, before, files, self.scheduler.now_us, clock.is_true)
+        files = process.machine.disk.names(LOG_DIRECTORY) if now.log_start_offset else ()
+        clock = process.machine.clock
+        look = Observation(replica, node, now, before, files, self.scheduler.now_us, clock.is_true)
         if is_cut_short and now.log_end_offset != replica.end_offset:
             for checker in self.checkers:
                 checker.on_cut_short(look)
             return
-        self._looks[replica.key] = life, now
+        self._looks[replica.key] = process, now
         if before is None or before.role != now.role or before.epoch != now.epoch:
-            self.note(life.host, f"is {now.role} of epoch {now.epoch}, leader {now.leader}")
+            self.note(process.host, f"is {now.role} of epoch {now.epoch}, leader {now.leader}")
         for checker in self.checkers:
             checker.on_event(look)
         for named in self._changes.pop(replica.key, ()):
@@ -350,27 +350,27 @@ class World:
             for checker in self.checkers:
                 checker.on_change(look, change)
 
-    def _show_snapshots(self, life: NodeProcess) -> None:
-        for snapshot in life.partition.node.log.snapshots:
-            if snapshot not in life.shown:
-                life.shown.add(snapshot)
-                data = life.snapshot_bytes(SnapshotId(*snapshot))
-                self.note(life.host, f"has the snapshot {snapshot}", data=data)
+    def _show_snapshots(self, process: NodeProcess) -> None:
+        for snapshot in process.partition.node.log.snapshots:
+            if snapshot not in process.shown:
+                process.shown.add(snapshot)
+                data = process.snapshot_bytes(SnapshotId(*snapshot))
+                self.note(process.host, f"has the snapshot {snapshot}", data=data)
                 for checker in self.checkers:
-                    checker.on_snapshot(life.replica, snapshot, data)
+                    checker.on_snapshot(process.replica, snapshot, data)
 
-    def _note_report(self, life: NodeProcess) -> None:
-        report = life.partition.last_report
-        if report and report is not life.last_report:
-            life.last_report = report
+    def _note_report(self, process: NodeProcess) -> None:
+        report = process.partition.last_report
+        if report and report is not process.last_report:
+            process.last_report = report
             self.reports.append(report)
-            self.note(life.host, "reports", wording=report)
+            self.note(process.host, "reports", wording=report)
 
-    def take_news(self, replica: Replica) -> None:
-        news, replica.news = replica.news, []
+    def show_disk_updates(self, replica: Replica) -> None:
+        disk_updates, replica.disk_updates = replica.disk_updates, []
         if not self.is_watched:
             return
-        for is_append, batches, before in news:
+        for is_append, batches, before in disk_updates:
             self._note_changes(replica, batches)
             for checker in self.checkers:
                 if is_append:
@@ -389,38 +389,42 @@ class World:
 
     def _strike(self, leader: Replica) -> None:
         """What a fault has prepared for whoever changes the voters next."""
-        strike, self.strike_at_change = self.strike_at_change, None
+        fail, self.on_next_change = self.on_next_change, None
         machine = next((m for m in self.machines if m.replica is leader), None)
-        if strike is not None and machine is not None:
+        if fail is not None and machine is not None:
             # Not in the midst of the event that is looked at.
-            self.later(0, partial(strike, machine))
+            self.later(0, partial(fail, machine))
 
-    def note_contact(self, life: NodeProcess, replica: ReplicaKey | None, kind: str) -> None:
+    def note_contact(self, process: NodeProcess, replica: ReplicaKey | None, kind: str) -> None:
         """A request of a replica has arrived."""
-        if replica is None or life.partition.node.role is not Role.LEADER:
+        if replica is None or process.partition.node.role is not Role.LEADER:
             return
         if kind in ("Fetch", "FetchSnapshot"):
             self.facts.contacts[replica] = self.scheduler.now_us
 
-    def on_own_wish(self, life: NodeProcess, kind: VoterChangeKind, key: ReplicaKey) -> None:
+    def on_own_request(self, process: NodeProcess, kind: VoterChangeKind, key: ReplicaKey) -> None:
         """A replica asks to vote, or that another one of its id does not any more."""
-        wishes, node = self.facts.wishes, life.partition.node
-        if not any(wish.is_own and (wish.kind, wish.key) == (kind, key) for wish in wishes):
-            wishes.append(VoterChangeRequest(kind, key, is_own=True))
+        requests, node = self.facts.change_requests, process.partition.node
+        if not any(
+            request.is_own and (request.kind, request.key) == (kind, key) for request in requests
+        ):
+            requests.append(VoterChangeRequest(kind, key, is_own=True))
         for checker in self.checkers if self.is_watched else ():
-            checker.on_own_wish(node)
+            checker.on_own_request(node)
 
-    def on_fulfilled(self, wish: VoterChangeRequest, leader_id: int, leader_epoch: int) -> None:
+    def on_fulfilled(self, request: VoterChangeRequest, leader_id: int, leader_epoch: int) -> None:
         """An operator is told that it is done, by the leader of this epoch."""
         if not self.is_watched:
             return
-        check_granted(self.facts, wish)
-        if wish.kind is VoterChangeKind.TRANSFER and (wish.key is None or wish.key.id != leader_id):
+        check_acknowledged(self.facts, request)
+        if request.kind is VoterChangeKind.TRANSFER and (
+            request.key is None or request.key.id != leader_id
+        ):
             self._check_handed_over(leader_id, leader_epoch)
 
     def _check_handed_over(self, leader_id: int, epoch: int) -> None:
         for machine in self.machines:
-            node = None if machine.life is None else machine.life.partition.node
+            node = None if machine.process is None else machine.process.partition.node
             if node is not None and node.role is Role.LEADER and node.epoch == epoch:
                 raise Violation(
                     "who has handed over does not lead",
@@ -431,15 +435,17 @@ class World:
         """What an operator was told, by whom."""
         self.coverage.count(operation, self.role_of(host), error.name)
 
-    def on_opened(self, life: NodeProcess, state: QuorumState | None) -> None:
+    def on_opened(self, process: NodeProcess, state: QuorumState | None) -> None:
         """A process has recovered its log; raises ProcessEnded if it must be kept out."""
-        machine, replica = life.machine, life.replica
+        machine, replica = process.machine, process.replica
         if not self.is_watched:
             return
-        log = life.partition.log
+        log = process.partition.log
         found = self.facts.committed_below(log.log_start_offset)
         found += (batch_of(header) for header in log.scan_headers())
-        if machine.is_damaged and not _is_whole(replica, found, state, life.partition.node.local):
+        if machine.is_damaged and not _is_whole(
+            replica, found, state, process.partition.node.local
+        ):
             machine.note("has lost data, and is kept out")
             machine.is_wanted = False
             raise ProcessEnded
@@ -454,7 +460,7 @@ class World:
         replica.recovered(found)
         if state is not None:
             replica.state = state
-        self.take_news(replica)
+        self.show_disk_updates(replica)
 
     def on_vote(self, voter: ReplicaKey, epoch: int, candidate: ReplicaKey) -> None:
         for checker in self.checkers if self.is_watched else ():

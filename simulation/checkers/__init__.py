@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from simulation.checkers.base import Checker, Facts, Look
+from simulation.checkers.base import Checker, Facts, Observation
 from simulation.checkers.caught_up import CaughtUp
 from simulation.checkers.committed_prefix import CommittedPrefix
-from simulation.checkers.duplicate_ids import DoubledIds
+from simulation.checkers.duplicate_ids import DuplicateIds
 from simulation.checkers.durability import Durability
 from simulation.checkers.election_safety import ElectionSafety
 from simulation.checkers.leader_completeness import LeaderCompleteness
@@ -13,16 +13,16 @@ from simulation.checkers.log_matching import LogMatching
 from simulation.checkers.log_voters import LogVoters
 from simulation.checkers.majority_synced import MajoritySynced
 from simulation.checkers.monotonic import Monotonic
-from simulation.checkers.one_change_at_a_time import SettledChanges
+from simulation.checkers.one_change_at_a_time import OneChangeAtATime
 from simulation.checkers.own_epoch import OwnEpoch
 from simulation.checkers.permitted_voters import PermittedVoters
-from simulation.checkers.requested_changes import WishedChanges
+from simulation.checkers.requested_changes import RequestedChanges
 from simulation.checkers.snapshots import Snapshots
 from simulation.checkers.voter_sets import VoterSets
 from simulation.checkers.votes import Votes
 from simulation.checkers.witnesses import Witnesses
 
-__all__ = ["Checker", "Facts", "Look", "all_checkers"]
+__all__ = ["Checker", "Facts", "Observation", "all_checkers"]
 
 # The committed history comes first: others look at it.
 _KINDS: tuple[type[Checker], ...] = (
@@ -35,11 +35,11 @@ _KINDS: tuple[type[Checker], ...] = (
     LogMatching,
     LogVoters,
     VoterSets,
-    SettledChanges,
+    OneChangeAtATime,
     PermittedVoters,
-    DoubledIds,
+    DuplicateIds,
     CaughtUp,
-    WishedChanges,
+    RequestedChanges,
     Witnesses,
     Snapshots,
     Votes,

@@ -14,35 +14,35 @@ from simulation.violation import Violation
 NAME = "a change that is answered is committed"
 
 
-def check_granted(facts: Facts, wish: VoterChangeRequest) -> None:
+def check_acknowledged(facts: Facts, request: VoterChangeRequest) -> None:
     """Raise Violation unless this was so at some moment between the question and the answer."""
-    sets = facts.voters.committed[max(0, wish.sets_before - 1) :]
+    sets = facts.voters.committed[max(0, request.sets_before - 1) :]
     first_ids = tuple(sorted(key.id for key in facts.voters.first))
     if (
-        not wish.sets_before
-        and wish.kind is VoterChangeKind.REASSIGN
-        and wish.target in (None, first_ids)
+        not request.sets_before
+        and request.kind is VoterChangeKind.REASSIGN
+        and request.target in (None, first_ids)
     ):
         return
-    if wish.kind is not VoterChangeKind.TRANSFER and not any(
-        _grants(named, wish) for named in sets
+    if request.kind is not VoterChangeKind.TRANSFER and not any(
+        _fulfils(named, request) for named in sets
     ):
         raise Violation(
             NAME,
-            f"an operator who wants to {wish} is told that it is done; the sets of that time are"
+            f"an operator who wants to {request} is told that it is done; the sets of that time are"
             f" {'; '.join(_described(named) for named in sets) or 'none'}",
         )
 
 
-def _grants(named: NamedVoters, wish: VoterChangeRequest) -> bool:
-    match wish.kind:
+def _fulfils(named: NamedVoters, request: VoterChangeRequest) -> bool:
+    match request.kind:
         case VoterChangeKind.ADD:
-            return wish.key in named.keys
+            return request.key in named.keys
         case VoterChangeKind.REMOVE:
-            return wish.key not in named.keys
+            return request.key not in named.keys
     target = named.record.target
-    is_reached = wish.target == named.record.voters.ids and target is None
-    return target == wish.target or is_reached
+    is_reached = request.target == named.record.voters.ids and target is None
+    return target == request.target or is_reached
 
 
 def _described(named: NamedVoters) -> str:

@@ -22,7 +22,7 @@ from simulation.violation import Violation
 
 
 @dataclass(slots=True)
-class Look:
+class Observation:
     """A process after an event; `before` is the look before that, None after a start."""
 
     replica: Replica
@@ -70,11 +70,11 @@ class Facts:
     """The epoch in which each of `committed` was first known to be committed."""
     excused: set[ReplicaKey] = field(default_factory=set)
     """Replicas whose disk was damaged behind their back: what they lost is no fault of the code."""
-    wishes: list[VoterChangeRequest] = field(default_factory=list)
+    change_requests: list[VoterChangeRequest] = field(default_factory=list)
     """What anybody has asked for of the voter set, or of the leader."""
     contacts: dict[ReplicaKey, int] = field(default_factory=dict)
     """When a leader last had a request of this replica for records; µs."""
-    is_calm: bool = True
+    is_undisturbed: bool = True
     """No fault has any effect now, nor has had for a while."""
     voters: VoterHistory = field(init=False)
 
@@ -122,16 +122,16 @@ class Checker:
     def on_truncate(self, replica: Replica, dropped: list[Batch]) -> None:
         """Batches are dropped from a replica's log."""
 
-    def on_event(self, look: Look) -> None:
+    def on_event(self, seen: Observation) -> None:
         """A process has had an event that changed something of its snapshot."""
 
-    def on_cut_short(self, look: Look) -> None:
+    def on_cut_short(self, seen: Observation) -> None:
         """A process has died in the midst of an append: its log is not what its snapshot says."""
 
-    def on_change(self, look: Look, change: Change) -> None:
+    def on_change(self, seen: Observation, change: Change) -> None:
         """A leader has appended a voter set; `on_event` has been called before."""
 
-    def on_own_wish(self, node: RaftNode) -> None:
+    def on_own_request(self, node: RaftNode) -> None:
         """A replica asks its leader to change the voters in its favour."""
 
     def on_recovered(self, replica: Replica, found: list[Batch], state: QuorumState | None) -> None:

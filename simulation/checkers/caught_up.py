@@ -9,7 +9,7 @@ from collections import deque
 
 from quorumd.raft.roles import Role
 from quorumd.raft.types import ReplicaKey
-from simulation.checkers.base import Change, Checker, Facts, Look
+from simulation.checkers.base import Change, Checker, Facts, Observation
 from simulation.scheduler import MS
 
 CLOCK_RATE_LEAST = 2
@@ -24,23 +24,23 @@ class CaughtUp(Checker):
         self.ends: dict[ReplicaKey, deque[tuple[int, int]]] = {}
         """Of each leader: when its log ended where, as far back as it matters."""
 
-    def on_event(self, look: Look) -> None:
-        if look.now.role is not Role.LEADER:
-            self.ends.pop(look.now.local, None)
+    def on_event(self, seen: Observation) -> None:
+        if seen.now.role is not Role.LEADER:
+            self.ends.pop(seen.now.local, None)
             return
-        ends = self.ends.setdefault(look.now.local, deque())
-        ends.append((look.now_us, look.now.log_end_offset))
-        since_us = self._since_us(look)
+        ends = self.ends.setdefault(seen.now.local, deque())
+        ends.append((seen.now_us, seen.now.log_end_offset))
+        since_us = self._since_us(seen)
         while len(ends) > 1 and ends[1][0] <= since_us:
             ends.popleft()
 
-    def on_change(self, look: Look, change: Change) -> None:
-        ends = self.ends.get(look.now.local)
+    def on_change(self, seen: Observation, change: Change) -> None:
+        ends = self.ends.get(seen.now.local)
         if (
             change.former is None
             or change.is_first
             or not ends
-            or ends[0][0] > self._since_us(look)
+            or ends[0][0] > self._since_us(seen)
         ):
             return
         for key in change.added:
@@ -48,10 +48,10 @@ class CaughtUp(Checker):
             has = 0 if replica is None else replica.synced_end_offset
             if has < ends[0][1]:
                 raise self.fail(
-                    f"{look.now.local} adds {key}, which has everything below {has}, at"
+                    f"{seen.now.local} adds {key}, which has everything below {has}, at"
                     f" {change.named.batch}; its log ended at {ends[0][1]} for an election timeout"
                 )
 
     @staticmethod
-    def _since_us(look: Look) -> int:
-        return look.now_us - CLOCK_RATE_LEAST * look.node.config.election_timeout_ms * MS
+    def _since_us(seen: Observation) -> int:
+        return seen.now_us - CLOCK_RATE_LEAST * seen.node.config.election_timeout_ms * MS

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from quorumd.raft.roles import Role
 from quorumd.raft.types import ReplicaKey
-from simulation.checkers.base import Checker, Facts, Look
+from simulation.checkers.base import Checker, Facts, Observation
 from simulation.history.replica import Batch, Replica
 
 
@@ -29,15 +29,15 @@ class CommittedPrefix(Checker):
                 f"{replica.key} drops {dropped[0]} and later, though it knows that to be committed"
             )
 
-    def on_event(self, look: Look) -> None:
-        replica, offset = look.replica, look.now.committed_offset
+    def on_event(self, seen: Observation) -> None:
+        replica, offset = seen.replica, seen.now.committed_offset
         at = self.checked.get(replica.key, 0)
         log, committed = replica.log, self.facts.committed
         if at < len(log) and log[at].end_offset <= offset:
             while at < len(log) and log[at].end_offset <= offset:
                 if at == len(committed):
                     committed.append(log[at])
-                    self.facts.commit_epochs.append(look.now.epoch)
+                    self.facts.commit_epochs.append(seen.now.epoch)
                 elif committed[at] != log[at]:
                     raise self.fail(
                         f"{replica.key} takes {log[at]} for committed, but {committed[at]} is"
@@ -52,8 +52,8 @@ class CommittedPrefix(Checker):
                 f" {end_offset}"
             )
 
-    def on_cut_short(self, look: Look) -> None:
+    def on_cut_short(self, seen: Observation) -> None:
         # What a leader had committed before the append it may have told already. Others tell of what they
         # are sent, and the records of that may be what they were about to append.
-        if look.now.role is Role.LEADER:
-            self.on_event(look)
+        if seen.now.role is Role.LEADER:
+            self.on_event(seen)

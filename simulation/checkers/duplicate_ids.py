@@ -6,27 +6,27 @@ Source: KIP-856, disk failure recovery; docs/protocol: for three fetch timeouts.
 from __future__ import annotations
 
 from quorumd.raft.obstacles import RIVAL_SILENT_TIMEOUTS
-from simulation.checkers.base import Change, Checker, Look
+from simulation.checkers.base import Change, Checker, Observation
 from simulation.scheduler import MS
 
 ROUNDING_US = 2 * MS
 
 
-class DoubledIds(Checker):
+class DuplicateIds(Checker):
     name = "a storage id is added only if that of the same id is silent"
 
-    def on_change(self, look: Look, change: Change) -> None:
+    def on_change(self, seen: Observation, change: Change) -> None:
         if change.former is None or change.is_first:
             return
-        silent_us = RIVAL_SILENT_TIMEOUTS * look.node.config.fetch_timeout_ms * MS - ROUNDING_US
+        silent_us = RIVAL_SILENT_TIMEOUTS * seen.node.config.fetch_timeout_ms * MS - ROUNDING_US
         for key in change.added:
             for rival in change.former.keys:
                 if rival.id != key.id:
                     continue
                 heard_us = self.facts.contacts.get(rival)
-                is_late = heard_us is not None and look.now_us - heard_us < silent_us
-                if rival == look.now.local or (is_late and look.is_clock_true):
+                is_late = heard_us is not None and seen.now_us - heard_us < silent_us
+                if rival == seen.now.local or (is_late and seen.is_clock_true):
                     raise self.fail(
-                        f"{look.now.local} adds {key} at {change.named.batch}; a leader heard of {rival}"
-                        f" {look.now_us - (heard_us or look.now_us)} µs ago"
+                        f"{seen.now.local} adds {key} at {change.named.batch}; a leader heard of {rival}"
+                        f" {seen.now_us - (heard_us or seen.now_us)} µs ago"
                     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quorumd.raft.roles import Role
 from quorumd.raft.types import ReplicaKey
-from simulation.checkers.base import Checker, Facts, Look
+from simulation.checkers.base import Checker, Facts, Observation
 
 
 class ElectionSafety(Checker):
@@ -14,9 +14,9 @@ class ElectionSafety(Checker):
         super().__init__(facts)
         self.leaders: dict[int, ReplicaKey] = {}
 
-    def on_event(self, look: Look) -> None:
-        if look.now.role is not Role.LEADER:
+    def on_event(self, seen: Observation) -> None:
+        if seen.now.role is not Role.LEADER:
             return
-        known = self.leaders.setdefault(look.now.epoch, look.now.local)
-        if known != look.now.local:
-            raise self.fail(f"{known} and {look.now.local} both lead epoch {look.now.epoch}")
+        known = self.leaders.setdefault(seen.now.epoch, seen.now.local)
+        if known != seen.now.local:
+            raise self.fail(f"{known} and {seen.now.local} both lead epoch {seen.now.epoch}")

@@ -8,25 +8,25 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from quorumd.raft.roles import Role
-from simulation.checkers.base import Checker, Look
+from simulation.checkers.base import Checker, Observation
 
 
 class LeaderCompleteness(Checker):
     name = "a leader has every committed record"
 
-    def on_event(self, look: Look) -> None:
-        now, before = look.now, look.before
+    def on_event(self, seen: Observation) -> None:
+        now, before = seen.now, seen.before
         if now.role is not Role.LEADER or (before is not None and before.role is Role.LEADER):
             return
         # Commit epochs never go back: a deposed leader commits nothing any more.
         count = bisect_left(self.facts.commit_epochs, now.epoch)
-        if look.replica.log[:count] != self.facts.committed[:count]:
+        if seen.replica.log[:count] != self.facts.committed[:count]:
             lost = next(
                 batch
                 for at, batch in enumerate(self.facts.committed)
-                if look.replica.log[at : at + 1] != [batch]
+                if seen.replica.log[at : at + 1] != [batch]
             )
             raise self.fail(
                 f"{now.local} leads epoch {now.epoch} without {lost}; its log ends at"
-                f" {look.replica.end_offset}"
+                f" {seen.replica.end_offset}"
             )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from quorumd.raft.control import VotersRecord
 from quorumd.raft.types import ReplicaKey
-from simulation.checkers.base import Checker, Facts, Look
+from simulation.checkers.base import Checker, Facts, Observation
 from simulation.history.replica import Batch, Replica
 from simulation.history.voter_history import NamedVoters
 
@@ -32,14 +32,14 @@ class LogVoters(Checker):
     def on_recovered(self, replica: Replica, found: list[Batch], state: object) -> None:
         self.named[replica.key] = []
 
-    def on_event(self, look: Look) -> None:
-        named = self.named.get(look.now.local)
-        if not named or look.now.local in self.facts.excused:
+    def on_event(self, seen: Observation) -> None:
+        named = self.named.get(seen.now.local)
+        if not named or seen.now.local in self.facts.excused:
             return
-        expected, found = named[-1], look.node.electorate.entry.record
+        expected, found = named[-1], seen.node.electorate.entry.record
         if (expected.record.voters, expected.record.target) != (found.voters, found.target):
             raise self.fail(
-                f"{look.now.local} goes by the voters {_described(found)}; its log names"
+                f"{seen.now.local} goes by the voters {_described(found)}; its log names"
                 f" {_described(expected.record)} at {expected.batch}"
             )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from quorumd.raft.quorum import majority
 from quorumd.raft.roles import Role
 from quorumd.raft.types import ReplicaKey, VoterSet
-from simulation.checkers.base import Checker, Facts, Look
+from simulation.checkers.base import Checker, Facts, Observation
 from simulation.history.replica import Batch
 
 
@@ -20,22 +20,22 @@ class MajoritySynced(Checker):
         super().__init__(facts)
         self.checked = 0
 
-    def on_event(self, look: Look) -> None:
+    def on_event(self, seen: Observation) -> None:
         committed = self.facts.committed
         if len(committed) == self.checked:
             return
         self.checked = len(committed)
         last = committed[-1]
-        if not any(self._is_majority(voters.keys, last) for voters in _counted(look)):
+        if not any(self._is_majority(voters.keys, last) for voters in _counted(seen)):
             raise self.fail(
-                f"{look.now.local}, {look.now.role} of epoch {look.now.epoch}, takes {last} for"
-                f" committed; of its voters {', '.join(map(str, look.node.voters.keys))} only"
-                f" {', '.join(self._holding(look.node.voters.keys, last)) or 'none'} synced it"
+                f"{seen.now.local}, {seen.now.role} of epoch {seen.now.epoch}, takes {last} for"
+                f" committed; of its voters {', '.join(map(str, seen.node.voters.keys))} only"
+                f" {', '.join(self._holding(seen.node.voters.keys, last)) or 'none'} synced it"
             )
 
-    def on_cut_short(self, look: Look) -> None:
+    def on_cut_short(self, seen: Observation) -> None:
         # The others may not know the voters whom a leader has counted in its last moment.
-        self.on_event(look)
+        self.on_event(seen)
 
     def _is_majority(self, voters: tuple[ReplicaKey, ...], batch: Batch) -> bool:
         return len(self._holding(voters, batch)) >= majority(len(voters))
@@ -52,13 +52,13 @@ class MajoritySynced(Checker):
         return len(replica.synced) > at and replica.synced[at] == batch
 
 
-def _counted(look: Look) -> list[VoterSet]:
+def _counted(seen: Observation) -> list[VoterSet]:
     """The set that a leader has counted: its latest one, but for what it has appended just now.
 
     Were somebody else the first to tell, any set that it knows would do.
     """
-    entries = look.node.log.voter_entries
-    if look.before is None or look.before.role is not Role.LEADER:
+    entries = seen.node.log.voter_entries
+    if seen.before is None or seen.before.role is not Role.LEADER:
         return [entry.record.voters for entry in entries]
-    end_offset = look.before.log_end_offset
+    end_offset = seen.before.log_end_offset
     return [next(e.record.voters for e in reversed(entries) if e.offset < end_offset)]

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from quorumd.raft.invariants import InvariantViolation, check_state, check_step
 from quorumd.storage.quorum_state import QuorumState
-from simulation.checkers.base import Checker, Look
+from simulation.checkers.base import Checker, Observation
 from simulation.history.replica import Batch, Replica
 
 
 class Monotonic(Checker):
     name = "epoch and high watermark never go back"
 
-    def on_event(self, look: Look) -> None:
+    def on_event(self, seen: Observation) -> None:
         try:
-            check_state(look.now)
-            if look.before is not None:
-                check_step(look.before, look.now)
+            check_state(seen.now)
+            if seen.before is not None:
+                check_step(seen.before, seen.now)
         except InvariantViolation as error:
-            raise self.fail(f"{look.now.local}: {error}") from error
+            raise self.fail(f"{seen.now.local}: {error}") from error
 
     def on_recovered(self, replica: Replica, found: list[Batch], state: QuorumState | None) -> None:
         if replica.state is None or replica.key in self.facts.excused:

@@ -6,20 +6,20 @@ each other. Source: Ongaro, "bug in single-server membership changes", raft-dev,
 
 from __future__ import annotations
 
-from simulation.checkers.base import Change, Checker, Look
+from simulation.checkers.base import Change, Checker, Observation
 
 
-class SettledChanges(Checker):
+class OneChangeAtATime(Checker):
     name = "a leader commits in its epoch before it changes the voters"
 
-    def on_change(self, look: Look, change: Change) -> None:
+    def on_change(self, seen: Observation, change: Change) -> None:
         if change.former is None or change.is_first:
             return
-        batch, committed = change.named.batch, look.now.committed_offset
+        batch, committed = change.named.batch, seen.now.committed_offset
         if not any(
-            b.epoch == batch.epoch and b.end_offset <= committed for b in reversed(look.replica.log)
+            b.epoch == batch.epoch and b.end_offset <= committed for b in reversed(seen.replica.log)
         ):
             raise self.fail(
-                f"{look.now.local} changes the voters at {batch}, and has committed nothing of its"
+                f"{seen.now.local} changes the voters at {batch}, and has committed nothing of its"
                 f" epoch yet: its high watermark is {committed}"
             )

@@ -5,17 +5,17 @@ Source: KIP-856, "Bootstrapping".
 
 from __future__ import annotations
 
-from simulation.checkers.base import Change, Checker, Look
+from simulation.checkers.base import Change, Checker, Observation
 
 
 class PermittedVoters(Checker):
     name = "quorum.voters names the ids that vote"
 
-    def on_change(self, look: Look, change: Change) -> None:
-        permitted = look.node.config.configured_voters.ids
+    def on_change(self, seen: Observation, change: Change) -> None:
+        permitted = seen.node.config.configured_voters.ids
         ids = change.named.record.voters.ids
         if permitted and ids != permitted:
             raise self.fail(
-                f"{look.now.local} names the voters {ids} at {change.named.batch}; quorum.voters names"
+                f"{seen.now.local} names the voters {ids} at {change.named.batch}; quorum.voters names"
                 f" {permitted}"
             )

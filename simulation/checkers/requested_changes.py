@@ -8,41 +8,44 @@ from __future__ import annotations
 
 from quorumd.raft.node import RaftNode
 from quorumd.raft.types import ReplicaKey
-from simulation.checkers.base import Change, Checker, Look
+from simulation.checkers.base import Change, Checker, Observation
 from simulation.history.voter_change_requests import VoterChangeKind
 
 
-class WishedChanges(Checker):
+class RequestedChanges(Checker):
     name = "voters change as was asked for"
 
-    def on_change(self, look: Look, change: Change) -> None:
+    def on_change(self, seen: Observation, change: Change) -> None:
         if change.former is None or change.is_first:
             return
         target, later = change.former.record.target, change.named.record.target
         is_reached = later is None and change.named.record.voters.ids == target
-        if later != target and not is_reached and not self._is_target_wished(later):
+        if later != target and not is_reached and not self._was_target_requested(later):
             raise self.fail(
-                f"{look.now.local} gives the target {target} up for {later} at {change.named.batch},"
+                f"{seen.now.local} gives the target {target} up for {later} at {change.named.batch},"
                 f" with the voters {change.named.record.voters.ids}, unasked"
             )
         for key in change.added:
-            if key.id not in (target or ()) and not self._is_wished(VoterChangeKind.ADD, key):
-                raise self.fail(f"{look.now.local} adds {key} at {change.named.batch}, unasked")
+            if key.id not in (target or ()) and not self._was_requested(VoterChangeKind.ADD, key):
+                raise self.fail(f"{seen.now.local} adds {key} at {change.named.batch}, unasked")
         for key in change.removed:
             is_step = target is not None and key.id not in target
-            if not is_step and not self._is_wished(VoterChangeKind.REMOVE, key):
-                raise self.fail(f"{look.now.local} removes {key} at {change.named.batch}, unasked")
+            if not is_step and not self._was_requested(VoterChangeKind.REMOVE, key):
+                raise self.fail(f"{seen.now.local} removes {key} at {change.named.batch}, unasked")
 
-    def _is_wished(self, kind: VoterChangeKind, key: ReplicaKey) -> bool:
-        return any(wish.kind is kind and wish.key == key for wish in self.facts.wishes)
-
-    def _is_target_wished(self, target: tuple[int, ...] | None) -> bool:
-        wishes = self.facts.wishes
+    def _was_requested(self, kind: VoterChangeKind, key: ReplicaKey) -> bool:
         return any(
-            wish.kind is VoterChangeKind.REASSIGN and wish.target == target for wish in wishes
+            request.kind is kind and request.key == key for request in self.facts.change_requests
         )
 
-    def on_own_wish(self, node: RaftNode) -> None:
+    def _was_target_requested(self, target: tuple[int, ...] | None) -> bool:
+        requests = self.facts.change_requests
+        return any(
+            request.kind is VoterChangeKind.REASSIGN and request.target == target
+            for request in requests
+        )
+
+    def on_own_request(self, node: RaftNode) -> None:
         local = node.local
         known = [
             named

@@ -9,7 +9,7 @@ from __future__ import annotations
 from quorumd.storage.layout import PART_SUFFIX, parse_snapshot_name
 from quorumd.wire.control_records import SnapshotFooter, SnapshotHeader, decode_control_batch
 from quorumd.wire.records import Record, iter_records, scan
-from simulation.checkers.base import Checker, Facts, Look
+from simulation.checkers.base import Checker, Facts, Observation
 from simulation.history.replica import Replica
 
 OFFSET_HEADER = "quorumd.offset"
@@ -28,16 +28,16 @@ class Snapshots(Checker):
         self.taken = 0
         """So many committed batches have made `state`."""
 
-    def on_event(self, look: Look) -> None:
-        start = look.now.log_start_offset
+    def on_event(self, seen: Observation) -> None:
+        start = seen.now.log_start_offset
         if not start:
             return
         # A log that was just reset waits for the disk, where the snapshot is complete but for its name.
-        names = (name.removesuffix(PART_SUFFIX) for name in look.disk_files)
+        names = (name.removesuffix(PART_SUFFIX) for name in seen.disk_files)
         found = map(parse_snapshot_name, names)
         if not any(snapshot and snapshot[0] >= start for snapshot in found):
             raise self.fail(
-                f"{look.now.local} begins at {start}, and no snapshot holds what was before"
+                f"{seen.now.local} begins at {start}, and no snapshot holds what was before"
             )
 
     def on_snapshot(self, replica: Replica, snapshot: tuple[int, int], data: bytes) -> None:

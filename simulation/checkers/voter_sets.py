@@ -6,25 +6,25 @@ ids and other storage ids. Source: KIP-856, "one change at a time".
 
 from __future__ import annotations
 
-from simulation.checkers.base import Change, Checker, Look
+from simulation.checkers.base import Change, Checker, Observation
 
 
 class VoterSets(Checker):
     name = "one voter changes at a time"
 
-    def on_change(self, look: Look, change: Change) -> None:
+    def on_change(self, seen: Observation, change: Change) -> None:
         former, named = change.former, change.named
         if former is None or change.is_first:
             return
         if len(change.added) + len(change.removed) > 1:
             raise self.fail(
-                f"{look.now.local} makes {_listed(former.keys)} at {former.batch} the voters"
+                f"{seen.now.local} makes {_listed(former.keys)} at {former.batch} the voters"
                 f" {_listed(named.keys)} at {named.batch}"
             )
-        if former.batch.end_offset > look.now.committed_offset:
+        if former.batch.end_offset > seen.now.committed_offset:
             raise self.fail(
-                f"{look.now.local} changes the voters at {named.batch}; those at {former.batch} are not"
-                f" committed, its high watermark is {look.now.committed_offset}"
+                f"{seen.now.local} changes the voters at {named.batch}; those at {former.batch} are not"
+                f" committed, its high watermark is {seen.now.committed_offset}"
             )
 
 

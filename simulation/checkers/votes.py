@@ -7,7 +7,7 @@ granted Vote answer, or a Vote request, which tells of the vote for oneself.
 from __future__ import annotations
 
 from quorumd.raft.types import ReplicaKey
-from simulation.checkers.base import Checker, Facts, Look
+from simulation.checkers.base import Checker, Facts, Observation
 
 
 class Votes(Checker):
@@ -17,15 +17,15 @@ class Votes(Checker):
         super().__init__(facts)
         self.given: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
 
-    def on_event(self, look: Look) -> None:
-        local = look.now.local
-        given = self.given.get((local, look.now.epoch))
+    def on_event(self, seen: Observation) -> None:
+        local = seen.now.local
+        given = self.given.get((local, seen.now.epoch))
         if given is None or local in self.facts.excused:
             return
-        if look.now.voted is None or look.now.voted.id != given.id:
+        if seen.now.voted is None or seen.now.voted.id != given.id:
             raise self.fail(
-                f"{local} gave its vote in epoch {look.now.epoch} to {given}, and knows of"
-                f" {look.now.voted}"
+                f"{local} gave its vote in epoch {seen.now.epoch} to {given}, and knows of"
+                f" {seen.now.voted}"
             )
 
     def on_vote(self, voter: ReplicaKey, epoch: int, candidate: ReplicaKey) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from quorumd.raft.roles import Role
 from quorumd.raft.types import ReplicaKey
-from simulation.checkers.base import Checker, Facts, Look
+from simulation.checkers.base import Checker, Facts, Observation
 from simulation.history.replica import Batch
 
 
@@ -19,17 +19,17 @@ class Witnesses(Checker):
         super().__init__(facts)
         self.last_leader: ReplicaKey | None = None
 
-    def on_event(self, look: Look) -> None:
-        now, before = look.now, look.before
+    def on_event(self, seen: Observation) -> None:
+        now, before = seen.now, seen.before
         if now.role is not Role.LEADER or (before is not None and before.role is Role.LEADER):
             return
         former, self.last_leader = self.last_leader, now.local
-        if not look.node.config.is_witness or not self.facts.is_calm:
+        if not seen.node.config.is_witness or not self.facts.is_undisturbed:
             return
-        own = [batch for batch in look.replica.log if batch.epoch < now.epoch]
+        own = [batch for batch in seen.replica.log if batch.epoch < now.epoch]
         for key, other in self.facts.replicas.items():
             is_gone = key in self.facts.excused or key == former or key.id == now.local.id
-            if is_gone or not any(key.matches(voter) for voter in look.node.other_voters()):
+            if is_gone or not any(key.matches(voter) for voter in seen.node.other_voters()):
                 continue
             if _position(other.synced) >= _position(own):
                 raise self.fail(

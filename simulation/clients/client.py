@@ -118,12 +118,12 @@ class Client(ABC):
             world.network.send(Message(host, self.name, f"{kind} answer", answer), arrived, lost)
 
         def deliver(data: bytes) -> None:
-            life = world.life_at(host)
-            if life is None:
+            process = world.process_at(host)
+            if process is None:
                 world.scheduler.call_later(world.network.latency_us(), lost)
             else:
-                channel = Channel(life.listener, self.name, SOFTWARE)
-                life.receive(data, channel, kind, reply, lost)
+                channel = Channel(process.listener, self.name, SOFTWARE)
+                process.receive(data, channel, kind, reply, lost)
 
         if self._timer is not None:
             self._timer.cancel()
@@ -131,7 +131,7 @@ class Client(ABC):
         request = Message(self.name, host, kind, frame, is_repeatable)
         world.network.send(request, deliver, lost)
 
-    def look_elsewhere(self, leader_id: int = -1) -> None:
+    def change_target(self, leader_id: int = -1) -> None:
         """Ask whom the answer named next, or anybody."""
         self.target = self.world.host_of(leader_id) or self.random.choice(self.world.hosts)
 
@@ -228,11 +228,11 @@ class Producer(Client):
             return
         error = ErrorCode(found.error_code)
         self.world.on_refused(self._append, self.target, error, found.error_message)
-        self.look_elsewhere(found.current_leader.leader_id)
+        self.change_target(found.current_leader.leader_id)
         self._again()
 
     def _on_failure(self) -> None:
-        self.look_elsewhere()
+        self.change_target()
         self._again()
 
     def _again(self) -> None:
@@ -273,7 +273,7 @@ class Reader(Client):
             # What it would have read is behind a snapshot now; or this node knows less yet.
             self.offset = max(self.offset, found.log_start_offset)
         if found.error_code != ErrorCode.NONE:
-            self.look_elsewhere(found.current_leader.leader_id)
+            self.change_target(found.current_leader.leader_id)
             self.later(self.random.randrange(20 * MS, 200 * MS), self._fetch)
             return
         batches: list[Batch] = batches_of(found.records or b"")
@@ -283,5 +283,5 @@ class Reader(Client):
         self.later(self.random.randrange(50 * MS, SECOND // 2), self._fetch)
 
     def _on_failure(self) -> None:
-        self.look_elsewhere()
+        self.change_target()
         self._fetch()

@@ -1,6 +1,6 @@
 """Operators: they ask for changes of the voter set and of the leader, at any node, again and again.
 
-Each has a list of wishes and goes on to the next when one is fulfilled. An answer that says that nothing
+Each has a list of requests and goes on to the next when one is fulfilled. An answer that says that nothing
 can be done, now or ever, ends it; where it may help, the operator asks again, and of the leader that was
 named, until his patience is at an end.
 """
@@ -64,7 +64,7 @@ _LATER = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ChangeResponse:
     """What an answer says; leader id and epoch are -1 if it does not say."""
 
     error: ErrorCode
@@ -81,66 +81,66 @@ class Operator(Client):
         name: str,
         random: Random,
         operation: str,
-        wishes: Sequence[VoterChangeRequest],
+        requests: Sequence[VoterChangeRequest],
     ) -> None:
         super().__init__(world, name, random)
         self.operation = operation
-        self._wishes = list(wishes)
-        self._wish: VoterChangeRequest | None = None
+        self._requests = list(requests)
+        self._request: VoterChangeRequest | None = None
         self._give_up_us = 0
 
     @property
     def is_busy(self) -> bool:
-        return self._wish is not None
+        return self._request is not None
 
     def start(self) -> None:
         self._give_up_us = self.world.scheduler.now_us + PATIENCE_US
         self._next()
 
     def _next(self) -> None:
-        self._wish = self._wishes.pop(0) if self._wishes else None
-        if self._wish is not None:
-            self.later(self._wish.pause_us, self._begin)
+        self._request = self._requests.pop(0) if self._requests else None
+        if self._request is not None:
+            self.later(self._request.pause_us, self._begin)
 
     def _begin(self) -> None:
-        world, wish = self.world, self._wish
-        assert wish is not None, "begun with a wish"
-        if self.is_stopping or not world.risk.may_wish(wish):
-            self._wish = None
+        world, request = self.world, self._request
+        assert request is not None, "begun with a request"
+        if self.is_stopping or not world.risk.may_request(request):
+            self._request = None
             return
-        wish.sets_before = len(world.facts.voters.committed)
-        world.facts.wishes.append(wish)
+        request.sets_before = len(world.facts.voters.committed)
+        world.facts.change_requests.append(request)
         self._send()
 
     def _send(self) -> None:
-        wish = self._wish
-        assert wish is not None, "sent for a wish"
-        wish.sent += 1
-        self.world.note(self.name, f"wants to {wish}, asks {self.target}")
+        request = self._request
+        assert request is not None, "sent for a request"
+        request.sent += 1
+        self.world.note(self.name, f"wants to {request}, asks {self.target}")
         self.ask(
-            *_API_OF[wish.kind],
-            self._message(wish),
+            *_API_OF[request.kind],
+            self._message(request),
             self._on_answer,
             self._on_failure,
             is_repeatable=False,
         )
 
-    def _message(self, wish: VoterChangeRequest) -> Message:
-        key, timeout_ms = wish.key, self.random.choice([50, 300, 1000])
-        if wish.kind is VoterChangeKind.REASSIGN:
+    def _message(self, request: VoterChangeRequest) -> Message:
+        key, timeout_ms = request.key, self.random.choice([50, 300, 1000])
+        if request.kind is VoterChangeKind.REASSIGN:
             partition = AlterPartitionReassignmentsRequestPartition(
-                partition_index=0, replicas=wish.target
+                partition_index=0, replicas=request.target
             )
             topic = AlterPartitionReassignmentsRequestTopic(name=TOPIC, partitions=(partition,))
             return AlterPartitionReassignmentsRequest(timeout_ms=timeout_ms, topics=(topic,))
-        if wish.kind is VoterChangeKind.TRANSFER:
+        if request.kind is VoterChangeKind.TRANSFER:
             return TransferLeaderRequest(
                 to_id=-1 if key is None else key.id,
                 to_directory_id=uuid_or_zero(None if key is None else key.uuid),
                 timeout_ms=timeout_ms,
             )
         assert key is not None, "somebody is added or removed"
-        if wish.kind is VoterChangeKind.REMOVE:
+        if request.kind is VoterChangeKind.REMOVE:
             return RemoveRaftVoterRequest(
                 voter_id=key.id, voter_directory_id=uuid_or_zero(key.uuid), timeout_ms=timeout_ms
             )
@@ -150,37 +150,37 @@ class Operator(Client):
             voter_directory_id=uuid_or_zero(key.uuid),
             listeners=tuple(
                 AddRaftVoterRequestListener(name=at.name, host=at.host, port=at.port)
-                for at in self.world.places.listeners_of(key)
+                for at in self.world.address_map.listeners_of(key)
             ),
         )
 
     def _on_answer(self, frame: bytes) -> None:
-        wish = self._wish
-        assert wish is not None, "answered for a wish"
-        wish.answered += 1
-        told = self._told(wish.kind, frame)
+        request = self._request
+        assert request is not None, "answered for a request"
+        request.answered += 1
+        told = self._decoded(request.kind, frame)
         self.world.count_answer(self.operation, self.target, told.error)
-        self.world.note(self.name, f"is told {told.error.name} about: {wish}")
-        if self._is_fulfilled(wish, told.error):
-            wish.outcome = DONE
-            self.world.on_fulfilled(wish, told.leader_id, told.leader_epoch)
+        self.world.note(self.name, f"is told {told.error.name} about: {request}")
+        if self._is_fulfilled(request, told.error):
+            request.outcome = DONE
+            self.world.on_fulfilled(request, told.leader_id, told.leader_epoch)
             self._next()
         elif told.error in _LATER or self.random.random() < 0.3:
-            self.look_elsewhere(told.leader_id)
+            self.change_target(told.leader_id)
             self._again(told.error.name)
         else:
             self._end(told.error.name)
 
-    def _is_fulfilled(self, wish: VoterChangeRequest, error: ErrorCode) -> bool:
+    def _is_fulfilled(self, request: VoterChangeRequest, error: ErrorCode) -> bool:
         """Before the log names the voters nobody can say who they are not."""
-        is_so_already = bool(wish.sets_before) and error is _FULFILLED.get(wish.kind)
+        is_so_already = bool(request.sets_before) and error is _FULFILLED.get(request.kind)
         return error is ErrorCode.NONE or is_so_already
 
-    def _told(self, kind: VoterChangeKind, frame: bytes) -> Told:
+    def _decoded(self, kind: VoterChangeKind, frame: bytes) -> ChangeResponse:
         api = _API_OF[kind]
         if kind is VoterChangeKind.REASSIGN:
             found = self.decode_answer(AlterPartitionReassignmentsResponse, *api, frame)
-            return Told(ErrorCode(found.responses[0].partitions[0].error_code))
+            return ChangeResponse(ErrorCode(found.responses[0].partitions[0].error_code))
         answer: AddRaftVoterResponse | RemoveRaftVoterResponse | TransferLeaderResponse
         if kind is VoterChangeKind.ADD:
             answer = self.decode_answer(AddRaftVoterResponse, *api, frame)
@@ -188,10 +188,10 @@ class Operator(Client):
             answer = self.decode_answer(RemoveRaftVoterResponse, *api, frame)
         else:
             answer = self.decode_answer(TransferLeaderResponse, *api, frame)
-        return Told(ErrorCode(answer.error_code), answer.leader_id, answer.leader_epoch)
+        return ChangeResponse(ErrorCode(answer.error_code), answer.leader_id, answer.leader_epoch)
 
     def _on_failure(self) -> None:
-        self.look_elsewhere()
+        self.change_target()
         self._again("no answer")
 
     def _again(self, why: str) -> None:
@@ -207,7 +207,7 @@ class Operator(Client):
             self._send()
 
     def _end(self, why: str) -> None:
-        assert self._wish is not None, "ended with a wish"
-        self._wish.outcome = why
-        self._wish = None
-        self._wishes.clear()
+        assert self._request is not None, "ended with a request"
+        self._request.outcome = why
+        self._request = None
+        self._requests.clear()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Act = Callable[["World", Random], None]
 FAULTS: dict[str, Act] = {}
 """In the order in which they are defined."""
-LONE_WITNESS, STRUCK = "lone witness", "struck at a change"
+LONE_WITNESS, LEADER_FAILS = "lone witness", "struck at a change"
 """Faults that mean nothing where there is no witness, or where no voters come and go."""
 
 
@@ -48,60 +48,60 @@ def _span_us(random: Random) -> int:
 # -- messages
 
 
-def _weather(name: str, field: str, *shares: float) -> None:
+def _condition(name: str, field: str, *shares: float) -> None:
     @fault(name)
     def act(world: World, random: Random) -> None:
         share = random.choice(shares)
         network = world.network
-        calm = getattr(type(network.weather)(), field)
+        calm = getattr(type(network.conditions)(), field)
 
         def end() -> None:
-            setattr(network.weather, field, calm)
+            setattr(network.conditions, field, calm)
 
-        _while(world, random, lambda: setattr(network.weather, field, share), end)
+        _while(world, random, lambda: setattr(network.conditions, field, share), end)
 
 
-_weather("loss", "loss", 0.02, 0.1, 0.4)
-_weather("reset", "reset", 0.02, 0.1, 0.3)
-_weather("duplicate", "duplicate", 0.05, 0.3, 0.8)
-_weather("partial frame", "partial", 0.05, 0.3)
-_weather("damaged piece", "damage", 0.1, 0.5)
+_condition("loss", "loss", 0.02, 0.1, 0.4)
+_condition("reset", "reset", 0.02, 0.1, 0.3)
+_condition("duplicate", "duplicate", 0.05, 0.3, 0.8)
+_condition("partial frame", "partial", 0.05, 0.3)
+_condition("damaged piece", "damage", 0.1, 0.5)
 
 
 @fault("delay")
 def delay(world: World, random: Random) -> None:
-    weather = world.network.weather
-    weather.delay_us = random.choice([5 * MS, 50 * MS, 500 * MS, 3 * SECOND])
+    conditions = world.network.conditions
+    conditions.delay_us = random.choice([5 * MS, 50 * MS, 500 * MS, 3 * SECOND])
 
     def begin() -> None:
-        weather.delay = random.choice([0.05, 0.3, 1.0])
+        conditions.delay = random.choice([0.05, 0.3, 1.0])
 
     def end() -> None:
-        weather.delay = 0.0
+        conditions.delay = 0.0
 
     _while(world, random, begin, end)
 
 
 @fault("reorder")
 def reorder(world: World, random: Random) -> None:
-    weather = world.network.weather
+    conditions = world.network.conditions
 
     def begin() -> None:
-        weather.reorder, weather.latency_us = True, (100, random.choice([5 * MS, 100 * MS]))
+        conditions.reorder, conditions.latency_us = True, (100, random.choice([5 * MS, 100 * MS]))
 
     def end() -> None:
-        weather.reorder, weather.latency_us = False, type(weather)().latency_us
+        conditions.reorder, conditions.latency_us = False, type(conditions)().latency_us
 
     _while(world, random, begin, end)
 
 
 @fault("silent deaths")
 def silent_deaths(world: World, random: Random) -> None:
-    weather = world.network.weather
+    conditions = world.network.conditions
     world.count_all("silent deaths")
 
     def set_to(value: bool) -> None:
-        weather.silent_deaths = value
+        conditions.silent_deaths = value
 
     _while(world, random, lambda: set_to(True), lambda: set_to(False))
 
@@ -215,7 +215,7 @@ def lone_witness(world: World, random: Random) -> None:
     def end() -> None:
         for machine in dying:
             machine.is_wanted = False
-            machine.end_life("kill -9")
+            machine.end_process("kill -9")
             world.scheduler.call_later(_span_us(random), machine.start)
         for source, target in pairs:
             world.network.mend(source, target, LONE_WITNESS)
@@ -223,24 +223,24 @@ def lone_witness(world: World, random: Random) -> None:
     world.later(random.randrange(50 * MS, SECOND), end)
 
 
-@fault(STRUCK)
-def struck_at_a_change(world: World, random: Random) -> None:
+@fault(LEADER_FAILS)
+def leader_fails_at_a_change(world: World, random: Random) -> None:
     """The next leader that appends a voter set is cut off, dies, or stops, before anybody has it."""
 
-    def strike(leader: Machine) -> None:
-        leader.count(STRUCK)
+    def fail(leader: Machine) -> None:
+        leader.count(LEADER_FAILS)
         match random.choice(["cut off", "cut off", "cut off", "kill", "pause"]):
             case "kill":
-                leader.end_life("kill -9")
+                leader.end_process("kill -9")
             case "pause":
                 leader.pause(_span_us(random))
             case _:
                 others = [m.host for m in world.machines if m is not leader]
                 cut = random.sample(others, random.choice([len(others), len(others) // 2]))
                 here = leader.host
-                _cut(world, random, STRUCK, [p for o in cut for p in ((here, o), (o, here))])
+                _cut(world, random, LEADER_FAILS, [p for o in cut for p in ((here, o), (o, here))])
 
-    world.strike_at_change = strike
+    world.on_next_change = fail
 
 
 @fault("isolate one")
@@ -337,15 +337,15 @@ def link_by_link(world: World, random: Random) -> None:
 def kill(world: World, random: Random) -> None:
     victim = world.victim(random)
     victim.count("kill")
-    victim.end_life("kill -9")
+    victim.end_process("kill -9")
 
 
 @fault("crash at an effect")
 def crash_at_an_effect(world: World, random: Random) -> None:
     """Killed in the midst of carrying out what the rules ask for."""
     victim = world.victim(random)
-    if victim.life is not None:
-        victim.life.effects_left = random.randrange(20)
+    if victim.process is not None:
+        victim.process.effects_left = random.randrange(20)
 
 
 @fault("crash at a call")
@@ -353,7 +353,7 @@ def crash_at_a_call(world: World, random: Random) -> None:
     """Killed at a call of the file system, of this life or of its next start."""
     victim = world.victim(random)
     if random.random() < 0.3:
-        victim.end_life("kill -9")
+        victim.end_process("kill -9")
     victim.disk.crash_after(random.randint(1, 60))
     victim.count("crash at a call")
 
@@ -362,14 +362,14 @@ def crash_at_a_call(world: World, random: Random) -> None:
 def power_loss(world: World, random: Random) -> None:
     victim = world.victim(random)
     victim.count("power loss")
-    victim.end_life("power loss", power=True)
+    victim.end_process("power loss", power=True)
 
 
 @fault("power loss at a write")
 def power_loss_at_a_write(world: World, random: Random) -> None:
     """Power goes between a write of records and its fsync: that machine's, or everybody's."""
     victim = world.victim(random)
-    struck = random.choice([[victim], world.machines])
+    victims = random.choice([[victim], world.machines])
     least_batches = random.choice([1, 1, 2, 3])
 
     def on_written() -> None:
@@ -379,10 +379,10 @@ def power_loss_at_a_write(world: World, random: Random) -> None:
             world.later(0, go_dark)
 
     def go_dark() -> None:
-        for machine in struck:
-            if machine.life is not None:
+        for machine in victims:
+            if machine.process is not None:
                 machine.count("power loss at a write")
-                machine.end_life("power loss", power=True)
+                machine.end_process("power loss", power=True)
 
     victim.on_written = on_written
 
@@ -394,7 +394,7 @@ def power_loss_of_all(world: World, random: Random) -> None:
     machines = [machine for machine in world.machines if machine.is_wanted]
     for machine in machines:
         machine.is_wanted = False
-        machine.end_life("power loss", power=random.random() < 0.7)
+        machine.end_process("power loss", power=random.random() < 0.7)
     random.shuffle(machines)
     most = len(world.facts.voters.current) // 2 + 1
     machines.sort(key=lambda machine: not world.is_voter(machine))
@@ -406,7 +406,7 @@ def power_loss_of_all(world: World, random: Random) -> None:
 @fault("pause")
 def pause(world: World, random: Random) -> None:
     victim = world.victim(random)
-    if victim.life is not None:
+    if victim.process is not None:
         victim.count("pause")
         victim.pause(_span_us(random))
 
@@ -424,9 +424,9 @@ def snapshot_asked_for(world: World, random: Random) -> None:
     victim = world.victim(random)
 
     def ask() -> None:
-        if victim.life is not None:
+        if victim.process is not None:
             victim.count("snapshot asked for")
-            victim.life.run(victim.life.take_snapshot)
+            victim.process.run(victim.process.take_snapshot)
 
     ask()
     if random.random() < 0.5:

@@ -23,13 +23,13 @@ OPERATIONS: dict[str, Act] = {}
 
 
 def _operation(name: str) -> Callable[[Callable[[World, Random], list[VoterChangeRequest]]], Act]:
-    """Registers what returns the wishes of an operator; none: there is nothing to do."""
+    """Registers what returns the requests of an operator; none: there is nothing to do."""
 
     def register(act: Callable[[World, Random], list[VoterChangeRequest]]) -> Act:
         def begin(world: World, random: Random) -> None:
-            wishes = act(world, random)
-            if wishes:
-                world.begin_operation(name, wishes, random)
+            requests = act(world, random)
+            if requests:
+                world.begin_operation(name, requests, random)
 
         OPERATIONS[name] = begin
         return begin
@@ -144,8 +144,8 @@ def _move(world: World, random: Random) -> None:
     if machines and world.facts.voters.committed:
         machine = random.choice(machines)
         machine.count("move")
-        world.facts.is_calm = False
-        world.places.move(machine)
+        world.facts.is_undisturbed = False
+        world.address_map.move(machine)
 
 
 OPERATIONS["move"] = _move

@@ -25,56 +25,62 @@ class Risk:
 
     def may_lose(self, key: ReplicaKey) -> bool:
         """True if this replica's data may be harmed."""
-        excused, wishes = self._facts.excused, self._under_way()
-        if key in excused or self._votes_to_spare(excused | {key}, wishes) > 0:
+        excused, requests = self._facts.excused, self._under_way()
+        if key in excused or self._votes_to_spare(excused | {key}, requests) > 0:
             return True
         return not any(
-            key in self._who_may_vote(keys, wishes) for keys in self._facts.voters.in_force()
+            key in self._possible_voters(keys, requests) for keys in self._facts.voters.in_force()
         )
 
-    def may_wish(self, wish: VoterChangeRequest) -> bool:
+    def may_request(self, request: VoterChangeRequest) -> bool:
         """True if an operator may ask for this."""
-        return self._votes_to_spare(self._facts.excused, [*self._under_way(), wish]) > 0
+        return self._votes_to_spare(self._facts.excused, [*self._under_way(), request]) > 0
 
     def _under_way(self) -> list[VoterChangeRequest]:
         """What may still be done: nothing else counts."""
-        return [wish for wish in self._facts.wishes if not wish.is_over]
+        return [request for request in self._facts.change_requests if not request.is_over]
 
     def _votes_to_spare(
-        self, lost: Collection[ReplicaKey], wishes: Collection[VoterChangeRequest]
+        self, lost: Collection[ReplicaKey], requests: Collection[VoterChangeRequest]
     ) -> int:
         """At least so many more of the voters are there than are lost, whatever set comes."""
-        targets = self._targets(wishes)
+        targets = self._targets(requests)
         return min(
-            self._least(keys, lost, wishes)
+            self._least(keys, lost, requests)
             - max((max(0, len(keys) - len(target)) for target in targets), default=0)
             for keys in self._facts.voters.in_force()
         )
 
     def _least(
-        self, keys: Keys, lost: Collection[ReplicaKey], wishes: Collection[VoterChangeRequest]
+        self, keys: Keys, lost: Collection[ReplicaKey], requests: Collection[VoterChangeRequest]
     ) -> int:
         """Counts every lost replica that may get in, and no living one; each removal that may be made."""
-        may_vote = self._who_may_vote(keys, wishes)
+        may_vote = self._possible_voters(keys, requests)
         living = [key for key in may_vote if key not in lost]
-        removing = {wish.key for wish in wishes if wish.kind is VoterChangeKind.REMOVE}
+        removing = {request.key for request in requests if request.kind is VoterChangeKind.REMOVE}
         going = sum(key in removing for key in living)
         if self._auto_join:
             by_id = Counter(key.id for key in living)
             going += sum(count - 1 for count in by_id.values())
         return len(keys) - going - 2 * (len(may_vote) - len(living))
 
-    def _who_may_vote(self, keys: Keys, wishes: Collection[VoterChangeRequest]) -> set[ReplicaKey]:
+    def _possible_voters(
+        self, keys: Keys, requests: Collection[VoterChangeRequest]
+    ) -> set[ReplicaKey]:
         """By these voters' set, or by one that comes of it."""
-        adding = {wish.key for wish in wishes if wish.kind is VoterChangeKind.ADD and wish.key}
-        ids = {replica_id for target in self._targets(wishes) for replica_id in target}
+        adding = {
+            request.key
+            for request in requests
+            if request.kind is VoterChangeKind.ADD and request.key
+        }
+        ids = {replica_id for target in self._targets(requests) for replica_id in target}
         if self._auto_join:
             ids.update(key.id for key in keys)
         found = adding.union(keys)
         found.update(key for key in self._facts.replicas if key.id in ids)
         return found
 
-    def _targets(self, wishes: Collection[VoterChangeRequest]) -> list[tuple[int, ...]]:
+    def _targets(self, requests: Collection[VoterChangeRequest]) -> list[tuple[int, ...]]:
         """The ids that reassignments are, or may be, on their way to."""
-        asked = [wish.target for wish in wishes if wish.target]
+        asked = [request.target for request in requests if request.target]
         return asked + self._facts.voters.targets_in_force()

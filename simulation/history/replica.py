@@ -94,7 +94,7 @@ class Replica:
         """Those that were asked for since: one of them may be on disk."""
         self._batches: dict[int, list[Batch]] = {}
         """Of each write under way: what it writes or drops."""
-        self.news: list[DiskUpdate] = []
+        self.disk_updates: list[DiskUpdate] = []
         """What was appended or dropped since the checkers looked last."""
 
     @property
@@ -110,12 +110,12 @@ class Replica:
         if isinstance(job, WriteRecords):
             batches = self._read(job.chunk.data)
             self._batches[job.write] = batches
-            self.news.append(DiskUpdate(True, batches, self.log[-1] if self.log else None))
+            self.disk_updates.append(DiskUpdate(True, batches, self.log[-1] if self.log else None))
             self.log += batches
             self.dropped.difference_update(batches)
         elif isinstance(job, Truncate):
             batches = self._batches[job.write] = cut(self.log, job.end_offset)
-            self.news.append(DiskUpdate(False, batches, None))
+            self.disk_updates.append(DiskUpdate(False, batches, None))
         elif isinstance(job, InstallSnapshot):
             self._batches[job.write] = self._become(self.log, job.snapshot.end_offset)
         elif isinstance(job, SaveState):
@@ -138,8 +138,8 @@ class Replica:
         dropped = log[kept:]
         del log[kept:]
         if log is self.log:
-            self.news.append(DiskUpdate(False, dropped, None))
-            self.news.append(DiskUpdate(True, behind[kept:], log[-1] if log else None))
+            self.disk_updates.append(DiskUpdate(False, dropped, None))
+            self.disk_updates.append(DiskUpdate(True, behind[kept:], log[-1] if log else None))
         log += behind[kept:]
         return dropped
 
@@ -177,4 +177,4 @@ class Replica:
         self.synced = list(self.log)
         self.pending_states.clear()
         self._batches.clear()
-        self.news = [DiskUpdate(True, list(self.log), None)]
+        self.disk_updates = [DiskUpdate(True, list(self.log), None)]

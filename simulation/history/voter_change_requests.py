@@ -21,7 +21,7 @@ class VoterChangeKind(StrEnum):
 class VoterChangeRequest:
     """`key` is whom to add, to remove, or to make the leader; `target` are the ids that shall vote.
 
-    A wish without `key` or `target` is: any leader, or the end of the reassignment. Times are µs.
+    A request without `key` or `target` is: any leader, or the end of the reassignment. Times are µs.
     """
 
     kind: VoterChangeKind

@@ -27,7 +27,7 @@ class AddressMap:
 
     def listening_at(self, address: str) -> NodeProcess | None:
         machine = self._by_address.get(address)
-        return None if machine is None else machine.life
+        return None if machine is None else machine.process
 
     def listeners_of(self, key: ReplicaKey) -> tuple[Listener, ...]:
         """Where a replica is reached; nowhere if its disk is no more."""

@@ -9,7 +9,7 @@ likewise: creations, renames, unlinks and mkdirs are durable after `fsync_direct
 they happened in. Names point to inodes: a renamed file keeps what was and wasn't synced of it, and
 an open handle outlives the name. Files only are renamed, within their directory.
 
-**The end of a life.** `crash` is kill -9: handles and locks are gone, the page cache stays, what
+**The end of a process.** `crash` is kill -9: handles and locks are gone, the page cache stays, what
 was not durable still isn't. `power_loss` also loses un-synced changes: how is drawn anew for each
 file and directory.
 
@@ -21,13 +21,13 @@ file and directory.
   in the cache; bytes never written are zeros.
 * Changes of names survive as a prefix in all three.
 
-The next life uses the same SimDisk. `wipe` and `restore` end a life too.
+The next process uses the same SimDisk. `wipe` and `restore` end a process too.
 
 **Kills.** `crash_after(n)`: the n-th call from then on raises `ProcessKilled` without an effect; a
 pwritev as often with a part of its bytes written, up to all of them. All calls count, also those that
 only read. `on_call` may raise it likewise. From then on the process is dead: its calls raise
 `ProcessKilled` without an effect, until `crash` or `power_loss`. Only `close` does nothing instead,
-then and for handles of an earlier life, since finally clauses and generators call it late.
+then and for handles of an earlier process, since finally clauses and generators call it late.
 
 **Errors**, by the rates of `DiskFaults` or once by `fail_next`: a call that fails has no effect. A
 failed fsync or fdatasync is worse: what was written since the last good one is clean from then on
@@ -106,7 +106,7 @@ class SimDisk:
 
     `faults`, `capacity_bytes` (None: no limit) and `on_call` may be changed at any time. `on_call`
     gets the name and the path of each call before it has an effect. `calls` counts the calls of all
-    lives, `op_counts` by name; `log` has the last of them as (number, name, path, position, bytes).
+    processes, `op_counts` by name; `log` has the last of them as (number, name, path, position, bytes).
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class SimDisk:
         self._root = Directory()
         self._opened: dict[int, _Opened] = {}
         self._next_handle = self._first_handle = 3
-        self._life = 1
+        self._process_number = 1
         # Anything of these makes a call look twice.
         self._crash_in: int | None = None
         self._failures: dict[str, int] = {}
@@ -140,7 +140,7 @@ class SimDisk:
         self._crash_in = calls
 
     def fail_next(self, call: str, number: int = errno.EIO) -> None:
-        """Lets the next call of this name in this life fail with an errno."""
+        """Lets the next call of this name in this process fail with an errno."""
         self._failures[call] = number
 
     def heal(self) -> None:
@@ -153,13 +153,13 @@ class SimDisk:
     def crash(self) -> None:
         """The process is killed; the machine goes on."""
         self._note("--- crash")
-        self._end_life()
+        self._end_process()
 
     def power_loss(self, survival: Survival | None = None) -> None:
         """The machine loses power. `survival` is drawn for each file and directory if not given."""
         self._note("--- power loss")
         self._lose_power(self._root, Path("/"), survival)
-        self._end_life()
+        self._end_process()
 
     def _lose_power(self, node: Node, path: Path, survival: Survival | None) -> None:
         if node.pending:
@@ -176,7 +176,7 @@ class SimDisk:
         """The disk is replaced by an empty one."""
         self._note("--- wipe")
         self._root = Directory()
-        self._end_life()
+        self._end_process()
 
     def snapshot(self) -> Snapshot:
         """A copy of all files as they are read now."""
@@ -194,12 +194,12 @@ class SimDisk:
         """Replaces everything by a copy of a snapshot, durably; it may be another disk's."""
         self._note("--- restore")
         self._root = snapshot.root.clone()
-        self._end_life()
+        self._end_process()
 
-    def _end_life(self) -> None:
+    def _end_process(self) -> None:
         self._opened.clear()
         self._first_handle = self._next_handle
-        self._life += 1
+        self._process_number += 1
         self._crash_in = None
         self._failures.clear()
         self.is_dead = False
@@ -492,7 +492,7 @@ class SimDisk:
 
     def process_id(self) -> int:
         self._enter("process_id", None)
-        return 1000 + self._life
+        return 1000 + self._process_number
 
 
 def _whole_sectors(at: int, size: int) -> int:

@@ -60,7 +60,7 @@ class SimRequest(InboundRequest):
 
     def __init__(
         self,
-        life: NodeProcess,
+        process: NodeProcess,
         channel: Channel,
         frame: bytes,
         received_ns: int,
@@ -78,17 +78,17 @@ class SimRequest(InboundRequest):
             body_at,
             received_ns,
         )
-        self._life = life
+        self._process = process
         self._reply = reply
         self._reset = reset
 
     def respond(self, buffers: Sequence[bytes | memoryview]) -> None:
         assert self.response is None, "a request is answered twice"
         self.response = buffers
-        self._life.on_effect()
+        self._process.on_effect()
         frame = b"".join(buffers)
         if frame:
-            self._life.on_response(self, frame)
+            self._process.on_response(self, frame)
             self._reply(frame)
 
     def close(self, reason: str, closed: CloseReason = CloseReason.REFUSED) -> None:
@@ -111,20 +111,20 @@ class SimPeerChannel:
 
     def __init__(
         self,
-        life: NodeProcess,
+        process: NodeProcess,
         network: Network,
         endpoints: Endpoints,
         addresses: Callable[[], Sequence[tuple[str, int]]],
         listener: PeerListener,
         connect_timeout_ms: int,
     ) -> None:
-        self._life = life
+        self._process = process
         self._network = network
         self._endpoints = endpoints
         self._listener = listener
         self._connect_timeout_us = connect_timeout_ms * MS
-        self._scheduler: Scheduler = life.scheduler
-        self._where = AddressBook(
+        self._scheduler: Scheduler = process.scheduler
+        self._address_book = AddressBook(
             addresses, listener.elsewhere, lambda: self._scheduler.now_us / SECOND
         )
         self._queue: list[PeerCall] = []
@@ -133,7 +133,7 @@ class SimPeerChannel:
         self._target: str | None = None
         self._address: Address = ("", 0)
         self._is_trusted = False
-        self._peer_life: NodeProcess | None = None
+        self._peer_process: NodeProcess | None = None
         self._channel: Channel | None = None
         self._is_connecting = False
         self._is_closed = False
@@ -162,19 +162,19 @@ class SimPeerChannel:
         if self._is_closed or self.is_up or self._is_connecting:
             return
         self._is_connecting = True
-        trusted = self._where.trusted()
+        trusted = self._address_book.trusted()
         self._try([(at, True) for at in trusted], is_refused=bool(trusted))
 
     def _try(self, own: list[tuple[Address, bool]], *, is_refused: bool) -> None:
         """Connect to the first of these, or else to the next; then to those where the peer may be all
         the same, while a request waits. So far all of its own were refused, or not."""
-        me, network = self._life.host, self._network
+        me, network = self._process.host, self._network
         tried: list[Address] = []
 
         def next_address() -> tuple[Address, bool] | None:
             if own:
                 return own.pop(0)
-            others = self._where.doubtful() if self._queue else []
+            others = self._address_book.doubtful() if self._queue else []
             return next(((at, False) for at in others if at not in tried), None)
 
         def go_on(*, is_refused: bool) -> None:
@@ -194,9 +194,9 @@ class SimPeerChannel:
             def arrive() -> None:
                 if network.reaches(me, host) and network.reaches(host, me):
                     peer = self._endpoints.listening_at(address[0])
-                    self._life.call(back_us, lambda: answered(peer))
+                    self._process.call(back_us, lambda: answered(peer))
                 else:
-                    self._life.call(self._connect_timeout_us, lambda: missed(is_refused=False))
+                    self._process.call(self._connect_timeout_us, lambda: missed(is_refused=False))
 
             def answered(peer: NodeProcess | None) -> None:
                 if peer is None or not peer.is_alive:
@@ -207,7 +207,7 @@ class SimPeerChannel:
             def missed(*, is_refused: bool) -> None:
                 if connection != self._connection or self._is_closed or self.is_up:
                     return
-                self._where.miss(address)
+                self._address_book.miss(address)
                 if is_own and not own and is_refused:
                     self._listener.on_link_refused()
                 go_on(is_refused=is_refused)
@@ -219,16 +219,16 @@ class SimPeerChannel:
     def _begin(self, address: Address, host: str, peer: NodeProcess, is_own: bool) -> None:
         self._is_connecting = False
         self._failures = 0
-        self._target, self._peer_life = host, peer
+        self._target, self._peer_process = host, peer
         self._address, self._is_trusted = address, is_own
-        me = self._life
+        me = self._process
         self._channel = Channel(peer.listener, me.host, NODE_SOFTWARE, me.key)
         peer.links_here.append(self)
         if is_own:
-            self._where.confirm(address)
+            self._address_book.confirm(address)
             self._listener.on_link_up()
         else:
-            self._life.call(DOUBT_US, self._doubt(self._connection))
+            self._process.call(DOUBT_US, self._doubt(self._connection))
         queue, self._queue = self._queue, []
         for call in queue:
             self._send(call)
@@ -238,13 +238,13 @@ class SimPeerChannel:
             if connection != self._connection or self._is_trusted or self._is_closed:
                 return
             if self._pending:
-                self._life.call(DOUBT_US, ask)
+                self._process.call(DOUBT_US, ask)
             else:
-                self._disown()
+                self._reject_address()
 
         return ask
 
-    def _disown(self) -> None:
+    def _reject_address(self) -> None:
         """Somebody else is at this address, or nobody who says who it is."""
         self._is_trusted = False
         self.reset()
@@ -254,14 +254,14 @@ class SimPeerChannel:
         self._fail_all("cannot connect")
         delay_ms = min(RECONNECT_MAX_MS, RECONNECT_MS << min(self._failures, 10))
         self._failures += 1
-        self._life.call(delay_ms * MS, self._connect)
+        self._process.call(delay_ms * MS, self._connect)
 
     def _hang_up(self) -> None:
-        if self._peer_life is not None and self in self._peer_life.links_here:
-            self._peer_life.links_here.remove(self)
+        if self._peer_process is not None and self in self._peer_process.links_here:
+            self._peer_process.links_here.remove(self)
         if self._channel is not None:
             self._channel.is_open = False
-        self._target = self._peer_life = self._channel = None
+        self._target = self._peer_process = self._channel = None
         self._connection += 1
 
     def reset(self) -> None:
@@ -271,38 +271,38 @@ class SimPeerChannel:
             if self._is_trusted:
                 self._listener.on_link_lost()
             else:
-                self._where.deny(self._address)
+                self._address_book.deny(self._address)
             self._fail_all("the connection was lost")
             self._connect()
 
     def peer_died(self) -> None:
         """The peer's process is gone; its system says so, if it still can be heard."""
         target, connection = self._target, self._connection
-        if target is None or self._network.weather.silent_deaths:
+        if target is None or self._network.conditions.silent_deaths:
             return
 
         def told() -> None:
-            if connection == self._connection and self._network.reaches(target, self._life.host):
+            if connection == self._connection and self._network.reaches(target, self._process.host):
                 self.reset()
 
-        self._life.call(self._network.latency_us(), told)
+        self._process.call(self._network.latency_us(), told)
 
     # -- asking
 
     def call(self, call: PeerCall) -> None:
-        self._life.on_effect()
+        self._process.on_effect()
         if self.is_up:
             self._send(call)
         elif self._is_connecting:
             self._queue.append(call)
-        elif not self._is_closed and self._where.doubtful():
+        elif not self._is_closed and self._address_book.doubtful():
             self._queue.append(call)
             self._connect()
         else:
-            self._life.call(0, lambda: call.failed("not connected", None))
+            self._process.call(0, lambda: call.failed("not connected", None))
 
     def _send(self, call: PeerCall) -> None:
-        target, peer, channel = self._target, self._peer_life, self._channel
+        target, peer, channel = self._target, self._peer_process, self._channel
         assert target is not None, "sent on a connection"
         assert peer is not None, "sent to a process"
         assert channel is not None, "sent on a channel"
@@ -313,22 +313,22 @@ class SimPeerChannel:
             frame = call.build(version, correlation_id)
         except StaleRequest as error:
             reason = str(error)
-            self._life.call(0, lambda: call.failed(reason, None))
+            self._process.call(0, lambda: call.failed(reason, None))
             return
-        timer = self._life.call(call.timeout_ms * MS, self._time_out)
+        timer = self._process.call(call.timeout_ms * MS, self._time_out)
         self._pending[correlation_id] = _Pending(call, version, timer)
         kind = APIS[call.api_key].name
-        me, network, connection = self._life.host, self._network, self._connection
-        self._life.on_request(call.api_key, version, frame)
+        me, network, connection = self._process.host, self._network, self._connection
+        self._process.on_request(call.api_key, version, frame)
 
         def lost() -> None:
             if connection == self._connection:
-                self._life.call(0, self.reset)
+                self._process.call(0, self.reset)
 
         def reply(answer: bytes) -> None:
             message = Message(target, me, f"{kind} answer", answer)
             network.send(
-                message, lambda data: self._life.receive_on(self, f"{kind} answer", data), lost
+                message, lambda data: self._process.receive_on(self, f"{kind} answer", data), lost
             )
 
         def deliver(data: bytes) -> None:
@@ -347,10 +347,10 @@ class SimPeerChannel:
         _, body_at = decode_response_header(call.api_key, version, frame)
         is_peer = call.answered(version, frame, body_at, self._address)
         if is_peer is False and self.is_up:
-            self._disown()
+            self._reject_address()
         elif is_peer and not self._is_trusted and self.is_up:
             self._is_trusted = True
-            self._where.confirm(self._address)
+            self._address_book.confirm(self._address)
             self._listener.on_link_up()
 
     def _time_out(self) -> None:

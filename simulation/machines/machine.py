@@ -110,7 +110,7 @@ class Machine:
         self.disk: SimDisk = SimDisk(Random(f"{world.seed}/disk/{self.host}"))
         self.clock = Clock(world.scheduler, random)
         self.speed = DiskSpeed()
-        self.life: NodeProcess | None = None
+        self.process: NodeProcess | None = None
         self.backlog: list[Callback] = []
         self.pauses = 0
         self.is_wanted = False
@@ -142,7 +142,7 @@ class Machine:
 
     def replace_disk(self) -> None:
         """An empty disk, formatted to join: an observer under a new storage id."""
-        self.end_life("its disk is replaced")
+        self.end_process("its disk is replaced")
         self.disk.heal()
         self.disk.wipe()
         self.replica = self._format(None)
@@ -164,7 +164,7 @@ class Machine:
     def move(self, address: str) -> None:
         """Stop it, and have it listen elsewhere when it starts again."""
         listener = self.config.listeners[0]._replace(host=address)
-        self.end_life("it moves")
+        self.end_process("it moves")
         self.config = replace(self.config, listeners=(listener,), advertised_listeners=(listener,))
 
     # -- process
@@ -176,29 +176,29 @@ class Machine:
     def start(self) -> None:
         """Start the process, unless it runs; one that fails at that is started again later."""
         self.is_wanted = True
-        if self.life is not None:
+        if self.process is not None:
             return
         self.starts += 1
         self.clock.restart()
         self.note("starts")
         try:
-            life = NodeProcess(self)
-            self.life = life
-            life.run(life.partition.start)
+            process = NodeProcess(self)
+            self.process = process
+            process.run(process.partition.start)
         except ProcessKilled:
             self.note("is killed while it starts")
             self._end_disk()
-            self.life = None
+            self.process = None
             self.start_later()
         except ProcessEnded:
-            self.life = None
+            self.process = None
             self.disk.crash()
         except StorageError as error:
             self.disk.crash()
-            self.life = None
+            self.process = None
             self.on_storage_error(error)
-        if self.life is not None and not self.life.is_alive:
-            self.life = None
+        if self.process is not None and not self.process.is_alive:
+            self.process = None
 
     def _end_disk(self) -> None:
         """A process that was killed may have taken the whole machine's power with it."""
@@ -212,16 +212,16 @@ class Machine:
         self.world.scheduler.call_later(delay_us, self._start_if_wanted)
 
     def _start_if_wanted(self) -> None:
-        if self.is_wanted and self.life is None:
+        if self.is_wanted and self.process is None:
             self.start()
 
-    def end_life(self, why: str, *, power: bool | None = False) -> None:
+    def end_process(self, why: str, *, power: bool | None = False) -> None:
         """The process is gone; with `power`, so is what the disk had not synced. None: perhaps."""
-        life, self.life = self.life, None
-        self.world.take_news(self.replica)
-        if life is not None:
+        process, self.process = self.process, None
+        self.world.show_disk_updates(self.replica)
+        if process is not None:
             self.note("dies", why)
-            life.end()
+            process.end()
         self.backlog.clear()
         self.pauses = 0
         if power is None:
@@ -230,36 +230,36 @@ class Machine:
             self.disk.power_loss()
         else:
             self.disk.crash()
-        if self.is_wanted and life is not None:
+        if self.is_wanted and process is not None:
             self.start_later()
 
     def stop(self) -> None:
         """SIGTERM and a clean end, as the daemon does it; the network does not wait for it."""
-        life = self.life
-        if life is None:
+        process = self.process
+        if process is None:
             return
 
         def close() -> None:
-            life.partition.driver.stop()
+            process.partition.driver.stop()
             try:
-                life.partition.disk.stop()
-                life.partition.log.close()
-                life.directory.close()
+                process.partition.disk.stop()
+                process.partition.log.close()
+                process.directory.close()
             except StorageError as error:
                 self.on_storage_error(error)
             raise ProcessEnded
 
-        life.run(life.partition.resign)
-        life.call(self.random.randrange(300 * MS), close)
+        process.run(process.partition.resign)
+        process.call(self.random.randrange(300 * MS), close)
 
     def pause(self, duration_us: int) -> None:
         """SIGSTOP for a while."""
         self.pauses += 1
-        life = self.life
-        self.world.scheduler.call_later(duration_us, lambda: self._resume(life))
+        process = self.process
+        self.world.scheduler.call_later(duration_us, lambda: self._resume(process))
 
-    def _resume(self, life: NodeProcess | None) -> None:
-        if life is None or life is not self.life or not self.pauses:
+    def _resume(self, process: NodeProcess | None) -> None:
+        if process is None or process is not self.process or not self.pauses:
             return
         self.pauses -= 1
         if not self.pauses:
@@ -273,10 +273,10 @@ class Machine:
         self.on_written = None
         self.speed = DiskSpeed()
         self.clock.set_rate(PPM)
-        if self.life is not None:
-            self.life.effects_left = None
+        if self.process is not None:
+            self.process.effects_left = None
         self.pauses = min(self.pauses, 1)
-        self._resume(self.life)
+        self._resume(self.process)
 
     # -- what goes wrong
 

@@ -72,7 +72,7 @@ class Network:
         self._coverage = coverage
         self._role_of = role_of
         self._journal = journal
-        self.weather = NetworkConditions()
+        self.conditions = NetworkConditions()
         self._cuts: dict[tuple[str, str], list[str]] = {}
         self._last_arrival_us: dict[tuple[str, str], int] = {}
 
@@ -95,15 +95,15 @@ class Network:
                 del self._cuts[source, target]
 
     def heal(self) -> None:
-        """Everything reaches everybody, and in fair weather."""
+        """Everything reaches everybody as usual."""
         self._cuts.clear()
-        self.weather = NetworkConditions()
+        self.conditions = NetworkConditions()
 
     def reaches(self, source: str, target: str) -> bool:
         return (source, target) not in self._cuts
 
     def latency_us(self) -> int:
-        return self._random.randint(*self.weather.latency_us)
+        return self._random.randint(*self.conditions.latency_us)
 
     # -- sending
 
@@ -115,36 +115,36 @@ class Network:
         `lost` is called if the connection is lost with it; a message that just disappears is not
         told of.
         """
-        draw, weather = self._random.random, self.weather
-        if weather.loss and draw() < weather.loss:
+        draw, conditions = self._random.random, self.conditions
+        if conditions.loss and draw() < conditions.loss:
             self._note("loss", message)
             return
-        if weather.reset and draw() < weather.reset:
+        if conditions.reset and draw() < conditions.reset:
             self._note("reset", message)
             self._scheduler.call_later(self.latency_us(), lost)
             return
         holds_piece = message.kind == PIECE and len(message.frame) > BEFORE_PIECE + BEHIND_PIECE
-        if weather.damage and holds_piece and draw() < weather.damage:
+        if conditions.damage and holds_piece and draw() < conditions.damage:
             self._note("damaged piece", message)
             message = replace(message, frame=self._flipped(message.frame))
         copies = 1
-        if weather.duplicate and message.is_repeatable and draw() < weather.duplicate:
+        if conditions.duplicate and message.is_repeatable and draw() < conditions.duplicate:
             self._note("duplicate", message)
             copies = 2
         for copy in range(copies):
             delay_us = self.latency_us()
-            if weather.delay and draw() < weather.delay:
+            if conditions.delay and draw() < conditions.delay:
                 self._note("delay", message)
-                delay_us += self._random.randrange(weather.delay_us)
+                delay_us += self._random.randrange(conditions.delay_us)
             arrival_us = self._scheduler.now_us + delay_us
             pair = message.source, message.target
-            if weather.reorder or copy:
+            if conditions.reorder or copy:
                 if arrival_us < self._last_arrival_us.get(pair, 0):
                     self._note("reorder", message)
             else:
                 arrival_us = max(arrival_us, self._last_arrival_us.get(pair, 0))
             self._last_arrival_us[pair] = max(arrival_us, self._last_arrival_us.get(pair, 0))
-            if weather.partial and draw() < weather.partial:
+            if conditions.partial and draw() < conditions.partial:
                 self._note("partial frame", message)
                 self._send_pieces(message, arrival_us, deliver, lost)
             else:

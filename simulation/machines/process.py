@@ -107,7 +107,7 @@ class NodeProcess:
             metrics: Metrics,
         ) -> SimPeerChannel:
             return SimPeerChannel(
-                self, world.network, world.places, addresses, listener, connect_timeout_ms
+                self, world.network, world.address_map, addresses, listener, connect_timeout_ms
             )
 
         return Runtime(
@@ -161,10 +161,10 @@ class NodeProcess:
             callback()
         except ProcessKilled:
             self.machine.world.look(self, is_cut_short=True)
-            self.machine.end_life("killed", power=None)
+            self.machine.end_process("killed", power=None)
         except ProcessEnded:
             self.machine.world.look(self, is_cut_short=True)
-            self.machine.end_life("ended by itself")
+            self.machine.end_process("ended by itself")
         else:
             self.machine.world.look(self)
 
@@ -206,26 +206,26 @@ class NodeProcess:
     def on_request(self, api_key: int, version: int, frame: bytes) -> None:
         """A request leaves: a candidate's own vote is told by its request."""
         if api_key in (ADD_VOTER, REMOVE_VOTER):
-            self._note_own_wish(api_key, version, frame)
+            self._note_own_request(api_key, version, frame)
         elif api_key == VOTE:
             _, at = decode_request_header(frame[4:])
             asked = decode(VoteRequest, version, frame[4:], at).topics[0].partitions[0]
             if not asked.pre_vote:
                 self.machine.world.on_vote(self.key, asked.replica_epoch, self.key)
 
-    def _note_own_wish(self, api_key: int, version: int, frame: bytes) -> None:
+    def _note_own_request(self, api_key: int, version: int, frame: bytes) -> None:
         """What an operator wants is passed on as it came, with a time limit and to be committed."""
         _, at = decode_request_header(frame[4:])
         if api_key == ADD_VOTER:
             adding = decode(AddRaftVoterRequest, version, frame[4:], at)
             key = ReplicaKey(adding.voter_id, uuid_or_none(adding.voter_directory_id))
             if not adding.ack_when_committed:
-                self.machine.world.on_own_wish(self, VoterChangeKind.ADD, key)
+                self.machine.world.on_own_request(self, VoterChangeKind.ADD, key)
         else:
             removing = decode(RemoveRaftVoterRequest, version, frame[4:], at)
             key = ReplicaKey(removing.voter_id, uuid_or_none(removing.voter_directory_id))
             if removing.timeout_ms < 0:
-                self.machine.world.on_own_wish(self, VoterChangeKind.REMOVE, key)
+                self.machine.world.on_own_request(self, VoterChangeKind.REMOVE, key)
 
     def on_response(self, request: InboundRequest, frame: bytes) -> None:
         """An answer leaves: what it tells must be true already."""

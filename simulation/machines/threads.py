@@ -33,11 +33,11 @@ class SimDiskThread:
 
     def __init__(
         self,
-        life: NodeProcess,
+        process: NodeProcess,
         files: Files,
         listener: DiskListener,
     ) -> None:
-        self._life = life
+        self._process = process
         self._files = files
         self._listener = listener
         self._taken: list[Job] = []
@@ -45,7 +45,7 @@ class SimDiskThread:
         self._under_way: Iterator[Step | NotStored | DiskFull] = iter(())
         self._is_busy = False
         self._is_full = False
-        self._told_us = 0
+        self._notified_us = 0
         self._idle: Timer | None = None
 
     def start(self) -> None:
@@ -64,8 +64,8 @@ class SimDiskThread:
         self._taken = []
 
     def submit(self, job: Job) -> None:
-        self._life.on_effect()
-        self._life.replica.submit(job)
+        self._process.on_effect()
+        self._process.replica.submit(job)
         self._taken.append(job)
 
     def flush(self) -> None:
@@ -78,16 +78,16 @@ class SimDiskThread:
         self._is_busy = True
         if self._idle is not None:
             self._idle.cancel()
-        self._life.call(self._life.machine.thread_us(), self._carry_out)
+        self._process.call(self._process.machine.thread_us(), self._carry_out)
 
     def _carry_out(self) -> None:
         jobs, self._queue = self._queue, []
-        self._life.replica.begin(jobs)
+        self._process.replica.begin(jobs)
         self._under_way = carry_out(self._files, jobs)
         self._continue(jobs, self._under_way)
 
     def _continue(self, jobs: list[Job], steps: Iterator[Step | NotStored | DiskFull]) -> None:
-        machine = self._life.machine
+        machine = self._process.machine
         try:
             step = next(steps, None)
         except (ProcessKilled, ProcessEnded):
@@ -112,18 +112,18 @@ class SimDiskThread:
             if step is Step.SYNC_NEXT and machine.on_written is not None:
                 machine.on_written()
         if step is not None:
-            self._life.call(wait_us, lambda: self._continue(jobs, steps))
+            self._process.call(wait_us, lambda: self._continue(jobs, steps))
             return
-        self._life.replica.complete(jobs)
+        self._process.replica.complete(jobs)
         # The event loop is told in order, as by call_soon_threadsafe.
-        now_us = self._life.scheduler.now_us
-        self._told_us = max(self._told_us, now_us + machine.thread_us())
-        self._life.call(self._told_us - now_us, lambda: self._completed(jobs[-1].write))
+        now_us = self._process.scheduler.now_us
+        self._notified_us = max(self._notified_us, now_us + machine.thread_us())
+        self._process.call(self._notified_us - now_us, lambda: self._completed(jobs[-1].write))
         if self._queue:
             self._begin()
         else:
             self._is_busy = False
-            self._idle = self._life.call(int(IDLE_S * SECOND), self._prepare)
+            self._idle = self._process.call(int(IDLE_S * SECOND), self._prepare)
 
     def _completed(self, write: int) -> None:
         self._listener.on_writes_completed(write, None)
@@ -142,14 +142,14 @@ class SimBuild:
 
     def __init__(
         self,
-        life: NodeProcess,
+        process: NodeProcess,
         directory: Path,
         end_offset: int,
         progress: Callable[[float], None],
         done: Callable[[BuildResult | BuildFailed], None],
     ) -> None:
-        machine = life.machine
-        self._life = life
+        machine = process.machine
+        self._process = process
         self._progress = progress
         self._done = done
         memory_bytes = machine.world.settings.snapshot_memory_bytes
@@ -164,10 +164,10 @@ class SimBuild:
         """The process is killed: what it has written stays until somebody deletes it."""
         self._is_cancelled = True
         self._steps.close()
-        self._life.call(self._life.machine.thread_us(), ended)
+        self._process.call(self._process.machine.thread_us(), ended)
 
     def _next(self) -> None:
-        self._life.call(self._life.machine.write_us(), self._step)
+        self._process.call(self._process.machine.write_us(), self._step)
 
     def _step(self) -> None:
         if self._is_cancelled:
@@ -178,7 +178,7 @@ class SimBuild:
             built: BuiltSnapshot = ended.value
             self._done(BuildResult(built.id, built.empty_batches))
         except StorageError as error:
-            self._life.machine.on_build_failed(error)
+            self._process.machine.on_build_failed(error)
             self._done(BuildFailed(str(error), damaged_snapshot(type(error).__name__, error.path)))
         else:
             if progress.total_bytes:
@@ -189,8 +189,8 @@ class SimBuild:
 class SimReader:
     """A `quorumd.server.model.runtime.Reader`."""
 
-    def __init__(self, life: NodeProcess, log: Log) -> None:
-        self._life = life
+    def __init__(self, process: NodeProcess, log: Log) -> None:
+        self._process = process
         self._log = log
 
     def cached(
@@ -214,9 +214,9 @@ class SimReader:
                 outcome = action()
             except Exception as error:  # as the daemon's reader: whoever asked decides
                 outcome = error
-            self._life.call(self._life.machine.thread_us(), lambda: done(outcome))
+            self._process.call(self._process.machine.thread_us(), lambda: done(outcome))
 
-        self._life.call(self._life.machine.read_us(), work)
+        self._process.call(self._process.machine.read_us(), work)
 
     def close(self) -> None:
         """Nothing to wait for."""

@@ -20,7 +20,7 @@ from simulation.planted import table
 from simulation.planted.table import Plant
 
 CHANGES = frozenset({"add voter", "remove voter", "remove leader", "reassign", "transfer leader"})
-STRUCK = "struck at a change"
+LEADER_FAILS = "struck at a change"
 
 planted = partial(table.planted, membership=True)
 
@@ -46,7 +46,7 @@ def _two_changes_at_once(plant: Plant) -> None:
     " single-server membership changes).",
     caught_by=["a leader commits in its epoch before it changes the voters"],
     seeds=30,
-    faults=frozenset({"reassign", "kill", STRUCK}),
+    faults=frozenset({"reassign", "kill", LEADER_FAILS}),
 )
 def _changes_before_a_commit(plant: Plant) -> None:
     right = obstacles.unsettled
@@ -64,7 +64,7 @@ def _changes_before_a_commit(plant: Plant) -> None:
     "A leader that is removed still counts for the majority (KIP-856, high watermark).",
     caught_by=["the high watermark is synced by a majority"],
     seeds=10,
-    faults=frozenset({"remove leader", STRUCK}),
+    faults=frozenset({"remove leader", LEADER_FAILS}),
 )
 def _removed_leader_counts_itself(plant: Plant) -> None:
     right = leadership.advance_high_watermark
@@ -83,7 +83,7 @@ def _removed_leader_counts_itself(plant: Plant) -> None:
     " longer log (Ongaro's dissertation, 4.2.2).",
     caught_by=["liveness"],
     seeds=12,
-    faults=frozenset({"remove leader", STRUCK}),
+    faults=frozenset({"remove leader", LEADER_FAILS}),
 )
 def _removed_leader_does_not_campaign(plant: Plant) -> None:
     def wrong(core: Core) -> bool:
@@ -98,7 +98,7 @@ def _removed_leader_does_not_campaign(plant: Plant) -> None:
     "A truncation does not bring the former voter set back (KIP-856, internal listener).",
     caught_by=["the voters are those that the log names last"],
     seeds=12,
-    faults=frozenset({"reassign", STRUCK}),
+    faults=frozenset({"reassign", LEADER_FAILS}),
 )
 def _truncation_keeps_the_voter_set(plant: Plant) -> None:
     right = LogView.truncate

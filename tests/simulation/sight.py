@@ -15,7 +15,7 @@ from quorumd.raft.log_view import LogView
 from quorumd.raft.node import RaftNode
 from quorumd.raft.roles import Role
 from quorumd.raft.types import ReplicaKey, Voter, VoterSet
-from simulation.checkers import Facts, Look
+from simulation.checkers import Facts, Observation
 from simulation.checkers.base import Change
 from simulation.history.replica import Batch, Identity, Replica
 from simulation.history.voter_history import NamedVoters
@@ -69,7 +69,7 @@ class Sight:
         self.facts.committed += batches
         self.facts.commit_epochs += [epoch] * len(batches)
 
-    def look(
+    def observation(
         self,
         replica: Replica,
         role: Role = Role.FOLLOWER,
@@ -81,7 +81,7 @@ class Sight:
         start: int = 0,
         files: Sequence[str] = (),
         now_us: int = 0,
-    ) -> Look:
+    ) -> Observation:
         leads = role in (Role.LEADER, Role.RESIGNED)
         now = CapturedState(
             role=role,
@@ -96,7 +96,9 @@ class Sight:
             last_epoch=replica.log[-1].epoch if replica.log else 0,
             committed_offset=committed,
         )
-        return Look(replica, node or node_of(replica.key, A, B, C), now, before, files, now_us)
+        return Observation(
+            replica, node or node_of(replica.key, A, B, C), now, before, files, now_us
+        )
 
     def name(
         self, of: Batch, *keys: ReplicaKey, target: tuple[int, ...] | None = None

@@ -46,12 +46,12 @@ def sight() -> Sight:
 def test_two_leaders_of_an_epoch_are_noticed(sight: Sight) -> None:
     checker = ElectionSafety(sight.facts)
     a, b = sight.replica(A), sight.replica(B)
-    checker.on_event(sight.look(a, Role.LEADER, epoch=1))
-    checker.on_event(sight.look(b, Role.LEADER, epoch=2))
-    checker.on_event(sight.look(b, Role.FOLLOWER, epoch=1))
-    checker.on_event(sight.look(a, Role.LEADER, epoch=1))
+    checker.on_event(sight.observation(a, Role.LEADER, epoch=1))
+    checker.on_event(sight.observation(b, Role.LEADER, epoch=2))
+    checker.on_event(sight.observation(b, Role.FOLLOWER, epoch=1))
+    checker.on_event(sight.observation(a, Role.LEADER, epoch=1))
     with violates("one leader per epoch"):
-        checker.on_event(sight.look(b, Role.LEADER, epoch=1))
+        checker.on_event(sight.observation(b, Role.LEADER, epoch=1))
 
 
 @pytest.mark.parametrize("log", [(), (batch(0), batch(1, number=7))])
@@ -61,7 +61,7 @@ def test_a_leader_without_a_committed_record_is_noticed(
     sight.commit(batch(0), batch(1), epoch=1)
     with violates("a leader has every committed record"):
         LeaderCompleteness(sight.facts).on_event(
-            sight.look(sight.replica(A, *log), Role.LEADER, epoch=2)
+            sight.observation(sight.replica(A, *log), Role.LEADER, epoch=2)
         )
 
 
@@ -69,8 +69,8 @@ def test_a_leader_needs_only_what_was_committed_in_earlier_epochs(sight: Sight) 
     checker = LeaderCompleteness(sight.facts)
     sight.commit(batch(0), epoch=1)
     sight.commit(batch(1, epoch=2), epoch=2)
-    checker.on_event(sight.look(sight.replica(A, batch(0), batch(1)), Role.LEADER, epoch=2))
-    checker.on_event(sight.look(sight.replica(B), Role.FOLLOWER, epoch=3))
+    checker.on_event(sight.observation(sight.replica(A, batch(0), batch(1)), Role.LEADER, epoch=2))
+    checker.on_event(sight.observation(sight.replica(B), Role.FOLLOWER, epoch=3))
 
 
 def saved(epoch: int, voted: ReplicaKey | None) -> QuorumState:
@@ -103,7 +103,7 @@ def test_a_vote_that_is_not_on_disk_is_noticed(sight: Sight, state: QuorumState 
 def test_a_truncation_of_what_is_known_to_be_committed_is_noticed(sight: Sight) -> None:
     checker = CommittedPrefix(sight.facts)
     replica = sight.replica(A, batch(0), batch(1), batch(2))
-    checker.on_event(sight.look(replica, committed=2))
+    checker.on_event(sight.observation(replica, committed=2))
     dropped = [replica.log.pop()]
     checker.on_truncate(replica, dropped)
     dropped = [replica.log.pop()]
@@ -113,28 +113,28 @@ def test_a_truncation_of_what_is_known_to_be_committed_is_noticed(sight: Sight) 
 
 def test_a_different_committed_batch_is_noticed(sight: Sight) -> None:
     checker = CommittedPrefix(sight.facts)
-    checker.on_event(sight.look(sight.replica(A, batch(0), batch(1)), committed=2))
+    checker.on_event(sight.observation(sight.replica(A, batch(0), batch(1)), committed=2))
     other = sight.replica(B, batch(0), batch(1, epoch=2))
-    checker.on_event(sight.look(other, committed=1))
+    checker.on_event(sight.observation(other, committed=1))
     with violates("a committed prefix is identical everywhere"):
-        checker.on_event(sight.look(other, committed=2))
+        checker.on_event(sight.observation(other, committed=2))
 
 
 def test_a_high_watermark_beyond_the_log_is_noticed(sight: Sight) -> None:
     checker = CommittedPrefix(sight.facts)
     replica = sight.replica(A, batch(0))
-    checker.on_event(sight.look(replica, committed=1))
+    checker.on_event(sight.observation(replica, committed=1))
     with violates("a committed prefix is identical everywhere"):
-        checker.on_event(sight.look(replica, committed=2))
+        checker.on_event(sight.observation(replica, committed=2))
 
 
 def test_a_new_process_may_know_less_of_what_is_committed(sight: Sight) -> None:
     checker = CommittedPrefix(sight.facts)
     replica = sight.replica(A, batch(0), batch(1))
-    checker.on_event(sight.look(replica, committed=2))
+    checker.on_event(sight.observation(replica, committed=2))
     checker.on_recovered(replica, replica.log, None)
-    checker.on_event(sight.look(replica, committed=0))
-    checker.on_event(sight.look(replica, committed=2))
+    checker.on_event(sight.observation(replica, committed=0))
+    checker.on_event(sight.observation(replica, committed=2))
     assert sight.facts.committed == [batch(0), batch(1)]
 
 
@@ -144,19 +144,19 @@ def test_a_commit_that_a_minority_has_synced_is_noticed(sight: Sight) -> None:
     sight.replica(B, batch(0), batch(1), synced=1)
     sight.replica(C, batch(0, epoch=2), batch(1, epoch=2))
     sight.commit(batch(0))
-    checker.on_event(sight.look(leader, Role.LEADER, committed=1))
+    checker.on_event(sight.observation(leader, Role.LEADER, committed=1))
     sight.commit(batch(1))
     with violates("the high watermark is synced by a majority"):
-        checker.on_event(sight.look(leader, Role.LEADER, committed=2))
+        checker.on_event(sight.observation(leader, Role.LEADER, committed=2))
 
 
 def test_what_a_dying_leader_has_committed_is_judged_by_its_own_voters(sight: Sight) -> None:
     checker = MajoritySynced(sight.facts)
     leader = sight.replica(A, batch(0))
     sight.commit(batch(0))
-    alone = sight.look(leader, Role.LEADER, committed=1, node=node_of(A, A))
+    alone = sight.observation(leader, Role.LEADER, committed=1, node=node_of(A, A))
     checker.on_cut_short(alone)
-    checker.on_event(sight.look(sight.replica(B)))
+    checker.on_event(sight.observation(sight.replica(B)))
     leader.synced.clear()
     leader.log.append(batch(1))
     sight.commit(batch(1))
@@ -219,31 +219,31 @@ def test_an_older_quorum_state_is_noticed(sight: Sight) -> None:
 def test_an_epoch_or_a_high_watermark_that_goes_back_is_noticed(sight: Sight) -> None:
     checker = Monotonic(sight.facts)
     replica = sight.replica(A, batch(0), batch(1))
-    first = sight.look(replica, epoch=2, committed=1)
+    first = sight.observation(replica, epoch=2, committed=1)
     checker.on_event(first)
-    checker.on_event(sight.look(replica, epoch=2, committed=2, before=first.now))
-    checker.on_event(sight.look(replica, epoch=2, committed=0))
+    checker.on_event(sight.observation(replica, epoch=2, committed=2, before=first.now))
+    checker.on_event(sight.observation(replica, epoch=2, committed=0))
     with violates("epoch and high watermark never go back"):
-        checker.on_event(sight.look(replica, epoch=2, committed=0, before=first.now))
+        checker.on_event(sight.observation(replica, epoch=2, committed=0, before=first.now))
     with violates("epoch and high watermark never go back"):
-        checker.on_event(sight.look(replica, epoch=1, committed=1, before=first.now))
+        checker.on_event(sight.observation(replica, epoch=1, committed=1, before=first.now))
 
 
 def test_an_impossible_state_is_noticed(sight: Sight) -> None:
     replica = sight.replica(A, batch(0, epoch=5))
     with violates("epoch and high watermark never go back"):
-        Monotonic(sight.facts).on_event(sight.look(replica, epoch=4))
+        Monotonic(sight.facts).on_event(sight.observation(replica, epoch=4))
 
 
 def test_a_log_start_without_a_snapshot_is_noticed(sight: Sight) -> None:
     checker = Snapshots(sight.facts)
     replica = sight.replica(A)
-    checker.on_event(sight.look(replica))
+    checker.on_event(sight.observation(replica))
     covering = "00000000000000000010-0000000001.checkpoint"
-    checker.on_event(sight.look(replica, start=10, files=["x.log", covering]))
+    checker.on_event(sight.observation(replica, start=10, files=["x.log", covering]))
     for files in ([], ["00000000000000000009-0000000001.checkpoint"]):
         with violates("snapshots stand for the committed log"):
-            checker.on_event(sight.look(replica, start=10, files=files))
+            checker.on_event(sight.observation(replica, start=10, files=files))
 
 
 # -- clients
@@ -363,7 +363,7 @@ def test_a_checker_that_overrides_nothing_is_silent(sight: Sight) -> None:
     replica = sight.replica(A, batch(0))
     checker.on_append(replica, replica.log, None)
     checker.on_truncate(replica, replica.log)
-    checker.on_event(sight.look(replica))
+    checker.on_event(sight.observation(replica))
     checker.on_recovered(replica, [], None)
     checker.on_vote(A, 1, B)
 

@@ -28,7 +28,7 @@ from simulation.cases import (
     possible_pairs,
 )
 from simulation.coverage import Coverage
-from simulation.faults.faults import FAULTS, LONE_WITNESS, STRUCK
+from simulation.faults.faults import FAULTS, LEADER_FAILS, LONE_WITNESS
 from simulation.faults.operations import OPERATIONS
 from simulation.machines.process import NodeProcess
 from simulation.plan import ACTS
@@ -73,8 +73,8 @@ def on_look(monkeypatch: pytest.MonkeyPatch) -> Callable[[OnLook], None]:
     look = World.look
 
     def install(act: OnLook) -> None:
-        def looks(world: World, life: NodeProcess, *, is_cut_short: bool = False) -> None:
-            look(world, life, is_cut_short=is_cut_short)
+        def looks(world: World, process: NodeProcess, *, is_cut_short: bool = False) -> None:
+            look(world, process, is_cut_short=is_cut_short)
             act(world)
 
         monkeypatch.setattr(World, "look", looks)
@@ -144,7 +144,7 @@ def test_no_faults_and_all_faults_can_be_asked_for() -> None:
         return found
 
     assert faults("none") == {}
-    needs_others = {LONE_WITNESS, STRUCK}
+    needs_others = {LONE_WITNESS, LEADER_FAILS}
     assert set(faults("all")) | needs_others == set(ACTS)
 
 

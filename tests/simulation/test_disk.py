@@ -233,11 +233,13 @@ def test_any_sectors_survive_each_with_a_prefix_of_its_writes() -> None:
 
 def test_any_pages_survive_whole() -> None:
     found = outcomes(Survival.PAGES, lambda disk: write(disk, 0, b"n" * 12288))
-    places = {tuple(data[at : at + 4096] for at in range(0, len(data), 4096)) for data in found}
+    address_map = {
+        tuple(data[at : at + 4096] for at in range(0, len(data), 4096)) for data in found
+    }
     new = b"n" * 4096
     zeros = bytes(4096)
     old = b"o" * 2048
-    assert places == {
+    assert address_map == {
         (old,),
         (new,),
         (old + bytes(2048), new),

@@ -206,13 +206,13 @@ class Comparison:
     def step(self) -> None:
         choice = self.random.random()
         if choice < 0.06:
-            self.end_life()
+            self.end_process()
         elif choice < 0.3:
             self.change_names()
         else:
             self.change_file()
 
-    def end_life(self) -> None:
+    def end_process(self) -> None:
         if self.random.random() < 0.3:
             self.disk.crash()
             return

@@ -100,8 +100,8 @@ def digest_of_some_lives() -> str:
     disk = formatted(7)
     disk.faults = DiskFaults(write_error=0.003, sync_error=0.003, short_write=0.1)
     parts: list[object] = []
-    for life in range(20):
-        disk.crash_after(300 + life)
+    for process in range(20):
+        disk.crash_after(300 + process)
         # Not held to what was synced before: the checks are other tests'.
         parts += [
             live(disk, 0),

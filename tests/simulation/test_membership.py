@@ -64,37 +64,37 @@ def test_a_set_that_is_not_committed_counts_as_well() -> None:
 
 def test_a_living_voter_is_not_removed_if_the_rest_would_stand_still() -> None:
     risk, facts = risk_of(A, B, C)
-    assert risk.may_wish(VoterChangeRequest(VoterChangeKind.REMOVE, A))
+    assert risk.may_request(VoterChangeRequest(VoterChangeKind.REMOVE, A))
     facts.excused.add(C)
-    assert not risk.may_wish(VoterChangeRequest(VoterChangeKind.REMOVE, A))
-    assert risk.may_wish(VoterChangeRequest(VoterChangeKind.REMOVE, C))
+    assert not risk.may_request(VoterChangeRequest(VoterChangeKind.REMOVE, A))
+    assert risk.may_request(VoterChangeRequest(VoterChangeKind.REMOVE, C))
 
 
 def test_what_was_asked_for_counts_until_it_is_over() -> None:
     risk, facts = risk_of(A, B, C)
-    wish = VoterChangeRequest(VoterChangeKind.REMOVE, A, sent=1)
-    facts.wishes.append(wish)
+    request = VoterChangeRequest(VoterChangeKind.REMOVE, A, sent=1)
+    facts.change_requests.append(request)
     assert not risk.may_lose(B)
-    wish.answered, wish.outcome = 1, "refused"
+    request.answered, request.outcome = 1, "refused"
     assert risk.may_lose(B)
-    wish.sent = 2
+    request.sent = 2
     assert not risk.may_lose(B)
 
 
 def test_who_is_about_to_be_added_must_not_be_lost() -> None:
     risk, facts = risk_of(A, B)
     assert risk.may_lose(D)
-    facts.wishes.append(VoterChangeRequest(VoterChangeKind.ADD, D))
+    facts.change_requests.append(VoterChangeRequest(VoterChangeKind.ADD, D))
     assert not risk.may_lose(D)
 
 
 def test_a_reassignment_counts_as_the_smaller_of_both_sets() -> None:
     risk, facts = risk_of(A, B, C)
-    assert risk.may_wish(VoterChangeRequest(VoterChangeKind.REASSIGN, target=(4, 5)))
+    assert risk.may_request(VoterChangeRequest(VoterChangeKind.REASSIGN, target=(4, 5)))
     facts.excused.add(B)
-    assert not risk.may_wish(VoterChangeRequest(VoterChangeKind.REASSIGN, target=(4, 5)))
-    assert risk.may_wish(VoterChangeRequest(VoterChangeKind.REASSIGN, target=(1, 3, 4)))
-    facts.wishes.append(VoterChangeRequest(VoterChangeKind.REASSIGN, target=(1, 3, 4)))
+    assert not risk.may_request(VoterChangeRequest(VoterChangeKind.REASSIGN, target=(4, 5)))
+    assert risk.may_request(VoterChangeRequest(VoterChangeKind.REASSIGN, target=(1, 3, 4)))
+    facts.change_requests.append(VoterChangeRequest(VoterChangeKind.REASSIGN, target=(1, 3, 4)))
     assert not risk.may_lose(D)
     assert risk.may_lose(E)
 
@@ -109,7 +109,7 @@ def test_a_voter_that_may_be_removed_twice_over_must_not_be_lost() -> None:
     """By an operator, and by the other disk of its id: the estimate gets no worse if it is lost."""
     risk, facts = risk_of(A, C, auto_join=True)
     facts.replicas[C2] = facts.replicas[D]
-    facts.wishes.append(VoterChangeRequest(VoterChangeKind.REMOVE, C))
+    facts.change_requests.append(VoterChangeRequest(VoterChangeKind.REMOVE, C))
     assert not risk.may_lose(C)
 
 
@@ -125,21 +125,21 @@ def test_a_machine_that_has_moved_is_found_under_its_new_name_only() -> None:
     for machine in world.machines:
         machine.start()
     world.run_until(10 * SECOND)
-    places = world.places
+    address_map = world.address_map
     movable = [f"node{node_id}" for node_id in world.settings.movers]
     machine = next(m for m in world.machines if m.host in movable and world.is_voter(m))
     before = machine.address
-    assert places.listening_at(before) is machine.life
-    places.move(machine)
+    assert address_map.listening_at(before) is machine.process
+    address_map.move(machine)
     machine.start()
     assert machine.address == moved(before)
     assert moved(machine.address) == before
-    assert places.listening_at(before) is None
-    assert places.listening_at(machine.address) is machine.life
-    assert places.host_at(before) == places.host_at(machine.address) == machine.host
-    assert places.is_misplaced(machine)
+    assert address_map.listening_at(before) is None
+    assert address_map.listening_at(machine.address) is machine.process
+    assert address_map.host_at(before) == address_map.host_at(machine.address) == machine.host
+    assert address_map.is_misplaced(machine)
     world.run_until(world.scheduler.now_us + 20 * SECOND)
-    assert not places.is_misplaced(machine)
+    assert not address_map.is_misplaced(machine)
 
 
 # -- what is drawn

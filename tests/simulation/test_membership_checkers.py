@@ -10,15 +10,15 @@ from quorumd.raft.control import VotersRecord
 from quorumd.raft.log_view import VoterEntry
 from quorumd.raft.roles import Role
 from quorumd.raft.types import ReplicaKey
-from simulation.checkers.acknowledged_changes import check_granted
-from simulation.checkers.base import Change, Look
+from simulation.checkers.acknowledged_changes import check_acknowledged
+from simulation.checkers.base import Change, Observation
 from simulation.checkers.caught_up import CaughtUp
-from simulation.checkers.duplicate_ids import DoubledIds
+from simulation.checkers.duplicate_ids import DuplicateIds
 from simulation.checkers.log_voters import LogVoters
 from simulation.checkers.majority_synced import MajoritySynced
-from simulation.checkers.one_change_at_a_time import SettledChanges
+from simulation.checkers.one_change_at_a_time import OneChangeAtATime
 from simulation.checkers.permitted_voters import PermittedVoters
-from simulation.checkers.requested_changes import WishedChanges
+from simulation.checkers.requested_changes import RequestedChanges
 from simulation.checkers.voter_sets import VoterSets
 from simulation.checkers.witnesses import Witnesses
 from simulation.history.replica import Replica
@@ -44,31 +44,31 @@ def written(sight: Sight, *sets: tuple[ReplicaKey, ...]) -> Replica:
     return sight.replica(A, *log)
 
 
-def looked(
+def observed(
     sight: Sight, *sets: tuple[ReplicaKey, ...], committed: int, epoch: int = 1
-) -> tuple[Look, Change]:
+) -> tuple[Observation, Change]:
     replica = written(sight, *sets)
-    look = sight.look(replica, Role.LEADER, committed=committed, epoch=epoch)
-    return look, sight.change(replica)
+    seen = sight.observation(replica, Role.LEADER, committed=committed, epoch=epoch)
+    return seen, sight.change(replica)
 
 
 # -- changes
 
 
 def test_two_voters_changed_at_once_are_noticed(sight: Sight) -> None:
-    VoterSets(sight.facts).on_change(*looked(sight, (A, B), (A, B, C), committed=2))
-    VoterSets(sight.facts).on_change(*looked(sight, (A, B, C), (A, B), committed=2))
+    VoterSets(sight.facts).on_change(*observed(sight, (A, B), (A, B, C), committed=2))
+    VoterSets(sight.facts).on_change(*observed(sight, (A, B, C), (A, B), committed=2))
     with violates("one voter changes at a time"):
-        VoterSets(sight.facts).on_change(*looked(sight, (A, B), (A, B, C, D), committed=2))
+        VoterSets(sight.facts).on_change(*observed(sight, (A, B), (A, B, C, D), committed=2))
     with violates("one voter changes at a time"):
-        VoterSets(sight.facts).on_change(*looked(sight, (A, B, C), (A, B, C2), committed=2))
+        VoterSets(sight.facts).on_change(*observed(sight, (A, B, C), (A, B, C2), committed=2))
 
 
 def test_a_change_before_the_last_one_is_committed_is_noticed(sight: Sight) -> None:
     sets = (A, B), (A, B, C), (A, B, C, D)
-    VoterSets(sight.facts).on_change(*looked(sight, *sets, committed=3))
+    VoterSets(sight.facts).on_change(*observed(sight, *sets, committed=3))
     with violates("one voter changes at a time"):
-        VoterSets(sight.facts).on_change(*looked(sight, *sets, committed=2))
+        VoterSets(sight.facts).on_change(*observed(sight, *sets, committed=2))
 
 
 def test_a_first_voter_set_may_be_replaced_while_nothing_is_written(sight: Sight) -> None:
@@ -79,10 +79,12 @@ def test_a_first_voter_set_may_be_replaced_while_nothing_is_written(sight: Sight
     change = sight.change(replica)
     assert change.added == [C2]
     assert change.removed == [C]
-    VoterSets(sight.facts).on_change(sight.look(replica, Role.LEADER), change)
+    VoterSets(sight.facts).on_change(sight.observation(replica, Role.LEADER), change)
     sight.name(log[1], A, B, D)
     with violates("one voter changes at a time"):
-        VoterSets(sight.facts).on_change(sight.look(replica, Role.LEADER), sight.change(replica))
+        VoterSets(sight.facts).on_change(
+            sight.observation(replica, Role.LEADER), sight.change(replica)
+        )
 
 
 def test_a_change_before_a_commit_of_the_epoch_is_noticed(sight: Sight) -> None:
@@ -90,10 +92,10 @@ def test_a_change_before_a_commit_of_the_epoch_is_noticed(sight: Sight) -> None:
     sight.write(replica.log[1])
     sight.name(replica.log[0], A, B)
     sight.name(replica.log[3], A, B, C)
-    checker, change = SettledChanges(sight.facts), sight.change(replica)
-    checker.on_change(sight.look(replica, Role.LEADER, epoch=2, committed=3), change)
+    checker, change = OneChangeAtATime(sight.facts), sight.change(replica)
+    checker.on_change(sight.observation(replica, Role.LEADER, epoch=2, committed=3), change)
     with violates("a leader commits in its epoch before it changes the voters"):
-        checker.on_change(sight.look(replica, Role.LEADER, epoch=2, committed=2), change)
+        checker.on_change(sight.observation(replica, Role.LEADER, epoch=2, committed=2), change)
 
 
 def test_a_set_that_the_log_does_not_name_last_is_noticed(sight: Sight) -> None:
@@ -101,45 +103,49 @@ def test_a_set_that_the_log_does_not_name_last_is_noticed(sight: Sight) -> None:
     node, checker = node_of(A, A, B), LogVoters(sight.facts)
     checker.on_append(replica, replica.log, None)
     node.log.voter_entries.append(VoterEntry(2, VotersRecord(voters_of(A, B, C), "cluster")))
-    checker.on_event(sight.look(replica, node=node))
+    checker.on_event(sight.observation(replica, node=node))
     checker.on_truncate(replica, [replica.log.pop()])
     with violates("the voters are those that the log names last"):
-        checker.on_event(sight.look(replica, node=node))
+        checker.on_event(sight.observation(replica, node=node))
     node.log.voter_entries[-1:] = [VoterEntry(0, VotersRecord(voters_of(A, B), "cluster"))]
-    checker.on_event(sight.look(replica, node=node))
+    checker.on_event(sight.observation(replica, node=node))
     target = VotersRecord(voters_of(A, B), "cluster", (1, 2, 3))
     node.log.voter_entries[-1:] = [VoterEntry(0, target)]
     with violates("the voters are those that the log names last"):
-        checker.on_event(sight.look(replica, node=node))
+        checker.on_event(sight.observation(replica, node=node))
 
 
 def test_an_id_that_configuration_does_not_name_is_noticed(sight: Sight) -> None:
     replica = written(sight, (A, B, C), (A, B, C, C2))
     by_id = node_of(A, *(ReplicaKey(key.id) for key in (A, B, C)))
     checker = PermittedVoters(sight.facts)
-    checker.on_change(sight.look(replica, Role.LEADER, node=by_id), sight.change(replica))
+    checker.on_change(sight.observation(replica, Role.LEADER, node=by_id), sight.change(replica))
     for keys in ((A, B, C, D), (A, B)):
         sight.name(replica.log[2], *keys)
         with violates("quorum.voters names the ids that vote"):
-            checker.on_change(sight.look(replica, Role.LEADER, node=by_id), sight.change(replica))
+            checker.on_change(
+                sight.observation(replica, Role.LEADER, node=by_id), sight.change(replica)
+            )
 
 
 def test_a_second_storage_id_beside_a_living_one_is_noticed(sight: Sight) -> None:
     replica = written(sight, (A, B, C), (A, B, C, C2))
-    checker, change = DoubledIds(sight.facts), sight.change(replica)
+    checker, change = DuplicateIds(sight.facts), sight.change(replica)
     silent_us = 3 * node_of(A, A).config.fetch_timeout_ms * MS
-    checker.on_change(sight.look(replica, Role.LEADER), change)
+    checker.on_change(sight.observation(replica, Role.LEADER), change)
     sight.facts.contacts[C] = SECOND
-    checker.on_change(sight.look(replica, Role.LEADER, now_us=SECOND + silent_us), change)
+    checker.on_change(sight.observation(replica, Role.LEADER, now_us=SECOND + silent_us), change)
     with violates("a storage id is added only if that of the same id is silent"):
-        checker.on_change(sight.look(replica, Role.LEADER, now_us=SECOND + silent_us // 2), change)
+        checker.on_change(
+            sight.observation(replica, Role.LEADER, now_us=SECOND + silent_us // 2), change
+        )
 
 
 def test_a_second_storage_id_beside_the_leaders_is_noticed(sight: Sight) -> None:
     own = ReplicaKey(A.id, UUID(int=11))
-    look, change = looked(sight, (A, B, C), (A, own, B, C), committed=2)
+    seen, change = observed(sight, (A, B, C), (A, own, B, C), committed=2)
     with violates("a storage id is added only if that of the same id is silent"):
-        DoubledIds(sight.facts).on_change(look, change)
+        DuplicateIds(sight.facts).on_change(seen, change)
 
 
 def test_a_voter_that_is_added_far_behind_is_noticed(sight: Sight) -> None:
@@ -147,12 +153,12 @@ def test_a_voter_that_is_added_far_behind_is_noticed(sight: Sight) -> None:
     sight.replica(C, *replica.log, synced=2)
     checker, change = CaughtUp(sight.facts), sight.change(replica)
     slow_us = 2 * node_of(A, A).config.election_timeout_ms * MS
-    checker.on_event(sight.look(replica, Role.LEADER, now_us=SECOND))
-    checker.on_change(sight.look(replica, Role.LEADER, now_us=SECOND + slow_us - 1), change)
+    checker.on_event(sight.observation(replica, Role.LEADER, now_us=SECOND))
+    checker.on_change(sight.observation(replica, Role.LEADER, now_us=SECOND + slow_us - 1), change)
     with violates("a voter is added when it has caught up"):
-        checker.on_change(sight.look(replica, Role.LEADER, now_us=SECOND + slow_us), change)
+        checker.on_change(sight.observation(replica, Role.LEADER, now_us=SECOND + slow_us), change)
     sight.replica(C, *replica.log)
-    checker.on_change(sight.look(replica, Role.LEADER, now_us=SECOND + slow_us), change)
+    checker.on_change(sight.observation(replica, Role.LEADER, now_us=SECOND + slow_us), change)
 
 
 def test_a_commit_is_counted_by_the_set_that_the_leader_had_before(sight: Sight) -> None:
@@ -161,68 +167,68 @@ def test_a_commit_is_counted_by_the_set_that_the_leader_had_before(sight: Sight)
     node = node_of(A, A, B, C)
     node.log.append(3, ((1, 0),))
     node.log.add_voters(2, VotersRecord(voters_of(B, C), "cluster"))
-    before = sight.look(replica, Role.LEADER, committed=2, node=node).now
+    before = sight.observation(replica, Role.LEADER, committed=2, node=node).now
     sight.replica(B, *replica.log)
     sight.replica(C, *replica.log, synced=2)
     sight.commit(*replica.log)
-    look = sight.look(replica, Role.LEADER, committed=3, before=before, node=node)
+    seen = sight.observation(replica, Role.LEADER, committed=3, before=before, node=node)
     with violates("the high watermark is synced by a majority"):
-        MajoritySynced(sight.facts).on_event(look)
+        MajoritySynced(sight.facts).on_event(seen)
     sight.replica(C, *replica.log)
-    MajoritySynced(sight.facts).on_event(look)
+    MajoritySynced(sight.facts).on_event(seen)
 
 
-# -- wishes
+# -- requests
 
 
 def test_a_voter_that_comes_or_goes_unasked_is_noticed(sight: Sight) -> None:
-    checker = WishedChanges(sight.facts)
+    checker = RequestedChanges(sight.facts)
     for sets, kind, key in (
         (((A, B), (A, B, C)), VoterChangeKind.ADD, C),
         (((A, B, C), (A, B)), VoterChangeKind.REMOVE, C),
     ):
-        look, change = looked(sight, *sets, committed=2)
+        seen, change = observed(sight, *sets, committed=2)
         with violates("voters change as was asked for"):
-            checker.on_change(look, change)
-        sight.facts.wishes.append(VoterChangeRequest(kind, key))
-        checker.on_change(look, change)
+            checker.on_change(seen, change)
+        sight.facts.change_requests.append(VoterChangeRequest(kind, key))
+        checker.on_change(seen, change)
 
 
-def test_a_step_of_a_reassignment_needs_no_other_wish(sight: Sight) -> None:
-    checker, replica = WishedChanges(sight.facts), written(sight, (A, B), (A, B, C))
+def test_a_step_of_a_reassignment_needs_no_other_request(sight: Sight) -> None:
+    checker, replica = RequestedChanges(sight.facts), written(sight, (A, B), (A, B, C))
     sight.name(replica.log[0], A, B, target=(1, 2, 3))
     sight.name(replica.log[2], A, B, C, target=(1, 2, 3))
-    checker.on_change(sight.look(replica, Role.LEADER), sight.change(replica))
+    checker.on_change(sight.observation(replica, Role.LEADER), sight.change(replica))
     sight.name(replica.log[0], A, B, target=(1, 2, 4))
     sight.name(replica.log[2], A, B, C, target=(1, 2, 4))
     with violates("voters change as was asked for"):
-        checker.on_change(sight.look(replica, Role.LEADER), sight.change(replica))
+        checker.on_change(sight.observation(replica, Role.LEADER), sight.change(replica))
 
 
 def test_a_target_that_is_given_up_unasked_is_noticed(sight: Sight) -> None:
-    checker, replica = WishedChanges(sight.facts), written(sight, (A, B), (A, B))
+    checker, replica = RequestedChanges(sight.facts), written(sight, (A, B), (A, B))
     sight.name(replica.log[0], A, B, target=(1, 2))
-    checker.on_change(sight.look(replica, Role.LEADER), sight.change(replica))
+    checker.on_change(sight.observation(replica, Role.LEADER), sight.change(replica))
     sight.name(replica.log[0], A, B, target=(1, 2, 3))
     with violates("voters change as was asked for"):
-        checker.on_change(sight.look(replica, Role.LEADER), sight.change(replica))
-    sight.facts.wishes.append(VoterChangeRequest(VoterChangeKind.REASSIGN))
-    checker.on_change(sight.look(replica, Role.LEADER), sight.change(replica))
+        checker.on_change(sight.observation(replica, Role.LEADER), sight.change(replica))
+    sight.facts.change_requests.append(VoterChangeRequest(VoterChangeKind.REASSIGN))
+    checker.on_change(sight.observation(replica, Role.LEADER), sight.change(replica))
 
 
 def test_a_replica_that_knows_of_its_removal_and_asks_to_vote_is_noticed(sight: Sight) -> None:
     replica = written(sight, (A, B, C), (A, B))
     sight.commit(*replica.log)
-    checker, node = WishedChanges(sight.facts), node_of(C, A, B)
+    checker, node = RequestedChanges(sight.facts), node_of(C, A, B)
     node.committed_offset = 2
-    checker.on_own_wish(node)
+    checker.on_own_request(node)
     node.committed_offset = 3
     with violates("voters change as was asked for"):
-        checker.on_own_wish(node)
+        checker.on_own_request(node)
 
 
 @pytest.mark.parametrize(
-    ("wish", "is_so"),
+    ("asked_for", "is_so"),
     [
         (VoterChangeRequest(VoterChangeKind.ADD, C, sets_before=1), True),
         (VoterChangeRequest(VoterChangeKind.ADD, C, sets_before=2), True),
@@ -235,25 +241,25 @@ def test_a_replica_that_knows_of_its_removal_and_asks_to_vote_is_noticed(sight: 
         (VoterChangeRequest(VoterChangeKind.TRANSFER, D, sets_before=1), True),
     ],
 )
-def test_a_wish_is_granted_if_it_was_so_at_some_moment(
-    sight: Sight, wish: VoterChangeRequest, is_so: bool
+def test_a_request_is_fulfilled_if_it_was_so_at_some_moment(
+    sight: Sight, asked_for: VoterChangeRequest, is_so: bool
 ) -> None:
     sight.commit(*written(sight, (A, B), (A, B, C), (A, B)).log)
     if is_so:
-        check_granted(sight.facts, wish)
+        check_acknowledged(sight.facts, asked_for)
         return
     with violates("a change that is answered is committed"):
-        check_granted(sight.facts, wish)
+        check_acknowledged(sight.facts, asked_for)
 
 
 def test_a_target_that_is_committed_grants_a_reassignment(sight: Sight) -> None:
     of = batch(0)
     sight.name(of, A, B, target=(3, 4))
-    wish = VoterChangeRequest(VoterChangeKind.REASSIGN, target=(3, 4), sets_before=1)
+    request = VoterChangeRequest(VoterChangeKind.REASSIGN, target=(3, 4), sets_before=1)
     with violates("a change that is answered is committed"):
-        check_granted(sight.facts, wish)
+        check_acknowledged(sight.facts, request)
     sight.commit(of)
-    check_granted(sight.facts, wish)
+    check_acknowledged(sight.facts, request)
 
 
 def test_who_says_it_has_handed_over_and_leads_is_noticed() -> None:
@@ -263,8 +269,8 @@ def test_who_says_it_has_handed_over_and_leads_is_noticed() -> None:
     world.run_until(10 * SECOND)
     leader = world.leader_machine()
     assert leader is not None
-    assert leader.life is not None
-    epoch = leader.life.partition.node.epoch
+    assert leader.process is not None
+    epoch = leader.process.partition.node.epoch
     world.on_fulfilled(VoterChangeRequest(VoterChangeKind.TRANSFER), leader.id, epoch - 1)
     world.on_fulfilled(
         VoterChangeRequest(VoterChangeKind.TRANSFER, leader.replica.key), leader.id, epoch
@@ -279,22 +285,22 @@ def test_who_says_it_has_handed_over_and_leads_is_noticed() -> None:
 def test_a_witness_that_leads_where_another_could_is_noticed(sight: Sight) -> None:
     checker, witness = Witnesses(sight.facts), node_of(A, A, B, is_witness=True)
     ours = sight.replica(A, batch(0), batch(1))
-    look = sight.look(ours, Role.LEADER, epoch=2, node=witness)
+    seen = sight.observation(ours, Role.LEADER, epoch=2, node=witness)
     sight.replica(B, batch(0))
-    checker.on_event(look)
+    checker.on_event(seen)
     sight.replica(B, batch(0), batch(1))
     with violates("a witness leads only where nobody else can"):
-        checker.on_event(look)
-    checker.on_event(sight.look(ours, Role.LEADER, epoch=2, node=node_of(A, A, B)))
-    sight.facts.is_calm = False
-    checker.on_event(look)
+        checker.on_event(seen)
+    checker.on_event(sight.observation(ours, Role.LEADER, epoch=2, node=node_of(A, A, B)))
+    sight.facts.is_undisturbed = False
+    checker.on_event(seen)
 
 
 def test_a_witness_need_not_wait_for_who_led_before(sight: Sight) -> None:
     checker, witness = Witnesses(sight.facts), node_of(A, A, B, is_witness=True)
     ours = sight.replica(A, batch(0), batch(1))
     theirs = sight.replica(B, batch(0), batch(1))
-    checker.on_event(sight.look(theirs, Role.LEADER, epoch=2, node=node_of(B, A, B)))
-    checker.on_event(sight.look(ours, Role.LEADER, epoch=3, node=witness))
+    checker.on_event(sight.observation(theirs, Role.LEADER, epoch=2, node=node_of(B, A, B)))
+    checker.on_event(sight.observation(ours, Role.LEADER, epoch=3, node=witness))
     with violates("a witness leads only where nobody else can"):
-        checker.on_event(sight.look(ours, Role.LEADER, epoch=4, node=witness))
+        checker.on_event(sight.observation(ours, Role.LEADER, epoch=4, node=witness))
