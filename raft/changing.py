@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from quorumd.raft.control import VotersRecord
 from quorumd.raft.core import Core
+from quorumd.raft.errors import KafkaError
 from quorumd.raft.leadership import append_control, resign, synced_end_offset
 from quorumd.raft.obstacles import (
     doubtful,
@@ -105,12 +106,12 @@ def _expire(core: Core, leader: Leader) -> None:
         if core.now_ms < change.deadline_ms:
             continue
         leader.changes.remove(change)
-        error, text = "REQUEST_TIMED_OUT", change.waits_for
+        error, text = KafkaError.REQUEST_TIMED_OUT, change.waits_for
         voter = change.voter
         if change.offset is not None:
             text = f"the change is in the log and may still be committed, but {text}"
         elif change.kind is ChangeKind.ADD and voter and voter.key not in leader.progress:
-            error = "INVALID_REQUEST"
+            error = KafkaError.INVALID_REQUEST
         core.answer_change(change.reply_to, error, f"{text}. It is safe to ask again")
 
 
@@ -224,7 +225,7 @@ def _transfer(core: Core, leader: Leader, transfer: Transfer) -> None:
     else:
         waited = core.now_ms - transfer.asked_at_ms
         text = f"{transfer.to or 'no voter'} had not everything after {waited} ms. Repeat it"
-        core.answer_change(transfer.reply_to, "REQUEST_TIMED_OUT", text)
+        core.answer_change(transfer.reply_to, KafkaError.REQUEST_TIMED_OUT, text)
 
 
 def _hand_over(core: Core, leader: Leader, transfer: Transfer | None) -> bool:

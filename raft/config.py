@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from quorumd.raft.types import Endpoint, ReplicaKey, VoterSet
 
+OBSERVER_FORGOTTEN_MS = 300_000
+"""An observer that has been silent for this long is not listed any more."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftConfig:

@@ -36,6 +36,7 @@ from quorumd.raft.effects import (
     VoterChangeReply,
 )
 from quorumd.raft.electorate import Electorate
+from quorumd.raft.errors import KafkaError
 from quorumd.raft.invariants import CapturedState, require
 from quorumd.raft.log_view import LogView, VoterEntry
 from quorumd.raft.outstanding import Backoff, FailedDownload, InFlightRequest, SnapshotDownload
@@ -383,7 +384,7 @@ class Core:
     def _refuse_waiting(self, former: Leader) -> None:
         """Whoever still waits for an answer of this leader is told that it leads no more."""
         for reply_to in former.parked:
-            self.refuse_fetch(reply_to, "NOT_LEADER_OR_FOLLOWER")
+            self.refuse_fetch(reply_to, KafkaError.NOT_LEADER_OR_FOLLOWER)
         waiting = [change.reply_to for change in former.changes]
         transfer = former.transfer
         if transfer is not None and transfer.reply_to is not None:
@@ -391,13 +392,13 @@ class Core:
         for reply_to in waiting:
             self.answer_change(
                 reply_to,
-                "NOT_LEADER_OR_FOLLOWER",
+                KafkaError.NOT_LEADER_OR_FOLLOWER,
                 f"replica {self.local.id} stopped leading before this was committed: whether it will "
                 "be is up to the next leader. Ask that one again, it is safe to repeat",
             )
 
     def answer_change(
-        self, reply_to: int, error: str | None = None, message: str | None = None
+        self, reply_to: int, error: KafkaError | None = None, message: str | None = None
     ) -> None:
         """Answer a request to change voters or leader."""
         self.answer(
@@ -422,7 +423,7 @@ class Core:
         self.effects.append(AnnounceVoters(voters=self.voters))
 
     def refuse_fetch(
-        self, reply_to: int, error: str | None, top_level_error: str | None = None
+        self, reply_to: int, error: KafkaError | None, top_level_error: KafkaError | None = None
     ) -> None:
         """Answer a Fetch with an error; epoch and leader go along so that the asker can move on."""
         self.answer(

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quorumd.raft.control import RaftControlRecord
+from quorumd.raft.errors import KafkaError
 from quorumd.raft.roles import Role
 from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, VoterSet
 
@@ -52,10 +53,10 @@ class AppendClient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefuseAppend:
-    """The clients' batches under this token are not appended; `error` names a Kafka error code."""
+    """The clients' batches under this token are not appended; `error` says why."""
 
     token: int
-    error: str
+    error: KafkaError
     reason: str
 
 
@@ -180,13 +181,13 @@ class CancelHeldRequests:
 
 @dataclass(slots=True, kw_only=True)
 class Reply:
-    """The part that all answers share. `error` and `top_level_error` name Kafka error codes."""
+    """The part that all answers share. `error` is that of the partition, `top_level_error` of the whole."""
 
     epoch: int
     leader_id: int | None
     leader_endpoints: tuple[Endpoint, ...]
-    error: str | None = None
-    top_level_error: str | None = None
+    error: KafkaError | None = None
+    top_level_error: KafkaError | None = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from quorumd.raft.core import (
     Core,
 )
 from quorumd.raft.effects import Peer, Reply, Vote, VoteReply
+from quorumd.raft.errors import KafkaError
 from quorumd.raft.events import (
     BeginQuorumEpochRequestReceived,
     ConnectionLost,
@@ -94,7 +95,7 @@ def remaining_timeout_ms(core: Core) -> int | None:
 def absorb(core: Core, request: InFlightRequest, error: str | None, hint: LeaderHint) -> bool:
     """Learn from an answer's epoch, leader and error. True if its content is to be looked at."""
     to = request.to
-    if hint.epoch < core.epoch or error == "UNKNOWN_LEADER_EPOCH":
+    if hint.epoch < core.epoch or error == KafkaError.UNKNOWN_LEADER_EPOCH:
         core.report(f"answer of {to} ignored: epoch {hint.epoch}, own epoch {core.epoch}")
         core.back_off(request)
         return False
@@ -130,7 +131,9 @@ def absorb(core: Core, request: InFlightRequest, error: str | None, hint: Leader
 # -- being asked
 
 
-def _answered(core: Core, error: str | None = None, top_level: str | None = None) -> Reply:
+def _answered(
+    core: Core, error: KafkaError | None = None, top_level: KafkaError | None = None
+) -> Reply:
     return Reply(
         epoch=core.epoch,
         leader_id=core.leader_id,
@@ -141,7 +144,11 @@ def _answered(core: Core, error: str | None = None, top_level: str | None = None
 
 
 def _answer_vote(
-    core: Core, reply_to: int, granted: bool, error: str | None = None, top_level: str | None = None
+    core: Core,
+    reply_to: int,
+    granted: bool,
+    error: KafkaError | None = None,
+    top_level: KafkaError | None = None,
 ) -> None:
     core.answer(
         reply_to,
@@ -170,7 +177,9 @@ def on_vote_requested(core: Core, event: VoteRequestReceived) -> None:
     candidate = event.candidate
     if is_foreign(core, event.cluster_id):
         core.report(f"vote request of {candidate} refused: cluster {event.cluster_id}")
-        return _answer_vote(core, event.reply_to, False, top_level="INCONSISTENT_CLUSTER_ID")
+        return _answer_vote(
+            core, event.reply_to, False, top_level=KafkaError.INCONSISTENT_CLUSTER_ID
+        )
     last_epoch_limit = event.epoch if event.pre_vote else event.epoch - 1
     if (
         candidate.id < 0
@@ -180,13 +189,13 @@ def on_vote_requested(core: Core, event: VoteRequestReceived) -> None:
         or is_out_of_reach(core, event.epoch)
     ):
         core.report(f"vote request of {candidate} refused: impossible values ({event})")
-        return _answer_vote(core, event.reply_to, False, top_level="UNKNOWN_SERVER_ERROR")
+        return _answer_vote(core, event.reply_to, False, top_level=KafkaError.UNKNOWN_SERVER_ERROR)
     if event.epoch < core.epoch:
-        return _answer_vote(core, event.reply_to, False, error="FENCED_LEADER_EPOCH")
+        return _answer_vote(core, event.reply_to, False, error=KafkaError.FENCED_LEADER_EPOCH)
     if event.epoch > core.epoch:
         adopt(core, event.epoch, None, ())
     if event.voter is not None and not core.is_local(event.voter):
-        return _answer_vote(core, event.reply_to, False, error="INVALID_VOTER_KEY")
+        return _answer_vote(core, event.reply_to, False, error=KafkaError.INVALID_VOTER_KEY)
     learn_voter(core, candidate, event.cluster_id)
     granted = _grants_pre_vote(core, event) if event.pre_vote else _grants_vote(core, event)
     if core.config.is_witness:
@@ -298,7 +307,7 @@ def on_quorum_epoch_begun(core: Core, event: BeginQuorumEpochRequestReceived) ->
         # The leader itself knows best where it is; what others said may be where it was.
         core.leader_endpoints = event.endpoints
     if event.voter is not None and not core.is_local(event.voter):
-        return core.answer(event.reply_to, _answered(core, "INVALID_VOTER_KEY"))
+        return core.answer(event.reply_to, _answered(core, KafkaError.INVALID_VOTER_KEY))
     return core.answer(event.reply_to, _answered(core))
 
 
@@ -312,15 +321,15 @@ def _follow_sender(
     """The checks that BeginQuorumEpoch and EndQuorumEpoch share. Returns the refusal, if any."""
     if is_foreign(core, cluster_id):
         core.report(f"request of leader {leader_id} refused: cluster {cluster_id}")
-        return _answered(core, top_level="INCONSISTENT_CLUSTER_ID")
+        return _answered(core, top_level=KafkaError.INCONSISTENT_CLUSTER_ID)
     if epoch < 0 or (leader_id is not None and leader_id < 0):
-        return _answered(core, top_level="UNKNOWN_SERVER_ERROR")
+        return _answered(core, top_level=KafkaError.UNKNOWN_SERVER_ERROR)
     if epoch < core.epoch:
-        return _answered(core, "FENCED_LEADER_EPOCH")
+        return _answered(core, KafkaError.FENCED_LEADER_EPOCH)
     contradiction = adopt(core, epoch, leader_id, endpoints)
     if contradiction is not None:
         core.report(f"request of leader {leader_id} refused: {contradiction}")
-        return _answered(core, top_level="UNKNOWN_SERVER_ERROR")
+        return _answered(core, top_level=KafkaError.UNKNOWN_SERVER_ERROR)
     return None
 
 

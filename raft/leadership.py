@@ -7,6 +7,7 @@ timeout, EndQuorumEpoch), KIP-856 (bootstrapping, high watermark).
 from __future__ import annotations
 
 from quorumd.raft import quorum
+from quorumd.raft.config import OBSERVER_FORGOTTEN_MS
 from quorumd.raft.control import (
     KRaftVersionRecord,
     LeaderChangeRecord,
@@ -22,6 +23,7 @@ from quorumd.raft.effects import (
     FetchReply,
     RefuseAppend,
 )
+from quorumd.raft.errors import KafkaError, Refusal
 from quorumd.raft.events import AppendRequested, ResignationRequested
 from quorumd.raft.roles import Candidate, Leader, ParkedFetch, Progress, Prospective, Resigned
 from quorumd.raft.transitions import Trigger
@@ -31,9 +33,6 @@ SPREAD_DELAY_MS = 5
 """How long voters that a commit does not need, and observers, wait for records that exist."""
 ANNOUNCE_DELAY_MS = 5
 """How long a new high watermark waits for records to travel with, before it travels alone."""
-
-OBSERVER_FORGOTTEN_MS = 300_000
-"""An observer that has been silent for this long is not listed any more."""
 
 MAX_OBSERVERS = 1000
 """More replicas than these are served, but not kept account of."""
@@ -86,17 +85,19 @@ def append_control(core: Core, leader: Leader, records: tuple[RaftControlRecord,
     wake_fetches(core, leader)
 
 
-def append_refusal(core: Core) -> tuple[str, str] | None:
+def append_refusal(core: Core) -> Refusal | None:
     """The name of a Kafka error, and why, if this replica takes no clients' batches now."""
     leader = core.state
     if not isinstance(leader, Leader) or core.is_shutting_down:
-        return "NOT_LEADER_OR_FOLLOWER", "this replica does not lead"
+        return Refusal(KafkaError.NOT_LEADER_OR_FOLLOWER, "this replica does not lead")
     if leader.transfer is not None:
-        return "NOT_LEADER_OR_FOLLOWER", "leadership is being handed over"
+        return Refusal(KafkaError.NOT_LEADER_OR_FOLLOWER, "leadership is being handed over")
     if core.config.is_witness and core.other_voters():
-        return "NOT_LEADER_OR_FOLLOWER", "a witness leads only until another voter can"
+        return Refusal(
+            KafkaError.NOT_LEADER_OR_FOLLOWER, "a witness leads only until another voter can"
+        )
     if core.is_bootstrapping:
-        return "NOT_ENOUGH_REPLICAS", bootstrap_obstacle(core)
+        return Refusal(KafkaError.NOT_ENOUGH_REPLICAS, bootstrap_obstacle(core))
     return None
 
 

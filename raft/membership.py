@@ -9,6 +9,7 @@ from __future__ import annotations
 from quorumd.raft.changing import append_voters, with_voter
 from quorumd.raft.core import Core
 from quorumd.raft.election import is_foreign
+from quorumd.raft.errors import KafkaError, Refusal
 from quorumd.raft.events import (
     AddVoterRequested,
     ReassignmentRequested,
@@ -18,7 +19,6 @@ from quorumd.raft.events import (
 )
 from quorumd.raft.leadership import MAX_OBSERVERS, note_heard
 from quorumd.raft.obstacles import (
-    Refusal,
     is_fetching,
     listed,
     target_problem,
@@ -100,7 +100,7 @@ def on_reassignment_requested(core: Core, event: ReassignmentRequested) -> None:
     is_there = event.target == present.record.target
     refusal = target_problem(core, event.target)
     if is_there and event.target is None and is_committed:
-        refusal = "NO_REASSIGNMENT_IN_PROGRESS", "no reassignment is under way"
+        refusal = Refusal(KafkaError.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is under way")
     is_reached = present.record.target is None and event.target == core.voters.ids
     if refusal is None and (is_there or is_reached):
         change.offset = present.offset
@@ -116,7 +116,11 @@ def on_update_voter_requested(core: Core, event: UpdateVoterRequested) -> None:
     Kafka peer.
     """
     if event.epoch != core.epoch and not is_foreign(core, event.cluster_id):
-        error = "FENCED_LEADER_EPOCH" if event.epoch < core.epoch else "UNKNOWN_LEADER_EPOCH"
+        error = (
+            KafkaError.FENCED_LEADER_EPOCH
+            if event.epoch < core.epoch
+            else KafkaError.UNKNOWN_LEADER_EPOCH
+        )
         core.answer_change(event.reply_to, error, f"the epoch is {core.epoch}")
         return
     leader = _leader(core, event.reply_to, event.cluster_id)
@@ -126,7 +130,7 @@ def on_update_voter_requested(core: Core, event: UpdateVoterRequested) -> None:
     problem = voter_problem(core, voter)
     if problem is not None or core.is_local(voter.key):
         core.report(f"what {voter.key} says of its endpoints is refused: {problem}")
-        core.answer_change(event.reply_to, "UNKNOWN_SERVER_ERROR", "impossible values")
+        core.answer_change(event.reply_to, KafkaError.UNKNOWN_SERVER_ERROR, "impossible values")
     elif voter.key not in core.voters.keys:
         if len(leader.told) < MAX_OBSERVERS or voter.key in leader.told:
             leader.told[voter.key] = voter
@@ -142,7 +146,7 @@ def _update(core: Core, leader: Leader, reply_to: int, voter: Voter) -> None:
         return
     obstacle = unsettled(core, leader)
     if obstacle is not None:
-        core.answer_change(reply_to, "REQUEST_TIMED_OUT", obstacle)
+        core.answer_change(reply_to, KafkaError.REQUEST_TIMED_OUT, obstacle)
         return
     core.report(f"voter {voter.key} is reached at {listed(voter.endpoints)} from now on")
     append_voters(core, leader, with_voter(core.voters, voter), core.electorate.entry.record.target)
@@ -165,12 +169,14 @@ def on_transfer_requested(core: Core, event: TransferRequested) -> None:
     others = [key for key in core.other_voters() if to is None or to.matches(key)]
     if to is not None and len(others) != 1:
         text = f"{to} is not one voter: the voters are {listed(core.voters.keys)}"
-        core.answer_change(event.reply_to, "VOTER_NOT_FOUND", text)
+        core.answer_change(event.reply_to, KafkaError.VOTER_NOT_FOUND, text)
     elif not any(is_fetching(core, leader, key) for key in others):
         text = f"none of {listed(others) or 'no other voter'} has fetched lately: is it running?"
-        core.answer_change(event.reply_to, "ELIGIBLE_LEADERS_NOT_AVAILABLE", text)
+        core.answer_change(event.reply_to, KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE, text)
     elif leader.transfer is not None:
-        core.answer_change(event.reply_to, "REQUEST_TIMED_OUT", "another transfer is under way")
+        core.answer_change(
+            event.reply_to, KafkaError.REQUEST_TIMED_OUT, "another transfer is under way"
+        )
     else:
         wait_ms = min(event.timeout_ms, core.config.election_timeout_ms)
         key = None if to is None else others[0]
@@ -182,11 +188,11 @@ def _leader(core: Core, reply_to: int, cluster_id: str | None) -> Leader | None:
     leader = core.state
     if is_foreign(core, cluster_id):
         text = f"this is cluster {core.cluster_id}, not {cluster_id}"
-        core.answer_change(reply_to, "INCONSISTENT_CLUSTER_ID", text)
+        core.answer_change(reply_to, KafkaError.INCONSISTENT_CLUSTER_ID, text)
     elif not isinstance(leader, Leader) or core.is_shutting_down:
         known = "no leader is known" if core.leader is None else f"replica {core.leader.id} leads"
         text = f"replica {core.local.id} does not lead: {known}"
-        core.answer_change(reply_to, "NOT_LEADER_OR_FOLLOWER", text)
+        core.answer_change(reply_to, KafkaError.NOT_LEADER_OR_FOLLOWER, text)
     else:
         return leader
     return None
@@ -194,7 +200,9 @@ def _leader(core: Core, reply_to: int, cluster_id: str | None) -> Leader | None:
 
 def _take(core: Core, leader: Leader, change: VoterChange, refusal: Refusal | None) -> None:
     if refusal is None and len(leader.changes) >= MAX_CHANGES:
-        refusal = "REQUEST_TIMED_OUT", f"{MAX_CHANGES} changes of the voters wait already"
+        refusal = Refusal(
+            KafkaError.REQUEST_TIMED_OUT, f"{MAX_CHANGES} changes of the voters wait already"
+        )
     if refusal is not None:
         core.answer_change(change.reply_to, *refusal)
     else:

@@ -6,14 +6,23 @@ see `election`, `replication`, `leadership`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from quorumd.raft import changing, election, joining, leadership, membership, replication, snapshots
+from quorumd.raft import (
+    changing,
+    election,
+    joining,
+    leadership,
+    membership,
+    replication,
+    snapshots,
+    startup,
+)
 from quorumd.raft.config import RaftConfig, StoredState
 from quorumd.raft.core import Core
 from quorumd.raft.effects import AddVoter, Effect, Halt, RemoveVoter, UpdateVoter
+from quorumd.raft.errors import Refusal
 from quorumd.raft.events import (
     AddVoterRequested,
     AppendRequested,
@@ -46,28 +55,28 @@ from quorumd.raft.events import (
     WriteCompleted,
 )
 from quorumd.raft.log_view import LogView
-from quorumd.raft.roles import Candidate, Follower, Leader, Observer, Resigned, Unattached
-from quorumd.raft.types import ReplicaKey, VoterSet
+from quorumd.raft.roles import Candidate, Leader, Resigned, Role
+from quorumd.raft.status import (
+    DownloadProgress,
+    RaftStatus,
+    ReplicaProgress,
+    progress_of_replicas,
+    status_of,
+)
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, VoterSet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaProgress:
-    """How far one replica is, as the leader sees it. Times are those of `step`, None is never."""
+class RaftNode:
+    """See the module's docstring. Construct it, then call `start` once before any step.
 
-    key: ReplicaKey
-    is_voter: bool
-    end_offset: int
-    last_fetch_ms: int | None
-    last_caught_up_ms: int | None
-
-
-class RaftNode(Core):
-    """See the module's docstring. Construct it, then call `start` once before any step."""
+    The properties cost nothing and change with every step; `status` and `progress` make frozen values.
+    `core` is for the rules, the invariants and the simulator: nobody else reads it.
+    """
 
     def __init__(
         self, config: RaftConfig, stored: StoredState, log: LogView, draw: Callable[[int], int]
     ) -> None:
-        super().__init__(config, stored, log, draw)
+        self.core = Core(config, stored, log, draw)
         self._handlers: Mapping[type[Event], Callable[[Core, Any], None]] = {
             VoteRequestReceived: election.on_vote_requested,
             BeginQuorumEpochRequestReceived: election.on_quorum_epoch_begun,
@@ -100,142 +109,189 @@ class RaftNode(Core):
         }
 
     def start(self, now_ms: int) -> list[Effect]:
-        """Take up the role that the stored state implies.
-
-        A stored vote for this replica makes it neither candidate nor leader again: its votes are lost
-        with the process, and a new campaign is safe in any case. A log that ends below the recorded
-        committed offset halts the node at once: no step may follow.
-        Source: KIP-595, persistent state; KIP-856, disk failures.
-        """
-        self.now_ms = now_ms
-        if self.recorded_offset > self.log.end_offset:
-            return [Halt(reason=self._what_the_disk_lost())]
-        strangers = self.unexpected_voters(self.committed_voters.record.voters)
-        if strangers:
-            return [Halt(reason=self._who_is_unexpected(strangers))]
-        if self.epoch < self.log.last_epoch:
-            self.epoch, self.leader, self.voted = self.log.last_epoch, None, None
-        if self.leader is not None and self.leader.id == self.local.id:
-            led = self.is_voter and self.is_local(self.leader)
-            self.leader = self.local if led else None
-        timeout = self.random_election_timeout_ms()
-        if self.leader == self.local:
-            self.leader_endpoints = self.config.endpoints
-            others = set(self.other_voters())
-            self.state = Resigned(now_ms + timeout if others else now_ms, others, ())
-        elif not self.is_voter:
-            self.state = Observer()
-        elif self.leader is not None and self.endpoints_of(self.leader.id):
-            self.state = Follower(now_ms + self.config.fetch_timeout_ms)
-        else:
-            self.leader = None
-            self.state = Unattached(now_ms if not self.other_voters() else now_ms + timeout)
-        if self.leader is not None:
-            self.leader_endpoints = self.endpoints_of(self.leader.id)
-        self.context = (self.epoch, self.leader)
-        self.persist()
-        self.announce("started")
-        return self._finish()
-
-    def _what_the_disk_lost(self) -> str:
-        return (
-            f"the log ends at offset {self.log.end_offset}, but everything below "
-            f"{self.recorded_offset} was stored here and committed: this disk lost records that "
-            "other replicas rely on. Restore the log directory, or format it anew so that it joins "
-            "as a new replica with another storage id."
-        )
-
-    def _who_is_unexpected(self, strangers: tuple[int, ...]) -> str:
-        named = ", ".join(map(str, strangers))
-        return (
-            f"the log says that replica {named} votes, which quorum.voters does not name (KIP-856). "
-            "Remove quorum.voters from the configuration of all nodes, and set "
-            "quorum.bootstrap.servers: the log knows the voters by now. Or add the id there."
-        )
-
-    def unexpected_voters(self, voters: VoterSet) -> tuple[int, ...]:
-        """Ids that vote although quorum.voters is there and does not name them."""
-        permitted = self.config.configured_voters.ids
-        return tuple(voter for voter in voters.ids if permitted and voter not in permitted)
-
-    @property
-    def word(self) -> UpdateVoter | AddVoter | RemoveVoter | None:
-        """What it would ask of its leader in its own favour, as things are now."""
-        return joining.word(self)
+        """Take up the role that the stored state implies; a node that has to halt says only that."""
+        core = self.core
+        core.now_ms = now_ms
+        reason = startup.halt_reason(core)
+        if reason is not None:
+            return [Halt(reason=reason)]
+        startup.take_role(core)
+        return self._finish(core)
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
         """What this event asks for, in order. `now_ms` never goes back."""
-        assert now_ms >= self.now_ms, "time goes back"
-        self.now_ms = now_ms
-        self._handlers[type(event)](self, event)
-        return self._finish()
+        core = self.core
+        assert now_ms >= core.now_ms, "time goes back"
+        core.now_ms = now_ms
+        self._handlers[type(event)](core, event)
+        return self._finish(core)
 
-    def _finish(self) -> list[Effect]:
+    def _finish(self, core: Core) -> list[Effect]:
         """Let timers expire, send what is due, and hand the effects over."""
-        state = self.state
+        state = core.state
         if isinstance(state, Leader):
-            leadership.expire_fetches(self, state)
-            leadership.announce_epoch(self, state)
-            leadership.expire_leadership(self, state)
-            if self.state is state:
-                changing.advance(self, state)
+            leadership.expire_fetches(core, state)
+            leadership.announce_epoch(core, state)
+            leadership.expire_leadership(core, state)
+            if core.state is state:
+                changing.advance(core, state)
         else:
-            election.expire(self)
-        if isinstance(self.state, Resigned):
-            leadership.announce_end(self, self.state)
-        elif not isinstance(self.state, Leader):
-            election.ask_for_votes(self)
-            replication.send_fetches(self)
-            joining.tell_leader(self)
-        effects, self.effects = self.effects, []
+            election.expire(core)
+        if isinstance(core.state, Resigned):
+            leadership.announce_end(core, core.state)
+        elif not isinstance(core.state, Leader):
+            election.ask_for_votes(core)
+            replication.send_fetches(core)
+            joining.tell_leader(core)
+        effects, core.effects = core.effects, []
         return effects
 
     def next_deadline_ms(self) -> int | None:
         """When `TimerFired` is due at the latest; None if only other events matter."""
-        if isinstance(self.state, Leader):
-            deadlines = leadership.leader_deadline_ms(self.state), changing.due_ms(self.state)
+        core = self.core
+        if isinstance(core.state, Leader):
+            deadlines = leadership.leader_deadline_ms(core.state), changing.due_ms(core.state)
             return min(due for due in deadlines if due is not None)
-        own = election.election_deadline_ms(self)
-        if not self.backoffs and self.download is None:
+        own = election.election_deadline_ms(core)
+        if not core.backoffs and core.download is None:
             return own
-        dues = (own, replication.retry_deadline_ms(self), snapshots.next_piece_ms(self))
+        dues = (own, replication.retry_deadline_ms(core), snapshots.next_piece_ms(core))
         return min((due for due in dues if due is not None), default=None)
+
+    # -- for operators
+
+    def status(self) -> RaftStatus:
+        """Where this replica stands, after the last step."""
+        return status_of(self.core)
 
     def progress(self) -> list[ReplicaProgress]:
         """Voters, this leader among them, then observers; empty if this replica does not lead."""
-        leader = self.state
-        if not isinstance(leader, Leader):
-            return []
-        rows = []
-        for key in self.voters.keys:
-            if self.is_local(key):
-                now = self.now_ms
-                rows.append(_row(self.local, True, self.log.end_offset, now, now))
-                continue
-            known = leadership.progress_of(leader, key)
-            times = (
-                (None, None) if known is None else (known.last_fetch_ms, known.last_caught_up_ms)
-            )
-            end_offset = -1 if known is None else known.end_offset
-            rows.append(_row(key, True, end_offset, *times))
-        for key in sorted(leader.progress, key=lambda key: key.sort_key()):
-            known = leader.progress[key]
-            if self.voters.find(key) is None:
-                times = (known.last_fetch_ms, known.last_caught_up_ms)
-                rows.append(_row(key, False, known.end_offset, *times))
-        return rows
+        return progress_of_replicas(self.core)
 
+    # -- for hot paths: who this is, and who leads
 
-def _row(
-    key: ReplicaKey, is_voter: bool, end_offset: int, fetched: int | None, caught_up: int | None
-) -> ReplicaProgress:
-    return ReplicaProgress(
-        key=key,
-        is_voter=is_voter,
-        end_offset=end_offset,
-        last_fetch_ms=fetched,
-        last_caught_up_ms=caught_up,
-    )
+    @property
+    def config(self) -> RaftConfig:
+        return self.core.config
+
+    @property
+    def local(self) -> ReplicaKey:
+        """This replica."""
+        return self.core.local
+
+    def is_local(self, key: ReplicaKey) -> bool:
+        """True if this key, perhaps one without uuid, can be this replica's."""
+        return self.core.is_local(key)
+
+    @property
+    def cluster_id(self) -> str | None:
+        """None until it is known to be committed."""
+        return self.core.cluster_id
+
+    @property
+    def role(self) -> Role:
+        return self.core.role
+
+    @property
+    def is_leader(self) -> bool:
+        """True if this replica leads, and has not resigned."""
+        return isinstance(self.core.state, Leader)
+
+    @property
+    def epoch(self) -> int:
+        return self.core.epoch
+
+    @property
+    def leader(self) -> ReplicaKey | None:
+        """The leader of `epoch`, if known; also this replica, also if it has resigned."""
+        return self.core.leader
+
+    @property
+    def leader_id(self) -> int | None:
+        return self.core.leader_id
+
+    @property
+    def leader_endpoints(self) -> tuple[Endpoint, ...]:
+        """As the leader, or others who know it, said; empty if nobody did."""
+        return self.core.leader_endpoints
+
+    @property
+    def has_leader_contact(self) -> bool:
+        """True if the leader answered lately and its process is not known to be gone."""
+        return self.core.has_leader_contact
+
+    @property
+    def voters(self) -> VoterSet:
+        """The latest voter set, committed or not."""
+        return self.core.voters
+
+    def endpoints_of(self, replica_id: int) -> tuple[Endpoint, ...]:
+        """Where a replica is reached, as far as voter set and leader hints tell."""
+        return self.core.endpoints_of(replica_id)
+
+    @property
+    def registration_request(self) -> UpdateVoter | AddVoter | RemoveVoter | None:
+        """What this replica would ask of its leader in its own favour, as things are now."""
+        return joining.word(self.core)
+
+    # -- for hot paths: the log
+
+    @property
+    def append_refusal(self) -> Refusal | None:
+        """Why no batches of clients can be appended now; None if they can."""
+        return leadership.append_refusal(self.core)
+
+    @property
+    def log_start_offset(self) -> int:
+        """Inclusive."""
+        return self.core.log.start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """Exclusive, synced or not."""
+        return self.core.log.end_offset
+
+    @property
+    def synced_end_offset(self) -> int:
+        """Exclusive end of what is on this replica's disk."""
+        return self.core.log.synced_end_offset
+
+    @property
+    def committed_offset(self) -> int:
+        """Everything below is known to be committed; it never goes back."""
+        return self.core.committed_offset
+
+    @property
+    def high_watermark(self) -> int | None:
+        """As `committed_offset`, but None until it is known in this epoch."""
+        return self.core.high_watermark
+
+    def end_offset_for(self, epoch: int) -> OffsetAndEpoch:
+        """Largest epoch of the log not above `epoch`, and where it ends (exclusive)."""
+        return self.core.log.end_offset_for(epoch)
+
+    def contains(self, position: OffsetAndEpoch) -> bool:
+        """True if a log that ends at `position` is a prefix of this one."""
+        return self.core.log.contains(position)
+
+    @property
+    def snapshots(self) -> Sequence[OffsetAndEpoch]:
+        """Ends of the log that complete snapshots here stand for, ascending."""
+        return self.core.log.snapshots
+
+    @property
+    def newest_snapshot(self) -> OffsetAndEpoch | None:
+        return self.core.log.snapshot
+
+    @property
+    def snapshot_download(self) -> DownloadProgress | None:
+        """How far the snapshot is that is being copied from the leader; None if none is."""
+        download = self.core.download
+        if download is None:
+            return None
+        return DownloadProgress(
+            snapshot=download.snapshot, position=download.position, size_bytes=download.size_bytes
+        )
 
 
 def _on_begin_answered(core: Core, event: BeginQuorumEpochResponseReceived) -> None:

@@ -9,15 +9,13 @@ from collections.abc import Iterable
 
 from quorumd.raft import quorum
 from quorumd.raft.core import Core
+from quorumd.raft.errors import KafkaError, Refusal
 from quorumd.raft.leadership import bootstrap_obstacle, synced_end_offset
 from quorumd.raft.roles import ChangeKind, Leader, VoterChange
 from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet
 
 RIVAL_SILENT_TIMEOUTS = 3
 """A voter may be doubled under its id when it has been silent for this many fetch timeouts."""
-
-Refusal = tuple[str, str]
-"""The name of a Kafka error, and what to do about it."""
 
 
 # -- what is not allowed
@@ -26,15 +24,21 @@ Refusal = tuple[str, str]
 def voter_problem(core: Core, voter: Voter) -> Refusal | None:
     """What makes a description of a voter unusable."""
     if voter.key.id < 0 or voter.key.uuid is None:
-        return "INVALID_REQUEST", "a voter has an id, 0 or more, and a storage id"
+        return Refusal(KafkaError.INVALID_REQUEST, "a voter has an id, 0 or more, and a storage id")
     if not 0 <= voter.min_kraft_version <= 1 <= voter.max_kraft_version:
-        return "INVALID_REQUEST", f"replica {voter.key} does not support kraft.version 1"
+        return Refusal(
+            KafkaError.INVALID_REQUEST, f"replica {voter.key} does not support kraft.version 1"
+        )
     wanted = {at.name for at in core.config.endpoints[:1]}
     if not wanted <= {at.name for at in voter.endpoints}:
-        return "INVALID_REQUEST", f"an endpoint for the listener {listed(wanted)} is missing"
+        return Refusal(
+            KafkaError.INVALID_REQUEST, f"an endpoint for the listener {listed(wanted)} is missing"
+        )
     for at in voter.endpoints:
         if not at.name or not at.host or not 0 < at.port < 2**16:
-            return "INVALID_REQUEST", f"{at.name}://{at.host}:{at.port} is no endpoint"
+            return Refusal(
+                KafkaError.INVALID_REQUEST, f"{at.name}://{at.host}:{at.port} is no endpoint"
+            )
     return None
 
 
@@ -48,29 +52,38 @@ def why_not(core: Core, leader: Leader, change: VoterChange) -> Refusal | None:
         return _why_not_remove(core, key)
     latest = core.electorate.entry
     if key in latest.record.voters.keys and core.committed_voters is latest:
-        return "DUPLICATE_VOTER", f"replica {key} is a voter already"
+        return Refusal(KafkaError.DUPLICATE_VOTER, f"replica {key} is a voter already")
     return _why_not_add(core, leader, key)
 
 
 def _why_not_add(core: Core, leader: Leader, key: ReplicaKey) -> Refusal | None:
     permitted = core.config.configured_voters.ids
     if permitted and key.id not in permitted:
-        return "INVALID_REQUEST", (
-            f"quorum.voters permits the ids {listed(permitted)} only, not {key.id}. Remove that key "
-            "from the configuration of all nodes, or add the id there, restart them one by one, and "
-            "repeat"
+        return Refusal(
+            KafkaError.INVALID_REQUEST,
+            (
+                f"quorum.voters permits the ids {listed(permitted)} only, not {key.id}. Remove that key "
+                "from the configuration of all nodes, or add the id there, restart them one by one, and "
+                "repeat"
+            ),
         )
     target = core.electorate.entry.record.target
     if target is not None and key.id not in target and key.id not in core.voters.ids:
-        return "INVALID_REQUEST", (
-            f"a reassignment to {listed(target)} is under way, which does not include {key.id}: "
-            "change its target, or cancel it first"
+        return Refusal(
+            KafkaError.INVALID_REQUEST,
+            (
+                f"a reassignment to {listed(target)} is under way, which does not include {key.id}: "
+                "change its target, or cancel it first"
+            ),
         )
     for rival in core.voters.keys:
         if rival.id == key.id and rival != key and is_alive(core, leader, rival):
-            return "INVALID_REQUEST", (
-                f"the voter {rival} is alive: stop it, and wait {rival_silent_ms(core)} ms, or remove "
-                f"it first, before {key} takes its place"
+            return Refusal(
+                KafkaError.INVALID_REQUEST,
+                (
+                    f"the voter {rival} is alive: stop it, and wait {rival_silent_ms(core)} ms, or remove "
+                    f"it first, before {key} takes its place"
+                ),
             )
     return None
 
@@ -78,24 +91,32 @@ def _why_not_add(core: Core, leader: Leader, key: ReplicaKey) -> Refusal | None:
 def _why_not_remove(core: Core, key: ReplicaKey) -> Refusal | None:
     voters = core.voters
     if key.id < 0 or key.uuid is None:
-        return "INVALID_REQUEST", "a voter has an id, 0 or more, and a storage id"
+        return Refusal(KafkaError.INVALID_REQUEST, "a voter has an id, 0 or more, and a storage id")
     if key not in voters.keys:
         text = f"replica {key} is not a voter: the voters are {listed(voters.keys)}"
-        return "VOTER_NOT_FOUND", text
+        return Refusal(KafkaError.VOTER_NOT_FOUND, text)
     if len(voters) == 1:
-        return "INVALID_REQUEST", f"{key} is the only voter: add another one first"
+        return Refusal(
+            KafkaError.INVALID_REQUEST, f"{key} is the only voter: add another one first"
+        )
     is_last = [other.id for other in voters.keys].count(key.id) == 1
     if is_last and key.id in core.config.configured_voters.ids:
-        return "INVALID_REQUEST", (
-            f"quorum.voters names the id {key.id}, so one replica of that id has to vote. To replace "
-            "its disk add the new one first; to do without it remove that key from the configuration "
-            "of all nodes, restart them one by one, and repeat"
+        return Refusal(
+            KafkaError.INVALID_REQUEST,
+            (
+                f"quorum.voters names the id {key.id}, so one replica of that id has to vote. To replace "
+                "its disk add the new one first; to do without it remove that key from the configuration "
+                "of all nodes, restart them one by one, and repeat"
+            ),
         )
     target = core.electorate.entry.record.target
     if is_last and target is not None and key.id in target:
-        return "INVALID_REQUEST", (
-            f"a reassignment to {listed(target)} is under way, which includes {key.id}: change its "
-            "target, or cancel it first"
+        return Refusal(
+            KafkaError.INVALID_REQUEST,
+            (
+                f"a reassignment to {listed(target)} is under way, which includes {key.id}: change its "
+                "target, or cancel it first"
+            ),
         )
     return None
 
@@ -104,13 +125,16 @@ def target_problem(core: Core, target: tuple[int, ...] | None) -> Refusal | None
     if target is None:
         return None
     permitted = core.config.configured_voters.ids
-    error = "INVALID_REPLICA_ASSIGNMENT"
+    error = KafkaError.INVALID_REPLICA_ASSIGNMENT
     if not target or target[0] < 0 or len(set(target)) != len(target):
-        return error, f"{list(target)} is no set of ids"
+        return Refusal(error, f"{list(target)} is no set of ids")
     if permitted and tuple(target) != permitted:
-        return error, (
-            f"quorum.voters names the ids {listed(permitted)}, so just these have to vote. Remove "
-            "that key from the configuration of all nodes, restart them one by one, and repeat"
+        return Refusal(
+            error,
+            (
+                f"quorum.voters names the ids {listed(permitted)}, so just these have to vote. Remove "
+                "that key from the configuration of all nodes, restart them one by one, and repeat"
+            ),
         )
     return None
 

@@ -28,6 +28,7 @@ from quorumd.raft.election import (
     on_vacancy,
     on_vote_failed,
 )
+from quorumd.raft.errors import KafkaError
 from quorumd.raft.events import (
     FetchedRecords,
     FetchRequestReceived,
@@ -62,7 +63,7 @@ def on_fetch_received(core: Core, event: FetchRequestReceived) -> None:
     """
     if is_foreign(core, event.cluster_id):
         core.report(f"fetch of {event.replica} refused: cluster {event.cluster_id}")
-        return core.refuse_fetch(event.reply_to, None, "INCONSISTENT_CLUSTER_ID")
+        return core.refuse_fetch(event.reply_to, None, KafkaError.INCONSISTENT_CLUSTER_ID)
     position = event.position
     if (
         (event.replica is not None and core.is_local(event.replica))
@@ -71,15 +72,15 @@ def on_fetch_received(core: Core, event: FetchRequestReceived) -> None:
         or event.max_wait_ms < 0
     ):
         core.report(f"fetch of {event.replica} refused: impossible values ({event})")
-        return core.refuse_fetch(event.reply_to, None, "UNKNOWN_SERVER_ERROR")
+        return core.refuse_fetch(event.reply_to, None, KafkaError.UNKNOWN_SERVER_ERROR)
     note_alive(core, event.replica)
     if event.epoch < core.epoch:
-        return core.refuse_fetch(event.reply_to, "FENCED_LEADER_EPOCH")
+        return core.refuse_fetch(event.reply_to, KafkaError.FENCED_LEADER_EPOCH)
     if event.epoch > core.epoch:
-        return core.refuse_fetch(event.reply_to, "UNKNOWN_LEADER_EPOCH")
+        return core.refuse_fetch(event.reply_to, KafkaError.UNKNOWN_LEADER_EPOCH)
     leader = core.state
     if not isinstance(leader, Leader):
-        return core.refuse_fetch(event.reply_to, "NOT_LEADER_OR_FOLLOWER")
+        return core.refuse_fetch(event.reply_to, KafkaError.NOT_LEADER_OR_FOLLOWER)
     fetch = ParkedFetch(
         event.replica, position, core.now_ms + event.max_wait_ms, event.high_watermark
     )
@@ -250,11 +251,11 @@ def on_request_failed(core: Core, event: RequestFailed) -> None:
     if isinstance(request.request, FetchSnapshot) and event.error is not None:
         # How a Kafka leader says that it has no such snapshot, or does not lead.
         give_up(core, f"{request.to} refuses: {event.reason}")
-    if event.error == "UNSUPPORTED_VERSION" and isinstance(request.request, Vote):
+    if event.error == KafkaError.UNSUPPORTED_VERSION and isinstance(request.request, Vote):
         on_pre_vote_unsupported(core, request.to)
     elif isinstance(request.request, Vote):
         on_vote_failed(core)
-    if event.error == "INCONSISTENT_CLUSTER_ID" and isinstance(request.request, Fetch):
+    if event.error == KafkaError.INCONSISTENT_CLUSTER_ID and isinstance(request.request, Fetch):
         _note_foreign(core, request.to, event)
 
 

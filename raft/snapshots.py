@@ -17,6 +17,7 @@ from quorumd.raft.effects import (
     VerifySnapshot,
 )
 from quorumd.raft.election import absorb, is_foreign
+from quorumd.raft.errors import KafkaError
 from quorumd.raft.events import (
     ChunkNotStored,
     FetchSnapshotRequestReceived,
@@ -50,19 +51,19 @@ def on_snapshot_requested(core: Core, event: FetchSnapshotRequestReceived) -> No
     """
     if is_foreign(core, event.cluster_id):
         core.report(f"snapshot for {event.replica} refused: cluster {event.cluster_id}")
-        return _answer(core, event, top_level="INCONSISTENT_CLUSTER_ID")
+        return _answer(core, event, top_level=KafkaError.INCONSISTENT_CLUSTER_ID)
     if event.replica is not None and core.is_local(event.replica):
         core.report(f"snapshot for {event.replica} refused: that is this replica")
-        return _answer(core, event, top_level="UNKNOWN_SERVER_ERROR")
+        return _answer(core, event, top_level=KafkaError.UNKNOWN_SERVER_ERROR)
     note_alive(core, event.replica)
     if event.epoch < core.epoch:
-        return _answer(core, event, "FENCED_LEADER_EPOCH")
+        return _answer(core, event, KafkaError.FENCED_LEADER_EPOCH)
     if event.epoch > core.epoch:
-        return _answer(core, event, "UNKNOWN_LEADER_EPOCH")
+        return _answer(core, event, KafkaError.UNKNOWN_LEADER_EPOCH)
     if not isinstance(core.state, Leader):
-        return _answer(core, event, "NOT_LEADER_OR_FOLLOWER")
+        return _answer(core, event, KafkaError.NOT_LEADER_OR_FOLLOWER)
     if event.snapshot not in core.log.snapshots:
-        return _answer(core, event, "SNAPSHOT_NOT_FOUND")
+        return _answer(core, event, KafkaError.SNAPSHOT_NOT_FOUND)
     if event.replica is not None:
         note_heard(core, core.state, event.replica)
     return _answer(core, event)
@@ -71,8 +72,8 @@ def on_snapshot_requested(core: Core, event: FetchSnapshotRequestReceived) -> No
 def _answer(
     core: Core,
     event: FetchSnapshotRequestReceived,
-    error: str | None = None,
-    top_level: str | None = None,
+    error: KafkaError | None = None,
+    top_level: KafkaError | None = None,
 ) -> None:
     core.answer(
         event.reply_to,
@@ -157,7 +158,10 @@ def on_snapshot_answered(core: Core, event: FetchSnapshotResponseReceived) -> bo
     assert isinstance(asked, FetchSnapshot), "a piece answers a FetchSnapshot request"
     download = core.download
     is_current = download is not None and download.snapshot == asked.snapshot
-    if is_current and event.error in ("SNAPSHOT_NOT_FOUND", "POSITION_OUT_OF_RANGE"):
+    if is_current and event.error in (
+        KafkaError.SNAPSHOT_NOT_FOUND,
+        KafkaError.POSITION_OUT_OF_RANGE,
+    ):
         give_up(core, f"{request.to} answers {event.error}")
     if not absorb(core, request, event.error, event.hint):
         return False

@@ -75,7 +75,7 @@ def is_well(world: World) -> bool:
     if leader.process.partition.view.pending_changes():
         return False
     node = leader.process.partition.node
-    end_offset = node.log.end_offset
+    end_offset = node.core.log.end_offset
     return (
         node.high_watermark == end_offset
         and not _membership_problem(world, node)
@@ -91,7 +91,7 @@ def is_well(world: World) -> bool:
 
 def _membership_problem(world: World, leader: RaftNode) -> str:
     """What is not as it was wanted; empty if nothing."""
-    target = leader.electorate.entry.record.target
+    target = leader.core.electorate.entry.record.target
     if target is not None:
         return f"a reassignment to {target} is under way"
     if leader.config.is_witness and _could_lead(world):
@@ -118,11 +118,11 @@ def _what_is_not_well(world: World, seconds: float) -> str:
         node = machine.process.partition.node
         rows.append(
             f"{machine.replica.key}: {node.role} of epoch {node.epoch}, leader {node.leader},"
-            f" log end {node.log.end_offset}, high watermark {node.high_watermark},"
+            f" log end {node.core.log.end_offset}, high watermark {node.high_watermark},"
             f" voters {', '.join(map(str, node.voters.keys))};"
             f" {'; '.join(machine.process.partition.problems()) or 'no problem'}"
         )
-        if isinstance(node.state, Leader) and (problem := _membership_problem(world, node)):
+        if isinstance(node.core.state, Leader) and (problem := _membership_problem(world, node)):
             pending = machine.process.partition.view.pending_changes()
             waits_for = "; ".join(
                 f"{change.kind} waits for {change.waits_for}" for change in pending

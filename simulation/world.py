@@ -328,7 +328,7 @@ class World:
         if not self.is_watched:
             return
         self._show_snapshots(process)
-        now = node.snapshot()
+        now = node.core.snapshot()
         known = self._looks.get(replica.key)
         before = known[1] if known is not None and known[0] is process else None
         if now == before:
@@ -351,7 +351,7 @@ class World:
                 checker.on_change(look, change)
 
     def _show_snapshots(self, process: NodeProcess) -> None:
-        for snapshot in process.partition.node.log.snapshots:
+        for snapshot in process.partition.node.core.log.snapshots:
             if snapshot not in process.shown:
                 process.shown.add(snapshot)
                 data = process.snapshot_bytes(SnapshotId(*snapshot))

@@ -60,7 +60,7 @@ def source_of(
         return known if partition.is_leader or node.has_leader_contact else None
 
     def snapshot_path() -> Path | None:
-        newest = node.log.snapshot
+        newest = node.newest_snapshot
         return None if newest is None else partition.store.path(SnapshotId(*newest))
 
     return PageSource(
@@ -71,7 +71,7 @@ def source_of(
         problems=partition.problems,
         warnings=partition.warnings,
         snapshot_problem=lambda: snapshots.problem,
-        unreachable=lambda: node.unreachable,
+        unreachable=lambda: node.status().unreachable,
         snapshot_work=snapshots.work,
         snapshot_path=snapshot_path,
         log_bytes=lambda: partition.log.size_bytes,

@@ -14,6 +14,7 @@ from functools import partial
 
 from quorumd.raft.config import RaftConfig, StoredState
 from quorumd.raft.effects import AnnounceRole, AnnounceVoters, RefuseAppend
+from quorumd.raft.errors import KafkaError, Refusal
 from quorumd.raft.events import (
     AppendRequested,
     ChunkNotStored,
@@ -21,10 +22,9 @@ from quorumd.raft.events import (
     ResignationRequested,
     SnapshotVerified,
 )
-from quorumd.raft.leadership import append_refusal, bootstrap_obstacle
 from quorumd.raft.node import RaftNode
-from quorumd.raft.roles import Leader, Resigned, Role
-from quorumd.raft.types import Endpoint, OffsetAndEpoch, uuid_to_text
+from quorumd.raft.roles import Role
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, VoterSet, uuid_to_text
 from quorumd.server.disk.recovered_log import RecoveredLog, log_view, voters_of
 from quorumd.server.disk.storage_adapter import StorageAdapter
 from quorumd.server.model.disk_jobs import Files
@@ -170,17 +170,17 @@ class Partition:
     def start(self) -> None:
         """Begin to take part."""
         self.disk.start()
-        self.outbound.prepare(self.node.other_voters())
+        self._connect_to(self.node.voters)
         self.driver.start()
         self.snapshots.start()
 
     async def hand_over(self, timeout_s: float) -> None:
         """Before the listeners close: let what was appended commit, then give leadership away."""
         self._is_draining = True
-        if isinstance(self.node.state, Leader):
+        if self.node.is_leader:
             await self._wait_until(lambda: not self.produce.parked_count, DRAIN_S)
         self.resign()
-        if isinstance(self.node.state, Resigned):
+        if self.node.role is Role.RESIGNED:
             await self._wait_until(lambda: self.node.role is not Role.RESIGNED, timeout_s)
 
     def resign(self) -> None:
@@ -295,7 +295,10 @@ class Partition:
 
     def on_voters(self, effect: AnnounceVoters) -> None:
         """A voter that is known by another key than before is another peer: connect to it now."""
-        self.outbound.prepare([key for key in effect.voters.keys if not self.node.is_local(key)])
+        self._connect_to(effect.voters)
+
+    def _connect_to(self, voters: VoterSet) -> None:
+        self.outbound.prepare([key for key in voters.keys if not self.node.is_local(key)])
 
     def _note_election(self, effect: AnnounceRole) -> None:
         """How long this replica was without a leader since it began to campaign."""
@@ -353,7 +356,7 @@ class Partition:
 
     @property
     def is_leader(self) -> bool:
-        return isinstance(self.node.state, Leader)
+        return self.node.is_leader
 
     @property
     def has_committed_in_epoch(self) -> bool:
@@ -361,7 +364,7 @@ class Partition:
 
     @property
     def leader_id(self) -> int | None:
-        return self.node.leader_id if not isinstance(self.node.state, Resigned) else None
+        return self.view.leader_id
 
     @property
     def leader_epoch(self) -> int:
@@ -369,33 +372,34 @@ class Partition:
 
     @property
     def leader_endpoints(self) -> tuple[Endpoint, ...]:
-        return self.node.leader_endpoints_for_answers()
+        leader_id = self.node.leader_id
+        return () if leader_id is None else self.node.endpoints_of(leader_id)
 
     @property
     def log_start_offset(self) -> int:
-        return self.node.log.start_offset
+        return self.node.log_start_offset
 
     @property
     def log_end_offset(self) -> int:
-        return self.node.log.end_offset
+        return self.node.log_end_offset
 
     @property
     def committed_offset(self) -> int:
         return self.node.committed_offset
 
     def end_offset_for(self, epoch: int) -> OffsetAndEpoch:
-        return self.node.log.end_offset_for(epoch)
+        return self.node.end_offset_for(epoch)
 
     @property
-    def append_obstacle(self) -> tuple[str, str] | None:
-        """Kafka's error name and the reason, if nothing can be appended now."""
-        refusal = append_refusal(self.node)
+    def append_obstacle(self) -> Refusal | None:
+        """Why nothing can be appended now; None if it can."""
+        refusal = self.node.append_refusal
         if refusal is not None:
             return refusal
         if self._is_disk_full:
-            return "KAFKA_STORAGE_ERROR", "the disk of this node is full"
+            return Refusal(KafkaError.KAFKA_STORAGE_ERROR, "the disk of this node is full")
         if self._is_draining:
-            return "NOT_LEADER_OR_FOLLOWER", "this node shuts down"
+            return Refusal(KafkaError.NOT_LEADER_OR_FOLLOWER, "this node shuts down")
         return None
 
     def append(self, token: int, record_count: int) -> None:
@@ -405,43 +409,42 @@ class Partition:
 
     def problems(self) -> list[str]:
         """Why this node is not ready, in words; empty if it is."""
-        node, found = self.node, []
+        now, found = self.node.status(), []
         if self._is_disk_full:
             found.append("the disk is full: free space, the node goes on by itself")
-        if node.leader is None or isinstance(node.state, Resigned):
-            reachable = len(node.voters) - len(node.unreachable & set(node.voters.ids))
+        if now.leader is None or now.role is Role.RESIGNED:
+            reachable = len(now.voters) - len(now.unreachable & set(now.voters.ids))
             found.append(
-                f"no leader is known in epoch {node.epoch}: {reachable} of {len(node.voters)} voters "
+                f"no leader is known in epoch {now.epoch}: {reachable} of {len(now.voters)} voters "
                 "seem to be up, a majority is needed"
             )
-        elif isinstance(node.state, Leader):
-            if node.is_bootstrapping:
-                found.append(bootstrap_obstacle(node))
-            elif node.high_watermark is None:
+        elif now.role is Role.LEADER:
+            if now.bootstrap_problem is not None:
+                found.append(now.bootstrap_problem)
+            elif now.high_watermark is None:
                 found.append("leads, but has not committed a record of its epoch yet")
-        elif node.obstacle is not None:
-            found.append(node.obstacle)
-        elif not node.has_leader_contact:
-            found.append(f"the leader, node {node.leader.id}, does not answer")
-        elif node.high_watermark is None:
+        elif now.problem is not None:
+            found.append(now.problem)
+        elif not now.has_leader_contact:
+            found.append(f"the leader, node {now.leader.id}, does not answer")
+        elif now.high_watermark is None:
             found.append(
-                f"follows, but does not know yet what is committed: ask node {node.leader.id}, which "
+                f"follows, but does not know yet what is committed: ask node {now.leader.id}, which "
                 "leads and knows what it waits for"
             )
         return found
 
     def warnings(self) -> list[str]:
         """What will be a problem at the next start, in words."""
-        strangers = self.node.unexpected_voters(self.node.voters)
         return [
-            f"replica {stranger} votes, but quorum.voters does not name it: this node would not start "
+            f"replica {voter_id} votes, but quorum.voters does not name it: this node would not start "
             "again. Remove quorum.voters from its configuration, or add the id there"
-            for stranger in strangers
+            for voter_id in self.node.status().unexpected_voters
         ]
 
     def status(self) -> dict[str, object]:
         """Where this replica stands, and what is wrong, for `/status`."""
-        view = self.view
+        view, unreachable = self.view, self.node.status().unreachable
         return {
             "problems": self.problems(),
             "warnings": self.warnings(),
@@ -458,7 +461,7 @@ class Partition:
                     "id": voter.key.id,
                     "storage_id": None if voter.key.uuid is None else uuid_to_text(voter.key.uuid),
                     "endpoints": [f"{at.name}://{at.host}:{at.port}" for at in voter.endpoints],
-                    "unreachable": voter.key.id in self.node.unreachable,
+                    "unreachable": voter.key.id in unreachable,
                 }
                 for voter in view.voters
             ],

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from quorumd.raft.changing import reassignment_waits_for
-from quorumd.raft.node import RaftNode, ReplicaProgress
-from quorumd.raft.roles import ChangeKind, Leader, Resigned
+from quorumd.raft.config import OBSERVER_FORGOTTEN_MS
+from quorumd.raft.node import RaftNode
+from quorumd.raft.roles import Role
+from quorumd.raft.status import ReplicaProgress
 from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet
 from quorumd.server.model.cluster_view import PendingChange, ReplicaStatus
-
-OBSERVER_FORGOTTEN_MS = 300_000
-"""An observer that has been silent for so long is not listed any more."""
 
 
 class QuorumView:
@@ -42,7 +40,7 @@ class QuorumView:
     @property
     def leader_id(self) -> int | None:
         """None on a leader that has resigned, too: clients find nobody there to write to."""
-        return None if isinstance(self._node.state, Resigned) else self._node.leader_id
+        return None if self._node.role is Role.RESIGNED else self._node.leader_id
 
     @property
     def leader_epoch(self) -> int:
@@ -50,13 +48,12 @@ class QuorumView:
 
     @property
     def leader_endpoints(self) -> tuple[Endpoint, ...]:
-        if self.leader_id is None:
-            return ()
-        return self._node.leader_endpoints_for_answers()
+        leader_id = self.leader_id
+        return () if leader_id is None else self._node.endpoints_of(leader_id)
 
     @property
     def is_leader(self) -> bool:
-        return isinstance(self._node.state, Leader)
+        return self._node.is_leader
 
     @property
     def has_committed_in_epoch(self) -> bool:
@@ -68,19 +65,20 @@ class QuorumView:
 
     @property
     def voted_id(self) -> int | None:
-        return None if self._node.voted is None else self._node.voted.id
+        voted = self._node.status().voted
+        return None if voted is None else voted.id
 
     @property
     def log_start_offset(self) -> int:
-        return self._node.log.start_offset
+        return self._node.log_start_offset
 
     @property
     def log_end_offset(self) -> int:
-        return self._node.log.end_offset
+        return self._node.log_end_offset
 
     @property
     def log_end_epoch(self) -> int:
-        return self._node.log.last_epoch
+        return self._node.status().log_end.epoch
 
     @property
     def high_watermark(self) -> int:
@@ -89,7 +87,7 @@ class QuorumView:
 
     @property
     def kraft_version(self) -> int:
-        return 1 if self._node.log.voters_offset >= 0 else 0
+        return 1 if self._node.status().voters_offset >= 0 else 0
 
     @property
     def kraft_version_offset(self) -> int:
@@ -97,60 +95,50 @@ class QuorumView:
 
     @property
     def snapshot_end_offset(self) -> int:
-        newest = self._node.log.snapshot
+        newest = self._node.newest_snapshot
         return -1 if newest is None else newest.offset
 
     @property
     def snapshot_copy_ratio(self) -> float:
-        download = self._node.download
+        download = self._node.snapshot_download
         if download is None:
             return -1.0
         return download.position / download.size_bytes if download.size_bytes else 0.0
 
     @property
     def unknown_voter_connections(self) -> int:
-        return sum(not self._node.endpoints_of(voter_id) for voter_id in self._node.voters.ids)
+        return len(self._node.status().voters_without_endpoints)
 
     @property
     def is_adding_voter(self) -> bool:
-        return len(self.voters) > len(self.committed_voters) or self._is_pending(ChangeKind.ADD)
+        return len(self.voters) > len(self.committed_voters) or self._is_pending("add")
 
     @property
     def is_removing_voter(self) -> bool:
-        return len(self.voters) < len(self.committed_voters) or self._is_pending(ChangeKind.REMOVE)
+        return len(self.voters) < len(self.committed_voters) or self._is_pending("remove")
 
-    def _is_pending(self, kind: ChangeKind) -> bool:
+    def _is_pending(self, kind: str) -> bool:
         return any(change.kind == kind for change in self.pending_changes())
 
     @property
     def committed_voters(self) -> VoterSet:
-        return self._node.committed_voters.record.voters
+        return self._node.status().committed_voters
 
     @property
     def target_voters(self) -> tuple[int, ...] | None:
-        return self._node.electorate.entry.record.target
+        return self._node.status().target_voters
 
     def pending_changes(self) -> tuple[PendingChange, ...]:
-        leader, now = self._node.state, self._now_ms()
-        if not isinstance(leader, Leader):
-            return ()
-        found = [
+        now = self._now_ms()
+        return tuple(
             PendingChange(
                 change.kind,
-                None if change.voter is None else change.voter.key,
-                now - change.asked_at_ms,
+                change.key,
+                -1 if change.asked_at_ms is None else now - change.asked_at_ms,
                 change.waits_for,
             )
-            for change in leader.changes
-        ]
-        obstacle = reassignment_waits_for(self._node, leader)
-        if obstacle is not None:
-            found.append(PendingChange(ChangeKind.REASSIGN, None, -1, obstacle))
-        transfer = leader.transfer
-        if transfer is not None:
-            text = f"{transfer.to or 'a voter'} to have everything"
-            found.append(PendingChange("transfer", transfer.to, now - transfer.asked_at_ms, text))
-        return tuple(found)
+            for change in self._node.status().pending_changes
+        )
 
     def in_sync_ids(self) -> tuple[int, ...]:
         node = self._node
@@ -158,7 +146,8 @@ class QuorumView:
             # Who fetches from the leader is not seen from here. To leave somebody out without need
             # would raise an alarm about a partition that is fine.
             known = () if self.leader_id is None else node.voters.ids
-            return tuple(voter_id for voter_id in known if voter_id not in node.unreachable)
+            unreachable = node.status().unreachable
+            return tuple(voter_id for voter_id in known if voter_id not in unreachable)
         oldest = self._now_ms() - node.config.fetch_timeout_ms
         ids = {
             row.key.id
@@ -180,8 +169,7 @@ class QuorumView:
         )
 
     def observer_endpoints(self) -> tuple[Voter, ...]:
-        leader = self._node.state
-        return tuple(leader.told.values()) if isinstance(leader, Leader) else ()
+        return self._node.status().registered_observers
 
     def _status(self, row: ReplicaProgress) -> ReplicaStatus:
         now, wall = self._now_ms(), self._wall_ms()

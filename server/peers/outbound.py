@@ -279,7 +279,7 @@ class Outbound:
 
         Raises Outdated if they have.
         """
-        if self.node.word != wish:
+        if self.node.registration_request != wish:
             raise StaleRequest("the voters have changed while this waited for a connection")
         return build(version, correlation_id)
 

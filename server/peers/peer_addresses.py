@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quorumd.raft.effects import BootstrapServer, Peer
+from quorumd.raft.errors import KafkaError
 from quorumd.raft.events import (
     BeginQuorumEpochResponseReceived,
     EndQuorumEpochResponseReceived,
@@ -119,9 +120,9 @@ class PeerAddresses:
             return None
         hint = None if isinstance(event, RequestFailed) else event.hint
         is_said_to_lead = hint is not None and hint.leader_id == to.id
-        is_foreign = event.error == "INCONSISTENT_CLUSTER_ID"
+        is_foreign = event.error == KafkaError.INCONSISTENT_CLUSTER_ID
         if names_receiver:
-            if event.error == "INVALID_VOTER_KEY" or is_foreign:
+            if event.error == KafkaError.INVALID_VOTER_KEY or is_foreign:
                 return False
             return True if event.error is None and hint is not None else None
         if isinstance(event, FetchResponseReceived) and event.error is None and is_said_to_lead:
@@ -129,7 +130,7 @@ class PeerAddresses:
         of_leader = hint if self._node.leader == to else None
         is_behind = of_leader is not None and of_leader.epoch < self._node.epoch
         knows_nobody = of_leader is not None and of_leader.leader_id is None
-        is_refusal = event.error == "NOT_LEADER_OR_FOLLOWER"
+        is_refusal = event.error == KafkaError.NOT_LEADER_OR_FOLLOWER
         is_other = is_behind or (is_refusal and (is_said_to_lead or knows_nobody))
         has_choice = any(other != address for other in self.own(to))
         return False if (is_other or is_foreign) and has_choice else None

@@ -14,6 +14,7 @@ from typing import Protocol
 from uuid import UUID
 
 from quorumd.raft.effects import AppendClient, RefuseAppend
+from quorumd.raft.errors import KafkaError, Refusal
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.producer_state import Duplicate, ProducerState, Refused
 from quorumd.server.model.runtime import Runtime, TimerHandle
@@ -53,8 +54,8 @@ class AppendTarget(Served, Protocol):
     @property
     def log_end_offset(self) -> int: ...
     @property
-    def append_obstacle(self) -> tuple[str, str] | None:
-        """Kafka's error name and the reason, if nothing can be appended now."""
+    def append_obstacle(self) -> Refusal | None:
+        """Why nothing can be appended now; None if it can."""
 
     def append(self, token: int, record_count: int) -> None:
         """Have the batches under this token appended; `ProduceHandler.take_batches` hands them over."""
@@ -203,8 +204,8 @@ class ProduceHandler:
         answering.waiting += 1
         obstacle = self._target.append_obstacle
         if obstacle is None and self._uncommitted_bytes > UNCOMMITTED_BYTES_MAX:
-            obstacle = (
-                "NOT_ENOUGH_REPLICAS",
+            obstacle = Refusal(
+                KafkaError.NOT_ENOUGH_REPLICAS,
                 f"more than {UNCOMMITTED_BYTES_MAX} bytes wait for a majority of the voters",
             )
         if obstacle is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from quorumd.raft.effects import FetchReply, Reply, SnapshotReply, VoterChangeReply
+from quorumd.raft.errors import KafkaError
 from quorumd.raft.events import Event
 from quorumd.raft.types import ReplicaKey
 from quorumd.server.model.logs import Logger, RateLimit
@@ -184,7 +185,7 @@ class RaftRequestHandler:
             epoch=-1,
             leader_id=None,
             leader_endpoints=(),
-            error="NOT_LEADER_OR_FOLLOWER",
+            error=KafkaError.NOT_LEADER_OR_FOLLOWER,
             message="the leader was lost before it answered; it may have made the change. Ask again",
         )
         self.send_answer(self._ask(request), answer)
@@ -282,7 +283,7 @@ class RaftRequestHandler:
             return
         snapshot = SnapshotId(*answer.snapshot)
         if not self.serve(snapshot, asked.replica, asked.position):
-            answer.error, answer.snapshot = "SNAPSHOT_NOT_FOUND", None
+            answer.error, answer.snapshot = KafkaError.SNAPSHOT_NOT_FOUND, None
             self._respond_snapshot(request, answer, None)
             return
 
@@ -293,9 +294,9 @@ class RaftRequestHandler:
         def done(outcome: ChunkBytes | BaseException) -> None:
             if isinstance(outcome, SnapshotNotFound):
                 self.on_unreadable(snapshot, f"somebody has deleted its file: {outcome}")
-                answer.error, answer.snapshot = "SNAPSHOT_NOT_FOUND", None
+                answer.error, answer.snapshot = KafkaError.SNAPSHOT_NOT_FOUND, None
             elif isinstance(outcome, PositionOutOfRange):
-                answer.error, answer.snapshot = "POSITION_OUT_OF_RANGE", None
+                answer.error, answer.snapshot = KafkaError.POSITION_OUT_OF_RANGE, None
             elif isinstance(outcome, BaseException):
                 if isinstance(outcome, StorageError):
                     self.on_unreadable(snapshot, str(outcome))

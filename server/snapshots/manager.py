@@ -14,7 +14,6 @@ from functools import partial
 
 from quorumd.raft.events import Event, LogDeletionRequested, ResignationRequested, SnapshotTaken
 from quorumd.raft.node import RaftNode
-from quorumd.raft.roles import Leader
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
 from quorumd.server.disk.storage_adapter import StorageAdapter
 from quorumd.server.model.cluster_view import CopyProgress, SnapshotWork
@@ -173,7 +172,7 @@ class SnapshotManager:
 
     def look(self) -> None:
         """Begin a build if it is time for one; called whenever something was committed."""
-        if self._building is not None or self._node.download is not None:
+        if self._building is not None or self._node.snapshot_download is not None:
             return
         if self._is_pausing:
             return
@@ -234,7 +233,7 @@ class SnapshotManager:
 
     def _end_offset(self) -> int:
         """Everything below is committed, and on this disk."""
-        return min(self._node.committed_offset, self._node.log.synced_end_offset)
+        return min(self._node.committed_offset, self._node.synced_end_offset)
 
     def _begin(self) -> None:
         """Repair what is damaged, one after the other; then take a new one, if anything is new."""
@@ -242,7 +241,7 @@ class SnapshotManager:
             self._build(self._to_repair[0].end_offset, repairs=self._to_repair[0])
             return
         self._begun_at_s = self._host.monotonic_s()
-        newest = self._node.log.snapshot
+        newest = self._node.newest_snapshot
         end_offset = self._end_offset()
         if end_offset <= (0 if newest is None else newest.offset):
             self._tell("nothing is committed yet" if newest is None else SnapshotId(*newest))
@@ -283,14 +282,14 @@ class SnapshotManager:
         if outcome.empty_batches:
             self._metrics.unreadable_batches += outcome.empty_batches
             LOG.warning("batches did not unpack and count as empty", batches=outcome.empty_batches)
-        newest, is_repair = self._node.log.snapshot, building.repairs is not None
+        newest, is_repair = self._node.newest_snapshot, building.repairs is not None
         if not is_repair and newest is not None and newest.offset >= outcome.id.end_offset:
             # A newer one was copied from the leader meanwhile.
             self._drop_parts(building)
             self._finished(SnapshotId(*newest))
             return
         is_same = outcome.id == building.repairs
-        if not (is_same if is_repair else self._node.log.contains(OffsetAndEpoch(*outcome.id))):
+        if not (is_same if is_repair else self._node.contains(OffsetAndEpoch(*outcome.id))):
             # No CRC covers a batch's epoch: what is in memory is compared with what was on disk.
             self._drop_parts(building)
             self._failed(
@@ -319,7 +318,7 @@ class SnapshotManager:
 
     def _drop_parts(self, building: RunningBuild) -> None:
         """A build that did not get to its end may have left something; a copy is left alone."""
-        end_offset, download = building.end_offset, self._node.download
+        end_offset, download = building.end_offset, self._node.snapshot_download
         if download is None or download.snapshot.offset != end_offset:
             self._reader.run(lambda: self._store.drop_build(end_offset), lambda _: None)
 
@@ -363,7 +362,7 @@ class SnapshotManager:
 
     def _failed(self, problem: str) -> None:
         assert self._building is not None, "a build has failed"
-        repairs, newest = self._building.repairs, self._node.log.snapshot
+        repairs, newest = self._building.repairs, self._node.newest_snapshot
         self._metrics.snapshots_failed += 1
         LOG.error("no snapshot was taken", reason=problem)
         self._end_build()
@@ -409,7 +408,7 @@ class SnapshotManager:
 
     def _let_another_lead(self) -> None:
         now_s = self._host.monotonic_s()
-        if isinstance(self._node.state, Leader) and now_s >= self._resign_not_before_s:
+        if self._node.is_leader and now_s >= self._resign_not_before_s:
             self._resign_not_before_s = now_s + RESIGN_INTERVAL_S
             reason = "its snapshot is damaged, and others need one"
             self._handle(ResignationRequested(reason=reason, shutting_down=False))
@@ -433,7 +432,7 @@ class SnapshotManager:
 
     def _note_damage(self, snapshot: SnapshotId, problem: str) -> bool:
         """True if it is news, and of a snapshot that counts."""
-        if snapshot in self._damaged or OffsetAndEpoch(*snapshot) not in self._node.log.snapshots:
+        if snapshot in self._damaged or OffsetAndEpoch(*snapshot) not in self._node.snapshots:
             return False
         LOG.error("a snapshot is damaged: nobody gets it any more", reason=problem)
         self._metrics.snapshots_damaged += 1
@@ -453,10 +452,10 @@ class SnapshotManager:
 
     def _clean(self) -> None:
         """Ask the rules to let go what retention says, unless a build reads it now."""
-        if self._building is not None or self._node.log.snapshot is None:
+        if self._building is not None or self._node.newest_snapshot is None:
             return
-        view = self._node.log
-        known = [self._facts[SnapshotId(*snapshot)] for snapshot in view.snapshots]
+        node = self._node
+        known = [self._facts[SnapshotId(*snapshot)] for snapshot in node.snapshots]
         snapshots = [
             Deletable(facts.id.end_offset, facts.size_bytes, facts.last_contained_log_timestamp)
             for facts in known
@@ -469,14 +468,14 @@ class SnapshotManager:
             snapshots,
             segments,
             self._log.size_bytes + sum(snapshot.size_bytes for snapshot in snapshots),
-            start_offset=view.start_offset,
+            start_offset=node.log_start_offset,
             now_ms=self._host.wall_ms(),
             retention_bytes=self._settings.retention_bytes,
             retention_ms=self._settings.retention_ms,
             copied_offset=self._copies.copied_offset(),
         )
-        kept = tuple(view.snapshots[plan.snapshots_dropped :])
-        if plan.start_offset > view.start_offset or plan.snapshots_dropped:
+        kept = tuple(node.snapshots[plan.snapshots_dropped :])
+        if plan.start_offset > node.log_start_offset or plan.snapshots_dropped:
             LOG.info("deleting history", log_start=plan.start_offset, snapshots=len(kept))
             self._handle(LogDeletionRequested(start_offset=plan.start_offset, snapshots=kept))
             self._keep(known[plan.snapshots_dropped :])
@@ -486,12 +485,12 @@ class SnapshotManager:
     def status(self) -> dict[str, object]:
         """For `/status`: the newest snapshot, what is being built, what is being copied."""
         node, building = self._node, self._building
-        newest, download = node.log.snapshot, node.download
+        newest, download = node.newest_snapshot, node.snapshot_download
         return {
             "newest": None
             if newest is None
             else {"end_offset": newest.offset, "epoch": newest.epoch},
-            "count": len(node.log.snapshots),
+            "count": len(node.snapshots),
             "new_bytes": self.new_bytes,
             "problem": self.problem,
             "building": None

@@ -36,7 +36,7 @@ class LogVoters(Checker):
         named = self.named.get(seen.now.local)
         if not named or seen.now.local in self.facts.excused:
             return
-        expected, found = named[-1], seen.node.electorate.entry.record
+        expected, found = named[-1], seen.node.core.electorate.entry.record
         if (expected.record.voters, expected.record.target) != (found.voters, found.target):
             raise self.fail(
                 f"{seen.now.local} goes by the voters {_described(found)}; its log names"

@@ -57,7 +57,7 @@ def _counted(seen: Observation) -> list[VoterSet]:
 
     Were somebody else the first to tell, any set that it knows would do.
     """
-    entries = seen.node.log.voter_entries
+    entries = seen.node.core.log.voter_entries
     if seen.before is None or seen.before.role is not Role.LEADER:
         return [entry.record.voters for entry in entries]
     end_offset = seen.before.log_end_offset

@@ -29,7 +29,7 @@ class Witnesses(Checker):
         own = [batch for batch in seen.replica.log if batch.epoch < now.epoch]
         for key, other in self.facts.replicas.items():
             is_gone = key in self.facts.excused or key == former or key.id == now.local.id
-            if is_gone or not any(key.matches(voter) for voter in seen.node.other_voters()):
+            if is_gone or not any(key.matches(voter) for voter in seen.node.core.other_voters()):
                 continue
             if _position(other.synced) >= _position(own):
                 raise self.fail(

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from quorumd.raft import effects as fx
 from quorumd.raft import roles
 from quorumd.raft.config import StoredState
+from quorumd.raft.core import Core
 from quorumd.raft.log_view import LogView
 from quorumd.raft.node import RaftNode
 from quorumd.raft.outstanding import Backoff, FailedDownload, InFlightRequest, SnapshotDownload
@@ -46,14 +47,14 @@ KEPT, DERIVED, CONSTANT, TIME, UNREAD = "kept", "derived", "constant", "time", "
 the scope no rule reads it."""
 
 FIELDS: Mapping[type, Mapping[str, str]] = {
-    RaftNode: {
+    RaftNode: {"core": KEPT, "_handlers": CONSTANT},
+    Core: {
         "config": CONSTANT,
         "local": CONSTANT,
         "draw": CONSTANT,
         "log": KEPT,
         "_electorate": DERIVED,
         "_has_bootstrapped": DERIVED,
-        "_handlers": CONSTANT,
         "now_ms": TIME,
         "epoch": KEPT,
         "leader": KEPT,
@@ -246,48 +247,49 @@ def freeze(
 
     Contact with the leader matters only to who grants a pre-vote, or asks for one.
     """
-    _check_constants(node, labels, records, completed)
+    core = node.core
+    _check_constants(core, labels, records, completed)
     # Who leads an epoch has a majority, and this vote in it is for that one, for nobody or lost for good.
     return NodeValue(
-        role=node.role,
-        epoch=node.epoch,
-        leader=labels.place(node.leader),
-        voted=None if node.leader is not None else labels.place(node.voted),
-        has_contact=node.has_leader_contact and traffic.pre_votes,
-        leader_has_ended=node.leader_has_ended and traffic.pre_votes,
-        committed_offset=node.committed_offset,
-        recorded_offset=node.recorded_offset,
-        high_watermark=node.high_watermark,
-        role_detail=_freeze_role(node, labels, completed, traffic),
-        in_flight=_freeze_requests(node, labels),
-        retries=_freeze_retries(node, labels, traffic),
-        state_write=max(0, node.state_write - completed),
-        log_writes=tuple((write - completed, end) for write, end in node.log_writes),
-        synced_end_offset=node.log.synced_end_offset,
+        role=core.role,
+        epoch=core.epoch,
+        leader=labels.place(core.leader),
+        voted=None if core.leader is not None else labels.place(core.voted),
+        has_contact=core.has_leader_contact and traffic.pre_votes,
+        leader_has_ended=core.leader_has_ended and traffic.pre_votes,
+        committed_offset=core.committed_offset,
+        recorded_offset=core.recorded_offset,
+        high_watermark=core.high_watermark,
+        role_detail=_freeze_role(core, labels, completed, traffic),
+        in_flight=_freeze_requests(core, labels),
+        retries=_freeze_retries(core, labels, traffic),
+        state_write=max(0, core.state_write - completed),
+        log_writes=tuple((write - completed, end) for write, end in core.log_writes),
+        synced_end_offset=core.log.synced_end_offset,
     )
 
 
-def _check_constants(node: RaftNode, labels: Labels, records: Records, completed: int) -> None:
+def _check_constants(core: Core, labels: Labels, records: Records, completed: int) -> None:
     """What the value leaves out is as `thaw` will make it again."""
-    log = node.log
-    assert node.local.id == labels.me
+    log = core.log
+    assert core.local.id == labels.me
     assert (log.start_offset, log.end_offset) == (0, len(records)), "the log is what was written"
     assert tuple(log.epoch_starts) == epoch_starts(records), "the log's epochs are those written"
     assert log.voter_entries[1:] == [VOTERS_ENTRY], "the voters do not change"
-    assert (node.cluster_id, node.completed_write) == (CLUSTER, completed)
-    assert node.download is None, "nobody takes snapshots"
-    nothing = (node.known_uuids, node.unreachable, node.foreign_leader, log.snapshots, node.effects)
+    assert (core.cluster_id, core.completed_write) == (CLUSTER, completed)
+    assert core.download is None, "nobody takes snapshots"
+    nothing = (core.known_uuids, core.unreachable, core.foreign_leader, log.snapshots, core.effects)
     assert not any(nothing), "learnt only while a quorum begins, or from events outside the scope"
-    assert not any((node.is_shutting_down, node.is_bootstrapping))
-    assert node.context == (node.epoch, node.leader)
-    assert not node.has_leader_contact or node.role is roles.Role.FOLLOWER
-    assert node.leader is None or node.leader_endpoints == node.endpoints_of(node.leader.id)
-    assert node.busy == {(item.to, type(item.request)) for item in node.in_flight.values()}
+    assert not any((core.is_shutting_down, core.is_bootstrapping))
+    assert core.context == (core.epoch, core.leader)
+    assert not core.has_leader_contact or core.role is roles.Role.FOLLOWER
+    assert core.leader is None or core.leader_endpoints == core.endpoints_of(core.leader.id)
+    assert core.busy == {(item.to, type(item.request)) for item in core.in_flight.values()}
 
 
-def _freeze_requests(node: RaftNode, labels: Labels) -> tuple[tuple[Slot, RequestBody], ...]:
-    rows = {request_slot(item, labels): body_of(item.request) for item in node.in_flight.values()}
-    assert len(rows) == len(node.in_flight), "one request of each kind to each replica"
+def _freeze_requests(core: Core, labels: Labels) -> tuple[tuple[Slot, RequestBody], ...]:
+    rows = {request_slot(item, labels): body_of(item.request) for item in core.in_flight.values()}
+    assert len(rows) == len(core.in_flight), "one request of each kind to each replica"
     return tuple(sorted(rows.items()))
 
 
@@ -296,16 +298,16 @@ def request_slot(item: InFlightRequest | fx.SendRequest, labels: Labels) -> Slot
     return slot_of(labels.place_of_id(item.to.id) or 0, kind_of(item.request))
 
 
-def _freeze_retries(node: RaftNode, labels: Labels, traffic: Traffic) -> tuple[Retry, ...]:
+def _freeze_retries(core: Core, labels: Labels, traffic: Traffic) -> tuple[Retry, ...]:
     """Left out is what can only delay a request that is under way, or one that no rule would send."""
     rows = []
-    for (peer, request_type), backoff in node.backoffs.items():
+    for (peer, request_type), backoff in core.backoffs.items():
         assert isinstance(peer, ReplicaKey)
         kind = _TYPES.index(request_type)
-        is_over = backoff.retry_at_ms <= node.now_ms
-        repeats = backoff.attempts > 1 and (request_type, peer) == (fx.Fetch, node.leader)
+        is_over = backoff.retry_at_ms <= core.now_ms
+        repeats = backoff.attempts > 1 and (request_type, peer) == (fx.Fetch, core.leader)
         if request_type is fx.Vote:
-            is_vain = not traffic.pre_votes and node.role is not roles.Role.CANDIDATE
+            is_vain = not traffic.pre_votes and core.role is not roles.Role.CANDIDATE
         elif request_type is fx.Fetch:
             is_vain = is_over and not (repeats and traffic.discovery)
         else:
@@ -325,13 +327,11 @@ _TYPES: tuple[type[fx.Request], ...] = (
 """By kind."""
 
 
-def _freeze_role(
-    node: RaftNode, labels: Labels, completed: int, traffic: Traffic
-) -> tuple[Any, ...]:
-    match node.state:
+def _freeze_role(core: Core, labels: Labels, completed: int, traffic: Traffic) -> tuple[Any, ...]:
+    match core.state:
         case roles.Follower(campaign_at_ms=at):
             # Without contact a campaign may begin at any time: when exactly it was decided is no matter.
-            has_contact = node.has_leader_contact and traffic.pre_votes
+            has_contact = core.has_leader_contact and traffic.pre_votes
             return (at is not None or not has_contact,)
         case roles.Prospective(votes=votes):
             return (_freeze_votes(votes, labels),)
@@ -376,30 +376,31 @@ def thaw(value: NodeValue, labels: Labels, records: Records, last_write: int) ->
         applied_offset=value.committed_offset,
     )
     node = RaftNode(CONFIGS[labels.me], stored, log, draw)
-    node.now_ms = NOW_MS
-    node.recorded_offset = value.recorded_offset
-    node.high_watermark = value.high_watermark
-    node.context = (node.epoch, node.leader)
-    if node.leader is not None:
-        node.leader_endpoints = node.endpoints_of(node.leader.id)
-    node.last_contact_ms = NOW_MS if value.has_contact else None
-    node.leader_has_ended = value.leader_has_ended
-    node.last_write = last_write
-    node.state_write = value.state_write
-    node.log_writes = deque(value.log_writes)
-    node.last_request_id = FIRST_REQUEST_ID
+    core = node.core
+    core.now_ms = NOW_MS
+    core.recorded_offset = value.recorded_offset
+    core.high_watermark = value.high_watermark
+    core.context = (core.epoch, core.leader)
+    if core.leader is not None:
+        core.leader_endpoints = core.endpoints_of(core.leader.id)
+    core.last_contact_ms = NOW_MS if value.has_contact else None
+    core.leader_has_ended = value.leader_has_ended
+    core.last_write = last_write
+    core.state_write = value.state_write
+    core.log_writes = deque(value.log_writes)
+    core.last_request_id = FIRST_REQUEST_ID
     for slot, body in value.in_flight:
         place, kind = place_and_kind(slot)
         request, to = request_of(kind, body, labels.me), labels.key(place)
         assert to is not None
-        node.in_flight[slot + 1] = InFlightRequest(to, request)
-        node.busy.add((to, type(request)))
+        core.in_flight[slot + 1] = InFlightRequest(to, request)
+        core.busy.add((to, type(request)))
     for retry in value.retries:
         peer = labels.key(retry.place)
         assert peer is not None
         due = NOW_MS if retry.is_over else LATER_MS
-        node.backoffs[peer, _TYPES[retry.kind]] = Backoff(1 + retry.is_repeated, due)
-    node.state = _thaw_role(value, labels)
+        core.backoffs[peer, _TYPES[retry.kind]] = Backoff(1 + retry.is_repeated, due)
+    core.state = _thaw_role(value, labels)
     return node
 
 

@@ -98,11 +98,11 @@ def step(
     host = Host.of(local, labels, traffic)
     if notes is not None:
         host.notes = notes
-    before = host.node.snapshot()
-    asked = dict(host.node.in_flight)
+    before = host.node.core.snapshot()
+    asked = dict(host.node.core.in_flight)
     try:
         answered = host.let(happening)
-        check_step(before, host.node.snapshot())
+        check_step(before, host.node.core.snapshot())
         host.check()
     except AssertionError as error:
         return Outcome(local, violation=violation_text(error))
@@ -233,8 +233,8 @@ class Host:
         """Let the others' pre-votes be there at once; who asks for votes has won them."""
         node, voter = self.node, self.labels.key(1)
         assert voter is not None
-        asked = fx.Vote(epoch=node.epoch, last=node.log.end, pre_vote=True)
-        node.in_flight[PRE_VOTE_ID] = InFlightRequest(voter, asked)
+        asked = fx.Vote(epoch=node.epoch, last=node.core.log.end, pre_vote=True)
+        node.core.in_flight[PRE_VOTE_ID] = InFlightRequest(voter, asked)
         hint = ev.LeaderHint(epoch=node.epoch)
         self.driver.handle(
             ev.VoteResponseReceived(request_id=PRE_VOTE_ID, error=None, hint=hint, granted=True)
@@ -243,13 +243,13 @@ class Host:
 
     def _expire(self, timer: TimerKind, about: int) -> None:
         """Put the clock to the moment at which this timer, and no other one, runs out."""
-        node, state = self.node, self.node.state
+        node, state = self.node, self.node.core.state
         self.now_ms = now = NOW_MS + 1
         if timer is TimerKind.RETRY:
             place, kind = place_and_kind(about)
             peer = self.labels.key(place)
             assert peer is not None
-            node.backoffs[peer, type(request_of(kind, RequestBody(0), 0))].retry_at_ms = now
+            node.core.backoffs[peer, type(request_of(kind, RequestBody(0), 0))].retry_at_ms = now
             return
         match state:
             case roles.Leader() as leader if timer is TimerKind.CHECK_QUORUM:
@@ -258,12 +258,12 @@ class Host:
                 voter = self.labels.key(about)
                 assert voter is not None
                 leader.next_begin_ms = leader.progress[voter].begin_due_ms = now
-                node.backoffs.pop((voter, fx.BeginQuorumEpoch), None)
+                node.core.backoffs.pop((voter, fx.BeginQuorumEpoch), None)
             case roles.Leader() as leader:
                 list(leader.parked.values())[about].due_ms = now
                 leader.fetch_due_ms = now
             case roles.Follower() as follower if follower.campaign_at_ms is None:
-                follower.fetch_deadline_ms, node.last_contact_ms = now, None
+                follower.fetch_deadline_ms, node.core.last_contact_ms = now, None
             case roles.Follower() as follower:
                 follower.campaign_at_ms = now
             case roles.Unattached() | roles.Resigned():
@@ -430,24 +430,25 @@ class Host:
     def check(self) -> None:
         """What must hold of this replica by itself; notes its vote for itself once it counts."""
         node = self.node
-        check_state(node.snapshot())
+        check_state(node.core.snapshot())
         require(node.epoch >= self.stored.epoch, "the epoch is below the one on disk")
-        log = node.log
+        log = node.core.log
         is_same = log.end_offset == len(self.log) and tuple(log.epoch_starts) == epoch_starts(
             self.log
         )
         require(is_same, "the rules' view of the log is not what was written")
-        state = node.state
+        state = node.core.state
         if isinstance(state, roles.Candidate) and node.local in state.votes:
             self._grant(node.epoch, 0)
         require(
-            node.leader is None or node.voted in (None, node.local, node.leader),
-            f"replica {node.local} follows {node.leader} in epoch {node.epoch}, but voted for {node.voted}",
+            node.leader is None or node.core.voted in (None, node.local, node.leader),
+            f"replica {node.local} follows {node.leader} in epoch {node.epoch}, "
+            f"but voted for {node.core.voted}",
         )
 
     def outcome(self, asked: dict[int, Slot], answered: int | None) -> Outcome:
         """The replica as a value again. `asked` are the slots of the requests before the step."""
-        labels, in_flight = self.labels, self.node.in_flight
+        labels, in_flight = self.labels, self.node.core.in_flight
         sent = []
         for item in self.sent:
             if isinstance(item, fx.SendRequest):
@@ -477,7 +478,7 @@ class Host:
         for effect in self.driver._held:
             after = effect.after - self.completed
             if isinstance(effect, fx.SendRequest):
-                assert effect.request_id in self.node.in_flight, "given up, but not dropped"
+                assert effect.request_id in self.node.core.in_flight, "given up, but not dropped"
                 slot = request_slot(effect, self.labels)
                 yield Held(after, False, slot, body_of(effect.request))
             elif isinstance(effect, fx.VerifySnapshot):

@@ -11,9 +11,9 @@ from quorumd.raft import changing, election, joining, leadership, membership, ob
 from quorumd.raft.core import Core
 from quorumd.raft.effects import AddVoter, RemoveVoter, UpdateVoter
 from quorumd.raft.electorate import Electorate
+from quorumd.raft.errors import Refusal
 from quorumd.raft.leadership import bootstrap_obstacle
 from quorumd.raft.log_view import LogView
-from quorumd.raft.obstacles import Refusal
 from quorumd.raft.roles import Leader
 from quorumd.raft.types import ReplicaKey, VoterSet
 from simulation.planted import table

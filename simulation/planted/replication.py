@@ -148,7 +148,7 @@ def _recorded_offset_is_one_too_many(plant: Plant) -> None:
     right = RaftNode.start
 
     def wrong(replica: RaftNode, now_ms: int) -> list[Effect]:
-        if 0 < replica.log.end_offset == replica.recorded_offset:
+        if 0 < replica.core.log.end_offset == replica.core.recorded_offset:
             return [Halt(reason="the log is shorter than what was committed")]
         return right(replica, now_ms)
 

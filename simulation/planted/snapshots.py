@@ -26,7 +26,7 @@ FAR_BEHIND = frozenset({"lost disk", "minority partition", "isolate one"})
 )
 def _snapshot_of_uncommitted(plant: Plant) -> None:
     def wrong(snapshots: SnapshotManager) -> int:
-        return snapshots._node.log.synced_end_offset
+        return snapshots._node.core.log.synced_end_offset
 
     plant(SnapshotManager, "_end_offset", wrong)
 

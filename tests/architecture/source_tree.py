@@ -69,6 +69,16 @@ def imports_of(module: Module, own_modules: frozenset[str]) -> Iterator[tuple[in
                 yield node.lineno, full if full in own_modules else base
 
 
+def imported_names(module: Module) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of everything imported, the names that a module defines included."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(module, node)
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
 def calls_of(module: Module) -> Iterator[tuple[int, str]]:
     """Line and dotted name of everything that is called, as written: `open`, `uuid.uuid4`."""
     for node in ast.walk(module.tree):

@@ -17,6 +17,7 @@ from tests.architecture.source_tree import (
     ROOT,
     Module,
     calls_of,
+    imported_names,
     imports_of,
     modules_below,
     package_of,
@@ -77,6 +78,22 @@ PART_MAY_IMPORT: dict[str, frozenset[str]] = {
         }
     ),
 }
+# The core as the daemon sees it: what enters and leaves it, plain values, and `RaftNode` itself.
+RAFT_FOR_SERVER = frozenset(
+    {
+        "quorumd.raft.config",
+        "quorumd.raft.control",
+        "quorumd.raft.effects",
+        "quorumd.raft.errors",
+        "quorumd.raft.events",
+        "quorumd.raft.node.RaftNode",
+        "quorumd.raft.roles.Role",
+        "quorumd.raft.status",
+        "quorumd.raft.types",
+    }
+)
+# Recovery hands the log's offsets, epochs and voter sets to the core.
+MAKES_LOG_VIEW = "quorumd.server.disk.recovered_log"
 # Usable without Spark and without Java.
 WITHOUT_SPARK = (
     "quorumd.pipeline.audit",
@@ -169,6 +186,20 @@ def violations_in_raft(module: Module) -> Iterator[str]:
                 yield f"{module.path}:{line} uses {name}"
 
 
+def violations_of_the_core(module: Module) -> Iterator[str]:
+    """What the daemon imports of the rules, or reads of their state, past `RaftNode`."""
+    for line, name in imported_names(module):
+        allowed = RAFT_FOR_SERVER
+        if module.name == MAKES_LOG_VIEW:
+            allowed |= {"quorumd.raft.log_view"}
+        is_of_core = _is_below(name, "quorumd.raft")
+        if is_of_core and not any(_is_below(name, each) for each in allowed):
+            yield f"{module.path}:{line} imports {name}"
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute) and node.attr == "core":
+            yield f"{module.path}:{node.lineno} reads {ast.unparse(node)}"
+
+
 def violations_in_storage(module: Module) -> Iterator[str]:
     if module.name == "quorumd.storage.filesystem":
         return
@@ -212,6 +243,10 @@ def test_what_reads_logs_does_so_without_spark() -> None:
 
 def test_raft_has_no_clock_no_randomness_no_input_and_no_output() -> None:
     assert [text for module in OURS["raft"] for text in violations_in_raft(module)] == []
+
+
+def test_the_daemon_sees_the_core_from_outside() -> None:
+    assert [text for module in OURS["server"] for text in violations_of_the_core(module)] == []
 
 
 def test_only_storage_filesystem_touches_the_disk() -> None:
@@ -326,6 +361,22 @@ def test_a_clock_a_generator_and_a_library_are_found_in_raft() -> None:
         "quorumd/raft/election.py:3 uses uuid4",
         "quorumd/raft/election.py:5 uses uuid4",
         "quorumd/raft/election.py:6 imports crc32c",
+    ]
+
+
+def test_a_daemon_that_looks_into_the_core_is_found() -> None:
+    text = (
+        "from quorumd.raft.node import RaftNode\n"
+        "from quorumd.raft.roles import Leader, Role\n"
+        "from quorumd.raft import leadership\n"
+        "from quorumd.raft.log_view import LogView\n"
+        "node.core.log\n"
+    )
+    assert list(violations_of_the_core(parse_module("quorumd.server.page.page", text))) == [
+        "quorumd/server/page/page.py:2 imports quorumd.raft.roles.Leader",
+        "quorumd/server/page/page.py:3 imports quorumd.raft.leadership",
+        "quorumd/server/page/page.py:4 imports quorumd.raft.log_view.LogView",
+        "quorumd/server/page/page.py:5 reads node.core",
     ]
 
 

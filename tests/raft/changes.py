@@ -35,15 +35,15 @@ def leading(size: int = 3, **more: Any) -> Bench:
     """Replica 1 leads epoch 4; all others have everything, which is committed."""
     bench = bare_leader(size, **({**FREE} | more))
     fetch_all(bench)
-    assert bench.node.high_watermark == bench.node.log.end_offset
+    assert bench.node.high_watermark == bench.node.core.log.end_offset
     return bench
 
 
 def fetch_all(bench: Bench, *keys: ReplicaKey) -> None:
     """These replicas, or all other voters, fetch from the log's end."""
     bench.sync()
-    end = bench.node.log.end
-    for key in keys or bench.node.other_voters():
+    end = bench.node.core.log.end
+    for key in keys or bench.node.core.other_voters():
         bench.fetch(key, *end)
 
 
@@ -98,7 +98,7 @@ def written(bench: Bench) -> list[VotersRecord]:
 
 
 def wait_for(bench: Bench) -> str:
-    state = bench.node.state
+    state = bench.node.core.state
     assert isinstance(state, Leader)
     return state.changes[0].waits_for
 

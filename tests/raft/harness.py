@@ -97,7 +97,7 @@ class Bench:
         self._note(self.node.start(now_ms))
 
     def _note(self, effects: list[Effect]) -> list[Effect]:
-        check_state(self.node.snapshot())
+        check_state(self.node.core.snapshot())
         self.last = effects
         self.all += effects
         return effects
@@ -106,14 +106,14 @@ class Bench:
 
     def step(self, event: Event, after_ms: int = 0) -> list[Effect]:
         self.now_ms += after_ms
-        before = self.node.snapshot()
+        before = self.node.core.snapshot()
         effects = self.node.step(event, self.now_ms)
-        check_step(before, self.node.snapshot())
+        check_step(before, self.node.core.snapshot())
         return self._note(effects)
 
     def sync(self, after_ms: int = 0) -> list[Effect]:
         """Everything written so far reaches the disk."""
-        return self.step(WriteCompleted(self.node.last_write), after_ms)
+        return self.step(WriteCompleted(self.node.core.last_write), after_ms)
 
     def fire(self) -> list[Effect]:
         """Let time pass until the replica's own deadline."""
@@ -172,7 +172,7 @@ class Bench:
     def outstanding(self, kind: type[R], to: Peer | None = None) -> SendRequest:
         """The newest request of this kind (and to this peer) that still waits for its answer."""
         for effect in reversed(self.requests(kind, self.all)):
-            if effect.request_id in self.node.in_flight and to in (None, effect.to):
+            if effect.request_id in self.node.core.in_flight and to in (None, effect.to):
                 return effect
         raise AssertionError(f"no {kind.__name__} to {to} is in flight")
 
@@ -265,7 +265,7 @@ class Bench:
     ) -> list[Effect]:
         """The answer to the fetch in flight: one record of each epoch given, or what else is said."""
         request = self.outstanding(Fetch, to)
-        base = self.node.log.end_offset
+        base = self.node.core.log.end_offset
         runs = log_of(*epochs).epoch_starts
         records = None
         if runs:
@@ -336,7 +336,7 @@ def prospective(size: int = 3, **more: Any) -> Bench:
 def candidate(size: int = 3, **more: Any) -> Bench:
     """Asks for votes in epoch 4; its own vote is on disk."""
     bench = prospective(size, **more)
-    for other in bench.node.other_voters():
+    for other in bench.node.core.other_voters():
         if bench.role is Role.PROSPECTIVE:
             bench.grant(other)
     bench.sync()
@@ -346,7 +346,7 @@ def candidate(size: int = 3, **more: Any) -> Bench:
 def leader(size: int = 3, **more: Any) -> Bench:
     """Leads epoch 4 by the votes of a majority; its own log is synced, nothing is committed."""
     bench = candidate(size, **more)
-    for other in bench.node.other_voters():
+    for other in bench.node.core.other_voters():
         if bench.role is Role.CANDIDATE:
             bench.grant(other)
     bench.sync()

@@ -100,16 +100,16 @@ class Replica:
             if not isinstance(event, ev.TimerFired):
                 self.inbox.append(event)
             return
-        before = self.node.snapshot()
+        before = self.node.core.snapshot()
         effects = self.node.step(event, self.cluster.now_ms)
-        after = self.node.snapshot()
+        after = self.node.core.snapshot()
         check_step(before, after)
         self.perform(effects)
 
     # -- effects
 
     def perform(self, effects: list[fx.Effect]) -> None:
-        check_state(self.node.snapshot())
+        check_state(self.node.core.snapshot())
         self.cluster.steps += 1
         for effect in effects:
             match effect:
@@ -182,7 +182,7 @@ class Replica:
 
     def _release(self) -> None:
         """Send what waits for nothing any more."""
-        first = self.disk.pending[0][0] if self.disk.pending else self.node.last_write + 1
+        first = self.disk.pending[0][0] if self.disk.pending else self.node.core.last_write + 1
         ready = [effect for effect in self.held if effect.after < first]
         self.held = [effect for effect in self.held if effect.after >= first]
         for effect in ready:

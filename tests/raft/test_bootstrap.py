@@ -27,11 +27,11 @@ def first_leader(**more: object) -> Bench:
     bench = fresh(1, **more)
     while bench.role is not Role.PROSPECTIVE:
         bench.fire()
-    for other in bench.node.other_voters():
+    for other in bench.node.core.other_voters():
         if bench.role is Role.PROSPECTIVE:
             bench.grant(other)
     bench.sync()
-    for other in bench.node.other_voters():
+    for other in bench.node.core.other_voters():
         if bench.role is Role.CANDIDATE:
             bench.grant(other)
     bench.sync()
@@ -89,7 +89,7 @@ def test_vote_requests_show_a_storage_id_too() -> None:
     bench.vote(key(77), 0, (0, 0), pre_vote=True, cluster_id=None)
     while bench.role is not Role.LEADER:
         if bench.role in (Role.PROSPECTIVE, Role.CANDIDATE):
-            bench.grant(bench.node.other_voters()[0])
+            bench.grant(bench.node.core.other_voters()[0])
             bench.sync()
         else:
             bench.fire()
@@ -269,10 +269,10 @@ def test_named_voters_are_named_again_by_the_next_leader() -> None:
     bench.begin(2, 2)
     bench.sync()
     bench.fetched(diverging=(0, 0))
-    assert bench.node.log.voters_offset < 0
+    assert bench.node.core.log.voters_offset < 0
     while bench.role is not Role.LEADER:
         bench.fire()
-        for other in bench.node.other_voters():
+        for other in bench.node.core.other_voters():
             if bench.role in (Role.PROSPECTIVE, Role.CANDIDATE):
                 bench.grant(other)
             bench.sync()

@@ -71,19 +71,19 @@ def test_behind_a_verified_snapshot_the_log_begins_anew() -> None:
     verified(bench)
     [reset] = bench.find(ResetLog)
     assert reset.snapshot == SNAPSHOT
-    log = bench.node.log
+    log = bench.node.core.log
     assert (log.start_offset, log.end, log.snapshots) == (10, SNAPSHOT, [SNAPSHOT])
     assert log.voters == voter_set(1, 2, 3)
     assert bench.find(AnnounceHighWatermark)[-1].offset == 10
     offered(bench)
-    assert bench.node.download is None
+    assert bench.node.core.download is None
     [fetch] = bench.requests(Fetch)
     assert isinstance(fetch.request, Fetch)
     assert fetch.request.position == SNAPSHOT
     assert fetch.after >= reset.write
     bench.sync()
     bench.fetched(epochs=[3], high_watermark=11)
-    assert bench.node.log.end == (11, 3)
+    assert bench.node.core.log.end == (11, 3)
     assert bench.node.committed_offset == 11
 
 
@@ -157,7 +157,7 @@ def test_a_refusal_of_a_kafka_leader_ends_the_copy() -> None:
     offered(bench)
     bench.fail(FetchSnapshot, error="UNKNOWN_SERVER_ERROR")
     assert bench.find(DropSnapshot)
-    assert bench.node.download is None
+    assert bench.node.core.download is None
 
 
 def test_another_leader_that_offers_the_same_snapshot_goes_on_with_it() -> None:
@@ -195,7 +195,7 @@ def test_a_leader_that_has_the_records_after_all_ends_the_copy() -> None:
     bench.sync()
     bench.fetched(epochs=[4])
     assert bench.find(DropSnapshot)
-    assert bench.node.log.end == (4, 4)
+    assert bench.node.core.log.end == (4, 4)
 
 
 @pytest.mark.parametrize(
@@ -240,9 +240,9 @@ def test_a_copy_that_is_not_sound_is_dropped_and_begun_anew() -> None:
     assert "the CRC does not match" in bench.reports
     assert bench.find(DropSnapshot)
     assert not bench.find(ResetLog)
-    assert bench.node.log.end == (3, 2)
-    assert bench.node.obstacle is not None
-    assert "the CRC does not match" in bench.node.obstacle
+    assert bench.node.core.log.end == (3, 2)
+    assert bench.node.core.obstacle is not None
+    assert "the CRC does not match" in bench.node.core.obstacle
     bench.sync()
     copied_again(bench)
     verified(bench)
@@ -253,7 +253,8 @@ def waits_for(bench: Bench, kind: type[Fetch | FetchSnapshot]) -> bool:
     """Whether such a request to the leader has no answer yet."""
     sent = bench.requests(kind, bench.all)
     return any(
-        each.request_id in bench.node.in_flight and each.to == bench.node.leader for each in sent
+        each.request_id in bench.node.core.in_flight and each.to == bench.node.leader
+        for each in sent
     )
 
 
@@ -309,8 +310,8 @@ def test_a_copy_that_there_is_no_room_for_is_dropped_and_tried_again_later() -> 
     piece(bench)
     bench.step(ChunkNotStored(snapshot=SNAPSHOT, problem="no space left"))
     assert bench.find(DropSnapshot)
-    assert bench.node.obstacle is not None
-    assert "no space left" in bench.node.obstacle
+    assert bench.node.core.obstacle is not None
+    assert "no space left" in bench.node.core.obstacle
     bench.sync()
     piece(bench)
     assert not bench.find(StoreSnapshotChunk)
@@ -323,8 +324,8 @@ def test_a_piece_of_another_snapshot_that_was_not_stored_is_nothing_new() -> Non
     bench = follower()
     offered(bench)
     bench.step(ChunkNotStored(snapshot=OffsetAndEpoch(7, 3), problem="no space left"))
-    assert bench.node.download is not None
-    assert bench.node.obstacle is None
+    assert bench.node.core.download is not None
+    assert bench.node.core.obstacle is None
 
 
 def test_a_copy_that_was_verified_under_a_former_leader_waits_for_the_next_one() -> None:
@@ -346,11 +347,11 @@ def test_whoever_becomes_leader_has_no_use_for_a_copy() -> None:
     offered(bench)
     while bench.role is not Role.LEADER:
         bench.fire()
-        for other in bench.node.other_voters():
+        for other in bench.node.core.other_voters():
             if bench.role in (Role.PROSPECTIVE, Role.CANDIDATE):
                 bench.grant(other)
                 bench.sync()
-    assert bench.node.download is None
+    assert bench.node.core.download is None
     assert bench.find_all(DropSnapshot)
 
 
@@ -360,15 +361,15 @@ def test_a_snapshot_that_ends_below_what_is_committed_here_is_refused() -> None:
     )
     offered(bench, OffsetAndEpoch(15, 3))
     assert not bench.requests(FetchSnapshot)
-    assert bench.node.obstacle is not None
-    assert "restore" in bench.node.obstacle
+    assert bench.node.core.obstacle is not None
+    assert "restore" in bench.node.core.obstacle
 
 
 def test_a_snapshot_of_a_later_epoch_is_refused() -> None:
     bench = follower()
     offered(bench, OffsetAndEpoch(10, 4))
     assert not bench.requests(FetchSnapshot)
-    assert bench.node.download is None
+    assert bench.node.core.download is None
 
 
 def test_uncommitted_records_give_way_to_a_snapshot() -> None:
@@ -376,7 +377,7 @@ def test_uncommitted_records_give_way_to_a_snapshot() -> None:
     copied(bench)
     verified(bench)
     assert bench.find(ResetLog)
-    assert bench.node.log.end == SNAPSHOT
+    assert bench.node.core.log.end == SNAPSHOT
 
 
 def test_records_behind_an_offered_snapshot_that_the_log_holds_are_cut() -> None:

@@ -70,14 +70,14 @@ def test_held_fetches_are_dropped_on_a_change_of_epoch() -> None:
     held = bench.requests(Fetch)[0]
     bench.vote(key(3), 4, (9, 3))
     assert bench.find(CancelHeldRequests)
-    assert held.request_id not in bench.node.in_flight
+    assert held.request_id not in bench.node.core.in_flight
 
 
 def test_answers_of_a_former_epoch_are_ignored() -> None:
     bench = follower()
     late = bench.outstanding(Fetch)
     bench.begin(3, 4)
-    before = bench.node.snapshot()
+    before = bench.node.core.snapshot()
     bench.step(
         FetchResponseReceived(
             request_id=late.request_id,
@@ -87,7 +87,7 @@ def test_answers_of_a_former_epoch_are_ignored() -> None:
             diverging=OffsetAndEpoch(0, 0),
         )
     )
-    assert bench.node.snapshot() == before
+    assert bench.node.core.snapshot() == before
 
 
 # -- truncation
@@ -114,9 +114,9 @@ def test_what_diverges_is_cut(
     bench.fetched(diverging=diverging)
     [cut] = bench.find(TruncateLog)
     assert cut.end_offset == end
-    assert bench.node.log.end_offset == end
+    assert bench.node.core.log.end_offset == end
     [fetch] = bench.requests(Fetch)
-    assert fetch.request.position == bench.node.log.end
+    assert fetch.request.position == bench.node.core.log.end
     assert fetch.after == cut.write
 
 
@@ -148,7 +148,7 @@ def test_a_diverging_answer_to_an_older_position_cuts_nothing() -> None:
     """The leader may be reached as bootstrap server and by its key at the same time."""
     bench = unattached(bootstrap_servers=1)
     boot = next(e for e in bench.requests(Fetch) if isinstance(e.to, BootstrapServer))
-    bench.node.leader, bench.node.leader_endpoints = None, ()
+    bench.node.core.leader, bench.node.core.leader_endpoints = None, ()
     bench.begin(2, 3)
     bench.sync()
     # Discovery goes on beside a leader that refuses.
@@ -158,11 +158,11 @@ def test_a_diverging_answer_to_an_older_position_cuts_nothing() -> None:
     boot = next(
         e for e in reversed(bench.requests(Fetch, bench.all)) if isinstance(e.to, BootstrapServer)
     )
-    assert boot.request_id in bench.node.in_flight
+    assert boot.request_id in bench.node.core.in_flight
     bench.wait(40)
     bench.fetched(diverging=(2, 1), to=key(2))
     bench.fetched(epochs=[2, 3], to=key(2))
-    assert bench.node.log.end_offset == 4
+    assert bench.node.core.log.end_offset == 4
     bench.step(
         FetchResponseReceived(
             request_id=boot.request_id,
@@ -172,7 +172,7 @@ def test_a_diverging_answer_to_an_older_position_cuts_nothing() -> None:
         )
     )
     assert not bench.find(TruncateLog)
-    assert bench.node.log.end_offset == 4
+    assert bench.node.core.log.end_offset == 4
 
 
 def test_truncation_brings_the_former_voter_set_back() -> None:
@@ -219,7 +219,7 @@ def test_records_that_do_not_continue_the_log_are_ignored(
     base: int, end: int, epochs: tuple[tuple[int, int], ...]
 ) -> None:
     bench = follower()
-    before = bench.node.snapshot()
+    before = bench.node.core.snapshot()
     bench.step(
         FetchResponseReceived(
             request_id=bench.outstanding(Fetch).request_id,
@@ -229,16 +229,16 @@ def test_records_that_do_not_continue_the_log_are_ignored(
             records=FetchedRecords(token=1, base_offset=base, end_offset=end, epochs=epochs),
         )
     )
-    assert bench.node.snapshot() == before
+    assert bench.node.core.snapshot() == before
     assert not bench.requests(Fetch)
     assert "do not continue" in bench.reports
 
 
 def test_an_answer_of_who_does_not_lead_is_ignored() -> None:
     bench = unattached()
-    before = bench.node.snapshot()
+    before = bench.node.core.snapshot()
     bench.fetched(epochs=[3], high_watermark=4, hint=LeaderHint(epoch=3), to=key(2))
-    assert bench.node.snapshot() == before
+    assert bench.node.core.snapshot() == before
 
 
 @pytest.mark.parametrize(
@@ -263,12 +263,12 @@ def test_a_higher_epoch_without_leader_is_taken_over() -> None:
 
 def test_a_hint_that_contradicts_changes_nothing() -> None:
     bench = follower()
-    before = bench.node.snapshot()
+    before = bench.node.core.snapshot()
     bench.fetched(error="NOT_LEADER_OR_FOLLOWER", hint=LeaderHint(epoch=3, leader_id=3))
-    assert bench.node.snapshot() == before
+    assert bench.node.core.snapshot() == before
     bench.wait(20)
     bench.fetched(error="NOT_LEADER_OR_FOLLOWER", hint=LeaderHint(epoch=9, leader_id=1))
-    assert bench.node.snapshot() == before
+    assert bench.node.core.snapshot() == before
 
 
 def test_failed_fetches_back_off_up_to_the_bound() -> None:
@@ -329,12 +329,14 @@ def test_others_are_asked_beside_a_leader_that_cannot_be_reached() -> None:
 @pytest.mark.parametrize("role", Role)
 def test_a_leaderless_peer_of_a_lower_epoch_is_no_news(role: Role) -> None:
     bench = BUILDERS[role]()
-    requests = [e for e in bench.requests(Fetch, bench.all) if e.request_id in bench.node.in_flight]
+    requests = [
+        e for e in bench.requests(Fetch, bench.all) if e.request_id in bench.node.core.in_flight
+    ]
     if not requests:
         return
-    before = bench.node.snapshot()
+    before = bench.node.core.snapshot()
     bench.fetched(error="UNKNOWN_LEADER_EPOCH", hint=LeaderHint(epoch=1))
-    assert bench.node.snapshot() == before
+    assert bench.node.core.snapshot() == before
 
 
 # -- cluster ids
@@ -346,7 +348,7 @@ def test_a_foreign_cluster_is_fatal_only_if_a_majority_and_its_leader_say_so() -
         assert not bench.find_all(Halt)
         bench.fail(
             Fetch,
-            bench.node.other_voters()[other - 2],
+            bench.node.core.other_voters()[other - 2],
             error="INCONSISTENT_CLUSTER_ID",
             leader_id=named,
         )
@@ -360,7 +362,7 @@ def test_a_foreign_cluster_is_fatal_only_if_a_majority_and_its_leader_say_so() -
 )
 def test_a_foreign_cluster_is_else_only_reported(named: tuple[int | None, int | None]) -> None:
     bench = fresh(1, cluster_id="mine")
-    for peer, leader_id in zip(bench.node.other_voters(), named, strict=True):
+    for peer, leader_id in zip(bench.node.core.other_voters(), named, strict=True):
         bench.fail(Fetch, peer, error="INCONSISTENT_CLUSTER_ID", leader_id=leader_id)
     assert not bench.find_all(Halt)
     assert "another cluster" in bench.reports
@@ -368,7 +370,7 @@ def test_a_foreign_cluster_is_else_only_reported(named: tuple[int | None, int | 
 
 def test_a_directory_that_has_fetched_is_never_ended_by_a_foreign_cluster() -> None:
     bench = unattached()
-    for peer in bench.node.other_voters():
+    for peer in bench.node.core.other_voters():
         bench.fail(Fetch, peer, error="INCONSISTENT_CLUSTER_ID", leader_id=3)
     assert not bench.find_all(Halt)
 
@@ -394,7 +396,7 @@ def test_the_first_committed_voter_set_is_recorded_once_it_is_on_disk() -> None:
     assert bench.find_all(PersistQuorumState)[-1].applied_offset == 0
     bench.sync()
     assert bench.find_all(PersistQuorumState)[-1].applied_offset == 3
-    assert not bench.node.is_bootstrapping
+    assert not bench.node.core.is_bootstrapping
 
 
 def test_the_leaders_key_gains_its_uuid_with_the_first_voter_set() -> None:

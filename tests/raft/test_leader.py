@@ -97,7 +97,7 @@ def test_a_client_append_gets_the_next_offsets() -> None:
     bench.step(AppendRequested(7, 5))
     [append] = bench.find(AppendClient)
     assert (append.base_offset, append.epoch, append.token) == (4, 4, 7)
-    assert bench.node.log.end_offset == 9
+    assert bench.node.core.log.end_offset == 9
 
 
 @pytest.mark.parametrize("role", [role for role in Role if role is not Role.LEADER])
@@ -213,11 +213,11 @@ def test_impossible_fetches_are_refused_and_change_nothing(
     who: ReplicaKey, offset: int, epoch: int, more: dict[str, int]
 ) -> None:
     bench = settled()
-    before, rows = bench.node.snapshot(), bench.node.progress()
+    before, rows = bench.node.core.snapshot(), bench.node.progress()
     answer = bench.fetch(who, offset, epoch, **more)
     assert answer is not None
     assert answer.top_level_error == "UNKNOWN_SERVER_ERROR"
-    assert (bench.node.snapshot(), bench.node.progress()) == (before, rows)
+    assert (bench.node.core.snapshot(), bench.node.progress()) == (before, rows)
 
 
 def test_a_fetch_of_a_foreign_cluster_is_refused() -> None:
@@ -462,19 +462,19 @@ def test_a_leader_of_a_higher_epoch_is_followed(role: Role) -> None:
 @pytest.mark.parametrize("role", [Role.UNATTACHED, Role.PROSPECTIVE, Role.CANDIDATE])
 def test_a_leader_of_the_same_epoch_is_followed_and_the_vote_kept(role: Role) -> None:
     bench = BUILDERS[role]()
-    voted = bench.node.voted
+    voted = bench.node.core.voted
     bench.begin(3, bench.node.epoch)
     assert (bench.role, bench.node.leader) == (Role.FOLLOWER, key(3))
-    assert bench.node.voted == voted
+    assert bench.node.core.voted == voted
 
 
 @pytest.mark.parametrize("role", [Role.FOLLOWER, Role.LEADER, Role.RESIGNED, Role.OBSERVER])
 def test_a_second_leader_of_an_epoch_is_refused(role: Role) -> None:
     bench = BUILDERS[role]()
-    before = bench.node.snapshot()
+    before = bench.node.core.snapshot()
     answer = bench.begin(3, bench.node.epoch)
     assert answer.top_level_error == "UNKNOWN_SERVER_ERROR"
-    assert bench.node.snapshot() == before
+    assert bench.node.core.snapshot() == before
     assert "is called the leader" in bench.reports
 
 
@@ -583,7 +583,7 @@ def test_voters_come_from_the_log() -> None:
 
 def test_a_replica_that_has_less_than_it_acknowledged_is_reported() -> None:
     bench = leader(log=log_of(1, 1, 1, voters=voter_set(1, 2, 3)), stored=StoredState(epoch=3))
-    end = bench.node.log.end_offset
+    end = bench.node.core.log.end_offset
     bench.fetch(key(2), end, bench.node.epoch, max_wait_ms=0)
     bench.fetch(key(2), end, bench.node.epoch, max_wait_ms=0)
     assert "acknowledged" not in bench.reports

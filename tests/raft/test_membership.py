@@ -71,7 +71,7 @@ def test_the_only_voter_leads_as_soon_as_its_vote_is_on_disk() -> None:
     bench.sync()
     assert bench.role is Role.LEADER
     bench.sync()
-    assert bench.node.high_watermark == bench.node.log.end_offset
+    assert bench.node.high_watermark == bench.node.core.log.end_offset
     assert not bench.requests(Vote, bench.all)
     bench.wait(20_000)
     assert bench.role is Role.LEADER

@@ -43,7 +43,7 @@ def reassign(cluster: Cluster, *ids: int) -> int:
 def voters(cluster: Cluster) -> tuple[ReplicaKey, ...]:
     leader = cluster.leader()
     assert leader is not None
-    return leader.node.committed_voters.record.voters.keys
+    return leader.node.core.committed_voters.record.voters.keys
 
 
 def outcome(cluster: Cluster, request: int, within_ms: int = 6000) -> str | None:
@@ -89,7 +89,7 @@ def test_all_voters_are_replaced_under_load(seed: int) -> None:
     assert voters(cluster) == tuple(map(key, (4, 5, 6)))
     leader = cluster.leader()
     assert leader is not None
-    assert leader.node.electorate.entry.record.target is None
+    assert leader.node.core.electorate.entry.record.target is None
     cluster.check_end()
 
 
@@ -193,7 +193,7 @@ def replace_disk(cluster: Cluster) -> None:
     if leader is None or leader is not cluster.leader() or cluster.network != Network():
         return
     left = sum(k != who and k in cluster.replicas for k in voters(cluster))
-    is_settled = leader.node.committed_voters is leader.node.electorate.entry
+    is_settled = leader.node.core.committed_voters is leader.node.core.electorate.entry
     if left <= len(voters(cluster)) // 2 or who not in cluster.replicas or not is_settled:
         return
     cluster.crash(who)
@@ -203,7 +203,7 @@ def replace_disk(cluster: Cluster) -> None:
     cluster.disks[fresh] = Disk(cluster_id=CLUSTER)
     cluster.start(fresh, bootstrap_servers=6, is_bootstrap=False)
     # Whoever takes the dead one for alive could remove one that is needed now.
-    state = leader.node.state
+    state = leader.node.core.state
     if isinstance(state, Leader):
         state.changes.clear()
     cluster.run(3000)

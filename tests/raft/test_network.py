@@ -207,7 +207,7 @@ def test_a_partitioned_follower_does_not_disturb_when_it_returns() -> None:
         cluster.network.cut.clear()
         cluster.run(3000)
         assert cluster.leader() is leader
-        assert cluster.replicas[lonely].node.log.end_offset == leader.node.log.end_offset
+        assert cluster.replicas[lonely].node.core.log.end_offset == leader.node.core.log.end_offset
 
 
 def test_a_partitioned_leader_steps_down_and_its_tail_is_cut() -> None:

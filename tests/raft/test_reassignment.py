@@ -85,7 +85,7 @@ def test_an_observer_that_says_where_it_is_stands_in_memory_only() -> None:
     bench = leading()
     assert refused(update(bench, Voter(key_of(4), MOVED))) == (None, "")
     assert not written(bench)
-    state = bench.node.state
+    state = bench.node.core.state
     assert isinstance(state, Leader)
     assert state.told == {key_of(4): Voter(key_of(4), MOVED)}
 
@@ -160,7 +160,7 @@ def newcomer(**more: Any) -> Bench:
 def answer_word(bench: Bench, error: str | None = None) -> None:
     for kind in (UpdateVoter, AddVoter, RemoveVoter):
         for sent in bench.requests(kind, bench.all):
-            if sent.request_id in bench.node.in_flight:
+            if sent.request_id in bench.node.core.in_flight:
                 bench.step(VoterChangeResponseReceived(request_id=sent.request_id, error=error))
 
 
@@ -176,12 +176,12 @@ def test_a_new_disk_takes_the_place_of_the_lost_one() -> None:
     bench.fetched(high_watermark=4, after_ms=2000)
     assert bench.role is Role.FOLLOWER
     assert bench.outstanding(RemoveVoter).request == RemoveVoter(key=key_of(3))
-    assert bench.node.word == RemoveVoter(key=key_of(3))
+    assert bench.node.registration_request == RemoveVoter(key=key_of(3))
     alone = keyed_set(key_of(1), key_of(2), key_of(3))
     bench.fetched(epochs=[3], control=((3, VotersRecord(alone, CLUSTER)),), after_ms=10)
     bench.sync()
     bench.fetched(high_watermark=5, after_ms=10)
-    assert bench.node.word is None, "it was removed"
+    assert bench.node.registration_request is None, "it was removed"
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_a_reassignment_ends_with_a_set_without_target() -> None:
     sets = moved_on(bench, 1, 2, 3, 4)
     assert sets == [(1, 2, 3), (1, 2, 3, 4), (1, 2, 4), (1, 2, 4)]
     assert written(bench)[-1] == VotersRecord(voter_set(1, 2, 4), CLUSTER)
-    assert bench.node.electorate.is_settled
+    assert bench.node.core.electorate.is_settled
 
 
 def test_a_reassignment_is_replaced_and_cancelled() -> None:

@@ -91,7 +91,7 @@ def test_a_fetch_that_is_offered_a_snapshot_keeps_the_leader_in_office() -> None
 
 def test_a_parked_fetch_that_cleaning_overtakes_gets_the_snapshot() -> None:
     bench = leading(log_behind(0, 20, (15, 3)))
-    end, epoch = bench.node.log.end_offset, bench.node.epoch
+    end, epoch = bench.node.core.log.end_offset, bench.node.epoch
     bench.fetch(key(2), end, epoch, high_watermark=None)
     parked = bench._next_reply
     bench.fetch(key(3), end, epoch, high_watermark=None)
@@ -175,9 +175,9 @@ def test_a_start_behind_a_snapshot_takes_what_it_stands_for_as_committed() -> No
     log.add_voters(9, VotersRecord(voter_set(1, 2, 3), CLUSTER))
     bench = unattached(log=log, stored=StoredState(epoch=3, applied_offset=5))
     assert bench.node.committed_offset == 10
-    assert bench.node.log.last_epoch == 3
-    assert bench.node.is_voter
-    assert not bench.node.is_bootstrapping
+    assert bench.node.core.log.last_epoch == 3
+    assert bench.node.core.is_voter
+    assert not bench.node.core.is_bootstrapping
 
 
 def test_a_candidate_behind_a_snapshot_has_the_epoch_of_its_last_record() -> None:
@@ -201,15 +201,15 @@ def test_cleaning_drops_what_a_snapshot_stands_for_and_nothing_else() -> None:
     [clean] = bench.find(DeleteLogPrefix)
     assert clean.start_offset == 15
     assert clean.snapshots == ((15, 3),)
-    assert bench.node.log.start_offset == 15
-    assert bench.node.log.epoch_starts[0] == (3, 15)
+    assert bench.node.core.log.start_offset == 15
+    assert bench.node.core.log.epoch_starts[0] == (3, 15)
 
 
 def test_the_newest_snapshot_is_never_cleaned() -> None:
     bench = leading(log_behind(0, 20, (5, 3), (15, 3)))
     bench.step(LogDeletionRequested(start_offset=5, snapshots=(OffsetAndEpoch(5, 3),)))
     assert not bench.find(DeleteLogPrefix)
-    assert bench.node.log.start_offset == 0
+    assert bench.node.core.log.start_offset == 0
 
 
 def test_cleaning_that_was_asked_for_before_a_reset_changes_nothing() -> None:

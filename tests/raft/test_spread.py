@@ -14,12 +14,12 @@ from tests.raft.harness import Bench
 def with_everybody_parked(size: int = 3) -> Bench:
     """A leader whose other voters all wait at its log end, in the order of their ids."""
     bench = harness.leader(size)
-    end = bench.node.log.end
-    for key in bench.node.other_voters():
+    end = bench.node.core.log.end
+    for key in bench.node.core.other_voters():
         bench.fetch(key, end.offset, end.epoch, high_watermark=end.offset)
     # What was committed by these fetches is told first, so that only records are missing below.
     bench.wait(50)
-    for key in bench.node.other_voters():
+    for key in bench.node.core.other_voters():
         bench.fetch(key, end.offset, end.epoch, high_watermark=end.offset)
     return bench
 
@@ -36,7 +36,7 @@ def answered_with_records(effects: list[object]) -> list[int]:
 
 
 def parked(bench: Bench) -> list[ReplicaKey | None]:
-    state = bench.node.state
+    state = bench.node.core.state
     assert isinstance(state, Leader)
     return [fetch.replica for fetch in state.parked.values()]
 
@@ -67,7 +67,7 @@ def test_the_next_records_find_a_voter_that_is_free() -> None:
     assert len(answered_with_records(effects)) == 1
     assert parked(bench) == []
     assert first is not None
-    end = bench.node.log.end
+    end = bench.node.core.log.end
     bench.sync()
     bench.fetch(first, end.offset - 1, end.epoch)
     assert bench.node.high_watermark == end.offset - 1
@@ -75,7 +75,7 @@ def test_the_next_records_find_a_voter_that_is_free() -> None:
 
 def test_an_observer_gets_the_records_a_moment_later_however_busy_the_leader_is() -> None:
     bench = with_everybody_parked()
-    end = bench.node.log.end
+    end = bench.node.core.log.end
     observer = harness.key(9)
     reply = bench._next_reply + 1
     bench.fetch(observer, end.offset, end.epoch, high_watermark=end.offset)

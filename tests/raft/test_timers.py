@@ -63,7 +63,7 @@ def test_with_peers_that_fail_at_once_no_role_is_a_busy_loop(role: Role) -> None
         steps += 1
         sent = [e for e in bench.last if isinstance(e, SendRequest)]
         for effect in sent:
-            if effect.request_id in bench.node.in_flight:
+            if effect.request_id in bench.node.core.in_flight:
                 bench.fail(type(effect.request), effect.to)  # type: ignore[arg-type]  # never by index
                 break
         else:
@@ -105,7 +105,7 @@ def test_after_a_deadline_the_next_one_lies_ahead(
             case "wait":
                 bench.step(TimerFired(), after_ms=700)
             case "fetch":
-                bench.fetch(key(2), bench.node.log.end_offset, bench.node.log.last_epoch)
+                bench.fetch(key(2), bench.node.core.log.end_offset, bench.node.core.log.last_epoch)
             case "shut":
                 bench.step(ResignationRequested("stopped", shutting_down=True))
     for _ in range(6):  # a few roles may follow each other without delay
@@ -133,7 +133,7 @@ def test_the_last_epoch_does_not_keep_a_resigned_leader_busy() -> None:
     from quorumd.raft.core import LAST_EPOCH
 
     bench = resigned()
-    bench.node.epoch = LAST_EPOCH
+    bench.node.core.epoch = LAST_EPOCH
     assert fires_within(bench, 10_000) < 20
 
 
@@ -149,7 +149,7 @@ def test_who_has_resigned_is_elected_by_those_who_still_take_it_for_the_leader()
     bench = resigned()
     while bench.role is not Role.PROSPECTIVE:
         bench.fire()
-    voter = bench.node.other_voters()[0]
+    voter = bench.node.core.other_voters()[0]
     request = bench.outstanding(Vote, voter)
     bench.step(
         VoteResponseReceived(

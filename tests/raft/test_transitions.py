@@ -50,7 +50,7 @@ ALLOWED = {
 @pytest.mark.parametrize("end", Role)
 def test_a_pair_of_roles_is_in_the_table_or_raises(start: Role, end: Role) -> None:
     for trigger in Trigger:
-        core = BUILDERS[start]().node
+        core = BUILDERS[start]().node.core
         assert core.role is start
         if TRANSITIONS.get((start, trigger)) is end:
             core.move_to(trigger, STATES[end])

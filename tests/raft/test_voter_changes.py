@@ -99,7 +99,7 @@ def test_an_addition_that_need_not_be_committed_is_answered_when_it_is_in_the_lo
     bench.fetch(key_of(4), END, 4)
     answer = add(bench, key_of(4), ack_when_committed=False)
     assert refused(answer) == (None, "")
-    assert bench.node.log.voters_offset == END
+    assert bench.node.core.log.voters_offset == END
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_new_leader_waits_before_it_takes_the_other_disk_for_lost() -> None:
     for _ in range(3):
         bench.wait(500)
         fetch_all(bench, key_of(2), new)
-    bench.fetch(key_of(3), *bench.node.log.end)
+    bench.fetch(key_of(3), *bench.node.core.log.end)
     error, text = refused(last_answer(bench))
     assert (error, f"the voter {key_of(3)} is alive" in text) == ("INVALID_REQUEST", True)
 
@@ -244,7 +244,7 @@ def test_a_voter_that_copies_a_snapshot_is_alive() -> None:
     for _ in range(14):
         fetch_all(bench, key_of(2))
         bench.wait(500)
-    bench.node.log.snapshots.append(OffsetAndEpoch(4, 4))
+    bench.node.core.log.snapshots.append(OffsetAndEpoch(4, 4))
     answer = bench.fetch(key_of(3), 0, 0)
     assert answer is not None
     assert answer.snapshot == OffsetAndEpoch(4, 4)
@@ -433,7 +433,7 @@ def test_a_new_disk_that_copies_a_log_is_not_the_voter_that_had_its_id() -> None
     log = log_of(1, 1, 2, 3, voters=voter_set(1, 2, 3))
     bench = unattached(log=log, local=key_of(1, disk=1), stored=StoredState(epoch=3))
     assert bench.role is Role.OBSERVER
-    assert not bench.node.is_voter
+    assert not bench.node.core.is_voter
 
 
 def test_a_follower_that_learns_that_its_removal_is_committed_observes() -> None:
@@ -447,7 +447,7 @@ def test_a_follower_that_learns_that_its_removal_is_committed_observes() -> None
     bench.fetched(high_watermark=4)
     assert bench.role is Role.OBSERVER
     assert bench.find_all(PersistRemoval)
-    assert bench.node.was_removed
+    assert bench.node.core.was_removed
 
 
 def test_who_learns_only_afterwards_that_it_was_a_voter_is_one_until_its_removal_is_committed() -> (

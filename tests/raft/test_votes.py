@@ -48,7 +48,7 @@ END = (3, 2)
 def test_a_vote_needs_a_log_that_is_up_to_date(last: tuple[int, int], granted: bool) -> None:
     bench = unattached()
     assert bench.vote(key(2), 4, last).granted is granted
-    assert bench.node.voted == (key(2) if granted else None)
+    assert bench.node.core.voted == (key(2) if granted else None)
     assert bench.node.epoch == 4
 
 
@@ -112,14 +112,14 @@ def test_a_higher_epoch_ends_every_role(role: Role) -> None:
     assert bench.node.epoch == 9
     assert bench.role is (Role.OBSERVER if role is Role.OBSERVER else Role.UNATTACHED)
     assert bench.node.leader is None
-    assert bench.node.voted is None
+    assert bench.node.core.voted is None
 
 
 @pytest.mark.parametrize("role", Role)
 def test_nothing_speaks_of_an_epoch_before_it_is_on_disk(role: Role) -> None:
     bench = BUILDERS[role]()
     if role is Role.LEADER:
-        bench.fetch(key(2), bench.node.log.end_offset, 4)
+        bench.fetch(key(2), bench.node.core.log.end_offset, 4)
     bench.vote(key(3), 9, (0, 0))
     write = bench.find(PersistQuorumState)[0].write
     answers = bench.find(SendReply)
@@ -134,7 +134,7 @@ def test_a_vote_for_another_replica_is_not_answered_as_own() -> None:
     answer = bench.vote(key(2), 4, END, voter=key(1, disk=1))
     assert (answer.error, answer.granted) == ("INVALID_VOTER_KEY", False)
     assert bench.node.epoch == 4
-    assert bench.node.voted is None
+    assert bench.node.core.voted is None
     assert bench.vote(key(2), 4, END, voter=ReplicaKey(1)).granted
     assert bench.vote(key(2), 4, END, voter=None).granted
 
@@ -168,11 +168,11 @@ def test_impossible_votes_are_refused_and_change_nothing(
     bench = BUILDERS[role](local=key(1)) if role is not Role.OBSERVER else observer()
     if role is Role.OBSERVER and who.id == 1:
         return
-    before = bench.node.snapshot()
+    before = bench.node.core.snapshot()
     answer = bench.vote(who, epoch, last)
     assert answer.top_level_error == "UNKNOWN_SERVER_ERROR"
     assert not answer.granted
-    assert bench.node.snapshot() == before
+    assert bench.node.core.snapshot() == before
 
 
 def test_one_request_cannot_use_up_the_epochs() -> None:
@@ -201,10 +201,10 @@ def test_the_last_epoch_of_all_is_never_left() -> None:
 @pytest.mark.parametrize("role", [Role.UNATTACHED, Role.PROSPECTIVE, Role.CANDIDATE, Role.RESIGNED])
 def test_a_pre_vote_is_granted_without_contact_to_a_leader(role: Role) -> None:
     bench = BUILDERS[role]()
-    before, (end, epoch) = bench.node.snapshot(), bench.node.log.end
+    before, (end, epoch) = bench.node.core.snapshot(), bench.node.core.log.end
     assert bench.pre_vote(key(2), bench.node.epoch, (end, epoch)).granted
     assert not bench.pre_vote(key(2), bench.node.epoch, (end - 1, epoch)).granted
-    assert bench.node.snapshot() == before
+    assert bench.node.core.snapshot() == before
     assert not bench.find(PersistQuorumState)
 
 
@@ -422,7 +422,7 @@ def test_a_split_vote_is_tried_again_soon_when_the_third_voter_fails_later() -> 
     bench = candidate()
     bench.grant(key(2), granted=False)
     bench.fail(Vote, key(3))
-    assert bench.node.state.deadline_ms - bench.now_ms < 150
+    assert bench.node.core.state.deadline_ms - bench.now_ms < 150
 
 
 @pytest.mark.parametrize("start", [prospective, candidate])
@@ -431,7 +431,7 @@ def test_after_a_refusal_the_other_answers_are_waited_for_only_briefly(
 ) -> None:
     bench = start()
     bench.grant(key(2), granted=False)
-    assert 100 <= bench.node.state.deadline_ms - bench.now_ms < 150
+    assert 100 <= bench.node.core.state.deadline_ms - bench.now_ms < 150
     bench.grant(key(3))
     assert bench.role is (Role.CANDIDATE if start is prospective else Role.LEADER)
 
@@ -440,7 +440,7 @@ def test_silence_alone_does_not_end_a_round() -> None:
     bench = candidate()
     bench.fail(Vote, key(2))
     bench.fail(Vote, key(3))
-    assert bench.node.state.deadline_ms - bench.now_ms >= 1000
+    assert bench.node.core.state.deadline_ms - bench.now_ms >= 1000
 
 
 def test_a_voter_that_lost_its_leader_later_is_asked_again_at_once() -> None:
@@ -523,7 +523,7 @@ def test_an_answer_of_somebody_else_counts_as_none() -> None:
             request_id=request.request_id, error="INVALID_VOTER_KEY", hint=hint, granted=False
         )
     )
-    state = bench.node.state
+    state = bench.node.core.state
     assert isinstance(state, Candidate)
     assert state.is_lost
     after = bench.node.next_deadline_ms()
@@ -558,6 +558,6 @@ def test_who_has_refused_a_candidate_waits_for_it_although_nobody_knows_a_leader
 def test_five_voters_need_two_that_know_no_leader_either() -> None:
     bench = unattached(5)
     bench.fetched(error="NOT_LEADER_OR_FOLLOWER", hint=LeaderHint(epoch=3), to=key(3))
-    assert bench.node.state.election_deadline_ms - bench.now_ms > 50
+    assert bench.node.core.state.election_deadline_ms - bench.now_ms > 50
     bench.fetched(error="NOT_LEADER_OR_FOLLOWER", hint=LeaderHint(epoch=3), to=key(4))
-    assert bench.node.state.election_deadline_ms - bench.now_ms < 50
+    assert bench.node.core.state.election_deadline_ms - bench.now_ms < 50

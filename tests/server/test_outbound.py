@@ -105,7 +105,7 @@ class Sender:
         self.node = RaftNode(config, StoredState(epoch=EPOCH), LogView(), lambda bound: bound // 2)
         if voters:
             record = VotersRecord(VoterSet.of(voters), "cluster")
-            self.node.log.voter_entries.append(VoterEntry(0, record))
+            self.node.core.log.voter_entries.append(VoterEntry(0, record))
         self.node.start(0)
         settings = OutboundSettings("CONTROLLER", "1.0", 1000, 500, BOOTSTRAP)
         self.outbound = Outbound(
@@ -132,8 +132,8 @@ class Sender:
         return self.links[-1]
 
     def lead(self, leader: ReplicaKey, host: str | None) -> None:
-        self.node.leader = leader
-        self.node.leader_endpoints = () if host is None else at(host)
+        self.node.core.leader = leader
+        self.node.core.leader_endpoints = () if host is None else at(host)
 
     def link(self, peer: Peer, use: Use = Use.ELECTIONS) -> FakeLink:
         link = self.outbound._link(peer, use)
@@ -252,7 +252,7 @@ def test_a_leader_is_looked_for_where_other_replicas_say_that_it_is() -> None:
         answered(FETCH_VERSION, fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, 2, host))
     hosts = [host for host, _ in sender.link(key(2)).addresses()]
     assert hosts == ["old", "e", "d", "c", "b"], "the newest of many"
-    sender.node.epoch += 1
+    sender.node.core.epoch += 1
     assert sender.link(key(2)).addresses() == [("old", 1)], "what was said of another epoch is void"
 
 
@@ -312,7 +312,7 @@ def test_what_a_replica_wanted_of_the_leader_is_not_sent_when_it_wants_it_no_mor
     (call,) = sender.link(key(2)).calls
     assert call.build(0, 7)
     record = VotersRecord(VoterSet.of([Voter(key(1, 1), at("twin"))]), "cluster")
-    sender.node.log.voter_entries.append(VoterEntry(1, record))
+    sender.node.core.log.voter_entries.append(VoterEntry(1, record))
     with pytest.raises(StaleRequest, match="the voters have changed"):
         call.build(0, 8)
 

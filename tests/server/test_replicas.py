@@ -188,9 +188,9 @@ class Sender:
 
     def name_voters(self, *keys: ReplicaKey) -> None:
         """As a record of the log does."""
-        entry = self.node.log.voter_entries[-1]
+        entry = self.node.core.log.voter_entries[-1]
         record = type(entry.record)(keyed_set(*keys), CLUSTER)
-        self.node.log.voter_entries.append(VoterEntry(entry.offset + 1, record))
+        self.node.core.log.voter_entries.append(VoterEntry(entry.offset + 1, record))
 
     def send(self, to: ReplicaKey, request_id: int = 1) -> None:
         end = EndQuorumEpoch(epoch=1, leader_id=1, successors=())
@@ -220,15 +220,15 @@ def test_links_of_replicas_that_are_no_voters_any_more_are_given_up(tmp_path: Pa
         async with sender(tmp_path) as at:
             before = other_tasks()
             by_id = [ReplicaKey(2), ReplicaKey(3)]
-            at.outbound.prepare(at.node.other_voters())
+            at.outbound.prepare(at.node.core.other_voters())
             assert at.linked == set(by_id)
             at.name_voters(key(1), key(2), key(3))
             at.send(key(2))
             assert at.linked == {key(2)}, "the keys without storage ids are nobody's now"
-            at.outbound.prepare(at.node.other_voters())
+            at.outbound.prepare(at.node.core.other_voters())
             assert at.linked == {key(2), key(3)}
             at.name_voters(key(1), key(2))
-            at.outbound.prepare(at.node.other_voters())
+            at.outbound.prepare(at.node.core.other_voters())
             assert at.linked == {key(2)}
             await until(lambda: other_tasks() == before + 1)
 
@@ -247,7 +247,7 @@ def test_nothing_is_sent_and_nobody_connected_to_after_the_end(tmp_path: Path) -
             at.outbound._handle = again
             at.send(ReplicaKey(2))
             await at.outbound.close()
-            at.outbound.prepare(at.node.other_voters())
+            at.outbound.prepare(at.node.core.other_voters())
             assert [
                 event.request_id for event in at.events if isinstance(event, RequestFailed)
             ] == [1]
@@ -578,7 +578,7 @@ def test_a_node_whose_log_lost_committed_records_ends_with_a_reason_and_an_exit_
         codes: list[int] = []
         node = Node(config_of(tmp_path, port), fs, directory, codes.append)
         # The log's own recovery refuses such a directory before: the rules are the second line.
-        node.partition.node.recorded_offset = 100
+        node.partition.node.core.recorded_offset = 100
         node.partition.start()
         assert codes == [EXIT_FAILED]
         await node.partition.close()

@@ -16,7 +16,7 @@ import pytest
 from quorumd.raft.events import Event, LogDeletionRequested, ResignationRequested, SnapshotTaken
 from quorumd.raft.log_view import LogView
 from quorumd.raft.node import RaftNode
-from quorumd.raft.roles import Leader
+from quorumd.raft.status import DownloadProgress
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
 from quorumd.server.disk.storage_adapter import StorageAdapter
 from quorumd.server.model.cluster_view import CopyProgress, SnapshotWork
@@ -75,9 +75,28 @@ class Node:
 
     log: LogView
     committed_offset: int
-    state: object = None
-    download: Any = None
+    is_leader: bool = True
+    snapshot_download: DownloadProgress | None = None
     rows: list[Any] = field(default_factory=list)
+
+    @property
+    def snapshots(self) -> list[OffsetAndEpoch]:
+        return self.log.snapshots
+
+    @property
+    def newest_snapshot(self) -> OffsetAndEpoch | None:
+        return self.log.snapshot
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.log.start_offset
+
+    @property
+    def synced_end_offset(self) -> int:
+        return self.log.synced_end_offset
+
+    def contains(self, position: OffsetAndEpoch) -> bool:
+        return self.log.contains(position)
 
     def progress(self) -> list[Any]:
         return self.rows
@@ -102,7 +121,7 @@ class Bench:
             epoch_starts=[(1, 0)],
             snapshots=[OffsetAndEpoch(*OLD), OffsetAndEpoch(*NEW)],
         )
-        self.node = Node(self.log, 30, state=Leader(0, 0))
+        self.node = Node(self.log, 30)
         self.metrics = Metrics()
         self.recorder = SimpleNamespace(written_bytes=0, base=None)
         self._numbers = itertools.count()
@@ -302,7 +321,9 @@ def test_a_copy_that_ends_where_a_failed_build_did_is_not_deleted(bench: Bench) 
     copied = part_path(DIRECTORY, (30, 1))
     bench.fs.put(copied, b"")
     bench.write(1000)
-    bench.node.download = SimpleNamespace(snapshot=OffsetAndEpoch(30, 1))
+    bench.node.snapshot_download = DownloadProgress(
+        snapshot=OffsetAndEpoch(30, 1), position=0, size_bytes=None
+    )
     bench.failed("killed")
     assert bench.fs.exists(copied)
 

@@ -122,9 +122,10 @@ def test_every_field_of_the_core_and_the_driver_is_accounted_for() -> None:
     space = Space(TINY)
     local = space.replicas.values[space.initial().a]
     bench = host.Host.of(local, ALL_LABELS[0], LEAST_TRAFFIC)
+    made_by_hand = {node.RaftNode: bench.node, core.Core: bench.node.core, Driver: bench.driver}
     for kind, fields in FIELDS.items():
-        if kind in (node.RaftNode, Driver):
-            names = set(vars(bench.node if kind is node.RaftNode else bench.driver))
+        if kind in made_by_hand:
+            names = set(vars(made_by_hand[kind]))
         else:
             assert dataclasses.is_dataclass(kind)
             names = {field.name for field in dataclasses.fields(kind)}
@@ -160,11 +161,15 @@ def test_what_a_state_leaves_out_changes_nothing(
 
     def thaw_otherwise(*args: Any) -> node.RaftNode:
         thawed = thaw(*args)
-        thawed.election_attempts, thawed.heard_cluster_id, thawed.obstacle = 5, "other", "none"
-        thawed.leader_has_ended = thawed.leader is not None
+        thawed.core.election_attempts, thawed.core.heard_cluster_id, thawed.core.obstacle = (
+            5,
+            "other",
+            "none",
+        )
+        thawed.core.leader_has_ended = thawed.leader is not None
         if thawed.leader is not None:
-            thawed.voted = thawed.local
-        _fill_in(thawed.state, thawed)
+            thawed.core.voted = thawed.local
+        _fill_in(thawed.core.state, thawed)
         return thawed
 
     monkeypatch.setattr(host, "thaw", thaw_otherwise)
@@ -178,10 +183,10 @@ def _fill_in(state: roles.State, thawed: node.RaftNode) -> None:
     match state:
         case roles.Unattached():
             state.election_deadline_ms += 5000
-            state.vacant = {key.id for key in thawed.other_voters()[:1]}
+            state.vacant = {key.id for key in thawed.core.other_voters()[:1]}
         case roles.Follower():
             state.fetch_deadline_ms += 7000
-            thawed.last_contact_ms = NOW_MS
+            thawed.core.last_contact_ms = NOW_MS
         case roles.Candidate():
             state.is_doubtful, state.deadline_ms = True, LATER_MS + 1
         case roles.Leader():
@@ -190,7 +195,7 @@ def _fill_in(state: roles.State, thawed: node.RaftNode) -> None:
                 progress.last_fetch_ms, progress.last_caught_up_ms = NOW_MS - 5, NOW_MS - 7
                 progress.leader_end_at_last_fetch, progress.begin_due_ms = 1, LATER_MS + 9
         case roles.Resigned():
-            state.successors = thawed.other_voters()
+            state.successors = thawed.core.other_voters()
 
 
 def test_all_names_of_a_state_have_one_key() -> None:
@@ -303,7 +308,7 @@ def a_vote_that_a_restart_forgets(patch: pytest.MonkeyPatch) -> None:
     real = node.RaftNode.start
 
     def start(self: node.RaftNode, now_ms: int) -> Any:
-        self.voted = None
+        self.core.voted = None
         return real(self, now_ms)
 
     patch.setattr(node.RaftNode, "start", start)

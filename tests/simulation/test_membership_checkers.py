@@ -102,15 +102,15 @@ def test_a_set_that_the_log_does_not_name_last_is_noticed(sight: Sight) -> None:
     replica = written(sight, (A, B), (A, B, C))
     node, checker = node_of(A, A, B), LogVoters(sight.facts)
     checker.on_append(replica, replica.log, None)
-    node.log.voter_entries.append(VoterEntry(2, VotersRecord(voters_of(A, B, C), "cluster")))
+    node.core.log.voter_entries.append(VoterEntry(2, VotersRecord(voters_of(A, B, C), "cluster")))
     checker.on_event(sight.observation(replica, node=node))
     checker.on_truncate(replica, [replica.log.pop()])
     with violates("the voters are those that the log names last"):
         checker.on_event(sight.observation(replica, node=node))
-    node.log.voter_entries[-1:] = [VoterEntry(0, VotersRecord(voters_of(A, B), "cluster"))]
+    node.core.log.voter_entries[-1:] = [VoterEntry(0, VotersRecord(voters_of(A, B), "cluster"))]
     checker.on_event(sight.observation(replica, node=node))
     target = VotersRecord(voters_of(A, B), "cluster", (1, 2, 3))
-    node.log.voter_entries[-1:] = [VoterEntry(0, target)]
+    node.core.log.voter_entries[-1:] = [VoterEntry(0, target)]
     with violates("the voters are those that the log names last"):
         checker.on_event(sight.observation(replica, node=node))
 
@@ -165,8 +165,8 @@ def test_a_commit_is_counted_by_the_set_that_the_leader_had_before(sight: Sight)
     """A leader that was removed does not count."""
     replica = written(sight, (A, B, C), (B, C))
     node = node_of(A, A, B, C)
-    node.log.append(3, ((1, 0),))
-    node.log.add_voters(2, VotersRecord(voters_of(B, C), "cluster"))
+    node.core.log.append(3, ((1, 0),))
+    node.core.log.add_voters(2, VotersRecord(voters_of(B, C), "cluster"))
     before = sight.observation(replica, Role.LEADER, committed=2, node=node).now
     sight.replica(B, *replica.log)
     sight.replica(C, *replica.log, synced=2)
@@ -220,9 +220,9 @@ def test_a_replica_that_knows_of_its_removal_and_asks_to_vote_is_noticed(sight: 
     replica = written(sight, (A, B, C), (A, B))
     sight.commit(*replica.log)
     checker, node = RequestedChanges(sight.facts), node_of(C, A, B)
-    node.committed_offset = 2
+    node.core.committed_offset = 2
     checker.on_own_request(node)
-    node.committed_offset = 3
+    node.core.committed_offset = 3
     with violates("voters change as was asked for"):
         checker.on_own_request(node)
 

@@ -1,0 +1,69 @@
+"""What a replica makes of the state that it finds on disk when it starts.
+
+Sources: KIP-595, persistent state; KIP-856, disk failures and quorum.voters.
+"""
+
+from __future__ import annotations
+
+from quorumd.raft.core import Core
+from quorumd.raft.roles import Follower, Observer, Resigned, Unattached
+from quorumd.raft.types import VoterSet
+
+
+def halt_reason(core: Core) -> str | None:
+    """Why this replica must not take part; None if it may.
+
+    Its log ends below the committed offset that is recorded, or names voters that quorum.voters does not.
+    """
+    if core.recorded_offset > core.log.end_offset:
+        return (
+            f"the log ends at offset {core.log.end_offset}, but everything below "
+            f"{core.recorded_offset} was stored here and committed: this disk lost records that "
+            "other replicas rely on. Restore the log directory, or format it anew so that it joins "
+            "as a new replica with another storage id."
+        )
+    unexpected = unexpected_voters(core, core.committed_voters.record.voters)
+    if unexpected:
+        named = ", ".join(map(str, unexpected))
+        return (
+            f"the log says that replica {named} votes, which quorum.voters does not name (KIP-856). "
+            "Remove quorum.voters from the configuration of all nodes, and set "
+            "quorum.bootstrap.servers: the log knows the voters by now. Or add the id there."
+        )
+    return None
+
+
+def unexpected_voters(core: Core, voters: VoterSet) -> tuple[int, ...]:
+    """Ids that vote although quorum.voters is there and does not name them."""
+    permitted = core.config.configured_voters.ids
+    return tuple(voter for voter in voters.ids if permitted and voter not in permitted)
+
+
+def take_role(core: Core) -> None:
+    """Take up the role that the stored epoch, leader and vote imply.
+
+    A stored vote for this replica makes it neither candidate nor leader again: its votes are lost
+    with the process, and a new campaign is safe in any case.
+    """
+    if core.epoch < core.log.last_epoch:
+        core.epoch, core.leader, core.voted = core.log.last_epoch, None, None
+    if core.leader is not None and core.leader.id == core.local.id:
+        led = core.is_voter and core.is_local(core.leader)
+        core.leader = core.local if led else None
+    timeout = core.random_election_timeout_ms()
+    if core.leader == core.local:
+        core.leader_endpoints = core.config.endpoints
+        others = set(core.other_voters())
+        core.state = Resigned(core.now_ms + timeout if others else core.now_ms, others, ())
+    elif not core.is_voter:
+        core.state = Observer()
+    elif core.leader is not None and core.endpoints_of(core.leader.id):
+        core.state = Follower(core.now_ms + core.config.fetch_timeout_ms)
+    else:
+        core.leader = None
+        core.state = Unattached(core.now_ms + (timeout if core.other_voters() else 0))
+    if core.leader is not None:
+        core.leader_endpoints = core.endpoints_of(core.leader.id)
+    core.context = (core.epoch, core.leader)
+    core.persist()
+    core.announce("started")

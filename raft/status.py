@@ -1,0 +1,179 @@
+"""What a replica tells of itself to operators: frozen values, made when somebody asks.
+
+Hot paths read the properties of `RaftNode` instead, which make nothing. Times are those of `step`, in
+ms; offsets are exclusive ends, except the start of the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quorumd.raft.changing import reassignment_waits_for
+from quorumd.raft.core import Core
+from quorumd.raft.leadership import bootstrap_obstacle, progress_of
+from quorumd.raft.roles import Leader, Progress, Role
+from quorumd.raft.startup import unexpected_voters
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, Voter, VoterSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaProgress:
+    """How far one replica is, as the leader sees it. None is never; an end offset of -1 is not known."""
+
+    key: ReplicaKey
+    is_voter: bool
+    end_offset: int
+    last_fetch_ms: int | None
+    last_caught_up_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownloadProgress:
+    """This replica has `position` bytes of a snapshot; `size_bytes` is None until the first of them."""
+
+    snapshot: OffsetAndEpoch
+    position: int
+    size_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingVoterChange:
+    """A change of voters or leader that this leader was asked for and has not answered."""
+
+    kind: str
+    """add, remove, reassign or transfer."""
+    key: ReplicaKey | None
+    """None where it is about more than one replica, or any."""
+    asked_at_ms: int | None
+    """None for a reassignment that is under way: it goes on whoever asked for it."""
+    waits_for: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaftStatus:
+    """Where a replica stands, after the last step."""
+
+    role: Role
+    epoch: int
+    leader: ReplicaKey | None
+    """Of this epoch; the replica itself while it leads, and after it resigned."""
+    voted: ReplicaKey | None
+    cluster_id: str | None
+    has_leader_contact: bool
+    """The leader answered lately, and its process is not known to be gone. False on the leader."""
+    bootstrap_problem: str | None
+    """Why clients cannot write yet to a quorum that is new; None on one that is not."""
+    problem: str | None
+    """Why this replica cannot take over what its leader has."""
+    unreachable: frozenset[int]
+    """Ids of replicas whose processes are known to be gone."""
+    voters: VoterSet
+    """The latest set, committed or not."""
+    voters_offset: int
+    """Of the record that names them; -1 if only configuration does."""
+    committed_voters: VoterSet
+    target_voters: tuple[int, ...] | None
+    """Ids that a reassignment is on its way to; None if there is none."""
+    unexpected_voters: tuple[int, ...]
+    """Ids that vote although quorum.voters is there and does not name them."""
+    voters_without_endpoints: tuple[int, ...]
+    """Ids of voters that nobody has said the address of."""
+    registered_observers: tuple[Voter, ...]
+    """Observers that told this leader where they are reached."""
+    pending_changes: tuple[PendingVoterChange, ...]
+    log_start_offset: int
+    log_end: OffsetAndEpoch
+    high_watermark: int | None
+    """None until it is known: on a leader, until a record of its epoch is committed."""
+
+
+def status_of(core: Core) -> RaftStatus:
+    """What is true of this replica now."""
+    leader, log = core.state, core.log
+    return RaftStatus(
+        role=core.role,
+        epoch=core.epoch,
+        leader=core.leader,
+        voted=core.voted,
+        cluster_id=core.cluster_id,
+        has_leader_contact=core.has_leader_contact,
+        bootstrap_problem=bootstrap_obstacle(core) if core.is_bootstrapping else None,
+        problem=core.obstacle,
+        unreachable=frozenset(core.unreachable),
+        voters=core.voters,
+        voters_offset=log.voters_offset,
+        committed_voters=core.committed_voters.record.voters,
+        target_voters=core.electorate.entry.record.target,
+        unexpected_voters=unexpected_voters(core, core.voters),
+        voters_without_endpoints=tuple(
+            voter_id for voter_id in core.voters.ids if not core.endpoints_of(voter_id)
+        ),
+        registered_observers=tuple(leader.told.values()) if isinstance(leader, Leader) else (),
+        pending_changes=_pending_changes(core, leader) if isinstance(leader, Leader) else (),
+        log_start_offset=log.start_offset,
+        log_end=log.end,
+        high_watermark=core.high_watermark,
+    )
+
+
+def _pending_changes(core: Core, leader: Leader) -> tuple[PendingVoterChange, ...]:
+    found = [
+        PendingVoterChange(
+            kind=change.kind,
+            key=None if change.voter is None else change.voter.key,
+            asked_at_ms=change.asked_at_ms,
+            waits_for=change.waits_for,
+        )
+        for change in leader.changes
+    ]
+    obstacle = reassignment_waits_for(core, leader)
+    if obstacle is not None:
+        found.append(
+            PendingVoterChange(kind="reassign", key=None, asked_at_ms=None, waits_for=obstacle)
+        )
+    transfer = leader.transfer
+    if transfer is not None:
+        found.append(
+            PendingVoterChange(
+                kind="transfer",
+                key=transfer.to,
+                asked_at_ms=transfer.asked_at_ms,
+                waits_for=f"{transfer.to or 'a voter'} to have everything",
+            )
+        )
+    return tuple(found)
+
+
+def progress_of_replicas(core: Core) -> list[ReplicaProgress]:
+    """Voters, this leader among them, then observers; empty if this replica does not lead."""
+    leader = core.state
+    if not isinstance(leader, Leader):
+        return []
+    rows = []
+    for key in core.voters.keys:
+        if core.is_local(key):
+            now, end_offset = core.now_ms, core.log.end_offset
+            rows.append(
+                ReplicaProgress(
+                    key=core.local,
+                    is_voter=True,
+                    end_offset=end_offset,
+                    last_fetch_ms=now,
+                    last_caught_up_ms=now,
+                )
+            )
+        else:
+            rows.append(_row(key, True, progress_of(leader, key) or Progress()))
+    observers = [key for key in leader.progress if core.voters.find(key) is None]
+    observers.sort(key=lambda key: key.sort_key())
+    return rows + [_row(key, False, leader.progress[key]) for key in observers]
+
+
+def _row(key: ReplicaKey, is_voter: bool, known: Progress) -> ReplicaProgress:
+    return ReplicaProgress(
+        key=key,
+        is_voter=is_voter,
+        end_offset=known.end_offset,
+        last_fetch_ms=known.last_fetch_ms,
+        last_caught_up_ms=known.last_caught_up_ms,
+    )
