@@ -19,9 +19,9 @@ from random import Random
 from typing import NamedTuple
 
 from bench.common import write_json
-from quorumd.pipeline.audit import Audited, audit
-from quorumd.pipeline.audit.processes import OverProcesses
-from quorumd.pipeline.audit_command import spark_spread
+from quorumd.pipeline.audit import AuditReport, audit
+from quorumd.pipeline.audit.processes import ProcessRunner
+from quorumd.pipeline.audit_command import spark_runner
 from quorumd.pipeline.files import find_replicas, plan_segment
 from quorumd.storage.index import OffsetIndex
 from quorumd.storage.layout import PARTITION_DIRECTORY, index_path, log_path
@@ -69,7 +69,7 @@ def headers_only(paths: list[Path]) -> None:
             plan_segment(segment, by_index=False)
 
 
-def checked(audited: Audited) -> None:
+def checked(audited: AuditReport) -> None:
     """Nothing may be left out."""
     if not audited.is_sound:
         raise SystemExit(f"findings: {audited.findings[:3]}")
@@ -99,10 +99,10 @@ def measure(paths: list[Path], rounds: int, with_spark: bool) -> dict[str, Best]
         "headers, 1 core": best_of(rounds, lambda: headers_only(paths)),
         "audit, 1 core": best_of(rounds, lambda: checked(audit(paths))),
     }
-    with OverProcesses(2, small_bytes=0) as processes:
-        checked(audit(paths, spread=processes))
+    with ProcessRunner(2, small_bytes=0) as processes:
+        checked(audit(paths, run_tasks=processes))
         found["audit, 2 processes"] = best_of(
-            rounds, lambda: checked(audit(paths, spread=processes))
+            rounds, lambda: checked(audit(paths, run_tasks=processes))
         )
     if with_spark:
         for cores in (1, 2):
@@ -116,9 +116,9 @@ def spark_seconds(paths: list[Path], cores: int, rounds: int) -> Best:
 
     session = build_session("bench audit", master=f"local[{cores}]")
     try:
-        spread = spark_spread(session)
-        checked(audit(paths, spread=spread))
-        return best_of(rounds, lambda: checked(audit(paths, spread=spread)))
+        run_tasks = spark_runner(session)
+        checked(audit(paths, run_tasks=run_tasks))
+        return best_of(rounds, lambda: checked(audit(paths, run_tasks=run_tasks)))
     finally:
         session.stop()
 

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from aiokafka.record.memory_records import MemoryRecords
 
 from bench.common import write_json
-from quorumd.pipeline.parse import Origin, parse
+from quorumd.pipeline.parse import ChunkOrigin, parse
 from quorumd.pipeline.schemas import RECORDS
 from quorumd.wire.records import Record, build_batch
 
@@ -30,7 +30,7 @@ KEY_BYTES = 20
 VALUE_BYTES = 100
 CHUNK_BYTES = 8 << 20
 START_MS = 1_700_000_000_000
-_ORIGIN = Origin(1, "AAAAAAAAAAAAAAAAAAAAAA", "00000000000000000000.log", 0)
+_ORIGIN = ChunkOrigin(1, "AAAAAAAAAAAAAAAAAAAAAA", "00000000000000000000.log", 0)
 
 
 class Best(NamedTuple):

@@ -32,8 +32,7 @@ BATCH_BYTES_DEFAULT = 256 * 1024
 BATCH_BYTES_MAX = 8 << 20
 
 Idle = Callable[[], bool]
-OnPiece = Callable[[], None]
-Advance = Callable[[int], None]
+OnChunk = Callable[[], None]
 
 _HELP = """Append records to the log, and wait until a majority has them on disk.
 
@@ -51,7 +50,7 @@ Examples:
 """
 
 
-class Form(Protocol):
+class RecordFormat(Protocol):
     """How a line becomes a record."""
 
     def record(self, line: bytes) -> Record:
@@ -59,7 +58,7 @@ class Form(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordForm:
+class LineFormat:
     """Lines as the options of `append` describe them."""
 
     key: bytes | None
@@ -141,7 +140,7 @@ def append(
         raise click.UsageError("--key and --key-separator exclude each other.")
     if key_separator == "":
         raise click.UsageError("--key-separator must not be empty.")
-    form = RecordForm(
+    form = LineFormat(
         key=None if key is None else os.fsencode(key),
         key_separator=None if key_separator is None else os.fsencode(key_separator),
         null_value=None if null_value is None else os.fsencode(null_value),
@@ -179,7 +178,7 @@ class AppendJob:
     def __init__(
         self,
         servers: tuple[Address, ...],
-        form: Form,
+        form: RecordFormat,
         *,
         timeout_ms: int,
         codec: int = 0,
@@ -216,7 +215,7 @@ class AppendJob:
             )
 
     async def _append(
-        self, pieces: AsyncIterator[list[bytes]], is_idle: Idle, on_piece: OnPiece | None
+        self, pieces: AsyncIterator[list[bytes]], is_idle: Idle, on_piece: OnChunk | None
     ) -> None:
         from quorumd.client.client import QuorumClient
 
@@ -238,7 +237,7 @@ class AppendJob:
         producer: Producer,
         pieces: AsyncIterator[list[bytes]],
         is_idle: Idle,
-        on_piece: OnPiece | None,
+        on_piece: OnChunk | None,
     ) -> None:
         async for lines in pieces:
             for line in lines:
@@ -317,7 +316,7 @@ def opened(path: str | None) -> Iterator[int]:
 
 
 @contextmanager
-def _progress(size_bytes: int) -> Iterator[Advance]:
+def _progress(size_bytes: int) -> Iterator[Callable[[int], None]]:
     """A bar on a terminal if the input's size is known; it is on stderr and gone at the end."""
     if not size_bytes or not sys.stderr.isatty():
         yield lambda bytes_read: None

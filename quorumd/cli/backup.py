@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumd.cli.key_value_state import Meter
+from quorumd.cli.key_value_state import ReadMeter
 from quorumd.cli.options import (
     bootstrap_option,
     output_option,
@@ -83,7 +83,7 @@ async def _back_up(
     from quorumd.client.client import QuorumClient
 
     try:
-        with BackupFiles(directory) as files, Meter() as meter:
+        with BackupFiles(directory) as files, ReadMeter() as meter:
             async with QuorumClient(servers, timeout_ms=timeout_ms) as client:
                 return await _Backup(client, files, meter).run()
     except OSError as error:
@@ -97,7 +97,7 @@ class _Overtaken(Exception):
 class _Backup:
     """One run: the snapshot, then the log from its start on, again if that has moved meanwhile."""
 
-    def __init__(self, client: QuorumClient, files: BackupFiles, meter: Meter) -> None:
+    def __init__(self, client: QuorumClient, files: BackupFiles, meter: ReadMeter) -> None:
         self._client = client
         self._files = files
         self._meter = meter

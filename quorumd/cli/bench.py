@@ -48,7 +48,7 @@ Examples:
 """
 
 
-class Load:
+class BenchLoad:
     """What one run sends."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Load:
         self.in_flight = in_flight
 
 
-class Tally:
+class BenchTally:
     """What has been measured: a latency in ms for each acknowledged batch, and the failures."""
 
     def __init__(self) -> None:
@@ -135,14 +135,14 @@ def bench(
     timeout_s: float,
 ) -> None:
     """Runs the load and prints the figures, also those until Ctrl-C."""
-    load = Load(
+    load = BenchLoad(
         clients=clients,
         seconds=seconds,
         record_bytes=record_bytes,
         batch_records=batch_records,
         in_flight=in_flight,
     )
-    tally = Tally()
+    tally = BenchTally()
     try:
         _run_fast(_run(servers, load, tally, warmup, to_ms(timeout_s)))
     except KeyboardInterrupt:
@@ -161,7 +161,11 @@ def _run_fast(main: Coroutine[Any, Any, T]) -> T:
 
 
 async def _run(
-    servers: tuple[Address, ...], load: Load, tally: Tally, warmup_s: float, timeout_ms: int
+    servers: tuple[Address, ...],
+    load: BenchLoad,
+    tally: BenchTally,
+    warmup_s: float,
+    timeout_ms: int,
 ) -> None:
     from quorumd.client.leader import LeaderFinder
     from quorumd.client.timing import Deadline
@@ -201,7 +205,7 @@ async def _until(
             tick()
 
 
-async def _watch(workers: list[asyncio.Task[None]], load: Load, tally: Tally) -> None:
+async def _watch(workers: list[asyncio.Task[None]], load: BenchLoad, tally: BenchTally) -> None:
     if not sys.stderr.isatty():
         await _until(workers, load.seconds, None)
         return
@@ -220,7 +224,9 @@ async def _watch(workers: list[asyncio.Task[None]], load: Load, tally: Tally) ->
 class _Worker:
     """One client: its connection and what it has in flight."""
 
-    def __init__(self, finder: LeaderFinder, load: Load, tally: Tally, timeout_ms: int) -> None:
+    def __init__(
+        self, finder: LeaderFinder, load: BenchLoad, tally: BenchTally, timeout_ms: int
+    ) -> None:
         self._finder = finder
         self._load = load
         self._tally = tally
@@ -308,7 +314,7 @@ class _Stall:
         self._timer.cancel()
 
 
-def _request_body(load: Load, version: int) -> bytes:
+def _request_body(load: BenchLoad, version: int) -> bytes:
     from quorumd.client.producer import produce_request
     from quorumd.wire.codec import encode
     from quorumd.wire.records import Record, build_batch
@@ -363,7 +369,7 @@ def percentile(ascending: list[float], percent: float) -> float:
     return ascending[max(0, min(len(ascending) - 1, int(index)))]
 
 
-def _report(load: Load, tally: Tally, output: str) -> None:
+def _report(load: BenchLoad, tally: BenchTally, output: str) -> None:
     latencies = sorted(tally.latencies_ms)
     if not latencies:
         raise click.ClickException(

@@ -10,7 +10,7 @@ import dataclasses
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from quorumd.cli.text import counted, legible, timestamp_text
+from quorumd.cli.text import counted, printable, timestamp_text
 from quorumd.raft.types import ReplicaKey, uuid_to_text
 from quorumd.wire.control_records import (
     ControlRecord,
@@ -26,21 +26,23 @@ from quorumd.wire.control_records import (
 )
 
 
-class VoterChange(NamedTuple):
+class VoterSetDifference(NamedTuple):
     """ADD, REMOVE or UPDATE (other endpoints or versions) of one voter, as it is afterwards."""
 
     kind: str
     voter: KRaftVoter
 
 
-def voter_changes(before: KRaftVoters | None, after: KRaftVoters) -> list[VoterChange]:
+def voter_set_differences(
+    before: KRaftVoters | None, after: KRaftVoters
+) -> list[VoterSetDifference]:
     """What leads from one voter set to the next; everything is added to a set that isn't known."""
     old = {_key(voter): voter for voter in before.voters} if before is not None else {}
     new = {_key(voter): voter for voter in after.voters}
-    removed = [VoterChange("REMOVE", voter) for key, voter in old.items() if key not in new]
-    added = [VoterChange("ADD", voter) for key, voter in new.items() if key not in old]
+    removed = [VoterSetDifference("REMOVE", voter) for key, voter in old.items() if key not in new]
+    added = [VoterSetDifference("ADD", voter) for key, voter in new.items() if key not in old]
     updated = [
-        VoterChange("UPDATE", voter)
+        VoterSetDifference("UPDATE", voter)
         for key, voter in new.items()
         if key in old and old[key] != voter
     ]
@@ -54,7 +56,7 @@ def _key(voter: KRaftVoter) -> ReplicaKey:
 def voter_text(voter: KRaftVoter) -> str:
     """(id, uuid) and where the voter listens."""
     endpoints = [
-        f"{legible(each.name)}://{legible(each.host)}:{each.port}" for each in voter.endpoints
+        f"{printable(each.name)}://{printable(each.host)}:{each.port}" for each in voter.endpoints
     ]
     feature = voter.kraft_version_feature
     versions = f"{feature.min_supported_version}..{feature.max_supported_version}"
@@ -86,17 +88,17 @@ def control_lines(record: ControlRecord, voters_before: KRaftVoters | None) -> l
         case UnknownControl(ControlType.FORMER_KRAFT_VOTERS):
             return ["KRaftVoters of the quorum that this log was restored from"]
         case UnknownControl():
-            return [f"unknown control type {record.type}, value {legible(record.raw)}"]
+            return [f"unknown control type {record.type}, value {printable(record.raw)}"]
 
 
 def _voters_lines(record: KRaftVoters, before: KRaftVoters | None) -> list[str]:
     ids = ", ".join(str(_key(voter)) for voter in record.voters)
     head = f"KRaftVoters {ids or 'none'}"
     if record.cluster_id is not None:
-        head += f", cluster id {legible(record.cluster_id)}"
+        head += f", cluster id {printable(record.cluster_id)}"
     if record.target_voters is not None:
         head += f", target voters {' '.join(map(str, record.target_voters))}"
-    changes = voter_changes(before, record)
+    changes = voter_set_differences(before, record)
     if not changes:
         return [f"{head}, unchanged"]
     return [head, *(f"  {kind} {voter_text(voter)}" for kind, voter in changes)]
@@ -128,7 +130,7 @@ def control_as_dict(record: ControlRecord, voters_before: KRaftVoters | None) ->
     if isinstance(record, KRaftVoters):
         described["changes"] = [
             {"kind": kind, **_plain(dataclasses.asdict(voter))}
-            for kind, voter in voter_changes(voters_before, record)
+            for kind, voter in voter_set_differences(voters_before, record)
         ]
     return described
 

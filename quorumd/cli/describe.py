@@ -18,7 +18,7 @@ from quorumd.cli.options import (
     timeout_option,
     to_ms,
 )
-from quorumd.cli.text import aligned, duration_text, legible, to_json
+from quorumd.cli.text import aligned, duration_text, printable, to_json
 
 if TYPE_CHECKING:
     from quorumd.client.addresses import Address
@@ -122,7 +122,7 @@ def _key_cells(keys: tuple[ReplicaKey, ...]) -> list[tuple[str, str]]:
 def _pending(change: PendingQuorumChange) -> str:
     who = f" {change.key}" if change.key.id >= 0 else ""
     since = f", for {duration_text(change.waiting_ms / 1000)}" if change.waiting_ms >= 0 else ""
-    waits_for = legible(change.waits_for) or "changes that were asked for before"
+    waits_for = printable(change.waits_for) or "changes that were asked for before"
     return f"{change.kind}{who}{since}: {waits_for}"
 
 

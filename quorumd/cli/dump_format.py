@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from quorumd.cli.control_text import control_as_dict, control_lines
-from quorumd.cli.dump_reader import DumpedBatch, Summary
+from quorumd.cli.dump_reader import DumpedBatch, FileSummary
 from quorumd.cli.index_files import IndexFile
 from quorumd.cli.tail import record_as_dict
-from quorumd.cli.text import bytes_text, counted, legible, timestamp_text, to_json
+from quorumd.cli.text import bytes_text, counted, printable, timestamp_text, to_json
 from quorumd.storage.reader import FileTail, LogFile, TailKind
 from quorumd.wire.records import BatchHeader
 
 CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd", "codec 5", "codec 6", "codec 7")
 
 
-class Show(Protocol):
+class DumpFormat(Protocol):
     """What a format has to show, in the order in which it comes; `is_short` leaves batches out."""
 
     is_short: bool
@@ -26,12 +26,12 @@ class Show(Protocol):
 
     def batch(self, file: LogFile, batch: DumpedBatch) -> None: ...
 
-    def end(self, file: LogFile, summary: Summary) -> None: ...
+    def end(self, file: LogFile, summary: FileSummary) -> None: ...
 
     def index(self, path: Path, index: IndexFile) -> None: ...
 
 
-class TextShow:
+class TextDump:
     """Lines for people."""
 
     def __init__(self, write: Callable[[str], object], *, is_short: bool) -> None:
@@ -55,13 +55,13 @@ class TextShow:
                 self._write(f"      {line}\n")
         for each in batch.records or ():
             cells = [str(each.offset), timestamp_text(each.timestamp)]
-            cells += (f"key {legible(each.key)}", f"value {legible(each.value)}")
-            cells += (f"{legible(name)}={legible(value)}" for name, value in each.headers)
+            cells += (f"key {printable(each.key)}", f"value {printable(each.value)}")
+            cells += (f"{printable(name)}={printable(value)}" for name, value in each.headers)
             self._write(f"    {'  '.join(cells)}\n")
         for problem in batch.problems:
             self._write(f"    ! {problem}\n")
 
-    def end(self, file: LogFile, summary: Summary) -> None:
+    def end(self, file: LogFile, summary: FileSummary) -> None:
         self._write(f"  {_summary_line(summary)}{_tail_text(file.tail)}\n")
 
     def index(self, path: Path, index: IndexFile) -> None:
@@ -107,7 +107,7 @@ def _offsets(header: BatchHeader) -> str:
     return f"{header.base_offset}-{header.last_offset}"
 
 
-def _summary_line(summary: Summary) -> str:
+def _summary_line(summary: FileSummary) -> str:
     if not summary.batches:
         return "no batches"
     epochs = (
@@ -131,7 +131,7 @@ def _tail_text(tail: FileTail | None) -> str:
     return f", then {bytes_text(tail.size_bytes)} that are no batch"
 
 
-class JsonShow:
+class JsonDump:
     """One object per line: a `batch` for each batch, then a `file` for each file."""
 
     def __init__(self, write: Callable[[str], object], *, is_short: bool) -> None:
@@ -181,7 +181,7 @@ class JsonShow:
             described["problems"] = list(batch.problems)
         self._show(described)
 
-    def end(self, file: LogFile, summary: Summary) -> None:
+    def end(self, file: LogFile, summary: FileSummary) -> None:
         tail = file.tail
         described: dict[str, Any] = {
             "type": "file",

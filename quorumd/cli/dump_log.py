@@ -13,7 +13,7 @@ import click
 from quorumd.cli.options import output_option
 
 if TYPE_CHECKING:
-    from quorumd.cli.dump_format import Show
+    from quorumd.cli.dump_format import DumpFormat
     from quorumd.cli.dump_reader import VoterHistory
     from quorumd.storage.reader import LogFile
 
@@ -50,12 +50,12 @@ Examples:
 @output_option("text", "json")
 def dump_log(paths: tuple[Path, ...], print_data: bool, summary: bool, output: str) -> int:
     """Goes through all paths, whatever is wrong with one of them; returns the worst exit code."""
-    from quorumd.cli.dump_format import JsonShow, TextShow
+    from quorumd.cli.dump_format import JsonDump, TextDump
 
     if print_data and summary:
         raise click.UsageError("--print-data and --summary exclude each other.")
     write = sys.stdout.write
-    show: Show = (JsonShow if output == "json" else TextShow)(write, is_short=summary)
+    show: DumpFormat = (JsonDump if output == "json" else TextDump)(write, is_short=summary)
     code = 0
     for path in paths:
         try:
@@ -69,7 +69,7 @@ def dump_log(paths: tuple[Path, ...], print_data: bool, summary: bool, output: s
     return code
 
 
-def _dump_path(path: Path, show: Show, *, print_data: bool) -> int:
+def _dump_path(path: Path, show: DumpFormat, *, print_data: bool) -> int:
     from quorumd.cli.dump_reader import VoterHistory
     from quorumd.cli.index_files import is_index
     from quorumd.storage.reader import find_files
@@ -95,7 +95,7 @@ def _dump_path(path: Path, show: Show, *, print_data: bool) -> int:
 
 def _dump_file(
     file: LogFile,
-    show: Show,
+    show: DumpFormat,
     history: VoterHistory,
     advance: Callable[[int], None],
     *,
@@ -128,7 +128,7 @@ def _dump_file(
     return EXIT_DAMAGED
 
 
-def _dump_index(path: Path, show: Show) -> int:
+def _dump_index(path: Path, show: DumpFormat) -> int:
     from quorumd.cli.index_files import read_index
 
     index = read_index(path)

@@ -24,7 +24,7 @@ NOT_DAMAGED = (TailKind.NONE, TailKind.ZEROS)
 
 
 @dataclass(slots=True)
-class Summary:
+class FileSummary:
     """What one file holds. Offsets are -1 without any batch; `next_offset` is exclusive."""
 
     batches: int = 0
@@ -86,7 +86,7 @@ class FileWalk:
         self, file: LogFile, history: VoterHistory, *, with_records: bool, is_closed: bool
     ) -> None:
         self.file = file
-        self.summary = Summary()
+        self.summary = FileSummary()
         self._history = history
         self._with_records = with_records
         self._is_closed = is_closed or file.snapshot_id is not None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumd.cli.key_value_state import materialise
+from quorumd.cli.key_value_state import read_key_value_state
 from quorumd.cli.options import (
     bootstrap_option,
     output_option,
@@ -17,7 +17,7 @@ from quorumd.cli.options import (
     timeout_option,
     to_ms,
 )
-from quorumd.cli.text import jsonable, legible, to_json
+from quorumd.cli.text import jsonable, printable, to_json
 
 if TYPE_CHECKING:
     from quorumd.client.addresses import Address
@@ -102,9 +102,9 @@ def get(
     for key in found:
         show(KeyChange(key, *view.entries[key]))
     sys.stdout.flush()
-    missing = [legible(key) for key in named if key not in view.entries]
+    missing = [printable(key) for key in named if key not in view.entries]
     if not named and not found:
-        missing = ["any key" if prefix is None else f"any key that begins with {legible(prefix)}"]
+        missing = ["any key" if prefix is None else f"any key that begins with {printable(prefix)}"]
     for what in missing:
         click.echo(f"not found: {what} (in all records below offset {view.offset})", err=True)
     return EXIT_NOT_FOUND if missing else 0
@@ -138,16 +138,16 @@ async def _read(
         else:
             committed_offset = (await client.list_offsets(LATEST)).offset
         end_offset = max(committed_offset, min_offset + 1)
-        await materialise(client, view, committed_offset, end_offset)
+        await read_key_value_state(client, view, committed_offset, end_offset)
     return view
 
 
 def _show_value(found: KeyChange) -> None:
-    sys.stdout.write(legible(found.value) + "\n")
+    sys.stdout.write(printable(found.value) + "\n")
 
 
 def _show_text(found: KeyChange) -> None:
-    sys.stdout.write(f"{legible(found.key)}\t{legible(found.value)}\n")
+    sys.stdout.write(f"{printable(found.key)}\t{printable(found.value)}\n")
 
 
 def _show_json(found: KeyChange) -> None:

@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
 _SHOWN_AFTER_S = 1.0
 
-Advance = Callable[[int], None]
 
-
-async def materialise(
+async def read_key_value_state(
     client: QuorumClient, view: KeyValueMap, committed_offset: int, end_offset: int
 ) -> None:
     """Reads the snapshot and the log into `view` until everything below `end_offset` is in.
@@ -35,7 +33,7 @@ async def materialise(
 
     loop = asyncio.get_running_loop()
     try:
-        with Meter() as meter:
+        with ReadMeter() as meter:
             async with (
                 asyncio.timeout(None) as limit,
                 aclosing(client.follow(on_progress=meter.download)) as events,
@@ -62,17 +60,17 @@ def warn_if_unreadable(batch: BatchCommitted) -> None:
         click.echo(unreadable_text(batch.base_offset, last_offset, batch.problem), err=True)
 
 
-class Meter:
+class ReadMeter:
     """A bar on stderr: none before the work has taken a second, and none without a terminal."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self._advance: Advance | None = None
+        self._advance: Callable[[int], None] | None = None
         self._label = ""
         self._due_at = asyncio.get_running_loop().time() + _SHOWN_AFTER_S
         self._is_wanted = sys.stderr.isatty()
 
-    def __enter__(self) -> Meter:
+    def __enter__(self) -> ReadMeter:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumd.cli.append import AppendJob, Form, RecordForm, opened
+from quorumd.cli.append import AppendJob, LineFormat, RecordFormat, opened
 from quorumd.cli.options import (
     bootstrap_option,
     output_option,
@@ -19,7 +19,7 @@ from quorumd.cli.options import (
     timeout_option,
     to_ms,
 )
-from quorumd.cli.text import legible, to_json
+from quorumd.cli.text import printable, to_json
 
 if TYPE_CHECKING:
     from quorumd.client.addresses import Address
@@ -94,13 +94,13 @@ def put(
     if path is not None and arguments:
         raise click.UsageError("give either KEY and VALUE or --file, not both.")
     if path is not None:
-        form: Form = JsonForm() if line_format == "json" else TabForm()
+        form: RecordFormat = JsonFormat() if line_format == "json" else TabFormat()
         _run(AppendJob(servers, form, timeout_ms=to_ms(timeout_s)), path, [], output)
         return
     key, value = map(os.fsencode, arguments)
     if not key:
         raise click.UsageError("the KEY is empty; is a variable of a script not set?")
-    form = RecordForm(key=key, key_separator=None, null_value=None, headers=())
+    form = LineFormat(key=key, key_separator=None, null_value=None, headers=())
     _run(AppendJob(servers, form, timeout_ms=to_ms(timeout_s)), None, [value], output)
 
 
@@ -113,7 +113,7 @@ def delete(
     servers: tuple[Address, ...], keys: tuple[str, ...], output: str, timeout_s: float
 ) -> None:
     """Appends a record without a value for each key."""
-    job = AppendJob(servers, DeletionForm(), timeout_ms=to_ms(timeout_s))
+    job = AppendJob(servers, DeletionFormat(), timeout_ms=to_ms(timeout_s))
     _run(job, None, [os.fsencode(key) for key in keys], output)
 
 
@@ -137,7 +137,7 @@ def _run(job: AppendJob, path: str | None, lines: list[bytes], output: str) -> N
 
 
 @dataclass(slots=True)
-class DeletionForm:
+class DeletionFormat:
     """Each line is a key."""
 
     def record(self, line: bytes) -> Record:
@@ -147,7 +147,7 @@ class DeletionForm:
 
 
 @dataclass(slots=True)
-class TabForm:
+class TabFormat:
     """A key, a tab, a value."""
 
     _line_number: int = 0
@@ -160,7 +160,7 @@ class TabForm:
         key, tab, value = line.partition(b"\t")
         if not tab:
             raise _wrong(
-                self._line_number, f"{legible(line[:60])!r} has no tab between key and value"
+                self._line_number, f"{printable(line[:60])!r} has no tab between key and value"
             )
         if not key:
             raise _wrong(self._line_number, "the key is empty")
@@ -168,7 +168,7 @@ class TabForm:
 
 
 @dataclass(slots=True)
-class JsonForm:
+class JsonFormat:
     """An object with key and value."""
 
     _line_number: int = 0
@@ -182,7 +182,7 @@ class JsonForm:
             members = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise _wrong(
-                self._line_number, f"{legible(line[:60])!r} is no JSON ({error})"
+                self._line_number, f"{printable(line[:60])!r} is no JSON ({error})"
             ) from None
         if not isinstance(members, dict) or not {"key", "value"} <= members.keys():
             raise _wrong(self._line_number, 'expected an object with "key" and "value"')

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumd.cli.text import OUTAGE_OVER, aligned, duration_text, legible, to_json
+from quorumd.cli.text import OUTAGE_OVER, aligned, duration_text, printable, to_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,7 +30,7 @@ def state_lines(
     `since_ms` is how long ago the last step was, -1 if that is not known.
     """
     since = f", for {duration_text(since_ms / 1000)}" if since_ms >= 0 else ""
-    waits_for = legible(under_way.waits_for) or "nothing"
+    waits_for = printable(under_way.waits_for) or "nothing"
     facts = [
         ("Target:", ", ".join(map(str, under_way.target))),
         ("Voters:", ", ".join(map(str, quorum.voter_ids))),
@@ -134,7 +134,7 @@ class _Lines:
         quorum = progress.quorum
         if (quorum is None) != self._is_lost:
             self._is_lost = quorum is None
-            text = legible(progress.waits_for) if quorum is None else OUTAGE_OVER
+            text = printable(progress.waits_for) if quorum is None else OUTAGE_OVER
             click.echo(text, err=True)
         if quorum is None:
             return
@@ -154,7 +154,7 @@ class _Lines:
             target = ", ".join(map(str, under_way.target))
             click.echo(
                 f"voters {voters}; target {target}; {quorum.leader_id} leads; next: "
-                f"{under_way.next_step}; waits for: {legible(under_way.waits_for) or 'nothing'}"
+                f"{under_way.next_step}; waits for: {printable(under_way.waits_for) or 'nothing'}"
             )
             sys.stdout.flush()
 
@@ -173,7 +173,7 @@ class _Screen:
         quorum = progress.quorum
         under_way = None if quorum is None else reassignment(quorum)
         if quorum is None or under_way is None:
-            self._show(Text("\n".join([*self._last, legible(progress.waits_for)])))
+            self._show(Text("\n".join([*self._last, printable(progress.waits_for)])))
             return
         self._steps.has_moved(quorum)
         self._last = state_lines(quorum, under_way, self._steps.since_ms)

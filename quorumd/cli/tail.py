@@ -18,8 +18,8 @@ from quorumd.cli.options import (
 from quorumd.cli.text import (
     OUTAGE_OVER,
     jsonable,
-    legible,
     outage_text,
+    printable,
     timestamp_text,
     to_json,
     unreadable_text,
@@ -58,7 +58,7 @@ Examples:
 """
 
 
-class Wanted:
+class TailRange:
     """Where to begin and when to stop, as the options say."""
 
     def __init__(
@@ -107,7 +107,7 @@ def tail(
         raise click.UsageError("--from-offset and --from-beginning exclude each other.")
     if from_beginning:
         from_offset = -1
-    wanted = Wanted(from_offset=from_offset, lines=lines, max_records=max_records, follow=follow)
+    wanted = TailRange(from_offset=from_offset, lines=lines, max_records=max_records, follow=follow)
     show = {
         "json": _show_json,
         "raw": _show_raw,
@@ -116,11 +116,11 @@ def tail(
     run_async(_tail(servers, wanted, show, to_ms(timeout_s)))
 
 
-Shower = Callable[["Record", "FetchedBatch"], None]
+RecordPrinter = Callable[["Record", "FetchedBatch"], None]
 
 
 async def _tail(
-    servers: tuple[Address, ...], wanted: Wanted, show: Shower, timeout_ms: int
+    servers: tuple[Address, ...], wanted: TailRange, show: RecordPrinter, timeout_ms: int
 ) -> None:
     from quorumd.client.client import LATEST, QuorumClient
 
@@ -145,7 +145,7 @@ async def _tail(
                 return
 
 
-async def _first_offset(client: QuorumClient, wanted: Wanted, end_offset: int) -> int:
+async def _first_offset(client: QuorumClient, wanted: TailRange, end_offset: int) -> int:
     from quorumd.client.client import EARLIEST
 
     if wanted.from_offset is not None and wanted.from_offset >= 0:
@@ -192,7 +192,9 @@ async def _fetch(
         return None
 
 
-def _show_all(fetched: Fetched, limit: int | None, left: int | None, show: Shower) -> int | None:
+def _show_all(
+    fetched: Fetched, limit: int | None, left: int | None, show: RecordPrinter
+) -> int | None:
     """Shows records below `limit`, at most `left`; returns how many more are wanted."""
     for batch in fetched.batches:
         if batch.problem is not None:
@@ -207,14 +209,14 @@ def _show_all(fetched: Fetched, limit: int | None, left: int | None, show: Showe
     return left
 
 
-def _text_shower(*, timestamps: bool, headers: bool) -> Shower:
+def _text_shower(*, timestamps: bool, headers: bool) -> RecordPrinter:
     def show(record: Record, batch: FetchedBatch) -> None:
         cells = [str(record.offset)]
         if timestamps:
             cells.append(timestamp_text(record.timestamp))
-        cells += (legible(record.key), legible(record.value))
+        cells += (printable(record.key), printable(record.value))
         if headers:
-            cells += (f"{legible(name)}={legible(value)}" for name, value in record.headers)
+            cells += (f"{printable(name)}={printable(value)}" for name, value in record.headers)
         sys.stdout.write("\t".join(cells) + "\n")
 
     return show

@@ -18,7 +18,7 @@ OUTAGE_OVER = "the quorum can be read again"
 _SHORT_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
-def legible(data: str | bytes | None) -> str:
+def printable(data: str | bytes | None) -> str:
     """One line of printable text; bytes that are no UTF-8 and control characters become escapes."""
     if data is None:
         return NULL

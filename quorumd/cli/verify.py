@@ -49,7 +49,7 @@ Exit codes: 0 sound, 1 something could not be read, 2 wrong usage or nothing the
 
 
 @dataclass(slots=True)
-class Outcome:
+class VerifyOutcome:
     """What was found at one path. Of very many findings only the first are listed."""
 
     subject: Subject
@@ -84,11 +84,11 @@ def verify(paths: tuple[Path, ...], output: str) -> int:
     return code
 
 
-def _verify(path: Path, show: Callable[[Outcome, LogFacts], None]) -> int:
+def _verify(path: Path, show: Callable[[VerifyOutcome, LogFacts], None]) -> int:
     from quorumd.storage.verify.paths import find_subject, verify
     from quorumd.storage.verify.report import Report
 
-    outcome = Outcome(find_subject(path))
+    outcome = VerifyOutcome(find_subject(path))
     with _progress(outcome.subject.size_bytes) as advance:
         report = Report(
             on_finding=outcome.add,
@@ -104,7 +104,7 @@ def _verify(path: Path, show: Callable[[Outcome, LogFacts], None]) -> int:
 # --- for people
 
 
-def _show_text(outcome: Outcome, facts: LogFacts) -> None:
+def _show_text(outcome: VerifyOutcome, facts: LogFacts) -> None:
     subject = outcome.subject
     click.echo(f"{subject.path}  ({subject.kind.value})")
     click.echo(f"  {_contents(facts)}")
@@ -139,7 +139,7 @@ def _contents(facts: LogFacts) -> str:
     return ", ".join([*cells, bytes_text(facts.size_bytes)])
 
 
-def _verdict(outcome: Outcome) -> str:
+def _verdict(outcome: VerifyOutcome) -> str:
     if not outcome.finding_count:
         return "sound"
     return f"NOT SOUND: {counted(outcome.finding_count, 'problem')}"
@@ -148,7 +148,7 @@ def _verdict(outcome: Outcome) -> str:
 # --- for programs
 
 
-def _show_json(outcome: Outcome, facts: LogFacts) -> None:
+def _show_json(outcome: VerifyOutcome, facts: LogFacts) -> None:
     described: dict[str, Any] = {
         "path": str(outcome.subject.path),
         "kind": outcome.subject.kind.value,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from quorumd.cli.text import duration_text, legible
+from quorumd.cli.text import duration_text, printable
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -33,7 +33,7 @@ def shown_while_waiting(what: str) -> Iterator[Callable[[ChangeProgress], None]]
         waiting_s = time.monotonic() - started
         if progress.waiting_ms >= 0:
             waiting_s = progress.waiting_ms / 1000
-        waits_for = f": {legible(progress.waits_for)}" if progress.waits_for else ""
+        waits_for = f": {printable(progress.waits_for)}" if progress.waits_for else ""
         return f"{what}, for {duration_text(waiting_s)}{waits_for}"
 
     if sys.stderr.isatty():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumd.cli.get import change_as_dict, wants_of
-from quorumd.cli.key_value_state import Meter, warn_if_unreadable
+from quorumd.cli.key_value_state import ReadMeter, warn_if_unreadable
 from quorumd.cli.options import (
     bootstrap_option,
     output_option,
@@ -18,7 +18,7 @@ from quorumd.cli.options import (
     timeout_option,
     to_ms,
 )
-from quorumd.cli.text import OUTAGE_OVER, legible, outage_text, to_json
+from quorumd.cli.text import OUTAGE_OVER, outage_text, printable, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +81,7 @@ async def _watch(
     view = KeyValueMap(wants=wants_of(keys, prefix))
     async with QuorumClient(servers, timeout_ms=timeout_ms) as client:
         end_offset = (await client.list_offsets(LATEST)).offset
-        with Meter() as meter:
+        with ReadMeter() as meter:
             async with aclosing(client.follow(on_progress=meter.download)) as events:
                 async for event in events:
                     await view.apply(event)
@@ -106,7 +106,7 @@ def _show_present(view: KeyValueMap, keys: list[bytes], show: Callable[[KeyChang
     for key in keys or sorted(view.entries):
         entry = view.entries.get(key)
         if entry is None:
-            _say(f"{legible(key)} has no value")
+            _say(f"{printable(key)} has no value")
         else:
             show(KeyChange(key, *entry))
 
@@ -128,7 +128,7 @@ def _say(text: str) -> None:
 
 
 def _show_text(change: KeyChange) -> None:
-    cells = (str(change.offset), legible(change.key), legible(change.value))
+    cells = (str(change.offset), printable(change.key), printable(change.value))
     sys.stdout.write("\t".join(cells) + "\n")
 
 

@@ -43,7 +43,7 @@ def joining_observer(
 
     Without `uuid` it is the only one under its id that fetches. Raises ReplicaNotFound, ChangeRefused.
     """
-    _check_uuid_is_nobody_elses(quorum, goal, replica_id, uuid)
+    _check_uuid_is_unused(quorum, goal, replica_id, uuid)
     voters = [voter for voter in quorum.voters if voter.key.id == replica_id]
     candidates = [each for each in quorum.could_be_voters if each.key.id == replica_id]
     if uuid is not None:
@@ -223,7 +223,7 @@ def _best_observer(quorum: QuorumDescription, replica_id: int) -> ReplicaState |
     return max(found, key=lambda each: each.last_fetch_timestamp_ms, default=None)
 
 
-def _check_uuid_is_nobody_elses(
+def _check_uuid_is_unused(
     quorum: QuorumDescription, goal: str, replica_id: int, uuid: UUID | None
 ) -> None:
     for other in (*quorum.voters, *quorum.observers):

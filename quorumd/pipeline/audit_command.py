@@ -20,8 +20,8 @@ from quorumd.pipeline.cli import EXIT_DAMAGED, EXIT_FAILED
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from quorumd.pipeline.audit import Audited, Done, Finding, Spread, Work
-    from quorumd.pipeline.audit.replica_copy import Copy
+    from quorumd.pipeline.audit import AuditFinding, AuditReport, AuditTask, TaskResult, TaskRunner
+    from quorumd.pipeline.audit.replica_copy import ReplicaCopy
 
 FINDINGS_FILE = "findings.parquet"
 SHOWN_MAX = 100
@@ -114,13 +114,13 @@ def audit(
             "--master is for directories: what is copied from nodes is only here"
         )
     began = time.monotonic()
-    copies: list[Copy] = []
+    copies: list[ReplicaCopy] = []
     try:
         if addresses:
             audited, copies = _audit_live(addresses, to_ms(timeout_s), cores)
         else:
-            with _spread(master, cores) as spread, _progress("auditing") as on_bytes:
-                audited = run_audit(directories, spread=spread, on_bytes=on_bytes)
+            with _task_runner(master, cores) as run_tasks, _progress("auditing") as on_bytes:
+                audited = run_audit(directories, run_tasks=run_tasks, on_bytes=on_bytes)
     except (StorageError, QuorumError) as error:
         click.echo(f"Error: {error}", err=True)
         return EXIT_FAILED
@@ -158,34 +158,34 @@ def _addresses(servers: str | None, directories: Sequence[Path]) -> tuple[Addres
 
 def _audit_live(
     addresses: Sequence[Address], timeout_ms: int, cores: int | None
-) -> tuple[Audited, list[Copy]]:
+) -> tuple[AuditReport, list[ReplicaCopy]]:
     """Raises QuorumError, StorageError, BadReplicas."""
     from quorumd.pipeline.audit.collect import audit_copies, collected
-    from quorumd.pipeline.audit.processes import OverProcesses
+    from quorumd.pipeline.audit.processes import ProcessRunner
 
     with ExitStack() as stack:
         with _progress("reading replicas") as on_offsets:
             copying = collected(addresses, timeout_ms=timeout_ms, on_offsets=on_offsets)
             copies = stack.enter_context(copying)
-        processes = stack.enter_context(OverProcesses(cores or _cores_here()))
+        processes = stack.enter_context(ProcessRunner(cores or _cores_here()))
         with _progress("auditing") as on_bytes:
-            return audit_copies(copies, spread=processes, on_bytes=on_bytes), copies
+            return audit_copies(copies, run_tasks=processes, on_bytes=on_bytes), copies
 
 
 @contextmanager
-def _spread(master: str | None, cores: int | None) -> Iterator[Spread]:
+def _task_runner(master: str | None, cores: int | None) -> Iterator[TaskRunner]:
     """Over processes of this machine, or with Spark."""
     if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
-        from quorumd.pipeline.audit.processes import OverProcesses
+        from quorumd.pipeline.audit.processes import ProcessRunner
 
-        with OverProcesses(cores or _cores_here()) as processes:
+        with ProcessRunner(cores or _cores_here()) as processes:
             yield processes
         return
     from quorumd.pipeline.session import build_session
 
     session = build_session("quorumd-pipeline audit", master=master)
     try:
-        yield spark_spread(session)
+        yield spark_runner(session)
     finally:
         session.stop()
 
@@ -194,25 +194,25 @@ def _cores_here() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def spark_spread(session: SparkSession) -> Spread:
-    """Each piece of work is a task of Spark; no shuffle, and only findings come back."""
+def spark_runner(session: SparkSession) -> TaskRunner:
+    """Each audit task is a task of Spark; no shuffle, and only findings come back."""
     context = session.sparkContext
 
-    def spread(works: Sequence[Work]) -> Iterator[tuple[int, Done]]:
+    def run_tasks(tasks: Sequence[AuditTask]) -> Iterator[tuple[int, TaskResult]]:
         at_once = _WAVES * context.defaultParallelism
-        numbered = list(enumerate(works))
+        numbered = list(enumerate(tasks))
         for begin in range(0, len(numbered), at_once):
             wave = numbered[begin : begin + at_once]
             yield from context.parallelize(wave, len(wave)).map(_do_numbered).collect()
 
-    return spread
+    return run_tasks
 
 
-def _do_numbered(numbered: tuple[int, Work]) -> tuple[int, Done]:
-    from quorumd.pipeline.audit import do_work
+def _do_numbered(numbered: tuple[int, AuditTask]) -> tuple[int, TaskResult]:
+    from quorumd.pipeline.audit import run_task
 
-    number, work = numbered
-    return number, do_work(work)
+    number, task = numbered
+    return number, run_task(task)
 
 
 @contextmanager
@@ -230,7 +230,7 @@ def _progress(label: str) -> Iterator[Callable[[int, int], object]]:
 # --- what is told
 
 
-def _write_findings(findings: Sequence[Finding], directory: Path) -> None:
+def _write_findings(findings: Sequence[AuditFinding], directory: Path) -> None:
     """Replaces the file as a whole. Raises OSError."""
     import pyarrow.parquet as pq
 
@@ -242,10 +242,10 @@ def _write_findings(findings: Sequence[Finding], directory: Path) -> None:
     part.replace(directory / FINDINGS_FILE)
 
 
-def _replicas_found(audited: Audited) -> list[tuple[str, dict[str, Any]]]:
+def _replicas_found(audited: AuditReport) -> list[tuple[str, dict[str, Any]]]:
     """Of each directory, a line for people and an entry for programs."""
     found = []
-    for each in audited.surveys:
+    for each in audited.replicas:
         segments, snapshots = len(each.replica.segments), len(each.replica.snapshots)
         counts = f"{counted(segments, 'segment')}, {counted(snapshots, 'snapshot')}"
         offsets = f"offsets {each.start_offset} to {each.end_offset} (exclusive)"
@@ -261,7 +261,7 @@ def _replicas_found(audited: Audited) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-def _replicas_read(copies: Sequence[Copy]) -> list[tuple[str, dict[str, Any]]]:
+def _replicas_read(copies: Sequence[ReplicaCopy]) -> list[tuple[str, dict[str, Any]]]:
     """Of each replica that could be asked, the same."""
     found = []
     for each in copies:
@@ -281,7 +281,7 @@ def _replicas_read(copies: Sequence[Copy]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _described(
-    audited: Audited, replicas: Sequence[tuple[str, dict[str, Any]]], elapsed_s: float
+    audited: AuditReport, replicas: Sequence[tuple[str, dict[str, Any]]], elapsed_s: float
 ) -> dict[str, Any]:
     from quorumd.pipeline.audit import row_of
 
@@ -297,7 +297,7 @@ def _described(
 
 
 def _show(
-    audited: Audited, replicas: Sequence[tuple[str, dict[str, Any]]], elapsed_s: float
+    audited: AuditReport, replicas: Sequence[tuple[str, dict[str, Any]]], elapsed_s: float
 ) -> None:
     for line, _ in replicas:
         click.echo(line)
@@ -321,7 +321,7 @@ def _show(
         click.echo(f"NOT SOUND: {counted(count, 'problem')}")
 
 
-def _show_finding(finding: Finding) -> None:
+def _show_finding(finding: AuditFinding) -> None:
     marks = {"damage": "DAMAGED", "unread": "UNREAD ", "note": "note   "}
     place = f"offset {finding.offset}"
     if finding.end_offset > finding.offset + 1:

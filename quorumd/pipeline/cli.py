@@ -26,7 +26,7 @@ EXIT_BROKEN_PIPE = 141
 TRACEBACK_VARIABLE = "QUORUMD_PIPELINE_TRACEBACK"
 
 
-class Place(NamedTuple):
+class CommandEntry(NamedTuple):
     """Where a subcommand is, and what the list of them says of it."""
 
     module: str
@@ -34,30 +34,30 @@ class Place(NamedTuple):
     short_help: str
 
 
-COMMANDS: Final[dict[str, Place]] = {
-    "doctor": Place(
+COMMANDS: Final[dict[str, CommandEntry]] = {
+    "doctor": CommandEntry(
         "quorumd.pipeline.doctor", "doctor", "Say whether Spark can run here, and on what."
     ),
-    "run": Place(
+    "run": CommandEntry(
         "quorumd.pipeline.run_command", "run", "Keep tables up to date with the log, as a stream."
     ),
-    "batch": Place(
+    "batch": CommandEntry(
         "quorumd.pipeline.run_command", "batch", "Bring tables up to date with the log in one pass."
     ),
-    "state": Place(
+    "state": CommandEntry(
         "quorumd.pipeline.state_command", "state", "Show the state as of an offset or a time."
     ),
-    "audit": Place(
+    "audit": CommandEntry(
         "quorumd.pipeline.audit_command",
         "audit",
         "Prove that replicas are sound and hold the same.",
     ),
-    "metadata": Place(
+    "metadata": CommandEntry(
         "quorumd.pipeline.metadata.command",
         "metadata",
         "Show the metadata records in a Kafka controller's log.",
     ),
-    "report": Place(
+    "report": CommandEntry(
         "quorumd.pipeline.report_command", "report", "Make an HTML page with plots of the tables."
     ),
 }

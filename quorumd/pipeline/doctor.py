@@ -22,7 +22,7 @@ from quorumd.cli.options import output_option
 from quorumd.cli.text import aligned, counted, to_json
 from quorumd.pipeline import register
 from quorumd.pipeline.errors import PipelineError, plain_message
-from quorumd.pipeline.executors import OF_A_ZIP, Executor, look_at_executors, wait_executors
+from quorumd.pipeline.executors import OF_A_ZIP, Executor, inspect_executors, wait_executors
 from quorumd.pipeline.java import find_java
 from quorumd.pipeline.session import QUICK_START, build_session, has_executors, no_executors
 from quorumd.storage.layout import PARTITION_DIRECTORY, log_path
@@ -185,7 +185,7 @@ def _executors(master: str) -> list[Executor]:
     try:
         if not wait_executors(spark, _EXECUTORS_S):
             raise PipelineError(no_executors(master))
-        return look_at_executors(spark)
+        return inspect_executors(spark)
     except PipelineError:
         raise
     except Exception as error:

@@ -46,7 +46,7 @@ def wait_executors(spark: SparkSession, timeout_s: float) -> bool:
     return True
 
 
-def look_at_executors(spark: SparkSession) -> list[Executor]:
+def inspect_executors(spark: SparkSession) -> list[Executor]:
     """Every different one, by host: there is a task for each core. Raises what Spark does."""
     count = 0
     while (now := _executors(spark)) != count:
@@ -54,7 +54,7 @@ def look_at_executors(spark: SparkSession) -> list[Executor]:
         time.sleep(_SETTLED_S)
     context = spark.sparkContext
     tasks = max(context.defaultParallelism, count)
-    found = context.parallelize(range(tasks), tasks).map(_look()).collect()
+    found = context.parallelize(range(tasks), tasks).map(_inspect()).collect()
     return sorted({Executor(*each) for each in found})
 
 
@@ -63,7 +63,7 @@ def _executors(spark: SparkSession) -> int:
     return len(spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos())
 
 
-def _look() -> Callable[[int], tuple[Any, ...]]:
+def _inspect() -> Callable[[int], tuple[Any, ...]]:
     """The task. A function within a function is sent as it is: quorumd may be what is missing there."""
 
     def look(_: int) -> tuple[Any, ...]:

@@ -14,7 +14,12 @@ import click
 from quorumd.cli.options import BOOTSTRAP_VARIABLE
 from quorumd.pipeline.errors import PipelineError, plain_message
 from quorumd.pipeline.session import build_session
-from quorumd.pipeline.tables.ingest import OFFSETS_PER_BATCH, Follower, Progress, fill_once
+from quorumd.pipeline.tables.ingest import (
+    OFFSETS_PER_BATCH,
+    IngestProgress,
+    StreamingIngest,
+    run_once,
+)
 from quorumd.pipeline.tables.manifests import read_chain
 from quorumd.pipeline.tables.origin import LogOrigin, check_origin
 from quorumd.pipeline.tables.output import Output, held_output
@@ -143,7 +148,7 @@ def run(
     """The subcommand."""
     origin = _origin(servers, path, replica, timeout_s)
     with _prepared("run", origin, folder, master) as (spark, output):
-        follower = Follower(
+        follower = StreamingIngest(
             spark,
             origin,
             output,
@@ -171,7 +176,7 @@ def batch(
     """The subcommand."""
     origin = _origin(servers, path, replica, timeout_s)
     with _prepared("batch", origin, folder, master) as (spark, output):
-        fill_once(spark, origin, output)
+        run_once(spark, origin, output)
     return 0
 
 
@@ -209,7 +214,7 @@ def _prepared(
 
 
 @contextmanager
-def _shown() -> Iterator[Callable[[Progress], None]]:
+def _shown() -> Iterator[Callable[[IngestProgress], None]]:
     """Shows progress on stderr: a line that changes on a terminal, else one for each batch."""
     if not sys.stderr.isatty():
         yield lambda progress: _say(_line(progress))
@@ -220,7 +225,7 @@ def _shown() -> Iterator[Callable[[Progress], None]]:
         yield lambda progress: status.update(_line(progress))
 
 
-def _line(progress: Progress) -> str:
+def _line(progress: IngestProgress) -> str:
     behind = max(0, progress.log_end_offset - progress.end_offset)
     rate = f", {progress.records_per_s:,.0f} records/s" if progress.records_per_s else ""
     return f"offset {progress.end_offset:,}, {behind:,} behind{rate}"

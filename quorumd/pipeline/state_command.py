@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from quorumd.cli.options import output_option
-from quorumd.cli.text import jsonable, legible, timestamp_text, to_json
+from quorumd.cli.text import jsonable, printable, timestamp_text, to_json
 from quorumd.pipeline.run_command import master_option
 from quorumd.pipeline.session import build_session
 from quorumd.pipeline.tables import state_as_of
@@ -78,6 +78,6 @@ def state(
                 told = {"key": jsonable(key), "value": jsonable(value), "offset": row.offset}
                 click.echo(to_json({**told, "timestamp": time, "epoch": row.epoch}))
             else:
-                click.echo(f"{row.offset:>10}  {time}  {legible(key)}  {legible(value)}")
+                click.echo(f"{row.offset:>10}  {time}  {printable(key)}  {printable(value)}")
     finally:
         spark.stop()

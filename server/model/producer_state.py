@@ -33,7 +33,7 @@ class Batch(NamedTuple):
     last_offset: int
 
 
-class Producer(NamedTuple):
+class ProducerStateEntry(NamedTuple):
     """One producer id: its epoch and its last batches, the newest last."""
 
     epoch: int
@@ -65,15 +65,17 @@ class ProducerState:
     """See the module's docstring. Not aware of which batches are committed, except to forget undos."""
 
     def __init__(self) -> None:
-        self._producers: dict[int, Producer] = {}
-        self._undo: deque[tuple[int, int, Producer | None, tuple[int, Producer] | None]] = deque()
+        self._producers: dict[int, ProducerStateEntry] = {}
+        self._undo: deque[
+            tuple[int, int, ProducerStateEntry | None, tuple[int, ProducerStateEntry] | None]
+        ] = deque()
         self._committed_offset = 0
         self._forgotten_offset = -1
 
     def __len__(self) -> int:
         return len(self._producers)
 
-    def remembered(self) -> dict[int, Producer]:
+    def remembered(self) -> dict[int, ProducerStateEntry]:
         """What is known of each producer id now; a copy."""
         return dict(self._producers)
 
@@ -102,7 +104,7 @@ class ProducerState:
         What it stands for is committed, so it is never taken back.
         """
         self._producers = {
-            producer.producer_id: Producer(
+            producer.producer_id: ProducerStateEntry(
                 producer.epoch,
                 tuple(
                     Batch(
@@ -160,7 +162,7 @@ class ProducerState:
     ) -> None:
         """A batch of this producer is in the log now, committed or not."""
         known = self._producers.pop(producer_id, None)
-        evicted: tuple[int, Producer] | None = None
+        evicted: tuple[int, ProducerStateEntry] | None = None
         if known is None and len(self._producers) >= REMEMBERED_PRODUCERS:
             oldest = next(iter(self._producers))
             evicted = (oldest, self._producers.pop(oldest))
@@ -168,7 +170,7 @@ class ProducerState:
         batch = Batch(first_sequence, last, base_offset, last_offset)
         earlier = known.batches if known is not None and known.epoch == epoch else ()
         batches = (*earlier, batch)[-REMEMBERED_BATCHES:]
-        self._producers[producer_id] = Producer(epoch, batches)
+        self._producers[producer_id] = ProducerStateEntry(epoch, batches)
         if base_offset >= self._committed_offset:
             self._undo.append((base_offset, producer_id, known, evicted))
             if len(self._undo) > REMEMBERED_UNDOS:

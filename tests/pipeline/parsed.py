@@ -10,7 +10,7 @@ import pyarrow as pa
 from aiokafka.record.memory_records import MemoryRecords
 from crc32c import crc32c
 
-from quorumd.pipeline.parse import Origin, parse
+from quorumd.pipeline.parse import ChunkOrigin, parse
 from quorumd.pipeline.schemas import TABLES
 from quorumd.wire.batch_header import read_header
 from quorumd.wire.errors import CorruptBatch
@@ -18,9 +18,9 @@ from quorumd.wire.records import Record, build_batch, iter_records
 
 ALL = (1 << 63) - 1
 TIME_MS_MAX = ALL // 1000
-NOWHERE = Origin()
+NOWHERE = ChunkOrigin()
 NOW = 1_700_000_000_000
-ORIGIN = Origin(3, "storage", "/data/00000000000000000100.log", 4096)
+ORIGIN = ChunkOrigin(3, "storage", "/data/00000000000000000100.log", 4096)
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -40,7 +40,7 @@ def table_of(
     chunk: bytes | memoryview,
     start: int = 0,
     end: int = ALL,
-    origin: Origin = NOWHERE,
+    origin: ChunkOrigin = NOWHERE,
 ) -> pa.Table:
     """All rows as one table; each part of it has the declared schema, and is valid and not empty."""
     found = list(parse(table, chunk, start, end, origin))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumd.pipeline.audit import Audited, BadReplicas, Finding, Kind, audit
+from quorumd.pipeline.audit import AuditFinding, AuditReport, BadReplicas, FindingKind, audit
 from quorumd.storage.layout import PARTITION_DIRECTORY, QUORUM_STATE
 from tests.pipeline import planting
 from tests.support.live_cluster import Cluster, running_cluster
@@ -48,15 +48,15 @@ def replicas(healthy: list[Path], tmp_path: Path) -> list[Path]:
     return planting.copy_of(healthy, tmp_path / "copies")
 
 
-def look(paths: list[Path], range_bytes: int = RANGE_BYTES) -> Audited:
+def look(paths: list[Path], range_bytes: int = RANGE_BYTES) -> AuditReport:
     return audit(paths, range_bytes=range_bytes)
 
 
-def damages(found: Audited) -> list[Finding]:
+def damages(found: AuditReport) -> list[AuditFinding]:
     return [each for each in found.findings if each.is_damage]
 
 
-def the_only(found: Audited) -> Finding:
+def the_only(found: AuditReport) -> AuditFinding:
     (finding,) = damages(found)
     assert not found.is_sound
     return finding
@@ -68,10 +68,10 @@ def test_a_healthy_quorum_has_no_findings(healthy: list[Path]) -> None:
     found = look(healthy)
     assert found.is_sound
     assert damages(found) == []
-    assert found.looks == 1
+    assert found.passes == 1
     assert found.batches > 60
     assert found.bytes_read > 3 * 40_000
-    assert {each.label for each in found.surveys} == set(LABELS)
+    assert {each.label for each in found.replicas} == set(LABELS)
 
 
 @pytest.mark.parametrize("range_bytes", [1, 3000, 1 << 20])
@@ -79,7 +79,7 @@ def test_ranges_of_any_size_give_the_same(replicas: list[Path], range_bytes: int
     at = planting.place(replicas[1], 2, 1)
     planting.change_value(at)
     finding = the_only(look(replicas, range_bytes))
-    assert (finding.kind, finding.offset) == (Kind.DIFFERENT_RECORDS, at.header.base_offset)
+    assert (finding.kind, finding.offset) == (FindingKind.DIFFERENT_RECORDS, at.header.base_offset)
 
 
 @pytest.mark.parametrize(("segment", "batch"), [(0, 1), (2, 0), (2, 1), (-1, 0)])
@@ -90,7 +90,7 @@ def test_a_changed_epoch_is_named(
     at = planting.place(replicas[2], segment, batch)
     planting.change_epoch(at, at.header.epoch + step)
     finding = the_only(look(replicas))
-    assert finding.kind is Kind.DIFFERENT_EPOCH
+    assert finding.kind is FindingKind.DIFFERENT_EPOCH
     assert (finding.offset, finding.end_offset) == (at.header.base_offset, at.header.next_offset)
     assert (finding.replicas, finding.against) == (LABELS[2:], LABELS[:2])
 
@@ -102,7 +102,7 @@ def test_a_changed_value_with_a_new_crc_is_named(
     at = planting.place(replicas[0], segment, batch)
     planting.change_value(at)
     finding = the_only(look(replicas))
-    assert finding.kind is Kind.DIFFERENT_RECORDS
+    assert finding.kind is FindingKind.DIFFERENT_RECORDS
     assert (finding.offset, finding.end_offset) == (at.header.base_offset, at.header.next_offset)
     assert (finding.replicas, finding.against) == (LABELS[:1], LABELS[1:])
 
@@ -112,7 +112,7 @@ def test_a_flipped_byte_is_named(replicas: list[Path], segment: int, batch: int)
     at = planting.place(replicas[1], segment, batch)
     planting.flip_byte(at)
     finding = the_only(look(replicas))
-    assert finding.kind is Kind.BAD_CRC
+    assert finding.kind is FindingKind.BAD_CRC
     assert (finding.offset, finding.position) == (at.header.base_offset, at.position)
     assert (finding.replicas, finding.file) == (LABELS[1:2], str(at.path))
 
@@ -121,7 +121,7 @@ def test_a_size_that_leads_nowhere_is_named(replicas: list[Path]) -> None:
     at = planting.place(replicas[1], 2, 1)
     planting.write(at.path, at.position + 8, (1 << 30).to_bytes(4, "big"))
     finding = the_only(look(replicas))
-    assert finding.kind is Kind.NO_BATCH
+    assert finding.kind is FindingKind.NO_BATCH
     assert (finding.offset, finding.position) == (at.header.base_offset, at.position)
     assert finding.end_offset == at.header.next_offset
 
@@ -132,7 +132,7 @@ def test_a_wrong_offset_is_named(replicas: list[Path], batch: int, distance: int
     at = planting.place(replicas[1], 2, batch)
     planting.change_offset(at, at.header.base_offset + distance)
     finding = the_only(look(replicas))
-    assert (finding.kind, finding.offset) == (Kind.WRONG_OFFSET, at.header.base_offset)
+    assert (finding.kind, finding.offset) == (FindingKind.WRONG_OFFSET, at.header.base_offset)
     assert finding.replicas == LABELS[1:2]
 
 
@@ -141,7 +141,7 @@ def test_a_missing_batch_is_named(replicas: list[Path], segment: int, batch: int
     at = planting.place(replicas[0], segment, batch)
     planting.remove(at)
     finding = the_only(look(replicas))
-    assert finding.kind is Kind.MISSING
+    assert finding.kind is FindingKind.MISSING
     assert (finding.offset, finding.end_offset) == (at.header.base_offset, at.header.next_offset)
     assert finding.replicas == LABELS[:1]
 
@@ -153,7 +153,7 @@ def test_a_batch_that_is_there_twice_is_named(
     at = planting.place(replicas[2], segment, batch)
     planting.repeat(at)
     finding = the_only(look(replicas))
-    assert finding.kind is Kind.REPEATED
+    assert finding.kind is FindingKind.REPEATED
     assert (finding.offset, finding.end_offset) == (at.header.base_offset, at.header.next_offset)
     assert finding.replicas == LABELS[2:]
 
@@ -164,7 +164,7 @@ def test_a_hole_that_all_replicas_have_is_named(replicas: list[Path]) -> None:
         planting.remove(each)
     finding = the_only(look(replicas))
     header = places[0].header
-    assert finding.kind is Kind.MISSING
+    assert finding.kind is FindingKind.MISSING
     assert (finding.offset, finding.end_offset) == (header.base_offset, header.next_offset)
     assert finding.replicas == LABELS
 
@@ -174,7 +174,7 @@ def test_a_segment_that_is_gone_everywhere_is_a_hole(replicas: list[Path]) -> No
         gone, following = planting.segments(each)[2:4]
         gone.unlink()
     finding = the_only(look(replicas))
-    assert (finding.kind, finding.replicas) == (Kind.MISSING, LABELS)
+    assert (finding.kind, finding.replicas) == (FindingKind.MISSING, LABELS)
     assert (finding.offset, finding.end_offset) == (int(gone.stem), int(following.stem))
 
 
@@ -183,7 +183,11 @@ def test_a_log_whose_start_is_gone_without_a_snapshot_is_named(replicas: list[Pa
     for each in planting.snapshots(replicas[1]):
         each.unlink()
     finding = the_only(look(replicas))
-    assert (finding.kind, finding.replicas, finding.offset) == (Kind.BEGINS_LATE, LABELS[1:2], 0)
+    assert (finding.kind, finding.replicas, finding.offset) == (
+        FindingKind.BEGINS_LATE,
+        LABELS[1:2],
+        0,
+    )
 
 
 def set_applied(storage_dir: Path, offset: int) -> None:
@@ -198,10 +202,10 @@ def test_a_torn_tail_is_told_apart_from_damage(replicas: list[Path]) -> None:
     found = look(replicas)
     assert found.is_sound
     notes = {each.kind: each for each in found.findings}
-    assert set(notes) == {Kind.TORN_TAIL, Kind.LAG}
-    assert notes[Kind.TORN_TAIL].replicas == notes[Kind.LAG].replicas == LABELS[1:2]
-    assert notes[Kind.TORN_TAIL].offset == at.header.base_offset
-    assert notes[Kind.TORN_TAIL].position == at.position
+    assert set(notes) == {FindingKind.TORN_TAIL, FindingKind.LAG}
+    assert notes[FindingKind.TORN_TAIL].replicas == notes[FindingKind.LAG].replicas == LABELS[1:2]
+    assert notes[FindingKind.TORN_TAIL].offset == at.header.base_offset
+    assert notes[FindingKind.TORN_TAIL].position == at.position
 
 
 def test_a_torn_tail_below_what_was_committed_is_damage(replicas: list[Path]) -> None:
@@ -209,7 +213,7 @@ def test_a_torn_tail_below_what_was_committed_is_damage(replicas: list[Path]) ->
     set_applied(replicas[1], at.header.next_offset)
     planting.cut(at, 70)
     finding = the_only(look(replicas))
-    assert (finding.kind, finding.offset) == (Kind.ENDS_EARLY, at.header.base_offset)
+    assert (finding.kind, finding.offset) == (FindingKind.ENDS_EARLY, at.header.base_offset)
     assert finding.end_offset == at.header.next_offset
 
 
@@ -217,7 +221,7 @@ def test_the_same_cut_in_a_closed_segment_is_damage(replicas: list[Path]) -> Non
     at = planting.place(replicas[1], 1, -1)
     planting.cut(at, 70)
     finding = the_only(look(replicas))
-    assert (finding.kind, finding.offset) == (Kind.NO_BATCH, at.header.base_offset)
+    assert (finding.kind, finding.offset) == (FindingKind.NO_BATCH, at.header.base_offset)
     assert finding.end_offset == at.header.next_offset
 
 
@@ -233,8 +237,8 @@ def test_a_stale_replica_is_told_apart_from_damage(replicas: list[Path]) -> None
     found = look(replicas)
     assert found.is_sound
     (note,) = found.findings
-    assert (note.kind, note.replicas) == (Kind.LAG, LABELS[2:])
-    assert note.end_offset == found.surveys[0].end_offset
+    assert (note.kind, note.replicas) == (FindingKind.LAG, LABELS[2:])
+    assert note.end_offset == found.replicas[0].end_offset
     assert "known to be committed" in note.what
 
 
@@ -247,9 +251,9 @@ def test_several_faults_on_several_replicas_are_all_named(replicas: list[Path]) 
     planting.remove(missing)
     found = damages(look(replicas))
     assert [(each.kind, each.offset, each.replicas) for each in found] == [
-        (Kind.DIFFERENT_RECORDS, value.header.base_offset, LABELS[:1]),
-        (Kind.BAD_CRC, flipped.header.base_offset, LABELS[1:2]),
-        (Kind.MISSING, missing.header.base_offset, LABELS[2:]),
+        (FindingKind.DIFFERENT_RECORDS, value.header.base_offset, LABELS[:1]),
+        (FindingKind.BAD_CRC, flipped.header.base_offset, LABELS[1:2]),
+        (FindingKind.MISSING, missing.header.base_offset, LABELS[2:]),
     ]
 
 
@@ -257,7 +261,7 @@ def test_without_a_majority_nobody_is_blamed(replicas: list[Path]) -> None:
     planting.change_value(planting.place(replicas[0], 1, 1))
     finding = the_only(look(replicas[:2]))
     assert (finding.kind, finding.replicas, finding.against) == (
-        Kind.DIFFERENT_RECORDS,
+        FindingKind.DIFFERENT_RECORDS,
         LABELS[:2],
         (),
     )
@@ -276,11 +280,11 @@ def test_logs_that_end_in_different_epochs_are_sound_if_nothing_of_it_was_commit
     found = look(replicas)
     assert found.is_sound
     (note,) = found.findings
-    assert (note.kind, note.replicas) == (Kind.UNCOMMITTED_TAIL, LABELS[1:2])
+    assert (note.kind, note.replicas) == (FindingKind.UNCOMMITTED_TAIL, LABELS[1:2])
     assert note.offset == at.header.base_offset
     set_applied(replicas[0], at.header.next_offset)
     finding = the_only(look(replicas))
-    assert (finding.kind, finding.replicas) == (Kind.DIFFERENT_EPOCH, LABELS[1:2])
+    assert (finding.kind, finding.replicas) == (FindingKind.DIFFERENT_EPOCH, LABELS[1:2])
 
 
 def raise_epoch(storage_dir: Path, epoch: int) -> None:
@@ -309,7 +313,7 @@ def test_a_snapshot_with_a_changed_value_is_not_the_state_of_the_log(replicas: l
     path = planting.snapshots(replicas[1])[-1]
     planting.change_value(planting.batches(path)[-2])
     finding = the_only(look(replicas))
-    assert (finding.kind, finding.replicas) == (Kind.SNAPSHOT_NOT_LOG, LABELS[1:2])
+    assert (finding.kind, finding.replicas) == (FindingKind.SNAPSHOT_NOT_LOG, LABELS[1:2])
     assert (finding.offset, finding.file) == (int(path.name[:20]), str(path))
     assert finding.against == (LABELS[0], LABELS[2])
 
@@ -318,14 +322,14 @@ def test_a_snapshot_that_is_wrong_everywhere_is_found_by_the_log(replicas: list[
     for each in replicas:
         planting.change_value(planting.batches(planting.snapshots(each)[0])[-2])
     found = damages(look(replicas))
-    assert found[0].kind is Kind.SNAPSHOT_NOT_LOG
+    assert found[0].kind is FindingKind.SNAPSHOT_NOT_LOG
     assert (found[0].replicas, found[0].against) == (LABELS, ())
 
 
 def test_a_snapshot_alone_is_held_against_its_own_log(replicas: list[Path]) -> None:
     planting.change_value(planting.batches(planting.snapshots(replicas[0])[0])[-2])
     found = damages(look(replicas[:1]))
-    assert found[0].kind is Kind.SNAPSHOT_NOT_LOG
+    assert found[0].kind is FindingKind.SNAPSHOT_NOT_LOG
     assert found[0].replicas == LABELS[:1]
 
 
@@ -342,7 +346,7 @@ def test_without_the_log_a_majority_of_snapshots_decides(replicas: list[Path]) -
     assert look(replicas).is_sound
     planting.change_value(planting.batches(planting.snapshots(replicas[2])[-1])[-2])
     finding = the_only(look(replicas))
-    assert finding.kind is Kind.SNAPSHOT_DIFFERS
+    assert finding.kind is FindingKind.SNAPSHOT_DIFFERS
     assert (finding.replicas, finding.against) == (LABELS[2:], LABELS[:2])
     assert "key key" in finding.what
 
@@ -351,7 +355,7 @@ def test_a_flipped_byte_in_a_snapshot_is_damage(replicas: list[Path]) -> None:
     path = planting.snapshots(replicas[2])[0]
     planting.flip_byte(planting.batches(path)[-2])
     finding = the_only(look(replicas))
-    assert (finding.kind, finding.replicas) == (Kind.SNAPSHOT_DAMAGED, LABELS[2:])
+    assert (finding.kind, finding.replicas) == (FindingKind.SNAPSHOT_DAMAGED, LABELS[2:])
     assert "CRC" in finding.what
 
 
@@ -359,7 +363,7 @@ def test_a_snapshot_without_its_end_is_damage(replicas: list[Path]) -> None:
     path = planting.snapshots(replicas[2])[0]
     planting.cut(planting.batches(path)[-1], 0)
     finding = the_only(look(replicas))
-    assert finding.kind is Kind.SNAPSHOT_DAMAGED
+    assert finding.kind is FindingKind.SNAPSHOT_DAMAGED
     assert "footer" in finding.what
 
 
@@ -371,12 +375,12 @@ def test_a_replica_alone_is_scrubbed(replicas: list[Path]) -> None:
     at = planting.place(replicas[0], 1, 0)
     planting.change_epoch(at, at.header.epoch + 5)
     found = damages(look(replicas[:1]))
-    assert {each.kind for each in found} == {Kind.EPOCH_ORDER, Kind.UNKNOWN_EPOCH}
-    (order,) = (each for each in found if each.kind is Kind.EPOCH_ORDER)
+    assert {each.kind for each in found} == {FindingKind.EPOCH_ORDER, FindingKind.UNKNOWN_EPOCH}
+    (order,) = (each for each in found if each.kind is FindingKind.EPOCH_ORDER)
     assert order.offset == at.header.next_offset
 
 
 def test_an_unreadable_quorum_state_is_damage(replicas: list[Path]) -> None:
     (replicas[0] / PARTITION_DIRECTORY / QUORUM_STATE).write_text("nothing")
     finding = the_only(look(replicas))
-    assert (finding.kind, finding.replicas) == (Kind.SMALL_FILE, LABELS[:1])
+    assert (finding.kind, finding.replicas) == (FindingKind.SMALL_FILE, LABELS[:1])

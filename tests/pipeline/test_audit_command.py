@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from quorumd.pipeline.audit import FINDINGS, Done, Work, audit, in_this_process
-from quorumd.pipeline.audit.processes import OverProcesses
-from quorumd.pipeline.audit_command import FINDINGS_FILE, SHOWN_MAX, spark_spread
+from quorumd.pipeline.audit import FINDINGS, AuditTask, TaskResult, audit, in_this_process
+from quorumd.pipeline.audit.processes import ProcessRunner
+from quorumd.pipeline.audit_command import FINDINGS_FILE, SHOWN_MAX, spark_runner
 from quorumd.storage import layout
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.layout import PARTITION_DIRECTORY
@@ -156,23 +156,23 @@ def test_what_is_there_only_at_the_first_look_is_not_reported(replicas: list[Pat
     sound = at.path.read_bytes()
     planting.flip_byte(at)
 
-    def spread(works: Sequence[Work]) -> list[tuple[int, Done]]:
-        done = list(in_this_process(works))
+    def run_tasks(tasks: Sequence[AuditTask]) -> list[tuple[int, TaskResult]]:
+        done = list(in_this_process(tasks))
         at.path.write_bytes(sound)
         return done
 
-    found = audit(replicas, spread=spread)
-    assert (found.is_sound, found.looks) == (True, 2)
+    found = audit(replicas, run_tasks=run_tasks)
+    assert (found.is_sound, found.passes) == (True, 2)
 
 
 def test_several_processes_find_the_same(replicas: list[Path]) -> None:
     plant(replicas)
     alone = findings_of(replicas)
     assert len(alone) == 3
-    with OverProcesses(2, small_bytes=0) as processes:
-        assert findings_of(replicas, spread=processes) == alone
+    with ProcessRunner(2, small_bytes=0) as processes:
+        assert findings_of(replicas, run_tasks=processes) == alone
 
 
 def test_spark_finds_the_same(replicas: list[Path], spark: SparkSession) -> None:
     plant(replicas)
-    assert findings_of(replicas, spread=spark_spread(spark)) == findings_of(replicas)
+    assert findings_of(replicas, run_tasks=spark_runner(spark)) == findings_of(replicas)

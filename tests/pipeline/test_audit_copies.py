@@ -15,9 +15,9 @@ from quorumd.client.addresses import Address
 from quorumd.client.errors import ConnectionFailed, NotSupported, RequestRefused
 from quorumd.client.reading import RawFetched, raw_batches_from
 from quorumd.client.replica_log import ReplicaBounds, ReplicaLog
-from quorumd.pipeline.audit import Kind, replica_copy
+from quorumd.pipeline.audit import FindingKind, replica_copy
 from quorumd.pipeline.audit.collect import audit_copies
-from quorumd.pipeline.audit.replica_copy import Copy, ReplicaReader
+from quorumd.pipeline.audit.replica_copy import ReplicaCopy, ReplicaReader
 from quorumd.raft.types import ReplicaKey
 from quorumd.storage.errors import StorageError
 from quorumd.wire.batch_header import iter_headers
@@ -84,7 +84,7 @@ class Reader(ReplicaReader):
         return cast(ReplicaLog, self.served)
 
 
-def copied(folder: Path, *logs: Served, end: int | None = None) -> list[Copy]:
+def copied(folder: Path, *logs: Served, end: int | None = None) -> list[ReplicaCopy]:
     readers = [Reader(served, folder / str(number), number) for number, served in enumerate(logs)]
 
     async def run() -> None:
@@ -97,7 +97,7 @@ def copied(folder: Path, *logs: Served, end: int | None = None) -> list[Copy]:
     return [reader.copy for reader in readers]
 
 
-def bytes_of(copy: Copy) -> bytes:
+def bytes_of(copy: ReplicaCopy) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(copy.folder.glob("*.log")))
 
 
@@ -125,7 +125,11 @@ def test_a_replica_that_has_other_records_is_named_with_its_address(tmp_path: Pa
     other = [*BATCHES[:20], batch(200, count=10, epoch=3, value_bytes=201), *BATCHES[21:]]
     found = audit_copies(copied(tmp_path, Served(), Served(other), Served()))
     (finding,) = found.findings
-    assert (finding.kind, finding.offset, finding.end_offset) == (Kind.DIFFERENT_RECORDS, 200, 210)
+    assert (finding.kind, finding.offset, finding.end_offset) == (
+        FindingKind.DIFFERENT_RECORDS,
+        200,
+        210,
+    )
     assert finding.replicas == ("replica 1 at db1:9093",)
     assert finding.against == ("replica 0 at db0:9093", "replica 2 at db2:9093")
     assert (finding.file, finding.position) == (None, None)
@@ -145,14 +149,14 @@ def test_a_batch_that_is_not_sent_is_missing(tmp_path: Path) -> None:
         copied(tmp_path, Served(), Served([*BATCHES[:20], *BATCHES[21:]]), Served())
     )
     (finding,) = found.findings
-    assert (finding.kind, finding.offset, finding.end_offset) == (Kind.MISSING, 200, 210)
+    assert (finding.kind, finding.offset, finding.end_offset) == (FindingKind.MISSING, 200, 210)
     assert finding.replicas == ("replica 1 at db1:9093",)
 
 
 def test_an_epoch_that_no_replica_knows_is_found(tmp_path: Path) -> None:
     strange = [*BATCHES[:-1], batch(END - 10, count=10, epoch=77, value_bytes=200)]
     found = audit_copies(copied(tmp_path, Served(strange), Served(strange)))
-    assert {each.kind for each in found.findings} == {Kind.UNKNOWN_EPOCH}
+    assert {each.kind for each in found.findings} == {FindingKind.UNKNOWN_EPOCH}
 
 
 def test_logs_that_begin_late_are_compared_where_they_overlap_with_a_note_for_each_start(
@@ -164,8 +168,8 @@ def test_logs_that_begin_late_are_compared_where_they_overlap_with_a_note_for_ea
     found = audit_copies(copies)
     assert found.is_sound
     assert [(each.kind, each.offset, each.end_offset) for each in found.findings] == [
-        (Kind.NOT_SERVED, 0, 100),
-        (Kind.NOT_SERVED, 0, 250),
+        (FindingKind.NOT_SERVED, 0, 100),
+        (FindingKind.NOT_SERVED, 0, 250),
     ]
     assert found.findings[0].replicas == ("replica 1 at db1:9093", "replica 2 at db2:9093")
 
@@ -189,7 +193,7 @@ def test_a_log_that_is_cleaned_beyond_what_is_wanted_is_an_empty_copy(tmp_path: 
     copies = copied(tmp_path, Served(starts={2: 390}), Served(), end=200)
     assert (copies[0].start, copies[0].end, copies[0].problem) == (200, 200, "")
     found = audit_copies(copies)
-    assert [each.kind for each in found.findings] == [Kind.NOT_SERVED]
+    assert [each.kind for each in found.findings] == [FindingKind.NOT_SERVED]
 
 
 def test_a_replica_that_knows_less_is_waited_for(tmp_path: Path) -> None:
@@ -204,7 +208,10 @@ def test_a_replica_that_stays_behind_lags_which_is_no_damage(tmp_path: Path) -> 
     assert [(copy.end, copy.problem) for copy in copies] == [(100, ""), (0, ""), (END, "")]
     found = audit_copies(copies)
     assert found.is_sound
-    assert [(each.kind, each.offset) for each in found.findings] == [(Kind.LAG, 0), (Kind.LAG, 100)]
+    assert [(each.kind, each.offset) for each in found.findings] == [
+        (FindingKind.LAG, 0),
+        (FindingKind.LAG, 100),
+    ]
 
 
 def test_an_offset_that_its_disk_does_not_give_is_named_and_the_rest_audited(
@@ -213,7 +220,7 @@ def test_an_offset_that_its_disk_does_not_give_is_named_and_the_rest_audited(
     copies = copied(tmp_path, Served(unreadable=220), Served(), Served())
     assert bytes_of(copies[0]) == b"".join(BATCHES[:22])
     (finding,) = audit_copies(copies).findings
-    assert (finding.kind, finding.offset, finding.end_offset) == (Kind.UNREAD, 220, END)
+    assert (finding.kind, finding.offset, finding.end_offset) == (FindingKind.UNREAD, 220, END)
     assert finding.replicas == ("replica 0 at db0:9093",)
     assert "can't read its own log at offset 220" in finding.what
 
@@ -227,7 +234,7 @@ def test_a_node_that_goes_away_is_unread_from_there_on_and_does_not_lag(tmp_path
     copies = copied(tmp_path, Served(failing=tuple(range(3, 1000))), Served())
     assert copies[0].end == 80
     (finding,) = audit_copies(copies).findings
-    assert (finding.kind, finding.offset) == (Kind.UNREAD, 80)
+    assert (finding.kind, finding.offset) == (FindingKind.UNREAD, 80)
     assert "from offset 80 on: the connection was reset" in finding.what
 
 
@@ -247,15 +254,17 @@ def test_a_node_that_shows_no_log_of_its_own_says_why(tmp_path: Path) -> None:
 
     copies = copied(tmp_path, Older(), Served())
     (finding,) = audit_copies(copies).findings
-    assert finding.kind is Kind.UNREAD
+    assert finding.kind is FindingKind.UNREAD
     assert finding.replicas[0].startswith("replica 0 (")
     assert finding.what == "it can't be read: db0:9093 shows its log only while it leads"
 
 
 def test_no_replica_at_all_is_all_unread(tmp_path: Path) -> None:
-    copy = Copy(ReplicaKey(3, UUID(int=5)), tmp_path / "3", problem="it can't be read: nothing")
+    copy = ReplicaCopy(
+        ReplicaKey(3, UUID(int=5)), tmp_path / "3", problem="it can't be read: nothing"
+    )
     found = audit_copies([copy])
-    assert [each.kind for each in found.findings] == [Kind.UNREAD]
+    assert [each.kind for each in found.findings] == [FindingKind.UNREAD]
     assert found.findings[0].replicas == ("replica 3 (AAAAAAAAAAAAAAAAAAAABQ)",)
 
 

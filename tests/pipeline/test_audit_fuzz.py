@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from quorumd.pipeline.audit import Kind, audit
+from quorumd.pipeline.audit import FindingKind, audit
 from quorumd.pipeline.audit import run as run_module
 from quorumd.pipeline.files import plan as plan_module
 from quorumd.storage.filesystem import RealFileSystem
@@ -57,7 +57,7 @@ def test_every_changed_byte_is_found_where_it_is(tmp_path: Path, seed: int) -> N
         case = f"{segment}, batch {number}, byte {within}: {sound[at]} became {changed}"
         if int(segment.stem) + number * 10 == 230 and found.is_sound:
             # As the last batch of all it may be an unfinished write.
-            assert Kind.TORN_TAIL in {each.kind for each in found.findings}, case
+            assert FindingKind.TORN_TAIL in {each.kind for each in found.findings}, case
             continue
         (finding,) = (each for each in found.findings if each.is_damage)
         assert finding.offset == int(segment.stem) + number * 10, case

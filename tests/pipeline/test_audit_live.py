@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from quorumd.pipeline.audit import Kind
+from quorumd.pipeline.audit import FindingKind
 from tests.support.audited import assert_audited
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.live_snapshots import put, take
@@ -50,7 +50,7 @@ def test_nothing_is_invented_while_writers_write_and_history_is_deleted(cluster:
             load.wait_progress(20)
             assert_audited(cluster)
         cluster.wait_for(lambda: all(log_starts(cluster)), "history that all have deleted")
-    starts = [each.start_offset for each in assert_audited(cluster).surveys]
+    starts = [each.start_offset for each in assert_audited(cluster).replicas]
     assert min(starts) > 0
 
 
@@ -67,7 +67,7 @@ def test_a_quorum_after_kills_and_leader_changes_is_sound(cluster: Cluster) -> N
             cluster.wait_ready(old)
     cluster.kill_all()
     found = assert_audited(cluster)
-    assert found.looks == 1
+    assert found.passes == 1
 
 
 def test_what_a_cut_off_leader_has_alone_is_no_damage(cluster: Cluster) -> None:
@@ -89,13 +89,13 @@ def test_what_a_cut_off_leader_has_alone_is_no_damage(cluster: Cluster) -> None:
     put_to_others(cluster, others)
     found = assert_audited(cluster)
     notes = {each.kind: each for each in found.findings}
-    assert notes[Kind.UNCOMMITTED_TAIL].offset == end
-    assert notes[Kind.UNCOMMITTED_TAIL].replicas == (f"replica {old}",)
+    assert notes[FindingKind.UNCOMMITTED_TAIL].offset == end
+    assert notes[FindingKind.UNCOMMITTED_TAIL].replicas == (f"replica {old}",)
     cluster.start(old)
     cluster.wait_ready(old)
     cluster.wait_converged()
     after = assert_audited(cluster)
-    assert Kind.UNCOMMITTED_TAIL not in {each.kind for each in after.findings}
+    assert FindingKind.UNCOMMITTED_TAIL not in {each.kind for each in after.findings}
 
 
 def put_to_others(cluster: Cluster, nodes: list[int]) -> None:
@@ -111,4 +111,4 @@ def test_snapshots_of_a_cleaned_log_are_held_against_what_is_left(cluster: Clust
         take(cluster, node)
     put(cluster, 10, first=40_000)
     found = assert_audited(cluster)
-    assert all(each.replica.snapshots for each in found.surveys)
+    assert all(each.replica.snapshots for each in found.replicas)

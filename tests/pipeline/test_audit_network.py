@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from quorumd.client.addresses import parse_addresses
-from quorumd.pipeline.audit import Audited, Kind
+from quorumd.pipeline.audit import AuditReport, FindingKind
 from quorumd.pipeline.audit.collect import audit_copies, collected
 from tests.pipeline import planting
 from tests.support.live_cluster import Cluster, running_cluster
@@ -58,7 +58,7 @@ def command(folder: Path, *arguments: object, **more: str) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def audited(cluster: Cluster) -> Audited:
+def audited(cluster: Cluster) -> AuditReport:
     with collected(parse_addresses(cluster.bootstrap), timeout_ms=10_000) as copies:
         return audit_copies(copies)
 
@@ -188,7 +188,7 @@ def test_a_node_that_hangs_is_named_after_a_moment(cluster: Cluster) -> None:
     finally:
         cluster.resume_all()
     (finding,) = found.findings
-    assert finding.kind is Kind.UNREAD
+    assert finding.kind is FindingKind.UNREAD
     assert "did not answer within" in finding.what
 
 
@@ -223,9 +223,9 @@ def test_nothing_is_invented_while_history_is_deleted_and_the_leader_changes(
         for node in cluster.ids:
             take(cluster, node)
         found = audited(cluster)
-        assert len(found.surveys) == 4
+        assert len(found.replicas) == 4
         notes = {each.kind for each in found.findings}
-        assert notes == {Kind.NOT_SERVED}
+        assert notes == {FindingKind.NOT_SERVED}
 
 
 # -- who can't be asked

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumd.pipeline.audit import Finding, Kind, audit
+from quorumd.pipeline.audit import AuditFinding, FindingKind, audit
 from quorumd.pipeline.audit import compare as compare_module
 from quorumd.storage.layout import PARTITION_DIRECTORY, log_path
 from quorumd.wire.records import Record, build_batch
@@ -38,7 +38,7 @@ def write_log(folder: Path, contents: Sequence[Record], sizes: Sequence[int]) ->
     return folder
 
 
-def look(paths: list[Path], range_bytes: int = 900) -> list[Finding]:
+def look(paths: list[Path], range_bytes: int = 900) -> list[AuditFinding]:
     return audit(paths, range_bytes=range_bytes).findings
 
 
@@ -63,7 +63,7 @@ def test_a_record_that_differs_in_other_batches_is_named(tmp_path: Path, range_b
         write_log(tmp_path / "c", records(), (10,)),
     ]
     (finding,) = look(paths, range_bytes)
-    assert finding.kind is Kind.DIFFERENT_RECORDS
+    assert finding.kind is FindingKind.DIFFERENT_RECORDS
     assert finding.replicas == (str(paths[1]),)
     assert finding.against == (str(paths[0]), str(paths[2]))
     assert (finding.offset, finding.end_offset) == (40, 50)

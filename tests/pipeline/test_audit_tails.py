@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumd.pipeline.audit import Finding, Kind, audit
+from quorumd.pipeline.audit import AuditFinding, FindingKind, audit
 from quorumd.pipeline.audit import run as run_module
 from quorumd.server.snapshots.builder import SnapshotBuilder
 from quorumd.storage.filesystem import RealFileSystem
@@ -78,10 +78,10 @@ class Replicas:
         made = part_path(source, (end_offset, epoch))
         return made.rename(snapshot_path(target, (end_offset, epoch)))
 
-    def look(self, range_bytes: int = 1 << 20) -> list[Finding]:
+    def look(self, range_bytes: int = 1 << 20) -> list[AuditFinding]:
         """Everything but who lags."""
         found = audit(self.paths, range_bytes=range_bytes).findings
-        return [each for each in found if each.kind is not Kind.LAG]
+        return [each for each in found if each.kind is not FindingKind.LAG]
 
 
 @pytest.fixture
@@ -89,10 +89,10 @@ def replicas(tmp_path: Path) -> Replicas:
     return Replicas(tmp_path)
 
 
-Short = tuple[Kind, int, int, tuple[str, ...]]
+Short = tuple[FindingKind, int, int, tuple[str, ...]]
 
 
-def short(findings: Sequence[Finding]) -> list[Short]:
+def short(findings: Sequence[AuditFinding]) -> list[Short]:
     return [(each.kind, each.offset, each.end_offset, each.replicas) for each in findings]
 
 
@@ -109,7 +109,7 @@ def test_what_a_former_leader_could_not_commit_is_no_damage_whatever_was_committ
     replicas.add(newest, applied=newest.end)
     replicas.add(newest, applied=newest.end)
     (note,) = short(replicas.look(range_bytes))
-    assert note == (Kind.UNCOMMITTED_TAIL, 21, former.end, tuple(names))
+    assert note == (FindingKind.UNCOMMITTED_TAIL, 21, former.end, tuple(names))
 
 
 def test_several_former_leaders_each_have_a_tail_of_their_own(replicas: Replicas) -> None:
@@ -123,8 +123,8 @@ def test_several_former_leaders_each_have_a_tail_of_their_own(replicas: Replicas
     for _ in range(2):
         replicas.add(newest, applied=newest.end)
     assert short(replicas.look()) == [
-        (Kind.UNCOMMITTED_TAIL, 21, common.end, (names[0],)),
-        (Kind.UNCOMMITTED_TAIL, third.end, second.end, (names[1], names[2])),
+        (FindingKind.UNCOMMITTED_TAIL, 21, common.end, (names[0],)),
+        (FindingKind.UNCOMMITTED_TAIL, third.end, second.end, (names[1], names[2])),
     ]
 
 
@@ -140,8 +140,8 @@ def test_tails_begin_where_they_do_whatever_batches_others_have(replicas: Replic
     for _ in range(3):
         replicas.add(newest, applied=newest.end)
     assert short(replicas.look()) == [
-        (Kind.UNCOMMITTED_TAIL, 21, common.end, (names[0],)),
-        (Kind.UNCOMMITTED_TAIL, begins, second.end, (names[1],)),
+        (FindingKind.UNCOMMITTED_TAIL, 21, common.end, (names[0],)),
+        (FindingKind.UNCOMMITTED_TAIL, begins, second.end, (names[1],)),
     ]
 
 
@@ -156,7 +156,7 @@ def test_a_higher_epoch_in_a_tail_is_no_damage_if_a_still_higher_one_took_its_pl
     name = replicas.add(third)
     replicas.add(fourth, applied=fourth.end)
     replicas.add(fourth, applied=fourth.end)
-    assert short(replicas.look()) == [(Kind.UNCOMMITTED_TAIL, 21, third.end, (name,))]
+    assert short(replicas.look()) == [(FindingKind.UNCOMMITTED_TAIL, 21, third.end, (name,))]
 
 
 def test_a_newest_log_that_is_short_proves_nothing_committed_beyond_it(replicas: Replicas) -> None:
@@ -165,7 +165,7 @@ def test_a_newest_log_that_is_short_proves_nothing_committed_beyond_it(replicas:
     grow(common, "of the first", 4, 4, 4)
     names = [replicas.add(common), replicas.add(common)]
     replicas.add(newest)
-    assert short(replicas.look()) == [(Kind.UNCOMMITTED_TAIL, 21, common.end, tuple(names))]
+    assert short(replicas.look()) == [(FindingKind.UNCOMMITTED_TAIL, 21, common.end, tuple(names))]
 
 
 def test_a_replica_that_knew_its_records_to_be_committed_has_no_tail(replicas: Replicas) -> None:
@@ -175,7 +175,7 @@ def test_a_replica_that_knew_its_records_to_be_committed_has_no_tail(replicas: R
     name = replicas.add(common, epoch=2, applied=common.end)
     replicas.add(newest)
     replicas.add(newest)
-    assert short(replicas.look()) == [(Kind.DIFFERENT_RECORDS, 21, common.end, (name,))]
+    assert short(replicas.look()) == [(FindingKind.DIFFERENT_RECORDS, 21, common.end, (name,))]
 
 
 def test_a_replica_that_took_a_snapshot_of_its_records_has_no_tail(replicas: Replicas) -> None:
@@ -186,7 +186,7 @@ def test_a_replica_that_took_a_snapshot_of_its_records_has_no_tail(replicas: Rep
     replicas.add(newest)
     replicas.add(newest)
     replicas.snapshot(0, common.end, 1)
-    assert short(replicas.look())[0] == (Kind.DIFFERENT_RECORDS, 21, common.end, (name,))
+    assert short(replicas.look())[0] == (FindingKind.DIFFERENT_RECORDS, 21, common.end, (name,))
 
 
 def test_a_tail_with_the_epoch_of_the_newest_log_is_damage(replicas: Replicas) -> None:
@@ -198,7 +198,7 @@ def test_a_tail_with_the_epoch_of_the_newest_log_is_damage(replicas: Replicas) -
     replicas.add(second)
     replicas.add(second)
     assert short(replicas.look()) == [
-        (Kind.DIFFERENT_RECORDS, 21, 25, (str(replicas.paths[0]),)),
+        (FindingKind.DIFFERENT_RECORDS, 21, 25, (str(replicas.paths[0]),)),
     ]
 
 
@@ -213,7 +213,7 @@ def test_a_log_that_goes_on_like_the_newest_one_has_no_tail(replicas: Replicas) 
     name = replicas.add(diverging, epoch=2)
     replicas.add(newest)
     replicas.add(newest)
-    assert short(replicas.look()) == [(Kind.DIFFERENT_RECORDS, 21, 25, (name,))]
+    assert short(replicas.look()) == [(FindingKind.DIFFERENT_RECORDS, 21, 25, (name,))]
 
 
 def test_a_tail_of_an_epoch_that_the_replica_never_heard_of_is_damage(replicas: Replicas) -> None:
@@ -223,7 +223,7 @@ def test_a_tail_of_an_epoch_that_the_replica_never_heard_of_is_damage(replicas: 
     replicas.add(newest)
     replicas.add(newest)
     found = short(replicas.look())
-    assert (Kind.DIFFERENT_RECORDS, 21, 26, (name,)) in found
+    assert (FindingKind.DIFFERENT_RECORDS, 21, 26, (name,)) in found
 
 
 # --- tails and snapshots
@@ -237,7 +237,7 @@ def test_a_tail_is_no_witness_against_a_snapshot(replicas: Replicas) -> None:
     name = replicas.add(former)
     replicas.add(newest)
     replicas.snapshot(1, 27, 2)
-    assert short(replicas.look()) == [(Kind.UNCOMMITTED_TAIL, 21, former.end, (name,))]
+    assert short(replicas.look()) == [(FindingKind.UNCOMMITTED_TAIL, 21, former.end, (name,))]
 
 
 def test_a_tail_that_nothing_is_left_to_compare_with_is_no_witness_either(
@@ -264,7 +264,7 @@ def test_a_copied_snapshot_may_stand_for_what_the_log_does_not_hold_yet(replicas
     name = replicas.add(former, epoch=2, applied=21)
     replicas.add(newest, applied=newest.end)
     replicas.snapshot(1, 27, 2, into=0)
-    assert short(replicas.look()) == [(Kind.UNCOMMITTED_TAIL, 21, former.end, (name,))]
+    assert short(replicas.look()) == [(FindingKind.UNCOMMITTED_TAIL, 21, former.end, (name,))]
 
 
 def test_a_snapshot_of_another_epoch_than_the_committed_log_is_held_against_it(
@@ -279,7 +279,7 @@ def test_a_snapshot_of_another_epoch_than_the_committed_log_is_held_against_it(
     name = replicas.add(newest, applied=newest.end)
     made.rename(partition_directory(replicas.paths[2]) / made.name)
     replicas.paths.pop(1)
-    assert short(replicas.look()) == [(Kind.SNAPSHOT_NOT_LOG, 27, 27, (name,))]
+    assert short(replicas.look()) == [(FindingKind.SNAPSHOT_NOT_LOG, 27, 27, (name,))]
 
 
 def test_a_changed_epoch_in_a_snapshot_is_damage(replicas: Replicas) -> None:
@@ -288,4 +288,4 @@ def test_a_changed_epoch_in_a_snapshot_is_damage(replicas: Replicas) -> None:
     name = replicas.add(log)
     path = replicas.snapshot(0, 11, 1)
     planting.change_epoch(planting.batches(path)[1], 0)
-    assert short(replicas.look()) == [(Kind.SNAPSHOT_DAMAGED, 11, 11, (name,))]
+    assert short(replicas.look()) == [(FindingKind.SNAPSHOT_DAMAGED, 11, 11, (name,))]

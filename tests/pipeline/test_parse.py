@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import snappy
 
-from quorumd.pipeline.parse import DamagedBatch, Origin, parse, payloads, rows
+from quorumd.pipeline.parse import ChunkOrigin, DamagedBatch, parse, payloads, rows
 from quorumd.wire.compression import Codec
 from quorumd.wire.records import Record, build_batch, read_header
 from tests.pipeline.parsed import (
@@ -53,7 +53,7 @@ def test_every_column_of_a_record_says_what_it_should() -> None:
             "storage_id": "storage",
         }
     ]
-    (other,) = parse("records", batch, 0, ALL, Origin(), topic="t", partition=5)
+    (other,) = parse("records", batch, 0, ALL, ChunkOrigin(), topic="t", partition=5)
     assert other["topic"].to_pylist() == ["t", "t"]
     assert other["partition"].to_pylist() == [5, 5]
     assert other["replica_id"].null_count == other["storage_id"].null_count == 2
@@ -123,14 +123,14 @@ def test_any_range_of_offsets_can_be_had(counts: tuple[int, ...]) -> None:
 def test_nothing_comes_of_a_chunk_without_rows_in_range() -> None:
     chunk = chunk_of(5, 5, base_offset=10)
     for table in ("records", "batches", "control"):
-        assert list(parse(table, chunk, 100, 200, Origin())) == []
-        assert list(parse(table, b"", 0, 200, Origin())) == []
+        assert list(parse(table, chunk, 100, 200, ChunkOrigin())) == []
+        assert list(parse(table, b"", 0, 200, ChunkOrigin())) == []
     assert parsed(chunk, 12, 12) == []
 
 
 def test_an_unknown_table_is_named() -> None:
     with pytest.raises(ValueError, match="no table 'rows'"):
-        list(parse("rows", b"", 0, 1, Origin()))
+        list(parse("rows", b"", 0, 1, ChunkOrigin()))
 
 
 def test_batches_say_what_their_headers_do() -> None:
@@ -202,7 +202,7 @@ def test_a_batch_that_unpacks_to_very_much_is_refused(codec: Codec) -> None:
     bomb = build_batch([record], base_offset=7, codec=codec)
     assert len(bomb) < 1 << 20
     with pytest.raises(DamagedBatch, match=r"offset 7 .*unpacks to more than"):
-        list(parse("records", bomb, 0, ALL, Origin()))
+        list(parse("records", bomb, 0, ALL, ChunkOrigin()))
 
 
 @pytest.mark.parametrize("codec", PACKED)
@@ -305,7 +305,7 @@ def test_a_batch_with_very_many_records_comes_in_parts(
     monkeypatch.setattr(rows, "ROWS_MAX", 1000)
     count = 2017
     batch = build_batch([Record(timestamp=NOW)] * count, base_offset=5, codec=codec)
-    parts = list(parse("records", batch, 0, ALL, Origin()))
+    parts = list(parse("records", batch, 0, ALL, ChunkOrigin()))
     assert [part.num_rows for part in parts] == [1000, 1000, 17]
     offsets = pa.chunked_array([part["offset"] for part in parts]).to_numpy()
     assert (offsets == range(5, 5 + count)).all()
@@ -320,7 +320,7 @@ def test_a_chunk_much_larger_than_what_is_read_together(codec: Codec) -> None:
             Record(timestamp=NOW, key=b"%d" % i, value=values[i % 5]) for i in range(at, at + 3)
         ]
         parts.append(build_batch(records, base_offset=at, codec=codec if at % 2 else 0))
-    found = list(parse("records", b"".join(parts), 0, ALL, Origin()))
+    found = list(parse("records", b"".join(parts), 0, ALL, ChunkOrigin()))
     assert len(found) > 3
     read = rows_of(pa.Table.from_batches(found))
     assert short(read) == [(i, b"%d" % i, values[i % 5]) for i in range(600)]

@@ -9,7 +9,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from quorumd.pipeline.parse import DamagedBatch, Origin, parse
+from quorumd.pipeline.parse import ChunkOrigin, DamagedBatch, parse
 from quorumd.raft.types import uuid_to_text
 from quorumd.wire.control_records import (
     ControlRecord,
@@ -145,7 +145,7 @@ def test_a_control_row_has_place_time_epoch_version_and_replica() -> None:
     chunk = build_batch([Record(timestamp=NOW)] * 3, epoch=2) + control(
         KRaftVersion(version=3), UnknownControl(99, b""), base_offset=3, epoch=4
     )
-    rows = table_of("control", chunk, origin=Origin(5, "sid", "f", 0)).to_pylist()
+    rows = table_of("control", chunk, origin=ChunkOrigin(5, "sid", "f", 0)).to_pylist()
     assert [(r["offset"], r["epoch"], r["version"]) for r in rows] == [(3, 4, 3), (4, 4, None)]
     assert {(r["replica_id"], r["storage_id"]) for r in rows} == {(5, "sid")}
     assert table_of("control", chunk)["timestamp"].cast(pa.int64()).to_pylist() == [NOW * 1000] * 2
@@ -168,20 +168,20 @@ def test_a_control_record_that_is_not_what_its_type_says_is_damage() -> None:
     short = build_batch([Record(timestamp=NOW, key=b"\0\0\0")], base_offset=8, is_control=True)
     for table in ("records", "control"):
         with pytest.raises(DamagedBatch, match=r"offset 8 .*fewer than 4 bytes"):
-            list(parse(table, short, 0, ALL, Origin()))
+            list(parse(table, short, 0, ALL, ChunkOrigin()))
     null = build_batch([Record(timestamp=NOW)], base_offset=8, is_control=True)
     with pytest.raises(DamagedBatch, match=r"fewer than 4 bytes"):
-        list(parse("records", null, 0, ALL, Origin()))
+        list(parse("records", null, 0, ALL, ChunkOrigin()))
     cut = control(UnknownControl(ControlType.KRAFT_VOTERS, b"\0\0\7"), base_offset=8)
     with pytest.raises(DamagedBatch, match=r"offset 8 .*control record can't be read"):
-        list(parse("control", cut, 0, ALL, Origin()))
+        list(parse("control", cut, 0, ALL, ChunkOrigin()))
     assert len(parsed(cut)) == 1
 
 
 def test_a_compressed_control_batch_is_never_taken_for_empty() -> None:
     batch = patched(control(LEADER), 22, b"\x21")
     with pytest.raises(DamagedBatch):
-        list(parse("control", batch, 0, ALL, Origin()))
+        list(parse("control", batch, 0, ALL, ChunkOrigin()))
 
 
 def test_a_data_batch_that_is_damaged_is_named_even_where_only_control_records_are_wanted() -> None:
@@ -191,7 +191,7 @@ def test_a_data_batch_that_is_damaged_is_named_even_where_only_control_records_a
     )
     chunk[22] ^= 0x20
     with pytest.raises(DamagedBatch, match="CRC"):
-        list(parse("control", bytes(chunk), 0, ALL, Origin()))
+        list(parse("control", bytes(chunk), 0, ALL, ChunkOrigin()))
 
 
 # --- snapshots
@@ -210,7 +210,7 @@ def test_a_snapshots_records_are_those_of_the_log_at_their_own_offsets(seed: int
     batches = log_of(seed)
     end = batches.ends[-1]
     _, data = expected_snapshot(batches, end)
-    origin = Origin(2, "sid", "snapshot", snapshot_end=end)
+    origin = ChunkOrigin(2, "sid", "snapshot", snapshot_end=end)
     table = table_of("records", data, origin=origin)
     newest: dict[bytes, Row] = {}
     for row, control_type in zip(
@@ -232,7 +232,7 @@ def test_a_snapshots_control_records_are_at_its_last_offset() -> None:
     batches = log_of(0)
     end = batches.ends[-1]
     _, data = expected_snapshot(batches, end)
-    origin = Origin(snapshot_end=end)
+    origin = ChunkOrigin(snapshot_end=end)
     found = table_of("control", data, origin=origin)
     assert found["type_name"].to_pylist()[0] == "SnapshotHeader"
     assert "KRaftVoters" in found["type_name"].to_pylist()
@@ -247,7 +247,7 @@ def test_a_snapshots_control_records_are_at_its_last_offset() -> None:
 def test_records_that_do_not_say_their_offset_are_at_the_snapshots_last_one() -> None:
     """As in a snapshot of Kafka's own controllers."""
     records = [Record(timestamp=NOW, value=b"a"), Record(timestamp=NOW, value=b"b")]
-    origin = Origin(snapshot_end=40)
+    origin = ChunkOrigin(snapshot_end=40)
     table = table_of("records", build_batch(records), origin=origin)
     assert table["offset"].to_pylist() == [39, 39]
     mixed = [Record(timestamp=NOW, headers=(("quorumd.offset", b"7"), ("last", b"8"))), *records]
@@ -263,7 +263,7 @@ def test_an_offset_that_is_none_below_the_snapshots_end_is_damage(value: bytes |
     good = Record(timestamp=NOW, headers=(("quorumd.offset", b"39"),))
     batch = build_batch([good, good._replace(headers=(("quorumd.offset", value),))])
     with pytest.raises(DamagedBatch, match="no offset below the snapshot's end, 40"):
-        list(parse("records", batch, 0, ALL, Origin(snapshot_end=40)))
+        list(parse("records", batch, 0, ALL, ChunkOrigin(snapshot_end=40)))
 
 
 def test_random_logs_with_garbage_in_them_are_read_as_by_others() -> None:

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from quorumd.pipeline.parse import DamagedBatch, Origin, parse
+from quorumd.pipeline.parse import ChunkOrigin, DamagedBatch, parse
 from quorumd.wire.records import Record, build_batch
 from quorumd.wire.varints import encode_varint
 from tests.pipeline.parsed import (
@@ -81,7 +81,7 @@ def test_a_chunk_that_ends_within_a_batch_is_damage(cut: int) -> None:
     first = numbered(3)
     for table in ("records", "batches", "control"):
         with pytest.raises(DamagedBatch) as caught:
-            list(parse(table, first + numbered(3, 3)[:cut], 0, ALL, Origin()))
+            list(parse(table, first + numbered(3, 3)[:cut], 0, ALL, ChunkOrigin()))
         assert (caught.value.offset, caught.value.position) == (3, len(first))
 
 

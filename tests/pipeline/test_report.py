@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from quorumd.pipeline.audit.findings import Finding, Kind, findings_table
+from quorumd.pipeline.audit.findings import AuditFinding, FindingKind, findings_table
 from quorumd.pipeline.cli import run
 from quorumd.pipeline.report.facts import read_facts
 from quorumd.pipeline.tables.output import held_output
@@ -74,8 +74,12 @@ def test_the_numbers_are_those_of_the_tables(tables: Path) -> None:
 
 def test_the_page_stands_alone_and_tells_all(tables: Path, tmp_path: Path, capsys: Capture) -> None:
     found = [
-        Finding(kind=Kind.BAD_CRC, offset=7, end_offset=8, replicas=("2",), what="<b>flipped</b>"),
-        Finding(kind=Kind.LAG, offset=44, end_offset=45, replicas=("3",), what="behind"),
+        AuditFinding(
+            kind=FindingKind.BAD_CRC, offset=7, end_offset=8, replicas=("2",), what="<b>flipped</b>"
+        ),
+        AuditFinding(
+            kind=FindingKind.LAG, offset=44, end_offset=45, replicas=("3",), what="behind"
+        ),
     ]
     (tmp_path / "audit").mkdir()
     pq.write_table(findings_table(found), tmp_path / "audit" / "findings.parquet")

@@ -8,19 +8,19 @@ import pytest
 
 from quorumd.pipeline.errors import BadOption, DataLost
 from quorumd.pipeline.source.offset_range import (
-    Extent,
+    LogExtent,
+    OffsetRange,
+    SnapshotRange,
     SnapshotRef,
-    Span,
-    State,
-    batch_span,
-    cut,
+    batch_range,
+    split_offsets,
     start_offset,
 )
 from quorumd.pipeline.source.options import EARLIEST, LATEST, Options, Position, parse_options
 
-WHOLE = Extent("", 0, 100)
+WHOLE = LogExtent("", 0, 100)
 SNAPSHOT = SnapshotRef(60, 2)
-CLEANED = Extent("", 40, 100, SNAPSHOT)
+CLEANED = LogExtent("", 40, 100, SNAPSHOT)
 
 
 def options(**given: str) -> Options:
@@ -31,65 +31,71 @@ def nothing_is_that_new(_: int) -> None:
     return None
 
 
-def span_of(extent: Extent, **given: str) -> Span:
-    return batch_span(options(**given), extent, nothing_is_that_new)
+def range_of(extent: LogExtent, **given: str) -> OffsetRange:
+    return batch_range(options(**given), extent, nothing_is_that_new)
 
 
 def test_a_batch_read_is_everything_unless_something_else_is_said() -> None:
-    assert span_of(WHOLE) == Span(None, 0, 100)
-    assert span_of(WHOLE, startingOffsets="7", endingOffsets="9") == Span(None, 7, 9)
-    assert span_of(WHOLE, startingOffsets="100") == Span(None, 100, 100)
+    assert range_of(WHOLE) == OffsetRange(None, 0, 100)
+    assert range_of(WHOLE, startingOffsets="7", endingOffsets="9") == OffsetRange(None, 7, 9)
+    assert range_of(WHOLE, startingOffsets="100") == OffsetRange(None, 100, 100)
 
 
 def test_what_is_deleted_comes_from_the_snapshot_and_the_rest_from_the_log() -> None:
-    assert span_of(CLEANED) == Span(State(SNAPSHOT, 0, 40, True), 40, 100)
-    assert span_of(CLEANED, startingOffsets="40") == Span(None, 40, 100)
+    assert range_of(CLEANED) == OffsetRange(SnapshotRange(SNAPSHOT, 0, 40, True), 40, 100)
+    assert range_of(CLEANED, startingOffsets="40") == OffsetRange(None, 40, 100)
 
 
 def test_a_read_that_ends_within_the_state_says_nothing_of_what_came_later() -> None:
-    assert span_of(CLEANED, endingOffsets="30") == Span(State(SNAPSHOT, 0, 30, False), 40, 30)
-    assert span_of(CLEANED, endingOffsets="50") == Span(State(SNAPSHOT, 0, 40, False), 40, 50)
+    assert range_of(CLEANED, endingOffsets="30") == OffsetRange(
+        SnapshotRange(SNAPSHOT, 0, 30, False), 40, 30
+    )
+    assert range_of(CLEANED, endingOffsets="50") == OffsetRange(
+        SnapshotRange(SNAPSHOT, 0, 40, False), 40, 50
+    )
 
 
 def test_an_offset_that_is_deleted_is_lost_unless_loss_is_allowed() -> None:
     with pytest.raises(DataLost, match=r"offset 7 has been deleted.*40 to 100.*snapshot 60-2"):
-        span_of(CLEANED, startingOffsets="7")
+        range_of(CLEANED, startingOffsets="7")
     with pytest.raises(DataLost, match="there is no snapshot"):
-        span_of(Extent("", 40, 100), startingOffsets="7")
-    loose = span_of(CLEANED, startingOffsets="7", failOnDataLoss="false")
-    assert loose == Span(State(SNAPSHOT, 7, 40, True), 40, 100)
+        range_of(LogExtent("", 40, 100), startingOffsets="7")
+    loose = range_of(CLEANED, startingOffsets="7", failOnDataLoss="false")
+    assert loose == OffsetRange(SnapshotRange(SNAPSHOT, 7, 40, True), 40, 100)
 
 
 def test_an_offset_beyond_the_end_is_lost_unless_loss_is_allowed() -> None:
     for side in ("startingOffsets", "endingOffsets"):
         with pytest.raises(DataLost, match=f"{side}=101: the log holds offsets 0 to 100"):
-            span_of(WHOLE, **{side: "101"})
-    assert span_of(WHOLE, startingOffsets="101", failOnDataLoss="false") == Span(None, 100, 100)
-    assert span_of(WHOLE, endingOffsets="101", failOnDataLoss="false") == Span(None, 0, 100)
+            range_of(WHOLE, **{side: "101"})
+    assert range_of(WHOLE, startingOffsets="101", failOnDataLoss="false") == OffsetRange(
+        None, 100, 100
+    )
+    assert range_of(WHOLE, endingOffsets="101", failOnDataLoss="false") == OffsetRange(None, 0, 100)
 
 
 def test_a_batch_read_neither_begins_at_the_end_nor_ends_at_the_beginning() -> None:
     with pytest.raises(BadOption, match="startingOffsets=latest"):
-        span_of(WHOLE, startingOffsets="latest")
+        range_of(WHOLE, startingOffsets="latest")
     with pytest.raises(BadOption, match="endingOffsets=earliest"):
-        span_of(WHOLE, endingOffsets="earliest")
+        range_of(WHOLE, endingOffsets="earliest")
 
 
 def test_a_time_that_no_record_has_reached_is_an_error_or_the_end() -> None:
     with pytest.raises(BadOption, match="startingTimestamp=5: no record is that new"):
-        span_of(WHOLE, startingTimestamp="5")
+        range_of(WHOLE, startingTimestamp="5")
     at_end = options(startingTimestamp="5", startingOffsetsByTimestampStrategy="latest")
-    assert batch_span(at_end, WHOLE, nothing_is_that_new) == Span(None, 100, 100)
-    assert span_of(WHOLE, endingTimestamp="5") == Span(None, 0, 100)
+    assert batch_range(at_end, WHOLE, nothing_is_that_new) == OffsetRange(None, 100, 100)
+    assert range_of(WHOLE, endingTimestamp="5") == OffsetRange(None, 0, 100)
 
 
 def test_times_are_looked_up() -> None:
     given = options(startingTimestamp="5", endingTimestamp="8")
-    assert batch_span(given, WHOLE, {5: 50, 8: 80}.get) == Span(None, 50, 80)
+    assert batch_range(given, WHOLE, {5: 50, 8: 80}.get) == OffsetRange(None, 50, 80)
 
 
 def test_several_logs_begin_at_the_first_and_end_where_all_have_arrived() -> None:
-    behind = Extent("b", 10, 90)
+    behind = LogExtent("b", 10, 90)
     found = [
         start_offset(options(), Position(offset), [CLEANED, behind], nothing_is_that_new)
         for offset in (EARLIEST, LATEST)
@@ -113,4 +119,4 @@ def test_several_logs_begin_at_the_first_and_end_where_all_have_arrived() -> Non
 def test_a_range_is_cut_into_pieces_without_gap_or_overlap(
     start: int, end: int, pieces: int, most: int, expected: Sequence[tuple[int, int]]
 ) -> None:
-    assert cut(start, end, pieces, most) == expected
+    assert split_offsets(start, end, pieces, most) == expected

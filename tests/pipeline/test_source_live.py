@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from quorumd.pipeline.errors import LogUnreachable, PipelineError
-from quorumd.pipeline.source.live import LiveRange
+from quorumd.pipeline.source.live import LiveLogSplit
 from quorumd.pipeline.source.options import Options, parse_options
 from quorumd.pipeline.source.quorum import FETCH_BYTES
 from quorumd.pipeline.source.views import viewing
@@ -32,7 +32,7 @@ def test_a_range_brings_exactly_its_offsets(quorum: Cluster) -> None:
     written = append(quorum, some_records(100))
     first = written[0].offset
     for start, end in [(0, 100), (1, 99), (50, 51), (99, 100)]:
-        piece = LiveRange(first + start, first + end)
+        piece = LiveLogSplit(first + start, first + end)
         assert rows_of(piece.read(options(quorum))) == written[start:end]
 
 
@@ -43,7 +43,7 @@ def test_a_leader_killed_in_mid_read_loses_and_doubles_nothing(quorum: Cluster) 
         some_records(3 * FETCH_BYTES // len(value), value=value),
         batch_bytes=900_000,
     )
-    piece = LiveRange(written[0].offset, written[-1].offset + 1)
+    piece = LiveLogSplit(written[0].offset, written[-1].offset + 1)
     reading = piece.read(options(quorum))
     found = rows_of([next(reading)])
     assert len(found) < len(written) / 2, "it was to be killed in the middle"
@@ -76,13 +76,13 @@ def test_a_quorum_without_a_majority_is_said_to_have_no_leader(quorum: Cluster) 
     quorum.kill(leader)
     quorum.start(leader)
     with pytest.raises(LogUnreachable, match="more than half of the voters"):
-        rows_of(LiveRange(end - 1, end).read(options(quorum, timeoutMs="1500")))
+        rows_of(LiveLogSplit(end - 1, end).read(options(quorum, timeoutMs="1500")))
 
 
 def test_an_offset_that_never_was_is_said_to_be_of_another_quorum(quorum: Cluster) -> None:
     with viewing(options(quorum)) as view:
         end = view.end()
-    beyond = LiveRange(end + 1000, end + 1001)
+    beyond = LiveLogSplit(end + 1000, end + 1001)
     with pytest.raises(PipelineError, match="formatted anew"):
         rows_of(beyond.read(options(quorum, timeoutMs="500")))
 

@@ -112,7 +112,7 @@ def fill(tries: Tries, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filling, "RETRY_S", 0)
     monkeypatch.setattr(filling, "register_sink", lambda spark: None)
     monkeypatch.setattr(filling, "_fill", tries)
-    filling.fill_once(*[None] * 3)
+    filling.run_once(*[None] * 3)
 
 
 def test_a_batch_is_tried_again_when_a_python_worker_starts_too_late(

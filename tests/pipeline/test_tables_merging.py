@@ -49,7 +49,7 @@ def test_many_small_files_become_one_with_the_same_rows(log: Log, tmp_path: Path
         filled(output, log)
         before, leaders = rows(tmp_path / "t"), read_rows(tmp_path / "t", "leadership")
         arrivals = [each for one in read_chain(tmp_path / "t", "log") for each in one.arrivals]
-        merging.merge_small(output)
+        merging.compact(output)
         assert rows(tmp_path / "t") == before
         assert len(table_files(tmp_path / "t", "records")) == 1
         (manifest,) = read_chain(tmp_path / "t", "log")
@@ -66,7 +66,7 @@ def test_many_small_files_become_one_with_the_same_rows(log: Log, tmp_path: Path
 def test_a_short_chain_is_left_alone(log: Log, tmp_path: Path) -> None:
     with held_output(tmp_path / "t") as output:
         filled(output, log, merging.MANIFESTS_MAX)
-        merging.merge_small(output)
+        merging.compact(output)
         assert len(read_chain(tmp_path / "t", "log")) == merging.MANIFESTS_MAX
 
 
@@ -83,7 +83,7 @@ def test_what_is_committed_while_files_are_merged_stays(
             return real(folder, table, files)
 
         monkeypatch.setattr(merging, "_as_one", meanwhile)
-        merging.merge_small(output)
+        merging.compact(output)
     assert [row["offset"] for row in rows(tmp_path / "t")] == list(range(log.end))
     assert len(table_files(tmp_path / "t", "records")) == 2
     assert [row["leader_id"] for row in read_rows(tmp_path / "t", "leadership")] == [1, 2]
@@ -99,14 +99,14 @@ def test_readers_have_ten_minutes_for_what_was_merged(
         for path in old:
             # How old a file is says nothing: it was replaced just now.
             os.utime(path, (0, 0))
-        merging.merge_small(output)
+        merging.compact(output)
         assert all(path.exists() for path in old)
     with held_output(folder) as output:
         assert all(path.exists() for path in old), "the next run keeps them, too"
         assert manifest_path(folder, "log", 0).exists()
         now = time.time() + output_module.REPLACED_KEPT_S + 1
         monkeypatch.setattr(output_module.time, "time", lambda: now)
-        merging.merge_small(output)
+        merging.compact(output)
         assert not any(path.exists() for path in old)
         assert not manifest_path(folder, "log", 0).exists()
         assert [row["offset"] for row in rows(folder)] == list(range(log.end))
@@ -130,7 +130,7 @@ def test_key_history_is_merged_and_state_is_not(log: Log, tmp_path: Path) -> Non
             ]
             commit_state(folder, output.token, log.end, history_file(folder, changes))
         before = ds.dataset(table_files(folder, "key_history")).to_table()
-        merging.merge_small(output)
+        merging.compact(output)
         assert ds.dataset(table_files(folder, "key_history")).to_table() == before
         assert len(table_files(folder, "key_history")) == 1
         assert read_chain(folder, "state")[0].rows == before.num_rows
@@ -157,7 +157,7 @@ def test_a_run_that_was_replaced_merges_nothing(log: Log, tmp_path: Path) -> Non
         filled(straggler, log)
     with held_output(tmp_path / "t") as output:
         with pytest.raises(RunReplaced):
-            merging.merge_small(straggler)
+            merging.compact(straggler)
         written = log.written(output.folder, log.end, log.end)
         commit_log(output.folder, output.token, [written])
     assert len(read_chain(tmp_path / "t", "log")) == BATCHES

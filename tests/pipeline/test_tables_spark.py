@@ -14,7 +14,7 @@ import pytest
 import quorumd.pipeline as pipeline
 from quorumd.pipeline.errors import DataLost
 from quorumd.pipeline.tables.history import voters_after
-from quorumd.pipeline.tables.ingest import Follower, Progress, fill_once
+from quorumd.pipeline.tables.ingest import IngestProgress, StreamingIngest, run_once
 from quorumd.pipeline.tables.manifests import newest, read_chain
 from quorumd.pipeline.tables.origin import LogOrigin, check_origin
 from quorumd.pipeline.tables.output import held_output
@@ -97,10 +97,10 @@ def test_leaders_voters_and_the_state_of_any_moment_are_those_of_the_quorum(
     log = append(members, records(first_ms))
     with held_output(folder) as output:
         assert check_origin(origin(members), output.last) == log[-1].offset + 1
-        follower = Follower(
+        follower = StreamingIngest(
             spark, origin(members), output, interval_s=0, available_now=True, offsets_per_batch=25
         )
-        shown: list[Progress] = []
+        shown: list[IngestProgress] = []
         follower.run(shown.append, pytest.fail)
     assert len(read_chain(folder, "log")) > 2
     assert newest(folder, "state") is not None
@@ -117,10 +117,10 @@ def test_leaders_voters_and_the_state_of_any_moment_are_those_of_the_quorum(
     log += append(members, records(int(time.time() * 1000) + 60_000))
     with held_output(folder) as output:
         check_origin(origin(members), output.last)
-        fill_once(spark, origin(members), output)
+        run_once(spark, origin(members), output)
         # Nothing new: nothing is written.
         manifests = len(read_chain(folder, "log"))
-        fill_once(spark, origin(members), output)
+        run_once(spark, origin(members), output)
         assert len(read_chain(folder, "log")) == manifests
 
     end = log[-1].offset + 1
@@ -211,10 +211,12 @@ def test_a_follower_survives_a_leader_killed_in_mid_stream(
 ) -> None:
     folder = tmp_path / "tables"
     with Load(quorum, writers=2) as load, held_output(folder) as output:
-        follower = Follower(spark, origin(quorum), output, interval_s=0, offsets_per_batch=200)
+        follower = StreamingIngest(
+            spark, origin(quorum), output, interval_s=0, offsets_per_batch=200
+        )
         killed_at: list[int] = []
 
-        def show(progress: Progress) -> None:
+        def show(progress: IngestProgress) -> None:
             if not killed_at:
                 quorum.kill(quorum.wait_leader())
                 killed_at.append(progress.log_end_offset)
@@ -226,7 +228,7 @@ def test_a_follower_survives_a_leader_killed_in_mid_stream(
         quorum.start()
         quorum.wait_ready()
         end = quorum.wait_converged()
-        fill_once(spark, origin(quorum), output)
+        run_once(spark, origin(quorum), output)
     rows = pipeline.read_table(spark, folder, "records").select("offset", "value").collect()
     assert sorted(row.offset for row in rows) == list(range(end))
     found = {row.offset: row.value and bytes(row.value) for row in rows}
@@ -240,7 +242,7 @@ def test_a_log_that_begins_with_a_snapshot_is_known_from_there_on(
     with running_cluster(tmp_path / "quorum", size=1, settings=SETTINGS) as cluster:
         cleaned = CleanedLog(cluster)
         with held_output(folder) as output:
-            fill_once(spark, origin(cluster), output)
+            run_once(spark, origin(cluster), output)
         known_from = cleaned.snapshot.end_offset - 1
         changes = pipeline.read_table(spark, folder, "voter_sets").collect()
         voters = voters_after([row.asDict(recursive=True) for row in changes])

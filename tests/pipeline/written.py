@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from uuid import UUID
 
-from quorumd.pipeline.parse import Origin, parse
+from quorumd.pipeline.parse import ChunkOrigin, parse
 from quorumd.pipeline.tables.commit import WrittenLog, commit_log
 from quorumd.pipeline.tables.output import Output
 from quorumd.pipeline.tables.sink import write_log
@@ -54,7 +54,7 @@ class Log:
 
     def written(self, folder: Path, start: int, end: int) -> WrittenLog:
         """What a task writes of this range."""
-        return write_log(folder, parse("records", bytes(self.data), start, end, Origin()))
+        return write_log(folder, parse("records", bytes(self.data), start, end, ChunkOrigin()))
 
     def take(self, output: Output, end: int | None = None) -> None:
         """The tables get what they lack, up to `end` (exclusive)."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from shutil import rmtree
 
-from quorumd.pipeline.audit import Audited, BadReplicas, Finding, audit
+from quorumd.pipeline.audit import AuditFinding, AuditReport, BadReplicas, audit
 from quorumd.storage.layout import LOG_SUFFIX, RESERVE, parse_snapshot_name
 from quorumd.wire.batch_header import crc_is_valid, read_header
 from quorumd.wire.errors import CorruptBatch
@@ -88,9 +88,9 @@ class Auditor:
 class Look:
     """One audit, and the disks that were audited."""
 
-    def __init__(self, audited: Audited, paths: dict[Path, Machine]) -> None:
+    def __init__(self, audited: AuditReport, paths: dict[Path, Machine]) -> None:
         self._audited = audited
-        by_label = {each.label: (each, paths[each.replica.path]) for each in audited.surveys}
+        by_label = {each.label: (each, paths[each.replica.path]) for each in audited.replicas}
         self._machines = {label: machine for label, (_, machine) in by_label.items()}
         self._surveys = {machine.host: found for found, machine in by_label.values()}
         self._data = {machine.host: _segments(machine) for machine in paths.values()}
@@ -114,7 +114,7 @@ class Look:
                 if not self._is_named(machine, offset):
                     yield f"missed: {machine.host}, {what}"
 
-    def _is_caused(self, finding: Finding) -> bool:
+    def _is_caused(self, finding: AuditFinding) -> bool:
         """All that are blamed are damaged; or one, if it takes two to differ."""
         are_damaged = [self._machines[label].is_damaged for label in finding.replicas]
         return all(are_damaged) or (not finding.against and any(are_damaged))
@@ -127,7 +127,7 @@ class Look:
             if finding.is_damage and self._machines[label] is machine
         )
 
-    def _told(self, finding: Finding) -> str:
+    def _told(self, finding: AuditFinding) -> str:
         hosts = [self._machines[label].host for label in finding.replicas]
         against = [self._machines[label].host for label in finding.against]
         place = f"{finding.offset}..{finding.end_offset}"

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from quorumd.pipeline.audit import Audited, Kind, audit
+from quorumd.pipeline.audit import AuditReport, FindingKind, audit
 from quorumd.pipeline.audit import run as audit_run
 from quorumd.pipeline.files import plan as files_plan
 from simulation.planted import PLANTED
@@ -39,9 +39,9 @@ RUNS = {
 }
 """Seeds, and what of them is run."""
 BUGS = {
-    "a minority elects": Kind.DIFFERENT_RECORDS,
-    "leader compares offsets alone": Kind.DIFFERENT_RECORDS,
-    "copied snapshot is not verified": Kind.SNAPSHOT_DAMAGED,
+    "a minority elects": FindingKind.DIFFERENT_RECORDS,
+    "leader compares offsets alone": FindingKind.DIFFERENT_RECORDS,
+    "copied snapshot is not verified": FindingKind.SNAPSHOT_DAMAGED,
 }
 """Planted bugs after which logs or snapshots are wrong, and what the audit calls it."""
 AFTERMATH_US = (100 * MS, 2 * SECOND)
@@ -100,19 +100,19 @@ def test_the_audit_finds_what_was_done_to_the_disks_and_nothing_else(kind: str) 
 def test_there_was_something_to_be_told_apart() -> None:
     """Tails that were never committed, unfinished writes, and damage that has to be found."""
     splits, _ = audited_runs("splits")
-    assert splits[Kind.UNCOMMITTED_TAIL.value] > 1
+    assert splits[FindingKind.UNCOMMITTED_TAIL.value] > 1
     damage, _ = audited_runs("damage")
     assert damage["damaged"] > damage["provably damaged"] > 5
     changing, _ = audited_runs("damage among changing voters")
     assert changing["provably damaged"] > 1
     everything = sum((audited_runs(kind)[0] for kind in RUNS), Counter[str]())
-    assert {Kind.TORN_TAIL.value, Kind.LAG.value, "snapshots"} <= set(everything)
+    assert {FindingKind.TORN_TAIL.value, FindingKind.LAG.value, "snapshots"} <= set(everything)
 
 
 def test_an_audit_that_finds_nothing_is_noticed() -> None:
     seeds, options = RUNS["damage"]
 
-    def blind(paths: Sequence[Path]) -> Audited:
+    def blind(paths: Sequence[Path]) -> AuditReport:
         found = audit(paths)
         found.findings.clear()
         return found
@@ -132,7 +132,7 @@ def test_a_bug_that_the_simulator_catches_is_found_on_the_disks_as_well(name: st
         assert any(_is_found(seed, bug.options, kind) for seed in range(1, 2 * bug.seeds + 1))
 
 
-def _is_found(seed: int, options: Options, kind: Kind) -> bool:
+def _is_found(seed: int, options: Options, kind: FindingKind) -> bool:
     """True if a run fails, and its disks show why, then or a little later."""
     world = World(seed, options)
     try:

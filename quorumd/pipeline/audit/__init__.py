@@ -4,30 +4,36 @@ audited = audit([path, ...])
 audited.is_sound, audited.findings
 """
 
-from quorumd.pipeline.audit.findings import FINDINGS, Finding, Kind, findings_table, row_of
+from quorumd.pipeline.audit.findings import (
+    FINDINGS,
+    AuditFinding,
+    FindingKind,
+    findings_table,
+    row_of,
+)
 from quorumd.pipeline.audit.run import (
-    Audited,
+    AuditReport,
+    AuditTask,
     BadReplicas,
-    Done,
-    Spread,
-    Work,
+    TaskResult,
+    TaskRunner,
     audit,
-    do_work,
     in_this_process,
+    run_task,
 )
 
 __all__ = [
     "FINDINGS",
-    "Audited",
+    "AuditFinding",
+    "AuditReport",
+    "AuditTask",
     "BadReplicas",
-    "Done",
-    "Finding",
-    "Kind",
-    "Spread",
-    "Work",
+    "FindingKind",
+    "TaskResult",
+    "TaskRunner",
     "audit",
-    "do_work",
     "findings_table",
     "in_this_process",
     "row_of",
+    "run_task",
 ]

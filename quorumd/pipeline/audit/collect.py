@@ -20,12 +20,12 @@ from quorumd.client.connection import connect
 from quorumd.client.description import QuorumDescription, ReplicaState
 from quorumd.client.errors import QuorumError
 from quorumd.client.leader import CONNECT_TIMEOUT_S
-from quorumd.pipeline.audit.findings import Finding, Kind
-from quorumd.pipeline.audit.replica_copy import CLIENT_ID, Copy, ReplicaReader
-from quorumd.pipeline.audit.run import Audited, BadReplicas, Spread, audit, in_this_process
+from quorumd.pipeline.audit.findings import AuditFinding, FindingKind
+from quorumd.pipeline.audit.replica_copy import CLIENT_ID, ReplicaCopy, ReplicaReader
+from quorumd.pipeline.audit.run import AuditReport, BadReplicas, TaskRunner, audit, in_this_process
 from quorumd.raft.types import ReplicaKey
 
-OnDone = Callable[[int, int], object]
+OnAuditProgress = Callable[[int, int], object]
 
 
 @contextmanager
@@ -33,8 +33,8 @@ def collected(
     servers: Sequence[Address],
     *,
     timeout_ms: int,
-    on_offsets: OnDone = lambda done, total: None,
-) -> Iterator[list[Copy]]:
+    on_offsets: OnAuditProgress = lambda done, total: None,
+) -> Iterator[list[ReplicaCopy]]:
     """Copies of all replicas of the quorum, there as long as the context lasts.
 
     These are the voters, and observers that fetch. `timeout_ms` is how long the leader is looked for, and
@@ -47,24 +47,24 @@ def collected(
 
 
 def audit_copies(
-    copies: Sequence[Copy],
+    copies: Sequence[ReplicaCopy],
     *,
-    spread: Spread = in_this_process,
-    on_bytes: OnDone = lambda done, total: None,
-) -> Audited:
+    run_tasks: TaskRunner = in_this_process,
+    on_bytes: OnAuditProgress = lambda done, total: None,
+) -> AuditReport:
     """Audits them against each other. What a copy lacks is a finding, too."""
     begun = [each for each in copies if each.address is not None]
-    audited = Audited()
+    audited = AuditReport()
     if begun:
         labels = [each.label for each in begun]
         folders = [each.folder for each in begun]
-        audited = audit(folders, labels=labels, spread=spread, on_bytes=on_bytes)
+        audited = audit(folders, labels=labels, run_tasks=run_tasks, on_bytes=on_bytes)
     broken = {each.label for each in copies if each.problem}
     found = [
         # Of the copy, which is gone in a moment, nobody wants to know.
         replace(each, file=None, position=None)
         for each in audited.findings
-        if each.kind is not Kind.LAG or not broken.issuperset(each.replicas)
+        if each.kind is not FindingKind.LAG or not broken.issuperset(each.replicas)
     ]
     found += [_unread(each) for each in copies if each.problem]
     for start in sorted({each.start for each in begun} - {0}):
@@ -73,9 +73,9 @@ def audit_copies(
     return audited
 
 
-def _unread(copy: Copy) -> Finding:
-    return Finding(
-        kind=Kind.UNREAD,
+def _unread(copy: ReplicaCopy) -> AuditFinding:
+    return AuditFinding(
+        kind=FindingKind.UNREAD,
         offset=copy.end,
         end_offset=copy.wanted_end,
         replicas=(copy.label,),
@@ -83,9 +83,9 @@ def _unread(copy: Copy) -> Finding:
     )
 
 
-def _not_served(labels: Sequence[str], start: int) -> Finding:
-    return Finding(
-        kind=Kind.NOT_SERVED,
+def _not_served(labels: Sequence[str], start: int) -> AuditFinding:
+    return AuditFinding(
+        kind=FindingKind.NOT_SERVED,
         offset=0,
         end_offset=start,
         replicas=tuple(labels),
@@ -98,8 +98,8 @@ def _not_served(labels: Sequence[str], start: int) -> Finding:
 
 
 async def _collect(
-    servers: Sequence[Address], folder: Path, timeout_ms: int, on_offsets: OnDone
-) -> list[Copy]:
+    servers: Sequence[Address], folder: Path, timeout_ms: int, on_offsets: OnAuditProgress
+) -> list[ReplicaCopy]:
     async with QuorumClient(servers, client_id=CLIENT_ID, timeout_ms=timeout_ms) as client:
         quorum = await client.describe_quorum()
     replicas = _replicas(quorum)

@@ -2,7 +2,7 @@
 
 Followers append what they fetched, so replicas have the same batches, byte for byte. Where boundaries
 differ nevertheless, the records are compared, and only there. Who is right is decided elsewhere, by what
-all ranges together say (audit.judge).
+all ranges together say (audit.verdict).
 """
 
 from __future__ import annotations
@@ -17,14 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from quorumd.pipeline.audit.findings import Finding, Kind
-from quorumd.pipeline.audit.fingerprints import Loaded, load
-from quorumd.pipeline.audit.scan import Task
+from quorumd.pipeline.audit.findings import AuditFinding, FindingKind
+from quorumd.pipeline.audit.fingerprints import BatchFingerprint, LoadedBatches, load_range
+from quorumd.pipeline.audit.scan import RangeTask
 from quorumd.pipeline.parse import DamagedBatch, parse
 from quorumd.storage.errors import StorageError
-
-Cell = tuple[int, int, int, int, int]
-"""A batch: base offset, next offset, epoch, CRC, size."""
 
 
 class Difference(NamedTuple):
@@ -41,7 +38,7 @@ class Difference(NamedTuple):
     only_epoch: bool
 
 
-class EpochStart(NamedTuple):
+class EpochChange(NamedTuple):
     """A batch of another epoch than the one before it, or the first that was read; in file order."""
 
     segment_base: int
@@ -51,34 +48,34 @@ class EpochStart(NamedTuple):
 
 
 @dataclass(slots=True)
-class Examined:
-    """What a range has given; `epochs` are by the number of the replica.
+class RangeResult:
+    """The result of a range; `epochs` are by the number of the replica.
 
     `open` are offsets (end exclusive) that differ and reach beyond the range: look at them as a whole.
     """
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[AuditFinding] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
-    epochs: dict[int, list[EpochStart]] = field(default_factory=dict)
+    epochs: dict[int, list[EpochChange]] = field(default_factory=dict)
     open: list[tuple[int, int]] = field(default_factory=list)
     bytes_read: int = 0
     batches: int = 0
 
 
-def examine(task: Task) -> Examined:
+def examine_range(task: RangeTask) -> RangeResult:
     """Raises nothing: what can't be read is a finding."""
-    done = Examined()
-    parts: dict[int, list[Loaded]] = defaultdict(list)
-    for piece in task.pieces:
-        label = task.labels[piece.replica]
+    done = RangeResult()
+    parts: dict[int, list[LoadedBatches]] = defaultdict(list)
+    for wanted in task.ranges:
+        label = task.labels[wanted.replica]
         try:
-            seen = load(piece, label)
+            seen = load_range(wanted, label)
         except StorageError as error:
             done.findings.append(_unread(task, label, error))
             continue
         done.bytes_read += seen.bytes_read
         done.findings += [each for each in seen.findings if task.start <= each.offset < task.end]
-        parts[piece.replica] += seen.parts
+        parts[wanted.replica] += seen.parts
     for number, loaded in sorted(parts.items()):
         done.batches += sum(len(part.batches) for part in loaded)
         done.epochs[number] = _epoch_starts(loaded)
@@ -87,9 +84,9 @@ def examine(task: Task) -> Examined:
     return done
 
 
-def _unread(task: Task, label: str, error: StorageError) -> Finding:
-    return Finding(
-        kind=Kind.UNREAD,
+def _unread(task: RangeTask, label: str, error: StorageError) -> AuditFinding:
+    return AuditFinding(
+        kind=FindingKind.UNREAD,
         offset=task.start,
         end_offset=task.end,
         replicas=(label,),
@@ -98,7 +95,7 @@ def _unread(task: Task, label: str, error: StorageError) -> Finding:
     )
 
 
-def _epoch_starts(parts: Sequence[Loaded]) -> list[EpochStart]:
+def _epoch_starts(parts: Sequence[LoadedBatches]) -> list[EpochChange]:
     found = []
     for part in parts:
         epochs, begin = part.numbers[:, 2], part.range.origin.position
@@ -106,11 +103,11 @@ def _epoch_starts(parts: Sequence[Loaded]) -> list[EpochStart]:
         for row in changes.tolist():
             position = begin + int(part.batches.positions[row])
             offset, epoch = int(part.numbers[row, 0]), int(epochs[row])
-            found.append(EpochStart(part.segment_base, position, offset, epoch))
+            found.append(EpochChange(part.segment_base, position, offset, epoch))
     return found
 
 
-def _are_same(parts: dict[int, list[Loaded]]) -> bool:
+def _are_same(parts: dict[int, list[LoadedBatches]]) -> bool:
     """The usual case: all replicas have the same sound batches."""
     if not all(part.crc_ok.all() for loaded in parts.values() for part in loaded):
         return False
@@ -120,51 +117,52 @@ def _are_same(parts: dict[int, list[Loaded]]) -> bool:
     return all(np.array_equal(tables[0], table) for table in tables[1:])
 
 
-def _compare(task: Task, parts: dict[int, list[Loaded]], done: Examined) -> None:
-    sound = {number: _sound_cells(loaded) for number, loaded in parts.items()}
+def _compare(task: RangeTask, parts: dict[int, list[LoadedBatches]], done: RangeResult) -> None:
+    sound = {number: _sound_batches(loaded) for number, loaded in parts.items()}
     for start, end in _regions(task, sound):
         if not task.start <= start < task.end:
             continue
-        held = {number: _within(cells, start, end) for number, cells in sound.items()}
+        held = {number: _within(batches, start, end) for number, batches in sound.items()}
         if any(
-            not _fills(cells, start, end) and _reaches_out(parts[number], task, number, start, end)
-            for number, cells in held.items()
+            not _fills(batches, start, end)
+            and _reaches_out(parts[number], task, number, start, end)
+            for number, batches in held.items()
         ):
             done.open.append((start, end))
             continue
         records = _Records(parts, start, end)
-        for low, high in _pieces(start, end, held.values(), task.hulls):
+        for low, high in _uniform_ranges(start, end, held.values(), task.hulls):
             whole = {
-                number: _within(cells, low, high)
-                for number, cells in held.items()
-                if _covers(cells, low, high)
+                number: _within(batches, low, high)
+                for number, batches in held.items()
+                if _covers(batches, low, high)
             }
             difference = _difference(low, high, whole, records)
             if difference is not None:
                 done.differences.append(difference)
 
 
-def _sound_cells(parts: Sequence[Loaded]) -> list[Cell]:
+def _sound_batches(parts: Sequence[LoadedBatches]) -> list[BatchFingerprint]:
     """In order, each offset once: what comes again has a finding of its own."""
-    cells: list[Cell] = []
+    batches: list[BatchFingerprint] = []
     for part in parts:
         for row, is_ok in zip(part.numbers.tolist(), part.crc_ok.tolist(), strict=True):
-            if is_ok and (not cells or row[0] >= cells[-1][1]):
-                cells.append((row[0], row[1], row[2], row[3], row[4]))
-    return cells
+            if is_ok and (not batches or row[0] >= batches[-1][1]):
+                batches.append((row[0], row[1], row[2], row[3], row[4]))
+    return batches
 
 
-def _regions(task: Task, sound: dict[int, list[Cell]]) -> list[tuple[int, int]]:
+def _regions(task: RangeTask, sound: dict[int, list[BatchFingerprint]]) -> list[tuple[int, int]]:
     """Where not all replicas whose log has these offsets have the same batch."""
-    holders: dict[Cell, int] = defaultdict(int)
-    for cells in sound.values():
-        for cell in cells:
-            holders[cell] += 1
+    holders: dict[BatchFingerprint, int] = defaultdict(int)
+    for batches in sound.values():
+        for batch in batches:
+            holders[batch] += 1
     spans = []
     hulls = [task.hulls[number] for number in sorted(sound)]
-    for cell in sorted(cell for cell, count in holders.items() if count < len(sound)):
-        start, end = cell[0], cell[1]
-        if holders[cell] < sum(low < end and start < high for low, high in hulls):
+    for batch in sorted(batch for batch, count in holders.items() if count < len(sound)):
+        start, end = batch[0], batch[1]
+        if holders[batch] < sum(low < end and start < high for low, high in hulls):
             spans.append((start, end))
     merged: list[tuple[int, int]] = []
     for start, end in spans:
@@ -175,36 +173,43 @@ def _regions(task: Task, sound: dict[int, list[Cell]]) -> list[tuple[int, int]]:
     return merged
 
 
-def _pieces(
-    start: int, end: int, held: Iterable[Sequence[Cell]], hulls: Iterable[tuple[int, int]]
+def _uniform_ranges(
+    start: int,
+    end: int,
+    held: Iterable[Sequence[BatchFingerprint]],
+    hulls: Iterable[tuple[int, int]],
 ) -> Iterator[tuple[int, int]]:
-    """In each piece a replica has all of the offsets, in one batch, or its log has none of them."""
-    spans = [cell[:2] for cells in held for cell in cells]
+    """In each of these ranges a replica has all of the offsets, in one batch, or its log has none of them."""
+    spans = [batch[:2] for batches in held for batch in batches]
     cuts = {offset for span in (*spans, *hulls) for offset in span if start < offset < end}
     return pairwise([start, *sorted(cuts), end])
 
 
-def _within(cells: Sequence[Cell], start: int, end: int) -> Sequence[Cell]:
-    """Those with any of these offsets; `cells` ascend."""
-    first = bisect_right(cells, start, key=itemgetter(1))
-    return cells[first : bisect_left(cells, end, first, key=itemgetter(0))]
+def _within(
+    batches: Sequence[BatchFingerprint], start: int, end: int
+) -> Sequence[BatchFingerprint]:
+    """Those with any of these offsets; `batches` ascend."""
+    first = bisect_right(batches, start, key=itemgetter(1))
+    return batches[first : bisect_left(batches, end, first, key=itemgetter(0))]
 
 
-def _fills(cells: Sequence[Cell], start: int, end: int) -> bool:
+def _fills(batches: Sequence[BatchFingerprint], start: int, end: int) -> bool:
     """From the first offset to the last, without a hole."""
-    return _covers(cells, start, end) and cells[0][0] == start and cells[-1][1] == end
+    return _covers(batches, start, end) and batches[0][0] == start and batches[-1][1] == end
 
 
-def _covers(cells: Sequence[Cell], start: int, end: int) -> bool:
+def _covers(batches: Sequence[BatchFingerprint], start: int, end: int) -> bool:
     """Without a hole, and perhaps beyond."""
-    inside = _within(cells, start, end)
+    inside = _within(batches, start, end)
     if not inside or inside[0][0] > start or inside[-1][1] < end:
         return False
     return all(one[1] == other[0] for one, other in pairwise(inside))
 
 
-def _reaches_out(parts: Sequence[Loaded], task: Task, number: int, start: int, end: int) -> bool:
-    """This replica has more of these offsets, in a piece that was not read."""
+def _reaches_out(
+    parts: Sequence[LoadedBatches], task: RangeTask, number: int, start: int, end: int
+) -> bool:
+    """This replica has more of these offsets, in a range that was not read."""
     read = [(part.range.start_offset, part.range.end_offset) for part in parts]
     low, high = task.hulls[number]
     begins, ends = min(read)[0], max(each[1] for each in read)
@@ -212,13 +217,13 @@ def _reaches_out(parts: Sequence[Loaded], task: Task, number: int, start: int, e
 
 
 def _difference(
-    start: int, end: int, whole: dict[int, Sequence[Cell]], records: _Records
+    start: int, end: int, whole: dict[int, Sequence[BatchFingerprint]], records: _Records
 ) -> Difference | None:
     """None if those replicas that have all of it agree."""
-    bounds = {tuple(cell[:2] for cell in cells) for cells in whole.values()}
+    bounds = {tuple(batch[:2] for batch in batches) for batches in whole.values()}
     by_content: dict[Any, list[int]] = defaultdict(list)
-    for number, cells in sorted(whole.items()):
-        signature: Any = tuple(cells)
+    for number, batches in sorted(whole.items()):
+        signature: Any = tuple(batches)
         if len(bounds) > 1:
             signature = records.within(number, start, end)
             if signature is None:
@@ -246,7 +251,7 @@ _COLUMNS = ("offset", "epoch", "timestamp", "key", "value", "headers", "control_
 class _Records:
     """The records of a region, by replica, read when they are wanted."""
 
-    def __init__(self, parts: dict[int, list[Loaded]], start: int, end: int) -> None:
+    def __init__(self, parts: dict[int, list[LoadedBatches]], start: int, end: int) -> None:
         self._parts = parts
         self._start = start
         self._end = end
@@ -275,7 +280,7 @@ class _Records:
         return [(*row[:5], repr(row[5]), row[6]) for row in rows]
 
 
-def _bytes_with(part: Loaded, start: int, end: int) -> memoryview:
+def _bytes_with(part: LoadedBatches, start: int, end: int) -> memoryview:
     """The batches with any of these offsets: to walk through all of a part would take long."""
     rows = np.flatnonzero((part.numbers[:, 0] < end) & (part.numbers[:, 1] > start))
     if not len(rows):

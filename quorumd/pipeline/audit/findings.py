@@ -9,7 +9,7 @@ from enum import Enum
 import pyarrow as pa
 
 
-class Kind(Enum):
+class FindingKind(Enum):
     """The kinds; the last four are no damage, and what is unread may be none."""
 
     BAD_CRC = "bad_crc"
@@ -35,11 +35,13 @@ class Kind(Enum):
     NOT_SERVED = "not_served"
 
 
-_NOTES = frozenset({Kind.TORN_TAIL, Kind.UNCOMMITTED_TAIL, Kind.LAG, Kind.NOT_SERVED})
+_NOTES = frozenset(
+    {FindingKind.TORN_TAIL, FindingKind.UNCOMMITTED_TAIL, FindingKind.LAG, FindingKind.NOT_SERVED}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class AuditFinding:
     """Offsets `offset` .. `end_offset` (exclusive) are in doubt, on `replicas`.
 
     `against` are the replicas that have it right: a majority, empty if nobody can say who is right. Of
@@ -47,7 +49,7 @@ class Finding:
     the place on the first of the replicas.
     """
 
-    kind: Kind
+    kind: FindingKind
     offset: int
     end_offset: int
     replicas: tuple[str, ...]
@@ -63,7 +65,7 @@ class Finding:
 
     @property
     def severity(self) -> str:
-        if self.kind is Kind.UNREAD:
+        if self.kind is FindingKind.UNREAD:
             return "unread"
         return "damage" if self.is_damage else "note"
 
@@ -73,7 +75,7 @@ class Finding:
         return (not self.is_damage, self.offset, self.kind.value, self.replicas, self.what)
 
     @property
-    def identity(self) -> tuple[Kind, int, tuple[str, ...]]:
+    def identity(self) -> tuple[FindingKind, int, tuple[str, ...]]:
         """What stays the same if a running node appends while it is looked at twice."""
         return (self.kind, self.offset, self.replicas)
 
@@ -94,12 +96,12 @@ FINDINGS = pa.schema(
 """One row a finding; `severity` is damage, unread, or note."""
 
 
-def findings_table(findings: Iterable[Finding]) -> pa.Table:
+def findings_table(findings: Iterable[AuditFinding]) -> pa.Table:
     """FINDINGS."""
     return pa.Table.from_pylist([row_of(finding) for finding in findings], schema=FINDINGS)
 
 
-def row_of(finding: Finding) -> dict[str, object]:
+def row_of(finding: AuditFinding) -> dict[str, object]:
     """A finding by column."""
     return {
         "severity": finding.severity,

@@ -1,6 +1,6 @@
-"""The batches of a piece: whether each is sound, and whether they follow each other.
+"""The batches of a range: whether each is sound, and whether they follow each other.
 
-A piece was planned by the segment's index as a rule, so nobody has looked inside. If it is not what was
+A range is planned by the segment's index as a rule, without reading its batches. If it is not what was
 planned, the whole segment is walked through to say what is wrong with it.
 """
 
@@ -10,61 +10,56 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quorumd.pipeline.audit.findings import Finding, Kind
-from quorumd.pipeline.audit.scan import Piece
+from quorumd.pipeline.audit.findings import AuditFinding, FindingKind
+from quorumd.pipeline.audit.scan import ReplicaRange
 from quorumd.pipeline.audit.structure import structure_findings
 from quorumd.pipeline.files import FileRange, plan_segment, read_bytes
-from quorumd.pipeline.parse.headers import (
-    Batches,
-    Bools,
-    Int64s,
-    Walked,
-    crc_is_valid,
-    walk_headers,
-)
+from quorumd.pipeline.parse.arrays import Bools, Int64s
+from quorumd.pipeline.parse.headers import BatchHeaders, WalkedChunk, crc_is_valid, walk_headers
 
-IDENTITY = ("base_offset", "next_offset", "epoch", "crc", "size")
-"""What tells batches apart: with a valid CRC, batches that agree in all of these are the same bytes."""
+BatchFingerprint = tuple[int, int, int, int, int]
+"""Base offset, next offset, epoch, CRC, size (bytes): with a valid CRC, batches that agree in all of these
+are the same bytes."""
 
 
 @dataclass(slots=True)
-class Loaded:
-    """Bytes of a file that are whole batches. `numbers` has a row a batch, columns as in IDENTITY."""
+class LoadedBatches:
+    """Bytes of a file that are whole batches. `numbers` has a row a batch, columns as in BatchFingerprint."""
 
     replica: int
     segment_base: int
     range: FileRange
     data: bytes
-    batches: Batches
+    batches: BatchHeaders
     numbers: Int64s
     crc_ok: Bools
 
 
 @dataclass(slots=True)
-class PieceSeen:
-    """What reading a piece has given."""
+class LoadedRange:
+    """The batches of a range, and what is wrong with them."""
 
-    parts: list[Loaded] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    parts: list[LoadedBatches] = field(default_factory=list)
+    findings: list[AuditFinding] = field(default_factory=list)
     bytes_read: int = 0
 
 
-def load(piece: Piece, label: str) -> PieceSeen:
-    """Reads a piece. Raises FileChanged, StorageError."""
-    seen = PieceSeen()
-    data = read_bytes(piece.range)
+def load_range(wanted: ReplicaRange, label: str) -> LoadedRange:
+    """Reads a range of one replica. Raises FileChanged, StorageError."""
+    seen = LoadedRange()
+    data = read_bytes(wanted.range)
     seen.bytes_read += len(data)
     walked = walk_headers(memoryview(data))
-    if _is_as_planned(walked, piece.range):
-        seen.parts.append(_loaded(piece, piece.range, data, walked.batches))
+    if _is_as_planned(walked, wanted.range):
+        seen.parts.append(_loaded(wanted, wanted.range, data, walked.batches))
     else:
-        _load_damaged(piece, label, seen)
+        _load_damaged(wanted, label, seen)
     for part in seen.parts:
         seen.findings += _batch_findings(part, label)
     return seen
 
 
-def _is_as_planned(walked: Walked, planned: FileRange) -> bool:
+def _is_as_planned(walked: WalkedChunk, planned: FileRange) -> bool:
     """Batches from end to end, from the first offset to the last."""
     batches = walked.batches
     if walked.stop is not None or not len(batches):
@@ -78,12 +73,12 @@ def _is_as_planned(walked: Walked, planned: FileRange) -> bool:
     )
 
 
-def _load_damaged(piece: Piece, label: str, seen: PieceSeen) -> None:
-    """Those batches of the piece that can be made out, and what is between them."""
-    begin = piece.range.origin.position
-    end = begin + piece.range.size_bytes
-    plan = plan_segment(piece.segment, by_index=False)
-    for finding in structure_findings(label, piece.segment, plan):
+def _load_damaged(wanted: ReplicaRange, label: str, seen: LoadedRange) -> None:
+    """Those batches of the range that can be made out, and what is between them."""
+    begin = wanted.range.origin.position
+    end = begin + wanted.range.size_bytes
+    plan = plan_segment(wanted.segment, by_index=False)
+    for finding in structure_findings(label, wanted.segment, plan):
         at = finding.position
         if at is not None and begin <= at < end:
             seen.findings.append(finding)
@@ -96,10 +91,12 @@ def _load_damaged(piece: Piece, label: str, seen: PieceSeen) -> None:
             places = walked.batches.positions + position
             inside = walked.batches.select((places >= begin) & (places < end))
             if len(inside):
-                seen.parts.append(_loaded(piece, each, data, inside))
+                seen.parts.append(_loaded(wanted, each, data, inside))
 
 
-def _loaded(piece: Piece, file_range: FileRange, data: bytes, batches: Batches) -> Loaded:
+def _loaded(
+    wanted: ReplicaRange, file_range: FileRange, data: bytes, batches: BatchHeaders
+) -> LoadedBatches:
     columns = [
         batches.field("base_offset"),
         batches.next_offsets,
@@ -109,11 +106,11 @@ def _loaded(piece: Piece, file_range: FileRange, data: bytes, batches: Batches) 
     ]
     crc_ok = crc_is_valid(memoryview(data), batches)
     numbers = np.stack(columns, axis=1)
-    base = piece.segment.base_offset
-    return Loaded(piece.replica, base, file_range, data, batches, numbers, crc_ok)
+    base = wanted.segment.base_offset
+    return LoadedBatches(wanted.replica, base, file_range, data, batches, numbers, crc_ok)
 
 
-def _batch_findings(part: Loaded, label: str) -> list[Finding]:
+def _batch_findings(part: LoadedBatches, label: str) -> list[AuditFinding]:
     """Batches that are in their place, but not sound."""
     batches = part.batches
     bases, nexts = batches.field("base_offset"), batches.next_offsets
@@ -121,16 +118,16 @@ def _batch_findings(part: Loaded, label: str) -> list[Finding]:
     bad_counts = part.crc_ok & (counts != nexts - bases)
     found = []
     for kind, bad in (
-        (Kind.BAD_CRC, ~part.crc_ok),
-        (Kind.RECORD_COUNT, bad_counts),
+        (FindingKind.BAD_CRC, ~part.crc_ok),
+        (FindingKind.RECORD_COUNT, bad_counts),
     ):
         for at in np.flatnonzero(bad).tolist():
             texts = {
-                Kind.BAD_CRC: "the CRC does not match the contents",
-                Kind.RECORD_COUNT: f"{counts[at]} records in {nexts[at] - bases[at]} offsets",
+                FindingKind.BAD_CRC: "the CRC does not match the contents",
+                FindingKind.RECORD_COUNT: f"{counts[at]} records in {nexts[at] - bases[at]} offsets",
             }
             found.append(
-                Finding(
+                AuditFinding(
                     kind=kind,
                     offset=int(bases[at]),
                     end_offset=int(nexts[at]),

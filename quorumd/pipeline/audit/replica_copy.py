@@ -33,7 +33,7 @@ _RESTARTS = 5
 
 
 @dataclass(slots=True)
-class Copy:
+class ReplicaCopy:
     """Offsets `start` .. `end` (exclusive) of a replica's log, of `wanted_end` that were wanted.
 
     Without `address` nothing could be read, and there is no `folder`; `problem` says why the copy is not
@@ -66,7 +66,7 @@ class ReplicaReader:
     def __init__(
         self, key: ReplicaKey, addresses: Sequence[Address], folder: Path, timeout_ms: int
     ) -> None:
-        self.copy = Copy(key, folder)
+        self.copy = ReplicaCopy(key, folder)
         self.cluster_ids: list[tuple[Address, str]] = []
         """What the servers that were asked belong to."""
         self._addresses = addresses

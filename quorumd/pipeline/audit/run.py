@@ -1,7 +1,7 @@
-"""The whole audit: survey, ranges, verdicts, snapshots; and a second look at whatever seems wrong.
+"""The whole audit: scan, ranges, verdicts, snapshots; and a second pass over whatever seems wrong.
 
 A running node writes, truncates and deletes while it is looked at. What it does to its files is not always
-to be told from damage in one look, but it does not look the same twice: only what was found both times is
+to be told from damage in one pass, but it does not look the same twice: only what was found both times is
 reported.
 """
 
@@ -12,25 +12,31 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from quorumd.pipeline.audit.compare import Difference, EpochStart, Examined, examine
-from quorumd.pipeline.audit.findings import Finding, Kind
-from quorumd.pipeline.audit.scan import Surveyed, Task, survey, task_between, tasks_of
+from quorumd.pipeline.audit.compare import Difference, EpochChange, RangeResult, examine_range
+from quorumd.pipeline.audit.findings import AuditFinding, FindingKind
+from quorumd.pipeline.audit.scan import (
+    RangeTask,
+    ScannedReplica,
+    scan_replica,
+    task_between,
+    tasks_of,
+)
 from quorumd.pipeline.audit.snapshots import (
-    SnapshotsSeen,
+    SnapshotResult,
     SnapshotTask,
     examine_snapshots,
     snapshot_tasks,
 )
-from quorumd.pipeline.audit.verdict import epoch_findings, judge, lag_findings
+from quorumd.pipeline.audit.verdict import epoch_findings, lag_findings, reach_verdict
 from quorumd.pipeline.errors import PipelineError
 from quorumd.pipeline.files import RANGE_BYTES, Replica, find_replicas
 
-Work = Task | SnapshotTask
-Done = Examined | SnapshotsSeen
-Spread = Callable[[Sequence[Work]], Iterable[tuple[int, Done]]]
-"""Has each piece of work done somewhere, and gives (its number, its result) in any order."""
+AuditTask = RangeTask | SnapshotTask
+TaskResult = RangeResult | SnapshotResult
+TaskRunner = Callable[[Sequence[AuditTask]], Iterable[tuple[int, TaskResult]]]
+"""Runs the tasks somewhere, and gives (task number, result) in any order."""
 
-_LOOKS = 4
+_PASSES = 4
 _PAUSE_S = 0.1
 _WIDENINGS = 20
 
@@ -42,98 +48,98 @@ class BadReplicas(PipelineError):
 
 
 @dataclass(slots=True, kw_only=True)
-class Audited:
+class AuditReport:
     """What was audited, and what was found, damage first. `committed` is the committed bound (exclusive)."""
 
-    surveys: list[Surveyed] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    replicas: list[ScannedReplica] = field(default_factory=list)
+    findings: list[AuditFinding] = field(default_factory=list)
     committed: int = 0
     bytes_read: int = 0
     batches: int = 0
-    looks: int = 1
+    passes: int = 1
 
     @property
     def is_sound(self) -> bool:
         return not any(finding.is_damage for finding in self.findings)
 
     @property
-    def unread(self) -> list[Finding]:
-        return [finding for finding in self.findings if finding.kind is Kind.UNREAD]
+    def unread(self) -> list[AuditFinding]:
+        return [finding for finding in self.findings if finding.kind is FindingKind.UNREAD]
 
 
-def do_work(work: Work) -> Done:
-    """One piece of work, wherever its files can be read."""
-    return examine(work) if isinstance(work, Task) else examine_snapshots(work)
+def run_task(task: AuditTask) -> TaskResult:
+    """Runs one task, wherever its files can be read."""
+    return examine_range(task) if isinstance(task, RangeTask) else examine_snapshots(task)
 
 
-def in_this_process(works: Sequence[Work]) -> Iterable[tuple[int, Done]]:
-    """The simplest Spread."""
-    return ((number, do_work(work)) for number, work in enumerate(works))
+def in_this_process(tasks: Sequence[AuditTask]) -> Iterable[tuple[int, TaskResult]]:
+    """A TaskRunner in the calling thread."""
+    return ((number, run_task(task)) for number, task in enumerate(tasks))
 
 
 def audit(
     paths: Sequence[str | Path],
     *,
-    spread: Spread = in_this_process,
+    run_tasks: TaskRunner = in_this_process,
     on_bytes: Callable[[int, int], object] = lambda done, total: None,
     range_bytes: int = RANGE_BYTES,
     labels: Sequence[str] | None = None,
-) -> Audited:
+) -> AuditReport:
     """Audits the replicas in these directories.
 
-    `on_bytes` is told how many bytes are done, and of how many. `labels` are names for copies of what
+    `on_bytes` is called with the bytes done and the bytes in total. `labels` are names for copies of what
     replicas serve, one a path: their logs may begin anywhere, and have no snapshots. Raises BadReplicas;
     StorageError for a path where no replica is, or that can't be read.
     """
-    found = _look(paths, labels, spread, on_bytes, range_bytes, None)
-    for _ in range(_LOOKS - 1):
+    found = _run_pass(paths, labels, run_tasks, on_bytes, range_bytes, None)
+    for _ in range(_PASSES - 1):
         doubts = [each for each in found.findings if each.is_damage]
         if not doubts:
             break
         time.sleep(_PAUSE_S)
-        again = _look(paths, labels, spread, lambda done, total: None, range_bytes, doubts)
+        again = _run_pass(paths, labels, run_tasks, lambda done, total: None, range_bytes, doubts)
         known = {each.identity for each in doubts}
         confirmed = [each for each in again.findings if each.identity in known]
         notes = [each for each in found.findings if not each.is_damage]
         again_doubts = [each for each in again.findings if each.is_damage]
         found = replace(
             found,
-            surveys=again.surveys,
+            replicas=again.replicas,
             findings=sorted([*confirmed, *notes], key=lambda each: each.order),
             bytes_read=found.bytes_read + again.bytes_read,
-            looks=found.looks + 1,
+            passes=found.passes + 1,
         )
         if len(confirmed) == len(again_doubts):
             break
     return found
 
 
-def _look(
+def _run_pass(
     paths: Sequence[str | Path],
     given_labels: Sequence[str] | None,
-    spread: Spread,
+    run_tasks: TaskRunner,
     on_bytes: Callable[[int, int], object],
     range_bytes: int,
-    doubts: Sequence[Finding] | None,
-) -> Audited:
-    """One look: at everything, or only at what is in doubt."""
-    replicas = find_replicas(paths)
-    labels = _labels(replicas) if given_labels is None else given_labels
-    surveys = [
-        survey(number, label, replica, range_bytes, is_whole=given_labels is None)
-        for number, (label, replica) in enumerate(zip(labels, replicas, strict=True))
+    doubts: Sequence[AuditFinding] | None,
+) -> AuditReport:
+    """One pass over everything, or only over what is in doubt."""
+    found_replicas = find_replicas(paths)
+    labels = _labels(found_replicas) if given_labels is None else given_labels
+    replicas = [
+        scan_replica(number, label, replica, range_bytes, is_whole=given_labels is None)
+        for number, (label, replica) in enumerate(zip(labels, found_replicas, strict=True))
     ]
-    committed = max(each.committed for each in surveys)
-    found = Audited(surveys=surveys, committed=committed)
-    tasks = [task for task in tasks_of(surveys) if _is_wanted(task, doubts, surveys)]
+    committed = max(each.committed for each in replicas)
+    found = AuditReport(replicas=replicas, committed=committed)
+    tasks = [task for task in tasks_of(replicas) if _is_wanted(task, doubts, replicas)]
     total = sum(task.size_bytes for task in tasks)
-    raw = [finding for each in surveys for finding in each.findings]
+    raw = [finding for each in replicas for finding in each.findings]
     differences: list[Difference] = []
-    starts: list[list[EpochStart]] = [[] for _ in surveys]
+    starts: list[list[EpochChange]] = [[] for _ in replicas]
     for _ in range(_WIDENINGS):
         wider: set[tuple[int, int]] = set()
-        for _, done in spread(tasks):
-            assert isinstance(done, Examined), "ranges give this"
+        for _, done in run_tasks(tasks):
+            assert isinstance(done, RangeResult), "ranges give this"
             found.bytes_read += done.bytes_read
             found.batches += done.batches
             raw += done.findings
@@ -142,31 +148,33 @@ def _look(
                 starts[at] += epochs
             wider.update(done.open)
             on_bytes(found.bytes_read, max(total, found.bytes_read))
-        tasks = [task_between(surveys, start, end) for start, end in _merged(wider)]
+        tasks = [task_between(replicas, start, end) for start, end in _merged(wider)]
         if not tasks:
             break
     in_order = [sorted(set(each)) for each in starts]
-    judged = judge(surveys, sorted(set(differences)), in_order, committed)
-    raw += judged.findings
-    for each, epochs in zip(surveys, in_order, strict=True):
+    verdict = reach_verdict(replicas, sorted(set(differences)), in_order, committed)
+    raw += verdict.findings
+    for each, epochs in zip(replicas, in_order, strict=True):
         raw += epoch_findings(each, epochs)
     findings = _tidied(raw)
     doubted = {label for each in findings if each.is_damage for label in each.replicas}
-    for _, done in spread(snapshot_tasks(surveys, doubted, judged.tails)):
-        assert isinstance(done, SnapshotsSeen), "snapshots give this"
+    for _, done in run_tasks(snapshot_tasks(replicas, doubted, verdict.tails)):
+        assert isinstance(done, SnapshotResult), "snapshots give this"
         found.bytes_read += done.bytes_read
         findings += done.findings
         on_bytes(found.bytes_read, max(total, found.bytes_read))
-    findings += lag_findings(surveys, committed)
+    findings += lag_findings(replicas, committed)
     found.findings = sorted(findings, key=lambda each: each.order)
     return found
 
 
-def _is_wanted(task: Task, doubts: Sequence[Finding] | None, surveys: Sequence[Surveyed]) -> bool:
+def _is_wanted(
+    task: RangeTask, doubts: Sequence[AuditFinding] | None, replicas: Sequence[ScannedReplica]
+) -> bool:
     """Whatever is in doubt; and which epochs logs and snapshots end with, to judge it."""
     if doubts is None:
         return True
-    ends = (end for each in surveys for end in (each.end_offset, *each.snapshot_ends))
+    ends = (end for each in replicas for end in (each.end_offset, *each.snapshot_ends))
     return any(task.start < end <= task.end for end in ends) or any(
         each.offset < task.end and max(each.end_offset, each.offset + 1) >= task.start
         for each in doubts
@@ -204,14 +212,18 @@ def _labels(replicas: Sequence[Replica]) -> list[str]:
     ]
 
 
-def _tidied(raw: Iterable[Finding]) -> list[Finding]:
+def _tidied(raw: Iterable[AuditFinding]) -> list[AuditFinding]:
     """Each fault once: together for all replicas that have it, and without what follows from another."""
     unique = sorted(set(raw), key=lambda each: each.order)
     kept = [each for each in unique if not _has_cause(each, unique)]
-    together: dict[tuple[object, ...], Finding] = {}
+    together: dict[tuple[object, ...], AuditFinding] = {}
     for each in kept:
         place = (each.kind, each.offset, each.end_offset)
-        mergeable = each.kind in (Kind.MISSING, Kind.REPEATED, Kind.BEGINS_LATE)
+        mergeable = each.kind in (
+            FindingKind.MISSING,
+            FindingKind.REPEATED,
+            FindingKind.BEGINS_LATE,
+        )
         earlier = together.get(place) if mergeable else None
         if earlier is None:
             together[(*place, *(() if mergeable else (each.replicas, each.what)))] = each
@@ -222,14 +234,14 @@ def _tidied(raw: Iterable[Finding]) -> list[Finding]:
 
 
 _CAUSES = {
-    Kind.EPOCH_ORDER: Kind.DIFFERENT_EPOCH,
-    Kind.UNKNOWN_EPOCH: Kind.DIFFERENT_EPOCH,
+    FindingKind.EPOCH_ORDER: FindingKind.DIFFERENT_EPOCH,
+    FindingKind.UNKNOWN_EPOCH: FindingKind.DIFFERENT_EPOCH,
     # A damaged header may claim offsets of the batches that follow.
-    Kind.REPEATED: Kind.BAD_CRC,
+    FindingKind.REPEATED: FindingKind.BAD_CRC,
 }
 
 
-def _has_cause(each: Finding, others: Sequence[Finding]) -> bool:
+def _has_cause(each: AuditFinding, others: Sequence[AuditFinding]) -> bool:
     """It is only there because of another one: an epoch or an offset that was changed."""
     cause = _CAUSES.get(each.kind)
     return cause is not None and any(
@@ -238,7 +250,7 @@ def _has_cause(each: Finding, others: Sequence[Finding]) -> bool:
     )
 
 
-def _meets(each: Finding, cause: Finding) -> bool:
-    if each.kind is Kind.REPEATED:
+def _meets(each: AuditFinding, cause: AuditFinding) -> bool:
+    if each.kind is FindingKind.REPEATED:
         return cause.end_offset == each.end_offset
     return cause.offset <= each.offset <= cause.end_offset

@@ -1,4 +1,4 @@
-"""What each replica has, found without reading its closed segments: pieces of a few MiB to go through.
+"""What each replica has, found without reading its closed segments: ranges of a few MiB to go through.
 
 The committed bound. Files say that offsets below some point are committed in two places: `appliedOffset`
 of quorum-state.json, written with every change of epoch or vote, and the end of each complete snapshot.
@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from quorumd.pipeline.audit.findings import Finding, Kind
+from quorumd.pipeline.audit.findings import AuditFinding, FindingKind
 from quorumd.pipeline.audit.structure import structure_findings
 from quorumd.pipeline.files import FileRange, LogSegment, Replica, find_replicas, plan_segment
 from quorumd.storage import layout
@@ -26,7 +26,7 @@ from quorumd.storage.quorum_state import QuorumState, load_quorum_state
 _TRIES = 5
 
 
-class Piece(NamedTuple):
+class ReplicaRange(NamedTuple):
     """Whole batches of one replica, and the segment that they are in. `replica` counts from 0."""
 
     replica: int
@@ -35,7 +35,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(slots=True)
-class Surveyed:
+class ScannedReplica:
     """A replica: offsets `start_offset` .. `end_offset` (exclusive) in its segments.
 
     `applied_offset` is what its quorum-state.json says is committed, 0 if nothing; `leader_epoch` the
@@ -49,8 +49,8 @@ class Surveyed:
     end_offset: int = 0
     applied_offset: int = 0
     leader_epoch: int | None = None
-    pieces: list[Piece] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    ranges: list[ReplicaRange] = field(default_factory=list)
+    findings: list[AuditFinding] = field(default_factory=list)
 
     @property
     def snapshot_ends(self) -> list[int]:
@@ -66,7 +66,7 @@ class Surveyed:
         return max([self.applied_offset, *self.snapshot_ends])
 
 
-class Task(NamedTuple):
+class RangeTask(NamedTuple):
     """Offsets `start` .. `end` (exclusive) on all replicas that have some of them.
 
     `hulls` are the offsets of each replica's whole log: what is beyond is no hole.
@@ -74,18 +74,18 @@ class Task(NamedTuple):
 
     start: int
     end: int
-    pieces: tuple[Piece, ...]
+    ranges: tuple[ReplicaRange, ...]
     hulls: tuple[tuple[int, int], ...]
     labels: tuple[str, ...]
 
     @property
     def size_bytes(self) -> int:
-        return sum(piece.range.size_bytes for piece in self.pieces)
+        return sum(part.range.size_bytes for part in self.ranges)
 
 
-def survey(
+def scan_replica(
     number: int, label: str, replica: Replica, range_bytes: int, *, is_whole: bool = True
-) -> Surveyed:
+) -> ScannedReplica:
     """Raises StorageError if something can't be read. Unless it `is_whole`, its log may begin anywhere."""
     fs = RealFileSystem()
     for attempt in range(_TRIES):
@@ -93,7 +93,7 @@ def survey(
             # A running node has deleted a segment meanwhile.
             (replica,) = find_replicas([replica.path])
         try:
-            found = _survey(fs, number, label, replica, range_bytes)
+            found = _scan_once(fs, number, label, replica, range_bytes)
         except StorageError as error:
             if attempt == _TRIES - 1 or fs.exists(error.path):
                 raise
@@ -104,11 +104,11 @@ def survey(
     raise AssertionError("the last try returns or raises")
 
 
-def _survey(
+def _scan_once(
     fs: FileSystem, number: int, label: str, replica: Replica, range_bytes: int
-) -> Surveyed:
+) -> ScannedReplica:
     # What is committed is read before the log, which may grow; the newest epoch afterwards.
-    found = Surveyed(label, replica)
+    found = ScannedReplica(label, replica)
     before = _state(fs, found)
     found.applied_offset = before.applied_offset if before else 0
     for segment in replica.segments:
@@ -121,7 +121,7 @@ def _survey(
             found.findings.append(_unread(found, segment, error))
             continue
         found.findings += structure_findings(label, segment, plan)
-        found.pieces += [Piece(number, segment, each) for each in plan.ranges]
+        found.ranges += [ReplicaRange(number, segment, each) for each in plan.ranges]
         found.end_offset = plan.end_offset
     if replica.segments:
         found.start_offset = replica.segments[0].base_offset
@@ -134,7 +134,7 @@ def _survey(
     return found
 
 
-def _state(fs: FileSystem, found: Surveyed) -> QuorumState | None:
+def _state(fs: FileSystem, found: ScannedReplica) -> QuorumState | None:
     """None where there is no such file, as in a backup; a damaged one is a finding."""
     try:
         return load_quorum_state(fs, found.replica.log_directory)
@@ -143,9 +143,9 @@ def _state(fs: FileSystem, found: Surveyed) -> QuorumState | None:
         return None
 
 
-def _unread(found: Surveyed, segment: LogSegment, error: StorageError) -> Finding:
-    return Finding(
-        kind=Kind.UNREAD,
+def _unread(found: ScannedReplica, segment: LogSegment, error: StorageError) -> AuditFinding:
+    return AuditFinding(
+        kind=FindingKind.UNREAD,
         offset=segment.base_offset,
         end_offset=found.end_offset,
         replicas=(found.label,),
@@ -154,9 +154,9 @@ def _unread(found: Surveyed, segment: LogSegment, error: StorageError) -> Findin
     )
 
 
-def _small_file(found: Surveyed, path: Path, what: str) -> Finding:
-    return Finding(
-        kind=Kind.SMALL_FILE,
+def _small_file(found: ScannedReplica, path: Path, what: str) -> AuditFinding:
+    return AuditFinding(
+        kind=FindingKind.SMALL_FILE,
         offset=0,
         end_offset=0,
         replicas=(found.label,),
@@ -165,15 +165,15 @@ def _small_file(found: Surveyed, path: Path, what: str) -> Finding:
     )
 
 
-def _ends(found: Surveyed) -> list[Finding]:
+def _ends(found: ScannedReplica) -> list[AuditFinding]:
     """A log that begins after what its snapshots hold, or ends before what was committed."""
     replica, label = found.replica, found.label
     held = max((each.end_offset for each in replica.snapshots), default=0)
     findings = []
     if found.start_offset > held:
         findings.append(
-            Finding(
-                kind=Kind.BEGINS_LATE,
+            AuditFinding(
+                kind=FindingKind.BEGINS_LATE,
                 offset=held,
                 end_offset=found.start_offset,
                 replicas=(label,),
@@ -184,8 +184,8 @@ def _ends(found: Surveyed) -> list[Finding]:
         )
     if found.applied_offset > found.covered_end:
         findings.append(
-            Finding(
-                kind=Kind.ENDS_EARLY,
+            AuditFinding(
+                kind=FindingKind.ENDS_EARLY,
                 offset=found.covered_end,
                 end_offset=found.applied_offset,
                 replicas=(label,),
@@ -197,33 +197,33 @@ def _ends(found: Surveyed) -> list[Finding]:
     return findings
 
 
-def tasks_of(surveys: Sequence[Surveyed]) -> list[Task]:
-    """Ranges of offsets, cut where the longest log is cut; together they are all pieces."""
+def tasks_of(replicas: Sequence[ScannedReplica]) -> list[RangeTask]:
+    """Ranges of offsets, cut where the longest log is cut; together they are all ranges."""
     bounds: set[int] = set()
     low = high = -1
-    for found in sorted(surveys, key=lambda each: each.start_offset - each.end_offset):
-        for piece in found.pieces:
-            for offset in (piece.range.start_offset, piece.range.end_offset):
+    for found in sorted(replicas, key=lambda each: each.start_offset - each.end_offset):
+        for part in found.ranges:
+            for offset in (part.range.start_offset, part.range.end_offset):
                 if not low <= offset <= high:
                     bounds.add(offset)
-        if found.pieces:
+        if found.ranges:
             low = min(bounds)
             high = max(bounds)
     ordered = sorted(bounds)
-    return [task_between(surveys, start, end) for start, end in pairwise(ordered)]
+    return [task_between(replicas, start, end) for start, end in pairwise(ordered)]
 
 
-def task_between(surveys: Sequence[Surveyed], start: int, end: int) -> Task:
+def task_between(replicas: Sequence[ScannedReplica], start: int, end: int) -> RangeTask:
     """What all replicas have of some offsets."""
-    return Task(
+    return RangeTask(
         start=start,
         end=end,
-        pieces=tuple(
-            piece
-            for found in surveys
-            for piece in found.pieces
-            if piece.range.start_offset < end and piece.range.end_offset > start
+        ranges=tuple(
+            part
+            for found in replicas
+            for part in found.ranges
+            if part.range.start_offset < end and part.range.end_offset > start
         ),
-        hulls=tuple((found.start_offset, found.end_offset) for found in surveys),
-        labels=tuple(found.label for found in surveys),
+        hulls=tuple((found.start_offset, found.end_offset) for found in replicas),
+        labels=tuple(found.label for found in replicas),
     )

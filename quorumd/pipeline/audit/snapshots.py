@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from quorumd.cli.text import legible
-from quorumd.pipeline.audit.findings import Finding, Kind
-from quorumd.pipeline.audit.scan import Piece, Surveyed
-from quorumd.pipeline.audit.verdict import Tail
+from quorumd.cli.text import printable
+from quorumd.pipeline.audit.findings import AuditFinding, FindingKind
+from quorumd.pipeline.audit.scan import ReplicaRange, ScannedReplica
+from quorumd.pipeline.audit.verdict import UncommittedTail
 from quorumd.pipeline.files import FileRange, Snapshot, plan_snapshot, read_bytes
 from quorumd.pipeline.parse import DamagedBatch, parse
 from quorumd.pipeline.parse.headers import walk_headers
@@ -30,14 +30,14 @@ from quorumd.wire.control_records import ControlType
 _KEY_SHOWN = 60
 _END = (1 << 63) - 1
 
-State = dict[bytes, bytes]
+KeyDigests = dict[bytes, bytes]
 """For each key a digest of its record."""
 
 
 class SnapshotTask(NamedTuple):
     """All replicas' snapshots with one end offset and epoch, and what the state can be built from.
 
-    Without `base` the log begins with nothing; without `pieces` there is no log to build it from. A log
+    Without `base` the log begins with nothing; without `ranges` there is no log to build it from. A log
     with another epoch at the snapshot's end tells something only if it `is_committed` up to there.
     """
 
@@ -45,12 +45,12 @@ class SnapshotTask(NamedTuple):
     epoch: int
     snapshots: tuple[tuple[str, Snapshot], ...]
     base: Snapshot | None
-    pieces: tuple[Piece, ...]
+    ranges: tuple[ReplicaRange, ...]
     is_committed: bool
 
     @property
     def size_bytes(self) -> int:
-        sizes = [piece.range.size_bytes for piece in self.pieces]
+        sizes = [part.range.size_bytes for part in self.ranges]
         files = [snapshot for _, snapshot in self.snapshots]
         return sum(sizes) + sum(_size_of(each) for each in files)
 
@@ -63,10 +63,10 @@ def _size_of(snapshot: Snapshot) -> int:
 
 
 @dataclass(slots=True)
-class SnapshotsSeen:
+class SnapshotResult:
     """What comparing the snapshots of one end offset has given."""
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[AuditFinding] = field(default_factory=list)
     bytes_read: int = 0
 
 
@@ -77,23 +77,23 @@ class _Decoded:
     label: str
     snapshot: Snapshot
     bytes_digest: bytes
-    state: State
+    state: KeyDigests
     has_keys: bool
 
 
 def snapshot_tasks(
-    surveys: Sequence[Surveyed], doubted: set[str], tails: Sequence[Tail]
+    replicas: Sequence[ScannedReplica], doubted: set[str], tails: Sequence[UncommittedTail]
 ) -> list[SnapshotTask]:
     """One for each end offset and epoch. Logs and snapshots of `doubted` replicas prove nothing, nor do
     `tails` of logs."""
     by_id: dict[tuple[int, int], list[tuple[str, Snapshot]]] = {}
-    for found in surveys:
+    for found in replicas:
         for each in found.replica.snapshots:
             by_id.setdefault((each.end_offset, each.epoch), []).append((found.label, each))
-    ends = {number: found.end_offset for number, found in enumerate(surveys)}
+    ends = {number: found.end_offset for number, found in enumerate(replicas)}
     ends |= {tail.replica: tail.start for tail in tails}
     sound = [
-        (found, ends[number]) for number, found in enumerate(surveys) if found.label not in doubted
+        (found, ends[number]) for number, found in enumerate(replicas) if found.label not in doubted
     ]
     return [
         SnapshotTask(end_offset, epoch, tuple(snapshots), *_grounds(sound, end_offset))
@@ -102,8 +102,8 @@ def snapshot_tasks(
 
 
 def _grounds(
-    sound: Sequence[tuple[Surveyed, int]], end_offset: int
-) -> tuple[Snapshot | None, tuple[Piece, ...], bool]:
+    sound: Sequence[tuple[ScannedReplica, int]], end_offset: int
+) -> tuple[Snapshot | None, tuple[ReplicaRange, ...], bool]:
     """The newest snapshot before this one, and a log that goes on from there; or a log from 0 on.
 
     `sound` are replicas with the end (exclusive) of what counts of their logs.
@@ -120,26 +120,26 @@ def _grounds(
         begin = 0 if base is None else base.end_offset
         for found, usable_end in witnesses:
             if found.start_offset <= begin and usable_end >= end_offset:
-                pieces = tuple(
-                    piece
-                    for piece in found.pieces
-                    if piece.range.end_offset > begin and piece.range.start_offset < end_offset
+                ranges = tuple(
+                    part
+                    for part in found.ranges
+                    if part.range.end_offset > begin and part.range.start_offset < end_offset
                 )
-                return base, pieces, found.applied_offset >= end_offset
+                return base, ranges, found.applied_offset >= end_offset
     return None, (), False
 
 
-def examine_snapshots(task: SnapshotTask) -> SnapshotsSeen:
+def examine_snapshots(task: SnapshotTask) -> SnapshotResult:
     """Raises nothing: what can't be read is a finding."""
-    seen = SnapshotsSeen()
+    seen = SnapshotResult()
     decoded: list[_Decoded] = []
     for label, snapshot in task.snapshots:
         try:
             found = _decode(label, snapshot, decoded, seen)
         except StorageError as error:
-            seen.findings.append(_finding(Kind.UNREAD, task, (label,), snapshot, error.what))
+            seen.findings.append(_finding(FindingKind.UNREAD, task, (label,), snapshot, error.what))
         except DamagedBatch as error:
-            finding = _finding(Kind.SNAPSHOT_DAMAGED, task, (label,), snapshot, error.what)
+            finding = _finding(FindingKind.SNAPSHOT_DAMAGED, task, (label,), snapshot, error.what)
             seen.findings.append(finding)
         else:
             decoded.append(found)
@@ -149,7 +149,7 @@ def examine_snapshots(task: SnapshotTask) -> SnapshotsSeen:
 
 
 def _decode(
-    label: str, snapshot: Snapshot, others: Sequence[_Decoded], seen: SnapshotsSeen
+    label: str, snapshot: Snapshot, others: Sequence[_Decoded], seen: SnapshotResult
 ) -> _Decoded:
     """Scrubs and reads a snapshot. Raises DamagedBatch, StorageError."""
     plan = plan_snapshot(snapshot)
@@ -167,7 +167,7 @@ def _decode(
             return _Decoded(label, snapshot, other.bytes_digest, other.state, other.has_keys)
     _check_ends(snapshot, chunks)
     _check_epochs(snapshot, chunks)
-    state: State = {}
+    state: KeyDigests = {}
     has_keys = True
     unkeyed: Counter[bytes] = Counter()
     for each, data in chunks:
@@ -224,7 +224,7 @@ def _digests(rows: pa.RecordBatch) -> Iterator[tuple[bytes | None, bytes]]:
         yield key, digest.digest()
 
 
-def _control(rows: pa.RecordBatch) -> State:
+def _control(rows: pa.RecordBatch) -> KeyDigests:
     """What snapshots say beside their records, without the builder's own header and footer."""
     own = (ControlType.SNAPSHOT_HEADER, ControlType.SNAPSHOT_FOOTER)
     return {
@@ -239,7 +239,7 @@ def _control(rows: pa.RecordBatch) -> State:
     }
 
 
-def _compare(task: SnapshotTask, decoded: Sequence[_Decoded], seen: SnapshotsSeen) -> None:
+def _compare(task: SnapshotTask, decoded: Sequence[_Decoded], seen: SnapshotResult) -> None:
     groups: list[list[_Decoded]] = []
     for each in decoded:
         for group in groups:
@@ -255,8 +255,10 @@ def _compare(task: SnapshotTask, decoded: Sequence[_Decoded], seen: SnapshotsSee
             if records != from_log:
                 right = next((each for each in groups if each is not group), [])
                 what = f"it is not the state of the log: {_first_difference(records, from_log)}"
-                seen.findings.append(_of_group(Kind.SNAPSHOT_NOT_LOG, task, group, right, what))
-        if any(finding.kind is Kind.SNAPSHOT_NOT_LOG for finding in seen.findings):
+                seen.findings.append(
+                    _of_group(FindingKind.SNAPSHOT_NOT_LOG, task, group, right, what)
+                )
+        if any(finding.kind is FindingKind.SNAPSHOT_NOT_LOG for finding in seen.findings):
             return
     if len(groups) < 2:
         return
@@ -267,18 +269,18 @@ def _compare(task: SnapshotTask, decoded: Sequence[_Decoded], seen: SnapshotsSee
     if has_majority:
         for group in others:
             what = f"other contents than elsewhere: {_first_difference(group[0].state, first[0].state)}"
-            seen.findings.append(_of_group(Kind.SNAPSHOT_DIFFERS, task, group, first, what))
+            seen.findings.append(_of_group(FindingKind.SNAPSHOT_DIFFERS, task, group, first, what))
     else:
         everybody = [each for group in groups for each in group]
         what = f"the contents differ, and no majority says which is wrong: {difference}"
-        seen.findings.append(_of_group(Kind.SNAPSHOT_DIFFERS, task, everybody, [], what))
+        seen.findings.append(_of_group(FindingKind.SNAPSHOT_DIFFERS, task, everybody, [], what))
 
 
-def _state_of_log(task: SnapshotTask, seen: SnapshotsSeen) -> State | None:
+def _state_of_log(task: SnapshotTask, seen: SnapshotResult) -> KeyDigests | None:
     """The state as the log gives it; None if that can't be told."""
-    if not task.pieces:
+    if not task.ranges:
         return None
-    state: State = {}
+    state: KeyDigests = {}
     begin, epoch = 0, task.epoch
     try:
         if task.base is not None:
@@ -287,10 +289,10 @@ def _state_of_log(task: SnapshotTask, seen: SnapshotsSeen) -> State | None:
             if not base.has_keys:
                 return None
             state = {key: value for key, value in base.state.items() if key[:1] == b"k"}
-        for piece in task.pieces:
-            data = read_bytes(piece.range)
+        for part in task.ranges:
+            data = read_bytes(part.range)
             seen.bytes_read += len(data)
-            for rows in parse("records", data, begin, task.end_offset, piece.range.origin):
+            for rows in parse("records", data, begin, task.end_offset, part.range.origin):
                 epoch = rows["epoch"][-1].as_py()
                 is_data = rows["control_type"].is_null()
                 for key, record in _digests(rows.filter(is_data)):
@@ -313,31 +315,31 @@ def _first_difference(one: Mapping[bytes, bytes], other: Mapping[bytes, bytes]) 
     kind, key = keys[0][:1], keys[0][1:]
     more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
     if kind == b"k":
-        return f"key {legible(key[:_KEY_SHOWN])}{more}"
-    return f"{legible(key) if kind == b'c' else 'a record'}{more}"
+        return f"key {printable(key[:_KEY_SHOWN])}{more}"
+    return f"{printable(key) if kind == b'c' else 'a record'}{more}"
 
 
 def _of_group(
-    kind: Kind,
+    kind: FindingKind,
     task: SnapshotTask,
     group: Sequence[_Decoded],
     right: Sequence[_Decoded],
     what: str,
-) -> Finding:
+) -> AuditFinding:
     labels = tuple(each.label for each in group)
     against = tuple(each.label for each in right)
     return _finding(kind, task, labels, group[0].snapshot, what, against)
 
 
 def _finding(
-    kind: Kind,
+    kind: FindingKind,
     task: SnapshotTask,
     labels: tuple[str, ...],
     snapshot: Snapshot,
     what: str,
     against: tuple[str, ...] = (),
-) -> Finding:
-    return Finding(
+) -> AuditFinding:
+    return AuditFinding(
         kind=kind,
         offset=task.end_offset,
         end_offset=task.end_offset,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from quorumd.pipeline.audit.findings import Finding, Kind
+from quorumd.pipeline.audit.findings import AuditFinding, FindingKind
 from quorumd.pipeline.files import FilePlan, LogSegment
 from quorumd.pipeline.parse import DamagedBatch
 from quorumd.storage.reader import TailKind
@@ -15,7 +15,7 @@ from quorumd.wire.errors import CorruptBatch
 _SECTOR_BYTES = 512
 
 
-class Stretch(NamedTuple):
+class ContiguousBatches(NamedTuple):
     """Batches one behind the other without a hole: bytes `position` .. `end`, offsets likewise."""
 
     position: int
@@ -24,33 +24,35 @@ class Stretch(NamedTuple):
     end_offset: int
 
 
-def stretches_of(plan: FilePlan) -> list[Stretch]:
+def contiguous_batches(plan: FilePlan) -> list[ContiguousBatches]:
     """The ranges of a segment, put together where they continue each other."""
-    found: list[Stretch] = []
+    found: list[ContiguousBatches] = []
     for each in plan.ranges:
         position = each.origin.position
-        new = Stretch(position, position + each.size_bytes, each.start_offset, each.end_offset)
+        new = ContiguousBatches(
+            position, position + each.size_bytes, each.start_offset, each.end_offset
+        )
         last = found[-1] if found else None
         if last and last.end == new.position and last.end_offset == new.start_offset:
-            found[-1] = Stretch(last.position, new.end, last.start_offset, new.end_offset)
+            found[-1] = ContiguousBatches(last.position, new.end, last.start_offset, new.end_offset)
         else:
             found.append(new)
     return found
 
 
-def structure_findings(label: str, segment: LogSegment, plan: FilePlan) -> Iterator[Finding]:
+def structure_findings(label: str, segment: LogSegment, plan: FilePlan) -> Iterator[AuditFinding]:
     """Every place of a segment where the next batch does not follow."""
-    stretches = stretches_of(plan)
-    before = Stretch(0, 0, segment.base_offset, segment.base_offset)
+    stretches = contiguous_batches(plan)
+    before = ContiguousBatches(0, 0, segment.base_offset, segment.base_offset)
     for number, here in enumerate(stretches):
         after = _after(segment, plan, stretches, number)
         if after is not None and _is_misplaced(before, here, after):
             count = after.start_offset - before.end_offset
             first = before.end_offset
             what = f"{count} offsets from {first} on are called {here.start_offset} and on"
-            yield _finding(Kind.WRONG_OFFSET, label, plan, before.end, before, after, what)
+            yield _finding(FindingKind.WRONG_OFFSET, label, plan, before.end, before, after, what)
             # As if they had the offsets that belong there.
-            before = Stretch(here.position, here.end, first, after.start_offset)
+            before = ContiguousBatches(here.position, here.end, first, after.start_offset)
         else:
             yield from _junction(label, plan, before, here)
             before = here
@@ -58,18 +60,20 @@ def structure_findings(label: str, segment: LogSegment, plan: FilePlan) -> Itera
 
 
 def _after(
-    segment: LogSegment, plan: FilePlan, stretches: Sequence[Stretch], number: int
-) -> Stretch | None:
+    segment: LogSegment, plan: FilePlan, stretches: Sequence[ContiguousBatches], number: int
+) -> ContiguousBatches | None:
     """What follows a stretch: another one, or the next segment."""
     if number + 1 < len(stretches):
         return stretches[number + 1]
     if segment.next_base is None or plan.tail.kind is not TailKind.NONE:
         return None
     end = plan.tail.position
-    return Stretch(end, end, segment.next_base, segment.next_base)
+    return ContiguousBatches(end, end, segment.next_base, segment.next_base)
 
 
-def _is_misplaced(before: Stretch, here: Stretch, after: Stretch) -> bool:
+def _is_misplaced(
+    before: ContiguousBatches, here: ContiguousBatches, after: ContiguousBatches
+) -> bool:
     """As many offsets as are missing around it, in its place, but other ones."""
     adjoins = before.end == here.position and here.end == after.position
     missing = after.start_offset - before.end_offset
@@ -77,16 +81,18 @@ def _is_misplaced(before: Stretch, here: Stretch, after: Stretch) -> bool:
     return adjoins and is_other and missing == here.end_offset - here.start_offset
 
 
-def _junction(label: str, plan: FilePlan, before: Stretch, here: Stretch) -> Iterator[Finding]:
+def _junction(
+    label: str, plan: FilePlan, before: ContiguousBatches, here: ContiguousBatches
+) -> Iterator[AuditFinding]:
     if here.position > before.end:
         yield from _no_batch(label, plan, before, here)
     elif here.start_offset > before.end_offset:
         what = f"offsets {before.end_offset} to {here.start_offset - 1} are missing"
-        yield _finding(Kind.MISSING, label, plan, here.position, before, here, what)
+        yield _finding(FindingKind.MISSING, label, plan, here.position, before, here, what)
     elif here.start_offset < before.end_offset:
         what = f"offset {here.start_offset} comes again, behind offset {before.end_offset - 1}"
-        yield Finding(
-            kind=Kind.REPEATED,
+        yield AuditFinding(
+            kind=FindingKind.REPEATED,
             offset=here.start_offset,
             end_offset=before.end_offset,
             replicas=(label,),
@@ -96,20 +102,24 @@ def _junction(label: str, plan: FilePlan, before: Stretch, here: Stretch) -> Ite
         )
 
 
-def _no_batch(label: str, plan: FilePlan, before: Stretch, here: Stretch) -> Iterator[Finding]:
+def _no_batch(
+    label: str, plan: FilePlan, before: ContiguousBatches, here: ContiguousBatches
+) -> Iterator[AuditFinding]:
     """Bytes that are no batch, between batches."""
     damage = _damage_at(plan.damages, before.end)
     what = damage.what if damage else plan.tail.reason or "bytes that are no batch"
-    kind = Kind.BAD_CRC if "CRC" in what.partition(";")[0] else Kind.NO_BATCH
+    kind = FindingKind.BAD_CRC if "CRC" in what.partition(";")[0] else FindingKind.NO_BATCH
     yield _finding(kind, label, plan, before.end, before, here, what)
 
 
-def _end(label: str, segment: LogSegment, plan: FilePlan, last: Stretch) -> Iterator[Finding]:
+def _end(
+    label: str, segment: LogSegment, plan: FilePlan, last: ContiguousBatches
+) -> Iterator[AuditFinding]:
     """What lies behind the last batch, and whether the next segment goes on there."""
     tail, next_base = plan.tail, segment.next_base
     if tail.kind is TailKind.TORN and not _is_whole_batch(plan, last):
-        yield Finding(
-            kind=Kind.TORN_TAIL,
+        yield AuditFinding(
+            kind=FindingKind.TORN_TAIL,
             offset=last.end_offset,
             end_offset=last.end_offset,
             replicas=(label,),
@@ -118,15 +128,15 @@ def _end(label: str, segment: LogSegment, plan: FilePlan, last: Stretch) -> Iter
             position=tail.position,
         )
         return
-    follower = Stretch(tail.position + tail.size_bytes, 0, _following(next_base, last), 0)
+    follower = ContiguousBatches(tail.position + tail.size_bytes, 0, _following(next_base, last), 0)
     if tail.kind in (TailKind.DAMAGE, TailKind.TORN):
         yield from _no_batch(label, plan, last, follower)
     elif next_base is not None and next_base > last.end_offset:
         what = f"offsets {last.end_offset} to {next_base - 1} are missing at the end of a segment"
-        yield _finding(Kind.MISSING, label, plan, last.end, last, follower, what)
+        yield _finding(FindingKind.MISSING, label, plan, last.end, last, follower, what)
     elif next_base is not None and next_base < last.end_offset:
-        yield Finding(
-            kind=Kind.REPEATED,
+        yield AuditFinding(
+            kind=FindingKind.REPEATED,
             offset=next_base,
             end_offset=last.end_offset,
             replicas=(label,),
@@ -137,7 +147,7 @@ def _end(label: str, segment: LogSegment, plan: FilePlan, last: Stretch) -> Iter
         )
 
 
-def _is_whole_batch(plan: FilePlan, last: Stretch) -> bool:
+def _is_whole_batch(plan: FilePlan, last: ContiguousBatches) -> bool:
     """The file ends where its last, bad batch does: it was cut to its data, and that only after a sync.
 
     A file whose lengthening was lost may end at the end of a sector (quorumd.storage.torn_tail).
@@ -155,7 +165,7 @@ def _is_whole_batch(plan: FilePlan, last: Stretch) -> bool:
     return header.base_offset == last.end_offset and header.size_bytes == tail.size_bytes
 
 
-def _following(next_base: int | None, last: Stretch) -> int:
+def _following(next_base: int | None, last: ContiguousBatches) -> int:
     """Where the next segment begins; one past the end if there is none."""
     return last.end_offset + 1 if next_base is None else next_base
 
@@ -165,15 +175,15 @@ def _damage_at(damages: Sequence[DamagedBatch], position: int) -> DamagedBatch |
 
 
 def _finding(
-    kind: Kind,
+    kind: FindingKind,
     label: str,
     plan: FilePlan,
     position: int,
-    before: Stretch,
-    after: Stretch,
+    before: ContiguousBatches,
+    after: ContiguousBatches,
     what: str,
-) -> Finding:
-    return Finding(
+) -> AuditFinding:
+    return AuditFinding(
         kind=kind,
         offset=before.end_offset,
         end_offset=max(after.start_offset, before.end_offset),

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from quorumd.pipeline.audit.compare import Difference, EpochStart
-from quorumd.pipeline.audit.findings import Finding, Kind
-from quorumd.pipeline.audit.scan import Surveyed
+from quorumd.pipeline.audit.compare import Difference, EpochChange
+from quorumd.pipeline.audit.findings import AuditFinding, FindingKind
+from quorumd.pipeline.audit.scan import ScannedReplica
 from quorumd.storage import layout
 
 
-class Tail(NamedTuple):
+class UncommittedTail(NamedTuple):
     """From offset `start` to its end a replica (by number) has records of `epoch` and on, that were never
     committed."""
 
@@ -30,11 +30,11 @@ class Tail(NamedTuple):
     replica: int
 
 
-class Judged(NamedTuple):
+class Verdict(NamedTuple):
     """What the differences mean; `tails` are those of them that are no damage."""
 
-    findings: list[Finding]
-    tails: list[Tail]
+    findings: list[AuditFinding]
+    tails: list[UncommittedTail]
 
 
 @dataclass(slots=True)
@@ -46,43 +46,45 @@ class _Run:
     only_epoch: bool
 
 
-def judge(
-    surveys: Sequence[Surveyed],
+def reach_verdict(
+    replicas: Sequence[ScannedReplica],
     differences: Sequence[Difference],
-    starts: Sequence[Sequence[EpochStart]],
+    starts: Sequence[Sequence[EpochChange]],
     committed: int,
-) -> Judged:
+) -> Verdict:
     """One finding for each run of differences, one note for tails that begin alike.
 
     `starts` are each replica's epochs, in the order of its log; of a log that was read in part, those at
     its end at least. `committed` is the committed bound (exclusive).
     """
     ordered = sorted(differences)
-    tails = _tails(surveys, ordered, starts, committed)
+    tails = _tails(replicas, ordered, starts, committed)
     left = [each for each in (_without(tails, one) for one in ordered) if each is not None]
-    findings = [_judged(surveys, run) for run in _runs(left)]
-    return Judged(findings + _notes(surveys, tails), tails)
+    findings = [_judged(replicas, run) for run in _runs(left)]
+    return Verdict(findings + _notes(replicas, tails), tails)
 
 
 # --- logs that end otherwise
 
 
 def _tails(
-    surveys: Sequence[Surveyed],
+    replicas: Sequence[ScannedReplica],
     differences: Sequence[Difference],
-    starts: Sequence[Sequence[EpochStart]],
+    starts: Sequence[Sequence[EpochChange]],
     committed: int,
-) -> list[Tail]:
+) -> list[UncommittedTail]:
     if not differences:
         return []
     last = [each[-1].epoch if each else -1 for each in starts]
-    found: list[Tail] = []
+    found: list[UncommittedTail] = []
     newer: list[int] = []
-    for number in sorted(range(len(surveys)), key=lambda n: (-last[n], -surveys[n].end_offset, n)):
+    for number in sorted(
+        range(len(replicas)), key=lambda n: (-last[n], -replicas[n].end_offset, n)
+    ):
         # Of two logs that end with the same epoch, one holds the other.
-        ways = [_apart(surveys, differences, number, n) for n in newer if last[n] > last[number]]
+        ways = [_apart(replicas, differences, number, n) for n in newer if last[n] > last[number]]
         apart = min(filter(None, ways), key=lambda way: way[0].start, default=[])
-        tail = _tail(surveys[number], number, apart, starts[number], committed)
+        tail = _tail(replicas[number], number, apart, starts[number], committed)
         if tail is None:
             newer.append(number)
         else:
@@ -91,12 +93,12 @@ def _tails(
 
 
 def _tail(
-    found: Surveyed,
+    found: ScannedReplica,
     number: int,
     apart: Sequence[Difference],
-    starts: Sequence[EpochStart],
+    starts: Sequence[EpochChange],
     committed: int,
-) -> Tail | None:
+) -> UncommittedTail | None:
     """The end of a log that a newer one does not have, unless it was committed."""
     if not apart:
         return None
@@ -105,36 +107,40 @@ def _tail(
         # No two leaders write the same at the same time: rather an epoch was changed.
         bound = max(bound, committed)
     first = apart[0]
-    return Tail(first.start, _epoch_of(first, number), number) if first.start >= bound else None
+    return (
+        UncommittedTail(first.start, _epoch_of(first, number), number)
+        if first.start >= bound
+        else None
+    )
 
 
 def _apart(
-    surveys: Sequence[Surveyed],
+    replicas: Sequence[ScannedReplica],
     differences: Sequence[Difference],
     number: int,
     newer: int,
 ) -> list[Difference]:
     """The differences from which on a replica has nothing that a newer log has, up to the end of one."""
     found: list[Difference] = []
-    end = min(surveys[number].end_offset, surveys[newer].end_offset)
+    end = min(replicas[number].end_offset, replicas[newer].end_offset)
     for each in reversed(differences):
         side, other = _side_of(each, number), _side_of(each, newer)
         if side is None or other is None or side == other or each.start >= end:
             continue
         if each.end != end or each.epochs.count(each.epochs[side]) > 1:
             break
-        if any(_is_unheard_of(surveys[n], _epoch_of(each, n)) for n in (number, newer)):
+        if any(_is_unheard_of(replicas[n], _epoch_of(each, n)) for n in (number, newer)):
             break
         found.append(each)
         end = each.start
     return found[::-1]
 
 
-def _is_unheard_of(found: Surveyed, epoch: int) -> bool:
+def _is_unheard_of(found: ScannedReplica, epoch: int) -> bool:
     return found.leader_epoch is not None and epoch > found.leader_epoch
 
 
-def _known_committed(found: Surveyed, starts: Sequence[EpochStart]) -> int:
+def _known_committed(found: ScannedReplica, starts: Sequence[EpochChange]) -> int:
     """What the replica itself knew to be committed (exclusive), in the log that it has."""
     bound = found.applied_offset
     for snapshot in found.replica.snapshots:
@@ -146,7 +152,9 @@ def _known_committed(found: Surveyed, starts: Sequence[EpochStart]) -> int:
     return bound
 
 
-def _holds(found: Surveyed, starts: Sequence[EpochStart], end_offset: int, epoch: int) -> bool:
+def _holds(
+    found: ScannedReplica, starts: Sequence[EpochChange], end_offset: int, epoch: int
+) -> bool:
     """The log has the record before `end_offset` in this epoch, as far as the log was read."""
     if end_offset <= found.start_offset:
         return True
@@ -166,7 +174,7 @@ def _epoch_of(difference: Difference, number: int) -> int:
     return difference.epochs[side]
 
 
-def _without(tails: Sequence[Tail], difference: Difference) -> Difference | None:
+def _without(tails: Sequence[UncommittedTail], difference: Difference) -> Difference | None:
     """What a difference is among those whose tails do not explain it; None if they agree."""
     ended = {tail.replica for tail in tails if tail.start <= difference.start}
     sides = [
@@ -180,16 +188,18 @@ def _without(tails: Sequence[Tail], difference: Difference) -> Difference | None
     return difference._replace(groups=groups, epochs=epochs)
 
 
-def _notes(surveys: Sequence[Surveyed], tails: Sequence[Tail]) -> list[Finding]:
+def _notes(
+    replicas: Sequence[ScannedReplica], tails: Sequence[UncommittedTail]
+) -> list[AuditFinding]:
     alike: dict[tuple[int, int], list[int]] = {}
     for tail in tails:
         alike.setdefault((tail.start, tail.epoch), []).append(tail.replica)
     return [
-        Finding(
-            kind=Kind.UNCOMMITTED_TAIL,
+        AuditFinding(
+            kind=FindingKind.UNCOMMITTED_TAIL,
             offset=start,
-            end_offset=max(surveys[number].end_offset for number in numbers),
-            replicas=_labels(surveys, numbers),
+            end_offset=max(replicas[number].end_offset for number in numbers),
+            replicas=_labels(replicas, numbers),
             what=f"it ends with records of epoch {epoch} where the newest log has others, and nothing"
             " says that they were committed: the next fetch replaces them",
         )
@@ -221,22 +231,22 @@ def _same_sides(one: Difference, other: Difference) -> bool:
     return len({each for side in others for each in side}) == len(others)
 
 
-def _judged(surveys: Sequence[Surveyed], run: _Run) -> Finding:
-    kind = Kind.DIFFERENT_EPOCH if run.only_epoch else Kind.DIFFERENT_RECORDS
+def _judged(replicas: Sequence[ScannedReplica], run: _Run) -> AuditFinding:
+    kind = FindingKind.DIFFERENT_EPOCH if run.only_epoch else FindingKind.DIFFERENT_RECORDS
     majority, wrong = _sides(run.first)
     sides = "; ".join(
-        f"{' and '.join(_labels(surveys, group))}: epoch {epoch}"
+        f"{' and '.join(_labels(replicas, group))}: epoch {epoch}"
         for group, epoch in zip(run.first.groups, run.first.epochs, strict=True)
     )
-    what = "the batches differ" if kind is Kind.DIFFERENT_RECORDS else "the epochs differ"
+    what = "the batches differ" if kind is FindingKind.DIFFERENT_RECORDS else "the epochs differ"
     if not majority:
         what += ", and no majority says which replica is wrong"
-    return Finding(
+    return AuditFinding(
         kind=kind,
         offset=run.first.start,
         end_offset=run.end,
-        replicas=_labels(surveys, wrong),
-        against=_labels(surveys, majority),
+        replicas=_labels(replicas, wrong),
+        against=_labels(replicas, majority),
         what=f"{what} ({sides})",
     )
 
@@ -250,11 +260,11 @@ def _sides(difference: Difference) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return (), everybody
 
 
-def _labels(surveys: Sequence[Surveyed], numbers: Sequence[int]) -> tuple[str, ...]:
-    return tuple(surveys[number].label for number in numbers)
+def _labels(replicas: Sequence[ScannedReplica], numbers: Sequence[int]) -> tuple[str, ...]:
+    return tuple(replicas[number].label for number in numbers)
 
 
-def epoch_findings(found: Surveyed, starts: Sequence[EpochStart]) -> list[Finding]:
+def epoch_findings(found: ScannedReplica, starts: Sequence[EpochChange]) -> list[AuditFinding]:
     """Epochs that go back from one range to the next, or that the replica never heard of.
 
     `starts` are in the order of the log.
@@ -263,7 +273,7 @@ def epoch_findings(found: Surveyed, starts: Sequence[EpochStart]) -> list[Findin
     for before, start in pairwise(starts):
         if start.epoch < before.epoch:
             what = f"a batch of epoch {start.epoch} after one of epoch {before.epoch}"
-            findings.append(_of_epoch(found, Kind.EPOCH_ORDER, start, what))
+            findings.append(_of_epoch(found, FindingKind.EPOCH_ORDER, start, what))
     newest = found.leader_epoch
     if newest is not None:
         for start in starts:
@@ -272,13 +282,15 @@ def epoch_findings(found: Surveyed, starts: Sequence[EpochStart]) -> list[Findin
                     f"a batch of epoch {start.epoch}, but the newest epoch that the replica has seen"
                     f" is {newest}"
                 )
-                findings.append(_of_epoch(found, Kind.UNKNOWN_EPOCH, start, what))
+                findings.append(_of_epoch(found, FindingKind.UNKNOWN_EPOCH, start, what))
                 break
     return findings
 
 
-def _of_epoch(found: Surveyed, kind: Kind, start: EpochStart, what: str) -> Finding:
-    return Finding(
+def _of_epoch(
+    found: ScannedReplica, kind: FindingKind, start: EpochChange, what: str
+) -> AuditFinding:
+    return AuditFinding(
         kind=kind,
         offset=start.offset,
         end_offset=start.offset + 1,
@@ -289,18 +301,18 @@ def _of_epoch(found: Surveyed, kind: Kind, start: EpochStart, what: str) -> Find
     )
 
 
-def lag_findings(surveys: Sequence[Surveyed], committed: int) -> list[Finding]:
+def lag_findings(replicas: Sequence[ScannedReplica], committed: int) -> list[AuditFinding]:
     """Replicas that end before others do; running followers are always a little behind."""
-    end = max((each.covered_end for each in surveys), default=0)
+    end = max((each.covered_end for each in replicas), default=0)
     found = []
-    for each in surveys:
+    for each in replicas:
         here = each.covered_end
         if here < end:
             behind = max(0, committed - here)
             proof = f", {behind} of them known to be committed" if behind else ""
             found.append(
-                Finding(
-                    kind=Kind.LAG,
+                AuditFinding(
+                    kind=FindingKind.LAG,
                     offset=here,
                     end_offset=end,
                     replicas=(each.label,),

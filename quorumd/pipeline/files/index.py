@@ -14,16 +14,16 @@ from quorumd.wire.batch_header import BATCH_OVERHEAD, BatchHeader, read_header
 from quorumd.wire.errors import CorruptBatch
 
 
-class Cut(NamedTuple):
+class BatchStart(NamedTuple):
     """A batch begins at this byte, with this offset."""
 
     position: int
     offset: int
 
 
-def sound_cuts(
+def split_points(
     fs: FileSystem, handle: int, path: Path, base_offset: int, range_bytes: int
-) -> list[Cut]:
+) -> list[BatchStart]:
     """Places between batches, about `range_bytes` from each other, none further if it can be avoided.
 
     None at all if the index is missing, not in order, or not borne out by a batch that it leads to.
@@ -35,7 +35,7 @@ def sound_cuts(
     first = _header_at(fs, handle, 0)
     if first is None or first.base_offset != base_offset:
         return []
-    cuts = [Cut(0, base_offset)]
+    cuts = [BatchStart(0, base_offset)]
     while size - cuts[-1].position > range_bytes:
         last = cuts[-1].position
         at = bisect_right(positions, last + range_bytes) - 1
@@ -47,7 +47,7 @@ def sound_cuts(
         header = _header_at(fs, handle, position)
         if header is None or header.last_offset != last_offset:
             return []
-        cuts.append(Cut(position, header.base_offset))
+        cuts.append(BatchStart(position, header.base_offset))
     return cuts[1:]
 
 

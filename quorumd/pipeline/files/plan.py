@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from quorumd.pipeline.files.index import Cut, sound_cuts
+from quorumd.pipeline.files.index import BatchStart, split_points
 from quorumd.pipeline.files.replicas import LogSegment, Snapshot
-from quorumd.pipeline.parse.origin import DamagedBatch, Origin
+from quorumd.pipeline.parse.origin import ChunkOrigin, DamagedBatch
 from quorumd.storage.batch_walk import SNAPSHOT_BATCH_BYTES_MAX, reason_of, walk
 from quorumd.storage.errors import StorageError, from_os_error
 from quorumd.storage.filesystem import FileSystem, RealFileSystem
@@ -38,7 +38,7 @@ class FileRange(NamedTuple):
     records are at any offsets below its end.
     """
 
-    origin: Origin
+    origin: ChunkOrigin
     size_bytes: int
     start_offset: int
     end_offset: int
@@ -75,7 +75,7 @@ def plan_segment(
     StorageError if the file can't be read; a running node may have deleted it.
     """
     fs = fs or RealFileSystem()
-    origin = Origin(segment.replica_id, segment.storage_id, str(segment.path))
+    origin = ChunkOrigin(segment.replica_id, segment.storage_id, str(segment.path))
     with _opened(fs, segment.path) as handle:
         cutter = _Cutter(origin, segment.base_offset, range_bytes)
         walk = _SegmentWalk(fs, handle, segment, cutter)
@@ -96,7 +96,9 @@ def plan_snapshot(snapshot: Snapshot, *, range_bytes: int = RANGE_BYTES) -> File
     """Plans a snapshot. Raises StorageError if the file can't be read."""
     fs = RealFileSystem()
     end = snapshot.end_offset
-    origin = Origin(snapshot.replica_id, snapshot.storage_id, str(snapshot.path), snapshot_end=end)
+    origin = ChunkOrigin(
+        snapshot.replica_id, snapshot.storage_id, str(snapshot.path), snapshot_end=end
+    )
     with _opened(fs, snapshot.path) as handle:
         cutter = _Cutter(origin, 0, range_bytes)
         tail = _walk_snapshot(fs, handle, cutter)
@@ -134,7 +136,7 @@ def _opened(fs: FileSystem, path: Path) -> Iterator[int]:
 class _Cutter:
     """Takes one batch after the other and makes ranges of them."""
 
-    def __init__(self, origin: Origin, base_offset: int, range_bytes: int) -> None:
+    def __init__(self, origin: ChunkOrigin, base_offset: int, range_bytes: int) -> None:
         self._origin = origin
         self.range_bytes = range_bytes
         self._begin = 0
@@ -167,7 +169,7 @@ class _Cutter:
         self.position = position + header.size_bytes
         self.expected = self.end_offset = max(header.next_offset, header.base_offset + 1)
 
-    def jump(self, cut: Cut) -> None:
+    def jump(self, cut: BatchStart) -> None:
         """Takes for granted what is before a cut."""
         self.position = cut.position
         self.expected = self.end_offset = cut.offset
@@ -214,7 +216,7 @@ class _SegmentWalk:
         """Takes what the offset index says of a closed segment, up to its last entry of use."""
         segment, cutter = self._segment, self._cutter
         path, base_offset = segment.path, segment.base_offset
-        for cut in sound_cuts(self._fs, self._handle, path, base_offset, cutter.range_bytes):
+        for cut in split_points(self._fs, self._handle, path, base_offset, cutter.range_bytes):
             cutter.jump(cut)
 
     def run(self) -> FileTail:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from quorumd.pipeline.files.plan import plan_segment
 from quorumd.pipeline.files.read import read_bytes
 from quorumd.pipeline.files.replicas import LogSegment
-from quorumd.pipeline.parse import Origin, parse
+from quorumd.pipeline.parse import ChunkOrigin, parse
 from quorumd.pipeline.parse.columns import TIME_MS_MAX
 from quorumd.pipeline.schemas import TIMESTAMP
 from quorumd.storage import layout
@@ -32,7 +32,7 @@ def first_offset_since(segments: Sequence[LogSegment], timestamp_ms: int) -> int
         if _newest_ms(segment) < timestamp_ms:
             continue
         for batch, base_offset, next_offset in _batches_since(segment, timestamp_ms):
-            for rows in parse("records", batch, base_offset, next_offset, Origin()):
+            for rows in parse("records", batch, base_offset, next_offset, ChunkOrigin()):
                 time = pa.scalar(timestamp_ms * 1000, pa.int64()).cast(TIMESTAMP)
                 found = rows.filter(pc.greater_equal(rows["timestamp"], time))
                 if found.num_rows:

@@ -45,7 +45,7 @@ def _rows(directory: Path, show_secrets: bool) -> Iterator[pa.RecordBatch]:
     """METADATA, what a snapshot holds first, then the log. Raises BadOption, DamagedBatch, StorageError."""
     from quorumd.pipeline.errors import BadOption
     from quorumd.pipeline.metadata import metadata_rows
-    from quorumd.pipeline.source.offset_range import batch_span
+    from quorumd.pipeline.source.offset_range import batch_range
     from quorumd.pipeline.source.options import parse_options
     from quorumd.pipeline.source.views import viewing
 
@@ -54,9 +54,9 @@ def _rows(directory: Path, show_secrets: bool) -> Iterator[pa.RecordBatch]:
         extent, *others = view.extents()
         if others:
             raise BadOption(f"{directory} has {len(others) + 1} replicas: name one of them")
-        span = batch_span(options, extent, view.looking_up(extent))
-        for piece in view.pieces([(extent, span)]):
-            for records in piece.read(options):
+        offsets = batch_range(options, extent, view.offset_lookup(extent))
+        for split in view.splits([(extent, offsets)]):
+            for records in split.read(options):
                 yield metadata_rows(records, show_secrets=show_secrets)
 
 

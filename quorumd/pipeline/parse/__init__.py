@@ -15,22 +15,22 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from quorumd.pipeline.parse.arrays import Bools
 from quorumd.pipeline.parse.headers import (
-    Batches,
-    Walked,
+    BatchHeaders,
+    WalkedChunk,
     check_chunk,
     crc_is_valid,
     stop_error,
     walk_headers,
 )
-from quorumd.pipeline.parse.origin import DamagedBatch, Origin
+from quorumd.pipeline.parse.origin import ChunkOrigin, DamagedBatch
 from quorumd.pipeline.parse.payloads import groups_of
-from quorumd.pipeline.parse.rows import Records, records_of
+from quorumd.pipeline.parse.rows import ParsedRecords, records_of
 from quorumd.pipeline.parse.snapshots import as_in_log
 from quorumd.pipeline.parse.tables import batch_rows, control_table_rows, record_rows
-from quorumd.pipeline.parse.varints import Bools
 
-__all__ = ["DamagedBatch", "Origin", "parse"]
+__all__ = ["ChunkOrigin", "DamagedBatch", "parse"]
 
 
 def parse(
@@ -38,7 +38,7 @@ def parse(
     chunk: bytes | bytearray | memoryview,
     start_offset: int,
     end_offset: int,
-    origin: Origin,
+    origin: ChunkOrigin,
     *,
     topic: str = "__cluster_metadata",
     partition: int = 0,
@@ -72,7 +72,7 @@ def parse(
 
 
 def _batches(
-    view: memoryview, walked: Walked, start: int, end: int, origin: Origin
+    view: memoryview, walked: WalkedChunk, start: int, end: int, origin: ChunkOrigin
 ) -> Iterator[pa.RecordBatch]:
     batches = walked.batches
     if origin.snapshot_end is None:
@@ -86,13 +86,13 @@ def _batches(
 
 def _records(
     view: memoryview,
-    walked: Walked,
+    walked: WalkedChunk,
     start: int,
     end: int,
-    origin: Origin,
+    origin: ChunkOrigin,
     *,
     only_control: bool = False,
-) -> Iterator[Records]:
+) -> Iterator[ParsedRecords]:
     """Those of the range; without control records if they are not wanted."""
     is_wanted = np.ones(len(walked.batches), np.bool_)
     if origin.snapshot_end is None:
@@ -114,6 +114,6 @@ def _records(
                 yield records
 
 
-def _overlaps(batches: Batches, start: int, end: int) -> Bools:
+def _overlaps(batches: BatchHeaders, start: int, end: int) -> Bools:
     found: Bools = (batches.next_offsets > start) & (batches.field("base_offset") < end)
     return found

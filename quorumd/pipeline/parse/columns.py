@@ -8,15 +8,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quorumd.pipeline.parse.fields import Headers, Spans
-from quorumd.pipeline.parse.varints import Bools, Int64s
+from quorumd.pipeline.parse.arrays import Bools, Int64s
+from quorumd.pipeline.parse.fields import ByteSpans, RecordHeaders
 from quorumd.pipeline.schemas import HEADERS, TIMESTAMP
 
 TIME_MS_MAX = ((1 << 63) - 1) // 1000
 """The greatest time that fits in a timestamp of microseconds."""
 
 
-def binary_column(buffer: memoryview, spans: Spans) -> pa.Array:
+def binary_column(buffer: memoryview, spans: ByteSpans) -> pa.Array:
     """The bytes of each span. No byte passes through Python: Arrow copies them all at once.
 
     The spans ascend and do not overlap. So one array of all that is in them, and between them, is laid
@@ -39,7 +39,7 @@ def binary_column(buffer: memoryview, spans: Spans) -> pa.Array:
     return pc.take(both, places, boundscheck=False)
 
 
-def text_column(buffer: memoryview, spans: Spans) -> pa.Array:
+def text_column(buffer: memoryview, spans: ByteSpans) -> pa.Array:
     """As `binary_column`, as text; what is no UTF-8 becomes U+FFFD, as in Kafka's own readers."""
     raw = binary_column(buffer, spans)
     try:
@@ -48,7 +48,7 @@ def text_column(buffer: memoryview, spans: Spans) -> pa.Array:
         return pa.array([str(each, "utf-8", "replace") for each in raw.to_pylist()], pa.string())
 
 
-def header_column(buffer: memoryview, headers: Headers) -> pa.Array:
+def header_column(buffer: memoryview, headers: RecordHeaders) -> pa.Array:
     """A list for each record, null for a record without headers."""
     counts = headers.counts
     if not len(headers.keys.starts):

@@ -14,11 +14,11 @@ from uuid import UUID
 
 import numpy as np
 
-from quorumd.pipeline.parse.fields import Spans
+from quorumd.pipeline.parse.arrays import Bools, Int64s
+from quorumd.pipeline.parse.fields import ByteSpans
 from quorumd.pipeline.parse.headers import damaged
-from quorumd.pipeline.parse.origin import Origin
-from quorumd.pipeline.parse.rows import Records
-from quorumd.pipeline.parse.varints import Bools, Int64s
+from quorumd.pipeline.parse.origin import ChunkOrigin
+from quorumd.pipeline.parse.rows import ParsedRecords
 from quorumd.raft.types import uuid_to_text
 from quorumd.wire.control_records import (
     ControlType,
@@ -50,7 +50,7 @@ _STANDS_FOR: Final[dict[int, int]] = {
 }
 
 
-class ControlRow(NamedTuple):
+class ControlJson(NamedTuple):
     """`version` is the one in the value, None for a type that is not known."""
 
     type: int
@@ -59,7 +59,7 @@ class ControlRow(NamedTuple):
     json: str
 
 
-def control_types(records: Records, origin: Origin) -> tuple[Int64s, Bools]:
+def control_types(records: ParsedRecords, origin: ChunkOrigin) -> tuple[Int64s, Bools]:
     """The type of each control record, and which records are none. Raises DamagedBatch."""
     is_data = ~records.batches.is_control[records.batch]
     types = np.zeros(len(records), np.int64)
@@ -77,7 +77,7 @@ def control_types(records: Records, origin: Origin) -> tuple[Int64s, Bools]:
     return types, is_data
 
 
-def control_rows(records: Records, origin: Origin) -> list[ControlRow]:
+def control_rows(records: ParsedRecords, origin: ChunkOrigin) -> list[ControlJson]:
     """Control records decoded. Raises DamagedBatch for one that is not what its type says."""
     fields = records.fields
     rows = []
@@ -93,13 +93,13 @@ def control_rows(records: Records, origin: Origin) -> list[ControlRow]:
     return rows
 
 
-def _bytes_at(buffer: memoryview, spans: Spans, row: int) -> bytes | None:
+def _bytes_at(buffer: memoryview, spans: ByteSpans, row: int) -> bytes | None:
     if spans.is_null[row]:
         return None
     return bytes(buffer[spans.starts[row] : spans.ends[row]])
 
 
-def _decode(key: bytes | None, value: bytes | None) -> ControlRow:
+def _decode(key: bytes | None, value: bytes | None) -> ControlJson:
     if key is None or len(key) < _KEY.size:
         raise MalformedMessage(f"its key has fewer than {_KEY.size} bytes")
     version, number = _KEY.unpack_from(key)
@@ -107,9 +107,9 @@ def _decode(key: bytes | None, value: bytes | None) -> ControlRow:
     name = TYPE_NAMES.get(number, "Unknown")
     if isinstance(record, UnknownControl):
         raw = None if value is None else value.hex()
-        return ControlRow(number, name, None, json.dumps({"value_hex": raw}))
+        return ControlJson(number, name, None, json.dumps({"value_hex": raw}))
     described = json.dumps(_plain(dataclasses.asdict(record)), ensure_ascii=False)
-    return ControlRow(number, name, record.version, described)
+    return ControlJson(number, name, record.version, described)
 
 
 def _plain(value: Any) -> Any:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quorumd.pipeline.parse.varints import Bools, Bytes, Int64s, read_varints
+from quorumd.pipeline.parse.arrays import Bools, Bytes, Int64s
+from quorumd.pipeline.parse.varints import read_varints
 from quorumd.wire.varints import read_varint
 
 _HEADERS_TOGETHER = 16
@@ -19,51 +20,51 @@ _HEADERS_TOGETHER = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Spans:
+class ByteSpans:
     """Byte strings, each from a start to an end (exclusive); a null one is empty."""
 
     starts: Int64s
     ends: Int64s
     is_null: Bools
 
-    def select(self, which: Bools | Int64s) -> Spans:
+    def select(self, which: Bools | Int64s) -> ByteSpans:
         """Some of them."""
-        return Spans(self.starts[which], self.ends[which], self.is_null[which])
+        return ByteSpans(self.starts[which], self.ends[which], self.is_null[which])
 
 
 @dataclass(frozen=True, slots=True)
-class Headers:
+class RecordHeaders:
     """The headers of some records, one behind the other: record i has `counts[i]` of them."""
 
     counts: Int64s
-    keys: Spans
-    values: Spans
+    keys: ByteSpans
+    values: ByteSpans
 
     @property
     def rows(self) -> Int64s:
         """Which record each header is of."""
         return np.repeat(np.arange(len(self.counts)), self.counts)
 
-    def select(self, which: Bools) -> Headers:
+    def select(self, which: Bools) -> RecordHeaders:
         """The headers of some of the records."""
         kept = which[self.rows]
-        return Headers(self.counts[which], self.keys.select(kept), self.values.select(kept))
+        return RecordHeaders(self.counts[which], self.keys.select(kept), self.values.select(kept))
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class RecordFields:
     """What records hold; `bad` are those that are malformed, whose fields mean nothing."""
 
     timestamp_deltas: Int64s
     offset_deltas: Int64s
-    keys: Spans
-    values: Spans
-    headers: Headers
+    keys: ByteSpans
+    values: ByteSpans
+    headers: RecordHeaders
     bad: Bools
 
-    def select(self, which: Bools) -> Fields:
+    def select(self, which: Bools) -> RecordFields:
         """Those of some of the records."""
-        return Fields(
+        return RecordFields(
             self.timestamp_deltas[which],
             self.offset_deltas[which],
             self.keys.select(which),
@@ -73,7 +74,7 @@ class Fields:
         )
 
 
-def read_fields(data: Bytes, starts: Int64s, ends: Int64s) -> Fields:
+def read_fields(data: Bytes, starts: Int64s, ends: Int64s) -> RecordFields:
     """The fields of records that lie in `data[starts:ends]`, their lengths included."""
     bad = np.zeros(len(starts), np.bool_)
     _, at = read_varints(data, starts, 32, bad)
@@ -87,18 +88,20 @@ def read_fields(data: Bytes, starts: Int64s, ends: Int64s) -> Fields:
     count[bad] = 0
     headers = _read_headers(data, at, ends, count, bad)
     bad |= at != ends
-    return Fields(timestamp_deltas, offset_deltas, keys, values, headers, bad)
+    return RecordFields(timestamp_deltas, offset_deltas, keys, values, headers, bad)
 
 
-def _read_spans(data: Bytes, at: Int64s, bad: Bools) -> tuple[Spans, Int64s]:
+def _read_spans(data: Bytes, at: Int64s, bad: Bools) -> tuple[ByteSpans, Int64s]:
     """A length and as many bytes at each place; a negative length is null."""
     size, at = read_varints(data, at, 32, bad)
     is_null = size < 0
     end = at + np.where(is_null, 0, size)
-    return Spans(at, end, is_null), end
+    return ByteSpans(at, end, is_null), end
 
 
-def _read_headers(data: Bytes, at: Int64s, ends: Int64s, counts: Int64s, bad: Bools) -> Headers:
+def _read_headers(
+    data: Bytes, at: Int64s, ends: Int64s, counts: Int64s, bad: Bools
+) -> RecordHeaders:
     """The headers of records that have `counts` of them from `at` on; moves `at` behind them."""
     total = int(counts.sum())
     first = np.cumsum(counts) - counts
@@ -123,17 +126,19 @@ def _read_headers(data: Bytes, at: Int64s, ends: Int64s, counts: Int64s, bad: Bo
             continue
         where = slice(int(first[row]), int(first[row]) + count)
         is_null = np.zeros(count, np.bool_)
-        _put(keys, where, Spans(begin + found[:, 0], begin + found[:, 1], is_null))
-        _put(values, where, Spans(begin + found[:, 2], begin + found[:, 3], found[:, 4] != 0))
+        _put(keys, where, ByteSpans(begin + found[:, 0], begin + found[:, 1], is_null))
+        _put(values, where, ByteSpans(begin + found[:, 2], begin + found[:, 3], found[:, 4] != 0))
         at[row] += size
-    return Headers(counts, keys, values)
+    return RecordHeaders(counts, keys, values)
 
 
-def _empty(count: int) -> Spans:
-    return Spans(np.zeros(count, np.int64), np.zeros(count, np.int64), np.zeros(count, np.bool_))
+def _empty(count: int) -> ByteSpans:
+    return ByteSpans(
+        np.zeros(count, np.int64), np.zeros(count, np.int64), np.zeros(count, np.bool_)
+    )
 
 
-def _put(spans: Spans, where: Int64s | slice, found: Spans) -> None:
+def _put(spans: ByteSpans, where: Int64s | slice, found: ByteSpans) -> None:
     spans.starts[where] = found.starts
     spans.ends[where] = found.ends
     spans.is_null[where] = found.is_null

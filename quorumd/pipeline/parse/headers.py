@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from quorumd.pipeline.parse.origin import DamagedBatch, Origin
+from quorumd.pipeline.parse.arrays import Bools, Int64s
+from quorumd.pipeline.parse.origin import ChunkOrigin, DamagedBatch
 from quorumd.wire.batch_header import (
     APPEND_TIME_BIT,
     BATCH_OVERHEAD,
@@ -25,9 +26,6 @@ from quorumd.wire.batch_header import (
     LOG_OVERHEAD,
     MAGIC,
 )
-
-Int64s = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 _HEADER = np.dtype(
     [
@@ -55,7 +53,7 @@ _OFFSET_MAX = (1 << 63) - (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Batches:
+class BatchHeaders:
     """Headers of batches of one chunk; `positions` are their first bytes in it."""
 
     positions: Int64s
@@ -94,21 +92,21 @@ class Batches:
         found: Bools = (self.field("attributes") & bit) != 0
         return found
 
-    def select(self, which: Bools | Int64s | slice) -> Batches:
+    def select(self, which: Bools | Int64s | slice) -> BatchHeaders:
         """Some of the batches, in the order in which they are named."""
-        return Batches(self.positions[which], self._raw[which])
+        return BatchHeaders(self.positions[which], self._raw[which])
 
 
 @dataclass(frozen=True, slots=True)
-class Walked:
+class WalkedChunk:
     """All batches up to the end of a chunk, or up to where no batch is: `stop` says what is there."""
 
-    batches: Batches
+    batches: BatchHeaders
     end: int
     stop: str | None
 
 
-def walk_headers(chunk: memoryview) -> Walked:
+def walk_headers(chunk: memoryview) -> WalkedChunk:
     """The batches of a chunk, judged by length and magic alone."""
     positions = []
     size = len(chunk)
@@ -129,22 +127,22 @@ def walk_headers(chunk: memoryview) -> Walked:
     return _up_to_magic(chunk, np.array(positions, np.int64), at, stop)
 
 
-def _up_to_magic(chunk: memoryview, positions: Int64s, end: int, stop: str | None) -> Walked:
+def _up_to_magic(chunk: memoryview, positions: Int64s, end: int, stop: str | None) -> WalkedChunk:
     if not len(positions):
-        return Walked(Batches(positions, np.empty(0, _HEADER)), end, stop)
+        return WalkedChunk(BatchHeaders(positions, np.empty(0, _HEADER)), end, stop)
     # Every byte as the start of a possible header; only those of batches are copied.
     places = np.ndarray((len(chunk) - BATCH_OVERHEAD + 1,), _OPAQUE, buffer=chunk, strides=(1,))
-    batches = Batches(positions, places[positions].view(_HEADER))
+    batches = BatchHeaders(positions, places[positions].view(_HEADER))
     others = np.flatnonzero(batches.field("magic") != MAGIC)
     if len(others):
         first = int(others[0])
         magic = int(batches.field("magic")[first])
         end, stop = int(positions[first]), f"magic is {magic} instead of {MAGIC}"
         batches = batches.select(slice(first))
-    return Walked(batches, end, stop)
+    return WalkedChunk(batches, end, stop)
 
 
-def crc_is_valid(chunk: memoryview, batches: Batches) -> Bools:
+def crc_is_valid(chunk: memoryview, batches: BatchHeaders) -> Bools:
     """For each batch whether its CRC-32C is the one that its header holds."""
     starts = (batches.positions + CRC_FROM).tolist()
     ends = batches.ends.tolist()
@@ -153,7 +151,9 @@ def crc_is_valid(chunk: memoryview, batches: Batches) -> Bools:
     return is_valid
 
 
-def check_chunk(chunk: memoryview, walked: Walked, in_range: Bools, origin: Origin) -> None:
+def check_chunk(
+    chunk: memoryview, walked: WalkedChunk, in_range: Bools, origin: ChunkOrigin
+) -> None:
     """Raises DamagedBatch for the first batch that is not sound, or does not follow the one before.
 
     The CRC is checked for batches `in_range` and, if the walk came to a stop, for all before it.
@@ -178,14 +178,14 @@ def check_chunk(chunk: memoryview, walked: Walked, in_range: Bools, origin: Orig
         raise stop_error(walked, origin)
 
 
-def stop_error(walked: Walked, origin: Origin) -> DamagedBatch:
+def stop_error(walked: WalkedChunk, origin: ChunkOrigin) -> DamagedBatch:
     """The error for bytes that are no batch; their offset follows from the batch before."""
     assert walked.stop is not None, "the walk came to the end"
     offset = int(walked.batches.next_offsets[-1]) if len(walked.batches) else None
     return DamagedBatch(walked.stop, offset, origin.file, origin.position + walked.end)
 
 
-def damaged(batches: Batches, at: int, what: str, origin: Origin) -> DamagedBatch:
+def damaged(batches: BatchHeaders, at: int, what: str, origin: ChunkOrigin) -> DamagedBatch:
     """The error for one of the batches."""
     offset = int(batches.field("base_offset")[at])
     position = origin.position + int(batches.positions[at])
@@ -199,21 +199,21 @@ def _first(bad: Bools, describe: Any) -> tuple[int, str] | None:
     return at, describe(at)
 
 
-def _bad_numbers(batches: Batches) -> Bools:
+def _bad_numbers(batches: BatchHeaders) -> Bools:
     base_offset, delta = batches.field("base_offset"), batches.field("last_offset_delta")
     count = batches.field("record_count")
     bad: Bools = (base_offset < 0) | (base_offset > _OFFSET_MAX) | (delta < 0) | (count < 0)
     return bad
 
 
-def _numbers_text(batches: Batches, at: int) -> str:
+def _numbers_text(batches: BatchHeaders, at: int) -> str:
     return (
         f"its header says {batches.field('record_count')[at]} records and a last offset delta of"
         f" {batches.field('last_offset_delta')[at]}"
     )
 
 
-def _out_of_place(batches: Batches) -> Bools:
+def _out_of_place(batches: BatchHeaders) -> Bools:
     bad = np.zeros(len(batches), np.bool_)
     epochs = batches.field("epoch")
     bad[1:] = (batches.field("base_offset")[1:] != batches.next_offsets[:-1]) | (
@@ -222,7 +222,7 @@ def _out_of_place(batches: Batches) -> Bools:
     return bad
 
 
-def _place_text(batches: Batches, at: int) -> str:
+def _place_text(batches: BatchHeaders, at: int) -> str:
     expected, base_offset = batches.next_offsets[at - 1], batches.field("base_offset")[at]
     if expected != base_offset:
         return f"the batch before it ends at offset {expected} (exclusive)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Origin(NamedTuple):
+class ChunkOrigin(NamedTuple):
     """`position` is the place of the chunk's first byte in `file`.
 
     `snapshot_end` is the end offset (exclusive) of the snapshot that the chunk is part of, None for

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from quorumd.pipeline.parse.headers import Batches, damaged
-from quorumd.pipeline.parse.origin import Origin
-from quorumd.pipeline.parse.varints import Bools, Int64s
+from quorumd.pipeline.parse.arrays import Bools, Int64s
+from quorumd.pipeline.parse.headers import BatchHeaders, damaged
+from quorumd.pipeline.parse.origin import ChunkOrigin
 from quorumd.wire.batch_header import BATCH_OVERHEAD
 from quorumd.wire.compression import Codec, unpack
 from quorumd.wire.errors import CorruptBatch
@@ -30,15 +30,15 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PayloadGroup:
     """Batches, and where the payload of each begins and ends in `buffer`."""
 
-    batches: Batches
+    batches: BatchHeaders
     buffer: memoryview
     starts: Int64s
     ends: Int64s
 
-    def without(self, which: Bools) -> Group:
+    def without(self, which: Bools) -> PayloadGroup:
         """The other batches."""
         return replace(
             self,
@@ -48,7 +48,9 @@ class Group:
         )
 
 
-def groups_of(chunk: memoryview, batches: Batches, origin: Origin) -> Iterator[Group]:
+def groups_of(
+    chunk: memoryview, batches: BatchHeaders, origin: ChunkOrigin
+) -> Iterator[PayloadGroup]:
     """All batches, in groups. Raises DamagedBatch for a codec that nobody knows, and for a bomb."""
     unknown = np.flatnonzero(batches.codecs > max(Codec))
     if len(unknown):
@@ -65,10 +67,12 @@ def groups_of(chunk: memoryview, batches: Batches, origin: Origin) -> Iterator[G
         else:
             begin, end = int(group.positions[0]), int(group.ends[-1])
             starts = group.positions + BATCH_OVERHEAD - begin
-            yield Group(group, chunk[begin:end], starts, group.ends - begin)
+            yield PayloadGroup(group, chunk[begin:end], starts, group.ends - begin)
 
 
-def _unpacked(chunk: memoryview, batches: Batches, origin: Origin) -> Iterator[Group]:
+def _unpacked(
+    chunk: memoryview, batches: BatchHeaders, origin: ChunkOrigin
+) -> Iterator[PayloadGroup]:
     parts: list[bytes | memoryview] = []
     sizes: list[int] = []
     first = total = 0
@@ -87,12 +91,16 @@ def _unpacked(chunk: memoryview, batches: Batches, origin: Origin) -> Iterator[G
             parts, sizes, first, total = [], [], at + 1, 0
 
 
-def _joined(batches: Batches, parts: list[bytes | memoryview], sizes: list[int]) -> Group:
+def _joined(
+    batches: BatchHeaders, parts: list[bytes | memoryview], sizes: list[int]
+) -> PayloadGroup:
     ends = np.cumsum(np.array(sizes, np.int64))
-    return Group(batches, memoryview(b"".join(parts)), ends - sizes, ends)
+    return PayloadGroup(batches, memoryview(b"".join(parts)), ends - sizes, ends)
 
 
-def _unpack(codec: int, payload: memoryview, batches: Batches, at: int, origin: Origin) -> bytes:
+def _unpack(
+    codec: int, payload: memoryview, batches: BatchHeaders, at: int, origin: ChunkOrigin
+) -> bytes:
     """Nothing, which is not what it counts, for a payload that does not unpack."""
     parts = []
     size = 0
@@ -108,7 +116,7 @@ def _unpack(codec: int, payload: memoryview, batches: Batches, at: int, origin: 
     return b"".join(parts)
 
 
-def say_empty(batches: Batches, at: int, what: str, origin: Origin) -> None:
+def warn_empty(batches: BatchHeaders, at: int, what: str, origin: ChunkOrigin) -> None:
     """Tells of a compressed batch that counts as empty."""
     _log.warning(
         "the batch at offset %d%s counts as empty, as for every reader: its producer compressed"

@@ -12,34 +12,34 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quorumd.pipeline.parse.fields import Fields, read_fields
-from quorumd.pipeline.parse.headers import Batches, damaged
-from quorumd.pipeline.parse.origin import Origin
-from quorumd.pipeline.parse.payloads import Group, say_empty
-from quorumd.pipeline.parse.varints import Bools, Int64s
-from quorumd.pipeline.parse.walk import Rows, walk_records
+from quorumd.pipeline.parse.arrays import Bools, Int64s
+from quorumd.pipeline.parse.fields import RecordFields, read_fields
+from quorumd.pipeline.parse.headers import BatchHeaders, damaged
+from quorumd.pipeline.parse.origin import ChunkOrigin
+from quorumd.pipeline.parse.payloads import PayloadGroup, warn_empty
+from quorumd.pipeline.parse.walk import WalkedRecords, walk_records
 
 ROWS_MAX = 1 << 18
 """The most that is read together."""
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class ParsedRecords:
     """Records of some batches. `batch` is the place in `batches`; fields lie in `buffer`."""
 
     buffer: memoryview
-    batches: Batches
+    batches: BatchHeaders
     batch: Int64s
-    fields: Fields
+    fields: RecordFields
     offsets: Int64s
     timestamps_ms: Int64s
 
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def select(self, which: Bools) -> Records:
+    def select(self, which: Bools) -> ParsedRecords:
         """Some of the records."""
-        return Records(
+        return ParsedRecords(
             self.buffer,
             self.batches,
             self.batch[which],
@@ -53,7 +53,7 @@ class Records:
         return self.batches.field(name)[self.batch]
 
 
-def records_of(group: Group, origin: Origin) -> Iterator[Records]:
+def records_of(group: PayloadGroup, origin: ChunkOrigin) -> Iterator[ParsedRecords]:
     """All records of a group. Raises DamagedBatch before the first of them."""
     group, rows, only = _sound(group, origin)
     if only is not None:
@@ -63,7 +63,9 @@ def records_of(group: Group, origin: Origin) -> Iterator[Records]:
         yield _read(group, rows, at)
 
 
-def _sound(group: Group, origin: Origin) -> tuple[Group, Rows, Records | None]:
+def _sound(
+    group: PayloadGroup, origin: ChunkOrigin
+) -> tuple[PayloadGroup, WalkedRecords, ParsedRecords | None]:
     """The group without batches that count as empty; and its records, if they are few."""
     while True:
         data = np.frombuffer(group.buffer, np.uint8)
@@ -79,7 +81,7 @@ def _sound(group: Group, origin: Origin) -> tuple[Group, Rows, Records | None]:
         group = _without_empty(group, bad, origin)
 
 
-def _read(group: Group, rows: Rows, at: int) -> Records:
+def _read(group: PayloadGroup, rows: WalkedRecords, at: int) -> ParsedRecords:
     some = slice(at, at + ROWS_MAX)
     batches, batch = group.batches, rows.batch[some]
     data = np.frombuffer(group.buffer, np.uint8)
@@ -93,10 +95,10 @@ def _read(group: Group, rows: Rows, at: int) -> Records:
         stamped = batches.is_append_time[batch]
         timestamps = np.where(stamped, batches.field("max_timestamp")[batch], timestamps)
     offsets = batches.field("base_offset")[batch] + deltas
-    return Records(group.buffer, batches, batch, fields, offsets, timestamps)
+    return ParsedRecords(group.buffer, batches, batch, fields, offsets, timestamps)
 
 
-def _find_bad(records: Records, bad: dict[int, str]) -> None:
+def _find_bad(records: ParsedRecords, bad: dict[int, str]) -> None:
     """Adds the batches that have malformed records to `bad`."""
     batch, deltas = records.batch, records.fields.offset_deltas
     for at in np.unique(batch[records.fields.bad]).tolist():
@@ -108,7 +110,7 @@ def _find_bad(records: Records, bad: dict[int, str]) -> None:
         bad.setdefault(at, "the offsets of its records do not ascend within the batch")
 
 
-def _without_empty(group: Group, bad: dict[int, str], origin: Origin) -> Group:
+def _without_empty(group: PayloadGroup, bad: dict[int, str], origin: ChunkOrigin) -> PayloadGroup:
     """Raises DamagedBatch if one of the bad batches was not compressed by its producer."""
     batches = group.batches
     is_producers = (batches.codecs != 0) & ~batches.is_control
@@ -117,6 +119,6 @@ def _without_empty(group: Group, bad: dict[int, str], origin: Origin) -> Group:
             raise damaged(batches, at, what, origin)
     which = np.zeros(len(batches), np.bool_)
     for at, what in sorted(bad.items()):
-        say_empty(batches, at, what, origin)
+        warn_empty(batches, at, what, origin)
         which[at] = True
     return group.without(which)

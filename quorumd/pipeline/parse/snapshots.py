@@ -14,19 +14,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from quorumd.pipeline.parse.arrays import Int64s
 from quorumd.pipeline.parse.columns import binary_column
-from quorumd.pipeline.parse.fields import Headers, Spans
+from quorumd.pipeline.parse.fields import ByteSpans, RecordHeaders
 from quorumd.pipeline.parse.headers import damaged
-from quorumd.pipeline.parse.origin import Origin
-from quorumd.pipeline.parse.rows import Records
-from quorumd.pipeline.parse.varints import Int64s
+from quorumd.pipeline.parse.origin import ChunkOrigin
+from quorumd.pipeline.parse.rows import ParsedRecords
 from quorumd.wire.snapshot_records import OFFSET_HEADER
 
 _DIGITS = r"^[0-9]{1,19}$"
 _BEYOND = (1 << 64) - 1
 
 
-def as_in_log(records: Records, snapshot_end: int, origin: Origin) -> Records:
+def as_in_log(records: ParsedRecords, snapshot_end: int, origin: ChunkOrigin) -> ParsedRecords:
     """`snapshot_end` is exclusive. Raises DamagedBatch if an offset is none below it."""
     headers = records.fields.headers
     rows = np.flatnonzero(headers.counts)
@@ -40,12 +40,12 @@ def as_in_log(records: Records, snapshot_end: int, origin: Origin) -> Records:
     counts[rows] -= 1
     is_kept = np.ones(len(headers.keys.starts), np.bool_)
     is_kept[last] = False
-    kept = Headers(counts, headers.keys.select(is_kept), headers.values.select(is_kept))
+    kept = RecordHeaders(counts, headers.keys.select(is_kept), headers.values.select(is_kept))
     return replace(records, fields=replace(records.fields, headers=kept), offsets=offsets)
 
 
 def _offsets(
-    records: Records, rows: Int64s, spans: Spans, snapshot_end: int, origin: Origin
+    records: ParsedRecords, rows: Int64s, spans: ByteSpans, snapshot_end: int, origin: ChunkOrigin
 ) -> Int64s:
     """The numbers that the spans are."""
     texts = binary_column(records.buffer, spans)

@@ -6,6 +6,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from quorumd.pipeline.parse.arrays import Bools
 from quorumd.pipeline.parse.columns import (
     binary_column,
     header_column,
@@ -14,10 +15,9 @@ from quorumd.pipeline.parse.columns import (
     time_column,
 )
 from quorumd.pipeline.parse.control import control_rows, control_types
-from quorumd.pipeline.parse.headers import Batches
-from quorumd.pipeline.parse.origin import Origin
-from quorumd.pipeline.parse.rows import Records
-from quorumd.pipeline.parse.varints import Bools
+from quorumd.pipeline.parse.headers import BatchHeaders
+from quorumd.pipeline.parse.origin import ChunkOrigin
+from quorumd.pipeline.parse.rows import ParsedRecords
 from quorumd.pipeline.schemas import BATCHES, CONTROL, RECORDS
 from quorumd.wire.compression import Codec
 
@@ -28,7 +28,9 @@ _UNKNOWN_CODEC: Final = "unknown"
 _CODECS: Final = [*(codec.name.lower() for codec in Codec), *[_UNKNOWN_CODEC] * (8 - len(Codec))]
 
 
-def record_rows(records: Records, origin: Origin, topic: str, partition: int) -> pa.RecordBatch:
+def record_rows(
+    records: ParsedRecords, origin: ChunkOrigin, topic: str, partition: int
+) -> pa.RecordBatch:
     """RECORDS. Raises DamagedBatch for a control record without a type."""
     count = len(records)
     fields = records.fields
@@ -52,7 +54,7 @@ def record_rows(records: Records, origin: Origin, topic: str, partition: int) ->
     return pa.RecordBatch.from_arrays(columns, schema=RECORDS)
 
 
-def batch_rows(batches: Batches, crc_ok: Bools, origin: Origin) -> pa.RecordBatch:
+def batch_rows(batches: BatchHeaders, crc_ok: Bools, origin: ChunkOrigin) -> pa.RecordBatch:
     """BATCHES."""
     count = len(batches)
     base_offsets = batches.field("base_offset")
@@ -79,7 +81,7 @@ def batch_rows(batches: Batches, crc_ok: Bools, origin: Origin) -> pa.RecordBatc
     return pa.RecordBatch.from_arrays(columns, schema=BATCHES)
 
 
-def control_table_rows(records: Records, origin: Origin) -> pa.RecordBatch:
+def control_table_rows(records: ParsedRecords, origin: ChunkOrigin) -> pa.RecordBatch:
     """CONTROL, of records that are all control records. Raises DamagedBatch."""
     count = len(records)
     decoded = control_rows(records, origin)

@@ -13,9 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Bytes = npt.NDArray[np.uint8]
-Int64s = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from quorumd.pipeline.parse.arrays import Bools, Bytes, Int64s
 
 _MORE = 127
 

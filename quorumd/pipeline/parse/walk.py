@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from quorumd.pipeline.parse.varints import Bytes, Int64s, pair_table, pairs_of
+from quorumd.pipeline.parse.arrays import Bytes, Int64s
+from quorumd.pipeline.parse.varints import pair_table, pairs_of
 from quorumd.wire.varints import read_varint
 
 RECORD_BYTES_MIN = 7
@@ -22,7 +23,7 @@ _TOGETHER_MIN = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class WalkedRecords:
     """Records in order: where each begins and ends, its length included, and which batch it is in.
 
     `bad` says what is wrong with batches that are not exactly the records that they count; the rows
@@ -35,7 +36,7 @@ class Rows:
     bad: dict[int, str]
 
 
-def walk_records(data: Bytes, starts: Int64s, ends: Int64s, counts: Int64s) -> Rows:
+def walk_records(data: Bytes, starts: Int64s, ends: Int64s, counts: Int64s) -> WalkedRecords:
     """The records of batches whose payloads are `data[starts:ends]`; `counts` are not negative.
 
     Every record of a batch that is not bad lies within its payload, one right behind the other.
@@ -61,7 +62,7 @@ def walk_records(data: Bytes, starts: Int64s, ends: Int64s, counts: Int64s) -> R
     row_ends = np.roll(found, -1)
     row_ends[(first_rows + counts - 1)[has_rows]] = ends[has_rows]
     batch = np.repeat(np.arange(len(counts)), counts)
-    return Rows(found, row_ends, batch, bad)
+    return WalkedRecords(found, row_ends, batch, bad)
 
 
 def _walk_together(

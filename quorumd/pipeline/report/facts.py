@@ -29,7 +29,7 @@ from quorumd.pipeline.tables.manifests import (
 )
 from quorumd.pipeline.tables.parquet import read_rows
 
-Row = dict[str, Any]
+FactRow = dict[str, Any]
 
 BUCKETS_MAX: Final = 160
 _BUCKETS_S: Final = (1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600, 6 * 3600, 86_400)
@@ -43,7 +43,7 @@ class BadFindings(PipelineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class AppendRate:
     """Records by time: buckets of `width_s` seconds, each with its start (s) and its count."""
 
     width_s: int
@@ -52,7 +52,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ReportFacts:
     """`last` is the newest manifest of the log; times of the rows are as in the tables.
 
     `findings` is None if there was no audit to tell of. `keys` is the number of keys with a value, as of
@@ -64,19 +64,19 @@ class Facts:
     records: int
     arrivals: Sequence[Arrival]
     files: Sequence[DataFile]
-    leadership: Sequence[Row]
-    voter_sets: Sequence[Row]
-    rate: Rate
+    leadership: Sequence[FactRow]
+    voter_sets: Sequence[FactRow]
+    rate: AppendRate
     control_records: int
     first_s: float
     last_s: float
     keys: int
     state_end: int
     changes: Counter[str]
-    findings: Sequence[Row] | None
+    findings: Sequence[FactRow] | None
 
 
-def read_facts(folder: Path, findings: Path | None = None) -> Facts:
+def read_facts(folder: Path, findings: Path | None = None) -> ReportFacts:
     """Reads the tables, and the findings of an audit if there are any.
 
     Raises NoTables, DamagedTables, BadFindings.
@@ -89,7 +89,7 @@ def read_facts(folder: Path, findings: Path | None = None) -> Facts:
     state = newest(folder, "state")
     rate = _bucketed(seconds)
     times = sorted(seconds) or [manifests[-1].written_ms // 1000]
-    return Facts(
+    return ReportFacts(
         folder=folder,
         last=manifests[-1],
         records=sum(manifest.rows for manifest in manifests),
@@ -126,9 +126,9 @@ def _by_second(folder: Path) -> tuple[Counter[int], int]:
     return found, control
 
 
-def _bucketed(seconds: Counter[int]) -> Rate:
+def _bucketed(seconds: Counter[int]) -> AppendRate:
     if not seconds:
-        return Rate(1, [], [])
+        return AppendRate(1, [], [])
     first, last = min(seconds), max(seconds)
     fitting = (width for width in _BUCKETS_S if (last - first) / width < BUCKETS_MAX)
     width = next(fitting, -(-(last - first) // BUCKETS_MAX))
@@ -136,7 +136,7 @@ def _bucketed(seconds: Counter[int]) -> Rate:
     counts = [0] * ((last - start) // width + 1)
     for second, count in seconds.items():
         counts[(second - start) // width] += count
-    return Rate(width, [start + width * i for i in range(len(counts))], counts)
+    return AppendRate(width, [start + width * i for i in range(len(counts))], counts)
 
 
 def _changes(folder: Path) -> Counter[str]:
@@ -148,13 +148,13 @@ def _changes(folder: Path) -> Counter[str]:
     return found
 
 
-def _findings(path: Path | None) -> list[Row] | None:
+def _findings(path: Path | None) -> list[FactRow] | None:
     """The rows of a file, or of the file in a folder, that `audit --findings` has written."""
     if path is None:
         return None
     file = path / "findings.parquet" if path.is_dir() else path
     try:
-        rows: list[Row] = pq.read_table(file, columns=list(_FINDINGS_COLUMNS)).to_pylist()
+        rows: list[FactRow] = pq.read_table(file, columns=list(_FINDINGS_COLUMNS)).to_pylist()
     except FileNotFoundError:
         raise BadFindings(
             f"{file} is not there: quorumd-pipeline audit DIR... --findings {path} makes it"

@@ -9,7 +9,7 @@ from typing import Final
 
 from quorumd.cli.text import bytes_text, counted, duration_text
 from quorumd.pipeline.report import plots
-from quorumd.pipeline.report.facts import Facts, Row
+from quorumd.pipeline.report.facts import FactRow, ReportFacts
 from quorumd.pipeline.tables.history import voters_after
 
 ROWS_SHOWN: Final = 20
@@ -44,7 +44,7 @@ code { font-size: 12.5px; }
 _MARKS: Final = {"ADD": "good", "REMOVE": "bad", "UPDATE": "plain"}
 
 
-def page(facts: Facts, made_at: datetime) -> str:
+def page(facts: ReportFacts, made_at: datetime) -> str:
     """The whole page; needs nothing that is not in it."""
     sections = [
         _tiles(facts),
@@ -66,7 +66,7 @@ def page(facts: Facts, made_at: datetime) -> str:
     )
 
 
-def _tiles(facts: Facts) -> str:
+def _tiles(facts: ReportFacts) -> str:
     last = facts.last
     leader = facts.leadership[-1] if facts.leadership else None
     voters = sorted(voter for voter, _ in voters_after(facts.voter_sets))
@@ -94,7 +94,7 @@ def _tiles(facts: Facts) -> str:
     return f"<section><dl>{items}</dl></section>\n"
 
 
-def _leaders(facts: Facts) -> str:
+def _leaders(facts: ReportFacts) -> str:
     if not facts.leadership:
         return _section("Leaders", "There is no LeaderChange record in the log.", "")
     count = len(facts.leadership)
@@ -104,7 +104,7 @@ def _leaders(facts: Facts) -> str:
     )
 
 
-def _elections(facts: Facts) -> str:
+def _elections(facts: ReportFacts) -> str:
     ids = plots.replica_ids(facts)
     rows = [
         [
@@ -124,7 +124,7 @@ def _elections(facts: Facts) -> str:
     return _section("Elections", _shown(rows, facts.leadership), _table(head, rows))
 
 
-def _rate(facts: Facts) -> str:
+def _rate(facts: ReportFacts) -> str:
     if not facts.rate.counts:
         return ""
     peak = max(facts.rate.counts) / facts.rate.width_s
@@ -135,7 +135,7 @@ def _rate(facts: Facts) -> str:
     return _section("Append rate", told, plots.append_rate(facts))
 
 
-def _delay(facts: Facts) -> str:
+def _delay(facts: ReportFacts) -> str:
     if not facts.arrivals:
         return ""
     last = max(0, facts.arrivals[-1].written_ms - facts.arrivals[-1].newest_ms) / 1000
@@ -146,7 +146,7 @@ def _delay(facts: Facts) -> str:
     return _section("Lag of the tables", told, plots.delay(facts))
 
 
-def _members(facts: Facts) -> str:
+def _members(facts: ReportFacts) -> str:
     rows = [
         [
             f'<span class="mark {_MARKS[row["change"]]}">{row["change"]}</span>',
@@ -165,7 +165,7 @@ def _members(facts: Facts) -> str:
     return _section("Membership", told, _table(head, rows))
 
 
-def _audit(findings: Sequence[Row] | None) -> str:
+def _audit(findings: Sequence[FactRow] | None) -> str:
     if findings is None:
         told = "Not told: make findings with quorumd-pipeline audit --findings, and name them here."
         return _section("Audit", told, "")
@@ -222,20 +222,20 @@ def _completeness(complete_from: int) -> str:
     )
 
 
-def _changes(facts: Facts) -> str:
+def _changes(facts: ReportFacts) -> str:
     if not facts.state_end:
         return "the table state was not made yet"
     found = facts.changes
     return f"created {found['CREATE']:,}, updated {found['UPDATE']:,}, deleted {found['DELETE']:,}"
 
 
-def _lasted(row: Row) -> str:
+def _lasted(row: FactRow) -> str:
     if row["to_time"] is None:
         return "still"
     return duration_text(max(0.0, (row["to_time"] - row["from_time"]).total_seconds()))
 
 
-def _endpoint(each: Row) -> str:
+def _endpoint(each: FactRow) -> str:
     return f"{each['name']}://{each['host']}:{each['port']}"
 
 

@@ -15,7 +15,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from quorumd.pipeline.report.facts import Facts, Rate
+from quorumd.pipeline.report.facts import AppendRate, ReportFacts
 
 COLOURS: Final = (
     "#2d5bd0",
@@ -60,13 +60,13 @@ def colour_of(replica: int, replicas: Sequence[int]) -> str:
     return COLOURS[sorted(replicas).index(replica) % len(COLOURS)]
 
 
-def replica_ids(facts: Facts) -> list[int]:
+def replica_ids(facts: ReportFacts) -> list[int]:
     """All that ever led or voted."""
     leaders = {row["leader_id"] for row in facts.leadership}
     return sorted(leaders | {row["voter_id"] for row in facts.voter_sets})
 
 
-def timeline(facts: Facts) -> str:
+def timeline(facts: ReportFacts) -> str:
     """A lane for each replica: when it was a voter, and when it led."""
     ids = replica_ids(facts)
     with mpl.rc_context(_STYLE):
@@ -93,7 +93,7 @@ def timeline(facts: Facts) -> str:
         return _svg(figure, "timeline", "Which replica led when, and which ones were voters")
 
 
-def epochs(facts: Facts) -> str:
+def epochs(facts: ReportFacts) -> str:
     """The epoch over time: each step is an election that somebody won."""
     ids = replica_ids(facts)
     with mpl.rc_context(_STYLE):
@@ -112,9 +112,9 @@ def epochs(facts: Facts) -> str:
         return _svg(figure, "epochs", "The epoch over time")
 
 
-def append_rate(facts: Facts) -> str:
+def append_rate(facts: ReportFacts) -> str:
     """Records a second, by the time that they carry."""
-    rate: Rate = facts.rate
+    rate: AppendRate = facts.rate
     with mpl.rc_context(_STYLE):
         figure, axes = _plot(2.3)
         edges = [_day(start) for start in rate.starts_s]
@@ -129,7 +129,7 @@ def append_rate(facts: Facts) -> str:
         return _svg(figure, "rate", "Records a second over time")
 
 
-def delay(facts: Facts) -> str:
+def delay(facts: ReportFacts) -> str:
     """From the time that a batch's last record carries until it was in the tables."""
     with mpl.rc_context(_STYLE):
         figure, axes = _plot(2.1)
@@ -153,7 +153,7 @@ def delay(facts: Facts) -> str:
         return _svg(figure, "delay", "How long records took into the tables")
 
 
-def _voting(facts: Facts, replica: int) -> list[tuple[float, float]]:
+def _voting(facts: ReportFacts, replica: int) -> list[tuple[float, float]]:
     """Spans in which it was a voter, in days, as matplotlib has them."""
     spans: list[tuple[float, float]] = []
     since: float | None = None
@@ -184,7 +184,7 @@ def _plot(height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _time_axis(axes: Axes, facts: Facts) -> None:
+def _time_axis(axes: Axes, facts: ReportFacts) -> None:
     """The same span in all plots that are about the log."""
     begin, end = _day(facts.first_s), _end(facts)
     margin = max((end - begin) * 0.01, _MARGIN)
@@ -207,7 +207,7 @@ def _day(seconds: float) -> float:
     return float(date2num(datetime.fromtimestamp(seconds, UTC)))  # type: ignore[no-untyped-call]  # matplotlib gives no types here
 
 
-def _end(facts: Facts) -> float:
+def _end(facts: ReportFacts) -> float:
     return _day(facts.last_s + 1)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from quorumd.pipeline.source.columns import chosen_columns, shown
-from quorumd.pipeline.source.offset_range import batch_span
+from quorumd.pipeline.source.offset_range import batch_range
 from quorumd.pipeline.source.options import Options
 from quorumd.pipeline.source.views import viewing
 
@@ -25,16 +25,16 @@ class QuorumdReader(DataSourceReader):
         self._columns = chosen_columns(options.table, schema)
 
     def partitions(self) -> list[InputPartition]:
-        """One task a piece. Raises BadOption, DataLost, LogUnreachable."""
+        """One task a split. Raises BadOption, DataLost, LogUnreachable."""
         with viewing(self._options) as view:
-            spans = [
-                (extent, batch_span(self._options, extent, view.looking_up(extent)))
+            ranges = [
+                (extent, batch_range(self._options, extent, view.offset_lookup(extent)))
                 for extent in view.extents()
             ]
-            return [InputPartition(piece) for piece in view.pieces(spans)]
+            return [InputPartition(split) for split in view.splits(ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a piece; of none if Spark asks for an empty log."""
+        """The rows of a split; of none if Spark asks for an empty log."""
         if partition.value is None:
             return iter(())
         return shown(partition.value.read(self._options), self._options, self._columns)

@@ -28,14 +28,14 @@ from quorumd.pipeline.files import (
 )
 from quorumd.pipeline.source.offset_range import (
     LESS_STRICT,
-    Extent,
+    LogExtent,
+    OffsetRange,
     SnapshotRef,
-    Span,
-    cut,
-    replaced,
+    replaced_snapshot,
+    split_offsets,
 )
 from quorumd.pipeline.source.options import Options
-from quorumd.pipeline.source.state import StatePiece, state_piece
+from quorumd.pipeline.source.snapshot_split import SnapshotSplit, snapshot_split
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,9 +54,9 @@ class DiskView:
         self._options = options
         self._replicas: dict[str, Replica] = {}
         self._plans: dict[tuple[Path, int], FilePlan] = {}
-        self._extents: list[Extent] = []
+        self._extents: list[LogExtent] = []
 
-    def extents(self, reaching: int | None = None) -> list[Extent]:
+    def extents(self, reaching: int | None = None) -> list[LogExtent]:
         # Going through the last segment costs something: what it holds is looked at once a batch.
         ends = [extent.end for extent in self._extents]
         if reaching is None or not ends or min(ends) < reaching:
@@ -68,18 +68,22 @@ class DiskView:
     def end(self, reaching: int | None = None) -> int:
         return min(extent.end for extent in self.extents())
 
-    def looking_up(self, extent: Extent) -> Callable[[int], int | None]:
+    def offset_lookup(self, extent: LogExtent) -> Callable[[int], int | None]:
         replica = self._replicas[extent.label]
         return lambda timestamp_ms: first_offset_since(replica.segments, timestamp_ms)
 
-    def pieces(self, spans: Sequence[tuple[Extent, Span]]) -> list[LogPiece | StatePiece]:
-        found: list[LogPiece | StatePiece] = []
-        for extent, span in spans:
+    def splits(
+        self, ranges: Sequence[tuple[LogExtent, OffsetRange]]
+    ) -> list[LogSplit | SnapshotSplit]:
+        found: list[LogSplit | SnapshotSplit] = []
+        for extent, offsets in ranges:
             replica = self._replicas[extent.label]
-            if span.state is not None:
-                snapshot = self._snapshot(replica, span.state.snapshot)
-                found.append(state_piece(self._options.parsed_table, snapshot, span.state))
-            found += self._log_pieces(replica, span)
+            if offsets.snapshot_range is not None:
+                snapshot = self._snapshot(replica, offsets.snapshot_range.snapshot)
+                found.append(
+                    snapshot_split(self._options.parsed_table, snapshot, offsets.snapshot_range)
+                )
+            found += self._log_splits(replica, offsets)
         return found
 
     def close(self) -> None:
@@ -104,7 +108,7 @@ class DiskView:
             raise LogUnreachable(f"replica={wanted}: there is no such replica, only {there}")
         return chosen
 
-    def _extent(self, label: str, replica: Replica) -> Extent:
+    def _extent(self, label: str, replica: Replica) -> LogExtent:
         newest = replica.snapshots[-1] if replica.snapshots else None
         if not replica.segments:
             assert newest is not None, "a replica has one or the other"
@@ -114,8 +118,8 @@ class DiskView:
             end = self._plan(replica.segments[-1]).end_offset
         # The batches of a snapshot are not those that were in the log.
         if newest is None or not start or self._options.table == "batches":
-            return Extent(label, start, end)
-        return Extent(label, start, end, SnapshotRef(newest.end_offset, newest.epoch))
+            return LogExtent(label, start, end)
+        return LogExtent(label, start, end, SnapshotRef(newest.end_offset, newest.epoch))
 
     def _snapshot(self, replica: Replica, wanted: SnapshotRef) -> Snapshot:
         """Raises DataLost if there are only others by now, unless loss is allowed."""
@@ -123,37 +127,37 @@ class DiskView:
             if (snapshot.end_offset, snapshot.epoch) == wanted:
                 return snapshot
         if not replica.snapshots:
-            raise replaced(wanted, None)
+            raise replaced_snapshot(wanted, None)
         newest = replica.snapshots[-1]
         if self._options.fail_on_data_loss:
-            raise replaced(wanted, SnapshotRef(newest.end_offset, newest.epoch))
+            raise replaced_snapshot(wanted, SnapshotRef(newest.end_offset, newest.epoch))
         return newest
 
-    def _log_pieces(self, replica: Replica, span: Span) -> list[LogPiece]:
-        wanted = self._options.min_partitions or TASKS_MIN
-        ranges = self._ranges(replica, span, RANGE_BYTES)
+    def _log_splits(self, replica: Replica, offsets: OffsetRange) -> list[LogSplit]:
+        splits_min = self._options.min_partitions or TASKS_MIN
+        ranges = self._ranges(replica, offsets, RANGE_BYTES)
         total = sum(each.size_bytes for each in ranges)
-        if self._options.min_partitions and len(ranges) < wanted:
-            ranges = self._ranges(replica, span, max(_RANGE_BYTES_MIN, total // wanted))
-        groups = _grouped(ranges, max(wanted, -(-total // TASK_BYTES)))
-        return [LogPiece(tuple(group), span.log_start, span.log_end) for group in groups]
+        if self._options.min_partitions and len(ranges) < splits_min:
+            ranges = self._ranges(replica, offsets, max(_RANGE_BYTES_MIN, total // splits_min))
+        groups = _grouped(ranges, max(splits_min, -(-total // TASK_BYTES)))
+        return [LogSplit(tuple(group), offsets.log_start, offsets.log_end) for group in groups]
 
-    def _ranges(self, replica: Replica, span: Span, range_bytes: int) -> list[FileRange]:
-        """What of the segments has offsets of the span.
+    def _ranges(self, replica: Replica, offsets: OffsetRange, range_bytes: int) -> list[FileRange]:
+        """The parts of segment files that hold these offsets.
 
         Unless loss is allowed, raises DamagedBatch if there are places without batches, and DataLost if
         a segment is missing.
         """
         found: list[FileRange] = []
         for segment in replica.segments:
-            is_before = segment.next_base is not None and segment.next_base <= span.log_start
-            if is_before or segment.base_offset >= span.log_end:
+            is_before = segment.next_base is not None and segment.next_base <= offsets.log_start
+            if is_before or segment.base_offset >= offsets.log_end:
                 continue
             plan = self._plan(segment, range_bytes)
             if plan.damages and self._options.fail_on_data_loss:
                 raise plan.damages[0]
             found += plan.ranges
-        start, end = span.log_start, span.log_end
+        start, end = offsets.log_start, offsets.log_end
         found = [each for each in found if each.start_offset < end and each.end_offset > start]
         if self._options.fail_on_data_loss:
             _check_no_hole(replica, found, start, end)
@@ -167,7 +171,7 @@ class DiskView:
 
 
 @dataclass(frozen=True, slots=True)
-class LogPiece:
+class LogSplit:
     """Ranges of segments, and offsets `start` to `end` (exclusive) to take out of them."""
 
     ranges: tuple[FileRange, ...]
@@ -197,5 +201,5 @@ def _check_no_hole(replica: Replica, ranges: Sequence[FileRange], start: int, en
 
 def _grouped(ranges: Sequence[FileRange], groups: int) -> list[Sequence[FileRange]]:
     """Neighbours together, so many groups, or one for each range if there are fewer."""
-    edges = [edge for edge, _ in cut(0, len(ranges), groups, len(ranges))]
+    edges = [edge for edge, _ in split_offsets(0, len(ranges), groups, len(ranges))]
     return [ranges[at:to] for at, to in pairwise([*edges, len(ranges)])]

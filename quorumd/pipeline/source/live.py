@@ -13,19 +13,19 @@ import pyarrow as pa
 
 from quorumd.client.spool import SnapshotId
 from quorumd.pipeline.errors import DataLost
-from quorumd.pipeline.parse import Origin, parse
+from quorumd.pipeline.parse import ChunkOrigin, parse
 from quorumd.pipeline.source.offset_range import (
     LESS_STRICT,
-    Extent,
+    LogExtent,
+    OffsetRange,
+    SnapshotRange,
     SnapshotRef,
-    Span,
-    State,
-    cut,
-    replaced,
+    replaced_snapshot,
+    split_offsets,
 )
 from quorumd.pipeline.source.options import Options
 from quorumd.pipeline.source.quorum import BelowLogStart, SnapshotReplaced, SyncQuorum
-from quorumd.pipeline.source.state import state_piece
+from quorumd.pipeline.source.snapshot_split import snapshot_split
 
 OFFSETS_MAX = 200_000
 """The most that one task reads, in offsets."""
@@ -38,27 +38,29 @@ class LiveView:
         self._options = options
         self._quorum = SyncQuorum(options.servers, options.timeout_ms)
 
-    def extents(self, reaching: int | None = None) -> list[Extent]:
+    def extents(self, reaching: int | None = None) -> list[LogExtent]:
         start, end, snapshot = self._quorum.bounds(reaching)
         # The batches of a snapshot are not those that were in the log.
         if snapshot is None or self._options.table == "batches":
-            return [Extent("", start, end)]
-        return [Extent("", start, end, SnapshotRef(*snapshot))]
+            return [LogExtent("", start, end)]
+        return [LogExtent("", start, end, SnapshotRef(*snapshot))]
 
     def end(self, reaching: int | None = None) -> int:
         return self._quorum.end(reaching)
 
-    def looking_up(self, extent: Extent) -> Callable[[int], int | None]:
+    def offset_lookup(self, extent: LogExtent) -> Callable[[int], int | None]:
         return self._quorum.offset_at
 
-    def pieces(self, spans: Sequence[tuple[Extent, Span]]) -> list[LiveRange | LiveState]:
-        found: list[LiveRange | LiveState] = []
-        for _, span in spans:
-            if span.state is not None:
-                found.append(LiveState(span.state))
-            pieces = self._options.min_partitions or 1
-            ranges = cut(span.log_start, span.log_end, pieces, OFFSETS_MAX)
-            found += [LiveRange(start, end) for start, end in ranges]
+    def splits(
+        self, ranges: Sequence[tuple[LogExtent, OffsetRange]]
+    ) -> list[LiveLogSplit | LiveSnapshotSplit]:
+        found: list[LiveLogSplit | LiveSnapshotSplit] = []
+        for _, offsets in ranges:
+            if offsets.snapshot_range is not None:
+                found.append(LiveSnapshotSplit(offsets.snapshot_range))
+            splits_min = self._options.min_partitions or 1
+            pairs = split_offsets(offsets.log_start, offsets.log_end, splits_min, OFFSETS_MAX)
+            found += [LiveLogSplit(start, end) for start, end in pairs]
         return found
 
     def close(self) -> None:
@@ -66,7 +68,7 @@ class LiveView:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveRange:
+class LiveLogSplit:
     """Offsets `start` to `end` (exclusive) of the log."""
 
     start: int
@@ -89,27 +91,29 @@ class LiveRange:
                     continue
                 position, last = fetched.batches[-1]
                 chunk = fetched.data[: position + last.size_bytes]
-                for rows in parse(options.parsed_table, chunk, offset, self.end, Origin()):
+                for rows in parse(options.parsed_table, chunk, offset, self.end, ChunkOrigin()):
                     yield _without_position(rows) if options.table == "batches" else rows
                 offset = last.next_offset
 
 
 @dataclass(frozen=True, slots=True)
-class LiveState:
-    """What a snapshot holds."""
+class LiveSnapshotSplit:
+    """A range of offsets in the quorum's snapshot."""
 
-    state: State
+    snapshot_range: SnapshotRange
 
     def read(self, options: Options) -> Iterator[pa.RecordBatch]:
         """The rows, by key. Raises LogUnreachable, DataLost, DamagedBatch."""
-        wanted = self.state.snapshot
+        wanted = self.snapshot_range.snapshot
         or_newer = not options.fail_on_data_loss
         with SyncQuorum(options.servers, options.timeout_ms) as quorum:
             try:
                 with quorum.downloaded(SnapshotId(*wanted), or_newer=or_newer) as file:
-                    yield from state_piece(options.parsed_table, file, self.state).read(options)
+                    yield from snapshot_split(options.parsed_table, file, self.snapshot_range).read(
+                        options
+                    )
             except SnapshotReplaced as error:
-                raise replaced(wanted, error.found and SnapshotRef(*error.found)) from None
+                raise replaced_snapshot(wanted, error.found and SnapshotRef(*error.found)) from None
 
 
 def _without_position(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""What of a log can be read, and which part of it is meant. Pure rules; no socket, no file, no Spark.
+"""Which offsets of a log can be read, and which of them a query reads. No socket, no file, no Spark.
 
 A log may begin above offset 0: what stood before is deleted then, and the newest snapshot holds what is
 left of it, each record with the offset that it had. So a range below the log's start is read from the
@@ -17,7 +17,7 @@ from quorumd.pipeline.source.options import EARLIEST, LATEST, Options, Position
 
 LESS_STRICT = "failOnDataLoss=false reads what is there"
 
-OffsetAt = Callable[[int], int | None]
+OffsetLookup = Callable[[int], int | None]
 
 
 class SnapshotRef(NamedTuple):
@@ -31,7 +31,7 @@ class SnapshotRef(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class LogExtent:
     """One log from `start` to `end` (exclusive), and the newest snapshot if `start` is not 0.
 
     `label` tells several replicas apart: the replica's directory, "" for a live quorum.
@@ -51,29 +51,29 @@ class Extent:
         return f"{self.label or 'the log'} holds offsets {self.start} to {self.end} (exclusive)"
 
 
-class State(NamedTuple):
-    """What to read out of a snapshot: records that were at offsets `start` to `end` (exclusive).
+class SnapshotRange(NamedTuple):
+    """The records of a snapshot that were at offsets `start` to `end` (exclusive).
 
-    `with_placeless`: control records, too, and records that don't say where they were, as Kafka's. They
-    count as being at the last offset of the snapshot.
+    `with_unplaced`: also control records, and records without an offset header, as in Kafka's snapshots.
+    They count as being at the last offset of the snapshot.
     """
 
     snapshot: SnapshotRef
     start: int
     end: int
-    with_placeless: bool
+    with_unplaced: bool
 
 
-class Span(NamedTuple):
-    """Offsets `log_start` to `log_end` (exclusive) of the log, behind a state if there is one to read."""
+class OffsetRange(NamedTuple):
+    """Offsets `log_start` to `log_end` (exclusive) of the log, after a range of a snapshot if that is set."""
 
-    state: State | None
+    snapshot_range: SnapshotRange | None
     log_start: int
     log_end: int
 
 
-def batch_span(options: Options, extent: Extent, offset_at: OffsetAt) -> Span:
-    """What a batch read of this log is to bring. Raises BadOption, DataLost."""
+def batch_range(options: Options, extent: LogExtent, offset_at: OffsetLookup) -> OffsetRange:
+    """The offsets of this log that a batch query reads. Raises BadOption, DataLost."""
     starting = options.starting or Position(EARLIEST)
     if starting == Position(LATEST):
         raise BadOption("startingOffsets=latest: a batch read has to begin before the end")
@@ -90,11 +90,11 @@ def batch_span(options: Options, extent: Extent, offset_at: OffsetAt) -> Span:
             raise DataLost(f"endingOffsets={ending.offset}: {extent}. {LESS_STRICT}")
         end = min(end, ending.offset)
     strict = options.fail_on_data_loss
-    return span(extent, start, end, strict=strict and start != extent.earliest)
+    return offset_range(extent, start, end, strict=strict and start != extent.earliest)
 
 
 def start_offset(
-    options: Options, starting: Position, extents: Sequence[Extent], offset_at: OffsetAt
+    options: Options, starting: Position, extents: Sequence[LogExtent], offset_at: OffsetLookup
 ) -> int:
     """The offset where to begin, as an offset of all these logs. Raises BadOption, DataLost."""
     first = min(extent.earliest for extent in extents)
@@ -117,22 +117,24 @@ def start_offset(
     return min(starting.offset, end)
 
 
-def span(extent: Extent, start: int, end: int, *, strict: bool) -> Span:
+def offset_range(extent: LogExtent, start: int, end: int, *, strict: bool) -> OffsetRange:
     """Offsets `start` to `end` (exclusive) of this log, what is deleted of it from its snapshot.
 
     Raises DataLost with `strict` if they begin below the log's start.
     """
     if start < extent.start and strict:
-        raise lost(start, extent)
+        raise deleted_offset(start, extent)
     end = min(end, extent.end)
     below = min(extent.start, end)
-    state = None
+    from_snapshot = None
     if extent.snapshot is not None and start < below:
-        state = State(extent.snapshot, start, below, end >= extent.snapshot.end_offset)
-    return Span(state, max(start, extent.start), end)
+        from_snapshot = SnapshotRange(
+            extent.snapshot, start, below, end >= extent.snapshot.end_offset
+        )
+    return OffsetRange(from_snapshot, max(start, extent.start), end)
 
 
-def lost(offset: int, extent: Extent) -> DataLost:
+def deleted_offset(offset: int, extent: LogExtent) -> DataLost:
     """The error for an offset that is not in the log any more."""
     kept = (
         f"the snapshot {extent.snapshot} holds what is left of the others"
@@ -145,7 +147,7 @@ def lost(offset: int, extent: Extent) -> DataLost:
     )
 
 
-def replaced(wanted: SnapshotRef, found: SnapshotRef | None) -> DataLost:
+def replaced_snapshot(wanted: SnapshotRef, found: SnapshotRef | None) -> DataLost:
     """The error for a snapshot that is gone."""
     return DataLost(
         f"the snapshot {wanted} was replaced by {found} before it was read. Run the query again; a "
@@ -153,14 +155,14 @@ def replaced(wanted: SnapshotRef, found: SnapshotRef | None) -> DataLost:
     )
 
 
-def cut(start: int, end: int, pieces: int, offsets_max: int) -> list[tuple[int, int]]:
-    """[start, end) as at least so many ranges of about the same size, none above `offsets_max`.
+def split_offsets(start: int, end: int, splits_min: int, offsets_max: int) -> list[tuple[int, int]]:
+    """[start, end) as at least `splits_min` ranges of about the same size, none above `offsets_max`.
 
     No range is empty, so there are fewer if there are fewer offsets.
     """
     count = end - start
     if count <= 0:
         return []
-    pieces = min(count, max(pieces, -(-count // offsets_max)))
-    edges = [start + count * i // pieces for i in range(pieces + 1)]
+    splits = min(count, max(splits_min, -(-count // offsets_max)))
+    edges = [start + count * i // splits for i in range(splits + 1)]
     return list(pairwise(edges))

@@ -22,16 +22,16 @@ from quorumd.pipeline.errors import BadOption, DataLost
 from quorumd.pipeline.source.columns import chosen_columns, shown
 from quorumd.pipeline.source.offset_range import (
     LESS_STRICT,
-    Extent,
+    LogExtent,
+    OffsetRange,
+    SnapshotRange,
     SnapshotRef,
-    Span,
-    State,
-    lost,
-    span,
+    deleted_offset,
+    offset_range,
     start_offset,
 )
 from quorumd.pipeline.source.options import LATEST, Options, Position
-from quorumd.pipeline.source.views import View, open_view
+from quorumd.pipeline.source.views import SourceView, open_view
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,7 +52,7 @@ class QuorumdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = chosen_columns(options.table, schema)
         self._target: int | None = None
         self._last_end: int | None = None
-        self._view: View | None = None
+        self._view: SourceView | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name)
         """Where a new query begins. Raises BadOption, DataLost, LogUnreachable."""
@@ -60,13 +60,13 @@ class QuorumdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         extents = view.extents()
         starting = self._options.starting or Position(LATEST)
         shortest = min(extents, key=lambda extent: extent.end)
-        start = start_offset(self._options, starting, extents, view.looking_up(shortest))
+        start = start_offset(self._options, starting, extents, view.offset_lookup(shortest))
         state: dict[str, list[int]] = {}
         for extent in extents:
             strict = self._options.fail_on_data_loss and start != extent.earliest
-            begin = span(extent, start, extent.end, strict=strict)
-            if begin.state is not None:
-                state[extent.label] = [*begin.state.snapshot, begin.state.end]
+            begin = offset_range(extent, start, extent.end, strict=strict)
+            if begin.snapshot_range is not None:
+                state[extent.label] = [*begin.snapshot_range.snapshot, begin.snapshot_range.end]
         return {"offset": start, "state": state} if state else {"offset": start}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 (Spark's name)
@@ -101,16 +101,16 @@ class QuorumdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"offset": self._end() if self._last_end is None else self._last_end}
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """One task a piece of [start, end). Raises DataLost, LogUnreachable."""
+        """One task a split of [start, end). Raises DataLost, LogUnreachable."""
         if start["offset"] >= end["offset"]:
             return []
         view = self._opened()
         extents = view.extents(reaching=end["offset"])
-        spans = [(extent, self._span(extent, start, end["offset"])) for extent in extents]
-        return [InputPartition(piece) for piece in view.pieces(spans)]
+        ranges = [(extent, self._range(extent, start, end["offset"])) for extent in extents]
+        return [InputPartition(split) for split in view.splits(ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a piece."""
+        """The rows of a split."""
         if partition.value is None:
             return iter(())
         return shown(partition.value.read(self._options), self._options, self._columns)
@@ -124,26 +124,28 @@ class QuorumdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_view": None}
 
-    def _span(self, extent: Extent, start: Offset, end: int) -> Span:
+    def _range(self, extent: LogExtent, start: Offset, end: int) -> OffsetRange:
         """What to read of one log; the same as last time if it is asked for again."""
         strict = self._options.fail_on_data_loss
         if end > extent.end and strict:
             raise DataLost(f"offsets below {end} were there before, but {extent}. {LESS_STRICT}")
         pinned = start.get("state", {}).get(extent.label)
         if pinned is None:
-            return span(extent, start["offset"], end, strict=strict)
+            return offset_range(extent, start["offset"], end, strict=strict)
         *snapshot, below = pinned
         if extent.start > below:
             if strict:
-                raise lost(below, extent)
-            return span(extent, start["offset"], end, strict=False)
-        return Span(State(SnapshotRef(*snapshot), start["offset"], below, True), below, end)
+                raise deleted_offset(below, extent)
+            return offset_range(extent, start["offset"], end, strict=False)
+        return OffsetRange(
+            SnapshotRange(SnapshotRef(*snapshot), start["offset"], below, True), below, end
+        )
 
     def _end(self, reaching: int | None = None) -> int:
         self._last_end = self._opened().end(reaching)
         return self._last_end
 
-    def _opened(self) -> View:
+    def _opened(self) -> SourceView:
         if self._view is None:
             self._view = open_view(self._options)
         return self._view

@@ -1,4 +1,4 @@
-"""What a reader needs of a log on the driver, be it a live quorum or files."""
+"""The driver's view of a log: a live quorum or files."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from quorumd.pipeline.source.offset_range import Extent, Span
+from quorumd.pipeline.source.offset_range import LogExtent, OffsetRange
 from quorumd.pipeline.source.options import Options
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Piece(Protocol):
-    """What one task reads. Sent to it by pickle."""
+class InputSplit(Protocol):
+    """The input of one task. Sent to it by pickle."""
 
     def read(self, options: Options) -> Iterator[pa.RecordBatch]:
         """Its rows, in the order of offsets. Raises PipelineError, DamagedBatch."""
 
 
-class View(Protocol):
+class SourceView(Protocol):
     """One or several logs. Close it. Every method raises LogUnreachable, StorageError.
 
     `reaching` is an offset (exclusive) up to which everything was there before.
     """
 
-    def extents(self, reaching: int | None = None) -> list[Extent]:
+    def extents(self, reaching: int | None = None) -> list[LogExtent]:
         """What can be read; at least one. What was found last will do if it goes as far as `reaching`."""
 
     def end(self, reaching: int | None = None) -> int:
         """The end offset (exclusive) that all the logs have reached."""
 
-    def looking_up(self, extent: Extent) -> Callable[[int], int | None]:
+    def offset_lookup(self, extent: LogExtent) -> Callable[[int], int | None]:
         """A function from a time (ms) to the first offset that is not older, None if all are."""
 
-    def pieces(self, spans: Sequence[tuple[Extent, Span]]) -> Sequence[Piece]:
-        """What tasks read of these spans, none of them empty."""
+    def splits(self, ranges: Sequence[tuple[LogExtent, OffsetRange]]) -> Sequence[InputSplit]:
+        """The inputs of the tasks that read these ranges. No input is empty."""
 
     def close(self) -> None:
         """Ends connections."""
 
 
-def open_view(options: Options) -> View:
+def open_view(options: Options) -> SourceView:
     """The log that the options name. Raises LogUnreachable."""
     if options.servers:
         from quorumd.pipeline.source.live import LiveView
@@ -54,7 +54,7 @@ def open_view(options: Options) -> View:
 
 
 @contextmanager
-def viewing(options: Options) -> Iterator[View]:
+def viewing(options: Options) -> Iterator[SourceView]:
     """A view that is closed in the end."""
     view = open_view(options)
     try:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from quorumd.pipeline.errors import PipelineError
-from quorumd.pipeline.tables.history import ControlRow, History, extended
+from quorumd.pipeline.tables.history import ControlRow, LeadershipHistory, extend_history
 from quorumd.pipeline.tables.manifests import Arrival, DataFile, Manifest, newest, write_manifest
-from quorumd.pipeline.tables.origin import Beginning, beginning
+from quorumd.pipeline.tables.origin import LogBeginning, beginning
 from quorumd.pipeline.tables.output import fenced
 from quorumd.pipeline.tables.parquet import read_rows, write_rows
 
@@ -65,7 +65,7 @@ def commit_log(
             _check_follows(start, _first(files[0]), end, rows)
             complete_from = before.complete_from
         else:
-            began = beginning(origin) if origin is not None else Beginning(0, [])
+            began = beginning(origin) if origin is not None else LogBeginning(0, [])
             _check_begins(began.complete_from, _first(files[0]), end, rows)
             complete_from = began.complete_from
             control += began.control
@@ -150,8 +150,8 @@ def _history_files(
     """The files of `leadership` and `voter_sets` from now on."""
     if before is not None and not control:
         return {table: before.files[table] for table in ("leadership", "voter_sets")}
-    history = History(read_rows(folder, "leadership"), read_rows(folder, "voter_sets"))
-    history = extended(history, control)
+    history = LeadershipHistory(read_rows(folder, "leadership"), read_rows(folder, "voter_sets"))
+    history = extend_history(history, control)
     return {
         "leadership": write_rows(folder, "leadership", history.leadership),
         "voter_sets": write_rows(folder, "voter_sets", history.voter_sets),

@@ -34,7 +34,7 @@ MERGED_BYTES: Final = 128 << 20
 ARRIVALS_KEPT: Final = 1_000
 
 
-def merge_small(output: Output) -> None:
+def compact(output: Output) -> None:
     """Merges what has become many, and deletes what was replaced a while ago.
 
     Other processes may commit and read meanwhile. Raises RunReplaced, DamagedTables, OSError.

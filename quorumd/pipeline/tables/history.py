@@ -19,10 +19,10 @@ from quorumd.wire.control_records import (
     decode_control_record,
 )
 
-Row = dict[str, Any]
+TableRow = dict[str, Any]
 
 
-Voters = dict[tuple[int, str | None], list[Row] | None]
+Voters = dict[tuple[int, str | None], list[TableRow] | None]
 """Endpoints by id and storage id."""
 
 
@@ -38,14 +38,14 @@ class ControlRow(NamedTuple):
     value: bytes | None
 
 
-class History(NamedTuple):
+class LeadershipHistory(NamedTuple):
     """Rows of `leadership` and of `voter_sets`."""
 
-    leadership: list[Row]
-    voter_sets: list[Row]
+    leadership: list[TableRow]
+    voter_sets: list[TableRow]
 
 
-def extended(before: History, rows: Iterable[ControlRow]) -> History:
+def extend_history(before: LeadershipHistory, rows: Iterable[ControlRow]) -> LeadershipHistory:
     """What the tables are after these records, given in any order, all behind what came before.
 
     Raises MalformedMessage for a record that is not what its type says.
@@ -71,10 +71,10 @@ def extended(before: History, rows: Iterable[ControlRow]) -> History:
             }
             changes += _changes(changes, row, voters)
             _tell_storage_id(leadership, changes)
-    return History(leadership, changes)
+    return LeadershipHistory(leadership, changes)
 
 
-def voters_after(changes: Sequence[Row]) -> Voters:
+def voters_after(changes: Sequence[TableRow]) -> Voters:
     """The voter set that these rows of `voter_sets` lead to."""
     voters: Voters = {}
     for row in changes:
@@ -89,7 +89,7 @@ def voters_after(changes: Sequence[Row]) -> Voters:
     return voters
 
 
-def _changes(before: Sequence[Row], row: ControlRow, after: Voters) -> list[Row]:
+def _changes(before: Sequence[TableRow], row: ControlRow, after: Voters) -> list[TableRow]:
     """What makes one voter set the other: removals, then the rest, each by id."""
     now = voters_after(before)
     found = []
@@ -108,7 +108,7 @@ def _changes(before: Sequence[Row], row: ControlRow, after: Voters) -> list[Row]
     return gone + found
 
 
-def _change(row: ControlRow, change: str, key: tuple[int, str | None], endpoints: Any) -> Row:
+def _change(row: ControlRow, change: str, key: tuple[int, str | None], endpoints: Any) -> TableRow:
     return {
         "offset": row.offset,
         "timestamp": row.timestamp,
@@ -121,7 +121,7 @@ def _change(row: ControlRow, change: str, key: tuple[int, str | None], endpoints
 
 
 def _take_leader(
-    leadership: list[Row], changes: Sequence[Row], row: ControlRow, record: LeaderChange
+    leadership: list[TableRow], changes: Sequence[TableRow], row: ControlRow, record: LeaderChange
 ) -> None:
     if leadership and leadership[-1]["to_offset"] is None:
         closed = {"to_offset": row.offset, "to_time": row.timestamp}
@@ -144,14 +144,14 @@ def _take_leader(
     )
 
 
-def _tell_storage_id(leadership: list[Row], changes: Sequence[Row]) -> None:
+def _tell_storage_id(leadership: list[TableRow], changes: Sequence[TableRow]) -> None:
     """Voters become known by their storage ids when the first leader has written them down."""
     if leadership and leadership[-1]["storage_id"] is None:
         known = dict(list(voters_after(changes)))
         leadership[-1] = {**leadership[-1], "storage_id": known.get(leadership[-1]["leader_id"])}
 
 
-def _voter(voter: LeaderChangeVoter, known: dict[int, str | None]) -> Row:
+def _voter(voter: LeaderChangeVoter, known: dict[int, str | None]) -> TableRow:
     """The storage id from the record, or else from the voter set of that moment."""
     storage_id = _text(voter.voter_directory_id) or known.get(voter.voter_id)
     return {"id": voter.voter_id, "storage_id": storage_id}
@@ -161,7 +161,7 @@ def _configured(record: LeaderChange) -> Voters:
     return {(voter.voter_id, _text(voter.voter_directory_id)): None for voter in record.voters}
 
 
-def _is_in_log(changes: Sequence[Row]) -> bool:
+def _is_in_log(changes: Sequence[TableRow]) -> bool:
     """Whether the voter set is in the log: only then are there endpoints."""
     return any(row["endpoints"] is not None for row in changes)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from quorumd.pipeline.errors import plain_message
-from quorumd.pipeline.tables.compaction import merge_small
+from quorumd.pipeline.tables.compaction import compact
 from quorumd.pipeline.tables.derive import refresh_state
 from quorumd.pipeline.tables.origin import LogOrigin, first_batch_offsets
 from quorumd.pipeline.tables.output import Output
@@ -31,7 +31,7 @@ was just then being committed when that one was stopped. To begin again is safe 
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class IngestProgress:
     """Where the tables end, and the log (both exclusive), and records/s of the last batch."""
 
     end_offset: int
@@ -39,7 +39,7 @@ class Progress:
     records_per_s: float
 
 
-def fill_once(spark: SparkSession, origin: LogOrigin, output: Output) -> None:
+def run_once(spark: SparkSession, origin: LogOrigin, output: Output) -> None:
     """Takes in all that is in the log now. Raises what the source and the sink do, through Spark."""
     register_sink(spark)
     failures: Counter[str] = Counter()
@@ -59,10 +59,10 @@ def _fill(spark: SparkSession, origin: LogOrigin, output: Output) -> None:
     writer = writer.option("origin", json.dumps(origin.options()))
     writer.option("token", output.token).save()
     refresh_state(spark, output)
-    merge_small(output)
+    compact(output)
 
 
-class Follower:
+class StreamingIngest:
     """A stream into the tables, begun anew whenever the quorum has been out of reach."""
 
     def __init__(
@@ -92,11 +92,11 @@ class Follower:
         """`run` returns soon, with `state` as new as `records`. May be called by a signal handler."""
         self._is_stopping = True
 
-    def run(self, show: Callable[[Progress], None], warn: Callable[[str], None]) -> None:
+    def run(self, show: Callable[[IngestProgress], None], warn: Callable[[str], None]) -> None:
         """Until the end (available_now) or `stop`. Raises what the source and the sink do."""
         failures: Counter[str] = Counter()
 
-        def show_success(progress: Progress) -> None:
+        def show_success(progress: IngestProgress) -> None:
             failures.clear()
             show(progress)
 
@@ -113,7 +113,7 @@ class Follower:
             finally:
                 query.stop()
         refresh_state(self._spark, self._output)
-        merge_small(self._output)
+        compact(self._output)
 
     def _may_pass(self, text: str, failures: Counter[str]) -> bool:
         if _NO_LEADER in text:
@@ -133,7 +133,7 @@ class Follower:
         writer = writer.option("origin", json.dumps(self._origin.options()))
         return writer.option("checkpointLocation", f"file://{self._output.new_work()}").start()
 
-    def _watch(self, query: StreamingQuery, show: Callable[[Progress], None]) -> bool:
+    def _watch(self, query: StreamingQuery, show: Callable[[IngestProgress], None]) -> bool:
         """Looks on until the query has ended by itself, or is to be stopped."""
         shown = -1
         refreshed_at = time.monotonic()
@@ -146,7 +146,7 @@ class Follower:
                 show(_progress(json.loads(last.json)))
             if time.monotonic() - refreshed_at > STATE_EVERY_S:
                 refresh_state(self._spark, self._output)
-                merge_small(self._output)
+                compact(self._output)
                 refreshed_at = time.monotonic()
         return True
 
@@ -165,10 +165,10 @@ def _may_pass(text: str, failures: Counter[str]) -> bool:
     return False
 
 
-def _progress(told: dict[str, Any]) -> Progress:
+def _progress(told: dict[str, Any]) -> IngestProgress:
     source = told["sources"][0]
     rate = source.get("processedRowsPerSecond")
-    return Progress(
+    return IngestProgress(
         _offset(source["endOffset"]),
         _offset(source.get("latestOffset") or source["endOffset"]),
         rate or 0.0,

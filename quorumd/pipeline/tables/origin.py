@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quorumd.pipeline.errors import BadOption, DataLost
-from quorumd.pipeline.source.offset_range import Extent, Span, State
+from quorumd.pipeline.source.offset_range import LogExtent, OffsetRange, SnapshotRange
 from quorumd.pipeline.source.options import Options, parse_options
-from quorumd.pipeline.source.views import View, viewing
+from quorumd.pipeline.source.views import SourceView, viewing
 from quorumd.pipeline.tables.history import ControlRow
 from quorumd.pipeline.tables.manifests import Manifest
 from quorumd.raft.types import uuid_from_text
@@ -73,14 +73,14 @@ def check_origin(origin: LogOrigin, last: Manifest | None) -> int:
         return extent.end
 
 
-class Beginning(NamedTuple):
+class LogBeginning(NamedTuple):
     """From which offset on every record was in the log, and the voter set that its snapshot holds."""
 
     complete_from: int
     control: list[ControlRow]
 
 
-def beginning(given: Mapping[str, str]) -> Beginning:
+def beginning(given: Mapping[str, str]) -> LogBeginning:
     """What a log begins with now: that is no less than what it began with when it was read before.
 
     Takes options of the data source. Raises LogUnreachable, DataLost, StorageError, DamagedBatch.
@@ -89,17 +89,17 @@ def beginning(given: Mapping[str, str]) -> Beginning:
     with viewing(options) as view:
         (extent,) = view.extents()
         if not extent.start or extent.snapshot is None:
-            return Beginning(extent.start, [])
+            return LogBeginning(extent.start, [])
         end = extent.snapshot.end_offset
-        span = Span(State(extent.snapshot, 0, end, True), 0, 0)
+        offsets = OffsetRange(SnapshotRange(extent.snapshot, 0, end, True), 0, 0)
         rows = [
             _voters_row(row)
-            for piece in view.pieces([(extent, span)])
-            for batch in piece.read(options)
+            for split in view.splits([(extent, offsets)])
+            for batch in split.read(options)
             for row in batch.to_pylist()
             if row["type"] == ControlType.KRAFT_VOTERS
         ]
-        return Beginning(end, rows)
+        return LogBeginning(end, rows)
 
 
 def first_batch_offsets(origin: LogOrigin) -> int:
@@ -136,7 +136,7 @@ def control_rows(rows: pa.RecordBatch) -> list[ControlRow]:
     return [ControlRow(*row.values()) for row in chosen.to_pylist()]
 
 
-def _check_continues(options: Options, view: View, extent: Extent, last: Manifest) -> None:
+def _check_continues(options: Options, view: SourceView, extent: LogExtent, last: Manifest) -> None:
     end = last.end_offset
     if extent.end < end:
         raise DataLost(
@@ -149,11 +149,11 @@ def _check_continues(options: Options, view: View, extent: Extent, last: Manifes
             f"snapshot holds only what is left of it. {_ANEW}"
         )
     if extent.start < end:
-        span = Span(None, end - 1, end)
+        offsets = OffsetRange(None, end - 1, end)
         rows = [
             row
-            for piece in view.pieces([(extent, span)])
-            for batch in piece.read(options)
+            for split in view.splits([(extent, offsets)])
+            for batch in split.read(options)
             for row in batch.select(["crc"]).to_pylist()
         ]
         if not any(row["crc"] in last.last_crcs for row in rows):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quorumd.pipeline.files import FileRange, Snapshot, plan_snapshot, read_rows
-from quorumd.pipeline.source.offset_range import State
+from quorumd.pipeline.source.offset_range import SnapshotRange
 from quorumd.storage.reader import LogFile
 from quorumd.wire.records import iter_records
 from quorumd.wire.snapshot_records import OFFSET_HEADER
@@ -23,7 +23,7 @@ _OFFSET_HEADER = OFFSET_HEADER.decode()
 
 
 @dataclass(frozen=True, slots=True)
-class StatePiece:
+class SnapshotSplit:
     """Ranges of a snapshot file, and offsets `start` to `end` (exclusive) to take out of them."""
 
     ranges: tuple[FileRange, ...]
@@ -36,18 +36,18 @@ class StatePiece:
             yield from read_rows(options.parsed_table, each, self.start, self.end)
 
 
-def state_piece(table: str, snapshot: Snapshot, state: State) -> StatePiece:
+def snapshot_split(table: str, snapshot: Snapshot, wanted: SnapshotRange) -> SnapshotSplit:
     """What to read of a snapshot file. Raises DamagedBatch, StorageError."""
     plan = plan_snapshot(snapshot)
     if plan.damages:
         raise plan.damages[0]
-    start, end = state.start, state.end
-    if table == "control" or not _says_offsets(snapshot.path):
-        start, end = (0, snapshot.end_offset) if state.with_placeless else (0, 0)
-    return StatePiece(plan.ranges, start, end)
+    start, end = wanted.start, wanted.end
+    if table == "control" or not _has_offset_headers(snapshot.path):
+        start, end = (0, snapshot.end_offset) if wanted.with_unplaced else (0, 0)
+    return SnapshotSplit(plan.ranges, start, end)
 
 
-def _says_offsets(path: Path) -> bool:
+def _has_offset_headers(path: Path) -> bool:
     """Whether the records of this snapshot say which offsets they had: Kafka's don't."""
     for batch in LogFile(path).batches():
         if not batch.header.is_control:
