@@ -1,0 +1,169 @@
+"""What is published: its files, and that it works where other people's modules have the same names."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+import quorumd
+from tests.packaging.built import (
+    REVISION,
+    Installation,
+    build,
+    contents,
+    copy_sources,
+    unpacked,
+)
+
+LINKED = ("config", "raft", "server", "storage", "wire")
+HOSTILE = ("config.py", "raft.py", "server.py", "storage/__init__.py", "wire.py")
+PYTHON_CLIENT = """
+import asyncio, sys, quorumd
+
+async def main():
+    async with quorumd.QuorumClient(sys.argv[1]) as client:
+        await client.append([quorumd.Record(key=b"color", value=b"blue")])
+        async with quorumd.KeyValueView(client) as view:
+            print(view.get(b"color").value)
+
+asyncio.run(main())
+"""
+SPARK = """
+import sys
+from pyspark.sql import SparkSession
+from quorumd.pipeline.java import use_java
+
+use_java()
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+rows = spark.read.format("quorumd").option("bootstrap.servers", sys.argv[1]).load()
+print(sorted({b"one", b"two"} & {bytes(row.value) for row in rows.select("value").collect()}))
+spark.stop()
+"""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_sources(tmp_path_factory.mktemp("build") / "source")
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path) -> Path:
+    return build(source, source.parent / "wheel", "wheel", REVISION)
+
+
+@pytest.fixture(scope="module")
+def sdist(source: Path) -> Path:
+    return build(source, source.parent / "sdist", "sdist", REVISION)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A working directory with modules of the bare names; none of them is imported."""
+    path = tmp_path / "work"
+    for name in HOSTILE:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(
+            "open(__file__ + '.imported', 'w').close()\nraise RuntimeError(__file__)\n"
+        )
+    yield path
+    assert list(path.rglob("*.imported")) == []
+
+
+def modules_of(source: Path) -> set[str]:
+    """What has to be published: every file of the packages, under the name that it is imported by."""
+    roots = {"quorumd": source / "quorumd", **{f"quorumd/{n}": source / n for n in LINKED}}
+    files = {
+        f"{prefix}/{path.relative_to(root)}"
+        for prefix, root in roots.items()
+        for path in root.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    return {*files, "pyspark_quorumd.py", "quorumd/revision.txt"}
+
+
+def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(
+    source: Path, wheel: Path
+) -> None:
+    files = contents(wheel)
+    metadata = f"quorumd-{quorumd.__version__}.dist-info/"
+    published = {name for name in files if not name.startswith(metadata)}
+    assert published == modules_of(source)
+    assert {name.partition("/")[0] for name in published} == {"pyspark_quorumd.py", "quorumd"}
+    for name in (
+        "quorumd/py.typed",
+        "quorumd/raft/py.typed",
+        "quorumd/config/controller.example.yaml",
+        "quorumd/server/page/static/index.html",
+    ):
+        assert name in published
+    assert files["quorumd/revision.txt"].decode().strip() == REVISION
+    assert f"{metadata}licenses/LICENSE" in files
+    about = Parser().parsestr(files[f"{metadata}METADATA"].decode())
+    assert (about["Version"], about["License-Expression"]) == (quorumd.__version__, "Apache-2.0")
+
+
+def test_the_sdist_holds_the_same_and_builds_the_same_wheel(
+    source: Path, wheel: Path, sdist: Path, tmp_path: Path
+) -> None:
+    with tarfile.open(sdist) as archive:
+        members = [member for member in archive.getmembers() if not member.isdir()]
+    assert all(member.isfile() for member in members), "no links: not every system unpacks them"
+    names = {member.name.partition("/")[2] for member in members}
+    about = {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", "setup.py"}
+    published = {name for name in names if not name.startswith("quorumd.egg-info/")}
+    assert published == modules_of(source) | about
+    # Without git and without the variable: the sdist knows the commit.
+    again = build(unpacked(sdist, tmp_path / "unpacked"), tmp_path / "wheel", "wheel")
+    assert again.name == wheel.name
+    assert contents(again) == contents(wheel)
+
+
+@pytest.mark.timeout(300)
+def test_an_installed_wheel_works_beside_modules_of_the_bare_names(
+    wheel: Path, folder: Path, tmp_path: Path
+) -> None:
+    installed = Installation(tmp_path / "venv", wheel, folder)
+    check = (
+        "import quorumd; print(quorumd.__file__, [getattr(quorumd, n) for n in quorumd.__all__])"
+    )
+    assert installed.run("python", "-c", check).startswith(f"{tmp_path}/venv/lib/")
+    for program in ("quorumd", "quorumctl", "quorumd-pipeline"):
+        version = f"{program}, version {quorumd.__version__} (commit {REVISION})\n"
+        assert installed.run(program, "--version") == version
+    installed.run("quorumd", "demo", "--detach")
+    try:
+        server = first_server(folder)
+        installed.run("quorumctl", "append", "-b", server, "one", "two")
+        taken = installed.run("quorumctl", "snapshot", "-b", server)
+        assert len(list(folder.glob("demo-data/node*/__cluster_metadata-0/*.checkpoint"))) == 3, (
+            taken
+        )
+        assert installed.run("python", "-c", PYTHON_CLIENT, server) == "b'blue'\n"
+    finally:
+        installed.run("quorumd", "demo", "--stop")
+
+
+@pytest.mark.timeout(300)
+def test_spark_finds_the_data_source_of_an_installed_wheel(
+    wheel: Path, folder: Path, tmp_path: Path
+) -> None:
+    installed = Installation(tmp_path / "venv", wheel, folder, extra="spark")
+    installed.run("quorumd", "demo", "--detach")
+    try:
+        server = first_server(folder)
+        installed.run("quorumctl", "append", "-b", server, "one", "two")
+        said = installed.run("python", "-c", SPARK, server, timeout_s=200)
+        assert said.splitlines()[-1] == "[b'one', b'two']"
+    finally:
+        installed.run("quorumd", "demo", "--stop")
+
+
+def first_server(folder: Path) -> str:
+    """Where the first node of the demo listens."""
+    lines = (folder / "demo-data" / "node1.yaml").read_text().splitlines()
+    (listener,) = (line for line in lines if line.startswith("listeners:"))
+    return listener.partition("://")[2]
