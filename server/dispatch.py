@@ -61,9 +61,9 @@ class Dispatch:
             32: self._on_describe_configs,
             45: self._on_alter_partition_reassignments,
             46: self._on_list_partition_reassignments,
-            52: self._on_vote,
-            53: self._on_begin_quorum_epoch,
-            54: self._on_end_quorum_epoch,
+            52: self._on_election,
+            53: self._on_election,
+            54: self._on_election,
             55: self._on_describe_quorum,
             59: self._on_fetch_snapshot,
             60: self._on_describe_cluster,
@@ -149,14 +149,8 @@ class Dispatch:
 
     # -- the quorum
 
-    def _on_vote(self, request: InboundRequest) -> None:
-        self._named_partition(request).inbound.vote(request)
-
-    def _on_begin_quorum_epoch(self, request: InboundRequest) -> None:
-        self._named_partition(request).inbound.begin_quorum_epoch(request)
-
-    def _on_end_quorum_epoch(self, request: InboundRequest) -> None:
-        self._named_partition(request).inbound.end_quorum_epoch(request)
+    def _on_election(self, request: InboundRequest) -> None:
+        self._named_partition(request).inbound.election(request)
 
     def _on_fetch_snapshot(self, request: InboundRequest) -> None:
         self._named_partition(request).inbound.fetch_snapshot(request)

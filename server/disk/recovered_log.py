@@ -9,7 +9,7 @@ from quorumd.raft.control import VotersRecord
 from quorumd.raft.log_view import LogView
 from quorumd.raft.types import OffsetAndEpoch
 from quorumd.server.model.producer_state import ProducerState
-from quorumd.server.translate.fetch import control_records_of, voters_from_wire
+from quorumd.server.translate.control_records import control_records_of, voters_from_wire
 from quorumd.storage.log import Log
 from quorumd.storage.snapshot_file import SnapshotFacts
 from quorumd.storage.snapshot_store import SnapshotStore

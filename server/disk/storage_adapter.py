@@ -32,7 +32,7 @@ from quorumd.server.model.disk_jobs import (
 )
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.producer_state import ProducerState
-from quorumd.server.translate.fetch import control_batch
+from quorumd.server.translate.control_records import control_batch
 from quorumd.storage.log import Chunk, ChunkSummary, Log
 from quorumd.storage.quorum_state import QuorumState
 from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotId

@@ -44,38 +44,28 @@ from quorumd.server.model.topic import TopicPartition
 from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.peers.peer_addresses import PeerAddresses
 from quorumd.server.peers.peer_channel import request_frame
-from quorumd.server.translate import (
-    common as translate,
-)
-from quorumd.server.translate import (
-    fetch as translate_fetch,
-)
-from quorumd.server.translate import (
-    snapshot as translate_snapshot,
-)
-from quorumd.server.translate import (
-    voter_changes as translate_membership,
-)
-from quorumd.wire.codec import decode
+from quorumd.server.translate import elections, voter_changes
+from quorumd.server.translate.elections import BEGIN_QUORUM_EPOCH, END_QUORUM_EPOCH, VOTE
+from quorumd.server.translate.fetch import fetch_request_frame, fetch_response_received
+from quorumd.server.translate.snapshot import snapshot_request, snapshot_response_received
 from quorumd.wire.errors import UnsupportedVersion
 from quorumd.wire.headers import encode_request_header, encode_response_header
-from quorumd.wire.messages.begin_quorum_epoch import BeginQuorumEpochResponse
-from quorumd.wire.messages.end_quorum_epoch import EndQuorumEpochResponse
-from quorumd.wire.messages.vote import VoteResponse
 from quorumd.wire.schema import Message
 
 LOG = Logger("peers")
 
-FETCH, VOTE, BEGIN, END, FETCH_SNAPSHOT = 1, 52, 53, 54, 59
-RESPONSES: dict[
-    int, type[VoteResponse] | type[BeginQuorumEpochResponse] | type[EndQuorumEpochResponse]
-] = {VOTE: VoteResponse, BEGIN: BeginQuorumEpochResponse, END: EndQuorumEpochResponse}
-CHANGES = (
-    translate_membership.ADD_VOTER,
-    translate_membership.REMOVE_VOTER,
-    translate_membership.UPDATE_VOTER,
-)
-MAX_VERSIONS = {FETCH: 18, VOTE: 2, BEGIN: 1, END: 1, FETCH_SNAPSHOT: 1, 80: 1, 81: 0, 82: 0}
+FETCH, FETCH_SNAPSHOT = 1, 59
+CHANGES = (voter_changes.ADD_VOTER, voter_changes.REMOVE_VOTER, voter_changes.UPDATE_VOTER)
+MAX_VERSIONS = {
+    FETCH: 18,
+    VOTE: 2,
+    BEGIN_QUORUM_EPOCH: 1,
+    END_QUORUM_EPOCH: 1,
+    FETCH_SNAPSHOT: 1,
+    voter_changes.ADD_VOTER: 1,
+    voter_changes.REMOVE_VOTER: 0,
+    voter_changes.UPDATE_VOTER: 0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +242,7 @@ class Outbound:
         node = self.node
 
         def build(version: int, correlation_id: int) -> bytes:
-            return translate_fetch.fetch_request_frame(
+            return fetch_request_frame(
                 request,
                 self._topic,
                 version,
@@ -296,19 +286,17 @@ class Outbound:
     ) -> tuple[int, Message]:
         node, topic = self.node, self._topic
         if isinstance(request, (UpdateVoter, AddVoter, RemoveVoter)):
-            return translate_membership.change_message(request, node.cluster_id, node.local)
+            return voter_changes.change_request(request, node.cluster_id, node.local)
         if isinstance(request, Vote):
-            return VOTE, translate.vote_message(request, topic, node.cluster_id, node.local, to)
+            return VOTE, elections.vote_request(request, topic, node.cluster_id, node.local, to)
         if isinstance(request, BeginQuorumEpoch):
-            return BEGIN, translate.begin_message(
+            return BEGIN_QUORUM_EPOCH, elections.begin_request(
                 request, topic, node.cluster_id, node.local, to, node.config.endpoints
             )
         if isinstance(request, FetchSnapshot):
-            message = translate_snapshot.snapshot_message(
-                request, topic, node.cluster_id, node.local
-            )
+            message = snapshot_request(request, topic, node.cluster_id, node.local)
             return FETCH_SNAPSHOT, message
-        return END, translate.end_message(request, topic, node.cluster_id)
+        return END_QUORUM_EPOCH, elections.end_request(request, topic, node.cluster_id)
 
     def forward(
         self,
@@ -409,7 +397,7 @@ class Outbound:
             event = RequestFailed(request_id=request_id, reason=str(error))
         self._handle(event)
         self.addresses.note(to, event)
-        names_receiver = key in (VOTE, BEGIN) and version > 0
+        names_receiver = key in (VOTE, BEGIN_QUORUM_EPOCH) and version > 0
         return self.addresses.is_from(to, address, event, names_receiver=names_receiver)
 
     def _on_failure(self, request_id: int, reason: str, error: str | None) -> None:
@@ -418,19 +406,16 @@ class Outbound:
     def _event(self, key: int, request_id: int, version: int, frame: bytes, at: int) -> Event:
         listener = self._settings.listener
         if key == FETCH:
-            fetched = translate_fetch.fetch_answered(version, frame, at, request_id, listener)
+            fetched = fetch_response_received(version, frame, at, request_id, listener)
             if fetched.batches:
                 self._recorder.hold_fetched(request_id, fetched.data, fetched.batches)
             return fetched.event
         if key == FETCH_SNAPSHOT:
-            event, data = translate_snapshot.snapshot_answered(
-                version, frame, at, request_id, listener
-            )
+            event, data = snapshot_response_received(version, frame, at, request_id, listener)
             self._recorder.hold_piece(request_id, data)
             return event
         if key in CHANGES:
-            return translate_membership.change_answered(
+            return voter_changes.change_response_received(
                 key, version, frame, at, request_id, listener
             )
-        message = decode(RESPONSES[key], version, frame, at)
-        return translate.raft_answered(message, request_id, listener)
+        return elections.election_response_received(key, version, frame, at, request_id, listener)

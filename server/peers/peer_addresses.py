@@ -23,7 +23,7 @@ from quorumd.raft.events import (
 from quorumd.raft.node import RaftNode
 from quorumd.raft.types import Endpoint, ReplicaKey
 from quorumd.server.model.peer_calls import Address
-from quorumd.server.translate import common as translate
+from quorumd.server.translate.common import endpoint_on
 
 ANSWERS = (
     BeginQuorumEpochResponseReceived,
@@ -70,7 +70,7 @@ class PeerAddresses:
         return self._without_local(self._bootstrap_servers) if is_voter else []
 
     def _on_listener(self, endpoints: Sequence[Endpoint]) -> list[Address]:
-        at = translate.endpoint_on(endpoints, self._listener)
+        at = endpoint_on(endpoints, self._listener)
         return [] if at is None else [(at.host, at.port)]
 
     def _without_local(self, addresses: Sequence[Address]) -> list[Address]:

@@ -17,20 +17,20 @@ from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.runtime import Reader
 from quorumd.server.model.topic import TopicPartition
 from quorumd.server.net.inbound_request import InboundRequest
-from quorumd.server.translate import (
-    common as translate,
+from quorumd.server.translate import elections, voter_changes
+from quorumd.server.translate.common import InvalidRequestShape
+from quorumd.server.translate.fetch import (
+    FETCH_MAX_BYTES,
+    fetch_request_received,
+    fetch_response,
+    fetch_response_frame,
 )
-from quorumd.server.translate import (
-    fetch as translate_fetch,
+from quorumd.server.translate.snapshot import (
+    ChunkBytes,
+    ChunkRange,
+    snapshot_request_received,
+    snapshot_response,
 )
-from quorumd.server.translate import (
-    snapshot as translate_snapshot,
-)
-from quorumd.server.translate import (
-    voter_changes as translate_membership,
-)
-from quorumd.server.translate.common import InvalidRequestShape, only_topic
-from quorumd.server.translate.snapshot import ChunkBytes, ChunkRange
 from quorumd.storage.errors import OffsetOutOfRange, StorageError
 from quorumd.storage.snapshot_file import SnapshotId
 from quorumd.storage.snapshot_store import PositionOutOfRange, SnapshotNotFound, SnapshotStore
@@ -39,20 +39,13 @@ from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import MalformedMessage
 from quorumd.wire.fast import FastFetch
 from quorumd.wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
-from quorumd.wire.messages.begin_quorum_epoch import (
-    BeginQuorumEpochRequest,
-    BeginQuorumEpochResponse,
-)
-from quorumd.wire.messages.end_quorum_epoch import EndQuorumEpochRequest, EndQuorumEpochResponse
 from quorumd.wire.messages.fetch import FetchResponse
 from quorumd.wire.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
-from quorumd.wire.messages.vote import VoteRequest, VoteResponse
 from quorumd.wire.schema import Message
 
 LOG = Logger("raft")
 
 KAFKA_SOFTWARE = "apache-kafka-java"
-FETCH_MAX_BYTES = translate_fetch.FETCH_MAX_BYTES
 NOTHING = ChunkRange(0, 0)
 
 
@@ -83,51 +76,20 @@ class RaftRequestHandler:
         self._last_reply_to = 0
         self._foreign_lines = RateLimit(per_second=0.1, burst=3)
 
-    def _ask(self, request: InboundRequest, asked: ChunkRange = NOTHING) -> int:
-        """Remember who asked; the number comes back with the answer."""
-        self._last_reply_to += 1
-        self._asked[self._last_reply_to] = (request, asked)
-        return self._last_reply_to
-
     # -- requests
 
-    def vote(self, request: InboundRequest) -> None:
-        message = decode(VoteRequest, request.api_version, request.frame, request.body_at)
+    def election(self, request: InboundRequest) -> None:
+        """Vote, BeginQuorumEpoch or EndQuorumEpoch."""
+        key, version = request.api_key, request.api_version
+        reply_to = self._next_reply_to()
         try:
-            name = only_topic(message.topics)
-            self._check_topic(name.topic_name, name.partitions[0].partition_index)
-            event = translate.vote_requested(message, self._last_reply_to + 1)
+            event = elections.election_request_received(
+                key, version, request.frame, request.body_at, self._topic, reply_to
+            )
         except InvalidRequestShape:
-            self._refuse(request, VoteResponse(error_code=ErrorCode.INVALID_REQUEST))
+            self._refuse(request, elections.invalid_election_request(key))
             return
-        self._ask(request)
-        self._handle(event)
-
-    def begin_quorum_epoch(self, request: InboundRequest) -> None:
-        version = request.api_version
-        message = decode(BeginQuorumEpochRequest, version, request.frame, request.body_at)
-        try:
-            name = only_topic(message.topics)
-            self._check_topic(name.topic_name, name.partitions[0].partition_index)
-            event = translate.epoch_begun(message, self._last_reply_to + 1)
-        except InvalidRequestShape:
-            self._refuse(request, BeginQuorumEpochResponse(error_code=ErrorCode.INVALID_REQUEST))
-            return
-        self._ask(request)
-        self._handle(event)
-
-    def end_quorum_epoch(self, request: InboundRequest) -> None:
-        version = request.api_version
-        message = decode(EndQuorumEpochRequest, version, request.frame, request.body_at)
-        try:
-            name = only_topic(message.topics)
-            self._check_topic(name.topic_name, name.partitions[0].partition_index)
-            event = translate.epoch_ended(message, version, self._last_reply_to + 1)
-        except InvalidRequestShape:
-            self._refuse(request, EndQuorumEpochResponse(error_code=ErrorCode.INVALID_REQUEST))
-            return
-        self._ask(request)
-        self._handle(event)
+        self._take(request, reply_to, event)
 
     def fetch(self, request: InboundRequest, asked: FastFetch) -> None:
         """A replica's fetch of one partition; consumers' go elsewhere."""
@@ -137,34 +99,33 @@ class RaftRequestHandler:
         if asked.topic != known or asked.partition != self._topic.index:
             self.refuse_fetch(request)
             return
-        reply_to = self._ask(request, ChunkRange(0, _at_most(asked.max_bytes)))
-        self._handle(translate_fetch.fetch_received(asked, reply_to))
+        reply_to = self._next_reply_to()
+        self._asked[reply_to] = (request, ChunkRange(0, _at_most(asked.max_bytes)))
+        self._handle(fetch_request_received(asked, reply_to))
 
     def fetch_snapshot(self, request: InboundRequest) -> None:
         """A piece of a snapshot, for a replica or for a client that wants the state."""
         message = decode(FetchSnapshotRequest, request.api_version, request.frame, request.body_at)
+        reply_to = self._next_reply_to()
         try:
-            event, asked = translate_snapshot.snapshot_requested(
-                message, self._topic, self._last_reply_to + 1
-            )
+            event, asked = snapshot_request_received(message, self._topic, reply_to)
         except InvalidRequestShape:
             self._refuse(request, FetchSnapshotResponse(error_code=ErrorCode.INVALID_REQUEST))
             return
-        self._ask(request, asked._replace(max_bytes=_at_most(asked.max_bytes)))
-        self._handle(event)
+        self._take(request, reply_to, event, asked._replace(max_bytes=_at_most(asked.max_bytes)))
 
     def change(self, request: InboundRequest) -> None:
         """A request that changes a voter or the leader: the answer may take as long as the change."""
-        event = translate_membership.change_requested(
+        reply_to = self._next_reply_to()
+        event = voter_changes.change_request_received(
             request.api_key,
             request.api_version,
             request.frame,
             request.body_at,
-            self._last_reply_to + 1,
+            reply_to,
             self._request_timeout_ms,
         )
-        self._ask(request)
-        self._handle(event)
+        self._take(request, reply_to, event)
 
     def reassign(self, request: InboundRequest) -> None:
         """Change the voters to others, one after the other, or end that."""
@@ -172,12 +133,14 @@ class RaftRequestHandler:
         message = decode(
             AlterPartitionReassignmentsRequest, version, request.frame, request.body_at
         )
-        misplaced = translate_membership.misplaced_reassignment(message, self._topic)
+        misplaced = voter_changes.misplaced_reassignment(message, self._topic)
         if misplaced is not None:
             request.respond_message(misplaced)
             return
-        reply_to = self._ask(request)
-        self._handle(translate_membership.reassignment_requested(message, reply_to))
+        reply_to = self._next_reply_to()
+        self._take(
+            request, reply_to, voter_changes.reassignment_request_received(message, reply_to)
+        )
 
     def give_change_up(self, request: InboundRequest) -> None:
         """The leader that was asked for a change of the voters is gone: the client has to ask again."""
@@ -188,7 +151,7 @@ class RaftRequestHandler:
             error=KafkaError.NOT_LEADER_OR_FOLLOWER,
             message="the leader was lost before it answered; it may have made the change. Ask again",
         )
-        self.send_answer(self._ask(request), answer)
+        self._respond(request, self._change_response(request, answer))
 
     def refuse_fetch(self, request: InboundRequest) -> None:
         """A replica's fetch that does not hold exactly this partition."""
@@ -208,15 +171,23 @@ class RaftRequestHandler:
         request.respond_message(FetchResponse(error_code=ErrorCode.INVALID_REQUEST))
         return True
 
-    def _check_topic(self, name: str, index: int) -> None:
-        if name != self._topic.name or index != self._topic.index:
-            raise InvalidRequestShape(f"{name}-{index} is not replicated here")
-
     def _refuse(self, request: InboundRequest, response: Message) -> None:
         self._metrics.count_ignored("raft request for another topic or partition")
         request.respond_message(response)
 
-    # -- answers
+    def _next_reply_to(self) -> int:
+        """A number under which a request is answered."""
+        self._last_reply_to += 1
+        return self._last_reply_to
+
+    def _take(
+        self, request: InboundRequest, reply_to: int, event: Event, asked: ChunkRange = NOTHING
+    ) -> None:
+        """Remember the request until the rules answer it, and let them decide."""
+        self._asked[reply_to] = (request, asked)
+        self._handle(event)
+
+    # -- responses
 
     def send_answer(self, reply_to: int, answer: Reply) -> None:
         """Answer the request under this number; a connection that is gone takes it too."""
@@ -227,12 +198,17 @@ class RaftRequestHandler:
         if isinstance(answer, SnapshotReply):
             self._send_snapshot_answer(request, answer, asked)
             return
-        key, version, listener = request.api_key, request.api_version, request.listener.name
         if isinstance(answer, VoterChangeReply):
-            response = translate_membership.change_response(key, answer, self._topic, listener)
-        else:
-            response = translate.raft_response(key, answer, self._topic, version, listener)
+            self._respond(request, self._change_response(request, answer))
+            return
+        key, version, listener = request.api_key, request.api_version, request.listener.name
+        response = elections.election_response(key, answer, self._topic, version, listener)
         self._respond(request, response)
+
+    def _change_response(self, request: InboundRequest, answer: VoterChangeReply) -> Message:
+        return voter_changes.change_response(
+            request.api_key, answer, self._topic, request.listener.name
+        )
 
     def _send_fetch_answer(
         self, request: InboundRequest, answer: FetchReply, max_bytes: int
@@ -266,11 +242,11 @@ class RaftRequestHandler:
         version, listener = request.api_version, request.listener.name
         goes_elsewhere = answer.diverging is not None or answer.snapshot is not None
         if answer.top_level_error is not None or goes_elsewhere:
-            response = translate_fetch.fetch_response(answer, self._topic, version, listener)
+            response = fetch_response(answer, self._topic, version, listener)
             self._respond(request, response)
             return
         request.respond(
-            translate_fetch.fetch_frame(
+            fetch_response_frame(
                 answer, self._topic, version, request.correlation_id, listener, records
             )
         )
@@ -311,9 +287,7 @@ class RaftRequestHandler:
         self, request: InboundRequest, answer: SnapshotReply, piece: ChunkBytes | None
     ) -> None:
         version, listener = request.api_version, request.listener.name
-        response = translate_snapshot.snapshot_response(
-            answer, self._topic, version, listener, piece
-        )
+        response = snapshot_response(answer, self._topic, version, listener, piece)
         self._respond(request, response)
 
     def _respond(self, request: InboundRequest, response: Message) -> None:

@@ -11,12 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from uuid import UUID
 
-from quorumd.raft.control import (
-    KRaftVersionRecord,
-    LeaderChangeRecord,
-    RaftControlRecord,
-    VotersRecord,
-)
+from quorumd.raft.control import RaftControlRecord
 from quorumd.raft.effects import Fetch, FetchReply
 from quorumd.raft.events import (
     FetchedRecords,
@@ -24,7 +19,7 @@ from quorumd.raft.events import (
     FetchResponseReceived,
     RequestFailed,
 )
-from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter, VoterSet
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
 from quorumd.server.model.topic import TopicPartition
 from quorumd.server.translate.common import (
     InvalidRequestShape,
@@ -35,11 +30,11 @@ from quorumd.server.translate.common import (
     leader_hint,
     leader_nodes,
     only_topic,
-    refused,
+    request_failed,
     uuid_or_none,
     uuid_or_zero,
 )
-from quorumd.wire import control_records
+from quorumd.server.translate.control_records import control_records_of
 from quorumd.wire.batch_header import BatchHeader
 from quorumd.wire.codec import decode
 from quorumd.wire.errors import CorruptBatch, UnsupportedVersion
@@ -78,7 +73,7 @@ def _replica_key(replica_id: int, uuid: UUID) -> ReplicaKey | None:
     return ReplicaKey(replica_id, uuid_or_none(uuid)) if replica_id >= 0 else None
 
 
-def fetch_received(asked: FastFetch, reply_to: int) -> FetchRequestReceived:
+def fetch_request_received(asked: FastFetch, reply_to: int) -> FetchRequestReceived:
     """The event of a replica's fetch."""
     known: int | None = asked.high_watermark
     if known == HIGH_WATERMARK_UNSUPPORTED:
@@ -94,7 +89,7 @@ def fetch_received(asked: FastFetch, reply_to: int) -> FetchRequestReceived:
     )
 
 
-def fetch_frame(
+def fetch_response_frame(
     answer: FetchReply,
     topic: TopicPartition,
     version: int,
@@ -192,7 +187,7 @@ def fetch_request_frame(
     )
 
 
-class FetchOutcome(NamedTuple):
+class ParsedFetchResponse(NamedTuple):
     """The event of a fetch answer, its record bytes, and their batches with positions."""
 
     event: FetchResponseReceived | RequestFailed
@@ -200,9 +195,9 @@ class FetchOutcome(NamedTuple):
     batches: list[tuple[int, BatchHeader]]
 
 
-def fetch_answered(
+def fetch_response_received(
     version: int, frame: bytes, at: int, request_id: int, listener: str
-) -> FetchOutcome:
+) -> ParsedFetchResponse:
     """What a peer answered to a fetch.
 
     Raises MalformedMessage and InvalidRequestShape; CorruptBatch if a batch is damaged, and then
@@ -215,11 +210,15 @@ def fetch_answered(
             only_topic(message.responses)
             raise InvalidRequestShape("a fetch answer in a form that replicas don't use")
         leader_id = message.node_endpoints[0].node_id if message.node_endpoints else None
-        return FetchOutcome(refused(request_id, message.error_code, leader_id), b"", [])
+        return ParsedFetchResponse(
+            request_failed(request_id, message.error_code, leader_id), b"", []
+        )
     nodes = tuple((node.node_id, node.host, node.port) for node in answer.node_endpoints)
     if answer.error_code:
         leader_id = nodes[0][0] if nodes else None
-        return FetchOutcome(refused(request_id, answer.error_code, leader_id), b"", [])
+        return ParsedFetchResponse(
+            request_failed(request_id, answer.error_code, leader_id), b"", []
+        )
     batches = scan(answer.records)
     diverging, snapshot = answer.diverging_epoch, answer.snapshot_id
     if snapshot is not None and min(snapshot) < 0:
@@ -238,7 +237,7 @@ def fetch_answered(
         # A Kafka leader cuts its answer at so many bytes: what is left of the last batch is no record.
         end = batches[-1][0] + batches[-1][1].size_bytes
         data = data if end == len(data) else data[:end]
-    return FetchOutcome(event, data, batches)
+    return ParsedFetchResponse(event, data, batches)
 
 
 def _fetched_records(
@@ -262,92 +261,4 @@ def _fetched_records(
         end_offset=batches[-1][1].next_offset,
         epochs=tuple(epochs),
         control=tuple(control),
-    )
-
-
-# -- control records
-
-
-def control_records_of(batch: bytes | memoryview) -> list[tuple[int, RaftControlRecord]]:
-    """The control records of a batch that the rules know, with their offsets."""
-    found: list[tuple[int, RaftControlRecord]] = []
-    for offset, value in control_records.decode_control_batch(batch):
-        record = _from_wire(value)
-        if record is not None:
-            found.append((offset, record))
-    return found
-
-
-def _from_wire(value: object) -> RaftControlRecord | None:
-    if isinstance(value, control_records.LeaderChange):
-        return LeaderChangeRecord(
-            ReplicaKey(value.leader_id),
-            tuple(ReplicaKey(voter.voter_id) for voter in value.voters),
-            tuple(ReplicaKey(voter.voter_id) for voter in value.granting_voters),
-        )
-    if isinstance(value, control_records.KRaftVersion):
-        return KRaftVersionRecord(value.kraft_version)
-    if isinstance(value, control_records.KRaftVoters):
-        return voters_from_wire(value)
-    return None
-
-
-def voters_from_wire(record: control_records.KRaftVoters) -> VotersRecord:
-    voters = VoterSet.of(map(_voter_from_wire, record.voters))
-    return VotersRecord(voters, record.cluster_id, record.target_voters)
-
-
-def _voter_from_wire(voter: control_records.KRaftVoter) -> Voter:
-    return Voter(
-        ReplicaKey(voter.voter_id, uuid_or_none(voter.voter_directory_id)),
-        tuple(Endpoint(at.name.upper(), at.host, at.port) for at in voter.endpoints),
-        voter.kraft_version_feature.min_supported_version,
-        voter.kraft_version_feature.max_supported_version,
-    )
-
-
-def control_batch(
-    records: Sequence[RaftControlRecord], base_offset: int, epoch: int, timestamp_ms: int
-) -> bytes:
-    """These control records as one batch."""
-    return control_records.encode_control_batch(
-        [_to_wire(record) for record in records],
-        base_offset=base_offset,
-        epoch=epoch,
-        timestamp_ms=timestamp_ms,
-    )
-
-
-def _to_wire(record: RaftControlRecord) -> control_records.ControlRecord:
-    if isinstance(record, LeaderChangeRecord):
-        return control_records.LeaderChange(
-            leader_id=record.leader.id,
-            voters=tuple(
-                control_records.LeaderChangeVoter(voter_id=key.id) for key in record.voters
-            ),
-            granting_voters=tuple(
-                control_records.LeaderChangeVoter(voter_id=key.id) for key in record.granting
-            ),
-        )
-    if isinstance(record, KRaftVersionRecord):
-        return control_records.KRaftVersion(kraft_version=record.level)
-    return control_records.KRaftVoters(
-        voters=tuple(_voter_to_wire(voter) for voter in record.voters),
-        cluster_id=record.cluster_id,
-        target_voters=record.target,
-    )
-
-
-def _voter_to_wire(voter: Voter) -> control_records.KRaftVoter:
-    return control_records.KRaftVoter(
-        voter_id=voter.key.id,
-        voter_directory_id=uuid_or_zero(voter.key.uuid),
-        endpoints=tuple(
-            control_records.KRaftVoterEndpoint(name=at.name, host=at.host, port=at.port)
-            for at in voter.endpoints
-        ),
-        kraft_version_feature=control_records.KRaftVersionFeature(
-            min_supported_version=voter.min_kraft_version,
-            max_supported_version=voter.max_kraft_version,
-        ),
     )

@@ -24,7 +24,7 @@ from quorumd.server.translate.common import (
     leader_hint,
     leader_nodes,
     only_topic,
-    refused,
+    request_failed,
     uuid_or_none,
     uuid_or_zero,
 )
@@ -53,7 +53,7 @@ class ChunkRange(NamedTuple):
     replica: ReplicaKey | None = None
 
 
-def snapshot_requested(
+def snapshot_request_received(
     message: FetchSnapshotRequest, topic: TopicPartition, reply_to: int
 ) -> tuple[FetchSnapshotRequestReceived, ChunkRange]:
     """Raises InvalidRequestShape unless exactly this partition is asked for."""
@@ -116,7 +116,7 @@ def snapshot_response(
     return FetchSnapshotResponse(topics=(answered,), node_endpoints=nodes)
 
 
-def snapshot_message(
+def snapshot_request(
     request: FetchSnapshot, topic: TopicPartition, cluster_id: str | None, local: ReplicaKey
 ) -> FetchSnapshotRequest:
     partition = FetchSnapshotRequestPartition(
@@ -136,7 +136,7 @@ def snapshot_message(
     )
 
 
-def snapshot_answered(
+def snapshot_response_received(
     version: int, frame: bytes, at: int, request_id: int, listener: str
 ) -> tuple[FetchSnapshotResponseReceived | RequestFailed, bytes]:
     """What a peer answered to FetchSnapshot, and the bytes of the piece.
@@ -145,7 +145,7 @@ def snapshot_answered(
     """
     message = decode(FetchSnapshotResponse, version, frame, at)
     if message.error_code:
-        return refused(request_id, message.error_code), b""
+        return request_failed(request_id, message.error_code), b""
     found = only_topic(message.topics).partitions[0]
     nodes = tuple((node.node_id, node.host, node.port) for node in message.node_endpoints)
     leader, error = found.current_leader, error_name(found.error_code)

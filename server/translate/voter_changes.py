@@ -119,7 +119,7 @@ def _transfer_requested(message: TransferLeaderRequest, reply_to: int) -> Transf
     )
 
 
-def reassignment_requested(
+def reassignment_request_received(
     message: AlterPartitionReassignmentsRequest, reply_to: int
 ) -> ReassignmentRequested:
     """Of one partition; see `misplaced_reassignment`."""
@@ -131,7 +131,7 @@ def reassignment_requested(
     )
 
 
-def change_requested(
+def change_request_received(
     api_key: int, version: int, frame: bytes, at: int, reply_to: int, default_timeout_ms: int
 ) -> Event:
     """What a request asks for that changes a voter or the leader. Raises MalformedMessage."""
@@ -220,7 +220,7 @@ def change_response(
 # -- what this replica asks its leader
 
 
-def change_message(
+def change_request(
     request: UpdateVoter | AddVoter | RemoveVoter, cluster_id: str | None, local: ReplicaKey
 ) -> tuple[int, Message]:
     """Api key and message."""
@@ -258,7 +258,7 @@ def change_message(
     )
 
 
-def change_answered(
+def change_response_received(
     api_key: int, version: int, frame: bytes, at: int, request_id: int, listener: str
 ) -> VoterChangeResponseReceived:
     """What the leader answered. Raises MalformedMessage."""

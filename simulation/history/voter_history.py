@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from quorumd.raft.control import VotersRecord
 from quorumd.raft.types import ReplicaKey
-from quorumd.server.translate.fetch import control_records_of
+from quorumd.server.translate.control_records import control_records_of
 from simulation.history.replica import Batch
 
 Keys = tuple[ReplicaKey, ...]

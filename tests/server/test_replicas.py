@@ -89,9 +89,9 @@ def fetch_answer(records: bytes) -> tuple[bytes, int]:
     return header + encode(FetchResponse(responses=(topic,)), VERSION), len(header)
 
 
-def outcome(records: bytes) -> translate_fetch.FetchOutcome:
+def outcome(records: bytes) -> translate_fetch.ParsedFetchResponse:
     data, at = fetch_answer(records)
-    return translate_fetch.fetch_answered(VERSION, data, at, 1, "CONTROLLER")
+    return translate_fetch.fetch_response_received(VERSION, data, at, 1, "CONTROLLER")
 
 
 @pytest.mark.parametrize("cut", [1, 12, 60, 61, 70])
