@@ -51,7 +51,7 @@ from quorumd.raft.roles import (
     Unattached,
 )
 from quorumd.raft.transitions import TRANSITIONS, Trigger
-from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, VoterSet
+from quorumd.raft.types import Endpoint, ReplicaKey, SnapshotId, VoterSet
 
 EPOCH_LIMIT = 2**31 - 2**20
 """Above this, epochs are accepted in small steps only: a hostile request must not use them up."""
@@ -274,7 +274,7 @@ class Core:
         if changed:
             self.follow_voter_set()
 
-    def reset_log(self, snapshot: OffsetAndEpoch, voters: VotersRecord | None) -> None:
+    def reset_log(self, snapshot: SnapshotId, voters: VotersRecord | None) -> None:
         """Go on behind a verified snapshot. A leader never does, nobody gives up what is committed."""
         require(not isinstance(self.state, Leader), "a leader resets its log")
         require(

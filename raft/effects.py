@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from quorumd.raft.control import RaftControlRecord
 from quorumd.raft.errors import KafkaError
 from quorumd.raft.roles import Role
-from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, VoterSet
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, SnapshotId, VoterSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class FetchSnapshot:
     """Ask for up to `max_bytes` bytes of a snapshot from byte `position` on."""
 
     epoch: int
-    snapshot: OffsetAndEpoch
+    snapshot: SnapshotId
     position: int
     max_bytes: int
 
@@ -202,7 +202,7 @@ class FetchReply(Reply):
     high_watermark: int | None = None
     log_start_offset: int | None = None
     diverging: OffsetAndEpoch | None = None
-    snapshot: OffsetAndEpoch | None = None
+    snapshot: SnapshotId | None = None
     """The snapshot to fetch first."""
     read_from: int | None = None
     read_to: int = 0
@@ -212,7 +212,7 @@ class FetchReply(Reply):
 class SnapshotReply(Reply):
     """Without an error: send what was asked for of this snapshot."""
 
-    snapshot: OffsetAndEpoch | None = None
+    snapshot: SnapshotId | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -227,7 +227,7 @@ class StoreSnapshotChunk:
     """Write the piece under this token to byte `position` of an unfinished snapshot."""
 
     write: int
-    snapshot: OffsetAndEpoch
+    snapshot: SnapshotId
     position: int
     token: int
 
@@ -237,14 +237,14 @@ class DropSnapshot:
     """Give an unfinished snapshot up."""
 
     write: int
-    snapshot: OffsetAndEpoch
+    snapshot: SnapshotId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifySnapshot:
     """An unfinished snapshot is all there: say whether it is sound, and which voters it names."""
 
-    snapshot: OffsetAndEpoch
+    snapshot: SnapshotId
     after: int
 
 
@@ -253,7 +253,7 @@ class ResetLog:
     """Make a verified snapshot a complete one; then drop the whole log and begin it at its end."""
 
     write: int
-    snapshot: OffsetAndEpoch
+    snapshot: SnapshotId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +262,7 @@ class DeleteLogPrefix:
 
     write: int
     start_offset: int
-    snapshots: tuple[OffsetAndEpoch, ...]
+    snapshots: tuple[SnapshotId, ...]
 
 
 @dataclass(slots=True, kw_only=True)

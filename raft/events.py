@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quorumd.raft.control import RaftControlRecord, VotersRecord
-from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, SnapshotId, Voter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class FetchResponseReceived:
     hint: LeaderHint
     high_watermark: int | None = None
     diverging: OffsetAndEpoch | None = None
-    snapshot: OffsetAndEpoch | None = None
+    snapshot: SnapshotId | None = None
     records: FetchedRecords | None = None
 
 
@@ -132,14 +132,14 @@ class FetchSnapshotRequestReceived:
     cluster_id: str | None
     replica: ReplicaKey | None
     epoch: int
-    snapshot: OffsetAndEpoch
+    snapshot: SnapshotId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotChunk:
     """Bytes of a snapshot from `position` on; `token` lets the driver find them."""
 
-    snapshot: OffsetAndEpoch
+    snapshot: SnapshotId
     position: int
     size_bytes: int
     """Of the whole snapshot."""
@@ -159,7 +159,7 @@ class FetchSnapshotResponseReceived:
 class SnapshotVerified:
     """What was copied is sound, and names these voters; or `problem` says what is wrong with it."""
 
-    snapshot: OffsetAndEpoch
+    snapshot: SnapshotId
     voters: VotersRecord | None = None
     problem: str | None = None
 
@@ -168,7 +168,7 @@ class SnapshotVerified:
 class ChunkNotStored:
     """There was no room for a piece of this snapshot: what was copied of it is deleted already."""
 
-    snapshot: OffsetAndEpoch
+    snapshot: SnapshotId
     problem: str
 
 
@@ -176,7 +176,7 @@ class ChunkNotStored:
 class SnapshotTaken:
     """A snapshot of this replica's own making is complete and durable."""
 
-    snapshot: OffsetAndEpoch
+    snapshot: SnapshotId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +184,7 @@ class LogDeletionRequested:
     """Drop what is below `start_offset`, and all snapshots but these, to make room."""
 
     start_offset: int
-    snapshots: tuple[OffsetAndEpoch, ...]
+    snapshots: tuple[SnapshotId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

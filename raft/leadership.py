@@ -27,7 +27,7 @@ from quorumd.raft.errors import KafkaError, Refusal
 from quorumd.raft.events import AppendRequested, ResignationRequested
 from quorumd.raft.roles import Candidate, Leader, ParkedFetch, Progress, Prospective, Resigned
 from quorumd.raft.transitions import Trigger
-from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, Voter, VoterSet
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, SnapshotId, Voter, VoterSet
 
 SPREAD_DELAY_MS = 5
 """How long voters that a commit does not need, and observers, wait for records that exist."""
@@ -158,7 +158,7 @@ def answer_fetch(
     reply_to: int,
     fetch: ParkedFetch,
     diverging: OffsetAndEpoch | None = None,
-    snapshot: OffsetAndEpoch | None = None,
+    snapshot: SnapshotId | None = None,
 ) -> None:
     """Everything from the fetch's position up to the log end, committed or not.
 

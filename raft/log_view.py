@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from quorumd.raft.control import VotersRecord
-from quorumd.raft.types import OffsetAndEpoch, VoterSet
+from quorumd.raft.types import OffsetAndEpoch, SnapshotId, VoterSet
 
 _PAST_ALL_OFFSETS = 1 << 63
 
@@ -33,7 +33,7 @@ class LogView:
     synced_end_offset: int = 0
     epoch_starts: list[tuple[int, int]] = field(default_factory=list)
     voter_entries: list[VoterEntry] = field(default_factory=list)
-    snapshots: list[OffsetAndEpoch] = field(default_factory=list)
+    snapshots: list[SnapshotId] = field(default_factory=list)
     """Ends of the log that complete snapshots here stand for, ascending; a log that starts above 0
     has one that ends there or later (KIP-630)."""
 
@@ -45,7 +45,7 @@ class LogView:
         return self.snapshots[-1].epoch if self.snapshots else 0
 
     @property
-    def snapshot(self) -> OffsetAndEpoch | None:
+    def snapshot(self) -> SnapshotId | None:
         """The newest snapshot."""
         return self.snapshots[-1] if self.snapshots else None
 
@@ -96,7 +96,7 @@ class LogView:
             self.voter_entries.pop()
         return len(self.voter_entries) != before
 
-    def reset(self, snapshot: OffsetAndEpoch, record: VotersRecord | None) -> None:
+    def reset(self, snapshot: SnapshotId, record: VotersRecord | None) -> None:
         """Be empty behind a snapshot, whose voter set counts as of its last offset."""
         self.start_offset = self.end_offset = self.synced_end_offset = snapshot.offset
         self.epoch_starts.clear()
@@ -105,7 +105,7 @@ class LogView:
         if record is not None:
             self.add_voters(snapshot.offset - 1, record)
 
-    def clean(self, start_offset: int, snapshots: Iterable[OffsetAndEpoch]) -> None:
+    def clean(self, start_offset: int, snapshots: Iterable[SnapshotId]) -> None:
         """Drop what is below `start_offset`, and all snapshots but these."""
         self.snapshots[:] = snapshots
         assert self.start_offset <= start_offset <= self.end_offset
@@ -146,7 +146,7 @@ class LogView:
         found, start_offset = self.epoch_starts[at]
         return found == epoch and start_offset < offset <= self.epoch_starts[at + 1][1]
 
-    def snapshot_for(self, position: OffsetAndEpoch) -> OffsetAndEpoch | None:
+    def snapshot_for(self, position: OffsetAndEpoch) -> SnapshotId | None:
         """The snapshot that a log that ends at `position` needs first; None if the log will do.
 
         That is the newest one, for an empty log and for one that ends, or may agree, only below this

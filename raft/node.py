@@ -63,7 +63,7 @@ from quorumd.raft.status import (
     progress_of_replicas,
     status_of,
 )
-from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, VoterSet
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, SnapshotId, VoterSet
 
 
 class RaftNode:
@@ -275,12 +275,12 @@ class RaftNode:
         return self.core.log.contains(position)
 
     @property
-    def snapshots(self) -> Sequence[OffsetAndEpoch]:
+    def snapshots(self) -> Sequence[SnapshotId]:
         """Ends of the log that complete snapshots here stand for, ascending."""
         return self.core.log.snapshots
 
     @property
-    def newest_snapshot(self) -> OffsetAndEpoch | None:
+    def newest_snapshot(self) -> SnapshotId | None:
         return self.core.log.snapshot
 
     @property

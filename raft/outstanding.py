@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quorumd.raft.effects import Peer, Request
-from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
+from quorumd.raft.types import ReplicaKey, SnapshotId
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class SnapshotDownload:
     new leader offers the same, which has the same bytes everywhere.
     """
 
-    snapshot: OffsetAndEpoch
+    snapshot: SnapshotId
     context: tuple[int, ReplicaKey | None]
     position: int = 0
     size_bytes: int | None = None
@@ -43,7 +43,7 @@ class FailedDownload:
     `context` is the epoch and the leader that it was copied from.
     """
 
-    snapshot: OffsetAndEpoch
+    snapshot: SnapshotId
     context: tuple[int, ReplicaKey | None]
     attempts: int
     again_at_ms: int

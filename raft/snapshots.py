@@ -30,7 +30,7 @@ from quorumd.raft.events import (
 from quorumd.raft.leadership import note_alive, note_heard
 from quorumd.raft.outstanding import FailedDownload, InFlightRequest, SnapshotDownload
 from quorumd.raft.roles import Leader
-from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
+from quorumd.raft.types import ReplicaKey, SnapshotId
 
 PIECE_BYTES = 2**20
 """What is asked for at a time: Kafka's own figure."""
@@ -91,7 +91,7 @@ def _answer(
 # -- the follower's end
 
 
-def offer(core: Core, request: InFlightRequest, snapshot: OffsetAndEpoch) -> None:
+def offer(core: Core, request: InFlightRequest, snapshot: SnapshotId) -> None:
     """The leader says: this snapshot first. A copy that was begun goes on if it is the same one."""
     download = core.download
     if download is not None and download.context == core.context and download.is_complete:
@@ -258,7 +258,7 @@ def _note_useless(core: Core, download: SnapshotDownload, problem: str) -> None:
     give_up(core, problem)
 
 
-def _is_too_soon(core: Core, snapshot: OffsetAndEpoch) -> bool:
+def _is_too_soon(core: Core, snapshot: SnapshotId) -> bool:
     useless = core.useless_copy
     return (
         useless is not None

@@ -66,6 +66,32 @@ class OffsetAndEpoch(NamedTuple):
     epoch: int
 
 
+class SnapshotId(OffsetAndEpoch):
+    """Names a snapshot by the log that it stands for: everything below `end_offset` (exclusive)."""
+
+    __slots__ = ()
+
+    @property
+    def end_offset(self) -> int:
+        return self.offset
+
+    def __str__(self) -> str:
+        return f"{self.offset}-{self.epoch}"
+
+
+class Address(NamedTuple):
+    """A host name or IP address (IPv6 without brackets) and a TCP port.
+
+    An empty host occurs only in addresses to listen on, and means every interface.
+    """
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
 class Endpoint(NamedTuple):
     """One listener of a node; `name` is the listener's name, upper case."""
 

@@ -13,12 +13,11 @@ from random import Random
 
 from quorumd.raft.invariants import CapturedState as State
 from quorumd.raft.roles import Role
-from quorumd.raft.types import Endpoint, ReplicaKey, Voter
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter
 from quorumd.server.admin.initial_voters import render_initial_voters
 from quorumd.storage.layout import LOG_SUFFIX
 from quorumd.storage.meta_properties import random_storage_id
 from quorumd.storage.quorum_state import QuorumState
-from quorumd.storage.snapshot_file import SnapshotId
 from quorumd.wire.error_codes import ErrorCode
 from simulation.checkers import Checker, Facts, Observation, all_checkers
 from simulation.checkers.acknowledged import Acknowledged
@@ -354,8 +353,10 @@ class World:
         for snapshot in process.partition.node.core.log.snapshots:
             if snapshot not in process.shown:
                 process.shown.add(snapshot)
-                data = process.snapshot_bytes(SnapshotId(*snapshot))
-                self.note(process.host, f"has the snapshot {snapshot}", data=data)
+                data = process.snapshot_bytes(snapshot)
+                self.note(
+                    process.host, f"has the snapshot {OffsetAndEpoch(*snapshot)!r}", data=data
+                )
                 for checker in self.checkers:
                     checker.on_snapshot(process.replica, snapshot, data)
 

@@ -15,6 +15,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from quorumd.raft.types import SnapshotId
+
 META_PROPERTIES = "meta.properties"
 LOCK = ".lock"
 RESERVE = ".reserve"
@@ -59,13 +61,13 @@ def time_index_path(directory: Path, base_offset: int) -> Path:
     return directory / f"{base_offset:020d}{TIME_INDEX_SUFFIX}"
 
 
-def snapshot_path(directory: Path, snapshot_id: tuple[int, int]) -> Path:
-    """Of a complete snapshot; the id is (end offset, exclusive; epoch)."""
+def snapshot_path(directory: Path, snapshot_id: SnapshotId) -> Path:
+    """Of a complete snapshot."""
     end_offset, epoch = snapshot_id
     return directory / f"{end_offset:020d}-{epoch:010d}.checkpoint"
 
 
-def part_path(directory: Path, snapshot_id: tuple[int, int]) -> Path:
+def part_path(directory: Path, snapshot_id: SnapshotId) -> Path:
     """Of the same snapshot while it is written or copied."""
     path = snapshot_path(directory, snapshot_id)
     return path.with_name(path.name + PART_SUFFIX)
@@ -82,12 +84,12 @@ def parse_segment_name(name: str) -> tuple[int, str] | None:
     return (int(match[1]), match[2]) if match and int(match[1]) <= _OFFSET_MAX else None
 
 
-def parse_snapshot_name(name: str) -> tuple[int, int] | None:
-    """(end offset, exclusive; epoch) of a complete snapshot, or None for any other name."""
+def parse_snapshot_name(name: str) -> SnapshotId | None:
+    """The id of a complete snapshot, or None for any other name."""
     match = _SNAPSHOT.fullmatch(name)
     if match is None or int(match[1]) > _OFFSET_MAX or int(match[2]) > _EPOCH_MAX:
         return None
-    return int(match[1]), int(match[2])
+    return SnapshotId(int(match[1]), int(match[2]))
 
 
 def is_part(name: str) -> bool:

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from quorumd.raft.types import SnapshotId
 from quorumd.storage import segment_reads, time_lookup
 from quorumd.storage.epoch_checkpoint import EpochStart
 from quorumd.storage.errors import (
@@ -105,7 +106,7 @@ class Log:
         tail_cache_bytes: int,
         index_interval_bytes: int = 4096,
         committed_offset: int = 0,
-        snapshots: Sequence[tuple[int, int]] = (),
+        snapshots: Sequence[SnapshotId] = (),
         observe: Observer | None = None,
     ) -> Log:
         """Recovers the log in an existing directory and opens it for writing.

@@ -39,6 +39,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from quorumd.raft.types import SnapshotId
 from quorumd.storage import history, layout
 from quorumd.storage.batch_walk import reason_of, walk
 from quorumd.storage.epoch_checkpoint import (
@@ -64,7 +65,7 @@ Observer = Callable[[BatchHeader], object]
 
 _CODEC_BITS = 7
 """Attributes up to this say nothing but the codec: most batches."""
-_NO_SNAPSHOT = (0, -1)
+_NO_SNAPSHOT = SnapshotId(0, -1)
 """What every log holds."""
 
 
@@ -86,7 +87,7 @@ def recover(
     *,
     index_interval_bytes: int,
     committed_offset: int = 0,
-    snapshots: Sequence[tuple[int, int]] = (),
+    snapshots: Sequence[SnapshotId] = (),
     observe: Observer | None = None,
 ) -> Recovered:
     """Checks and repairs the log in `directory`, which must exist.
@@ -127,8 +128,8 @@ class _Inspection:
     directory: Path
     names: list[str]
     index_interval_bytes: int
-    snapshots: Sequence[tuple[int, int]]
-    newest: tuple[int, int]
+    snapshots: Sequence[SnapshotId]
+    newest: SnapshotId
     observe: Observer | None
     found: list[FoundSegment] = field(default_factory=list)
     epochs: list[EpochStart] = field(default_factory=list)
@@ -180,7 +181,7 @@ class _Inspection:
 
     # --- snapshots
 
-    def _holds(self, snapshot: tuple[int, int]) -> bool:
+    def _holds(self, snapshot: SnapshotId) -> bool:
         """True if the log has, or begins behind, the record before the snapshot's end."""
         end_offset, epoch = snapshot
         if end_offset <= self.start_offset:
@@ -476,7 +477,7 @@ def _remove_leftovers(
     return removed
 
 
-def _by_epoch(snapshot: tuple[int, int]) -> tuple[int, int]:
+def _by_epoch(snapshot: SnapshotId) -> tuple[int, int]:
     end_offset, epoch = snapshot
     return epoch, end_offset
 

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
+from quorumd.raft.types import SnapshotId
 from quorumd.storage import layout
 from quorumd.storage.backup_manifest import BackupFile, BackupManifest
 from quorumd.storage.batch_walk import reason_of
@@ -19,7 +20,7 @@ from quorumd.storage.errors import DamagedLog, from_os_error
 from quorumd.storage.filesystem import Buffer, FileSystem, write_all
 from quorumd.storage.log import Log
 from quorumd.storage.reader import LogFile
-from quorumd.storage.snapshot_file import SnapshotId, read_facts
+from quorumd.storage.snapshot_file import read_facts
 from quorumd.wire.control_records import strike_voters
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import read_header
@@ -47,7 +48,7 @@ def restore_log(
         _copy(fs, backup / file.name, file, directory / file.name, on_bytes)
     snapshots = []
     if manifest.snapshot is not None:
-        snapshot_id = SnapshotId(*_id_of(manifest.snapshot))
+        snapshot_id = _id_of(manifest.snapshot)
         path = layout.snapshot_path(directory, snapshot_id)
         snapshots.append(read_facts(fs, path, snapshot_id).id)
     # As a start opens it, which also makes the indexes and the other files that follow from the log.
@@ -70,7 +71,7 @@ def restore_log(
         )
 
 
-def _id_of(file: BackupFile) -> tuple[int, int]:
+def _id_of(file: BackupFile) -> SnapshotId:
     found = layout.parse_snapshot_name(file.name)
     assert found is not None, "a snapshot is known by its name"
     return found

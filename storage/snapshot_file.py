@@ -12,8 +12,8 @@ import errno
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
+from quorumd.raft.types import SnapshotId
 from quorumd.storage.batch_walk import SNAPSHOT_BATCH_BYTES_MAX, reason_of
 from quorumd.storage.errors import DamagedSnapshot, StorageError, from_os_error
 from quorumd.storage.filesystem import Buffer, FileSystem, write_all
@@ -63,13 +63,6 @@ _NO_FILE = frozenset(
     }
 )
 """There is no file under the name, or none that may be read; the disk is not to blame."""
-
-
-class SnapshotId(NamedTuple):
-    """The log below `end_offset` (exclusive); `epoch` is that of the record before it."""
-
-    end_offset: int
-    epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
+from quorumd.raft.types import SnapshotId
 from quorumd.storage import layout
 from quorumd.storage.errors import DamagedSnapshot, from_os_error
 from quorumd.storage.filesystem import FileSystem, write_all
@@ -19,7 +20,6 @@ from quorumd.storage.segment import fsync_failed
 from quorumd.storage.snapshot_file import (
     SYNC_STEP_BYTES,
     SnapshotFacts,
-    SnapshotId,
     read_facts,
     verify_snapshot,
     verifying,
@@ -62,8 +62,7 @@ class SnapshotStore:
         except OSError as error:
             raise from_os_error(error, self._directory, "reading the directory") from error
         found = []
-        for parsed in sorted(filter(None, map(layout.parse_snapshot_name, names))):
-            snapshot_id = SnapshotId(*parsed)
+        for snapshot_id in sorted(filter(None, map(layout.parse_snapshot_name, names))):
             try:
                 found.append(read_facts(self._fs, self.path(snapshot_id), snapshot_id))
             except DamagedSnapshot as error:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from quorumd.client.addresses import Address
     from quorumd.client.client import QuorumClient
     from quorumd.client.reading import RawFetched
-    from quorumd.client.spool import SnapshotId
+    from quorumd.raft.types import SnapshotId
     from quorumd.storage.backup_manifest import BackupManifest
 
 _ATTEMPTS_MAX = 5

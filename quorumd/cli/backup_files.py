@@ -18,7 +18,8 @@ from types import TracebackType
 from typing import IO, Self
 
 from quorumd.client.errors import QuorumError
-from quorumd.client.spool import SnapshotId, SnapshotSpool
+from quorumd.client.spool import SnapshotSpool
+from quorumd.raft.types import SnapshotId
 from quorumd.storage import layout
 from quorumd.storage.backup_manifest import BackupFile, BackupManifest, render_manifest
 

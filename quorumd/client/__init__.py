@@ -37,10 +37,9 @@ from quorumd.client.events import (
 from quorumd.client.producer import Producer
 from quorumd.client.reading import Fetched, FetchedBatch
 from quorumd.client.replicas import Reassignment
-from quorumd.client.spool import SnapshotId
 from quorumd.client.view import KeyChange, KeyValueEntry, KeyValueMap, KeyValueView
 from quorumd.client.voter_changes import ChangeProgress
-from quorumd.raft.types import Endpoint, ReplicaKey
+from quorumd.raft.types import Endpoint, ReplicaKey, SnapshotId
 from quorumd.wire.records import Record
 
 __all__ = [

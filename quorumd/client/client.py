@@ -41,9 +41,10 @@ from quorumd.client.reading import (
     only_fetched,
     raw_batches_from,
 )
-from quorumd.client.spool import SnapshotId, SnapshotSpool
+from quorumd.client.spool import SnapshotSpool
 from quorumd.client.subscription import LogSubscription
 from quorumd.client.timing import Deadline
+from quorumd.raft.types import SnapshotId
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from quorumd.wire.messages.describe_quorum import (

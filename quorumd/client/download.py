@@ -16,8 +16,9 @@ from quorumd.client.errors import ConnectionFailed, NotSupported
 from quorumd.client.leader import PARTITION, TOPIC, LeaderFinder, TryAgain, check
 from quorumd.client.producer import TOPIC_ID, TRY_TIMEOUT_MS
 from quorumd.client.reading import READ, only_fetched
-from quorumd.client.spool import SnapshotId, SnapshotSpool
+from quorumd.client.spool import SnapshotSpool
 from quorumd.client.timing import Deadline
+from quorumd.raft.types import SnapshotId
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.messages.fetch import (

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from quorumd.client.errors import QuorumUnavailable
-from quorumd.client.spool import SnapshotId, SnapshotSpool
+from quorumd.client.spool import SnapshotSpool
+from quorumd.raft.types import SnapshotId
 from quorumd.wire.records import Record
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from typing import IO, NamedTuple
+from typing import IO
 
 from quorumd.client.errors import QuorumError
+from quorumd.raft.types import SnapshotId
 from quorumd.wire.control_records import SnapshotFooter, SnapshotHeader, decode_control_batch
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import (
@@ -30,16 +31,6 @@ BATCH_BYTES_MAX = RECORD_BYTES_MAX + 1024
 """No batch of a snapshot is larger; a larger size field is damage."""
 
 _OFFSET_HEADER = OFFSET_HEADER.decode()
-
-
-class SnapshotId(NamedTuple):
-    """Everything below `end_offset`; `epoch` is that of the last record before it."""
-
-    end_offset: int
-    epoch: int
-
-    def __str__(self) -> str:
-        return f"{self.end_offset}-{self.epoch}"
 
 
 class SnapshotSpool:

@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import NamedTuple
 
+from quorumd.raft.types import SnapshotId
 from quorumd.server.model.disk_jobs import (
     DeleteFiles,
     DiskListener,
@@ -31,7 +32,6 @@ from quorumd.server.model.disk_jobs import (
 )
 from quorumd.storage.errors import DiskFull
 from quorumd.storage.log import Chunk
-from quorumd.storage.snapshot_file import SnapshotId
 from quorumd.storage.snapshot_store import SnapshotStore
 
 FULL_DISK_RETRY_S = 0.5

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from quorumd.raft.control import VotersRecord
 from quorumd.raft.log_view import LogView
-from quorumd.raft.types import OffsetAndEpoch
 from quorumd.server.model.producer_state import ProducerState
 from quorumd.server.translate.control_records import control_records_of, voters_from_wire
 from quorumd.storage.log import Log
@@ -37,7 +36,7 @@ def log_view(opened: RecoveredLog) -> LogView:
         end_offset=log.log_end_offset,
         synced_end_offset=log.log_end_offset,
         epoch_starts=[(entry.epoch, entry.start_offset) for entry in log.epochs],
-        snapshots=[OffsetAndEpoch(*facts.id) for facts in opened.facts],
+        snapshots=[facts.id for facts in opened.facts],
     )
     if opened.facts:
         newest = opened.facts[-1]

@@ -35,7 +35,7 @@ from quorumd.server.model.producer_state import ProducerState
 from quorumd.server.translate.control_records import control_batch
 from quorumd.storage.log import Chunk, ChunkSummary, Log
 from quorumd.storage.quorum_state import QuorumState
-from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotId
+from quorumd.storage.snapshot_file import SnapshotFacts
 from quorumd.wire.batch_header import BatchHeader, iter_headers
 
 RECOUNT_BYTES = 2**20
@@ -126,14 +126,14 @@ class StorageAdapter:
     def store_piece(self, effect: StoreSnapshotChunk) -> None:
         data = self._pieces.pop(effect.token)
         self._metrics.copied_bytes += len(data)
-        snapshot = SnapshotId(*effect.snapshot)
+        snapshot = effect.snapshot
         self._disk.submit(StoreChunk(effect.write, snapshot, effect.position, data))
 
     def drop_pieces(self, effect: DropSnapshot) -> None:
-        self._disk.submit(DropChunks(effect.write, SnapshotId(*effect.snapshot)))
+        self._disk.submit(DropChunks(effect.write, effect.snapshot))
 
     def reset(self, effect: ResetLog) -> None:
-        snapshot, facts = SnapshotId(*effect.snapshot), self._copied
+        snapshot, facts = effect.snapshot, self._copied
         assert facts is not None, "a snapshot is verified before the log is reset"
         assert facts.id == snapshot, "the log is reset to the snapshot that was verified last"
         self._copied, self.base = None, facts
@@ -143,7 +143,7 @@ class StorageAdapter:
         self.on_installed(facts)
 
     def clean(self, effect: DeleteLogPrefix) -> None:
-        kept = tuple(SnapshotId(*snapshot) for snapshot in effect.snapshots)
+        kept = effect.snapshots
         self._disk.submit(DeleteFiles(effect.write, effect.start_offset, kept))
 
     def _recount_producers(self, end_offset: int) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet
-from quorumd.storage.snapshot_file import SnapshotId
+from quorumd.raft.types import Endpoint, ReplicaKey, SnapshotId, Voter, VoterSet
 
 
 class ReplicaStatus(NamedTuple):

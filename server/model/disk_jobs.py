@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from quorumd.raft.types import SnapshotId
 from quorumd.storage.log import Chunk, Log
 from quorumd.storage.quorum_state import QuorumState
-from quorumd.storage.snapshot_file import SnapshotId
 from quorumd.storage.snapshot_store import SnapshotStore
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from quorumd.storage.snapshot_file import SnapshotId
+from quorumd.raft.types import SnapshotId
 
 
 class BuildResult(NamedTuple):

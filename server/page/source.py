@@ -11,7 +11,6 @@ from quorumd.config.model import Config
 from quorumd.server.model.cluster_view import SnapshotWork
 from quorumd.server.model.metrics import Metrics, StatusSource
 from quorumd.server.partition.partition import Partition
-from quorumd.storage.snapshot_file import SnapshotId
 from quorumd.wire.schema import Message
 
 
@@ -61,7 +60,7 @@ def source_of(
 
     def snapshot_path() -> Path | None:
         newest = node.newest_snapshot
-        return None if newest is None else partition.store.path(SnapshotId(*newest))
+        return None if newest is None else partition.store.path(newest)
 
     return PageSource(
         view=partition.view,

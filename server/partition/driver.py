@@ -38,7 +38,7 @@ from quorumd.raft.effects import (
 )
 from quorumd.raft.events import Event, TimerFired, WriteCompleted
 from quorumd.raft.node import RaftNode
-from quorumd.raft.types import OffsetAndEpoch
+from quorumd.raft.types import SnapshotId
 
 
 class PartitionStorage(Protocol):
@@ -68,7 +68,7 @@ class PartitionListener(Protocol):
     def on_removed(self) -> None:
         """This replica was taken out of the voter set."""
 
-    def on_snapshot_copied(self, snapshot: OffsetAndEpoch) -> None:
+    def on_snapshot_copied(self, snapshot: SnapshotId) -> None:
         """It is all there: have it verified, and tell the rules."""
 
     def on_report(self, reason: str) -> None: ...

@@ -24,7 +24,7 @@ from quorumd.raft.events import (
 )
 from quorumd.raft.node import RaftNode
 from quorumd.raft.roles import Role
-from quorumd.raft.types import Endpoint, OffsetAndEpoch, VoterSet, uuid_to_text
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, SnapshotId, VoterSet, uuid_to_text
 from quorumd.server.disk.recovered_log import RecoveredLog, log_view, voters_of
 from quorumd.server.disk.storage_adapter import StorageAdapter
 from quorumd.server.model.disk_jobs import Files
@@ -41,7 +41,7 @@ from quorumd.server.requests.raft_requests import RaftRequestHandler
 from quorumd.server.snapshots.manager import SnapshotManager, SnapshotSettings
 from quorumd.storage.errors import DamagedSnapshot, StorageError
 from quorumd.storage.quorum_state import QuorumState
-from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotId
+from quorumd.storage.snapshot_file import SnapshotFacts
 from quorumd.storage.snapshot_store import SnapshotNotFound
 
 LOG = Logger("raft")
@@ -269,7 +269,7 @@ class Partition:
     def on_piece_not_stored(self, snapshot: SnapshotId, problem: str) -> None:
         LOG.error("there is no room for the leader's snapshot: what was copied is deleted")
         self.metrics.snapshot_copies_failed += 1
-        self.handle(ChunkNotStored(snapshot=OffsetAndEpoch(*snapshot), problem=problem))
+        self.handle(ChunkNotStored(snapshot=snapshot, problem=problem))
 
     # -- the driver's listener
 
@@ -327,9 +327,7 @@ class Partition:
 
         self.reader.run(self._hooks.remember_removal, done)
 
-    def on_snapshot_copied(self, snapshot: OffsetAndEpoch) -> None:
-        copied = SnapshotId(*snapshot)
-
+    def on_snapshot_copied(self, snapshot: SnapshotId) -> None:
         def done(outcome: SnapshotFacts | BaseException) -> None:
             if isinstance(outcome, (DamagedSnapshot, SnapshotNotFound)):
                 self.metrics.snapshot_copies_failed += 1
@@ -341,7 +339,7 @@ class Partition:
                 voters = voters_of(outcome)
                 self.handle(SnapshotVerified(snapshot=snapshot, voters=voters))
 
-        self.reader.run(lambda: self.store.verify_part(copied), done)
+        self.reader.run(lambda: self.store.verify_part(snapshot), done)
 
     def on_report(self, reason: str) -> None:
         self.last_report = reason

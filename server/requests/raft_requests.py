@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from quorumd.raft.effects import FetchReply, Reply, SnapshotReply, VoterChangeReply
 from quorumd.raft.errors import KafkaError
 from quorumd.raft.events import Event
-from quorumd.raft.types import ReplicaKey
+from quorumd.raft.types import ReplicaKey, SnapshotId
 from quorumd.server.model.logs import Logger, RateLimit
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.runtime import Reader
@@ -32,7 +32,6 @@ from quorumd.server.translate.snapshot import (
     snapshot_response,
 )
 from quorumd.storage.errors import OffsetOutOfRange, StorageError
-from quorumd.storage.snapshot_file import SnapshotId
 from quorumd.storage.snapshot_store import PositionOutOfRange, SnapshotNotFound, SnapshotStore
 from quorumd.wire.codec import decode
 from quorumd.wire.error_codes import ErrorCode
@@ -257,7 +256,7 @@ class RaftRequestHandler:
         if answer.snapshot is None:
             self._respond_snapshot(request, answer, None)
             return
-        snapshot = SnapshotId(*answer.snapshot)
+        snapshot = answer.snapshot
         if not self.serve(snapshot, asked.replica, asked.position):
             answer.error, answer.snapshot = KafkaError.SNAPSHOT_NOT_FOUND, None
             self._respond_snapshot(request, answer, None)

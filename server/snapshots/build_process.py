@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from quorumd.raft.types import SnapshotId
 from quorumd.server.model.snapshot_builds import BuildFailed, BuildResult
 from quorumd.storage.errors import DamagedSnapshot
 from quorumd.storage.layout import parse_snapshot_name
-from quorumd.storage.snapshot_file import SnapshotId
 
 CLEANUP_S = 2.0
 """How long a process may take to delete what it has written."""
@@ -21,9 +21,7 @@ CLEANUP_S = 2.0
 
 def damaged_snapshot(error_name: str, path: Path) -> SnapshotId | None:
     """Which complete snapshot an error of a build complains of, if it is one's."""
-    parsed = parse_snapshot_name(path.name)
-    is_damage = error_name == DamagedSnapshot.__name__
-    return SnapshotId(*parsed) if is_damage and parsed is not None else None
+    return parse_snapshot_name(path.name) if error_name == DamagedSnapshot.__name__ else None
 
 
 class BuildProcess:

@@ -15,13 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from quorumd.raft.types import SnapshotId
 from quorumd.server.model.producer_state import ProducerState
 from quorumd.storage import layout
 from quorumd.storage.batch_walk import reason_of
 from quorumd.storage.errors import DamagedLog, DamagedSnapshot, StorageError
 from quorumd.storage.filesystem import FileSystem
 from quorumd.storage.log_range import LogRange
-from quorumd.storage.snapshot_file import SnapshotId, SnapshotReader, SnapshotWriter
+from quorumd.storage.snapshot_file import SnapshotReader, SnapshotWriter
 from quorumd.storage.snapshot_store import SnapshotStore
 from quorumd.storage.sorted_runs import Block
 from quorumd.storage.spillable_map import ENTRY_BYTES, SpillingTable
@@ -171,7 +172,7 @@ class SnapshotBuilder:
         """Opens the newest earlier snapshot; returns where it ends, 0 if there is none."""
         store = SnapshotStore(self._fs, self._directory)
         found = [facts for facts in store.open() if 0 < facts.id.end_offset < self._end_offset]
-        too_new = layout.snapshot_path(self._directory, (self._end_offset, 0))
+        too_new = layout.snapshot_path(self._directory, SnapshotId(self._end_offset, 0))
         self._unsound = [damage for damage in store.damaged if damage.path < too_new]
         if not found:
             return 0

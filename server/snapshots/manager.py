@@ -14,7 +14,7 @@ from functools import partial
 
 from quorumd.raft.events import Event, LogDeletionRequested, ResignationRequested, SnapshotTaken
 from quorumd.raft.node import RaftNode
-from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
+from quorumd.raft.types import ReplicaKey, SnapshotId
 from quorumd.server.disk.storage_adapter import StorageAdapter
 from quorumd.server.model.cluster_view import CopyProgress, SnapshotWork
 from quorumd.server.model.logs import Logger
@@ -25,7 +25,7 @@ from quorumd.server.snapshots.outgoing_copies import OutgoingCopies
 from quorumd.server.snapshots.retention import Deletable, plan_cleaning
 from quorumd.storage.errors import StorageError
 from quorumd.storage.log import Log
-from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotId
+from quorumd.storage.snapshot_file import SnapshotFacts
 from quorumd.storage.snapshot_store import SnapshotStore
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.take_snapshot import TakeSnapshotRequest, TakeSnapshotResponse
@@ -244,7 +244,7 @@ class SnapshotManager:
         newest = self._node.newest_snapshot
         end_offset = self._end_offset()
         if end_offset <= (0 if newest is None else newest.offset):
-            self._tell("nothing is committed yet" if newest is None else SnapshotId(*newest))
+            self._tell(newest or "nothing is committed yet")
             return
         self._build(end_offset)
 
@@ -286,10 +286,10 @@ class SnapshotManager:
         if not is_repair and newest is not None and newest.offset >= outcome.id.end_offset:
             # A newer one was copied from the leader meanwhile.
             self._drop_parts(building)
-            self._finished(SnapshotId(*newest))
+            self._finished(newest)
             return
         is_same = outcome.id == building.repairs
-        if not (is_same if is_repair else self._node.contains(OffsetAndEpoch(*outcome.id))):
+        if not (is_same if is_repair else self._node.contains(outcome.id)):
             # No CRC covers a batch's epoch: what is in memory is compared with what was on disk.
             self._drop_parts(building)
             self._failed(
@@ -345,7 +345,7 @@ class SnapshotManager:
         )
         self._facts[facts.id] = facts
         self._recorder.base = facts
-        self._handle(SnapshotTaken(snapshot=OffsetAndEpoch(*facts.id)))
+        self._handle(SnapshotTaken(snapshot=facts.id))
         self._finished(facts.id)
         self._clean()
         # What came meanwhile may be enough for the next one.
@@ -367,7 +367,7 @@ class SnapshotManager:
         LOG.error("no snapshot was taken", reason=problem)
         self._end_build()
         self.problem = problem
-        if repairs is not None and newest is not None and repairs != SnapshotId(*newest):
+        if repairs is not None and newest is not None and repairs != newest:
             # Nobody needs it, and nothing is built on it.
             self._to_repair.remove(repairs)
         if not self._told:
@@ -432,7 +432,7 @@ class SnapshotManager:
 
     def _note_damage(self, snapshot: SnapshotId, problem: str) -> bool:
         """True if it is news, and of a snapshot that counts."""
-        if snapshot in self._damaged or OffsetAndEpoch(*snapshot) not in self._node.snapshots:
+        if snapshot in self._damaged or snapshot not in self._node.snapshots:
             return False
         LOG.error("a snapshot is damaged: nobody gets it any more", reason=problem)
         self._metrics.snapshots_damaged += 1
@@ -455,7 +455,7 @@ class SnapshotManager:
         if self._building is not None or self._node.newest_snapshot is None:
             return
         node = self._node
-        known = [self._facts[SnapshotId(*snapshot)] for snapshot in node.snapshots]
+        known = [self._facts[snapshot] for snapshot in node.snapshots]
         snapshots = [
             Deletable(facts.id.end_offset, facts.size_bytes, facts.last_contained_log_timestamp)
             for facts in known

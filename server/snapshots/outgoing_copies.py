@@ -11,12 +11,12 @@ from functools import partial
 from typing import NamedTuple
 
 from quorumd.raft.node import RaftNode
-from quorumd.raft.types import ReplicaKey
+from quorumd.raft.types import ReplicaKey, SnapshotId
 from quorumd.server.model.cluster_view import CopyProgress
 from quorumd.server.model.logs import Logger
 from quorumd.server.model.runtime import Reader, Runtime
 from quorumd.storage.errors import StorageError
-from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotId
+from quorumd.storage.snapshot_file import SnapshotFacts
 from quorumd.storage.snapshot_store import SnapshotNotFound, SnapshotStore
 
 LOG = Logger("snapshots")

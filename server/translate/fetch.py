@@ -19,7 +19,7 @@ from quorumd.raft.events import (
     FetchResponseReceived,
     RequestFailed,
 )
-from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, SnapshotId
 from quorumd.server.model.topic import TopicPartition
 from quorumd.server.translate.common import (
     InvalidRequestShape,
@@ -229,7 +229,7 @@ def fetch_response_received(
         hint=leader_hint(answer.leader_id, answer.leader_epoch, nodes, listener),
         high_watermark=id_or_none(answer.high_watermark),
         diverging=None if diverging is None else OffsetAndEpoch(diverging[1], diverging[0]),
-        snapshot=None if snapshot is None else OffsetAndEpoch(*snapshot),
+        snapshot=None if snapshot is None else SnapshotId(*snapshot),
         records=_fetched_records(answer.records, batches, request_id) if batches else None,
     )
     data = answer.records

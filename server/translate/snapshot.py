@@ -14,7 +14,7 @@ from quorumd.raft.events import (
     RequestFailed,
     SnapshotChunk,
 )
-from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
+from quorumd.raft.types import ReplicaKey, SnapshotId
 from quorumd.server.model.topic import TopicPartition
 from quorumd.server.translate.common import (
     InvalidRequestShape,
@@ -69,7 +69,7 @@ def snapshot_request_received(
         cluster_id=message.cluster_id,
         replica=replica,
         epoch=partition.current_leader_epoch,
-        snapshot=OffsetAndEpoch(partition.snapshot_id.end_offset, partition.snapshot_id.epoch),
+        snapshot=SnapshotId(partition.snapshot_id.end_offset, partition.snapshot_id.epoch),
     )
     return event, ChunkRange(partition.position, message.max_bytes, replica)
 
@@ -98,7 +98,7 @@ def snapshot_response(
         return FetchSnapshotResponse(
             error_code=error_code(answer.top_level_error), node_endpoints=nodes
         )
-    snapshot, found = answer.snapshot or OffsetAndEpoch(0, 0), piece or ChunkBytes(0, 0, b"")
+    snapshot, found = answer.snapshot or SnapshotId(0, 0), piece or ChunkBytes(0, 0, b"")
     partition = FetchSnapshotResponsePartition(
         index=topic.index,
         error_code=error_code(answer.error),
@@ -152,7 +152,7 @@ def snapshot_response_received(
     piece = None
     if error is None:
         piece = SnapshotChunk(
-            snapshot=OffsetAndEpoch(found.snapshot_id.end_offset, found.snapshot_id.epoch),
+            snapshot=SnapshotId(found.snapshot_id.end_offset, found.snapshot_id.epoch),
             position=found.position,
             size_bytes=found.size,
             piece_bytes=len(found.unaligned_records),

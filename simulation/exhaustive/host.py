@@ -17,7 +17,7 @@ from quorumd.raft.invariants import InvariantViolation, check_state, check_step,
 from quorumd.raft.log_view import LogView
 from quorumd.raft.node import RaftNode
 from quorumd.raft.outstanding import InFlightRequest
-from quorumd.raft.types import OffsetAndEpoch
+from quorumd.raft.types import SnapshotId
 from quorumd.server.partition.driver import Driver
 from simulation.exhaustive.frozen import (
     NOW_MS,
@@ -322,7 +322,7 @@ class Host:
     def clean(self, effect: fx.DeleteLogPrefix) -> None:
         raise AssertionError(NO_SNAPSHOTS)
 
-    def on_snapshot_copied(self, snapshot: OffsetAndEpoch) -> None:
+    def on_snapshot_copied(self, snapshot: SnapshotId) -> None:
         raise AssertionError(NO_SNAPSHOTS)
 
     def persist(self, effect: fx.PersistQuorumState) -> None:

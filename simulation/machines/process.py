@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quorumd.config.model import Listener
-from quorumd.raft.types import ReplicaKey
+from quorumd.raft.types import ReplicaKey, SnapshotId
 from quorumd.server.dispatch import Dispatch
 from quorumd.server.model.disk_jobs import DiskListener, Files
 from quorumd.server.model.metrics import Metrics
@@ -28,7 +28,6 @@ from quorumd.server.translate.voter_changes import ADD_VOTER, REMOVE_VOTER
 from quorumd.storage.directory import open_directory
 from quorumd.storage.errors import StorageError
 from quorumd.storage.layout import part_path, partition_directory, snapshot_path
-from quorumd.storage.snapshot_file import SnapshotId
 from quorumd.wire.codec import decode
 from quorumd.wire.headers import decode_request_header, decode_response_header
 from quorumd.wire.messages.add_raft_voter import AddRaftVoterRequest

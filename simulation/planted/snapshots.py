@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from quorumd.raft.types import SnapshotId
 from quorumd.server.model.producer_state import ProducerState
 from quorumd.server.snapshots.manager import SnapshotManager
 from quorumd.storage.errors import DamagedSnapshot
-from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotId, SnapshotWriter
+from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotWriter
 from quorumd.storage.snapshot_store import SnapshotStore
 from quorumd.wire.control_records import SnapshotFooter
 from simulation.planted.table import POWER, SPLITS, Plant, planted

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from quorumd.raft.types import SnapshotId
 from quorumd.storage import layout
 from quorumd.storage.epoch_checkpoint import EpochStart, epoch_at, epochs_from, parse_epochs
 from quorumd.storage.errors import RESTORE, DamagedFile, StorageError, from_os_error
 from quorumd.storage.filesystem import FileSystem, read_file
 from quorumd.storage.quorum_state import load_quorum_state
 from quorumd.storage.segment_removal import segment_bases
-from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotId
+from quorumd.storage.snapshot_file import SnapshotFacts
 from quorumd.storage.verify.report import TRIES_MAX, Finding, Report, finding_of, settled
 from quorumd.storage.verify.segment import SegmentFacts, walk_segment
 from quorumd.storage.verify.snapshot import walk_snapshot
@@ -305,7 +306,7 @@ class _Pass:
         names = self._fs.listdir(self._directory)
         parsed = sorted(filter(None, map(layout.parse_snapshot_name, names)))
         for found in parsed:
-            self._walk_snapshot(SnapshotId(*found))
+            self._walk_snapshot(found)
         covered = max((each.id.end_offset for each in facts.snapshots), default=0)
         if facts.start_offset > covered:
             why = "no snapshot holds what was before"

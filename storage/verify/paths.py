@@ -11,7 +11,7 @@ from quorumd.storage.errors import DamagedFile, NotFormatted, StorageError, from
 from quorumd.storage.filesystem import FileSystem, RealFileSystem
 from quorumd.storage.meta_properties import MetaProperties, read_meta_properties
 from quorumd.storage.segment_removal import segment_bases
-from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotId
+from quorumd.storage.snapshot_file import SnapshotFacts
 from quorumd.storage.verify.backup import verify_backup
 from quorumd.storage.verify.log import LogFacts, verify_log
 from quorumd.storage.verify.report import Finding, Report, finding_of, settled
@@ -206,12 +206,13 @@ def _verify_segment(fs: FileSystem, path: Path, report: Report) -> LogFacts:
 
 
 def _verify_snapshot(fs: FileSystem, path: Path, report: Report) -> LogFacts:
-    named = layout.parse_snapshot_name(path.name)
-    assert named is not None, "it was found by its name"
-    snapshot_id = SnapshotId(*named)
+    snapshot_id = layout.parse_snapshot_name(path.name)
+    assert snapshot_id is not None, "it was found by its name"
     seen = walk_snapshot(fs, path, snapshot_id, report)
     report.add(*seen.findings)
-    facts = LogFacts(start_offset=0, end_offset=snapshot_id.end_offset, last_epoch=named[1])
+    facts = LogFacts(
+        start_offset=0, end_offset=snapshot_id.end_offset, last_epoch=snapshot_id.epoch
+    )
     if seen.facts is not None:
         facts.snapshots.append(seen.facts)
         facts.size_bytes = seen.facts.size_bytes

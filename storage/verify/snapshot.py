@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from quorumd.raft.types import SnapshotId
 from quorumd.storage.errors import DamagedSnapshot
 from quorumd.storage.filesystem import FileSystem
-from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotId, SnapshotReader
+from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotReader
 from quorumd.storage.verify.report import Finding, Report, finding_of
 from quorumd.wire.snapshot_records import OFFSET_HEADER
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from quorumd.raft.types import SnapshotId
 from quorumd.storage.filesystem import RealFileSystem
-from quorumd.storage.snapshot_file import SnapshotId, verify_snapshot
+from quorumd.storage.snapshot_file import verify_snapshot
 from quorumd.wire.control_records import (
     ControlRecord,
     KRaftVersion,

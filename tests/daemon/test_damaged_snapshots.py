@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from quorumd.raft.types import SnapshotId
 from quorumd.storage.filesystem import RealFileSystem
-from quorumd.storage.snapshot_file import SnapshotId, verify_snapshot
+from quorumd.storage.snapshot_file import verify_snapshot
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.live_snapshots import ask_for_snapshot, files, path_of, put, take
 from tests.support.load import Load

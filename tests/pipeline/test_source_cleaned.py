@@ -16,7 +16,7 @@ from quorumd.pipeline.source.batch import QuorumdReader
 from quorumd.pipeline.source.columns import spark_schema
 from quorumd.pipeline.source.options import parse_options
 from quorumd.pipeline.source.stream import QuorumdStreamReader
-from quorumd.storage.snapshot_file import SnapshotId
+from quorumd.raft.types import SnapshotId
 from quorumd.wire.records import Record
 from tests.pipeline.filling import append, as_records, some_records
 from tests.support import live_snapshots

@@ -11,15 +11,15 @@ from quorumd.pipeline.source.offset_range import (
     LogExtent,
     OffsetRange,
     SnapshotRange,
-    SnapshotRef,
     batch_range,
     split_offsets,
     start_offset,
 )
 from quorumd.pipeline.source.options import EARLIEST, LATEST, Options, Position, parse_options
+from quorumd.raft.types import SnapshotId
 
 WHOLE = LogExtent("", 0, 100)
-SNAPSHOT = SnapshotRef(60, 2)
+SNAPSHOT = SnapshotId(60, 2)
 CLEANED = LogExtent("", 40, 100, SNAPSHOT)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from quorumd.client.spool import SnapshotId, SnapshotSpool
+from quorumd.client.spool import SnapshotSpool
+from quorumd.raft.types import SnapshotId
 from quorumd.wire.control_records import (
     ControlRecord,
     SnapshotFooter,

@@ -11,11 +11,11 @@ from uuid import UUID
 from crc32c import crc32c
 from hypothesis import strategies as st
 
+from quorumd.raft.types import SnapshotId
 from quorumd.server.model.producer_state import ProducerState
 from quorumd.server.snapshots.builder import BuiltSnapshot, SnapshotBuilder
 from quorumd.storage.filesystem import FileSystem
 from quorumd.storage.layout import part_path
-from quorumd.storage.snapshot_file import SnapshotId
 from quorumd.storage.snapshot_store import SnapshotStore
 from quorumd.wire import snapshot_records
 from quorumd.wire.control_records import (

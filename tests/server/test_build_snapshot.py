@@ -17,12 +17,13 @@ from typing import Any
 
 import pytest
 
+from quorumd.raft.types import SnapshotId
 from quorumd.server.model.snapshot_builds import BuildFailed, BuildResult
 from quorumd.server.snapshots.build import NICENESS
 from quorumd.server.snapshots.build_process import BuildProcess
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.layout import is_part, log_path, part_path
-from quorumd.storage.snapshot_file import SnapshotId, verify_snapshot
+from quorumd.storage.snapshot_file import verify_snapshot
 from quorumd.wire.records import Record, build_batch
 from tests.storage.helpers import START_MS
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from quorumd.raft.types import ReplicaKey
+from quorumd.raft.types import ReplicaKey, SnapshotId
 from quorumd.server.model.cluster_view import CopyProgress, SnapshotWork
 from quorumd.server.requests.describe_quorum import describe_quorum
-from quorumd.storage.snapshot_file import SnapshotId
 from quorumd.wire.codec import decode, encode
 from quorumd.wire.messages.describe_quorum import (
     DescribeQuorumRequest,

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from quorumd.raft.types import SnapshotId
 from quorumd.server.disk import disk_worker
 from quorumd.server.disk.disk_worker import DiskWorker
 from quorumd.server.model.disk_jobs import (
@@ -26,7 +27,6 @@ from quorumd.storage.errors import DiskFailed, DiskFull
 from quorumd.storage.filesystem import Buffer, RealFileSystem
 from quorumd.storage.log import Chunk, Log
 from quorumd.storage.quorum_state import QuorumState
-from quorumd.storage.snapshot_file import SnapshotId
 from quorumd.storage.snapshot_store import SnapshotStore
 from tests.storage.helpers import batch
 

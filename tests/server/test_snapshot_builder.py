@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quorumd.raft.types import SnapshotId
 from quorumd.server.model.producer_state import ProducerState
 from quorumd.server.snapshots import builder as snapshot_builder
 from quorumd.server.snapshots.builder import BuiltSnapshot, SnapshotBuilder
@@ -24,7 +25,7 @@ from quorumd.storage.errors import (
     UnsuitableOffset,
 )
 from quorumd.storage.layout import is_part, log_path, part_path, snapshot_path
-from quorumd.storage.snapshot_file import SnapshotId, read_facts, verify_snapshot
+from quorumd.storage.snapshot_file import read_facts, verify_snapshot
 from quorumd.storage.snapshot_store import SnapshotStore
 from quorumd.wire import snapshot_records
 from quorumd.wire.control_records import LeaderChange, UnknownControl

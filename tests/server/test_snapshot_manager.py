@@ -17,7 +17,7 @@ from quorumd.raft.events import Event, LogDeletionRequested, ResignationRequeste
 from quorumd.raft.log_view import LogView
 from quorumd.raft.node import RaftNode
 from quorumd.raft.status import DownloadProgress
-from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, SnapshotId
 from quorumd.server.disk.storage_adapter import StorageAdapter
 from quorumd.server.model.cluster_view import CopyProgress, SnapshotWork
 from quorumd.server.model.metrics import Metrics
@@ -33,7 +33,7 @@ from quorumd.server.snapshots.manager import (
 from quorumd.server.snapshots.outgoing_copies import CHECK_AGAIN_S
 from quorumd.storage.layout import part_path
 from quorumd.storage.log import Log
-from quorumd.storage.snapshot_file import SnapshotId, SnapshotWriter
+from quorumd.storage.snapshot_file import SnapshotWriter
 from quorumd.storage.snapshot_store import SnapshotStore
 from quorumd.wire.records import Record, build_batch
 from tests.storage.faulty_filesystem import FaultyFileSystem

@@ -8,16 +8,11 @@ from uuid import UUID
 
 import pytest
 
+from quorumd.raft.types import SnapshotId
 from quorumd.storage import snapshot_file
 from quorumd.storage.errors import DamagedSnapshot, DiskFailed, DiskFull
 from quorumd.storage.layout import snapshot_path
-from quorumd.storage.snapshot_file import (
-    SnapshotFacts,
-    SnapshotId,
-    SnapshotWriter,
-    read_facts,
-    verify_snapshot,
-)
+from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotWriter, read_facts, verify_snapshot
 from quorumd.wire.control_records import (
     ControlRecord,
     KRaftVersion,

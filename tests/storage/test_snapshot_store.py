@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from quorumd.raft.types import SnapshotId
 from quorumd.storage import snapshot_store
 from quorumd.storage.errors import DamagedSnapshot, DiskFailed, DiskFull
 from quorumd.storage.layout import (
@@ -18,7 +19,7 @@ from quorumd.storage.layout import (
     run_path,
     snapshot_path,
 )
-from quorumd.storage.snapshot_file import SnapshotId, SnapshotWriter, verify_snapshot
+from quorumd.storage.snapshot_file import SnapshotWriter, verify_snapshot
 from quorumd.storage.snapshot_store import PositionOutOfRange, SnapshotNotFound, SnapshotStore
 from tests.storage.faulty_filesystem import FaultyFileSystem, PowerLoss, Survival
 from tests.storage.helpers import DIRECTORY, START_MS, empty_disk

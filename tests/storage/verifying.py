@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from quorumd.raft.types import SnapshotId
 from quorumd.storage.filesystem import FileSystem
 from quorumd.storage.layout import part_path
-from quorumd.storage.snapshot_file import SnapshotId, SnapshotWriter
+from quorumd.storage.snapshot_file import SnapshotWriter
 from quorumd.storage.snapshot_store import SnapshotStore
 from quorumd.storage.verify.log import LogFacts
 from quorumd.storage.verify.paths import find_subject, verify

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import quorumd
+from quorumd.raft.types import SnapshotId
 from quorumd.storage.layout import is_part, parse_snapshot_name, snapshot_path
-from quorumd.storage.snapshot_file import SnapshotId
 from quorumd.wire.messages.take_snapshot import TakeSnapshotRequest, TakeSnapshotResponse
 from tests.support.live_cluster import Cluster
 

@@ -30,12 +30,12 @@ from quorumd.pipeline.source.offset_range import (
     LESS_STRICT,
     LogExtent,
     OffsetRange,
-    SnapshotRef,
     replaced_snapshot,
     split_offsets,
 )
 from quorumd.pipeline.source.options import Options
 from quorumd.pipeline.source.snapshot_split import SnapshotSplit, snapshot_split
+from quorumd.raft.types import SnapshotId
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,9 +119,9 @@ class DiskView:
         # The batches of a snapshot are not those that were in the log.
         if newest is None or not start or self._options.table == "batches":
             return LogExtent(label, start, end)
-        return LogExtent(label, start, end, SnapshotRef(newest.end_offset, newest.epoch))
+        return LogExtent(label, start, end, SnapshotId(newest.end_offset, newest.epoch))
 
-    def _snapshot(self, replica: Replica, wanted: SnapshotRef) -> Snapshot:
+    def _snapshot(self, replica: Replica, wanted: SnapshotId) -> Snapshot:
         """Raises DataLost if there are only others by now, unless loss is allowed."""
         for snapshot in replica.snapshots:
             if (snapshot.end_offset, snapshot.epoch) == wanted:
@@ -130,7 +130,7 @@ class DiskView:
             raise replaced_snapshot(wanted, None)
         newest = replica.snapshots[-1]
         if self._options.fail_on_data_loss:
-            raise replaced_snapshot(wanted, SnapshotRef(newest.end_offset, newest.epoch))
+            raise replaced_snapshot(wanted, SnapshotId(newest.end_offset, newest.epoch))
         return newest
 
     def _log_splits(self, replica: Replica, offsets: OffsetRange) -> list[LogSplit]:

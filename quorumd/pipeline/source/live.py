@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from quorumd.client.spool import SnapshotId
 from quorumd.pipeline.errors import DataLost
 from quorumd.pipeline.parse import ChunkOrigin, parse
 from quorumd.pipeline.source.offset_range import (
@@ -19,7 +18,6 @@ from quorumd.pipeline.source.offset_range import (
     LogExtent,
     OffsetRange,
     SnapshotRange,
-    SnapshotRef,
     replaced_snapshot,
     split_offsets,
 )
@@ -43,7 +41,7 @@ class LiveView:
         # The batches of a snapshot are not those that were in the log.
         if snapshot is None or self._options.table == "batches":
             return [LogExtent("", start, end)]
-        return [LogExtent("", start, end, SnapshotRef(*snapshot))]
+        return [LogExtent("", start, end, snapshot)]
 
     def end(self, reaching: int | None = None) -> int:
         return self._quorum.end(reaching)
@@ -108,12 +106,12 @@ class LiveSnapshotSplit:
         or_newer = not options.fail_on_data_loss
         with SyncQuorum(options.servers, options.timeout_ms) as quorum:
             try:
-                with quorum.downloaded(SnapshotId(*wanted), or_newer=or_newer) as file:
+                with quorum.downloaded(wanted, or_newer=or_newer) as file:
                     yield from snapshot_split(options.parsed_table, file, self.snapshot_range).read(
                         options
                     )
             except SnapshotReplaced as error:
-                raise replaced_snapshot(wanted, error.found and SnapshotRef(*error.found)) from None
+                raise replaced_snapshot(wanted, error.found) from None
 
 
 def _without_position(rows: pa.RecordBatch) -> pa.RecordBatch:

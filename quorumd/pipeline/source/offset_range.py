@@ -14,20 +14,11 @@ from typing import NamedTuple
 
 from quorumd.pipeline.errors import BadOption, DataLost
 from quorumd.pipeline.source.options import EARLIEST, LATEST, Options, Position
+from quorumd.raft.types import SnapshotId
 
 LESS_STRICT = "failOnDataLoss=false reads what is there"
 
 OffsetLookup = Callable[[int], int | None]
-
-
-class SnapshotRef(NamedTuple):
-    """A snapshot by its end offset (exclusive) and epoch."""
-
-    end_offset: int
-    epoch: int
-
-    def __str__(self) -> str:
-        return f"{self.end_offset}-{self.epoch}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +31,7 @@ class LogExtent:
     label: str
     start: int
     end: int
-    snapshot: SnapshotRef | None = None
+    snapshot: SnapshotId | None = None
 
     @property
     def earliest(self) -> int:
@@ -58,7 +49,7 @@ class SnapshotRange(NamedTuple):
     They count as being at the last offset of the snapshot.
     """
 
-    snapshot: SnapshotRef
+    snapshot: SnapshotId
     start: int
     end: int
     with_unplaced: bool
@@ -147,7 +138,7 @@ def deleted_offset(offset: int, extent: LogExtent) -> DataLost:
     )
 
 
-def replaced_snapshot(wanted: SnapshotRef, found: SnapshotRef | None) -> DataLost:
+def replaced_snapshot(wanted: SnapshotId, found: SnapshotId | None) -> DataLost:
     """The error for a snapshot that is gone."""
     return DataLost(
         f"the snapshot {wanted} was replaced by {found} before it was read. Run the query again; a "

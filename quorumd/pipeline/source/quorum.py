@@ -20,10 +20,11 @@ from quorumd.client.download import SnapshotDownloader
 from quorumd.client.errors import OffsetOutOfRange, QuorumError, QuorumUnavailable
 from quorumd.client.leader import LeaderFinder
 from quorumd.client.reading import RawFetched
-from quorumd.client.spool import SnapshotId, SnapshotSpool
+from quorumd.client.spool import SnapshotSpool
 from quorumd.client.timing import Deadline, RetryBackoff
 from quorumd.pipeline.errors import LogUnreachable
 from quorumd.pipeline.files.replicas import Snapshot
+from quorumd.raft.types import SnapshotId
 from quorumd.storage.layout import snapshot_path
 
 FETCH_BYTES = 8 << 20

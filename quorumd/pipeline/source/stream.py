@@ -25,13 +25,13 @@ from quorumd.pipeline.source.offset_range import (
     LogExtent,
     OffsetRange,
     SnapshotRange,
-    SnapshotRef,
     deleted_offset,
     offset_range,
     start_offset,
 )
 from quorumd.pipeline.source.options import LATEST, Options, Position
 from quorumd.pipeline.source.views import SourceView, open_view
+from quorumd.raft.types import SnapshotId
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -138,7 +138,7 @@ class QuorumdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise deleted_offset(below, extent)
             return offset_range(extent, start["offset"], end, strict=False)
         return OffsetRange(
-            SnapshotRange(SnapshotRef(*snapshot), start["offset"], below, True), below, end
+            SnapshotRange(SnapshotId(*snapshot), start["offset"], below, True), below, end
         )
 
     def _end(self, reaching: int | None = None) -> int:
