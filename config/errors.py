@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Problem(NamedTuple):
+class ConfigProblem(NamedTuple):
     """One thing to correct. `where` is `file:line`, a file, or an environment variable."""
 
     where: str
@@ -23,7 +23,7 @@ class BadValue(ValueError):
 class ConfigError(Exception):
     """A configuration that a node must not start with; `problems` holds all of them at once."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[ConfigProblem]) -> None:
         if len(problems) == 1:
             message = str(problems[0])
         else:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from quorumd.config import keys
-from quorumd.config.errors import BadValue, ConfigError, Problem
-from quorumd.config.model import Address, Config
+from quorumd.config.addresses import HostAndPort
+from quorumd.config.errors import BadValue, ConfigError, ConfigProblem
+from quorumd.config.model import Config
 from quorumd.config.source import NO_FILE, Entries, read
 from quorumd.config.values import is_wildcard
 
@@ -43,34 +44,36 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Config:
     return Config(**found)
 
 
-def _parse(entries: Entries, problems: list[Problem]) -> dict[str, Any]:
+def _parse(entries: Entries, problems: list[ConfigProblem]) -> dict[str, Any]:
     """Values by field name of Config; a text that is no value of its key becomes a problem."""
     found: dict[str, Any] = {}
     for key, entry in entries.by_key.items():
         try:
             found[_field_of(key)] = keys.PARSERS[key](entry.text)
         except BadValue as error:
-            problems.append(Problem(entry.where, f"{key}: {error}"))
+            problems.append(ConfigProblem(entry.where, f"{key}: {error}"))
     return found
 
 
-def _check_presence(entries: Entries, problems: list[Problem]) -> None:
+def _check_presence(entries: Entries, problems: list[ConfigProblem]) -> None:
     given = entries.by_key.keys() | entries.unreadable
     where = str(entries.path)
-    no_file = Problem(where, f"{NO_FILE}, or set its keys by {keys.ENVIRONMENT_PREFIX} variables")
+    no_file = ConfigProblem(
+        where, f"{NO_FILE}, or set its keys by {keys.ENVIRONMENT_PREFIX} variables"
+    )
     if not entries.has_file and not given:
         problems.append(no_file)
         return
     missing = []
     for key, meaning in keys.REQUIRED.items():
         if key not in given:
-            missing.append(Problem(where, f"{key} is missing: set it to {meaning}"))
+            missing.append(ConfigProblem(where, f"{key} is missing: set it to {meaning}"))
     if not given & {"quorum.voters", "quorum.bootstrap.servers"}:
         text = (
             "quorum.voters or quorum.bootstrap.servers is missing: set one of them, so that this "
             "node finds its quorum, for example quorum.voters: 1@db1.example.com:9093"
         )
-        missing.append(Problem(where, text))
+        missing.append(ConfigProblem(where, text))
     if missing and not entries.has_file:
         missing.insert(0, no_file)
     problems += missing
@@ -79,17 +82,21 @@ def _check_presence(entries: Entries, problems: list[Problem]) -> None:
 class _Checks:
     """The rules between values. A value that did not parse is left out, not reported again."""
 
-    def __init__(self, entries: Entries, found: dict[str, Any], problems: list[Problem]) -> None:
+    def __init__(
+        self, entries: Entries, found: dict[str, Any], problems: list[ConfigProblem]
+    ) -> None:
         self._entries = entries
         self._found = found
         self._problems = problems
 
     def run(self) -> None:
         self._no_duplicates("quorum.voters", "id", lambda voter: voter.id)
-        self._no_duplicates("quorum.voters", "address", lambda voter: str(Address(*voter[1:])))
+        self._no_duplicates("quorum.voters", "address", lambda voter: str(HostAndPort(*voter[1:])))
         self._no_duplicates("quorum.bootstrap.servers", "address", str)
         self._no_duplicates("listeners", "name", lambda listener: listener.name)
-        self._no_duplicates("listeners", "address", lambda listener: str(Address(*listener[1:])))
+        self._no_duplicates(
+            "listeners", "address", lambda listener: str(HostAndPort(*listener[1:]))
+        )
         self._no_duplicates("advertised.listeners", "name", lambda listener: listener.name)
         self._http_port_is_free()
         self._advertised_listeners_fit()
@@ -104,7 +111,7 @@ class _Checks:
         return _defaults().get(_field_of(key))
 
     def _report(self, key: str, text: str) -> None:
-        self._problems.append(Problem(self._entries.by_key[key].where, f"{key}: {text}"))
+        self._problems.append(ConfigProblem(self._entries.by_key[key].where, f"{key}: {text}"))
 
     def _no_duplicates(self, key: str, what: str, part: Callable[[Any], object]) -> None:
         for value in _repeated(part(item) for item in self._value(key) or ()):
@@ -176,7 +183,7 @@ def _defaults() -> dict[str, Any]:
     }
 
 
-def _order_of(problem: Problem) -> tuple[int, int]:
+def _order_of(problem: ConfigProblem) -> tuple[int, int]:
     """By line within the file, then what concerns the file as a whole, then the environment."""
     _, _, line = problem.where.rpartition(":")
     if line.isdigit():

@@ -9,46 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
-
-class Address(NamedTuple):
-    """A host name or IP address (IPv6 without brackets) and a TCP port.
-
-    An empty host occurs only in addresses to listen on, and means every interface.
-    """
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return _host_and_port(self.host, self.port)
-
-
-class Listener(NamedTuple):
-    """A named address, as in `CONTROLLER://host:9093`; the name is upper case."""
-
-    name: str
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.name}://{_host_and_port(self.host, self.port)}"
-
-
-class ConfiguredVoter(NamedTuple):
-    """One entry of `quorum.voters`: the id of a voter and where it is reached."""
-
-    id: int
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.id}@{_host_and_port(self.host, self.port)}"
-
-
-def _host_and_port(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+from quorumd.config.addresses import ConfiguredVoter, HostAndPort, Listener
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +26,9 @@ class Config:
     storage_dir: Path
     listeners: tuple[Listener, ...]
     advertised_listeners: tuple[Listener, ...]
-    http_listen: Address | None = None
+    http_listen: HostAndPort | None = None
     quorum_voters: tuple[ConfiguredVoter, ...] = ()
-    quorum_bootstrap_servers: tuple[Address, ...] = ()
+    quorum_bootstrap_servers: tuple[HostAndPort, ...] = ()
     quorum_fetch_timeout_ms: int = 2_000
     quorum_election_timeout_ms: int = 1_000
     quorum_election_backoff_max_ms: int = 1_000

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import yaml
 
 from quorumd.config import keys
-from quorumd.config.errors import ConfigError, Problem
+from quorumd.config.errors import ConfigError, ConfigProblem
 
 DEFAULT_PATH = Path("controller.yaml")
 MAX_FILE_BYTES = 1 << 20
@@ -44,7 +44,7 @@ class Entries:
 
     by_key: dict[str, Entry] = field(default_factory=dict)
     unreadable: set[str] = field(default_factory=set)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[ConfigProblem] = field(default_factory=list)
 
 
 def read(path: Path | None, environ: Mapping[str, str]) -> Entries:
@@ -73,16 +73,16 @@ def _read_file(path: Path) -> Entries:
     for key_node, value_node in document.value:
         where = _place(path, key_node)
         if not isinstance(key_node, yaml.ScalarNode):
-            entries.problems.append(Problem(where, f"a key has to be text: {_SYNTAX_ADVICE}"))
+            entries.problems.append(ConfigProblem(where, f"a key has to be text: {_SYNTAX_ADVICE}"))
             continue
         key = key_node.value
         if key in first_lines:
             text = f"{key} is set twice, first in line {first_lines[key]}: remove one of them"
-            entries.problems.append(Problem(where, text))
+            entries.problems.append(ConfigProblem(where, text))
             continue
         first_lines[key] = key_node.start_mark.line + 1
         if problem := _problem_of_key(key, value_node):
-            entries.problems.append(Problem(where, problem))
+            entries.problems.append(ConfigProblem(where, problem))
         else:
             _read_value(path, key, value_node, entries)
     return entries
@@ -157,7 +157,7 @@ def _read_value(path: Path, key: str, node: yaml.Node, entries: Entries) -> None
         else:
             texts.append(item.value.strip())
             continue
-        entries.problems.append(Problem(_place(path, item), problem))
+        entries.problems.append(ConfigProblem(_place(path, item), problem))
         entries.unreadable.add(key)
         return
     if texts:
@@ -174,7 +174,7 @@ def _read_environment(environ: Mapping[str, str], entries: Entries) -> None:
             entries.by_key[known[name]] = Entry(environ[name].strip(), _variable(name))
         elif meant := keys.nearest_variable(name):
             text = f"there is no such setting: did you mean {meant}?"
-            entries.problems.append(Problem(_variable(name), text))
+            entries.problems.append(ConfigProblem(_variable(name), text))
 
 
 def _variable(name: str) -> str:
@@ -186,4 +186,4 @@ def _place(path: Path, node: yaml.Node) -> str:
 
 
 def _fatal(where: str, text: str) -> ConfigError:
-    return ConfigError([Problem(where, text)])
+    return ConfigError([ConfigProblem(where, text)])

@@ -17,7 +17,7 @@ from struct import Struct
 from time import monotonic_ns
 from typing import Final, cast
 
-from quorumd.config.model import Listener
+from quorumd.config.addresses import Listener
 from quorumd.server.model.logs import Logger
 from quorumd.server.net.connection_group import ConnectionGroup
 from quorumd.server.net.connection_state import (

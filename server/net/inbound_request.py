@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Protocol
 
-from quorumd.config.model import Listener
+from quorumd.config.addresses import Listener
 from quorumd.server.net.connection_state import CloseReason
 from quorumd.wire.codec import encode
 from quorumd.wire.headers import encode_response_header

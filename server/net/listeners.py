@@ -13,7 +13,7 @@ from functools import partial
 from time import monotonic_ns
 from typing import Final
 
-from quorumd.config.model import Listener
+from quorumd.config.addresses import Listener
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.net.connection import Connection
 from quorumd.server.net.connection_group import ConnectionGroup

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quorumd.config.model import Listener
+from quorumd.config.addresses import Listener
 from quorumd.raft.types import ReplicaKey
 from simulation.checkers.base import Facts
 from simulation.machines.machine import Machine

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
-from quorumd.config.model import Listener
+from quorumd.config.addresses import Listener
 from quorumd.raft.types import ReplicaKey
 from quorumd.server.model.peer_calls import Address, PeerCall, PeerListener, StaleRequest
 from quorumd.server.net.connection_state import CloseReason

@@ -12,7 +12,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quorumd.config.model import Listener
+from quorumd.config.addresses import Listener
 from quorumd.raft.types import ReplicaKey, SnapshotId
 from quorumd.server.dispatch import Dispatch
 from quorumd.server.model.disk_jobs import DiskListener, Files

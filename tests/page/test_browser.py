@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from quorumd.config.model import Address
+from quorumd.config.addresses import HostAndPort
 from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet
 from quorumd.server.http.http_server import HttpServer
 from quorumd.server.model.cluster_view import PendingChange, ReplicaStatus
@@ -47,7 +47,7 @@ def served(source: PageSource, port: int = 0) -> Iterator[tuple[str, int]]:
     async def serve() -> None:
         page = QuorumPage(source)
         http = HttpServer(
-            Address("127.0.0.1", port),
+            HostAndPort("127.0.0.1", port),
             ready=lambda: (True, "ready"),
             status=dict,
             metrics=metrics,

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from quorumd.config.model import Listener
+from quorumd.config.addresses import Listener
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.net.connection import MAX_IN_FLIGHT, Connection
 from quorumd.server.net.connection_group import ConnectionGroup

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from quorumd.config.model import Listener
+from quorumd.config.addresses import Listener
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.net.connection import MAX_IN_FLIGHT
 from quorumd.server.net.inbound_request import InboundRequest

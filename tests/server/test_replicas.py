@@ -12,7 +12,8 @@ from uuid import UUID
 
 import pytest
 
-from quorumd.config.model import Config, ConfiguredVoter, Listener
+from quorumd.config.addresses import ConfiguredVoter, Listener
+from quorumd.config.model import Config
 from quorumd.raft.config import RaftConfig, StoredState
 from quorumd.raft.effects import EndQuorumEpoch, Fetch, SendRequest
 from quorumd.raft.events import Event, FetchResponseReceived, RequestFailed, TimerFired

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
-from quorumd.config.model import Config, ConfiguredVoter, Listener
+from quorumd.config.addresses import ConfiguredVoter, Listener
+from quorumd.config.model import Config
 from quorumd.raft.events import ResignationRequested
 from quorumd.raft.roles import Role
 from quorumd.server.daemon_runtime import daemon_runtime

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from quorumd.config.model import Listener
+from quorumd.config.addresses import Listener
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.net.listeners import Listeners
