@@ -90,9 +90,8 @@ def format_command(
     other.
     """
     from quorumd.raft.types import uuid_to_text
-    from quorumd.server.admin.first_voters import FormatRefused, first_voters
+    from quorumd.server.admin.first_voters import first_voters
     from quorumd.storage.directory import format_directory
-    from quorumd.storage.errors import StorageError
     from quorumd.storage.filesystem import RealFileSystem
 
     config = load_config(config_path)
@@ -102,7 +101,7 @@ def format_command(
             "--bootstrap, --standalone and --initial-voters exclude each other: one of them says who "
             "the first voters are."
         )
-    try:
+    with _refusals():
         first = first_voters(config, bootstrap, standalone, initial_voters)
         meta = format_directory(
             RealFileSystem(),
@@ -113,10 +112,6 @@ def format_command(
             bootstrap=first.is_new,
             initial_voters=first.text,
         )
-    except FormatRefused as error:
-        fail(str(error), EXIT_USAGE)
-    except StorageError as error:
-        fail(str(error), error.exit_code)
     click.echo(
         f"formatted {config.storage_dir} for node {config.node_id}: "
         f"storage id {uuid_to_text(meta.storage_id)}, cluster id "
@@ -174,11 +169,7 @@ def restore_command(
     Exit codes: 0 restored, 1 failed, 2 wrong configuration or usage, 3 the backup is damaged.
     """
     from quorumd.raft.types import uuid_to_text
-    from quorumd.server.admin import restore
-    from quorumd.server.admin.first_voters import FormatRefused, first_voters
-    from quorumd.storage.backup_manifest import load_manifest
-    from quorumd.storage.directory import check_restorable
-    from quorumd.storage.errors import StorageError
+    from quorumd.server.admin.restore import restore_node
     from quorumd.storage.filesystem import RealFileSystem
 
     if cluster_id is not None and keep_cluster_id:
@@ -187,49 +178,42 @@ def restore_command(
         raise click.UsageError("--standalone and --initial-voters exclude each other.")
     _check_cluster_id(cluster_id)
     config = load_config(config_path)
-    is_named = standalone or initial_voters is not None
-    if not is_named and config.node_id not in {voter.id for voter in config.quorum_voters}:
-        fail(
-            f"node.id {config.node_id} is not in quorum.voters. Restore on the voters "
-            "of the new quorum; others join it with `quorumd format` and copy its log.",
-            EXIT_USAGE,
+    with _refusals():
+        restored = restore_node(
+            RealFileSystem(),
+            backup,
+            config,
+            cluster_id=cluster_id,
+            keep_cluster_id=keep_cluster_id,
+            standalone=standalone,
+            initial_voters=initial_voters,
+            progress=_progress,
         )
-    fs = RealFileSystem()
-    try:
-        first = first_voters(config, not is_named, standalone, initial_voters)
-        check_restorable(fs, config.storage_dir)
-        size_bytes = load_manifest(fs, backup).size_bytes
-        with _progress("verifying", 2 * size_bytes) as advance:
-            manifest = restore.check_backup(fs, backup, advance)
-        if keep_cluster_id and not manifest.cluster_id:
-            fail("--keep-cluster-id: the backup does not say which one that was.", EXIT_USAGE)
-        if keep_cluster_id:
-            cluster_id = manifest.cluster_id
-        cluster_id = cluster_id or restore.cluster_id_for(manifest, config, first)
-        with _progress("restoring", size_bytes) as advance:
-            meta = restore.restore(
-                fs,
-                backup,
-                config,
-                manifest=manifest,
-                first=first,
-                cluster_id=cluster_id,
-                on_bytes=advance,
-            )
-    except FormatRefused as error:
-        fail(str(error), EXIT_USAGE)
-    except StorageError as error:
-        fail(str(error), error.exit_code)
+    manifest = restored.manifest
     click.echo(
         f"restored offsets {manifest.start_offset} to {manifest.end_offset} (exclusive) of {backup} to "
-        f"{config.storage_dir} for node {config.node_id}: storage id {uuid_to_text(meta.storage_id)}, "
-        f"cluster id {cluster_id}"
+        f"{config.storage_dir} for node {config.node_id}: storage id "
+        f"{uuid_to_text(restored.meta.storage_id)}, cluster id {restored.cluster_id}"
     )
     if not standalone:
         click.echo(
             "Do the same with the same backup on every first voter of the new quorum; the cluster id "
             "must be the same everywhere. Then start them all."
         )
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """End with the exit code of an error that says why a directory is not made."""
+    from quorumd.server.admin.first_voters import FormatRefused
+    from quorumd.storage.errors import StorageError
+
+    try:
+        yield
+    except FormatRefused as error:
+        fail(str(error), EXIT_USAGE)
+    except StorageError as error:
+        fail(str(error), error.exit_code)
 
 
 @contextmanager

@@ -11,13 +11,15 @@ import hashlib
 import itertools
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
 from quorumd.config.model import Config
 from quorumd.raft.types import uuid_to_text
-from quorumd.server.admin.first_voters import FirstVoters
+from quorumd.server.admin.first_voters import FirstVoters, FormatRefused, first_voters
 from quorumd.storage.backup_manifest import BackupManifest, load_manifest, render_manifest
-from quorumd.storage.directory import restore_directory
+from quorumd.storage.directory import check_restorable, restore_directory
 from quorumd.storage.errors import EXIT_DAMAGED, StorageError
 from quorumd.storage.filesystem import FileSystem
 from quorumd.storage.meta_properties import MetaProperties, random_storage_id
@@ -33,6 +35,9 @@ _LISTED_MAX = 20
 _PAUSE_S = 0.1
 
 OnBytes = Callable[[int], object]
+"""Takes how many more bytes are done."""
+Progress = Callable[[str, int], AbstractContextManager[OnBytes]]
+"""Shows a step of the work with this name and so many bytes."""
 
 
 class DamagedBackup(StorageError):
@@ -41,7 +46,54 @@ class DamagedBackup(StorageError):
     exit_code = EXIT_DAMAGED
 
 
-def check_backup(fs: FileSystem, backup: Path, on_bytes: OnBytes) -> BackupManifest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoredNode:
+    """What a directory holds now, and for which quorum."""
+
+    manifest: BackupManifest
+    meta: MetaProperties
+    cluster_id: str
+
+
+def restore_node(
+    fs: FileSystem,
+    backup: Path,
+    config: Config,
+    *,
+    cluster_id: str | None,
+    keep_cluster_id: bool,
+    standalone: bool,
+    initial_voters: str | None,
+    progress: Progress,
+) -> RestoredNode:
+    """Makes the directory of one of a new quorum's first voters, with what a backup holds.
+
+    At most one of `cluster_id` and `keep_cluster_id`, and one of `standalone` and `initial_voters`, is
+    given; without either of the latter quorum.voters names the voters. All of the backup is verified
+    before anything is written. Raises FormatRefused and StorageError.
+    """
+    is_named = standalone or initial_voters is not None
+    if not is_named and config.node_id not in {voter.id for voter in config.quorum_voters}:
+        raise FormatRefused(
+            f"node.id {config.node_id} is not in quorum.voters. Restore on the voters "
+            "of the new quorum; others join it with `quorumd format` and copy its log."
+        )
+    first = first_voters(config, not is_named, standalone, initial_voters)
+    check_restorable(fs, config.storage_dir)
+    size_bytes = load_manifest(fs, backup).size_bytes
+    with progress("verifying", 2 * size_bytes) as advance:
+        manifest = _check_backup(fs, backup, advance)
+    if keep_cluster_id:
+        if not manifest.cluster_id:
+            raise FormatRefused("--keep-cluster-id: the backup does not say which one that was.")
+        cluster_id = manifest.cluster_id
+    cluster_id = cluster_id or _cluster_id_for(manifest, config, first)
+    with progress("restoring", size_bytes) as advance:
+        meta = _write_directory(fs, backup, config, manifest, first, cluster_id, advance)
+    return RestoredNode(manifest=manifest, meta=meta, cluster_id=cluster_id)
+
+
+def _check_backup(fs: FileSystem, backup: Path, on_bytes: OnBytes) -> BackupManifest:
     """Reads all of a backup. Raises DamagedBackup, or another StorageError if there is none."""
     found: list[Finding] = []
     report = Report(
@@ -62,11 +114,10 @@ def check_backup(fs: FileSystem, backup: Path, on_bytes: OnBytes) -> BackupManif
     return load_manifest(fs, backup)
 
 
-def restore(
+def _write_directory(
     fs: FileSystem,
     backup: Path,
     config: Config,
-    *,
     manifest: BackupManifest,
     first: FirstVoters,
     cluster_id: str,
@@ -100,7 +151,7 @@ def restore(
     )
 
 
-def cluster_id_for(manifest: BackupManifest, config: Config, first: FirstVoters) -> str:
+def _cluster_id_for(manifest: BackupManifest, config: Config, first: FirstVoters) -> str:
     """That of the quorum that these voters begin with this backup."""
     voters = first.text or ",".join(sorted(map(str, config.quorum_voters)))
     seed = render_manifest(manifest) + voters.encode()

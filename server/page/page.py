@@ -21,11 +21,13 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from quorumd.raft.types import ReplicaKey
 from quorumd.server.disk.disk_space import DiskSpace, disk_space
 from quorumd.server.http.http_server import Page, Pages
+from quorumd.server.model.metrics import StatusSource
 from quorumd.server.page.findings import PageFacts, WaitingChange, findings
 from quorumd.server.page.history import SAMPLES_MAX, FigureHistory, Sample
 from quorumd.server.page.leader import LeaderReport, LeaderView
 from quorumd.server.page.replicas import as_key, rows_of, storage_id
 from quorumd.server.page.source import PageSource
+from quorumd.wire.messages.describe_quorum import DescribeQuorumResponsePartition
 
 SAMPLE_S: Final = 1.0
 DISK_AGAIN_S: Final = 5.0
@@ -65,6 +67,14 @@ class _Seen(NamedTuple, Generic[T]):
 
     value: T
     since_s: float
+
+
+class _VoterSets(NamedTuple):
+    """`target` is what a reassignment is on its way to."""
+
+    in_force: tuple[ReplicaKey, ...]
+    committed: tuple[ReplicaKey, ...]
+    target: tuple[int, ...] | None
 
 
 class QuorumPage:
@@ -154,23 +164,7 @@ class QuorumPage:
         led_ms = (self._clock_s() - self._leadership.since_s) * 1000
         is_new_leader = led_ms < source.fetch_timeout_ms
         rows = rows_of(source, told, is_new_leader)
-        in_force, committed, target = (
-            view.voters.keys,
-            view.committed_voters.keys,
-            view.target_voters,
-        )
-        if partition is not None:
-            in_force = tuple(
-                as_key(each.replica_id, each.replica_directory_id)
-                for each in partition.current_voters
-            )
-            committed = in_force
-            if partition.committed_voters is not None:
-                committed = tuple(
-                    as_key(each.replica_id, each.replica_directory_id)
-                    for each in partition.committed_voters
-                )
-            target = partition.target_voters
+        sets = _voter_sets(view, partition)
         facts = PageFacts(
             problems=source.problems(),
             warnings=source.warnings(),
@@ -179,7 +173,7 @@ class QuorumPage:
             is_owed=source.leader_id() is not None and not is_new_leader,
             asking_problem=told.problem,
             changes=self._changes(told),
-            is_settled=in_force == committed,
+            is_settled=sets.in_force == sets.committed,
             epochs_begun=self._history.epochs_begun(),
             snapshot_problem=source.snapshot_problem(),
             space=on_disk.space,
@@ -200,9 +194,9 @@ class QuorumPage:
             "findings": [found._asdict() for found in findings(facts)],
             "replicas": [row.as_json() for row in rows],
             "voters": {
-                "in_force": _keys(in_force),
-                "committed": _keys(committed),
-                "target": target,
+                "in_force": _keys(sets.in_force),
+                "committed": _keys(sets.committed),
+                "target": sets.target,
             },
             "disk": {
                 "size_bytes": None if on_disk.space is None else on_disk.space.size_bytes,
@@ -259,6 +253,24 @@ def _read_disk(storage_dir: Path, snapshot_path: Path | None) -> _OnDisk:
         # A newer one took its place meanwhile, or the disk does not say.
         return _OnDisk(space)
     return _OnDisk(space, stat.st_size, round(max(0.0, time.time() - stat.st_mtime), 1))
+
+
+def _voter_sets(
+    view: StatusSource, partition: DescribeQuorumResponsePartition | None
+) -> _VoterSets:
+    """As the leader tells them; without its word, as this node knows them."""
+    if partition is None:
+        return _VoterSets(view.voters.keys, view.committed_voters.keys, view.target_voters)
+    in_force = tuple(
+        as_key(each.replica_id, each.replica_directory_id) for each in partition.current_voters
+    )
+    committed = in_force
+    if partition.committed_voters is not None:
+        committed = tuple(
+            as_key(each.replica_id, each.replica_directory_id)
+            for each in partition.committed_voters
+        )
+    return _VoterSets(in_force, committed, partition.target_voters)
 
 
 def _keys(keys: Iterable[ReplicaKey]) -> list[dict[str, object]]:
