@@ -51,15 +51,6 @@ class AppendClient:
     token: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefuseAppend:
-    """The clients' batches under this token are not appended; `error` says why."""
-
-    token: int
-    error: KafkaError
-    reason: str
-
-
 @dataclass(slots=True, kw_only=True)
 class AppendFetched:
     """Append the batches under this token of a Fetch answer."""
@@ -328,7 +319,6 @@ Effect = (
     PersistQuorumState
     | AppendControl
     | AppendClient
-    | RefuseAppend
     | AppendFetched
     | TruncateLog
     | StoreSnapshotChunk

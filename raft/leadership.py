@@ -21,7 +21,6 @@ from quorumd.raft.effects import (
     BeginQuorumEpoch,
     EndQuorumEpoch,
     FetchReply,
-    RefuseAppend,
 )
 from quorumd.raft.errors import KafkaError, Refusal
 from quorumd.raft.events import AppendRequested, ResignationRequested
@@ -86,7 +85,7 @@ def append_control(core: Core, leader: Leader, records: tuple[RaftControlRecord,
 
 
 def append_refusal(core: Core) -> Refusal | None:
-    """The name of a Kafka error, and why, if this replica takes no clients' batches now."""
+    """Why this replica takes no clients' batches now; None if it does."""
     leader = core.state
     if not isinstance(leader, Leader) or core.is_shutting_down:
         return Refusal(KafkaError.NOT_LEADER_OR_FOLLOWER, "this replica does not lead")
@@ -102,15 +101,11 @@ def append_refusal(core: Core) -> Refusal | None:
 
 
 def on_append_requested(core: Core, event: AppendRequested) -> None:
-    """Clients' batches: they get the next offsets and the present epoch, or are refused.
+    """Clients' batches get the next offsets and the present epoch.
 
-    Errors: NOT_LEADER_OR_FOLLOWER; NOT_ENOUGH_REPLICAS until the first voter set is committed.
+    They come only where `append_refusal` is None: anything else is a broken invariant.
     """
-    refusal = append_refusal(core)
-    if refusal is not None:
-        error, reason = refusal
-        core.effects.append(RefuseAppend(token=event.token, error=error, reason=reason))
-        return
+    assert append_refusal(core) is None, "batches of clients were taken that must be refused"
     leader = core.state
     assert isinstance(leader, Leader), "nobody else appends"
     base = core.log.end_offset

@@ -26,7 +26,6 @@ from quorumd.raft.effects import (
     Halt,
     PersistQuorumState,
     PersistRemoval,
-    RefuseAppend,
     Reply,
     Report,
     ResetLog,
@@ -61,7 +60,6 @@ class PartitionListener(Protocol):
     """Who hears the news."""
 
     def on_high_watermark(self, offset: int) -> None: ...
-    def on_append_refused(self, effect: RefuseAppend) -> None: ...
     def on_role(self, effect: AnnounceRole) -> None: ...
     def on_voters(self, effect: AnnounceVoters) -> None: ...
     def on_cluster_id(self, cluster_id: str) -> None: ...
@@ -129,7 +127,6 @@ class Driver:
             AnnounceHighWatermark: lambda effect: listener.on_high_watermark(effect.offset),
             AnnounceRole: listener.on_role,
             AnnounceVoters: listener.on_voters,
-            RefuseAppend: listener.on_append_refused,
             AdoptClusterId: lambda effect: listener.on_cluster_id(effect.cluster_id),
             PersistRemoval: lambda effect: listener.on_removed(),
             Report: lambda effect: listener.on_report(effect.reason),

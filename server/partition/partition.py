@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from quorumd.raft.config import RaftConfig, StoredState
-from quorumd.raft.effects import AnnounceRole, AnnounceVoters, RefuseAppend
+from quorumd.raft.effects import AnnounceRole, AnnounceVoters
 from quorumd.raft.errors import KafkaError, Refusal
 from quorumd.raft.events import (
     AppendRequested,
@@ -279,9 +279,6 @@ class Partition:
         self.consume.on_high_watermark()
         self.snapshots.look()
         self._progress.set()
-
-    def on_append_refused(self, effect: RefuseAppend) -> None:
-        self.produce.on_append_refused(effect)
 
     def on_role(self, effect: AnnounceRole) -> None:
         self._role_since = self._host.monotonic_s()

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
-from quorumd.raft.effects import AppendClient, RefuseAppend
+from quorumd.raft.effects import AppendClient
 from quorumd.raft.errors import KafkaError, Refusal
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.producer_state import Duplicate, ProducerState, Refused
 from quorumd.server.model.runtime import Runtime, TimerHandle
 from quorumd.server.model.served import Served
 from quorumd.server.net.inbound_request import InboundRequest
-from quorumd.server.translate.common import endpoint_on
+from quorumd.server.translate.common import endpoint_on, error_code
 from quorumd.storage.log import Chunk, ChunkSummary
 from quorumd.wire.batch_header import BatchHeader, stamp
 from quorumd.wire.codec import decode
@@ -209,7 +209,9 @@ class ProduceHandler:
                 f"more than {UNCOMMITTED_BYTES_MAX} bytes wait for a majority of the voters",
             )
         if obstacle is not None:
-            self._refuse(answering, at, PartitionAnswer(ErrorCode[obstacle[0]], obstacle[1]))
+            self._refuse(
+                answering, at, PartitionAnswer(error_code(obstacle.error), obstacle.reason)
+            )
             return
         try:
             header = check_produced(
@@ -228,22 +230,28 @@ class ProduceHandler:
         self._turn.append(PendingBatch(answering, at, bytes(data), header))
         if len(self._turn) == 1:
             if self._last_turn_size == 1 and not self._parked:
-                self._end_turn()  # a lone client that waits for its answer: nobody else will come
+                self._append_turn()  # a lone client that waits for its answer: nobody else will come
             else:
                 self._call_soon(self._end_turn)
 
     # -- the turn ends
 
     def _end_turn(self) -> None:
-        """One append for everything that came in since the last turn."""
+        """Append what came in since the last turn, unless leadership has ended since."""
+        obstacle = self._target.append_obstacle
+        if obstacle is None:
+            self._append_turn()
+            return
         turn, self._turn = self._turn, []
         self._last_turn_size = len(turn)
-        obstacle = self._target.append_obstacle
-        if obstacle is not None:
-            for waiting in turn:
-                answer = PartitionAnswer(ErrorCode[obstacle[0]], obstacle[1])
-                self._refuse(waiting.answering, waiting.at, answer)
-            return
+        answer = PartitionAnswer(error_code(obstacle.error), obstacle.reason)
+        for waiting in turn:
+            self._refuse(waiting.answering, waiting.at, answer)
+
+    def _append_turn(self) -> None:
+        """One append for the whole turn; nothing is in its way, as was just asked."""
+        turn, self._turn = self._turn, []
+        self._last_turn_size = len(turn)
         now = self._host.monotonic_s()
         offset = self._target.log_end_offset
         accepted: list[PendingBatch] = []
@@ -277,7 +285,7 @@ class ProduceHandler:
             header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
         )
         if isinstance(verdict, Refused):
-            answer = PartitionAnswer(ErrorCode[verdict.error], verdict.message)
+            answer = PartitionAnswer(error_code(verdict.error), verdict.message)
             self._refuse(waiting.answering, waiting.at, answer)
             return False
         if isinstance(verdict, Duplicate):
@@ -322,10 +330,6 @@ class ProduceHandler:
         return Chunk(
             data, first.base_offset, end_offset, ChunkSummary(epoch, newest, newest_offset)
         )
-
-    def on_append_refused(self, effect: RefuseAppend) -> None:
-        """The rules see an obstacle that the partition did not: they must not differ."""
-        raise AssertionError(f"append refused: {effect.reason}")
 
     # -- the end of waiting
 

@@ -40,9 +40,9 @@ def only_topic(topics: Sequence[T]) -> T:
     return topics[0]
 
 
-def error_code(name: str | None) -> int:
-    """Kafka's number of an error that the rules name; 0 for none."""
-    return 0 if name is None else int(ErrorCode[name])
+def error_code(name: str | None) -> ErrorCode:
+    """Kafka's number of an error that the rules name."""
+    return ErrorCode.NONE if name is None else ErrorCode[name]
 
 
 def error_name(code: int) -> str | None:

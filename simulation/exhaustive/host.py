@@ -395,9 +395,6 @@ class Host:
         self.committed = max(self.committed, offset)
         self._note(f"knows {offset} records to be committed")
 
-    def on_append_refused(self, effect: fx.RefuseAppend) -> None:
-        self._note(f"refuses the append: {effect.reason}")
-
     def on_role(self, effect: fx.AnnounceRole) -> None:
         self._note(f"is {effect.role} in epoch {effect.epoch}: {effect.reason}")
         if effect.role is roles.Role.LEADER:

@@ -126,7 +126,7 @@ class Replica:
                     self.disk.cluster_id = cluster_id
                 case fx.PersistRemoval():
                     self.disk.was_removed = True
-                case fx.RefuseAppend() | fx.Report() | fx.AnnounceVoters():
+                case fx.Report() | fx.AnnounceVoters():
                     pass
                 case fx.Halt(reason=reason):
                     raise AssertionError(reason)
@@ -489,7 +489,7 @@ class Cluster:
     def append(self, to: Replica | None = None) -> str | None:
         """A client writes one record, to the leader unless told otherwise."""
         target = to or self.leader()
-        if target is None or target.is_stopped:
+        if target is None or target.is_stopped or target.node.append_refusal is not None:
             return None
         self._sequence += 1
         value = f"value-{self._sequence}"

@@ -15,7 +15,6 @@ from quorumd.raft.effects import (
     Fetch,
     FetchReply,
     PersistQuorumState,
-    RefuseAppend,
     SendReply,
     Vote,
 )
@@ -103,9 +102,11 @@ def test_a_client_append_gets_the_next_offsets() -> None:
 @pytest.mark.parametrize("role", [role for role in Role if role is not Role.LEADER])
 def test_nobody_else_appends(role: Role) -> None:
     bench = BUILDERS[role]()
-    bench.step(AppendRequested(7, 5))
-    [refusal] = bench.find(RefuseAppend)
-    assert (refusal.token, refusal.error) == (7, "NOT_LEADER_OR_FOLLOWER")
+    refusal = bench.node.append_refusal
+    assert refusal is not None
+    assert refusal.error == "NOT_LEADER_OR_FOLLOWER"
+    with pytest.raises(AssertionError, match="must be refused"):
+        bench.step(AppendRequested(7, 5))
 
 
 # -- fetches

@@ -19,7 +19,6 @@ from quorumd.raft.effects import (
     DeleteLogPrefix,
     DropSnapshot,
     PersistQuorumState,
-    RefuseAppend,
     Reply,
     ResetLog,
     SendRequest,
@@ -106,9 +105,6 @@ class World:
     # news
     def on_high_watermark(self, offset: int) -> None:
         self.note(AnnounceHighWatermark(offset=offset))
-
-    def on_append_refused(self, effect: RefuseAppend) -> None:
-        self.note(effect)
 
     def on_role(self, effect: AnnounceRole) -> None:
         self.note(effect)

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from quorumd.raft.errors import KafkaError, Refusal
 from quorumd.server.daemon_runtime import daemon_runtime
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.producer_state import ProducerState
@@ -30,6 +31,7 @@ from tests.support.serving import Client, Parking, Served, run, serving
 
 PRODUCE = 0
 VERSIONS = range(3, 14)
+NO_LEADER = Refusal(KafkaError.NOT_LEADER_OR_FOLLOWER, "this replica does not lead")
 
 
 class Bench:
@@ -254,7 +256,7 @@ def test_who_does_not_lead_names_the_leader_where_the_version_can(version: int) 
             (node,) = answer.node_endpoints
             assert (node.node_id, node.host, node.port) == (2, "leader.example", 9092)
 
-    with_bench(work, leader_id=2, is_leader=False, append_obstacle=("NOT_LEADER_OR_FOLLOWER", "no"))
+    with_bench(work, leader_id=2, is_leader=False, append_obstacle=NO_LEADER)
 
 
 def test_what_is_parked_when_leadership_ends_is_sent_to_the_new_leader() -> None:
@@ -274,11 +276,30 @@ def test_what_came_in_the_turn_in_which_leadership_ended_is_not_appended() -> No
         await at.client.send(question(PRODUCE, 9, to(batch())))
         await until(lambda: at.served.metrics.requests[PRODUCE] == 2)
         if at.handler._turn:
-            at.partition.append_obstacle = ("NOT_LEADER_OR_FOLLOWER", "lost")
+            at.partition.append_obstacle = NO_LEADER
             at.handler.on_leadership_lost()
             await at.answer()
             assert codes(await at.answer()) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
             assert at.partition.log_end_offset == 1
+
+    with_bench(work)
+
+
+def test_a_lone_batch_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    def obstacle(_: InMemoryPartition) -> None:
+        nonlocal asked
+        asked += 1
+
+    async def work(at: Bench) -> None:
+        await at.send(to(batch()))
+        at.partition.commit(1)
+        await at.answer()
+        with monkeypatch.context() as patched:
+            patched.setattr(InMemoryPartition, "append_obstacle", property(obstacle))
+            await at.send(to(batch()))
+        assert (asked, at.partition.log_end_offset) == (1, 2)
 
     with_bench(work)
 

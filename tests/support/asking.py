@@ -7,6 +7,7 @@ import struct
 from dataclasses import dataclass, field
 
 from quorumd.raft.effects import AppendClient
+from quorumd.raft.errors import Refusal
 from quorumd.raft.log_view import LogView
 from quorumd.raft.types import Endpoint, OffsetAndEpoch
 from quorumd.server.model.topic import METADATA, TopicPartition
@@ -67,7 +68,7 @@ class InMemoryPartition:
     log_start_offset: int = 0
     log_end_offset: int = 0
     committed_offset: int = 0
-    append_obstacle: tuple[str, str] | None = None
+    append_obstacle: Refusal | None = None
     chunks: list[Chunk] = field(default_factory=list)
     view: LogView = field(default_factory=LogView)
     produce: ProduceHandler | None = None
