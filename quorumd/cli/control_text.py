@@ -7,10 +7,11 @@ whole set each time), KIP-630 (snapshots).
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from quorumd.cli.text import counted, printable, timestamp_text
+from quorumd.client.voter_sets import voter_set_changes
 from quorumd.raft.types import ReplicaKey, uuid_to_text
 from quorumd.wire.control_records import (
     ControlRecord,
@@ -26,27 +27,11 @@ from quorumd.wire.control_records import (
 )
 
 
-class VoterSetDifference(NamedTuple):
-    """ADD, REMOVE or UPDATE (other endpoints or versions) of one voter, as it is afterwards."""
-
-    kind: str
-    voter: KRaftVoter
-
-
-def voter_set_differences(
-    before: KRaftVoters | None, after: KRaftVoters
-) -> list[VoterSetDifference]:
-    """What leads from one voter set to the next; everything is added to a set that isn't known."""
+def _changes(before: KRaftVoters | None, after: KRaftVoters) -> list[tuple[str, KRaftVoter]]:
+    """Every change with the voter that it is about; everything is added to a set that isn't known."""
     old = {_key(voter): voter for voter in before.voters} if before is not None else {}
     new = {_key(voter): voter for voter in after.voters}
-    removed = [VoterSetDifference("REMOVE", voter) for key, voter in old.items() if key not in new]
-    added = [VoterSetDifference("ADD", voter) for key, voter in new.items() if key not in old]
-    updated = [
-        VoterSetDifference("UPDATE", voter)
-        for key, voter in new.items()
-        if key in old and old[key] != voter
-    ]
-    return [*removed, *added, *updated]
+    return [(change, (old | new)[key]) for change, key in voter_set_changes(old, new)]
 
 
 def _key(voter: KRaftVoter) -> ReplicaKey:
@@ -98,7 +83,7 @@ def _voters_lines(record: KRaftVoters, before: KRaftVoters | None) -> list[str]:
         head += f", cluster id {printable(record.cluster_id)}"
     if record.target_voters is not None:
         head += f", target voters {' '.join(map(str, record.target_voters))}"
-    changes = voter_set_differences(before, record)
+    changes = _changes(before, record)
     if not changes:
         return [f"{head}, unchanged"]
     return [head, *(f"  {kind} {voter_text(voter)}" for kind, voter in changes)]
@@ -130,7 +115,7 @@ def control_as_dict(record: ControlRecord, voters_before: KRaftVoters | None) ->
     if isinstance(record, KRaftVoters):
         described["changes"] = [
             {"kind": kind, **_plain(dataclasses.asdict(voter))}
-            for kind, voter in voter_set_differences(voters_before, record)
+            for kind, voter in _changes(voters_before, record)
         ]
     return described
 

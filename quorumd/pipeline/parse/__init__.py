@@ -42,67 +42,70 @@ def parse(
     *,
     topic: str = "__cluster_metadata",
     partition: int = 0,
+    crc_is_checked: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Rows of `table` with start_offset <= offset < end_offset, in the chunk's order.
 
     The offset of a row of `batches` is its base offset. The chunk begins and ends at batch boundaries;
     batches outside the range are skipped, but have to be in their place. A RecordBatch has rows of a
     few MiB of the chunk, and is never empty. Raises DamagedBatch for the first damaged batch, possibly
-    after some rows, ValueError if there is no such table.
+    after some rows, ValueError if there is no such table. `crc_is_checked`: the caller has found every
+    CRC of the chunk valid, as the client does with what it fetches; it is not checked again.
 
     Of a part of a snapshot (`origin.snapshot_end`) all `batches` are rows, at the offsets that they have
     in the file; its records and control records are rows as parse.snapshots says, the latter only of
-    `control`, because they are about the snapshot.
+    `control` and `control_records`, because they are about the snapshot. `control_records` has the
+    columns of `records`; users can't name it.
     """
     view = memoryview(chunk).cast("B")
     walked = walk_headers(view)
-    match table:
-        case "batches":
-            yield from _batches(view, walked, start_offset, end_offset, origin)
-        case "records":
-            for records in _records(view, walked, start_offset, end_offset, origin):
-                yield record_rows(records, origin, topic, partition)
-        case "control":
-            for records in _records(
-                view, walked, start_offset, end_offset, origin, only_control=True
-            ):
-                yield control_table_rows(records, origin)
-        case _:
-            raise ValueError(f"there is no table {table!r}: records, batches or control")
+    if table == "batches":
+        yield from _batches(view, walked, start_offset, end_offset, origin, crc_is_checked)
+        return
+    if table not in ("records", "control", "control_records"):
+        raise ValueError(f"there is no table {table!r}: records, batches or control")
+    is_wanted = np.ones(len(walked.batches), np.bool_)
+    if origin.snapshot_end is None:
+        is_wanted = _overlaps(walked.batches, start_offset, end_offset)
+    check_chunk(view, walked, is_wanted, origin, crc_is_checked=crc_is_checked)
+    if table != "records":
+        is_wanted &= walked.batches.is_control
+    elif origin.snapshot_end is not None:
+        is_wanted &= ~walked.batches.is_control
+    batches = walked.batches.select(is_wanted)
+    for records in _records(view, batches, start_offset, end_offset, origin):
+        if table == "control":
+            yield control_table_rows(records, origin)
+        else:
+            yield record_rows(records, origin, topic, partition)
 
 
 def _batches(
-    view: memoryview, walked: WalkedChunk, start: int, end: int, origin: ChunkOrigin
+    view: memoryview,
+    walked: WalkedChunk,
+    start: int,
+    end: int,
+    origin: ChunkOrigin,
+    crc_is_checked: bool,
 ) -> Iterator[pa.RecordBatch]:
     batches = walked.batches
     if origin.snapshot_end is None:
         base_offsets = batches.field("base_offset")
         batches = batches.select((base_offsets >= start) & (base_offsets < end))
     if len(batches):
-        yield batch_rows(batches, crc_is_valid(view, batches), origin)
+        is_valid = np.ones(len(batches), np.bool_)
+        if not crc_is_checked:
+            is_valid = crc_is_valid(view, batches)
+        yield batch_rows(batches, is_valid, origin)
     if walked.stop is not None:
         raise stop_error(walked, origin)
 
 
 def _records(
-    view: memoryview,
-    walked: WalkedChunk,
-    start: int,
-    end: int,
-    origin: ChunkOrigin,
-    *,
-    only_control: bool = False,
+    view: memoryview, batches: BatchHeaders, start: int, end: int, origin: ChunkOrigin
 ) -> Iterator[ParsedRecords]:
-    """Those of the range; without control records if they are not wanted."""
-    is_wanted = np.ones(len(walked.batches), np.bool_)
-    if origin.snapshot_end is None:
-        is_wanted = _overlaps(walked.batches, start, end)
-    check_chunk(view, walked, is_wanted, origin)
-    if only_control:
-        is_wanted &= walked.batches.is_control
-    elif origin.snapshot_end is not None:
-        is_wanted &= ~walked.batches.is_control
-    for group in groups_of(view, walked.batches.select(is_wanted), origin):
+    """The records of these batches that are in the range."""
+    for group in groups_of(view, batches, origin):
         for found in records_of(group, origin):
             records = found
             if origin.snapshot_end is not None:

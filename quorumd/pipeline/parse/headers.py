@@ -152,16 +152,23 @@ def crc_is_valid(chunk: memoryview, batches: BatchHeaders) -> Bools:
 
 
 def check_chunk(
-    chunk: memoryview, walked: WalkedChunk, in_range: Bools, origin: ChunkOrigin
+    chunk: memoryview,
+    walked: WalkedChunk,
+    in_range: Bools,
+    origin: ChunkOrigin,
+    *,
+    crc_is_checked: bool,
 ) -> None:
     """Raises DamagedBatch for the first batch that is not sound, or does not follow the one before.
 
-    The CRC is checked for batches `in_range` and, if the walk came to a stop, for all before it.
+    Unless `crc_is_checked`, the CRC is checked for batches `in_range` and, if the walk came to a stop, for
+    all before it.
     """
     batches = walked.batches
-    read = np.ones(len(batches), np.bool_) if walked.stop is not None else in_range
     bad_crc = np.zeros(len(batches), np.bool_)
-    bad_crc[read] = ~crc_is_valid(chunk, batches.select(read))
+    if not crc_is_checked:
+        read = np.ones(len(batches), np.bool_) if walked.stop is not None else in_range
+        bad_crc[read] = ~crc_is_valid(chunk, batches.select(read))
     damages = [
         found
         for bad, describe in (

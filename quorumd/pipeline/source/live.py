@@ -89,7 +89,16 @@ class LiveLogSplit:
                     continue
                 position, last = fetched.batches[-1]
                 chunk = fetched.data[: position + last.size_bytes]
-                for rows in parse(options.parsed_table, chunk, offset, self.end, ChunkOrigin()):
+                # The client has checked the CRCs: damaged bytes are fetched once more.
+                parsed = parse(
+                    options.parsed_table,
+                    chunk,
+                    offset,
+                    self.end,
+                    ChunkOrigin(),
+                    crc_is_checked=True,
+                )
+                for rows in parsed:
                     yield _without_position(rows) if options.table == "batches" else rows
                 offset = last.next_offset
 

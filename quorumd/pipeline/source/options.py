@@ -21,6 +21,8 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 TIMEOUT_MS_DEFAULT: Final = 30_000
 TABLES: Final = ("records", "batches", "control", "metadata")
+CONTROL_RECORDS: Final = "control_records"
+"""What the tables are made of, beside `records`; users can't name it. See quorumd.pipeline.parse."""
 
 NAMES: Final = (
     "bootstrap.servers",

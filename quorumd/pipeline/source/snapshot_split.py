@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from quorumd.pipeline.files import FileRange, Snapshot, plan_snapshot, read_rows
 from quorumd.pipeline.source.offset_range import SnapshotRange
+from quorumd.pipeline.source.options import CONTROL_RECORDS
 from quorumd.storage.reader import LogFile
 from quorumd.wire.records import iter_records
 from quorumd.wire.snapshot_records import OFFSET_HEADER
@@ -42,7 +43,7 @@ def snapshot_split(table: str, snapshot: Snapshot, wanted: SnapshotRange) -> Sna
     if plan.damages:
         raise plan.damages[0]
     start, end = wanted.start, wanted.end
-    if table == "control" or not _has_offset_headers(snapshot.path):
+    if table in ("control", CONTROL_RECORDS) or not _has_offset_headers(snapshot.path):
         start, end = (0, snapshot.end_offset) if wanted.with_unplaced else (0, 0)
     return SnapshotSplit(plan.ranges, start, end)
 

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from quorumd.client.voter_sets import voter_set_changes
 from quorumd.raft.types import uuid_to_text
 from quorumd.wire.control_records import (
     KRaftVoters,
@@ -91,21 +92,19 @@ def voters_after(changes: Sequence[TableRow]) -> Voters:
 
 def _changes(before: Sequence[TableRow], row: ControlRow, after: Voters) -> list[TableRow]:
     """What makes one voter set the other: removals, then the rest, each by id."""
-    now = voters_after(before)
-    found = []
-    for key in sorted(after, key=_order):
-        told_now = (key[0], None) in now and key[1] is not None
-        if key not in now and not told_now:
-            found.append(_change(row, "ADD", key, after[key]))
-        elif told_now or now[key] != after[key]:
-            found.append(_change(row, "UPDATE", key, after[key]))
-    updated = {each["voter_id"] for each in found if each["change"] == "UPDATE"}
-    gone = [
-        _change(row, "REMOVE", key, now[key])
-        for key in sorted(now, key=_order)
-        if key not in after and not (key[1] is None and key[0] in updated)
-    ]
-    return gone + found
+    named = {key: (key[1], endpoints) for key, endpoints in after.items()}
+    known = {key: (key[1], endpoints) for key, endpoints in voters_after(before).items()}
+    for key in after:
+        unnamed = known.get((key[0], None))
+        if key[1] is not None and unnamed is not None:
+            # Its storage id was not known before: another value, not another voter.
+            known[key] = unnamed
+    for voter_id, storage_id in after:
+        if storage_id is not None:
+            known.pop((voter_id, None), None)
+    changes = voter_set_changes(known, named)
+    changes.sort(key=lambda change: (change[0] != "REMOVE", _order(change[1])))
+    return [_change(row, change, key, (known | named)[key][1]) for change, key in changes]
 
 
 def _change(row: ControlRow, change: str, key: tuple[int, str | None], endpoints: Any) -> TableRow:

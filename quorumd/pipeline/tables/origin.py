@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from quorumd.pipeline.errors import BadOption, DataLost
 from quorumd.pipeline.source.offset_range import LogExtent, OffsetRange, SnapshotRange
-from quorumd.pipeline.source.options import Options, parse_options
+from quorumd.pipeline.source.options import CONTROL_RECORDS, Options, parse_options
 from quorumd.pipeline.source.views import SourceView, viewing
 from quorumd.pipeline.tables.history import ControlRow
 from quorumd.pipeline.tables.manifests import Manifest
-from quorumd.raft.types import uuid_from_text
-from quorumd.wire.control_records import (
-    ControlType,
-    KRaftVersionFeature,
-    KRaftVoter,
-    KRaftVoterEndpoint,
-    KRaftVoters,
-    encode_control_record,
-)
+from quorumd.wire.control_records import ControlType
 
 _ANEW = "Name another folder in --output to begin anew"
 
@@ -85,7 +76,7 @@ def beginning(given: Mapping[str, str]) -> LogBeginning:
 
     Takes options of the data source. Raises LogUnreachable, DataLost, StorageError, DamagedBatch.
     """
-    options = parse_options({**given, "table": "control"})
+    options = replace(parse_options(given), table=CONTROL_RECORDS)
     with viewing(options) as view:
         (extent,) = view.extents()
         if not extent.start or extent.snapshot is None:
@@ -93,11 +84,12 @@ def beginning(given: Mapping[str, str]) -> LogBeginning:
         end = extent.snapshot.end_offset
         offsets = OffsetRange(SnapshotRange(extent.snapshot, 0, end, True), 0, 0)
         rows = [
-            _voters_row(row)
+            # The batches of a snapshot are not those that were in the log.
+            row._replace(batch_base_offset=row.offset)
             for split in view.splits([(extent, offsets)])
             for batch in split.read(options)
-            for row in batch.to_pylist()
-            if row["type"] == ControlType.KRAFT_VOTERS
+            for row in control_rows(batch)
+            if row.control_type == ControlType.KRAFT_VOTERS
         ]
         return LogBeginning(end, rows)
 
@@ -107,23 +99,6 @@ def first_batch_offsets(origin: LogOrigin) -> int:
     with viewing(parse_options(origin.options())) as view:
         (extent,) = view.extents()
         return max(0, extent.snapshot.end_offset - extent.start) if extent.snapshot else 0
-
-
-def _voters_row(row: dict[str, Any]) -> ControlRow:
-    """A row of the table `control` as one of `records`."""
-    found = json.loads(row["json"])
-    voters = tuple(
-        KRaftVoter(
-            voter_id=voter["voter_id"],
-            voter_directory_id=uuid_from_text(voter["voter_directory_id"]),
-            endpoints=tuple(KRaftVoterEndpoint(**each) for each in voter["endpoints"]),
-            kraft_version_feature=KRaftVersionFeature(**voter["kraft_version_feature"]),
-        )
-        for voter in found["voters"]
-    )
-    offset = row["offset"]
-    key, value = encode_control_record(KRaftVoters(version=found["version"], voters=voters))
-    return ControlRow(offset, row["timestamp"], row["epoch"], offset, row["type"], key, value)
 
 
 def control_rows(rows: pa.RecordBatch) -> list[ControlRow]:
