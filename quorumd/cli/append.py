@@ -15,6 +15,7 @@ import click
 
 from quorumd.cli.options import (
     bootstrap_option,
+    option_group,
     output_option,
     run_async,
     timeout_option,
@@ -85,38 +86,50 @@ class LineFormat:
         return Record(key=key, value=value, headers=self.headers)
 
 
+_line_options = option_group(
+    click.option("--key", help="The key of every record."),
+    click.option(
+        "--key-separator", metavar="TEXT", help="Each line is a key, this separator, and a value."
+    ),
+    click.option("--null-value", metavar="TEXT", help="A value equal to this becomes null."),
+    click.option(
+        "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of every record."
+    ),
+    click.option(
+        "--file",
+        "path",
+        type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True),
+        help="Read lines from this file.",
+    ),
+)
+
+
+_batch_options = option_group(
+    click.option(
+        "--compression", type=click.Choice(tuple(CODECS)), default="none", show_default=True
+    ),
+    click.option(
+        "--batch-bytes",
+        type=click.IntRange(1, BATCH_BYTES_MAX),
+        default=BATCH_BYTES_DEFAULT,
+        show_default=True,
+        help="Send at most so much at once.",
+    ),
+    click.option(
+        "--idempotent/--no-idempotent",
+        default=True,
+        show_default=True,
+        help="Whether the quorum recognises a batch that is sent again. Without, a record may be "
+        "appended twice if a leader fails.",
+    ),
+)
+
+
 @click.command(help=_HELP, short_help="Append records to the log.")
 @bootstrap_option
 @click.argument("values", nargs=-1, metavar="[VALUE]...")
-@click.option("--key", help="The key of every record.")
-@click.option(
-    "--key-separator", metavar="TEXT", help="Each line is a key, this separator, and a value."
-)
-@click.option("--null-value", metavar="TEXT", help="A value equal to this becomes null.")
-@click.option(
-    "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of every record."
-)
-@click.option(
-    "--file",
-    "path",
-    type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True),
-    help="Read lines from this file.",
-)
-@click.option("--compression", type=click.Choice(tuple(CODECS)), default="none", show_default=True)
-@click.option(
-    "--batch-bytes",
-    type=click.IntRange(1, BATCH_BYTES_MAX),
-    default=BATCH_BYTES_DEFAULT,
-    show_default=True,
-    help="Send at most so much at once.",
-)
-@click.option(
-    "--idempotent/--no-idempotent",
-    default=True,
-    show_default=True,
-    help="Whether the quorum recognises a batch that is sent again. Without, a record may be "
-    "appended twice if a leader fails.",
-)
+@_line_options
+@_batch_options
 @output_option("text", "json")
 @timeout_option
 def append(
@@ -136,19 +149,9 @@ def append(
     """Sends everything, waits for the acknowledgements, prints what was appended."""
     if values and path:
         raise click.UsageError("give either values or --file, not both.")
-    if key is not None and key_separator is not None:
-        raise click.UsageError("--key and --key-separator exclude each other.")
-    if key_separator == "":
-        raise click.UsageError("--key-separator must not be empty.")
-    form = LineFormat(
-        key=None if key is None else os.fsencode(key),
-        key_separator=None if key_separator is None else os.fsencode(key_separator),
-        null_value=None if null_value is None else os.fsencode(null_value),
-        headers=tuple(_header(text) for text in headers),
-    )
     job = AppendJob(
         servers,
-        form,
+        _line_format(key, key_separator, null_value, headers),
         timeout_ms=to_ms(timeout_s),
         codec=CODECS[compression],
         batch_bytes=batch_bytes,
@@ -167,6 +170,22 @@ def append(
         click.echo(to_json(job.as_dict()))
     else:
         click.echo(job.as_text() if job.count else "nothing to append: the input was empty")
+
+
+def _line_format(
+    key: str | None, key_separator: str | None, null_value: str | None, headers: tuple[str, ...]
+) -> LineFormat:
+    """Raises UsageError."""
+    if key is not None and key_separator is not None:
+        raise click.UsageError("--key and --key-separator exclude each other.")
+    if key_separator == "":
+        raise click.UsageError("--key-separator must not be empty.")
+    return LineFormat(
+        key=None if key is None else os.fsencode(key),
+        key_separator=None if key_separator is None else os.fsencode(key_separator),
+        null_value=None if null_value is None else os.fsencode(null_value),
+        headers=tuple(_header(text) for text in headers),
+    )
 
 
 class AppendJob:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from quorumd.cli.options import bootstrap_option, output_option, timeout_option, to_ms
+from quorumd.cli.options import bootstrap_option, option_group, output_option, timeout_option, to_ms
 from quorumd.cli.text import bytes_text, to_json
 
 if TYPE_CHECKING:
@@ -82,45 +82,50 @@ class BenchTally:
         self.seconds = time.perf_counter() - self.started
 
 
+_load_options = option_group(
+    click.option("--clients", "-c", type=click.IntRange(1, 4096), default=16, show_default=True),
+    click.option(
+        "--seconds",
+        "-s",
+        type=click.FloatRange(0.1),
+        default=10.0,
+        show_default=True,
+        help="How long to measure.",
+    ),
+    click.option(
+        "--warmup",
+        type=click.FloatRange(0),
+        default=1.0,
+        show_default=True,
+        help="Seconds before that, not counted.",
+    ),
+    click.option(
+        "--record-bytes",
+        type=click.IntRange(0, 1 << 20),
+        default=100,
+        show_default=True,
+        help="Size of each value.",
+    ),
+    click.option(
+        "--batch-records",
+        type=click.IntRange(1, 100_000),
+        default=1,
+        show_default=True,
+        help="Records in each batch.",
+    ),
+    click.option(
+        "--in-flight",
+        type=click.IntRange(1, 64),
+        default=1,
+        show_default=True,
+        help="Batches that a client sends ahead.",
+    ),
+)
+
+
 @click.command(help=_HELP, short_help="Measure how fast a quorum appends.")
 @bootstrap_option
-@click.option("--clients", "-c", type=click.IntRange(1, 4096), default=16, show_default=True)
-@click.option(
-    "--seconds",
-    "-s",
-    type=click.FloatRange(0.1),
-    default=10.0,
-    show_default=True,
-    help="How long to measure.",
-)
-@click.option(
-    "--warmup",
-    type=click.FloatRange(0),
-    default=1.0,
-    show_default=True,
-    help="Seconds before that, not counted.",
-)
-@click.option(
-    "--record-bytes",
-    type=click.IntRange(0, 1 << 20),
-    default=100,
-    show_default=True,
-    help="Size of each value.",
-)
-@click.option(
-    "--batch-records",
-    type=click.IntRange(1, 100_000),
-    default=1,
-    show_default=True,
-    help="Records in each batch.",
-)
-@click.option(
-    "--in-flight",
-    type=click.IntRange(1, 64),
-    default=1,
-    show_default=True,
-    help="Batches that a client sends ahead.",
-)
+@_load_options
 @output_option("text", "json")
 @timeout_option
 def bench(

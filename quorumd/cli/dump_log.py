@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from quorumd.cli.options import output_option
+from quorumd.cli.paths import EXIT_DAMAGED, print_error, read_progress, worst_exit_code
 
 if TYPE_CHECKING:
     from quorumd.cli.dump_format import DumpFormat
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from quorumd.storage.reader import LogFile
 
 EXIT_FAILED = 1
-EXIT_DAMAGED = 3
-_PROGRESS_FROM_BYTES = 16 << 20
-_PROGRESS_STEP_BYTES = 1 << 20
 
 _HELP = """Show what is in segments, snapshots and indexes.
 
@@ -56,17 +53,7 @@ def dump_log(paths: tuple[Path, ...], print_data: bool, summary: bool, output: s
         raise click.UsageError("--print-data and --summary exclude each other.")
     write = sys.stdout.write
     show: DumpFormat = (JsonDump if output == "json" else TextDump)(write, is_short=summary)
-    code = 0
-    for path in paths:
-        try:
-            code = max(code, _dump_path(path, show, print_data=print_data))
-        except Exception as error:
-            failed = getattr(error, "exit_code", None)
-            if failed is None:
-                raise
-            _complain(str(error))
-            code = max(code, failed)
-    return code
+    return worst_exit_code(paths, lambda path: _dump_path(path, show, print_data=print_data))
 
 
 def _dump_path(path: Path, show: DumpFormat, *, print_data: bool) -> int:
@@ -81,7 +68,10 @@ def _dump_path(path: Path, show: DumpFormat, *, print_data: bool) -> int:
     segments = [file for file in files if file.snapshot_id is None]
     code = 0
     size_bytes = sum(file.path.stat().st_size for file in files)
-    with _progress(size_bytes, is_quiet=show.is_short) as advance:
+    if sys.stdout.isatty() and not show.is_short:
+        # No bar between lines of text.
+        size_bytes = 0
+    with read_progress("reading", size_bytes) as advance:
         for file in files:
             is_closed = file in segments[:-1] or _has_successor(file)
             code = max(
@@ -113,7 +103,7 @@ def _dump_file(
         show.batch(file, batch)
         advance(batch.found.header.size_bytes)
     if not is_shown and walk.summary.damage and not _is_named_as_log(file):
-        _complain(
+        print_error(
             f"{file.path}: is no log file: it does not begin with a record batch. Name a segment "
             "(.log), a snapshot (.checkpoint) or their directory"
         )
@@ -124,7 +114,7 @@ def _dump_file(
     if not walk.summary.damage:
         return 0
     for damage in walk.summary.damage:
-        _complain(f"{file.path}: {damage}")
+        print_error(f"{file.path}: {damage}")
     return EXIT_DAMAGED
 
 
@@ -135,7 +125,7 @@ def _dump_index(path: Path, show: DumpFormat) -> int:
     show.index(path, index)
     if index.problem is None:
         return 0
-    _complain(f"{path}: {index.problem}. An index can be deleted: it is rebuilt from the .log")
+    print_error(f"{path}: {index.problem}. An index can be deleted: it is rebuilt from the .log")
     return EXIT_DAMAGED
 
 
@@ -151,30 +141,3 @@ def _has_successor(file: LogFile) -> bool:
         other.stem.isdigit() and int(other.stem) > file.base_offset
         for other in file.path.parent.glob("*.log")
     )
-
-
-def _complain(text: str) -> None:
-    sys.stdout.flush()
-    click.echo(f"Error: {text}", err=True)
-
-
-@contextmanager
-def _progress(size_bytes: int, *, is_quiet: bool) -> Iterator[Callable[[int], None]]:
-    """Counts bytes; a bar on stderr if that is a terminal, there is much, and no text between."""
-    is_between_text = sys.stdout.isatty() and not is_quiet
-    if size_bytes < _PROGRESS_FROM_BYTES or not sys.stderr.isatty() or is_between_text:
-        yield lambda step_bytes: None
-        return
-    from quorumd.cli.progress import byte_progress
-
-    with byte_progress("reading", size_bytes) as show:
-        done_bytes = shown_bytes = 0
-
-        def advance(step_bytes: int) -> None:
-            nonlocal done_bytes, shown_bytes
-            done_bytes += step_bytes
-            if done_bytes - shown_bytes >= _PROGRESS_STEP_BYTES:
-                shown_bytes = done_bytes
-                show(done_bytes)
-
-        yield advance

@@ -133,6 +133,17 @@ def output_option(*choices: str) -> Callable[[F], F]:
     )
 
 
+def option_group(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator; --help shows them in this order."""
+
+    def decorate(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
 def to_ms(seconds: float) -> int:
     """Whole milliseconds, at least one."""
     return max(1, round(seconds * 1000))

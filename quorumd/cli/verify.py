@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quorumd.cli.options import output_option
+from quorumd.cli.paths import EXIT_DAMAGED, read_progress, worst_exit_code
 from quorumd.cli.text import bytes_text, counted, to_json
 
 if TYPE_CHECKING:
@@ -20,10 +19,7 @@ if TYPE_CHECKING:
     from quorumd.storage.verify.paths import Subject
     from quorumd.storage.verify.report import Finding
 
-EXIT_DAMAGED = 3
 _LISTED_MAX = 1000
-_PROGRESS_FROM_BYTES = 16 << 20
-_PROGRESS_STEP_BYTES = 1 << 20
 _PAUSE_S = 0.1
 
 _HELP = """Prove that what lies on a disk is sound.
@@ -70,18 +66,8 @@ class VerifyOutcome:
 @output_option("text", "json")
 def verify(paths: tuple[Path, ...], output: str) -> int:
     """Goes through all paths, whatever is wrong with one of them; returns the worst exit code."""
-    code = 0
-    for path in paths:
-        try:
-            code = max(code, _verify(path, _show_json if output == "json" else _show_text))
-        except Exception as error:
-            failed = getattr(error, "exit_code", None)
-            if failed is None:
-                raise
-            sys.stdout.flush()
-            click.echo(f"Error: {error}", err=True)
-            code = max(code, failed)
-    return code
+    show = _show_json if output == "json" else _show_text
+    return worst_exit_code(paths, lambda path: _verify(path, show))
 
 
 def _verify(path: Path, show: Callable[[VerifyOutcome, LogFacts], None]) -> int:
@@ -89,7 +75,7 @@ def _verify(path: Path, show: Callable[[VerifyOutcome, LogFacts], None]) -> int:
     from quorumd.storage.verify.report import Report
 
     outcome = VerifyOutcome(find_subject(path))
-    with _progress(outcome.subject.size_bytes) as advance:
+    with read_progress("verifying", outcome.subject.size_bytes) as advance:
         report = Report(
             on_finding=outcome.add,
             on_note=outcome.notes.append,
@@ -176,24 +162,3 @@ def _show_json(outcome: VerifyOutcome, facts: LogFacts) -> None:
         "notes": outcome.notes,
     }
     click.echo(to_json(described))
-
-
-@contextmanager
-def _progress(size_bytes: int) -> Iterator[Callable[[int], None]]:
-    """Counts bytes; a bar on stderr if that is a terminal and there is much to read."""
-    if size_bytes < _PROGRESS_FROM_BYTES or not sys.stderr.isatty():
-        yield lambda step_bytes: None
-        return
-    from quorumd.cli.progress import byte_progress
-
-    with byte_progress("verifying", size_bytes) as show:
-        done_bytes = shown_bytes = 0
-
-        def advance(step_bytes: int) -> None:
-            nonlocal done_bytes, shown_bytes
-            done_bytes += step_bytes
-            if done_bytes - shown_bytes >= _PROGRESS_STEP_BYTES:
-                shown_bytes = done_bytes
-                show(min(done_bytes, size_bytes))
-
-        yield advance

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumd.cli.options import BOOTSTRAP_VARIABLE, output_option, timeout_option, to_ms
+from quorumd.cli.options import (
+    BOOTSTRAP_VARIABLE,
+    option_group,
+    output_option,
+    timeout_option,
+    to_ms,
+)
 from quorumd.cli.text import bytes_text, counted, duration_text, to_json
 from quorumd.client.addresses import Address, parse_addresses
 from quorumd.pipeline.cli import EXIT_DAMAGED, EXIT_FAILED
@@ -60,6 +66,36 @@ be reached, 2 wrong usage, 3 damage or a difference.
 """
 
 
+_audit_options = option_group(
+    click.option(
+        "--bootstrap-server",
+        "-b",
+        "servers",
+        metavar="HOST:PORT,...",
+        envvar=BOOTSTRAP_VARIABLE,
+        show_envvar=True,
+        help="Audit the live quorum that these nodes belong to.",
+    ),
+    timeout_option,
+    click.option(
+        "--master", metavar="URL", help="Spread the work with Spark, local[*] for example."
+    ),
+    click.option(
+        "--cores",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Processes that share the work without Spark.  [default: all cores]",
+    ),
+    click.option(
+        "--findings",
+        "findings_directory",
+        metavar="DIR",
+        type=click.Path(file_okay=False, path_type=Path),
+        help=f"Where {FINDINGS_FILE} goes; made if it is not there.",
+    ),
+)
+
+
 @click.command(help=_HELP, short_help="Prove that replicas are sound and hold the same.")
 @click.argument(
     "directories",
@@ -67,30 +103,7 @@ be reached, 2 wrong usage, 3 damage or a difference.
     metavar="[DIR...]",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
 )
-@click.option(
-    "--bootstrap-server",
-    "-b",
-    "servers",
-    metavar="HOST:PORT,...",
-    envvar=BOOTSTRAP_VARIABLE,
-    show_envvar=True,
-    help="Audit the live quorum that these nodes belong to.",
-)
-@timeout_option
-@click.option("--master", metavar="URL", help="Spread the work with Spark, local[*] for example.")
-@click.option(
-    "--cores",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Processes that share the work without Spark.  [default: all cores]",
-)
-@click.option(
-    "--findings",
-    "findings_directory",
-    metavar="DIR",
-    type=click.Path(file_okay=False, path_type=Path),
-    help=f"Where {FINDINGS_FILE} goes; made if it is not there.",
-)
+@_audit_options
 @output_option("text", "json")
 def audit(
     directories: tuple[Path, ...],
@@ -107,12 +120,7 @@ def audit(
     from quorumd.storage.errors import StorageError
 
     addresses = _addresses(servers, directories)
-    if master is not None and cores is not None:
-        raise click.UsageError("--cores is for the audit without Spark: leave one of them out")
-    if master is not None and addresses:
-        raise click.UsageError(
-            "--master is for directories: what is copied from nodes is only here"
-        )
+    _check_usage(master, cores, addresses)
     began = time.monotonic()
     copies: list[ReplicaCopy] = []
     try:
@@ -136,6 +144,16 @@ def audit(
         return 0
     is_damaged = any(finding.severity == "damage" for finding in audited.findings)
     return EXIT_DAMAGED if is_damaged else EXIT_FAILED
+
+
+def _check_usage(master: str | None, cores: int | None, addresses: Sequence[Address]) -> None:
+    """Raises UsageError."""
+    if master is not None and cores is not None:
+        raise click.UsageError("--cores is for the audit without Spark: leave one of them out")
+    if master is not None and addresses:
+        raise click.UsageError(
+            "--master is for directories: what is copied from nodes is only here"
+        )
 
 
 def _addresses(servers: str | None, directories: Sequence[Path]) -> tuple[Address, ...]:
