@@ -4,18 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-
-class HostAndPort(NamedTuple):
-    """A host name or IP address (IPv6 without brackets) and a TCP port.
-
-    An empty host occurs only in addresses to listen on, and means every interface.
-    """
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return _host_and_port(self.host, self.port)
+from quorumd.raft.types import Address
 
 
 class Listener(NamedTuple):
@@ -26,7 +15,7 @@ class Listener(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"{self.name}://{_host_and_port(self.host, self.port)}"
+        return f"{self.name}://{Address(self.host, self.port)}"
 
 
 class ConfiguredVoter(NamedTuple):
@@ -37,8 +26,4 @@ class ConfiguredVoter(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"{self.id}@{_host_and_port(self.host, self.port)}"
-
-
-def _host_and_port(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return f"{self.id}@{Address(self.host, self.port)}"

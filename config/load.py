@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from quorumd.config import keys
-from quorumd.config.addresses import HostAndPort
 from quorumd.config.errors import BadValue, ConfigError, ConfigProblem
 from quorumd.config.model import Config
 from quorumd.config.source import NO_FILE, Entries, read
 from quorumd.config.values import is_wildcard
+from quorumd.raft.types import Address
 
 __all__ = ["ConfigError", "load"]
 
@@ -91,12 +91,10 @@ class _Checks:
 
     def run(self) -> None:
         self._no_duplicates("quorum.voters", "id", lambda voter: voter.id)
-        self._no_duplicates("quorum.voters", "address", lambda voter: str(HostAndPort(*voter[1:])))
+        self._no_duplicates("quorum.voters", "address", lambda voter: str(Address(*voter[1:])))
         self._no_duplicates("quorum.bootstrap.servers", "address", str)
         self._no_duplicates("listeners", "name", lambda listener: listener.name)
-        self._no_duplicates(
-            "listeners", "address", lambda listener: str(HostAndPort(*listener[1:]))
-        )
+        self._no_duplicates("listeners", "address", lambda listener: str(Address(*listener[1:])))
         self._no_duplicates("advertised.listeners", "name", lambda listener: listener.name)
         self._http_port_is_free()
         self._advertised_listeners_fit()

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from quorumd.config.addresses import ConfiguredVoter, HostAndPort, Listener
+from quorumd.config.addresses import ConfiguredVoter, Listener
+from quorumd.raft.types import Address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +27,9 @@ class Config:
     storage_dir: Path
     listeners: tuple[Listener, ...]
     advertised_listeners: tuple[Listener, ...]
-    http_listen: HostAndPort | None = None
+    http_listen: Address | None = None
     quorum_voters: tuple[ConfiguredVoter, ...] = ()
-    quorum_bootstrap_servers: tuple[HostAndPort, ...] = ()
+    quorum_bootstrap_servers: tuple[Address, ...] = ()
     quorum_fetch_timeout_ms: int = 2_000
     quorum_election_timeout_ms: int = 1_000
     quorum_election_backoff_max_ms: int = 1_000

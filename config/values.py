@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from quorumd.config.addresses import ConfiguredVoter, HostAndPort, Listener
+from quorumd.config.addresses import ConfiguredVoter, Listener
 from quorumd.config.errors import BadValue
+from quorumd.raft.types import Address
 
 MAX_ID = 2**31 - 1
 _WHOLE_NUMBER = re.compile(r"-?[0-9]+(_[0-9]+)*")
@@ -72,7 +73,7 @@ def folder(text: str) -> Path:
     return Path(text)
 
 
-def listen_address(text: str) -> HostAndPort:
+def listen_address(text: str) -> Address:
     """`host:port` to listen on; the host may be empty or a wildcard."""
     return _address(text, "host:port, such as 127.0.0.1:8080 or [::1]:8080", may_be_wildcard=True)
 
@@ -87,7 +88,7 @@ def advertised_listeners(text: str) -> tuple[Listener, ...]:
     return tuple(_listener(entry, may_be_wildcard=False) for entry in _entries(text))
 
 
-def addresses(text: str) -> tuple[HostAndPort, ...]:
+def addresses(text: str) -> tuple[Address, ...]:
     """`host:port` of other nodes, separated by commas."""
     form = "host:port, such as db1.example.com:9093 or [::1]:9093"
     return tuple(_address(entry, form, may_be_wildcard=False) for entry in _entries(text))
@@ -128,7 +129,7 @@ def _listener(text: str, *, may_be_wildcard: bool) -> Listener:
     return Listener(name.upper(), *_address(rest, form, may_be_wildcard=may_be_wildcard))
 
 
-def _address(text: str, form: str, *, may_be_wildcard: bool) -> HostAndPort:
+def _address(text: str, form: str, *, may_be_wildcard: bool) -> Address:
     host, colon, port_text = text.rpartition(":")
     if not colon:
         raise BadValue(f"{_shown(text)} has no port: expected {form}")
@@ -148,7 +149,7 @@ def _address(text: str, form: str, *, may_be_wildcard: bool) -> HostAndPort:
         raise BadValue(
             f"{_shown(text)} names no host that another node could connect to: expected {form}"
         )
-    return HostAndPort(host, port)
+    return Address(host, port)
 
 
 def _ipv6(host: str, text: str) -> str:

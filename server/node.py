@@ -206,9 +206,7 @@ def open_partition(
         request_timeout_ms=config.quorum_request_timeout_ms,
         # A fetch that is answered later than the fetch timeout would depose an idle leader.
         fetch_wait_ms=min(FETCH_MAX_WAIT_MS, config.quorum_fetch_timeout_ms // 2),
-        bootstrap_servers=tuple(
-            (address.host, address.port) for address in config.quorum_bootstrap_servers
-        ),
+        bootstrap_servers=config.quorum_bootstrap_servers,
     )
 
     def adopt_cluster_id(cluster_id: str) -> None:

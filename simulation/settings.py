@@ -8,8 +8,9 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from quorumd.config.addresses import ConfiguredVoter, HostAndPort, Listener
+from quorumd.config.addresses import ConfiguredVoter, Listener
 from quorumd.config.model import Config
+from quorumd.raft.types import Address
 from simulation.faults.faults import FAULTS, LEADER_FAILS, LONE_WITNESS
 from simulation.faults.operations import OPERATIONS
 from simulation.scheduler import MS, SECOND
@@ -103,13 +104,13 @@ class Settings:
             retention_bytes=self.retention_bytes,
         )
 
-    def _bootstrap_servers(self, node_id: int) -> tuple[HostAndPort, ...]:
+    def _bootstrap_servers(self, node_id: int) -> tuple[Address, ...]:
         """Where a quorum without quorum.voters is found: also where its nodes may be later."""
         if not self.is_dynamic:
-            return () if node_id <= self.voters else (HostAndPort("node1", PORT),)
+            return () if node_id <= self.voters else (Address("node1", PORT),)
         hosts = [site.host for site in self.sites]
         hosts += [moved(f"node{i}") for i in self.movers]
-        return tuple(HostAndPort(host, PORT) for host in hosts)
+        return tuple(Address(host, PORT) for host in hosts)
 
 
 def listener_at(host: str) -> Listener:

@@ -24,8 +24,8 @@ from quorumd.cli.options import (
 from quorumd.cli.text import counted, to_json
 
 if TYPE_CHECKING:
-    from quorumd.client.addresses import Address
     from quorumd.client.producer import Producer
+    from quorumd.raft.types import Address
     from quorumd.wire.records import Record
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}

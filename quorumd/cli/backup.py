@@ -21,10 +21,9 @@ from quorumd.cli.text import bytes_text, counted, timestamp_text, to_json
 
 if TYPE_CHECKING:
     from quorumd.cli.backup_files import BackupFiles
-    from quorumd.client.addresses import Address
     from quorumd.client.client import QuorumClient
     from quorumd.client.reading import RawFetched
-    from quorumd.raft.types import SnapshotId
+    from quorumd.raft.types import Address, SnapshotId
     from quorumd.storage.backup_manifest import BackupManifest
 
 _ATTEMPTS_MAX = 5

@@ -21,9 +21,9 @@ from quorumd.cli.options import bootstrap_option, option_group, output_option, t
 from quorumd.cli.text import bytes_text, to_json
 
 if TYPE_CHECKING:
-    from quorumd.client.addresses import Address
     from quorumd.client.connection import ClientConnection, Sent
     from quorumd.client.leader import LeaderFinder
+    from quorumd.raft.types import Address
 
 _PERCENTILES = (50.0, 95.0, 99.0, 99.9)
 _STALL_TIMEOUT_S = 5.0

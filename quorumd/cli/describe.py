@@ -21,9 +21,8 @@ from quorumd.cli.options import (
 from quorumd.cli.text import aligned, duration_text, printable, to_json
 
 if TYPE_CHECKING:
-    from quorumd.client.addresses import Address
     from quorumd.client.description import PendingQuorumChange, QuorumDescription, ReplicaState
-    from quorumd.raft.types import ReplicaKey
+    from quorumd.raft.types import Address, ReplicaKey
 
 _LABEL_WIDTH = 24
 _COLUMNS = ("ReplicaId", "ReplicaUuid", "LogEndOffset", "Lag", "LagTimeMs", "Status", "Snapshot")

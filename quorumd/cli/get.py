@@ -20,8 +20,8 @@ from quorumd.cli.options import (
 from quorumd.cli.text import jsonable, printable, to_json
 
 if TYPE_CHECKING:
-    from quorumd.client.addresses import Address
     from quorumd.client.view import KeyChange, KeyValueMap
+    from quorumd.raft.types import Address
 
 EXIT_NOT_FOUND = 1
 NO_OP = b"quorumctl get --linearizable"

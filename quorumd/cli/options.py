@@ -9,8 +9,8 @@ from uuid import UUID
 
 import click
 
-from quorumd.client.addresses import Address, parse_addresses
-from quorumd.raft.types import Endpoint, uuid_from_text
+from quorumd.client.addresses import parse_addresses
+from quorumd.raft.types import Address, Endpoint, uuid_from_text
 
 BOOTSTRAP_VARIABLE = "QUORUM_BOOTSTRAP_SERVERS"
 TRACEBACK_VARIABLE = "QUORUMCTL_TRACEBACK"

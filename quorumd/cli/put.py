@@ -22,7 +22,7 @@ from quorumd.cli.options import (
 from quorumd.cli.text import printable, to_json
 
 if TYPE_CHECKING:
-    from quorumd.client.addresses import Address
+    from quorumd.raft.types import Address
     from quorumd.wire.records import Record
 
 _PUT_HELP = """Set a key, or many, and wait until a majority has it on disk.

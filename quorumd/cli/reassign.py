@@ -21,9 +21,9 @@ from quorumd.cli.text import to_json
 from quorumd.cli.wait_display import run_change, shown_while_waiting
 
 if TYPE_CHECKING:
-    from quorumd.client.addresses import Address
     from quorumd.client.admin import QuorumAdmin
     from quorumd.client.description import QuorumDescription
+    from quorumd.raft.types import Address
 
 EXIT_FAILED = 1
 _NONE = "no reassignment is under way"

@@ -16,8 +16,8 @@ from quorumd.cli.options import (
 from quorumd.cli.text import aligned, to_json
 
 if TYPE_CHECKING:
-    from quorumd.client.addresses import Address
     from quorumd.client.snapshot_admin import TakenSnapshot
+    from quorumd.raft.types import Address
 
 EXIT_FAILED = 1
 

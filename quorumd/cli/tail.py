@@ -26,9 +26,9 @@ from quorumd.cli.text import (
 )
 
 if TYPE_CHECKING:
-    from quorumd.client.addresses import Address
     from quorumd.client.client import QuorumClient
     from quorumd.client.reading import Fetched, FetchedBatch
+    from quorumd.raft.types import Address
     from quorumd.wire.records import Record
 
 LINES_DEFAULT = 10

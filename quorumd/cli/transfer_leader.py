@@ -10,8 +10,8 @@ from quorumd.cli.options import bootstrap_option, output_option, run_async, time
 from quorumd.cli.text import to_json
 
 if TYPE_CHECKING:
-    from quorumd.client.addresses import Address
     from quorumd.client.admin import LeaderTransfer
+    from quorumd.raft.types import Address
 
 EXIT_FAILED = 1
 

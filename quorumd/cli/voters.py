@@ -20,10 +20,9 @@ from quorumd.cli.wait_display import run_change, shown_while_waiting
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from quorumd.client.addresses import Address
     from quorumd.client.admin import AddedVoter, QuorumAdmin, RemovedVoter, ReplacedVoter
     from quorumd.client.description import QuorumDescription
-    from quorumd.raft.types import Endpoint, ReplicaKey
+    from quorumd.raft.types import Address, Endpoint, ReplicaKey
 
 _SHOW_TIMEOUT_MS = 3_000
 _MAY_GO_ON = "the leader may still do it. `quorumctl describe` shows what there is, and it is safe to repeat."

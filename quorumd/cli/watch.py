@@ -23,9 +23,9 @@ from quorumd.cli.text import OUTAGE_OVER, outage_text, printable, to_json
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from quorumd.client.addresses import Address
     from quorumd.client.events import LogEvent
     from quorumd.client.view import KeyChange, KeyValueMap
+    from quorumd.raft.types import Address
 
 _HELP = """Print the present values of keys, then every change as it is committed, until Ctrl-C.
 

@@ -5,17 +5,7 @@ Knows no socket. The form is the one of Kafka's bootstrap.servers, IPv6 in brack
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class Address(NamedTuple):
-    """A host name or IP address, and a TCP port."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+from quorumd.raft.types import Address
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:

@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
-from quorumd.client.addresses import Address
 from quorumd.client.base import BaseClient
 from quorumd.client.description import SILENT_AFTER_MS, QuorumDescription, ReplicaState
 from quorumd.client.error_messages import LEADER_MOVED, explain
@@ -53,7 +52,7 @@ from quorumd.client.voter_changes import (
     ReassignmentChange,
     RemoveVoterChange,
 )
-from quorumd.raft.types import Endpoint, ReplicaKey
+from quorumd.raft.types import Address, Endpoint, ReplicaKey
 from quorumd.wire.error_codes import ErrorCode
 
 ADMIN_TIMEOUT_MS_DEFAULT = 60_000

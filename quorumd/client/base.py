@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from quorumd.client.addresses import Address, parse_addresses
+from quorumd.client.addresses import parse_addresses
 from quorumd.client.timing import Deadline
+from quorumd.raft.types import Address
 
 
 class BaseClient(ABC):

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from quorumd.client.addresses import Address
 from quorumd.client.base import BaseClient
 from quorumd.client.connection import ClientConnection
 from quorumd.client.description import QuorumDescription, description_from
@@ -44,7 +43,7 @@ from quorumd.client.reading import (
 from quorumd.client.spool import SnapshotSpool
 from quorumd.client.subscription import LogSubscription
 from quorumd.client.timing import Deadline
-from quorumd.raft.types import SnapshotId
+from quorumd.raft.types import Address, SnapshotId
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from quorumd.wire.messages.describe_quorum import (

@@ -12,8 +12,8 @@ import socket
 from collections import deque
 from typing import NamedTuple, TypeVar, cast
 
-from quorumd.client.addresses import Address
 from quorumd.client.errors import ConnectionFailed, NotSupported, RequestRefused, error_code
+from quorumd.raft.types import Address
 from quorumd.version import VERSION
 from quorumd.wire.codec import decode, encode
 from quorumd.wire.error_codes import ErrorCode

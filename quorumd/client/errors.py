@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quorumd.client.addresses import Address
 from quorumd.client.error_messages import explain
+from quorumd.raft.types import Address
 from quorumd.wire.error_codes import ErrorCode
 
 

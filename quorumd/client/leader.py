@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from quorumd.client.addresses import Address
 from quorumd.client.connection import ClientConnection, connect
 from quorumd.client.error_messages import LEADER_MOVED, RETRIABLE, explain
 from quorumd.client.errors import (
@@ -23,6 +22,7 @@ from quorumd.client.errors import (
     error_code,
 )
 from quorumd.client.timing import Deadline, RetryBackoff
+from quorumd.raft.types import Address
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from quorumd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from quorumd.client.addresses import Address
 from quorumd.client.client import QuorumClient
 from quorumd.client.connection import connect
 from quorumd.client.description import ReplicaState
 from quorumd.client.errors import ConnectionFailed, NotSupported
+from quorumd.raft.types import Address
 from quorumd.wire.messages.take_snapshot import TakeSnapshotRequest, TakeSnapshotResponse
 
 CONNECT_TIMEOUT_S = 3.0

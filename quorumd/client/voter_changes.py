@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 from uuid import UUID
 
-from quorumd.client.addresses import Address
 from quorumd.client.client import QuorumClient
 from quorumd.client.connection import ClientConnection
 from quorumd.client.description import PendingQuorumChange, QuorumDescription
@@ -30,7 +29,7 @@ from quorumd.client.errors import (
 )
 from quorumd.client.leader import PARTITION, TOPIC, LeaderFinder, TryAgain
 from quorumd.client.timing import Deadline, RetryBackoff
-from quorumd.raft.types import Endpoint, ReplicaKey
+from quorumd.raft.types import Address, Endpoint, ReplicaKey
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.add_raft_voter import (
     AddRaftVoterRequest,

@@ -20,8 +20,9 @@ from quorumd.cli.options import (
     to_ms,
 )
 from quorumd.cli.text import bytes_text, counted, duration_text, to_json
-from quorumd.client.addresses import Address, parse_addresses
+from quorumd.client.addresses import parse_addresses
 from quorumd.pipeline.cli import EXIT_DAMAGED, EXIT_FAILED
+from quorumd.raft.types import Address
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

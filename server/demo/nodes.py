@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quorumd.config import keys
-from quorumd.config.addresses import HostAndPort
 from quorumd.config.errors import ConfigError
 from quorumd.config.load import load
+from quorumd.raft.types import Address
 from quorumd.storage.directory import format_directory
 from quorumd.storage.errors import StorageError
 from quorumd.storage.filesystem import RealFileSystem
@@ -52,8 +52,8 @@ class NodeFiles:
     config_path: Path
     log_path: Path
     storage_dir: Path
-    address: HostAndPort
-    http: HostAndPort
+    address: Address
+    http: Address
 
 
 def config_path(directory: Path, node_id: int) -> Path:
@@ -103,7 +103,7 @@ def _read_node(directory: Path, node_id: int) -> NodeFiles:
         config_path=path,
         log_path=directory / f"node{node_id}.log",
         storage_dir=config.storage_dir,
-        address=HostAndPort(config.listeners[0].host, config.listeners[0].port),
+        address=Address(config.listeners[0].host, config.listeners[0].port),
         http=config.http_listen,
     )
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quorumd.config.addresses import HostAndPort
+from quorumd.raft.types import Address
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,7 +35,7 @@ class NodeState:
     """One line of the table. None stands for what is not known."""
 
     node_id: int
-    address: HostAndPort
+    address: Address
     pid: int | None
     role: str
     since_s: float
@@ -82,7 +82,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
 
 
-async def read_status(address: HostAndPort, timeout_s: float) -> Status | None:
+async def read_status(address: Address, timeout_s: float) -> Status | None:
     """What a node's /status page says; None if it does not answer in time."""
     try:
         async with asyncio.timeout(timeout_s):
@@ -151,7 +151,7 @@ def own_command(name: str) -> str:
 
 
 def hints(
-    addresses: Sequence[HostAndPort], pages: Sequence[HostAndPort], log_paths: Sequence[Path]
+    addresses: Sequence[Address], pages: Sequence[Address], log_paths: Sequence[Path]
 ) -> list[str]:
     """Where to look and commands to try, with the addresses of these nodes."""
     servers = ",".join(str(address) for address in addresses)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
-from quorumd.config.addresses import HostAndPort
+from quorumd.raft.types import Address
 from quorumd.server.model.logs import Logger
 from quorumd.server.net.listeners import listen_error
 
@@ -53,7 +53,7 @@ class HttpServer:
 
     def __init__(
         self,
-        address: HostAndPort,
+        address: Address,
         *,
         ready: Callable[[], tuple[bool, str]],
         status: Callable[[], Mapping[str, object]],

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-Address = tuple[str, int]
-"""Host and port."""
+from quorumd.raft.types import Address
 
 
 class PeerListener(Protocol):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from quorumd.raft.types import Address
 from quorumd.server.model.disk_jobs import Disk, DiskListener, Files
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.peer_calls import PeerCall, PeerListener
@@ -65,7 +66,7 @@ class PeerChannelFactory(Protocol):
     def __call__(
         self,
         name: str,
-        addresses: Callable[[], Sequence[tuple[str, int]]],
+        addresses: Callable[[], Sequence[Address]],
         client_id: str,
         software_version: str,
         listener: PeerListener,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from quorumd.server.model.peer_calls import Address
+from quorumd.raft.types import Address
 
 OWN_AGAIN_S = 0.1
 """So soon an address of its own that was found wrong may be tried again: the peer may have moved back."""

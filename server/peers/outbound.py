@@ -34,11 +34,11 @@ from quorumd.raft.events import (
     RequestFailed,
 )
 from quorumd.raft.node import RaftNode
-from quorumd.raft.types import ReplicaKey
+from quorumd.raft.types import Address, ReplicaKey
 from quorumd.server.disk.storage_adapter import StorageAdapter
 from quorumd.server.model.logs import Logger
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.model.peer_calls import Address, PeerCall, StaleRequest
+from quorumd.server.model.peer_calls import PeerCall, StaleRequest
 from quorumd.server.model.runtime import PeerChannel, PeerChannelFactory
 from quorumd.server.model.topic import TopicPartition
 from quorumd.server.net.inbound_request import InboundRequest
@@ -79,7 +79,7 @@ class OutboundSettings:
     software_version: str
     request_timeout_ms: int
     fetch_wait_ms: int
-    bootstrap_servers: tuple[tuple[str, int], ...]
+    bootstrap_servers: tuple[Address, ...]
 
 
 class Use(Enum):

@@ -21,8 +21,7 @@ from quorumd.raft.events import (
     VoteResponseReceived,
 )
 from quorumd.raft.node import RaftNode
-from quorumd.raft.types import Endpoint, ReplicaKey
-from quorumd.server.model.peer_calls import Address
+from quorumd.raft.types import Address, Endpoint, ReplicaKey
 from quorumd.server.translate.common import endpoint_on
 
 ANSWERS = (
@@ -71,10 +70,10 @@ class PeerAddresses:
 
     def _on_listener(self, endpoints: Sequence[Endpoint]) -> list[Address]:
         at = endpoint_on(endpoints, self._listener)
-        return [] if at is None else [(at.host, at.port)]
+        return [] if at is None else [Address(at.host, at.port)]
 
     def _without_local(self, addresses: Sequence[Address]) -> list[Address]:
-        local = [(at.host, at.port) for at in self._node.config.endpoints]
+        local = [Address(at.host, at.port) for at in self._node.config.endpoints]
         return [address for address in dict.fromkeys(addresses) if address not in local]
 
     def speaks_for_its_id(self, peer: ReplicaKey) -> bool:

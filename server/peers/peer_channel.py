@@ -17,9 +17,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from quorumd.raft.types import Address
 from quorumd.server.model.logs import Logger
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.model.peer_calls import Address, PeerCall, PeerListener, StaleRequest
+from quorumd.server.model.peer_calls import PeerCall, PeerListener, StaleRequest
 from quorumd.server.peers.address_book import AddressBook
 from quorumd.server.peers.dialing import HostResolver, happy_eyeballs
 from quorumd.server.peers.peer_connection import API_VERSIONS_VERSION, HANDSHAKE_ID, PeerConnection
@@ -95,7 +96,7 @@ class TcpPeerChannel:
         self._where = AddressBook(addresses, listener.elsewhere, self._loop.time)
         self._search = _Search()
         self._transport: asyncio.Transport | None = None
-        self._address: Address = ("", 0)
+        self._address = Address("", 0)
         self._is_trusted = False
         self._versions: dict[int, tuple[int, int]] = {}
         self._queue: deque[PeerCall] = deque()

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
 from quorumd.config.addresses import Listener
-from quorumd.raft.types import ReplicaKey
-from quorumd.server.model.peer_calls import Address, PeerCall, PeerListener, StaleRequest
+from quorumd.raft.types import Address, ReplicaKey
+from quorumd.server.model.peer_calls import PeerCall, PeerListener, StaleRequest
 from quorumd.server.net.connection_state import CloseReason
 from quorumd.server.net.inbound_request import InboundRequest, RequestConnection
 from quorumd.server.peers.address_book import AddressBook
@@ -114,7 +114,7 @@ class SimPeerChannel:
         process: NodeProcess,
         network: Network,
         endpoints: Endpoints,
-        addresses: Callable[[], Sequence[tuple[str, int]]],
+        addresses: Callable[[], Sequence[Address]],
         listener: PeerListener,
         connect_timeout_ms: int,
     ) -> None:
@@ -131,7 +131,7 @@ class SimPeerChannel:
         self._pending: dict[int, _Pending] = {}
         self._correlation_id = 0
         self._target: str | None = None
-        self._address: Address = ("", 0)
+        self._address = Address("", 0)
         self._is_trusted = False
         self._peer_process: NodeProcess | None = None
         self._channel: Channel | None = None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quorumd.config.addresses import Listener
-from quorumd.raft.types import ReplicaKey, SnapshotId
+from quorumd.raft.types import Address, ReplicaKey, SnapshotId
 from quorumd.server.dispatch import Dispatch
 from quorumd.server.model.disk_jobs import DiskListener, Files
 from quorumd.server.model.metrics import Metrics
@@ -98,7 +98,7 @@ class NodeProcess:
 
         def link(
             name: str,
-            addresses: Callable[[], Sequence[tuple[str, int]]],
+            addresses: Callable[[], Sequence[Address]],
             client_id: str,
             software_version: str,
             listener: PeerListener,

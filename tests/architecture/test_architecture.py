@@ -29,7 +29,7 @@ from tests.architecture.source_tree import (
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "raft": frozenset(),
     "wire": frozenset(),
-    "config": frozenset(),
+    "config": frozenset({"quorumd.raft.types"}),
     "storage": frozenset(
         {
             "quorumd.raft.types",

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from quorumd.config.addresses import ConfiguredVoter, HostAndPort, Listener
+from quorumd.config.addresses import ConfiguredVoter, Listener
 from quorumd.config.keys import PARSERS, variable_of
 from quorumd.config.load import ConfigError, load
 from quorumd.config.model import Config
+from quorumd.raft.types import Address
 from tests.support.config_files import GOOD, Write, refused
 
 EVERYTHING = {variable_of(key): value for key, value in GOOD.items()}
@@ -57,7 +58,7 @@ def test_bootstrap_servers_alone_are_enough(write: Write) -> None:
     config = load(
         write({"quorum.voters": None, "quorum.bootstrap.servers": "db1:9093, db2:9094"}), {}
     )
-    assert config.quorum_bootstrap_servers == (HostAndPort("db1", 9093), HostAndPort("db2", 9094))
+    assert config.quorum_bootstrap_servers == (Address("db1", 9093), Address("db2", 9094))
     assert config.quorum_voters == ()
 
 
@@ -74,10 +75,10 @@ def test_ipv6_hosts_are_written_in_brackets_and_kept_without(write: Write) -> No
     )
     assert config.listeners == (Listener("CONTROLLER", "::1", 9093),)
     assert config.quorum_voters[1] == ConfiguredVoter(2, "2001:db8::2", 9093)
-    assert config.http_listen == HostAndPort("::", 8080)
+    assert config.http_listen == Address("::", 8080)
     assert str(config.listeners[0]) == "CONTROLLER://[::1]:9093"
     assert str(config.quorum_voters[0]) == "1@[::1]:9093"
-    assert str(HostAndPort("db1", 1)) == "db1:1"
+    assert str(Address("db1", 1)) == "db1:1"
 
 
 def test_a_yaml_list_is_the_same_as_text_with_commas(write: Write) -> None:

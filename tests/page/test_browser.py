@@ -10,8 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from quorumd.config.addresses import HostAndPort
-from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet
+from quorumd.raft.types import Address, Endpoint, ReplicaKey, Voter, VoterSet
 from quorumd.server.http.http_server import HttpServer
 from quorumd.server.model.cluster_view import PendingChange, ReplicaStatus
 from quorumd.server.page.page import QuorumPage
@@ -47,7 +46,7 @@ def served(source: PageSource, port: int = 0) -> Iterator[tuple[str, int]]:
     async def serve() -> None:
         page = QuorumPage(source)
         http = HttpServer(
-            HostAndPort("127.0.0.1", port),
+            Address("127.0.0.1", port),
             ready=lambda: (True, "ready"),
             status=dict,
             metrics=metrics,

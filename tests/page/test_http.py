@@ -9,7 +9,7 @@ from importlib.resources import files
 
 import pytest
 
-from quorumd.config.addresses import HostAndPort
+from quorumd.raft.types import Address
 from quorumd.server.http.http_server import HttpServer
 from quorumd.server.model.cluster_view import PendingChange
 from quorumd.server.page.page import QuorumPage
@@ -36,7 +36,7 @@ async def get(
         raise AssertionError(f"nobody asked for metrics ({accept})")
 
     http = HttpServer(
-        HostAndPort("127.0.0.1", 0),
+        Address("127.0.0.1", 0),
         ready=lambda: (True, "ready"),
         status=dict,
         metrics=metrics,

@@ -11,14 +11,13 @@ from uuid import UUID
 
 import pytest
 
-from quorumd.client.addresses import Address
 from quorumd.client.errors import ConnectionFailed, NotSupported, RequestRefused
 from quorumd.client.reading import RawFetched, raw_batches_from
 from quorumd.client.replica_log import ReplicaBounds, ReplicaLog
 from quorumd.pipeline.audit import FindingKind, replica_copy
 from quorumd.pipeline.audit.collect import audit_copies
 from quorumd.pipeline.audit.replica_copy import ReplicaCopy, ReplicaReader
-from quorumd.raft.types import ReplicaKey
+from quorumd.raft.types import Address, ReplicaKey
 from quorumd.storage.errors import StorageError
 from quorumd.wire.batch_header import iter_headers
 from quorumd.wire.error_codes import ErrorCode

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from quorumd.client.addresses import Address
 from quorumd.pipeline.errors import BadOption
 from quorumd.pipeline.source.options import EARLIEST, LATEST, NAMES, Position, parse_options
+from quorumd.raft.types import Address
 
 SERVERS = {"bootstrap.servers": "a:9093"}
 

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from quorumd.client.addresses import Address, parse_addresses
+from quorumd.client.addresses import parse_addresses
+from quorumd.raft.types import Address
 
 
 def test_addresses_are_read_in_order_and_each_once() -> None:

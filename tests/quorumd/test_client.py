@@ -22,12 +22,11 @@ from quorumd import (
     Record,
     RequestRefused,
 )
-from quorumd.client.addresses import Address
 from quorumd.client.connection import ClientConnection
 from quorumd.client.errors import ConnectionFailed
 from quorumd.client.leader import LeaderFinder
 from quorumd.client.timing import Deadline
-from quorumd.raft.types import ReplicaKey
+from quorumd.raft.types import Address, ReplicaKey
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.fetch import FetchResponse
 from quorumd.wire.messages.init_producer_id import InitProducerIdRequest

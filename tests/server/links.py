@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from quorumd.raft.types import Address
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.model.peer_calls import Address, PeerCall, StaleRequest
+from quorumd.server.model.peer_calls import PeerCall, StaleRequest
 from quorumd.server.peers.peer_channel import TcpPeerChannel, request_frame
 from quorumd.wire.codec import decode, encode
 from quorumd.wire.headers import decode_request_header

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from quorumd.config.addresses import HostAndPort
+from quorumd.raft.types import Address
 from quorumd.server.http import http_server as http
 from quorumd.server.http.http_server import CONNECTIONS_MAX, REQUEST_BYTES_MAX, HttpServer
 from quorumd.server.net.listeners import ListenError
@@ -39,7 +39,7 @@ class State:
 @asynccontextmanager
 async def serving(state: State) -> AsyncIterator[HttpServer]:
     pages = HttpServer(
-        HostAndPort("127.0.0.1", 0),
+        Address("127.0.0.1", 0),
         ready=lambda: (state.is_ready, state.reason),
         status=state.status,
         metrics=state.metrics,
@@ -226,7 +226,7 @@ def test_closing_ends_open_connections() -> None:
 def test_a_port_in_use_names_the_key() -> None:
     async def work() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
-            address = HostAndPort("127.0.0.1", taken.getsockname()[1])
+            address = Address("127.0.0.1", taken.getsockname()[1])
             state = State()
             pages = HttpServer(
                 address, ready=lambda: (True, ""), status=state.status, metrics=state.metrics

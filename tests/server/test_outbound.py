@@ -24,10 +24,10 @@ from quorumd.raft.effects import (
 from quorumd.raft.events import ConnectionLost, ConnectionMade, ConnectionRefused, Event
 from quorumd.raft.log_view import LogView, VoterEntry
 from quorumd.raft.node import RaftNode
-from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter, VoterSet
+from quorumd.raft.types import Address, Endpoint, OffsetAndEpoch, ReplicaKey, Voter, VoterSet
 from quorumd.server.disk.storage_adapter import StorageAdapter
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.model.peer_calls import Address, PeerCall, PeerListener, StaleRequest
+from quorumd.server.model.peer_calls import PeerCall, PeerListener, StaleRequest
 from quorumd.server.model.topic import METADATA
 from quorumd.server.net.inbound_request import InboundRequest, RequestConnection
 from quorumd.server.peers.outbound import Outbound, OutboundSettings, Use

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from quorumd.server.model.peer_calls import Address
+from quorumd.raft.types import Address
 from quorumd.server.peers import address_book as whereabouts
 from quorumd.server.peers import peer_channel as peers
 from tests.server.links import (

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from quorumd.client.addresses import Address
 from quorumd.client.client import QuorumClient, cluster_id_of
 from quorumd.client.connection import connect
 from quorumd.client.description import QuorumDescription, ReplicaState
@@ -23,7 +22,7 @@ from quorumd.client.leader import CONNECT_TIMEOUT_S
 from quorumd.pipeline.audit.findings import AuditFinding, FindingKind
 from quorumd.pipeline.audit.replica_copy import CLIENT_ID, ReplicaCopy, ReplicaReader
 from quorumd.pipeline.audit.run import AuditReport, BadReplicas, TaskRunner, audit, in_this_process
-from quorumd.raft.types import ReplicaKey
+from quorumd.raft.types import Address, ReplicaKey
 
 OnAuditProgress = Callable[[int, int], object]
 

@@ -11,14 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from quorumd.client.addresses import Address
 from quorumd.client.connection import ClientConnection, connect
 from quorumd.client.errors import ConnectionFailed, QuorumError, RequestRefused
 from quorumd.client.leader import CONNECT_TIMEOUT_S
 from quorumd.client.reading import RawFetched
 from quorumd.client.replica_log import ReplicaBounds, ReplicaLog
 from quorumd.client.timing import Deadline, RetryBackoff
-from quorumd.raft.types import ReplicaKey, uuid_to_text
+from quorumd.raft.types import Address, ReplicaKey, uuid_to_text
 from quorumd.storage import layout
 from quorumd.storage.errors import StorageError
 from quorumd.storage.quorum_state import QuorumState, render_quorum_state

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from quorumd.client.addresses import Address, parse_addresses
+from quorumd.client.addresses import parse_addresses
 from quorumd.client.leader import PARTITION, TOPIC
 from quorumd.pipeline.errors import BadOption
+from quorumd.raft.types import Address
 
 EARLIEST: Final = -2
 LATEST: Final = -1

@@ -14,7 +14,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
-from quorumd.client.addresses import Address
 from quorumd.client.client import EARLIEST, LATEST, QuorumClient
 from quorumd.client.download import SnapshotDownloader
 from quorumd.client.errors import OffsetOutOfRange, QuorumError, QuorumUnavailable
@@ -24,7 +23,7 @@ from quorumd.client.spool import SnapshotSpool
 from quorumd.client.timing import Deadline, RetryBackoff
 from quorumd.pipeline.errors import LogUnreachable
 from quorumd.pipeline.files.replicas import Snapshot
-from quorumd.raft.types import SnapshotId
+from quorumd.raft.types import Address, SnapshotId
 from quorumd.storage.layout import snapshot_path
 
 FETCH_BYTES = 8 << 20
