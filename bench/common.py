@@ -24,6 +24,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from quorumd.wire.metadata_topic import TOPIC
+
 ROOT = Path(__file__).resolve().parents[1]
 NODES = 3
 START_TIMEOUT_S = 30
@@ -100,7 +102,7 @@ def generate(cluster: Cluster, ports: Sequence[int], **options: object) -> dict[
 class Quorum:
     """`quorumd` nodes with the default configuration, started through their command line."""
 
-    topic = "__cluster_metadata"
+    topic = TOPIC
 
     def __init__(
         self, folder: Path, settings: Mapping[str, object] | None = None, size: int = NODES
@@ -316,7 +318,7 @@ def _quorumd() -> str:
 
 def _describe_quorum(port: int) -> tuple[int, int] | None:
     """DescribeQuorum v0 by hand: the partition's error and leader id, or None without an answer."""
-    topic = b"__cluster_metadata"
+    topic = TOPIC.encode()
     body = b"\2" + bytes([len(topic) + 1]) + topic + b"\2" + struct.pack(">i", 0) + b"\0\0\0"
     request = struct.pack(">hhih", 55, 0, 1, -1) + b"\0" + body
     try:

@@ -20,10 +20,10 @@ from quorumd.wire.messages.produce import (
     ProduceRequestTopic,
     ProduceResponse,
 )
+from quorumd.wire.metadata_topic import TOPIC
 from quorumd.wire.records import Record, build_batch
 from quorumd.wire.schema import Message
 
-TOPIC = "__cluster_metadata"
 API_VERSIONS, PRODUCE, PRODUCE_VERSION = 18, 0, 9
 BATCH_BYTES = 900_000
 TIMEOUT_S = 60.0

@@ -24,6 +24,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from bench.common import write_json
 from quorumd.pipeline.parse import ChunkOrigin, parse
 from quorumd.pipeline.schemas import RECORDS
+from quorumd.wire.metadata_topic import TOPIC
 from quorumd.wire.records import Record, build_batch
 
 KEY_BYTES = 20
@@ -94,7 +95,7 @@ def by_aiokafka_and_pyarrow(chunk: bytes) -> int:
     columns = {
         "key": pa.array(keys, pa.binary()),
         "value": pa.array(values, pa.binary()),
-        "topic": pa.repeat("__cluster_metadata", count),
+        "topic": pa.repeat(TOPIC, count),
         "offset": pa.array(offsets, pa.int64()),
         "timestamp": pa.array(times, pa.timestamp("ms", "UTC")).cast(
             RECORDS.field("timestamp").type

@@ -16,6 +16,7 @@ import re
 from pathlib import Path
 
 from quorumd.raft.types import SnapshotId
+from quorumd.wire.metadata_topic import PARTITION, TOPIC
 
 META_PROPERTIES = "meta.properties"
 LOCK = ".lock"
@@ -23,7 +24,7 @@ RESERVE = ".reserve"
 RESTORING = ".restoring"
 """There while a restore is not finished."""
 BACKUP_MANIFEST = "backup.json"
-PARTITION_DIRECTORY = "__cluster_metadata-0"
+PARTITION_DIRECTORY = f"{TOPIC}-{PARTITION}"
 EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 QUORUM_STATE = "quorum-state.json"
 KAFKA_QUORUM_STATE = "quorum-state"

@@ -29,8 +29,8 @@ from quorumd.storage import java_properties
 from quorumd.storage.errors import DamagedFile, NotFormatted, from_os_error
 from quorumd.storage.filesystem import FileSystem, read_file, replace_file
 from quorumd.storage.layout import META_PROPERTIES
+from quorumd.wire.schema import ZERO_UUID
 
-_NO_ID = UUID(int=0)
 _OWN_KEYS = frozenset(
     {
         "version",
@@ -89,7 +89,7 @@ def load_meta_properties(
     Raises NotFormatted if there is no file, DamagedFile if it can't be understood.
     """
     meta = read_meta_properties(fs, storage_dir)
-    if meta.storage_id == _NO_ID:
+    if meta.storage_id == ZERO_UUID:
         meta = replace(meta, storage_id=new_storage_id())
         save_meta_properties(fs, storage_dir, meta)
     return meta
@@ -113,7 +113,7 @@ def read_meta_properties(fs: FileSystem, storage_dir: Path) -> MetaProperties:
         raise from_os_error(error, path, "reading") from error
     try:
         pairs = java_properties.parse(text)
-        return _from_pairs(pairs, _storage_id(pairs) or _NO_ID)
+        return _from_pairs(pairs, _storage_id(pairs) or ZERO_UUID)
     except ValueError as error:
         raise DamagedFile(
             str(error), path=path, remedy="Correct the file by hand, or restore it from a backup"
@@ -183,6 +183,6 @@ def _storage_id(pairs: dict[str, str]) -> UUID | None:
     found = {uuid_from_text(pairs[key]) for key in ("storage.id", "directory.id") if key in pairs}
     if len(found) > 1:
         raise ValueError("storage.id and directory.id differ")
-    if _NO_ID in found:
+    if ZERO_UUID in found:
         raise ValueError("storage.id is the zero uuid")
     return found.pop() if found else None

@@ -19,8 +19,9 @@ from quorumd.raft.types import uuid_from_text, uuid_to_text
 from quorumd.storage.errors import DamagedFile, from_os_error
 from quorumd.storage.filesystem import FileSystem, read_file, replace_file
 from quorumd.storage.layout import KAFKA_QUORUM_STATE, QUORUM_STATE
+from quorumd.wire.schema import ZERO_UUID
 
-_NO_UUID = uuid_to_text(UUID(int=0))
+_NO_UUID = uuid_to_text(ZERO_UUID)
 _REMEDY = (
     "Without it this node could vote twice in an epoch, and an old copy is no better. Format a new"
     " directory (without --bootstrap), and join as a new replica"
@@ -74,10 +75,10 @@ def render_quorum_state(state: QuorumState) -> bytes:
     fields = {
         "clusterId": state.cluster_id or "",
         "leaderId": -1 if state.leader_id is None else state.leader_id,
-        "leaderUuid": uuid_to_text(state.leader_uuid or UUID(int=0)),
+        "leaderUuid": uuid_to_text(state.leader_uuid or ZERO_UUID),
         "leaderEpoch": state.leader_epoch,
         "votedId": -1 if state.voted_id is None else state.voted_id,
-        "votedUuid": uuid_to_text(state.voted_uuid or UUID(int=0)),
+        "votedUuid": uuid_to_text(state.voted_uuid or ZERO_UUID),
         "appliedOffset": state.applied_offset,
         "data_version": 1,
     }

@@ -335,8 +335,6 @@ def success_prefix(version: int) -> bytes:
 
     Comparing bytes costs a fraction of decoding. The prefix ends before the base offset.
     """
-    from quorumd.client.leader import TOPIC
-    from quorumd.client.producer import TOPIC_ID
     from quorumd.wire.codec import encode
     from quorumd.wire.headers import encode_response_header
     from quorumd.wire.messages.produce import (
@@ -344,6 +342,7 @@ def success_prefix(version: int) -> bytes:
         ProduceResponsePartition,
         ProduceResponseTopic,
     )
+    from quorumd.wire.metadata_topic import TOPIC, TOPIC_ID
 
     partition = ProduceResponsePartition(base_offset=_MARK)
     topic = ProduceResponseTopic(name=TOPIC, topic_id=TOPIC_ID, partition_responses=(partition,))

@@ -24,14 +24,8 @@ from quorumd.client.errors import (
     error_code,
 )
 from quorumd.client.events import LogEvent
-from quorumd.client.leader import (
-    ENDPOINT_TYPE_CONTROLLERS,
-    PARTITION,
-    TOPIC,
-    LeaderFinder,
-    check,
-)
-from quorumd.client.producer import BATCH_BYTES_DEFAULT, TOPIC_ID, TRY_TIMEOUT_MS, Producer
+from quorumd.client.leader import ENDPOINT_TYPE_CONTROLLERS, LeaderFinder, check
+from quorumd.client.producer import BATCH_BYTES_DEFAULT, TRY_TIMEOUT_MS, Producer
 from quorumd.client.reading import (
     READ,
     Fetched,
@@ -67,6 +61,7 @@ from quorumd.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsResponsePartition,
 )
+from quorumd.wire.metadata_topic import PARTITION, TOPIC, TOPIC_ID
 from quorumd.wire.records import Record
 
 TIMEOUT_MS_DEFAULT = 10_000

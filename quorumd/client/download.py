@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from quorumd.client.connection import ClientConnection
 from quorumd.client.errors import ConnectionFailed, NotSupported
-from quorumd.client.leader import PARTITION, TOPIC, LeaderFinder, TryAgain, check
-from quorumd.client.producer import TOPIC_ID, TRY_TIMEOUT_MS
+from quorumd.client.leader import LeaderFinder, TryAgain, check
+from quorumd.client.producer import TRY_TIMEOUT_MS
 from quorumd.client.reading import READ, only_fetched
 from quorumd.client.spool import SnapshotSpool
 from quorumd.client.timing import Deadline
@@ -36,6 +36,7 @@ from quorumd.wire.messages.fetch_snapshot import (
     FetchSnapshotResponse,
     FetchSnapshotResponsePartition,
 )
+from quorumd.wire.metadata_topic import PARTITION, TOPIC, TOPIC_ID
 
 PIECE_BYTES_MAX = 1 << 20
 PIECE_BYTES_MIN = 1 << 14

@@ -26,9 +26,8 @@ from quorumd.raft.types import Address
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from quorumd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from quorumd.wire.metadata_topic import TOPIC
 
-TOPIC = "__cluster_metadata"
-PARTITION = 0
 CONNECT_TIMEOUT_S = 3.0
 ENDPOINT_TYPE_CONTROLLERS = 2
 # A leader that has just failed may still be named by nodes that haven't noticed: others get this

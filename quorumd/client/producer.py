@@ -12,7 +12,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from uuid import UUID
 
 from quorumd.client.connection import ClientConnection, Sent
 from quorumd.client.errors import (
@@ -23,7 +22,7 @@ from quorumd.client.errors import (
     RequestRefused,
     error_code,
 )
-from quorumd.client.leader import PARTITION, TOPIC, LeaderFinder, TryAgain, check
+from quorumd.client.leader import LeaderFinder, TryAgain, check
 from quorumd.client.timing import Deadline, RetryBackoff
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -34,9 +33,9 @@ from quorumd.wire.messages.produce import (
     ProduceResponse,
     ProduceResponsePartition,
 )
+from quorumd.wire.metadata_topic import PARTITION, TOPIC, TOPIC_ID
 from quorumd.wire.records import BATCH_OVERHEAD, Record, build_batch
 
-TOPIC_ID = UUID(int=1)
 BATCH_BYTES_DEFAULT = 256 * 1024
 IN_FLIGHT_MAX = 5
 """As many batches as a leader remembers of a producer; more could not be recognised again."""

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
-from uuid import UUID
 
 from quorumd.client.client import QuorumClient
 from quorumd.client.connection import ClientConnection
@@ -27,7 +26,7 @@ from quorumd.client.errors import (
     QuorumUnavailable,
     error_code,
 )
-from quorumd.client.leader import PARTITION, TOPIC, LeaderFinder, TryAgain
+from quorumd.client.leader import LeaderFinder, TryAgain
 from quorumd.client.timing import Deadline, RetryBackoff
 from quorumd.raft.types import Address, Endpoint, ReplicaKey
 from quorumd.wire.error_codes import ErrorCode
@@ -44,13 +43,14 @@ from quorumd.wire.messages.alter_partition_reassignments import (
 )
 from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from quorumd.wire.messages.transfer_leader import TransferLeaderRequest, TransferLeaderResponse
+from quorumd.wire.metadata_topic import PARTITION, TOPIC
+from quorumd.wire.schema import ZERO_UUID
 
 POLL_S = 0.25
 DESCRIBE_TIMEOUT_MS = 5_000
 # The leader gives up so much earlier than the asker, so that its reason arrives.
 _RESPONSE_MARGIN_MS = 500
 
-ZERO_UUID = UUID(int=0)
 NO_REPLICA = ReplicaKey(-1)
 ADD, REMOVE, REASSIGN, TRANSFER = "add", "remove", "reassign", "transfer"
 

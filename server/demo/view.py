@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quorumd.raft.types import Address
+from quorumd.wire.metadata_topic import TOPIC
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-TOPIC = "__cluster_metadata"
 STATUS_BYTES_MAX = 1 << 20
 _STYLES = {"leader": "bold green", "follower": "", "killed": "red", "frozen": "cyan"}
 _COLUMNS = ("node", "port", "pid", "role", "epoch", "log end", "high\nwatermark", "lag", "since")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
+from quorumd.wire.metadata_topic import PARTITION, TOPIC, TOPIC_ID
+
 
 @dataclass(frozen=True, slots=True)
 class TopicPartition:
@@ -15,4 +17,4 @@ class TopicPartition:
     index: int
 
 
-METADATA = TopicPartition("__cluster_metadata", UUID(int=1), 0)
+METADATA = TopicPartition(TOPIC, TOPIC_ID, PARTITION)

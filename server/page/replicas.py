@@ -9,8 +9,8 @@ from uuid import UUID
 from quorumd.raft.types import ReplicaKey, Voter, uuid_to_text
 from quorumd.server.page.leader import LeaderReport
 from quorumd.server.page.source import PageSource
-from quorumd.server.translate.common import ZERO_UUID
 from quorumd.wire.messages.describe_quorum import DescribeQuorumResponseReplica
+from quorumd.wire.schema import ZERO_UUID
 
 
 class Health(StrEnum):

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from quorumd.raft.types import Endpoint
 from quorumd.server.model.cluster_view import ClusterView
 from quorumd.server.model.topic import METADATA
-from quorumd.server.translate.common import ZERO_UUID, endpoint_on, id_or_minus_one
+from quorumd.server.translate.common import endpoint_on, id_or_minus_one
 from quorumd.wire.control_records import KRAFT_VERSION_MAX
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.api_versions import (
@@ -57,6 +57,7 @@ from quorumd.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 from quorumd.wire.registry import API_VERSIONS_KEY, APIS, FIRST_OWN_KEY
+from quorumd.wire.schema import ZERO_UUID
 
 OWN_SOFTWARE: Final = "quorumctl"
 PRODUCE_KEY: Final = 0

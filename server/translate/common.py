@@ -15,8 +15,7 @@ from quorumd.raft.effects import Reply
 from quorumd.raft.events import LeaderHint, RequestFailed
 from quorumd.raft.types import Endpoint
 from quorumd.wire.error_codes import ErrorCode
-
-ZERO_UUID = UUID(int=0)
+from quorumd.wire.schema import ZERO_UUID
 
 
 class InvalidRequestShape(ValueError):

@@ -29,6 +29,7 @@ from quorumd.wire.messages.produce import (
     ProduceRequestTopic,
     ProduceResponse,
 )
+from quorumd.wire.metadata_topic import TOPIC
 from quorumd.wire.records import Record, build_batch
 from quorumd.wire.registry import APIS
 from quorumd.wire.schema import Message as WireMessage
@@ -40,7 +41,6 @@ from simulation.scheduler import MS, SECOND, Timer
 if TYPE_CHECKING:
     from simulation.world import World
 
-TOPIC = "__cluster_metadata"
 PRODUCE, FETCH = 0, 1
 PRODUCE_VERSION, FETCH_VERSION = 12, 12
 SOFTWARE = "simulated-client"

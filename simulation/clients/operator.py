@@ -33,8 +33,9 @@ from quorumd.wire.messages.alter_partition_reassignments import (
 )
 from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from quorumd.wire.messages.transfer_leader import TransferLeaderRequest, TransferLeaderResponse
+from quorumd.wire.metadata_topic import TOPIC
 from quorumd.wire.schema import Message
-from simulation.clients.client import TOPIC, Client
+from simulation.clients.client import Client
 from simulation.history.voter_change_requests import VoterChangeKind, VoterChangeRequest
 from simulation.scheduler import MS, SECOND
 

@@ -36,8 +36,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "quorumd.wire.control_records",
             "quorumd.wire.errors",
             "quorumd.wire.keyed_records",
+            "quorumd.wire.metadata_topic",
             "quorumd.wire.record_walk",
             "quorumd.wire.records",
+            "quorumd.wire.schema",
             "quorumd.wire.snapshot_records",
         }
     ),
@@ -305,6 +307,7 @@ def test_a_forbidden_import_is_found_in_every_spelling() -> None:
             "quorumd.raft.types",
             "quorumd.raft.node",
             "quorumd.wire.records",
+            "quorumd.wire.schema",
             "quorumd.wire.messages",
             "quorumd.storage.log",
         }

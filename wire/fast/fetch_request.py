@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from quorumd.wire.headers import encode_request_header
+from quorumd.wire.schema import ZERO_UUID
 from quorumd.wire.varints import encode_unsigned_varint
 
 _FLEXIBLE_FROM = 12
@@ -23,7 +24,6 @@ _FETCH_KEY = 1
 
 HIGH_WATERMARK_ABSENT: Final = 0x7FFFFFFFFFFFFFFF
 """The high watermark of a request whose sender does not tell it."""
-_ZERO_UUID: Final = UUID(int=0)
 
 _REPLICA_ID = Struct(">i")
 # max wait, min and max bytes, isolation, session id and epoch, topic count
@@ -100,7 +100,7 @@ def _parse(version: int, body: bytes | memoryview, at: int) -> FastFetch | None:
     if partitions != 2:
         return None
 
-    directory_id = _ZERO_UUID
+    directory_id = ZERO_UUID
     high_watermark = HIGH_WATERMARK_ABSENT
     tags = body[at]
     at += 1
@@ -238,7 +238,7 @@ def _constant_parts(
     none), and everything behind the partition's tags.
     """
     header = encode_request_header(_FETCH_KEY, version, 0, client_id)[8:]
-    directory = b"" if directory_id == _ZERO_UUID else b"\0\x10" + directory_id.bytes
+    directory = b"" if directory_id == ZERO_UUID else b"\0\x10" + directory_id.bytes
     tags = []
     if cluster_id is not None:
         raw = cluster_id.encode()

@@ -13,6 +13,7 @@ from quorumd.storage.errors import StorageError, from_os_error
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.wire.batch_header import read_header
 from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.metadata_topic import PARTITION, TOPIC
 
 
 class FileChanged(StorageError):
@@ -49,8 +50,8 @@ def read_rows(
     start_offset: int,
     end_offset: int,
     *,
-    topic: str = "__cluster_metadata",
-    partition: int = 0,
+    topic: str = TOPIC,
+    partition: int = PARTITION,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a range, as `parse` gives them.
 

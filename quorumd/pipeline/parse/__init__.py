@@ -29,6 +29,7 @@ from quorumd.pipeline.parse.payloads import groups_of
 from quorumd.pipeline.parse.rows import ParsedRecords, records_of
 from quorumd.pipeline.parse.snapshots import as_in_log
 from quorumd.pipeline.parse.tables import batch_rows, control_table_rows, record_rows
+from quorumd.wire.metadata_topic import PARTITION, TOPIC
 
 __all__ = ["ChunkOrigin", "DamagedBatch", "parse"]
 
@@ -40,8 +41,8 @@ def parse(
     end_offset: int,
     origin: ChunkOrigin,
     *,
-    topic: str = "__cluster_metadata",
-    partition: int = 0,
+    topic: str = TOPIC,
+    partition: int = PARTITION,
     crc_is_checked: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Rows of `table` with start_offset <= offset < end_offset, in the chunk's order.

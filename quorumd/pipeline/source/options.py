@@ -14,9 +14,9 @@ from typing import Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from quorumd.client.addresses import parse_addresses
-from quorumd.client.leader import PARTITION, TOPIC
 from quorumd.pipeline.errors import BadOption
 from quorumd.raft.types import Address
+from quorumd.wire.metadata_topic import PARTITION, TOPIC
 
 EARLIEST: Final = -2
 LATEST: Final = -1
