@@ -23,8 +23,8 @@ from prometheus_client.registry import Collector
 from quorumd.raft.roles import Role
 from quorumd.raft.types import uuid_to_text
 from quorumd.server.disk.disk_space import DiskSpace
-from quorumd.server.model.cluster_view import ReplicaStatus
-from quorumd.server.model.metrics import Metrics, StatusSource
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.partition_view import PartitionView, ReplicaStatus
 from quorumd.server.model.sampled_stats import Histogram
 from quorumd.wire.registry import APIS
 
@@ -54,7 +54,7 @@ class QuorumCollector(Collector):
     """Builds all metric families when Prometheus asks for them."""
 
     def __init__(
-        self, metrics: Metrics, source: StatusSource, version: str, is_ready: Callable[[], bool]
+        self, metrics: Metrics, source: PartitionView, version: str, is_ready: Callable[[], bool]
     ) -> None:
         self._metrics = metrics
         self._source = source
@@ -308,7 +308,7 @@ class MetricsText:
     """A registry of this node's own, and its text form."""
 
     def __init__(
-        self, metrics: Metrics, source: StatusSource, version: str, is_ready: Callable[[], bool]
+        self, metrics: Metrics, source: PartitionView, version: str, is_ready: Callable[[], bool]
     ) -> None:
         self._collector = QuorumCollector(metrics, source, version, is_ready)
         self._registry = CollectorRegistry(auto_describe=False)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quorumd.server.disk.disk_space import disk_space
-from quorumd.server.model.metrics import Metrics, StatusSource
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.partition_view import PartitionView
 
 if TYPE_CHECKING:
     from quorumd.server.http.exposition import MetricsText
@@ -21,7 +22,7 @@ class MetricsPage:
     def __init__(
         self,
         metrics: Metrics,
-        source: StatusSource,
+        source: PartitionView,
         version: str,
         directory: Path,
         is_ready: Callable[[], bool],

@@ -1,16 +1,14 @@
 """What a node counts while it works: plain numbers, incremented where things happen.
 
 Nothing here knows how the figures are published; `quorumd.server.http.exposition` turns them, and what a
-`StatusSource` tells at that moment, into Prometheus' text. Belongs to the event loop's thread.
+`PartitionView` tells at that moment, into Prometheus' text. Belongs to the event loop's thread.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
 
-from quorumd.server.model.cluster_view import ClusterView
 from quorumd.server.model.sampled_stats import Histogram, Window
 from quorumd.wire.registry import APIS
 
@@ -21,43 +19,6 @@ LATENCY_BOUNDS_SECONDS = (
 BATCH_BOUNDS_BYTES = tuple(float(64 << shift) for shift in range(0, 18, 2))
 LABELS_MAX = 64
 OTHER_LABEL = "other"
-
-
-class StatusSource(ClusterView, Protocol):
-    """The figures that are asked for when somebody looks, and copied by nobody before."""
-
-    @property
-    def role(self) -> str:
-        """The replica's role in lower case, as in `quorumd.raft.roles.Role`."""
-
-    @property
-    def voted_id(self) -> int | None:
-        """The id voted for in this epoch, a leader's or candidate's own included; None if none."""
-
-    @property
-    def log_end_epoch(self) -> int:
-        """Epoch of the last record, 0 in an empty log."""
-
-    @property
-    def log_start_offset(self) -> int: ...
-
-    @property
-    def snapshot_end_offset(self) -> int:
-        """Of the newest snapshot, -1 if there is none."""
-
-    @property
-    def snapshot_copy_ratio(self) -> float:
-        """How much of a snapshot has been copied from the leader, 0 to 1; -1 if none is copied."""
-
-    @property
-    def unknown_voter_connections(self) -> int:
-        """Voters that no address is known for."""
-
-    @property
-    def is_adding_voter(self) -> bool: ...
-
-    @property
-    def is_removing_voter(self) -> bool: ...
 
 
 def count_label(counts: dict[str, int], label: str, amount: int = 1) -> None:

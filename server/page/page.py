@@ -21,7 +21,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from quorumd.raft.types import ReplicaKey
 from quorumd.server.disk.disk_space import DiskSpace, disk_space
 from quorumd.server.http.http_server import Page, Pages
-from quorumd.server.model.metrics import StatusSource
+from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.page.findings import PageFacts, WaitingChange, findings
 from quorumd.server.page.history import SAMPLES_MAX, FigureHistory, Sample
 from quorumd.server.page.leader import LeaderReport, LeaderView
@@ -256,7 +256,7 @@ def _read_disk(storage_dir: Path, snapshot_path: Path | None) -> _OnDisk:
 
 
 def _voter_sets(
-    view: StatusSource, partition: DescribeQuorumResponsePartition | None
+    view: PartitionView, partition: DescribeQuorumResponsePartition | None
 ) -> _VoterSets:
     """As the leader tells them; without its word, as this node knows them."""
     if partition is None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from quorumd.config.model import Config
-from quorumd.server.model.cluster_view import SnapshotWork
-from quorumd.server.model.metrics import Metrics, StatusSource
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.partition_view import PartitionView, SnapshotWork
 from quorumd.server.partition.partition import Partition
 from quorumd.wire.schema import Message
 
@@ -30,7 +30,7 @@ class AskLeader(Protocol):
 class PageSource:
     """`status` is fit for JSON; `unreachable` are ids; `snapshot_path` is that of the newest, if any."""
 
-    view: StatusSource
+    view: PartitionView
     leader_id: Callable[[], int | None]
     """Who leads, and has answered this node lately; None if there is nobody like that."""
     metrics: Metrics
@@ -56,7 +56,7 @@ def source_of(
 
     def leader_id() -> int | None:
         known = partition.view.leader_id
-        return known if partition.is_leader or node.has_leader_contact else None
+        return known if partition.view.is_leader or node.has_leader_contact else None
 
     def snapshot_path() -> Path | None:
         newest = node.newest_snapshot

@@ -24,7 +24,7 @@ from quorumd.raft.events import (
 )
 from quorumd.raft.node import RaftNode
 from quorumd.raft.roles import Role
-from quorumd.raft.types import Endpoint, OffsetAndEpoch, SnapshotId, VoterSet, uuid_to_text
+from quorumd.raft.types import SnapshotId, VoterSet, uuid_to_text
 from quorumd.server.disk.recovered_log import RecoveredLog, log_view, voters_of
 from quorumd.server.disk.storage_adapter import StorageAdapter
 from quorumd.server.model.disk_jobs import Files
@@ -33,7 +33,7 @@ from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.runtime import Runtime, TimerHandle
 from quorumd.server.model.topic import TopicPartition
 from quorumd.server.partition.driver import Driver
-from quorumd.server.partition.quorum_view import QuorumView
+from quorumd.server.partition.raft_view import RaftPartitionView
 from quorumd.server.peers.outbound import Outbound, OutboundSettings
 from quorumd.server.requests.fetch import FetchHandler
 from quorumd.server.requests.produce import ProduceHandler
@@ -113,7 +113,7 @@ class Partition:
         self.producers = opened.producers
         self.producers.commit(stored.applied_offset)
         self.node = RaftNode(raft_config, stored, log_view(opened), host.draw)
-        self.view = QuorumView(self.node, host.monotonic_ms, host.wall_ms)
+        self.view = RaftPartitionView(topic, self.node, host.monotonic_ms, host.wall_ms)
         self.reader = host.reader(log)
         self.store = snapshots
         self.disk = host.disk(Files(log, snapshots, hooks.save_state), self)
@@ -149,10 +149,10 @@ class Partition:
         self.inbound.serve = self.snapshots.serve
         self.inbound.on_unreadable = self.snapshots.on_damage
         self.produce = ProduceHandler(
-            self, self.producers, metrics, max_batch_bytes, host, self._call_soon
+            self.view, self, self.producers, metrics, max_batch_bytes, host, self._call_soon
         )
         recorder.batches = self.produce
-        self.consume = FetchHandler(self, log, self.reader, host)
+        self.consume = FetchHandler(self.view, log, self.reader, host)
         self._timer = RuntimeTimer(host, self._on_timer)
         self.driver = Driver(
             self.node,
@@ -347,43 +347,7 @@ class Partition:
     def on_halt(self, reason: str) -> None:
         self._hooks.fail(reason, None)
 
-    # -- what producers and consumers see
-
-    @property
-    def is_leader(self) -> bool:
-        return self.node.is_leader
-
-    @property
-    def has_committed_in_epoch(self) -> bool:
-        return self.view.has_committed_in_epoch
-
-    @property
-    def leader_id(self) -> int | None:
-        return self.view.leader_id
-
-    @property
-    def leader_epoch(self) -> int:
-        return self.node.epoch
-
-    @property
-    def leader_endpoints(self) -> tuple[Endpoint, ...]:
-        leader_id = self.node.leader_id
-        return () if leader_id is None else self.node.endpoints_of(leader_id)
-
-    @property
-    def log_start_offset(self) -> int:
-        return self.node.log_start_offset
-
-    @property
-    def log_end_offset(self) -> int:
-        return self.node.log_end_offset
-
-    @property
-    def committed_offset(self) -> int:
-        return self.node.committed_offset
-
-    def end_offset_for(self, epoch: int) -> OffsetAndEpoch:
-        return self.node.end_offset_for(epoch)
+    # -- what producers ask for
 
     @property
     def append_obstacle(self) -> Refusal | None:

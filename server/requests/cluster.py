@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from quorumd.raft.types import Endpoint
-from quorumd.server.model.cluster_view import ClusterView
+from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.model.topic import METADATA
 from quorumd.server.translate.common import endpoint_on, id_or_minus_one
 from quorumd.wire.control_records import KRAFT_VERSION_MAX
@@ -94,7 +94,7 @@ class BrokerNode(NamedTuple):
     port: int
 
 
-def nodes_on(view: ClusterView, listener: str) -> tuple[BrokerNode, ...]:
+def nodes_on(view: PartitionView, listener: str) -> tuple[BrokerNode, ...]:
     """Voters, and a leader outside their set, that have an endpoint on this listener; by id."""
     found: dict[int, BrokerNode] = {}
     for node_id, endpoints in _members(view):
@@ -104,7 +104,7 @@ def nodes_on(view: ClusterView, listener: str) -> tuple[BrokerNode, ...]:
     return tuple(found[node_id] for node_id in sorted(found))
 
 
-def _members(view: ClusterView) -> Iterator[tuple[int, tuple[Endpoint, ...]]]:
+def _members(view: PartitionView) -> Iterator[tuple[int, tuple[Endpoint, ...]]]:
     """Ids and endpoints; the leader first, because two voters may stand under its id."""
     if view.leader_id is not None:
         yield view.leader_id, view.leader_endpoints
@@ -112,7 +112,7 @@ def _members(view: ClusterView) -> Iterator[tuple[int, tuple[Endpoint, ...]]]:
         yield voter.key.id, voter.endpoints
 
 
-def _reachable_leader(view: ClusterView, nodes: tuple[BrokerNode, ...]) -> int:
+def _reachable_leader(view: PartitionView, nodes: tuple[BrokerNode, ...]) -> int:
     """The leader's id, or -1 if it is unknown or has no endpoint on the client's listener."""
     leader_id = view.leader_id
     known = leader_id is not None and any(node.id == leader_id for node in nodes)
@@ -123,7 +123,7 @@ def _reachable_leader(view: ClusterView, nodes: tuple[BrokerNode, ...]) -> int:
 
 
 def api_versions(
-    view: ClusterView, request: ApiVersionsRequest, version: int
+    view: PartitionView, request: ApiVersionsRequest, version: int
 ) -> ApiVersionsResponse:
     """What this node speaks. From version 3 on, software must give a name and version that fit KIP-511."""
     if version >= 3 and not (
@@ -178,7 +178,7 @@ _FEATURES: Final = (
 
 
 def metadata(
-    view: ClusterView, request: MetadataRequest, version: int, listener: str
+    view: PartitionView, request: MetadataRequest, version: int, listener: str
 ) -> MetadataResponse:
     """Nodes, and the one topic; `listener` is the name of the one that the request came in on."""
     nodes = nodes_on(view, listener)
@@ -201,7 +201,7 @@ def metadata(
 
 
 def _topic(
-    view: ClusterView,
+    view: PartitionView,
     nodes: tuple[BrokerNode, ...],
     asked: MetadataRequestTopic,
     version: int,
@@ -259,7 +259,7 @@ def is_topic_name(name: str) -> bool:
 
 
 def describe_cluster(
-    view: ClusterView, request: DescribeClusterRequest, listener: str
+    view: PartitionView, request: DescribeClusterRequest, listener: str
 ) -> DescribeClusterResponse:
     """The same nodes as brokers (type 1) and as controllers (type 2)."""
     if request.endpoint_type not in (BROKERS, CONTROLLERS):
@@ -287,7 +287,9 @@ def describe_cluster(
 # -- the rest
 
 
-def describe_configs(view: ClusterView, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+def describe_configs(
+    view: PartitionView, request: DescribeConfigsRequest
+) -> DescribeConfigsResponse:
     """Known resources have no configuration that could be read or changed over the network."""
     return DescribeConfigsResponse(
         results=tuple(_configs_of(view, resource) for resource in request.resources)
@@ -295,7 +297,7 @@ def describe_configs(view: ClusterView, request: DescribeConfigsRequest) -> Desc
 
 
 def _configs_of(
-    view: ClusterView, asked: DescribeConfigsRequestResource
+    view: PartitionView, asked: DescribeConfigsRequestResource
 ) -> DescribeConfigsResponseResult:
     error, message = ErrorCode.NONE, None
     if asked.resource_type == TOPIC_RESOURCE:
@@ -340,7 +342,7 @@ def find_coordinator(request: FindCoordinatorRequest, version: int) -> FindCoord
 
 
 def list_partition_reassignments(
-    view: ClusterView, request: ListPartitionReassignmentsRequest
+    view: PartitionView, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     """The one that is under way, if it was asked for (KIP-642)."""
     target = view.target_voters

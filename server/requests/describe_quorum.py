@@ -7,8 +7,8 @@ of the leader, so that a client needs no second question to find it. Source: KIP
 from __future__ import annotations
 
 from quorumd.raft.types import Endpoint, ReplicaKey
-from quorumd.server.model.cluster_view import (
-    ClusterView,
+from quorumd.server.model.partition_view import (
+    PartitionView,
     PendingChange,
     ReplicaStatus,
     SnapshotWork,
@@ -32,7 +32,7 @@ from quorumd.wire.messages.describe_quorum import (
 
 
 def describe_quorum(
-    view: ClusterView,
+    view: PartitionView,
     request: DescribeQuorumRequest,
     version: int,
     listener: str,
@@ -102,7 +102,7 @@ def _unknown(request: DescribeQuorumRequest, version: int) -> DescribeQuorumResp
 
 
 def _described(
-    view: ClusterView, version: int, is_own: bool, work: SnapshotWork | None
+    view: PartitionView, version: int, is_own: bool, work: SnapshotWork | None
 ) -> DescribeQuorumResponsePartition:
     committed, pending = view.committed_voters, view.pending_changes()
     return DescribeQuorumResponsePartition(
@@ -168,7 +168,7 @@ def _replica(status: ReplicaStatus, version: int) -> DescribeQuorumResponseRepli
     )
 
 
-def _hint(view: ClusterView, version: int, listener: str) -> DescribeQuorumResponsePartition:
+def _hint(view: PartitionView, version: int, listener: str) -> DescribeQuorumResponsePartition:
     leader_id = view.leader_id
     if leader_id is None:
         text = f"no leader is known in epoch {view.leader_epoch}; ask again soon"
@@ -186,7 +186,7 @@ def _hint(view: ClusterView, version: int, listener: str) -> DescribeQuorumRespo
     )
 
 
-def _nodes(view: ClusterView, by_key: bool) -> list[tuple[ReplicaKey, tuple[Endpoint, ...]]]:
+def _nodes(view: PartitionView, by_key: bool) -> list[tuple[ReplicaKey, tuple[Endpoint, ...]]]:
     """Endpoints of observers that announced some, of voters, and of the leader, who knows itself best.
 
     Unless they are wanted `by_key`, each id stands there once: Kafka's clients know no storage id here.

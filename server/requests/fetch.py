@@ -13,12 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 from uuid import UUID
 
-from quorumd.raft.types import OffsetAndEpoch
+from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.model.runtime import Reader, Runtime, TimerHandle
-from quorumd.server.model.served import Served
 from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.translate.common import endpoint_on, id_or_minus_one
 from quorumd.storage.errors import OffsetOutOfRange
@@ -64,15 +62,6 @@ SPECIAL_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST
 """The version from which each special timestamp is known; -1 and -2 always were."""
 
 
-class ReadTarget(Served, Protocol):
-    """The partition as consumers see it."""
-
-    @property
-    def has_committed_in_epoch(self) -> bool: ...
-    def end_offset_for(self, epoch: int) -> OffsetAndEpoch:
-        """Largest epoch not above `epoch`, and its end."""
-
-
 @dataclass(slots=True)
 class PartitionFetch:
     """One partition of a fetch: an error, or what to read."""
@@ -106,8 +95,8 @@ def is_for_debugging(message: FetchRequest) -> bool:
 class FetchHandler:
     """Answers consumers for one partition."""
 
-    def __init__(self, target: ReadTarget, log: Log, reader: Reader, host: Runtime) -> None:
-        self._target = target
+    def __init__(self, view: PartitionView, log: Log, reader: Reader, host: Runtime) -> None:
+        self._view = view
         self._log = log
         self._reader = reader
         self._host = host
@@ -160,38 +149,38 @@ class FetchHandler:
         asked: FetchRequestPartition,
         is_debugging: bool,
     ) -> ErrorCode:
-        target = self._target
+        view = self._view
         if version >= 13:
-            if topic_id != target.topic.topic_id:
+            if topic_id != view.topic.topic_id:
                 return ErrorCode.UNKNOWN_TOPIC_ID
-        elif name != target.topic.name:
+        elif name != view.topic.name:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if asked.partition != target.topic.index:
+        if asked.partition != view.topic.index:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if asked.partition_max_bytes < 0:
             return ErrorCode.UNKNOWN_SERVER_ERROR
-        if not (target.is_leader or is_debugging):
+        if not (view.is_leader or is_debugging):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return self._check_epoch(asked.current_leader_epoch)
 
     def _check_epoch(self, epoch: int) -> ErrorCode:
-        if epoch < 0 or epoch == self._target.leader_epoch:
+        if epoch < 0 or epoch == self._view.leader_epoch:
             return ErrorCode.NONE
-        if epoch < self._target.leader_epoch:
+        if epoch < self._view.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         return ErrorCode.UNKNOWN_LEADER_EPOCH
 
     def _serve(self, fetch: ConsumerFetch) -> None:
         """Read if there is enough below the high watermark, else park."""
-        slot, target = fetch.slot, self._target
+        slot, view = fetch.slot, self._view
         assert slot is not None, "only fetches of this partition are served"
-        if target.has_committed_in_epoch or fetch.is_debugging:
+        if view.has_committed_in_epoch or fetch.is_debugging:
             offset = slot.asked.fetch_offset
-            if not target.log_start_offset <= offset <= target.committed_offset:
+            if not view.log_start_offset <= offset <= view.committed_offset:
                 slot.error = ErrorCode.OFFSET_OUT_OF_RANGE
                 self._answer(fetch)
                 return
-            if offset < target.committed_offset:
+            if offset < view.committed_offset:
                 self._read(fetch, slot)
                 return
         asked_for_none = min(fetch.message.min_bytes, fetch.message.max_bytes) <= 0
@@ -207,7 +196,7 @@ class FetchHandler:
         return True
 
     def _read(self, fetch: ConsumerFetch, slot: PartitionFetch) -> None:
-        end = self._target.committed_offset
+        end = self._view.committed_offset
         wanted = min(fetch.message.max_bytes, slot.asked.partition_max_bytes, FETCH_BYTES_MAX)
         cached = self._reader.cached(slot.asked.fetch_offset, wanted, end)
         if cached is not None:
@@ -238,7 +227,7 @@ class FetchHandler:
         wanted = min(
             fetch.message.min_bytes, fetch.message.max_bytes, slot.asked.partition_max_bytes
         )
-        if not (self._target.is_leader or fetch.is_debugging):
+        if not (self._view.is_leader or fetch.is_debugging):
             slot.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         elif size < wanted and self._park(fetch):
             return
@@ -304,9 +293,9 @@ class FetchHandler:
         )
         errors = {slot.error for slot in fetch.slots.values()}
         nodes: tuple[FetchResponseNodeEndpoint, ...] = ()
-        leader_id = self._target.leader_id
+        leader_id = self._view.leader_id
         if errors & set(LEADER_ERRORS) and request.api_version >= 16 and leader_id is not None:
-            at = endpoint_on(self._target.leader_endpoints, request.listener.name)
+            at = endpoint_on(self._view.leader_endpoints, request.listener.name)
             if at is not None:
                 node = FetchResponseNodeEndpoint(node_id=leader_id, host=at.host, port=at.port)
                 nodes = (node,)
@@ -315,12 +304,12 @@ class FetchHandler:
     def _partition_response(
         self, fetch: ConsumerFetch, slot: PartitionFetch
     ) -> FetchResponsePartition:
-        target = self._target
+        view = self._view
         if slot.error is not ErrorCode.NONE:
             current = FetchResponseCurrentLeader()
             if slot.error in LEADER_ERRORS and fetch.request.api_version >= 12:
                 current = FetchResponseCurrentLeader(
-                    leader_id=id_or_minus_one(target.leader_id), leader_epoch=target.leader_epoch
+                    leader_id=id_or_minus_one(view.leader_id), leader_epoch=view.leader_epoch
                 )
             return FetchResponsePartition(
                 partition_index=slot.index,
@@ -330,14 +319,14 @@ class FetchHandler:
                 aborted_transactions=(),
                 records=b"",
             )
-        knows = target.has_committed_in_epoch or fetch.is_debugging
-        committed = target.committed_offset if knows else -1
+        knows = view.has_committed_in_epoch or fetch.is_debugging
+        committed = view.committed_offset if knows else -1
         records = slot.records
         return FetchResponsePartition(
             partition_index=slot.index,
             high_watermark=committed,
             last_stable_offset=committed,
-            log_start_offset=target.log_start_offset,
+            log_start_offset=view.log_start_offset,
             aborted_transactions=(),
             records=records[0] if len(records) == 1 else b"".join(records),
         )
@@ -352,7 +341,7 @@ class FetchHandler:
                 key = (topic.name, asked.partition_index)
                 seen[key] = seen.get(key, 0) + 1
         repeated = {key for key, count in seen.items() if count > 1}
-        end = self._target.committed_offset
+        end = self._view.committed_offset
         rows: list[tuple[str, list[ListOffsetsResponsePartition]]] = []
         lookups: list[tuple[int, int, int]] = []
         for i, topic in enumerate(message.topics):
@@ -406,20 +395,20 @@ class FetchHandler:
         name: str,
         asked: ListOffsetsRequestPartition,
     ) -> ErrorCode:
-        target = self._target
-        if name != target.topic.name or asked.partition_index != target.topic.index:
+        view = self._view
+        if name != view.topic.name or asked.partition_index != view.topic.index:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if message.isolation_level not in (0, 1):
             return ErrorCode.UNKNOWN_SERVER_ERROR
         if asked.timestamp < EARLIEST_PENDING or version < SPECIAL_SINCE.get(asked.timestamp, 0):
             return ErrorCode.UNSUPPORTED_VERSION
         is_debugging = message.replica_id == DEBUGGING_CONSUMER
-        if not (target.is_leader or is_debugging):
+        if not (view.is_leader or is_debugging):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if asked.current_leader_epoch < -1:
             return ErrorCode.FENCED_LEADER_EPOCH
         error = self._check_epoch(asked.current_leader_epoch)
-        if error is ErrorCode.NONE and not (target.has_committed_in_epoch or is_debugging):
+        if error is ErrorCode.NONE and not (view.has_committed_in_epoch or is_debugging):
             old = version < 5
             return ErrorCode.LEADER_NOT_AVAILABLE if old else ErrorCode.OFFSET_NOT_AVAILABLE
         return error
@@ -432,17 +421,17 @@ class FetchHandler:
             return ListOffsetsResponsePartition(
                 partition_index=asked.partition_index, error_code=int(error)
             )
-        target = self._target
+        view = self._view
         offset = {
-            LATEST: target.committed_offset,
-            EARLIEST: target.log_start_offset,
-            EARLIEST_LOCAL: target.log_start_offset,
-            EARLIEST_PENDING: target.log_start_offset,
+            LATEST: view.committed_offset,
+            EARLIEST: view.log_start_offset,
+            EARLIEST_LOCAL: view.log_start_offset,
+            EARLIEST_PENDING: view.log_start_offset,
         }.get(asked.timestamp, -1)
         return ListOffsetsResponsePartition(
             partition_index=asked.partition_index,
             offset=offset,
-            leader_epoch=target.leader_epoch if version >= 4 and offset >= 0 else -1,
+            leader_epoch=view.leader_epoch if version >= 4 and offset >= 0 else -1,
         )
 
     def _answer_list_offsets(
@@ -476,23 +465,23 @@ class FetchHandler:
     def _epoch_end(
         self, name: str, asked: OffsetForLeaderEpochRequestPartition, replica_id: int
     ) -> OffsetForLeaderEpochResponsePartition:
-        target = self._target
-        if name != target.topic.name or asked.partition != target.topic.index:
+        view = self._view
+        if name != view.topic.name or asked.partition != view.topic.index:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif not target.is_leader:
+        elif not view.is_leader:
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         else:
             error = self._check_epoch(asked.current_leader_epoch)
-            if error is ErrorCode.NONE and not target.has_committed_in_epoch:
+            if error is ErrorCode.NONE and not view.has_committed_in_epoch:
                 error = ErrorCode.OFFSET_NOT_AVAILABLE
         if error is not ErrorCode.NONE:
             return OffsetForLeaderEpochResponsePartition(
                 partition=asked.partition, error_code=int(error)
             )
-        if asked.leader_epoch < 0 or asked.leader_epoch > target.leader_epoch:
+        if asked.leader_epoch < 0 or asked.leader_epoch > view.leader_epoch:
             return OffsetForLeaderEpochResponsePartition(partition=asked.partition)
-        found = target.end_offset_for(asked.leader_epoch)
-        end = found.offset if replica_id >= 0 else min(found.offset, target.committed_offset)
+        found = view.end_offset_for(asked.leader_epoch)
+        end = found.offset if replica_id >= 0 else min(found.offset, view.committed_offset)
         return OffsetForLeaderEpochResponsePartition(
             partition=asked.partition, leader_epoch=found.epoch, end_offset=end
         )

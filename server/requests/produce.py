@@ -16,9 +16,9 @@ from uuid import UUID
 from quorumd.raft.effects import AppendClient
 from quorumd.raft.errors import KafkaError, Refusal
 from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.model.producer_state import Duplicate, ProducerState, Refused
 from quorumd.server.model.runtime import Runtime, TimerHandle
-from quorumd.server.model.served import Served
 from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.translate.common import endpoint_on, error_code
 from quorumd.storage.log import Chunk, ChunkSummary
@@ -48,11 +48,9 @@ WAITING_BYTES = 1000
 """What a batch costs in memory besides its own bytes until it is committed."""
 
 
-class AppendTarget(Served, Protocol):
-    """The partition as producers see it."""
+class AppendTarget(Protocol):
+    """Takes what producers append to a partition."""
 
-    @property
-    def log_end_offset(self) -> int: ...
     @property
     def append_obstacle(self) -> Refusal | None:
         """Why nothing can be appended now; None if it can."""
@@ -118,6 +116,7 @@ class ProduceHandler:
 
     def __init__(
         self,
+        view: PartitionView,
         target: AppendTarget,
         producers: ProducerState,
         metrics: Metrics,
@@ -125,9 +124,10 @@ class ProduceHandler:
         host: Runtime,
         call_soon: Callable[[Callable[[], None]], object],
     ) -> None:
+        self._view = view
         self._target = target
-        self._topic_name = target.topic.name.encode()
-        self._topic_id = target.topic.topic_id.bytes
+        self._topic_name = view.topic.name.encode()
+        self._topic_id = view.topic.topic_id.bytes
         self._producers = producers
         self._metrics = metrics
         self._max_batch_bytes = max_batch_bytes
@@ -195,7 +195,7 @@ class ProduceHandler:
                 return ErrorCode.UNKNOWN_TOPIC_ID
         elif topic != self._topic_name:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return None if index == self._target.topic.index else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return None if index == self._view.topic.index else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def _take_in(
         self, answering: PendingProduce, at: tuple[int, int], records: bytes | memoryview | None
@@ -253,7 +253,7 @@ class ProduceHandler:
         turn, self._turn = self._turn, []
         self._last_turn_size = len(turn)
         now = self._host.monotonic_s()
-        offset = self._target.log_end_offset
+        offset = self._view.log_end_offset
         accepted: list[PendingBatch] = []
         for waiting in turn:
             header = waiting.header
@@ -303,7 +303,7 @@ class ProduceHandler:
 
     def _park_duplicate(self, waiting: PendingBatch) -> None:
         """A duplicate is answered when the original is committed, in the order of offsets."""
-        if waiting.end_offset <= self._target.committed_offset:
+        if waiting.end_offset <= self._view.committed_offset:
             self._complete(waiting)
             return
         at = len(self._parked)
@@ -373,7 +373,7 @@ class ProduceHandler:
                 fast.partition,
                 0,
                 waiting.base_offset,
-                self._target.log_start_offset,
+                self._view.log_start_offset,
             )
             request.respond((frame,))
             return
@@ -461,10 +461,10 @@ class ProduceHandler:
     ) -> ProduceResponsePartition:
         current = ProduceResponseCurrentLeader()
         if answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER and version >= 10:
-            leader_id = self._target.leader_id
+            leader_id = self._view.leader_id
             current = ProduceResponseCurrentLeader(
                 leader_id=-1 if leader_id is None else leader_id,
-                leader_epoch=self._target.leader_epoch,
+                leader_epoch=self._view.leader_epoch,
             )
         record_errors: tuple[ProduceResponseRecordError, ...] = ()
         if answer.record_index is not None:
@@ -478,7 +478,7 @@ class ProduceHandler:
             index=index,
             error_code=int(answer.error),
             base_offset=answer.base_offset,
-            log_start_offset=self._target.log_start_offset if ok else -1,
+            log_start_offset=self._view.log_start_offset if ok else -1,
             record_errors=record_errors,
             error_message=answer.message,
             current_leader=current,
@@ -487,14 +487,14 @@ class ProduceHandler:
     def _leader_endpoints(
         self, answering: PendingProduce
     ) -> tuple[ProduceResponseNodeEndpoint, ...]:
-        leader_id = self._target.leader_id
+        leader_id = self._view.leader_id
         asked_for = any(
             answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
             for answer in answering.answers.values()
         )
         if not asked_for or leader_id is None or answering.request.api_version < 10:
             return ()
-        at = endpoint_on(self._target.leader_endpoints, answering.request.listener.name)
+        at = endpoint_on(self._view.leader_endpoints, answering.request.listener.name)
         if at is None:
             return ()
         return (ProduceResponseNodeEndpoint(node_id=leader_id, host=at.host, port=at.port),)

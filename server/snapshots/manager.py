@@ -16,9 +16,9 @@ from quorumd.raft.events import Event, LogDeletionRequested, ResignationRequeste
 from quorumd.raft.node import RaftNode
 from quorumd.raft.types import ReplicaKey, SnapshotId
 from quorumd.server.disk.storage_adapter import StorageAdapter
-from quorumd.server.model.cluster_view import CopyProgress, SnapshotWork
 from quorumd.server.model.logs import Logger
 from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.partition_view import CopyProgress, SnapshotWork
 from quorumd.server.model.runtime import Reader, Runtime, TimerHandle
 from quorumd.server.model.snapshot_builds import Build, BuildFailed, BuildResult
 from quorumd.server.snapshots.outgoing_copies import OutgoingCopies

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from quorumd.raft.node import RaftNode
 from quorumd.raft.types import ReplicaKey, SnapshotId
-from quorumd.server.model.cluster_view import CopyProgress
 from quorumd.server.model.logs import Logger
+from quorumd.server.model.partition_view import CopyProgress
 from quorumd.server.model.runtime import Reader, Runtime
 from quorumd.storage.errors import StorageError
 from quorumd.storage.snapshot_file import SnapshotFacts

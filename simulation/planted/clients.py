@@ -10,7 +10,7 @@ from quorumd.server import node as server_node
 from quorumd.server.disk.recovered_log import RecoveredLog
 from quorumd.server.disk.storage_adapter import StorageAdapter
 from quorumd.server.model.producer_state import ProducerState
-from quorumd.server.partition.partition import Partition
+from quorumd.server.partition.raft_view import RaftPartitionView
 from quorumd.server.requests.fetch import ConsumerFetch, FetchHandler, PartitionFetch
 from quorumd.server.requests.produce import ProduceHandler
 from quorumd.wire.batch_header import BatchHeader
@@ -27,7 +27,8 @@ def _consumers_see_uncommitted(plant: Plant) -> None:
     right = FetchHandler._read
 
     def wrong(handler: FetchHandler, fetch: ConsumerFetch, slot: PartitionFetch) -> None:
-        with patch.object(Partition, "committed_offset", Partition.log_end_offset):
+        end_offset = RaftPartitionView.log_end_offset
+        with patch.object(RaftPartitionView, "committed_offset", end_offset):
             right(handler, fetch, slot)
 
     plant(FetchHandler, "_read", wrong)
@@ -44,7 +45,7 @@ def _acknowledged_at_append(plant: Plant) -> None:
 
     def wrong(handler: ProduceHandler) -> None:
         right(handler)
-        handler.on_high_watermark(handler._target.log_end_offset)
+        handler.on_high_watermark(handler._view.log_end_offset)
 
     plant(ProduceHandler, "_end_turn", wrong)
 

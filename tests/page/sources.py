@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from quorumd.server.model.cluster_view import SnapshotWork
 from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.partition_view import SnapshotWork
 from quorumd.server.page.source import PageSource
 from quorumd.wire.codec import encode
 from quorumd.wire.messages.describe_quorum import (

@@ -12,7 +12,7 @@ import pytest
 
 from quorumd.raft.types import Address, Endpoint, ReplicaKey, Voter, VoterSet
 from quorumd.server.http.http_server import HttpServer
-from quorumd.server.model.cluster_view import PendingChange, ReplicaStatus
+from quorumd.server.model.partition_view import PendingChange, ReplicaStatus
 from quorumd.server.page.page import QuorumPage
 from quorumd.server.page.source import PageSource
 from tests.page.sources import NOW_MS, source_for, status_of

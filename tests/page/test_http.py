@@ -11,7 +11,7 @@ import pytest
 
 from quorumd.raft.types import Address
 from quorumd.server.http.http_server import HttpServer
-from quorumd.server.model.cluster_view import PendingChange
+from quorumd.server.model.partition_view import PendingChange
 from quorumd.server.page.page import QuorumPage
 from quorumd.server.page.source import PageSource
 from tests.page.sources import source_for, status_of

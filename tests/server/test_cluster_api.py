@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet
-from quorumd.server.model.cluster_view import ReplicaStatus
+from quorumd.server.model.partition_view import ReplicaStatus
 from quorumd.server.requests.cluster import (
     api_versions,
     api_versions_unsupported,

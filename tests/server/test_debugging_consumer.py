@@ -230,12 +230,12 @@ def test_it_is_never_taken_for_a_replica(
     async def work() -> None:
         async with alone(tmp_path) as at:
             client = await at.connect()
-            end = at.partition.log_end_offset
+            end = at.partition.view.log_end_offset
             rows = tuple(
                 FetchRequestPartition(
                     partition=index,
                     fetch_offset=end,
-                    last_fetched_epoch=at.partition.leader_epoch,
+                    last_fetched_epoch=at.partition.view.leader_epoch,
                     partition_max_bytes=1 << 20,
                 )
                 for index in partitions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quorumd.raft.types import ReplicaKey, SnapshotId
-from quorumd.server.model.cluster_view import CopyProgress, SnapshotWork
+from quorumd.server.model.partition_view import CopyProgress, SnapshotWork
 from quorumd.server.requests.describe_quorum import describe_quorum
 from quorumd.wire.codec import decode, encode
 from quorumd.wire.messages.describe_quorum import (

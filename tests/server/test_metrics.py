@@ -18,8 +18,8 @@ from quorumd.raft.types import ReplicaKey, uuid_to_text
 from quorumd.server.disk.disk_space import DiskSpace, disk_space
 from quorumd.server.http.exposition import IdleRatio, MetricsText
 from quorumd.server.http.metrics_page import MetricsPage
-from quorumd.server.model.cluster_view import ReplicaStatus
-from quorumd.server.model.metrics import LABELS_MAX, Metrics, StatusSource
+from quorumd.server.model.metrics import LABELS_MAX, Metrics
+from quorumd.server.model.partition_view import PartitionView, ReplicaStatus
 from quorumd.server.model.sampled_stats import Histogram, Window
 from quorumd.wire.registry import APIS
 from tests.support.cluster import FixedView
@@ -41,7 +41,7 @@ Labels = tuple[tuple[str, str], ...]
 
 def scrape(
     metrics: Metrics,
-    source: StatusSource,
+    source: PartitionView,
     *,
     is_ready: bool = True,
     space: DiskSpace | None = None,

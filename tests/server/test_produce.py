@@ -72,7 +72,13 @@ def with_bench(work: Callable[[Bench], Coroutine[Any, Any, None]], **settings: A
         partition = InMemoryPartition(**settings)
         loop = asyncio.get_running_loop()
         handler = ProduceHandler(
-            partition, ProducerState(), Metrics(), 1 << 20, daemon_runtime(), loop.call_soon
+            partition,
+            partition,
+            ProducerState(),
+            Metrics(),
+            1 << 20,
+            daemon_runtime(),
+            loop.call_soon,
         )
         partition.produce = handler
         async with serving(Parking(handler.handle)) as served:

@@ -354,7 +354,9 @@ async def alone(folder: Path, wall_ms: Callable[[], int] | None = None) -> Async
     made = Alone(partition, directory, listeners, failures)
     partition.start()
     try:
-        await until(lambda: partition.append_obstacle is None and partition.has_committed_in_epoch)
+        await until(
+            lambda: partition.append_obstacle is None and partition.view.has_committed_in_epoch
+        )
         yield made
     finally:
         for client in made.clients:
@@ -374,9 +376,9 @@ def replica_fetch(
     max_wait_ms: int = 0,
 ) -> FetchRequest:
     asked = FetchRequestPartition(
-        current_leader_epoch=partition.leader_epoch,
+        current_leader_epoch=partition.view.leader_epoch,
         fetch_offset=offset,
-        last_fetched_epoch=partition.leader_epoch if offset else 0,
+        last_fetched_epoch=partition.view.leader_epoch if offset else 0,
         replica_directory_id=replica.uuid or UUID(int=0),
     )
     topic = FetchRequestTopic(topic_id=METADATA.topic_id, partitions=(asked,))
@@ -432,7 +434,7 @@ def test_what_was_asked_is_forgotten_with_its_answer_and_with_its_connection(
                     client, FETCH, version, plain(replica_fetch(at.partition, key(9)), version)
                 )
             assert not asked
-            end = at.partition.log_end_offset
+            end = at.partition.view.log_end_offset
             nameless = ReplicaKey(-1)
             waiting = replica_fetch(at.partition, nameless, offset=end, max_wait_ms=2**31 - 1)
             for _ in range(3):
@@ -493,10 +495,10 @@ def test_a_partition_that_is_closed_takes_no_event_and_leaves_no_task(tmp_path: 
         before = other_tasks()
         async with alone(tmp_path) as at:
             pass
-        end = at.partition.log_end_offset
+        end = at.partition.view.log_end_offset
         at.partition.append(99, 1)
         at.partition._on_timer()
-        assert at.partition.log_end_offset == end
+        assert at.partition.view.log_end_offset == end
         await until(lambda: other_tasks() == before)
 
     run(work())
@@ -541,7 +543,7 @@ def test_a_leader_that_has_resigned_is_no_leader_to_clients(tmp_path: Path) -> N
         assert partition.node.role is Role.RESIGNED
         assert partition.view.leader_id is None
         assert partition.view.leader_endpoints == ()
-        assert partition.leader_id is None
+        assert partition.view.leader_id is None
         await partition.close()
         directory.close()
 

@@ -19,8 +19,8 @@ from quorumd.raft.node import RaftNode
 from quorumd.raft.status import DownloadProgress
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, SnapshotId
 from quorumd.server.disk.storage_adapter import StorageAdapter
-from quorumd.server.model.cluster_view import CopyProgress, SnapshotWork
 from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.partition_view import CopyProgress, SnapshotWork
 from quorumd.server.model.runtime import Reader, Runtime
 from quorumd.server.model.snapshot_builds import BuildFailed, BuildResult
 from quorumd.server.snapshots.manager import (

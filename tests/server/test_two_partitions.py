@@ -199,9 +199,9 @@ def test_each_partition_elects_and_replicates_on_its_own(tmp_path: Path) -> None
             for at, topic in enumerate(TOPICS):
                 partitions = [node.partitions[at] for node in nodes]
                 directories = [node.directories[at] for node in nodes]
-                await until(lambda p=partitions: len({x.committed_offset for x in p}) == 1)
+                await until(lambda p=partitions: len({x.view.committed_offset for x in p}) == 1)
                 assert len({x.node.epoch for x in partitions}) == 1
-                assert len({x.leader_id for x in partitions}) == 1
+                assert len({x.view.leader_id for x in partitions}) == 1
                 await until(lambda d=directories: len({log_bytes(x) for x in d}) == 1)
                 assert values(directories[0]) == [
                     f"{topic.name} {number}".encode() for number in range(5)

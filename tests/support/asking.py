@@ -10,7 +10,7 @@ from quorumd.raft.effects import AppendClient
 from quorumd.raft.errors import Refusal
 from quorumd.raft.log_view import LogView
 from quorumd.raft.types import Endpoint, OffsetAndEpoch
-from quorumd.server.model.topic import METADATA, TopicPartition
+from quorumd.server.model.topic import METADATA
 from quorumd.server.requests.produce import ProduceHandler
 from quorumd.storage.log import Chunk
 from quorumd.wire.codec import decode, encode
@@ -18,6 +18,7 @@ from quorumd.wire.headers import decode_response_header, encode_request_header
 from quorumd.wire.records import Record, build_batch
 from quorumd.wire.registry import APIS
 from quorumd.wire.schema import Message
+from tests.support.cluster import FixedView
 from tests.support.serving import Client, frame
 
 TOPIC = METADATA.name
@@ -56,21 +57,17 @@ def batch(
 
 
 @dataclass
-class InMemoryPartition:
+class InMemoryPartition(FixedView):
     """A leader whose commits the test decides; what is appended goes to `chunks`."""
 
-    topic: TopicPartition = METADATA
-    is_leader: bool = True
-    has_committed_in_epoch: bool = True
     leader_id: int | None = 1
     leader_epoch: int = 5
     leader_endpoints: tuple[Endpoint, ...] = (Endpoint("PLAINTEXT", "leader.example", 9092),)
-    log_start_offset: int = 0
     log_end_offset: int = 0
     committed_offset: int = 0
     append_obstacle: Refusal | None = None
     chunks: list[Chunk] = field(default_factory=list)
-    view: LogView = field(default_factory=LogView)
+    log_view: LogView = field(default_factory=LogView)
     produce: ProduceHandler | None = None
 
     def append(self, token: int, record_count: int) -> None:
@@ -86,4 +83,4 @@ class InMemoryPartition:
         self.produce.on_high_watermark(offset)
 
     def end_offset_for(self, epoch: int) -> OffsetAndEpoch:
-        return self.view.end_offset_for(epoch)
+        return self.log_view.end_offset_for(epoch)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet
-from quorumd.server.model.cluster_view import PendingChange, ReplicaStatus
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter, VoterSet
+from quorumd.server.model.partition_view import PendingChange, ReplicaStatus
+from quorumd.server.model.topic import METADATA, TopicPartition
 
 
 def endpoints(node: int) -> tuple[Endpoint, ...]:
@@ -25,8 +26,9 @@ NODE_2 = ReplicaKey(2, UUID(int=1002))
 
 @dataclass(slots=True)
 class FixedView:
-    """Three voters, led by node 2 in epoch 7; this is node 2. Implements `StatusSource`."""
+    """Three voters, led by node 2 in epoch 7; this is node 2. Implements `PartitionView`."""
 
+    topic: TopicPartition = METADATA
     cluster_id: str | None = "cluster-of-tests"
     local: ReplicaKey = NODE_2
     leader_id: int | None = 2
@@ -38,6 +40,7 @@ class FixedView:
     log_start_offset: int = 0
     log_end_offset: int = 120
     high_watermark: int = 110
+    committed_offset: int = 110
     kraft_version: int = 1
     kraft_version_offset: int = 3
     in_sync: tuple[int, ...] = (2, 3)
@@ -55,6 +58,9 @@ class FixedView:
     unknown_voter_connections: int = 0
     is_adding_voter: bool = False
     is_removing_voter: bool = False
+
+    def end_offset_for(self, epoch: int) -> OffsetAndEpoch:
+        return OffsetAndEpoch(self.log_end_offset, epoch)
 
     def in_sync_ids(self) -> tuple[int, ...]:
         return self.in_sync

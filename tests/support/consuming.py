@@ -43,7 +43,7 @@ class Bench:
         self.client = client
         self.handler = handler
         self.log = log
-        self.partition = cast(InMemoryPartition, handler._target)
+        self.partition = cast(InMemoryPartition, handler._view)
 
     async def fetch(self, message: FetchRequest, version: int = 11) -> FetchResponse:
         return cast(FetchResponse, await ask(self.client, FETCH, version, message))
@@ -91,7 +91,12 @@ def with_bench(
 
     async def whole() -> None:
         view = LogView(end_offset=RECORDS, epoch_starts=[(4, 0), (5, 5)])
-        values = {"committed_offset": RECORDS, "log_end_offset": RECORDS, "view": view, **settings}
+        values = {
+            "committed_offset": RECORDS,
+            "log_end_offset": RECORDS,
+            "log_view": view,
+            **settings,
+        }
         reader = LogReader(log)
         handler = FetchHandler(InMemoryPartition(**values), log, reader, daemon_runtime())
 

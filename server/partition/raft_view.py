@@ -1,4 +1,4 @@
-"""The quorum as this node sees it: read from the rules whenever somebody asks, copied by nobody before."""
+"""The view of a partition that is read from the rules at each question, and copied by nobody before."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ from quorumd.raft.config import OBSERVER_FORGOTTEN_MS
 from quorumd.raft.node import RaftNode
 from quorumd.raft.roles import Role
 from quorumd.raft.status import ReplicaProgress
-from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet
-from quorumd.server.model.cluster_view import PendingChange, ReplicaStatus
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter, VoterSet
+from quorumd.server.model.partition_view import PendingChange, ReplicaStatus
+from quorumd.server.model.topic import TopicPartition
 
 
-class QuorumView:
-    """Implements `StatusSource` on top of one `RaftNode`.
+class RaftPartitionView:
+    """Implements `PartitionView` on top of one `RaftNode`.
 
     `now_ms` is the clock of its steps, `wall_ms` that of the times that are shown.
     """
 
     def __init__(
-        self, node: RaftNode, now_ms: Callable[[], int], wall_ms: Callable[[], int]
+        self,
+        topic: TopicPartition,
+        node: RaftNode,
+        now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
     ) -> None:
+        self.topic = topic
         self._node = node
         self._now_ms = now_ms
         self._wall_ms = wall_ms
@@ -84,6 +90,13 @@ class QuorumView:
     def high_watermark(self) -> int:
         known = self._node.high_watermark
         return -1 if known is None else known
+
+    @property
+    def committed_offset(self) -> int:
+        return self._node.committed_offset
+
+    def end_offset_for(self, epoch: int) -> OffsetAndEpoch:
+        return self._node.end_offset_for(epoch)
 
     @property
     def kraft_version(self) -> int:

@@ -1,7 +1,7 @@
-"""What a node knows of its quorum, as a read-only view that answers and status pages are made from.
+"""A partition and its quorum, as this node sees them now: a read-only view.
 
-Whoever runs the partition implements it; reading it changes nothing and needs no lock on the event loop's
-thread. Knows no message and no file.
+Responses to clients, metrics and status pages are made from it. Reading it changes nothing and needs no lock
+on the event loop's thread. Knows no message and no file.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from quorumd.raft.types import Endpoint, ReplicaKey, SnapshotId, Voter, VoterSet
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, SnapshotId, Voter, VoterSet
+from quorumd.server.model.topic import TopicPartition
 
 
 class ReplicaStatus(NamedTuple):
@@ -35,8 +36,15 @@ class PendingChange(NamedTuple):
     waits_for: str
 
 
-class ClusterView(Protocol):
-    """The quorum as this node sees it now."""
+class PartitionView(Protocol):
+    """The partition as this node sees it now. Offsets are exclusive ends, except the log's start.
+
+    Properties cost little; methods build their result. Figures that are asked for are copied by nobody
+    before.
+    """
+
+    @property
+    def topic(self) -> TopicPartition: ...
 
     @property
     def cluster_id(self) -> str | None:
@@ -47,8 +55,17 @@ class ClusterView(Protocol):
         """This node."""
 
     @property
+    def role(self) -> str:
+        """The replica's role in lower case, as in `quorumd.raft.roles.Role`."""
+
+    # -- who leads
+
+    @property
     def leader_id(self) -> int | None:
-        """The leader of `leader_epoch`, None if unknown. This node may know itself as leader."""
+        """The leader of `leader_epoch`, None if unknown. This node may know itself as leader.
+
+        None also on a leader that has resigned: clients find nobody there to write to.
+        """
 
     @property
     def leader_epoch(self) -> int: ...
@@ -65,8 +82,10 @@ class ClusterView(Protocol):
         """True on a leader whose high watermark has passed the start of its epoch: reads are safe."""
 
     @property
-    def voters(self) -> VoterSet:
-        """The latest voter set, committed or not. Endpoints carry the names of the listeners."""
+    def voted_id(self) -> int | None:
+        """The id voted for in this epoch, a leader's or candidate's own included; None if none."""
+
+    # -- the log
 
     @property
     def log_start_offset(self) -> int: ...
@@ -76,8 +95,41 @@ class ClusterView(Protocol):
         """Exclusive, synced or not."""
 
     @property
+    def log_end_epoch(self) -> int:
+        """Epoch of the last record, 0 in an empty log."""
+
+    @property
     def high_watermark(self) -> int:
-        """Exclusive end of what is committed, -1 if nothing is known to be."""
+        """Exclusive end of what is committed, -1 if it is not known in this epoch."""
+
+    @property
+    def committed_offset(self) -> int:
+        """Everything below is known to be committed, also in an earlier epoch; it never goes back."""
+
+    def end_offset_for(self, epoch: int) -> OffsetAndEpoch:
+        """Largest epoch not above `epoch`, and its end."""
+
+    @property
+    def snapshot_end_offset(self) -> int:
+        """Of the newest snapshot, -1 if there is none."""
+
+    @property
+    def snapshot_copy_ratio(self) -> float:
+        """How much of a snapshot has been copied from the leader, 0 to 1; -1 if none is copied."""
+
+    # -- the voters
+
+    @property
+    def voters(self) -> VoterSet:
+        """The latest voter set, committed or not. Endpoints carry the names of the listeners."""
+
+    @property
+    def committed_voters(self) -> VoterSet:
+        """The latest voter set that is known to be committed; `voters`, unless a change is under way."""
+
+    @property
+    def target_voters(self) -> tuple[int, ...] | None:
+        """Ids that a reassignment is on its way to; None if there is none."""
 
     @property
     def kraft_version(self) -> int:
@@ -86,6 +138,21 @@ class ClusterView(Protocol):
     @property
     def kraft_version_offset(self) -> int:
         """A committed offset that the level is known from, -1 if none."""
+
+    @property
+    def is_adding_voter(self) -> bool: ...
+
+    @property
+    def is_removing_voter(self) -> bool: ...
+
+    @property
+    def unknown_voter_connections(self) -> int:
+        """Voters that no address is known for."""
+
+    def pending_changes(self) -> tuple[PendingChange, ...]:
+        """What was asked for and is not committed yet; empty if this node does not lead."""
+
+    # -- the replicas
 
     def in_sync_ids(self) -> tuple[int, ...]:
         """Voters that fetched within the fetch timeout, the leader among them, ascending.
@@ -101,17 +168,6 @@ class ClusterView(Protocol):
 
     def observer_endpoints(self) -> tuple[Voter, ...]:
         """Observers that have said where they are reached; empty if this node does not lead."""
-
-    @property
-    def committed_voters(self) -> VoterSet:
-        """The latest voter set that is known to be committed; `voters`, unless a change is under way."""
-
-    @property
-    def target_voters(self) -> tuple[int, ...] | None:
-        """Ids that a reassignment is on its way to; None if there is none."""
-
-    def pending_changes(self) -> tuple[PendingChange, ...]:
-        """What was asked for and is not committed yet; empty if this node does not lead."""
 
 
 class CopyProgress(NamedTuple):
