@@ -6,13 +6,13 @@ configuration file and nothing else: whether a port is free or a folder writable
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from quorumd.config import keys
+from quorumd.config.declaration import NO_DEFAULT
 from quorumd.config.errors import BadValue, ConfigError, ConfigProblem
+from quorumd.config.keys import ENVIRONMENT_PREFIX, KEYS
 from quorumd.config.model import Config
 from quorumd.config.source import NO_FILE, Entries, read
 from quorumd.config.values import is_wildcard
@@ -49,7 +49,7 @@ def _parse(entries: Entries, problems: list[ConfigProblem]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, entry in entries.by_key.items():
         try:
-            found[_field_of(key)] = keys.PARSERS[key](entry.text)
+            found[KEYS[key].field] = KEYS[key].parse(entry.text)
         except BadValue as error:
             problems.append(ConfigProblem(entry.where, f"{key}: {error}"))
     return found
@@ -58,16 +58,15 @@ def _parse(entries: Entries, problems: list[ConfigProblem]) -> dict[str, Any]:
 def _check_presence(entries: Entries, problems: list[ConfigProblem]) -> None:
     given = entries.by_key.keys() | entries.unreadable
     where = str(entries.path)
-    no_file = ConfigProblem(
-        where, f"{NO_FILE}, or set its keys by {keys.ENVIRONMENT_PREFIX} variables"
-    )
+    no_file = ConfigProblem(where, f"{NO_FILE}, or set its keys by {ENVIRONMENT_PREFIX} variables")
     if not entries.has_file and not given:
         problems.append(no_file)
         return
     missing = []
-    for key, meaning in keys.REQUIRED.items():
-        if key not in given:
-            missing.append(ConfigProblem(where, f"{key} is missing: set it to {meaning}"))
+    for key in KEYS.values():
+        if key.required and key.name not in given:
+            text = f"{key.name} is missing: set it to {key.required}, for example {key.example}"
+            missing.append(ConfigProblem(where, text))
     if not given & {"quorum.voters", "quorum.bootstrap.servers"}:
         text = (
             "quorum.voters or quorum.bootstrap.servers is missing: set one of them, so that this "
@@ -105,8 +104,9 @@ class _Checks:
     def _value(self, key: str) -> Any:
         """The value given for a key, else its default, else None."""
         if key in self._entries.by_key or key in self._entries.unreadable:
-            return self._found.get(_field_of(key))
-        return _defaults().get(_field_of(key))
+            return self._found.get(KEYS[key].field)
+        default = KEYS[key].default
+        return None if default is NO_DEFAULT else default
 
     def _report(self, key: str, text: str) -> None:
         self._problems.append(ConfigProblem(self._entries.by_key[key].where, f"{key}: {text}"))
@@ -166,19 +166,6 @@ def _repeated(values: Iterable[object]) -> list[object]:
 def _in_order_of_listeners(found: Mapping[str, Any]) -> tuple[Any, ...]:
     by_name = {listener.name: listener for listener in found.get("advertised_listeners", ())}
     return tuple(by_name.get(listener.name, listener) for listener in found["listeners"])
-
-
-def _field_of(key: str) -> str:
-    return key.replace(".", "_")
-
-
-def _defaults() -> dict[str, Any]:
-    """Default values by field name, for the fields that have one."""
-    return {
-        field.name: field.default
-        for field in dataclasses.fields(Config)
-        if field.default is not dataclasses.MISSING
-    }
 
 
 def _order_of(problem: ConfigProblem) -> tuple[int, int]:

@@ -1,20 +1,28 @@
-"""What a node is told before it starts: one immutable value with every key and its default.
+"""What a node is told before it starts: one immutable value, and the declaration of every key.
 
-The key of a field is its name with dots for underscores: `quorum_fetch_timeout_ms` is
-`quorum.fetch.timeout.ms`. How text becomes a value is `quorumd.config.keys`' business; what must hold
-between the values is checked in `quorumd.config.load`.
+What must hold between the values is checked in `quorumd.config.load`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from quorumd.config import values
 from quorumd.config.addresses import ConfiguredVoter, Listener
+from quorumd.config.declaration import configuration, key
+from quorumd.config.values import Limit, WholeNumber
 from quorumd.raft.types import Address
 
+_A_DAY_MS = 86_400_000
+_TEN_YEARS_MS = 3_650 * _A_DAY_MS
+_MAX_BATCH_BYTES = 8 << 20
+_MAX_TOTAL_BYTES = 1 << 50
+_MAX_FILE_BYTES = 2**31 - 1  # positions in the offset index are 32-bit
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+_TIMEOUT_MS = WholeNumber(1, _A_DAY_MS, "milliseconds")
+
+
+@configuration
 class Config:
     """The configuration of one node. Times are milliseconds, sizes are bytes.
 
@@ -23,28 +31,164 @@ class Config:
     `quorum_voters` is an observer.
     """
 
-    node_id: int
-    storage_dir: Path
-    listeners: tuple[Listener, ...]
-    advertised_listeners: tuple[Listener, ...]
-    http_listen: Address | None = None
-    quorum_voters: tuple[ConfiguredVoter, ...] = ()
-    quorum_bootstrap_servers: tuple[Address, ...] = ()
-    quorum_fetch_timeout_ms: int = 2_000
-    quorum_election_timeout_ms: int = 1_000
-    quorum_election_backoff_max_ms: int = 1_000
-    quorum_request_timeout_ms: int = 2_000
-    quorum_retry_backoff_ms: int = 20
-    quorum_retry_backoff_max_ms: int = 1_000
-    quorum_auto_join: bool = False
-    quorum_witness: bool = False
-    log_segment_bytes: int = 128 << 20
-    log_max_batch_bytes: int = 1 << 20
-    snapshot_max_new_record_bytes: int = 20 << 20
-    snapshot_interval_ms: int = 3_600_000
-    snapshot_bandwidth_bytes_per_second: int | None = None
-    retention_bytes: int | None = None
-    retention_ms: int | None = None
-    socket_request_max_bytes: int = 100 << 20
-    max_connections: int = 1_000
-    connections_max_idle_ms: int = 600_000
+    node_id: int = key(
+        WholeNumber(0, values.MAX_ID),
+        section="who this node is",
+        required="the id of this node",
+        example="1",
+        doc="The id of this node, another one on each. A node whose id is not in `quorum.voters` is an "
+        "observer: it has the log and does not vote.",
+    )
+    storage_dir: Path = key(
+        values.folder,
+        required="the folder of its data",
+        example="/var/lib/quorumd",
+        doc="The folder of its data, made ready with `quorumd format`. A relative path begins at the "
+        "folder of the configuration file.",
+    )
+    listeners: tuple[Listener, ...] = key(
+        values.listeners,
+        section="where it is reached",
+        is_list=True,
+        required="where it listens",
+        example="CONTROLLER://db1.example.com:9093",
+        doc="Where it listens, as `NAME://host:port`. Every listener serves every request; the other "
+        "nodes use the first. An empty host is every interface; IPv6 addresses are written in brackets.",
+    )
+    advertised_listeners: tuple[Listener, ...] = key(
+        values.advertised_listeners,
+        is_list=True,
+        default_text="`listeners`",
+        example="CONTROLLER://db1.example.com:9093",
+        doc="What others are told to connect to, with the same names. Compulsory where a listener has no "
+        "host that others could connect to.",
+    )
+    http_listen: Address | None = key(
+        values.listen_address,
+        default=None,
+        default_text="no HTTP",
+        example="127.0.0.1:8080",
+        doc="`host:port` of `/livez`, `/readyz`, `/status`, `/metrics`, and of "
+        "[a page to look at](#a-page-to-look-at).",
+    )
+    quorum_voters: tuple[ConfiguredVoter, ...] = key(
+        values.voters,
+        section="its quorum: at least one of these two",
+        is_list=True,
+        is_in_example=True,
+        default=(),
+        default_text="none",
+        example="1@db1.example.com:9093,2@db2.example.com:9093,3@db3.example.com:9093",
+        doc="The voters as `id@host:port`, the same line on every node; this or "
+        "`quorum.bootstrap.servers` is required. Ids that are not listed here cannot become voters.",
+    )
+    quorum_bootstrap_servers: tuple[Address, ...] = key(
+        values.addresses,
+        is_list=True,
+        default=(),
+        default_text="none",
+        example="db1.example.com:9093,db2.example.com:9093,db3.example.com:9093",
+        doc="Nodes to ask who leads, as `host:port`; any id may become a voter where `quorum.voters` is "
+        "not set.",
+    )
+    quorum_fetch_timeout_ms: int = key(
+        _TIMEOUT_MS,
+        section="timeouts",
+        default=2_000,
+        doc="A follower that has not been able to fetch from its leader for so long starts an election, "
+        "and a leader that a majority has not fetched from for 1.5 times as long steps down.",
+    )
+    quorum_election_timeout_ms: int = key(
+        _TIMEOUT_MS,
+        default=1_000,
+        doc="How long a candidate waits for votes (to twice as long, at random).",
+    )
+    quorum_election_backoff_max_ms: int = key(
+        _TIMEOUT_MS,
+        default=1_000,
+        doc="The longest pause after a lost election; each pause is a random one up to it.",
+    )
+    quorum_request_timeout_ms: int = key(
+        _TIMEOUT_MS,
+        default=2_000,
+        doc="How long a request to another node may remain unanswered.",
+    )
+    quorum_retry_backoff_ms: int = key(
+        _TIMEOUT_MS,
+        default=20,
+        doc="The first pause before a failed request or connection is tried again; it doubles.",
+    )
+    quorum_retry_backoff_max_ms: int = key(
+        _TIMEOUT_MS,
+        default=1_000,
+        doc="The longest such pause.",
+    )
+    quorum_auto_join: bool = key(
+        values.true_or_false,
+        section="its part in the quorum",
+        default=False,
+        doc="Take the place of a voter under this node's id whose disk was lost, without an operator.",
+    )
+    quorum_witness: bool = key(
+        values.true_or_false,
+        default=False,
+        doc="Vote and acknowledge, but leave leading to others, save for the moment in which this node "
+        "alone holds the newest records.",
+    )
+    log_segment_bytes: int = key(
+        WholeNumber(4096, _MAX_FILE_BYTES, "bytes"),
+        section="the log",
+        default=128 << 20,
+        doc="Size of a log file; at least `log.max.batch.bytes`.",
+    )
+    log_max_batch_bytes: int = key(
+        WholeNumber(1024, _MAX_BATCH_BYTES, "bytes"),
+        default=1 << 20,
+        doc="Largest batch of records that is accepted from a producer. Clients' `max.request.size` "
+        "should not be above.",
+    )
+    snapshot_max_new_record_bytes: int = key(
+        WholeNumber(1, _MAX_TOTAL_BYTES, "bytes"),
+        section="snapshots and retention",
+        default=20 << 20,
+        doc="A snapshot of the state is taken after so many bytes of new records.",
+    )
+    snapshot_interval_ms: int = key(
+        WholeNumber(1_000, _TEN_YEARS_MS, "milliseconds"),
+        default=3_600_000,
+        doc="A snapshot of the state is taken after so long, if anything is new.",
+    )
+    snapshot_bandwidth_bytes_per_second: int | None = key(
+        Limit(1, _MAX_TOTAL_BYTES, "bytes"),
+        default=None,
+        doc="How fast this node copies a snapshot from the leader when it is far behind; -1: as fast as "
+        "it can.",
+    )
+    retention_bytes: int | None = key(
+        Limit(0, _MAX_TOTAL_BYTES, "bytes"),
+        default=None,
+        doc="Behind a snapshot the oldest log files are deleted while log and snapshots are larger than "
+        "this; -1: never. Records without a key, and those that a later record with the same key "
+        "replaces, are gone with their file.",
+    )
+    retention_ms: int | None = key(
+        Limit(0, _TEN_YEARS_MS, "milliseconds"),
+        default=None,
+        doc="Behind a snapshot the log files whose records are all older are deleted; -1: never.",
+    )
+    socket_request_max_bytes: int = key(
+        WholeNumber(4096, _MAX_FILE_BYTES, "bytes"),
+        section="connections",
+        default=100 << 20,
+        doc="Largest request; at least `log.max.batch.bytes` plus 1024.",
+    )
+    max_connections: int = key(
+        WholeNumber(16, 1_000_000),
+        default=1_000,
+        doc="How many connections are served at once. One more is closed at once.",
+    )
+    connections_max_idle_ms: int = key(
+        WholeNumber(1_000, _A_DAY_MS, "milliseconds"),
+        default=600_000,
+        doc="A connection without a request for so long is closed; a waiting long poll is not idle.",
+    )

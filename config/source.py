@@ -135,19 +135,19 @@ def _explained(error: yaml.MarkedYAMLError) -> str:
 
 
 def _problem_of_key(key: str, value: yaml.Node) -> str | None:
-    if key in keys.PARSERS:
+    if key in keys.KEYS:
         return None
     if isinstance(value, yaml.MappingNode):
         return f"unknown key {key!r}: keys are flat, write 'quorum.voters: ...' and not a block"
     known = keys.nearest(key)
-    advice = f"did you mean {known}?" if known else f"known are {', '.join(keys.PARSERS)}"
+    advice = f"did you mean {known}?" if known else f"known are {', '.join(keys.KEYS)}"
     return f"unknown key {key!r}: {advice}"
 
 
 def _read_value(path: Path, key: str, node: yaml.Node, entries: Entries) -> None:
     where = _place(path, node)
     texts: list[str] = []
-    nodes = node.value if isinstance(node, yaml.SequenceNode) and key in keys.LISTS else [node]
+    nodes = node.value if isinstance(node, yaml.SequenceNode) and keys.KEYS[key].is_list else [node]
     for item in nodes:
         if not isinstance(item, yaml.ScalarNode):
             kind = "a list" if isinstance(item, yaml.SequenceNode) else "a block of keys"
@@ -166,7 +166,7 @@ def _read_value(path: Path, key: str, node: yaml.Node, entries: Entries) -> None
 
 def _read_environment(environ: Mapping[str, str], entries: Entries) -> None:
     """A variable that is set to nothing counts as not set: that is how compose files pass it on."""
-    known = {keys.variable_of(key): key for key in keys.PARSERS}
+    known = {keys.variable_of(key): key for key in keys.KEYS}
     for name in sorted(environ):
         if not name.startswith(keys.ENVIRONMENT_PREFIX) or not environ[name].strip():
             continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from quorumd.config.addresses import ConfiguredVoter, Listener
@@ -28,33 +28,41 @@ def is_wildcard(host: str) -> bool:
     return host in _WILDCARDS
 
 
-def whole_number(low: int, high: int, unit: str = "") -> Callable[[str], int]:
-    """A parser of whole numbers from `low` to `high`, both inclusive."""
-    permitted = f"a whole number{f' of {unit}' if unit else ''} from {low} to {high}"
+@dataclass(frozen=True, slots=True)
+class WholeNumber:
+    """Reads whole numbers from `low` to `high`, both inclusive."""
 
-    def parse(text: str) -> int:
+    low: int
+    high: int
+    unit: str = ""
+
+    def __call__(self, text: str) -> int:
+        """The number. Raises BadValue."""
+        of_unit = f" of {self.unit}" if self.unit else ""
+        permitted = f"a whole number{of_unit} from {self.low} to {self.high}"
         if not _WHOLE_NUMBER.fullmatch(text):
             raise BadValue(f"{_shown(text)} is not {permitted}")
         # Digits beyond any limit are not handed to int(), whose own limit is a different error.
-        value = int(text) if len(text) <= 40 else high + 1
-        if not low <= value <= high:
+        value = int(text) if len(text) <= 40 else self.high + 1
+        if not self.low <= value <= self.high:
             raise BadValue(f"{_shown(text)} is out of range: permitted is {permitted}")
         return value
 
-    return parse
 
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Reads limits from `low` to `high`, both inclusive; -1 is no limit, as in Kafka: None."""
 
-def limit(low: int, high: int, unit: str) -> Callable[[str], int | None]:
-    """A parser of limits from `low` to `high`, both inclusive; -1 is no limit, as in Kafka: None."""
-    number = whole_number(low, high, unit)
+    low: int
+    high: int
+    unit: str = ""
 
-    def parse(text: str) -> int | None:
+    def __call__(self, text: str) -> int | None:
+        """The limit. Raises BadValue."""
         try:
-            return None if text == "-1" else number(text)
+            return None if text == "-1" else WholeNumber(self.low, self.high, self.unit)(text)
         except BadValue as error:
             raise BadValue(f"{error}, or -1 for no limit") from None
-
-    return parse
 
 
 def true_or_false(text: str) -> bool:
@@ -103,7 +111,7 @@ def voters(text: str) -> tuple[ConfiguredVoter, ...]:
         if not at:
             raise BadValue(f"{_shown(entry)} is not of the form {form}")
         try:
-            replica_id = whole_number(0, MAX_ID)(id_text.strip())
+            replica_id = WholeNumber(0, MAX_ID)(id_text.strip())
         except BadValue as error:
             raise BadValue(f"the id in {_shown(entry)}: {error}") from None
         found.append(
@@ -134,7 +142,7 @@ def _address(text: str, form: str, *, may_be_wildcard: bool) -> Address:
     if not colon:
         raise BadValue(f"{_shown(text)} has no port: expected {form}")
     try:
-        port = whole_number(1, 65535)(port_text)
+        port = WholeNumber(1, 65535)(port_text)
     except BadValue as error:
         raise BadValue(f"the port in {_shown(text)}: {error}; expected {form}") from None
     if host.startswith("[") and host.endswith("]"):

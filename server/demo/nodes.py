@@ -247,7 +247,7 @@ class NodeProcess:
 
     def start(self) -> None:
         """Start it. Its environment is ours, without the variables that override configuration."""
-        known = {keys.variable_of(key) for key in keys.PARSERS}
+        known = {keys.variable_of(key) for key in keys.KEYS}
         environ = {name: value for name, value in os.environ.items() if name not in known}
         # A session of its own, so that Ctrl-C reaches the demo alone, and a path without the
         # current directory, which may hold modules with the names of ours.

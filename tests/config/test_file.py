@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorumd.config.keys import PARSERS
+from quorumd.config.keys import KEYS
 from quorumd.config.load import ConfigError, load
 from quorumd.config.model import Config
 from tests.support.config_files import GOOD, Write, refused
@@ -77,7 +77,7 @@ def test_hostile_yaml_is_refused_and_nothing_else(tmp_path: Path, content: str) 
 
 
 FRAGMENTS = [
-    *PARSERS,
+    *KEYS,
     *GOOD.values(),
     ": ",
     "\n",
@@ -142,8 +142,8 @@ def test_the_example_file_loads_with_the_defaults() -> None:
 def test_the_example_file_lists_every_key_with_its_default(tmp_path: Path) -> None:
     text = EXAMPLE.read_text()
     lines = [line.removeprefix("#") for line in text.splitlines()]
-    settings = [line for line in lines if line.partition(":")[0] in PARSERS]
-    assert sorted(line.partition(":")[0] for line in settings) == sorted(PARSERS)
+    settings = [line for line in lines if line.partition(":")[0] in KEYS]
+    assert sorted(line.partition(":")[0] for line in settings) == sorted(KEYS)
     everything = tmp_path / "controller.yaml"
     everything.write_text("\n".join(settings))
     explicit, implicit = load(everything, {}), load(EXAMPLE, {})

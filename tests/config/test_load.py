@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quorumd.config.addresses import ConfiguredVoter, Listener
-from quorumd.config.keys import PARSERS, variable_of
+from quorumd.config.keys import KEYS, variable_of
 from quorumd.config.load import ConfigError, load
 from quorumd.config.model import Config
 from quorumd.raft.types import Address
@@ -141,7 +141,7 @@ def test_the_environment_wins_over_the_file_also_over_its_bad_values(write: Writ
     assert len(config.quorum_voters) == 3
 
 
-@pytest.mark.parametrize("key", sorted(PARSERS))
+@pytest.mark.parametrize("key", sorted(KEYS))
 def test_every_key_can_come_from_the_environment(write: Write, key: str) -> None:
     path = write()
     environ = {variable_of(key): "not:a:value of any key~,"}
@@ -204,7 +204,7 @@ def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(write: Write) -> Non
             {"controller.quorum.voters": "x"},
             "unknown key 'controller.quorum.voters': did you mean quorum.voters?",
         ),
-        ({"zzz": "1"}, f"unknown key 'zzz': known are {', '.join(PARSERS)}"),
+        ({"zzz": "1"}, f"unknown key 'zzz': known are {', '.join(KEYS)}"),
         (
             {"quorum": "{voters: x}"},
             "unknown key 'quorum': keys are flat, write 'quorum.voters: ...' and not a block",

@@ -129,7 +129,7 @@ def test_the_environment_of_each_controller_is_a_sound_configuration(
         ["127.0.0.1", str(outside.port), str(config.listeners[1].port)],
         ["127.0.0.1", EXAMPLE[f"HTTP_PORT_{node}"], str(config.http_listen.port)],
     ]
-    unknown = environ.keys() - {keys.variable_of(key) for key in keys.PARSERS}
+    unknown = environ.keys() - {keys.variable_of(key) for key in keys.KEYS}
     assert unknown == {"QUORUMD_FORMAT", "QUORUMD_LOG_LEVEL"}
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 
 import pytest
 
-from quorumd.config import keys
-from quorumd.config.model import Config
 from quorumd.pipeline.schemas import TABLES
 from quorumd.pipeline.source.options import NAMES
 from quorumd.server.http.exposition import QuorumCollector
-from tests.docs import role_diagram
+from tests.docs import config_reference, role_diagram
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -33,13 +30,12 @@ def test_tests_that_are_named_exist(path: Path) -> None:
     assert named - set(re.findall(r"def (test_\w+)", sources)) == set()
 
 
-def test_every_configuration_key_is_listed_with_its_default() -> None:
-    section = OPERATIONS.partition("## Configuration")[2].partition("\n## ")[0]
-    listed = dict(re.findall(r"^\| `([\w.]+)` \| ([^|]+) \|", section, re.MULTILINE))
-    assert set(listed) == set(keys.PARSERS)
-    for field in dataclasses.fields(Config):
-        if isinstance(field.default, int):
-            assert listed[field.name.replace("_", ".")] == str(field.default).lower()
+def test_the_keys_of_the_configuration_are_explained_as_they_are_declared() -> None:
+    _, found, after = config_reference.parts_of(OPERATIONS)
+    how = "run python -m tests.docs.config_reference --write"
+    assert found == config_reference.table(), how
+    assert config_reference.EXAMPLE.read_text() == config_reference.example(), how
+    assert after
 
 
 def test_every_metric_is_listed() -> None:
