@@ -1,4 +1,4 @@
 """YAML + environment -> one validated, typed configuration.
 
-Imports nothing of the other packages.
+Imports nothing of the other packages but `quorumd.raft.types`.
 """
