@@ -1,4 +1,4 @@
-"""The library for other people's programs: a client of a quorum.
+"""A client of a quorum, as a library.
 
     import asyncio, quorumd
 
@@ -10,7 +10,7 @@
 
     asyncio.run(main())
 
-`QuorumAdmin` changes who votes and who leads. The names are those of `quorumd.client`, which is imported
+`QuorumAdmin` changes the voters and the leader. The names are those of `quorumd.client`, which is imported
 when the first of them is used: importing quorumd itself starts, opens and loads next to nothing.
 """
 

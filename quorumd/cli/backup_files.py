@@ -86,7 +86,7 @@ class BackupFiles:
         return self
 
     def _lock_folder(self) -> bool:
-        """False if whoever had the lock has renamed or removed the directory meanwhile."""
+        """False if the former holder of the lock has renamed or removed the directory meanwhile."""
         self._folder.mkdir(exist_ok=True)
         lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -39,7 +39,7 @@ reassignment is on its way to (TargetVoters), and what waits for what, and since
 
 --replication shows one line for each replica. Lag is the number of offsets that it is behind the
 leader's log end; LagTimeMs is for how long it has not been caught up (-1: not known). A column Snapshot
-is there while somebody copies a snapshot from the leader, or the leader builds one.
+is there while a replica copies a snapshot from the leader, or the leader builds one.
 
 Works for a real Kafka cluster, too: name one of its controllers or brokers.
 

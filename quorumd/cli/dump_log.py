@@ -134,7 +134,7 @@ def _is_named_as_log(file: LogFile) -> bool:
 
 
 def _has_successor(file: LogFile) -> bool:
-    """True if a later segment lies beside this one, so that nobody writes to it any more."""
+    """True if a later segment lies beside this one, so that it is complete."""
     if file.base_offset is None:
         return False
     return any(

@@ -1,4 +1,4 @@
-"""Reading the key-value view up to an offset, with a bar on a terminal if it takes long."""
+"""Reads the key-value state up to an offset, with a progress bar on a terminal if it takes long."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ async def read_key_value_state(
 
 
 def warn_if_unreadable(batch: BatchCommitted) -> None:
-    """Says on stderr which offsets nobody can read."""
+    """Prints the offsets of an unreadable batch on stderr."""
     if batch.problem is not None:
         last_offset = batch.next_offset - 1
         click.echo(unreadable_text(batch.base_offset, last_offset, batch.problem), err=True)
 
 
 class ReadMeter:
-    """A bar on stderr: none before the work has taken a second, and none without a terminal."""
+    """A progress bar on stderr, shown after one second, and only on a terminal."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()

@@ -1,7 +1,7 @@
 """The command `quorumctl`: its subcommands, and how every failure becomes a line and an exit code.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 damaged files, 130 interrupted, 141 nobody reads the
-output any more. A traceback is shown only if QUORUMCTL_TRACEBACK is set.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 damaged files, 130 interrupted, 141 standard output was
+closed. A traceback is shown only if QUORUMCTL_TRACEBACK is set.
 """
 
 from __future__ import annotations

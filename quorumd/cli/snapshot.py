@@ -32,7 +32,7 @@ Examples:
   quorumctl snapshot -b localhost:9093
   quorumctl snapshot --output json
 
-Exit codes: 0 all have one, 1 somebody could not take it.
+Exit codes: 0 all have one, 1 a voter could not take it.
 """
 
 

@@ -40,7 +40,7 @@ Without an option for the beginning these are the last 10. Only what a majority 
 shown, in the order of the log. Control records of the quorum itself are left out, so offsets may
 jump.
 
---follow goes on with what comes, also when the leader changes or nobody can be reached for a while;
+--follow goes on with what comes, also when the leader changes or no node can be reached for a while;
 Ctrl-C ends it.
 
 \b

@@ -97,13 +97,13 @@ def counted(count: int, singular: str) -> str:
 
 
 def outage_text(attempts: Mapping[Any, str]) -> str:
-    """What a command that goes on says when nobody can be reached; `attempts` is by address."""
+    """The message of a command that keeps retrying without a leader; `attempts` is by address."""
     reasons = "; ".join(f"{address}: {reason}" for address, reason in attempts.items())
     return f"no leader can be reached ({reasons}); still trying"
 
 
 def unreadable_text(first_offset: int, last_offset: int, problem: str) -> str:
-    """Which offsets (inclusive) hold nothing that anybody can read, and why."""
+    """The message for offsets (inclusive) of a batch that no reader can unpack."""
     return (
         f"offsets {first_offset} to {last_offset} can't be read by anybody: their producer sent a "
         f"batch that does not unpack ({problem})"

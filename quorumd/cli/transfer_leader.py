@@ -26,7 +26,7 @@ Examples:
   quorumctl transfer-leader --to 2
 
 \b
-Exit codes: 0 done, 1 failed, or somebody else came to lead.
+Exit codes: 0 done, 1 failed, or another voter came to lead.
 """
 
 

@@ -182,7 +182,7 @@ def _admin(servers: tuple[Address, ...], timeout_s: float) -> QuorumAdmin:
 
 
 async def _voters_now(admin: QuorumAdmin) -> QuorumDescription | None:
-    """For showing; the change is done, so that it does not fail if nobody can say it now."""
+    """For output: None rather than an error, because the change itself is complete."""
     from quorumd.client.errors import QuorumUnavailable
 
     try:

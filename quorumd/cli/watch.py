@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _HELP = """Print the present values of keys, then every change as it is committed, until Ctrl-C.
 
 Without a KEY and without --prefix all keys are watched. Changes come in the order of the log, each
-once, also when the leader changes or nobody can be reached for a while; stderr says so. After an outage
+once, also when the leader changes or no node can be reached for a while; stderr says so. After an outage
 that was so long that the quorum has only a snapshot of what happened, the differences are printed.
 
 \b

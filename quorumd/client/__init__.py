@@ -1,6 +1,6 @@
 """The client of a quorum: append, read and describe its log over the network.
 
-Knows the wire protocol and who leads; knows no disk, no configuration file and no daemon. What is listed
+Knows the wire protocol and the leader; knows no disk, no configuration file and no daemon. What is listed
 here is the public library: `quorumd` has the same names.
 """
 

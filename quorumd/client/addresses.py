@@ -1,4 +1,4 @@
-"""Where to look for a quorum: `host:port` lists as users write them.
+"""The addresses of a quorum: `host:port` lists as users write them.
 
 Knows no socket. The form is the one of Kafka's bootstrap.servers, IPv6 in brackets.
 """

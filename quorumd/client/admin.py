@@ -1,10 +1,10 @@
-"""`QuorumAdmin`: change who votes and who leads.
+"""`QuorumAdmin`: change the voters and the leader.
 
     async with QuorumAdmin("10.0.0.1:9093,10.0.0.2:9093") as admin:
         await admin.add_voter(4)
         await admin.transfer_leader(4)
 
-The leader makes one change at a time and answers when it is committed. All of it is safe to repeat.
+The leader makes one change at a time and answers when it is committed. Every call is safe to repeat.
 Source: KIP-856 (AddVoter, RemoveVoter, disk failure recovery), KIP-642 (reassignment).
 """
 
@@ -57,19 +57,19 @@ from quorumd.wire.error_codes import ErrorCode
 
 ADMIN_TIMEOUT_MS_DEFAULT = 60_000
 GRACE_MS = 5_000
-"""So long is waited for a replica that has just been started, or that a new leader does not know yet."""
+"""How long to wait for a replica that has just been started, or that a new leader does not know yet."""
 
 _NEW_LEADER_POLL_S = 0.01
-# Longer ago than any fetch timeout that is in use: a leader's word that it is alive has other reasons.
+# Longer than any fetch timeout in use: a leader that still calls the replica alive has other reasons.
 _RIVAL_FORGOTTEN_MS = 30_000
-# The time of one and the same fetch is told a little differently each time.
+# Two descriptions give slightly different times for one and the same fetch.
 _NEXT_FETCH_MS = 50
 
 T = TypeVar("T")
 
 
 class AddedVoter(NamedTuple):
-    """A replica that votes now; `was_voter` if it did before."""
+    """A replica that is a voter now; `was_voter`: it was one before the call."""
 
     key: ReplicaKey
     endpoints: tuple[Endpoint, ...]
@@ -77,23 +77,23 @@ class AddedVoter(NamedTuple):
 
 
 class RemovedVoter(NamedTuple):
-    """A replica that does not vote any more; `was_leader` if leadership moves with that."""
+    """A replica that is no voter any more; `was_leader`: another leader is elected."""
 
     key: ReplicaKey
     was_leader: bool
 
 
 class ReplacedVoter(NamedTuple):
-    """`new` votes; `old` is the key that was removed, None if it had gone before."""
+    """`new` is a voter; `old` is the key that was removed, None if it had been removed before."""
 
     new: ReplicaKey
     old: ReplicaKey | None
 
 
 class LeaderTransfer(NamedTuple):
-    """Who leads now, in which epoch, and how long (ms) it took until that leader could commit.
+    """The old and the new leader, its epoch, and how long (ms) it took until it could commit.
 
-    Both ids are the same, and `took_ms` is 0, if nothing had to be done.
+    Both ids are the same, and `took_ms` is 0, if the voter was the leader already.
     """
 
     from_id: int
@@ -103,11 +103,12 @@ class LeaderTransfer(NamedTuple):
 
 
 class QuorumAdmin(BaseClient):
-    """Changes the membership of one quorum. `close` it, or use it in `async with`.
+    """Changes the voters and the leader of one quorum. `close` it, or use it in `async with`.
 
-    `timeout_ms` bounds every call that has no other limit. A text that is no list of addresses raises
-    ValueError. Every call may raise QuorumUnavailable, NotSupported, ChangeRefused with the reason, and
-    ChangeTimedOut with what was waited for. `on_progress` is told a few times a second what that is.
+    `bootstrap_servers` and `timeout_ms` are as for QuorumClient. Every call may raise QuorumUnavailable,
+    NotSupported, ChangeRefused with the reason, and ChangeTimedOut with the condition that was not met.
+    `on_progress` is called a few times a second with that condition. A replica is meant by its id and,
+    where several have this id, by its storage id (`replica_uuid`).
     """
 
     def __init__(
@@ -121,11 +122,11 @@ class QuorumAdmin(BaseClient):
         self._changes = ChangeClient(self._bootstrap, client_id=client_id, timeout_ms=timeout_ms)
 
     def close(self) -> None:
-        """Closes all connections. What the leader was asked for it may still do."""
+        """Closes all connections. The leader may still complete a change that was requested."""
         self._changes.close()
 
     async def describe(self, *, timeout_ms: int | None = None) -> QuorumDescription:
-        """The leader's view of the quorum, and never that of a leader before one that was seen."""
+        """The leader's view of the quorum, never of an older epoch than before."""
         return await self._changes.describe(self._deadline(timeout_ms))
 
     async def add_voter(
@@ -139,8 +140,8 @@ class QuorumAdmin(BaseClient):
     ) -> AddedVoter:
         """Makes an observer a voter, once it has caught up. Returns when that is committed.
 
-        Storage id and endpoints are found if just one replica under the id fetches. Raises
-        ReplicaNotFound if none does.
+        Storage id and endpoints may be left out if just one replica with the id fetches from the leader.
+        Raises ReplicaNotFound if none does.
         """
         deadline = self._deadline(timeout_ms)
         goal = f"add {ReplicaKey(replica_id, replica_uuid)} to the voters"
@@ -175,8 +176,8 @@ class QuorumAdmin(BaseClient):
     ) -> RemovedVoter:
         """Makes a voter an observer. Returns when that is committed.
 
-        Its storage id is found if it is the only voter under its id. Refused if too few of the other
-        voters are there to commit anything, unless by `force`.
+        Its storage id may be left out if it is the only voter with the id. Refused if no majority of the
+        other voters fetches, unless `force` is given.
         """
         deadline = self._deadline(timeout_ms)
         goal = f"remove {ReplicaKey(replica_id, replica_uuid)} from the voters"
@@ -202,9 +203,9 @@ class QuorumAdmin(BaseClient):
     ) -> ReplacedVoter:
         """Gives the vote of a lost disk to the new one under the same id (KIP-856).
 
-        Adds (replica_id, new), which fetches, then removes (replica_id, old), which is silent, and goes on
-        wherever an earlier call ended. `on_step` gets each step that is done. Raises ReplicaNotFound if
-        the replica with the new disk is not there, or the old one still is.
+        Adds (replica_id, new), which fetches, then removes (replica_id, old), which does not, and resumes
+        where an earlier call ended. `on_step` is called with each completed step. Raises ReplicaNotFound
+        if the replica with the new disk does not fetch, or the old one still does.
         """
         deadline = self._deadline(timeout_ms)
         goal = f"replace the disk of voter {replica_id}"
@@ -247,10 +248,10 @@ class QuorumAdmin(BaseClient):
         timeout_ms: int | None = None,
         on_progress: OnChangeProgress | None = None,
     ) -> None:
-        """Sends the quorum on its way to these voters, one change after the other (KIP-642).
+        """Starts a reassignment to these voter ids, one change after the other (KIP-642).
 
-        Returns when the target is committed: from then on the quorum goes by itself, whoever leads. A
-        reassignment that is under way gets this target.
+        Returns when the target is committed: from then on the leader, also a later one, makes the changes.
+        A reassignment in progress gets this target.
         """
         target = tuple(sorted(voters))
         goal = f"reassign the quorum to the voters {listed(target)}"
@@ -258,7 +259,7 @@ class QuorumAdmin(BaseClient):
         await self._changes.make(change, self._deadline(timeout_ms), on_progress)
 
     async def cancel_reassignment(self, *, timeout_ms: int | None = None) -> QuorumDescription:
-        """Ends the reassignment that is under way: the voters stay as they are then, and are returned."""
+        """Ends the reassignment in progress. Returns the quorum with the voters that remain."""
         deadline = self._deadline(timeout_ms)
         goal = "cancel the reassignment"
         quorum = await self._changes.describe(deadline)
@@ -269,7 +270,7 @@ class QuorumAdmin(BaseClient):
         return await self.describe()
 
     async def reassignment(self) -> Reassignment | None:
-        """The reassignment that is under way, None if there is none."""
+        """The reassignment in progress, None if there is none."""
         return reassignment(await self.describe())
 
     async def wait_for_reassignment(
@@ -279,9 +280,9 @@ class QuorumAdmin(BaseClient):
         timeout_ms: int | None = None,
         on_progress: OnChangeProgress | None = None,
     ) -> QuorumDescription:
-        """The quorum, once no reassignment is under way any more, or (if given) none to `target`.
+        """The quorum, once no reassignment (or, if given, none to `target`) is in progress any more.
 
-        Without `timeout_ms` it waits for ever, also while nobody can be reached. Raises ChangeTimedOut.
+        Without `timeout_ms` it waits for ever, also while no leader can be reached. Raises ChangeTimedOut.
         """
         wanted = None if target is None else tuple(sorted(target))
         deadline = None if timeout_ms is None else Deadline(timeout_ms)
@@ -310,10 +311,10 @@ class QuorumAdmin(BaseClient):
     async def transfer_leader(
         self, to_id: int | None = None, *, timeout_ms: int | None = None
     ) -> LeaderTransfer:
-        """Has the leader hand over to this voter, or to any that is up to date.
+        """Transfers leadership to this voter, or to any that is caught up.
 
-        Returns when another leader can commit: normally `to_id`; somebody else if that one lost the
-        election after all.
+        Returns when another leader can commit: normally `to_id`, another voter if that one lost the
+        election.
         """
         deadline = self._deadline(timeout_ms)
         goal = "hand leadership over" if to_id is None else f"hand leadership to {to_id}"
@@ -338,13 +339,13 @@ class QuorumAdmin(BaseClient):
     async def _hand_over(
         self, change: QuorumChange, before: QuorumDescription, to_id: int | None, deadline: Deadline
     ) -> int:
-        """Asks until a leader agrees, or leadership has moved as is wanted. The epoch that ends so."""
+        """Sends the request until a leader accepts it, or leadership has moved; the epoch that ends."""
         backoff = RetryBackoff()
         while True:
             try:
                 reply = await self._changes.send_once(change, deadline)
             except ConnectionFailed:
-                # It may have handed over and gone.
+                # It may have handed over and stopped.
                 pass
             else:
                 error = error_code(reply.code)
@@ -352,7 +353,7 @@ class QuorumAdmin(BaseClient):
                     return max(reply.epoch, before.leader_epoch)
                 reason = reply.message or explain(error)
                 if error is ErrorCode.REQUEST_TIMED_OUT:
-                    # While a leader tries, nobody can append: it is not asked to try for long.
+                    # While a leader hands over, no append succeeds: it gets no second try.
                     raise ChangeTimedOut(change.goal, deadline.timeout_ms, reason)
                 if error not in LEADER_MOVED:
                     raise ChangeRefused(change.goal, reason, error)
@@ -368,7 +369,7 @@ class QuorumAdmin(BaseClient):
         deadline: Deadline,
         on_progress: OnChangeProgress | None,
     ) -> None:
-        """An addition under the id of a voter that fell silent; the leader wants to be sure of that."""
+        """Adds a second storage id under a voter's id; refused until the leader counts the old as dead."""
         while True:
             try:
                 await self._changes.make(change, deadline, on_progress)
@@ -379,7 +380,7 @@ class QuorumAdmin(BaseClient):
                 is_recent = silent and SILENT_AFTER_MS <= silent[0] < _RIVAL_FORGOTTEN_MS
                 if error.error is not ErrorCode.INVALID_REQUEST or not is_recent:
                     raise
-                _say(on_progress, quorum, str(error))
+                _report(on_progress, quorum, str(error))
                 if deadline.has_passed:
                     raise
             await asyncio.sleep(POLL_S)
@@ -390,8 +391,8 @@ class QuorumAdmin(BaseClient):
         deadline: Deadline,
         on_progress: OnChangeProgress | None,
     ) -> tuple[QuorumDescription, T]:
-        """What `find` finds in a description; ReplicaNotFound only if it is so for a while."""
-        patience = Deadline(min(GRACE_MS, deadline.remaining_ms()))
+        """The result of `find` on a description; ReplicaNotFound only after the grace period."""
+        grace = Deadline(min(GRACE_MS, deadline.remaining_ms()))
         problem: ReplicaNotFound | None = None
         while True:
             try:
@@ -401,11 +402,11 @@ class QuorumAdmin(BaseClient):
             try:
                 return quorum, find(quorum)
             except ReplicaNotFound as error:
-                if patience.has_passed:
+                if grace.has_passed:
                     raise
                 problem = error
-                _say(on_progress, quorum, error.brief)
-            await asyncio.sleep(min(POLL_S, patience.remaining_s()))
+                _report(on_progress, quorum, error.brief)
+            await asyncio.sleep(min(POLL_S, grace.remaining_s()))
 
 
 def _addition(goal: str, cluster_id: str, replica: ReplicaState) -> AddVoterChange:
@@ -424,6 +425,8 @@ def _reachable(goal: str, replica: ReplicaState) -> ReplicaState:
     )
 
 
-def _say(on_progress: OnChangeProgress | None, quorum: QuorumDescription, waits_for: str) -> None:
+def _report(
+    on_progress: OnChangeProgress | None, quorum: QuorumDescription, waits_for: str
+) -> None:
     if on_progress is not None:
         on_progress(ChangeProgress(quorum=quorum, waits_for=waits_for))

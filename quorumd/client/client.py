@@ -1,10 +1,10 @@
-"""`QuorumClient`: append to a quorum's log, read what is committed, ask how the quorum is.
+"""`QuorumClient`: append to a quorum's log, read committed records, describe the quorum.
 
     async with QuorumClient("10.0.0.1:9093,10.0.0.2:9093") as client:
         offsets = await client.append([Record(key=b"color", value=b"blue")])
 
-Everything is done at the leader, wherever it is now; what can be retried is retried until the
-client's timeout. Knows no terminal and no files.
+Every request goes to the leader. It is sent again after a leader change or a retriable error, until the
+call's timeout. Knows no terminal and no files.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ FETCH_WAIT_MS_DEFAULT = 500
 EARLIEST = -2
 LATEST = -1
 CONSUMER = -1
-"""The replica id of who is none."""
+"""The replica id of a client that is not a replica."""
 REPLICA_STATE_SINCE = 15
-"""From this version on a Fetch has the replica id at another place."""
+"""From this version on a Fetch request has the replica id in ReplicaState."""
 
 T = TypeVar("T")
 
@@ -87,9 +87,9 @@ class OffsetAndTimestamp(NamedTuple):
 class QuorumClient(BaseClient):
     """A client of one quorum. Connects when first used; `close` it, or use it in `async with`.
 
-    `bootstrap_servers` are addresses to begin with, as `host:port,host:port` or parsed; any node
-    will do. `timeout_ms` bounds every call that has no other limit. A text that is no list of
-    addresses raises ValueError.
+    `bootstrap_servers` are addresses of one or more nodes, as `host:port,host:port` or parsed; the
+    client learns the others from them. `timeout_ms` (milliseconds) bounds each call that is not given
+    another. Raises ValueError for a text that is not a list of addresses.
     """
 
     def __init__(
@@ -112,8 +112,11 @@ class QuorumClient(BaseClient):
     ) -> list[int]:
         """Appends records and returns their offsets when all are committed.
 
-        Several batches are made if one is not enough; the records keep their order, but those of
-        others may come between two batches. Raises AppendFailed, which says what is certain.
+        More records than fit into one batch become several batches. The records keep their order; records
+        of other producers may come between two batches. A timestamp of 0 becomes now. With `idempotent`
+        a record is in the log once, also if a batch had to be sent again; without, it may be there twice.
+        `timeout_ms` bounds each batch. Raises AppendFailed, which says how many records are acknowledged
+        and how many may be in the log.
         """
         offsets: list[int] = []
         producer = self.producer(
@@ -135,7 +138,11 @@ class QuorumClient(BaseClient):
         batch_bytes: int = BATCH_BYTES_DEFAULT,
         on_acknowledged: Callable[[int, int], None] | None = None,
     ) -> Producer:
-        """A stream of records to the log, for more than fits into memory. See Producer."""
+        """A stream of records to the log, for more than fits into memory. See Producer.
+
+        `codec` is the compression of batches as in their attributes (0 none, 1 gzip, 2 snappy, 3 lz4,
+        4 zstd); `batch_bytes` is about the size of a batch before that.
+        """
         return Producer(
             self._finder,
             timeout_ms=self.timeout_ms if timeout_ms is None else timeout_ms,
@@ -153,16 +160,16 @@ class QuorumClient(BaseClient):
         max_wait_ms: int = FETCH_WAIT_MS_DEFAULT,
         timeout_ms: int | None = None,
     ) -> Fetched:
-        """Committed records from `offset` on; at the log's end waits `max_wait_ms` for new ones.
+        """Committed records from `offset` (inclusive) on; at the log's end waits `max_wait_ms` for new ones.
 
-        At least one whole batch is brought if there is any, even if it is larger than `max_bytes`.
-        Raises OffsetOutOfRange, QuorumUnavailable, RequestRefused.
+        Returns at least one whole batch if there is any, even if it is larger than `max_bytes`. Raises
+        OffsetOutOfRange, QuorumUnavailable, RequestRefused, NotSupported.
         """
         deadline = self._deadline(timeout_ms)
         return await self._fetch(offset, max_bytes, max_wait_ms, deadline, _fetched)
 
     async def fetch_raw(self, offset: int, *, max_bytes: int = FETCH_BYTES_DEFAULT) -> RawFetched:
-        """As `fetch`, but the batches as they are in the leader's log, their CRCs verified."""
+        """As `fetch`, but the bytes of the batches as in the leader's log, their CRCs verified."""
         deadline = self._deadline(None)
         return await self._fetch(offset, max_bytes, FETCH_WAIT_MS_DEFAULT, deadline, _raw_fetched)
 
@@ -199,9 +206,10 @@ class QuorumClient(BaseClient):
         return fetched
 
     async def read(self, offset: int, end_offset: int) -> AsyncIterator[Fetched]:
-        """Everything committed from `offset` to `end_offset` (exclusive), answer by answer.
+        """All committed records from `offset` to `end_offset` (exclusive), one Fetch response at a time.
 
-        The last answer may go beyond the end. Waits for what is not committed yet.
+        The last response may go beyond the end. Waits for records that are not committed yet, without a
+        limit. Raises as `fetch` does.
         """
         while offset < end_offset:
             fetched = await self.fetch(offset)
@@ -211,15 +219,17 @@ class QuorumClient(BaseClient):
     async def follow(
         self, *, from_offset: int | None = None, on_progress: OnDownloadProgress | None = None
     ) -> AsyncGenerator[LogEvent, None]:
-        """Everything that is committed, without end, in order and each once: see quorumd.client.events.
+        """The committed log as events, without end, in order and each once: see quorumd.client.events.
 
-        Begins with the newest snapshot if there is one, else at offset 0; with `from_offset` there, and
-        then a snapshot comes only if the log begins above it. Another one may come at any time, if the
-        log's start overtakes this reader. Leader changes, restarts and outages are survived; only a
-        quorum that can't be reached at all in the beginning raises QuorumUnavailable. Raises
-        RequestRefused, NotSupported, and OffsetOutOfRange if what was read is not in the log any more.
+        Begins with the newest snapshot if there is one, else at offset 0. With `from_offset` it begins
+        there, and loads a snapshot only if the log starts above it. Another snapshot may come at any time,
+        if the log start passes this reader's position. Leader changes, restarts and outages do not end
+        it: an outage is the event QuorumLost. Raises QuorumUnavailable only if no leader is reached in
+        the beginning; RequestRefused and NotSupported; LogReplaced if the log does not continue what was
+        read; OffsetOutOfRange if the position stays outside the log for the client's timeout.
 
-        Has connections of its own. `on_progress` gets the bytes of a snapshot that are here, and all.
+        Uses connections of its own. `on_progress` gets the bytes of a snapshot that have arrived, and its
+        size in bytes.
         """
         own = QuorumClient(self._bootstrap, client_id=self._client_id, timeout_ms=self.timeout_ms)
         download = SnapshotDownloader(
@@ -243,8 +253,8 @@ class QuorumClient(BaseClient):
     ) -> SnapshotSpool | None:
         """The newest snapshot of the leader, complete and checked; None if it has none. Close it.
 
-        `new_spool` is called for each snapshot that is begun: one may vanish half-way. Raises
-        QuorumUnavailable, RequestRefused, NotSupported, and what writing to the spool raises.
+        `new_spool` is called for each download that starts: the leader may delete a snapshot during the
+        download. Raises QuorumUnavailable, RequestRefused, NotSupported, and the errors of the spool.
         """
         download = SnapshotDownloader(
             self._finder,
@@ -258,7 +268,11 @@ class QuorumClient(BaseClient):
             download.close()
 
     async def list_offsets(self, timestamp: int) -> OffsetAndTimestamp:
-        """EARLIEST: the log start; LATEST: the high watermark; else the first record since then."""
+        """The first record at or after `timestamp` (ms since 1970), by offset.
+
+        EARLIEST gives the log start offset, LATEST the high watermark. Raises QuorumUnavailable,
+        RequestRefused.
+        """
         deadline = self._deadline(None)
         request = offsets_request(timestamp, deadline.remaining_ms())
 
@@ -317,7 +331,7 @@ def fetch_request(
     replica_id: int = CONSUMER,
     version: int = REPLICA_STATE_SINCE,
 ) -> FetchRequest:
-    """For the log from `offset` on; the version counts for where the replica id stands."""
+    """A Fetch request for the log from `offset` on; `version` decides which field has the replica id."""
     in_state = version >= REPLICA_STATE_SINCE
     return FetchRequest(
         replica_id=CONSUMER if in_state else replica_id,
@@ -342,14 +356,14 @@ def fetch_request(
 def offsets_request(
     timestamp: int, timeout_ms: int, *, replica_id: int = CONSUMER
 ) -> ListOffsetsRequest:
-    """For one offset, by time (ms since 1970) or special timestamp."""
+    """A ListOffsets request for one timestamp (ms since 1970), EARLIEST or LATEST."""
     partition = ListOffsetsRequestPartition(partition_index=PARTITION, timestamp=timestamp)
     topic = ListOffsetsRequestTopic(name=TOPIC, partitions=(partition,))
     return ListOffsetsRequest(replica_id=replica_id, topics=(topic,), timeout_ms=timeout_ms)
 
 
 def only_listed(response: ListOffsetsResponse) -> ListOffsetsResponsePartition:
-    """The one partition of an answer. Raises ConnectionFailed if it has another number of them."""
+    """The only partition of a response. Raises ConnectionFailed if it has another number of them."""
     partitions = [each for topic in response.topics for each in topic.partitions]
     if len(partitions) != 1:
         raise ConnectionFailed(f"answered for {len(partitions)} partitions instead of one")

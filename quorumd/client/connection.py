@@ -1,7 +1,7 @@
 """One connection to one server: requests out, responses matched to them, versions negotiated.
 
-Knows no leader and tries nothing twice: whatever goes wrong ends the connection, and everything
-that waits on it gets `ConnectionFailed` with a reason in a few words.
+Knows no leader and does not retry. Any error ends the connection, and every pending request fails with
+`ConnectionFailed`, whose text is the reason.
 Source: KIP-35 and KIP-511 (ApiVersions); responses come in the order of the requests.
 """
 
@@ -31,7 +31,7 @@ R = TypeVar("R", bound=Message)
 
 
 class Sent(NamedTuple):
-    """A request that waits for its response; `answer` gets the whole response frame."""
+    """A request that waits for its response; `answer` becomes the whole response frame."""
 
     api_key: int
     api_version: int
@@ -61,7 +61,7 @@ class ClientConnection(asyncio.Protocol):
         return self._common_version(request_type) is not None
 
     def version_for(self, request_type: type[Message]) -> int:
-        """The highest version that both sides know. Raises NotSupported if there is none."""
+        """The highest version that both sides support. Raises NotSupported if there is none."""
         found = self._common_version(request_type)
         if found is None:
             name = request_type.__name__.removesuffix("Request")
@@ -75,7 +75,7 @@ class ClientConnection(asyncio.Protocol):
     async def request(
         self, message: Message, response_type: type[R], *, timeout_s: float, version: int = -1
     ) -> R:
-        """Sends and waits for the answer. Raises ConnectionFailed, also if the time is up."""
+        """Sends and waits for the response. Raises ConnectionFailed, also after `timeout_s`, NotSupported."""
         if version < 0:
             version = self.version_for(type(message))
         sent = self.send(message, version)
@@ -118,7 +118,7 @@ class ClientConnection(asyncio.Protocol):
             raise self._failed() from None
 
     def fail(self, reason: str) -> None:
-        """Ends the connection; everything that waits on it fails with this reason."""
+        """Ends the connection; every pending request fails with this reason."""
         if self._failure is None:
             self._failure = reason
         if self._transport is not None:
@@ -128,7 +128,7 @@ class ClientConnection(asyncio.Protocol):
             answer = self._waiting.popleft().answer
             if not answer.done():
                 answer.set_exception(ConnectionFailed(reason))
-                # Whoever sent it may have given up; an exception nobody fetches is no mistake then.
+                # The sender may have given up: asyncio must not report the exception as never retrieved.
                 answer.exception()
 
     def close(self) -> None:

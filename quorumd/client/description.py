@@ -1,6 +1,6 @@
-"""A quorum as its leader describes it: values, and the figures that are worked out from them.
+"""A quorum as its leader describes it: values, and figures derived from them.
 
-Knows neither how they were asked for nor how they are shown.
+Knows neither requests nor output.
 Source: KIP-595 "Tooling Support", KIP-642 (target voters), KIP-836 (times), KIP-856 (replica uuids,
 CouldBeVoters).
 """
@@ -18,12 +18,12 @@ from quorumd.wire.messages.describe_quorum import (
 )
 
 SILENT_AFTER_MS = 3000
-"""Every replica fetches twice a second or more; one that has not for so long is taken for dead."""
+"""A replica fetches at least twice a second; one that has not fetched for so long counts as dead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """How far one replica has come, as the leader knows it.
+    """One replica, as the leader knows it (Kafka's QuorumInfo.ReplicaState).
 
     `log_end_offset` is exclusive, -1 if the replica has not fetched in this epoch. Times are ms
     since 1970 on the leader's clock, -1 if not known.
@@ -38,10 +38,11 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingQuorumChange:
-    """A change of membership that somebody asked the leader for, and that is not done.
+    """A requested change of the voters or of the leader that is not complete.
 
-    `kind` is "add", "remove", "reassign" or "transfer"; `key` is the replica that it is about, id -1
-    if it is about none. It was asked for `waiting_ms` ago; `waits_for` says what has to come first.
+    `kind` is "add", "remove", "reassign" or "transfer"; `key` is the replica that is added, removed or
+    becomes leader, id -1 for none. The leader received the request `waiting_ms` ago; `waits_for` names the
+    condition that is not met yet.
     """
 
     kind: str
@@ -52,7 +53,7 @@ class PendingQuorumChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotCopy:
-    """A replica has `position` of the `size_bytes` of the leader's snapshot with this end and epoch."""
+    """A replica that downloads a snapshot: it has `position` of `size_bytes`. `end_offset` is exclusive."""
 
     key: ReplicaKey
     end_offset: int
@@ -67,7 +68,7 @@ class SnapshotCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotBuild:
-    """The leader builds a snapshot of what is below `end_offset`; `ratio` of the work is done."""
+    """The leader builds a snapshot of the log below `end_offset`; `ratio` (0 to 1) of it is done."""
 
     end_offset: int
     ratio: float
@@ -77,10 +78,10 @@ class SnapshotBuild:
 class QuorumDescription:
     """The leader's view of the quorum at one moment. `high_watermark` is exclusive, -1 for none.
 
-    `voters` are those that count now. They are committed if `committed_voters` is None; else these are
-    the last ones that are. `target_voters` are the ids that a reassignment is on its way to, None if
-    there is none. Servers that know nothing of `pending_changes`, `snapshot_copies` and
-    `snapshot_build` have none.
+    `voters` is the newest voter set of the leader's log. It is committed if `committed_voters` is None; else
+    `committed_voters` is the last committed one. `target_voters` are the ids of the target of a reassignment,
+    None if there is none. `pending_changes`, `snapshot_copies` and `snapshot_build` are empty or None if
+    the server's version does not report them.
     """
 
     cluster_id: str
@@ -99,8 +100,8 @@ class QuorumDescription:
     def leader(self) -> ReplicaState | None:
         """The leader's own entry; None if it is in neither list.
 
-        Of two storage ids under the leader's id it is the one that is up to date: the leader's own
-        times are always those of this moment.
+        Of two storage ids under the leader's id it is the one that is caught up last: the leader's own
+        timestamps are those of the response.
         """
         replicas = (*self.voters, *self.observers)
         return max(
@@ -115,7 +116,7 @@ class QuorumDescription:
         return tuple(sorted({voter.key.id for voter in self.voters}))
 
     def silent_ms(self, replica: ReplicaState) -> int:
-        """How long ago the replica fetched, 0 for the leader; -1 if it never did, or not known."""
+        """Milliseconds since the replica's last fetch, 0 for the leader; -1 for never or unknown."""
         leader = self.leader
         if leader is not None and replica.key == leader.key:
             return 0
@@ -124,12 +125,12 @@ class QuorumDescription:
         return max(0, leader.last_fetch_timestamp_ms - replica.last_fetch_timestamp_ms)
 
     def is_alive(self, replica: ReplicaState) -> bool:
-        """True for the leader, and for whoever has fetched from it lately."""
+        """True for the leader, and for a replica whose last fetch is less than 3 s ago."""
         return 0 <= self.silent_ms(replica) < SILENT_AFTER_MS
 
     @property
     def joining_observers(self) -> tuple[ReplicaState, ...]:
-        """Replicas that are in neither list yet: they copy a snapshot first."""
+        """Replicas that are in neither list yet, because they download a snapshot first."""
         known = {replica.key for replica in (*self.voters, *self.observers)}
         return tuple(
             ReplicaState(key=copy.key, log_end_offset=-1)
@@ -138,12 +139,12 @@ class QuorumDescription:
         )
 
     def copy_of(self, replica: ReplicaState) -> SnapshotCopy | None:
-        """The copy that this replica makes of a snapshot, if it does."""
+        """The snapshot download of this replica, None if there is none."""
         return next((copy for copy in self.snapshot_copies if copy.key == replica.key), None)
 
     @property
     def could_be_voters(self) -> tuple[ReplicaState, ...]:
-        """Observers whose id and storage uuid are known: the ones that can be added."""
+        """Observers that can be added as voters: their id and storage uuid are known."""
         leader = self.leader
         return tuple(
             replica
@@ -152,9 +153,9 @@ class QuorumDescription:
         )
 
     def lag(self, replica: ReplicaState) -> int:
-        """How many offsets the replica is behind the leader's log end; -1 if that is not known.
+        """How many offsets the replica is behind the leader's log end; -1 if unknown.
 
-        One that has not fetched in this epoch may lack everything, and is counted so.
+        The lag of a replica that has not fetched in this epoch is the whole log.
         """
         leader = self.leader
         if leader is None:
@@ -162,7 +163,7 @@ class QuorumDescription:
         return max(0, leader.log_end_offset - max(0, replica.log_end_offset))
 
     def lag_time_ms(self, replica: ReplicaState) -> int:
-        """For how long the replica has not been caught up; 0 for the leader, -1 if not known."""
+        """Milliseconds since the replica was last caught up; 0 for the leader, -1 if unknown."""
         leader = self.leader
         if leader is None:
             return -1
@@ -173,12 +174,12 @@ class QuorumDescription:
 
     @property
     def max_follower_lag(self) -> int:
-        """The greatest `lag` of a voter; -1 if it is not known."""
+        """The greatest `lag` of a voter; -1 if unknown."""
         return max((self.lag(replica) for replica in self.voters), default=-1)
 
     @property
     def max_follower_lag_time_ms(self) -> int:
-        """The greatest `lag_time_ms` of a voter; -1 if that of any voter is not known."""
+        """The greatest `lag_time_ms` of a voter; -1 if that of any voter is unknown."""
         lags = [self.lag_time_ms(replica) for replica in self.voters]
         return -1 if not lags or min(lags) < 0 else max(lags)
 
@@ -190,7 +191,7 @@ class QuorumDescription:
 
 
 def description_from(response: DescribeQuorumResponse, cluster_id: str) -> QuorumDescription:
-    """The description in an answer without errors, which has one topic with one partition."""
+    """The description in a response without errors, which has one topic with one partition."""
     partition = response.topics[0].partitions[0]
     endpoints = {
         _key(node.node_id, node.directory_id): tuple(

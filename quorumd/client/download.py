@@ -1,8 +1,8 @@
-"""Bringing the newest snapshot of a quorum from whoever leads, piece by piece.
+"""Downloads the newest snapshot of a quorum from the leader, chunk by chunk.
 
 A Fetch as a replica without an id sends it, from offset 0, is answered with the leader's epoch and the
-id of its newest snapshot; FetchSnapshot then brings that one. A snapshot has the same bytes on every
-node, so the download goes on at its position when the leader changes.
+id of its newest snapshot; FetchSnapshot then reads that snapshot. A snapshot has the same bytes on every
+node, so the download continues at its position when the leader changes.
 Source: KIP-595 (Fetch), KIP-630 (FetchSnapshot). A Kafka leader answers every error with -1.
 """
 
@@ -38,10 +38,10 @@ from quorumd.wire.messages.fetch_snapshot import (
 )
 from quorumd.wire.metadata_topic import PARTITION, TOPIC, TOPIC_ID
 
-PIECE_BYTES_MAX = 1 << 20
-PIECE_BYTES_MIN = 1 << 14
+CHUNK_BYTES_MAX = 1 << 20
+CHUNK_BYTES_MIN = 1 << 14
 REPLICA_FETCH_SINCE = 12
-"""Fetches below this version have no last fetched epoch: nobody tells them of a snapshot."""
+"""Fetch requests below this version have no last fetched epoch, and their responses no snapshot id."""
 
 _GOAL = "load the snapshot"
 _VANISHED = (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE)
@@ -51,7 +51,7 @@ OnDownloadProgress = Callable[[int, int], None]
 
 
 class SnapshotOffer(NamedTuple):
-    """What a leader says of itself and of its newest snapshot, on one connection."""
+    """The leader's id, epoch and newest snapshot, as it said on this connection."""
 
     connection: ClientConnection
     leader_id: int
@@ -60,7 +60,7 @@ class SnapshotOffer(NamedTuple):
 
 
 class SnapshotDownloader:
-    """Keeps what it has through whatever fails; begins anew when its snapshot is gone."""
+    """Resumes at its position after errors; starts again when the leader has deleted the snapshot."""
 
     def __init__(
         self,
@@ -76,25 +76,25 @@ class SnapshotDownloader:
         self._new_spool = new_spool
         self._offer: SnapshotOffer | None = None
         self._spool: SnapshotSpool | None = None
-        self._piece_bytes = PIECE_BYTES_MAX
+        self._chunk_bytes = CHUNK_BYTES_MAX
 
     async def leader(self) -> SnapshotOffer:
         """The present leader. Raises QuorumUnavailable, RequestRefused, NotSupported."""
-        return await self._finder.at_leader(READ, Deadline(self._timeout_ms), self._ask_offer)
+        return await self._finder.at_leader(READ, Deadline(self._timeout_ms), self._fetch_offer)
 
     async def newest_above(self, offset: int) -> SnapshotSpool | None:
         """The newest snapshot, complete; None if there is none that ends above `offset`.
 
-        Raises QuorumUnavailable if nothing came for the client's timeout: call it again to go on.
+        Raises QuorumUnavailable if no chunk arrives within the client's timeout: call it again to resume.
         """
         while True:
-            is_there = await self._finder.at_leader(
-                _GOAL, Deadline(self._timeout_ms), lambda there: self._next_piece(there, offset)
+            has_chunk = await self._finder.at_leader(
+                _GOAL, Deadline(self._timeout_ms), lambda there: self._next_chunk(there, offset)
             )
-            if not is_there:
+            if not has_chunk:
                 return None
             spool = self._spool
-            assert spool is not None, "a piece has just been written"
+            assert spool is not None, "a chunk has just been written"
             if self._on_progress is not None:
                 self._on_progress(spool.position, spool.size_bytes)
             if spool.is_complete:
@@ -102,39 +102,39 @@ class SnapshotDownloader:
                 return spool
 
     def close(self) -> None:
-        """Forgets what was brought so far."""
+        """Discards a download that is not complete."""
         if self._spool is not None:
             self._spool.close()
             self._spool = None
 
-    async def _next_piece(self, connection: ClientConnection, offset: int) -> bool:
-        """Brings one piece; False if there is no snapshot above `offset`."""
+    async def _next_chunk(self, connection: ClientConnection, offset: int) -> bool:
+        """Downloads one chunk; False if there is no snapshot above `offset`."""
         offer = self._offer
         if offer is None or offer.connection is not connection:
-            offer = self._offer = await self._ask_offer(connection)
+            offer = self._offer = await self._fetch_offer(connection)
         if self._spool is None:
             if offer.snapshot_id is None or offer.snapshot_id.end_offset <= offset:
                 self._offer = None
                 return False
             self._spool = self._new_spool(offer.snapshot_id)
         try:
-            piece = await self._ask_piece(connection, self._spool, offer.epoch)
+            chunk = await self._fetch_chunk(connection, self._spool, offer.epoch)
         except (TryAgain, ConnectionFailed):
-            # Who leads, in which epoch and with which snapshots, is asked again first. On a slow
-            # line a smaller piece may come in time.
+            # The leader, its epoch and its snapshots are asked for again first. On a slow connection a
+            # smaller chunk may arrive in time.
             self._offer = None
-            self._piece_bytes = max(PIECE_BYTES_MIN, self._piece_bytes // 2)
+            self._chunk_bytes = max(CHUNK_BYTES_MIN, self._chunk_bytes // 2)
             raise
-        self._piece_bytes = min(PIECE_BYTES_MAX, self._piece_bytes * 2)
+        self._chunk_bytes = min(CHUNK_BYTES_MAX, self._chunk_bytes * 2)
         try:
-            self._spool.write(piece.unaligned_records, piece.size)
+            self._spool.write(chunk.unaligned_records, chunk.size)
         except CorruptBatch as error:
             damaged = f"sent a damaged snapshot {self._spool.id}: {error}"
             self.close()
             raise ConnectionFailed(damaged) from None
         return True
 
-    async def _ask_offer(self, connection: ClientConnection) -> SnapshotOffer:
+    async def _fetch_offer(self, connection: ClientConnection) -> SnapshotOffer:
         if connection.version_for(FetchRequest) < REPLICA_FETCH_SINCE:
             raise NotSupported(
                 f"{connection.address} has no Fetch of version {REPLICA_FETCH_SINCE}, so it is no "
@@ -150,11 +150,11 @@ class SnapshotDownloader:
             SnapshotId(found.end_offset, found.epoch) if found.end_offset >= 0 else None,
         )
 
-    async def _ask_piece(
+    async def _fetch_chunk(
         self, connection: ClientConnection, spool: SnapshotSpool, epoch: int
     ) -> FetchSnapshotResponsePartition:
         response = await connection.request(
-            _snapshot_request(spool, epoch, self._piece_bytes),
+            _snapshot_request(spool, epoch, self._chunk_bytes),
             FetchSnapshotResponse,
             timeout_s=TRY_TIMEOUT_MS / 1000,
         )
@@ -164,15 +164,15 @@ class SnapshotDownloader:
         partitions = [each for topic in response.topics for each in topic.partitions]
         if len(partitions) != 1:
             raise ConnectionFailed(f"answered for {len(partitions)} partitions instead of one")
-        piece = partitions[0]
-        if piece.error_code in _VANISHED:
+        chunk = partitions[0]
+        if chunk.error_code in _VANISHED:
             raise self._vanished(spool)
-        check(_GOAL, piece.error_code, response=response, partition=piece)
-        if piece.position != spool.position:
-            raise ConnectionFailed(f"sent position {piece.position} instead of {spool.position}")
-        if not piece.unaligned_records:
-            raise ConnectionFailed(f"sent nothing at position {spool.position} of {piece.size}")
-        return piece
+        check(_GOAL, chunk.error_code, response=response, partition=chunk)
+        if chunk.position != spool.position:
+            raise ConnectionFailed(f"sent position {chunk.position} instead of {spool.position}")
+        if not chunk.unaligned_records:
+            raise ConnectionFailed(f"sent nothing at position {spool.position} of {chunk.size}")
+        return chunk
 
     def _vanished(self, spool: SnapshotSpool) -> TryAgain:
         self.close()
@@ -180,9 +180,9 @@ class SnapshotDownloader:
 
 
 async def _fetch_as_replica(connection: ClientConnection, epoch: int) -> FetchResponsePartition:
-    """The answer to a Fetch from offset 0, in the epoch that the node itself names.
+    """The response to a Fetch from offset 0, in the epoch that the node itself names.
 
-    Records in it may not be committed: they are of no use.
+    Its records may not be committed, and are ignored.
     """
     while True:
         response = await connection.request(

@@ -17,7 +17,7 @@ LEADER_MOVED = frozenset(
         ErrorCode.UNKNOWN_LEADER_EPOCH,
     }
 )
-"""The leader is another node or not known yet: look for it and ask again."""
+"""The leader is another node or not known yet: find it and send the request again."""
 
 RETRIABLE = LEADER_MOVED | {
     ErrorCode.REQUEST_TIMED_OUT,
@@ -77,7 +77,7 @@ _SENTENCES = {
 
 
 def explain(error: ErrorCode) -> str:
-    """What a code means and what to do about it, as a part of a sentence without its full stop."""
+    """The meaning of a code and what to do about it, as a clause without a full stop."""
     sentence = _SENTENCES.get(error)
     if sentence is not None:
         return sentence

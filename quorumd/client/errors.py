@@ -1,7 +1,7 @@
-"""What can go wrong for a user of a quorum. Every message is a sentence that says what to do next.
+"""The exceptions of the client. Every message says what to do next.
 
-`ConnectionFailed` never reaches users: the client tries other addresses, and if none is left or the
-time is up it says so as `QuorumUnavailable`.
+`ConnectionFailed` never reaches users: the client tries other addresses, and raises `QuorumUnavailable`
+when the timeout has passed.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from quorumd.wire.error_codes import ErrorCode
 
 
 class QuorumError(Exception):
-    """The base of everything that the client raises; `exit_code` is a command's, if it fails so."""
+    """The base of all exceptions of the client; `exit_code` is that of a command that fails with it."""
 
     exit_code = 1
 
 
 class ConnectionFailed(QuorumError):
-    """A connection that could not be made or that broke; the text says why, in a few words."""
+    """A connection could not be made, or broke; the text is the reason."""
 
 
 class QuorumUnavailable(QuorumError):
-    """Nobody could do what was asked until the time was up.
+    """No leader could be reached, or none could do it, before the timeout.
 
-    `attempts` says for each address that was tried what went wrong there last, `summary` in a line.
+    `attempts` has the last failure of each address that was tried; `summary` is all of them in a line.
     """
 
     def __init__(self, goal: str, timeout_ms: int, attempts: Mapping[Address, str]) -> None:
         self.attempts = dict(attempts)
         reasons = "; ".join(f"{address}: {reason}" for address, reason in attempts.items())
-        self.summary = f"no leader can be reached ({reasons or 'nobody answered in time'})"
+        self.summary = f"no leader can be reached ({reasons or 'no node answered in time'})"
         tried = "".join(f"\n  {address}: {reason}" for address, reason in self.attempts.items())
         if not tried:
             tried = "\n  (no address was reached before the time was up)"
@@ -45,7 +45,7 @@ class QuorumUnavailable(QuorumError):
 
 
 class RequestRefused(QuorumError):
-    """A server answered with an error that trying again does not cure."""
+    """A server answered with an error code (`error`) that a retry does not cure."""
 
     def __init__(self, goal: str, error: ErrorCode, server_message: str | None = None) -> None:
         self.error = error
@@ -54,11 +54,11 @@ class RequestRefused(QuorumError):
 
 
 class NotSupported(QuorumError):
-    """The server does not offer what this needs; it is probably something else than quorumd."""
+    """The server does not support a request that this needs; it is probably not a quorumd node."""
 
 
 class OffsetOutOfRange(QuorumError):
-    """An offset below the log's start or beyond its end."""
+    """An offset below `log_start_offset` or above `end_offset` (the high watermark, exclusive)."""
 
     def __init__(self, offset: int, log_start_offset: int, end_offset: int) -> None:
         self.offset = offset
@@ -71,7 +71,10 @@ class OffsetOutOfRange(QuorumError):
 
 
 class OffsetNotReached(QuorumError):
-    """A record that was waited for is not committed, or has not arrived here, in time."""
+    """The record at `offset` was not committed, or not read here, before the timeout.
+
+    All records below `end_offset` were.
+    """
 
     def __init__(self, offset: int, end_offset: int, timeout_ms: int) -> None:
         self.offset = offset
@@ -83,7 +86,7 @@ class OffsetNotReached(QuorumError):
 
 
 class LogReplaced(QuorumError):
-    """What follows is not the continuation of what was read: this is the log of another quorum."""
+    """The log does not continue the records that were read: it is the log of another quorum."""
 
     def __init__(self, offset: int, epoch: int, found_offset: int, found_epoch: int) -> None:
         super().__init__(
@@ -94,9 +97,9 @@ class LogReplaced(QuorumError):
 
 
 class ChangeRefused(QuorumError):
-    """A change of the voters or of the leader that is not possible, or not safe, as things are.
+    """A change of the voters or of the leader that is not possible, or not safe, now.
 
-    `error` is the code that the leader answered with, None if it was not even asked.
+    `error` is the error code of the leader's response, None if the client refused it by itself.
     """
 
     def __init__(self, goal: str, reason: str, error: ErrorCode | None = None) -> None:
@@ -106,7 +109,7 @@ class ChangeRefused(QuorumError):
 
 
 class ReplicaNotFound(ChangeRefused):
-    """The replica that is meant does not fetch from the leader, or not yet; `brief` says it in a line."""
+    """The replica does not fetch from the leader, or not yet; `brief` is the reason in a line."""
 
     def __init__(self, goal: str, brief: str, remedy: str = "") -> None:
         self.brief = brief
@@ -114,7 +117,7 @@ class ReplicaNotFound(ChangeRefused):
 
 
 class ChangeTimedOut(QuorumError):
-    """A change that is not done after all the time that it had; `waits_for` says why, in words."""
+    """A change was not complete before the timeout; `waits_for` is the condition that was not met."""
 
     def __init__(self, goal: str, timeout_ms: int, waits_for: str) -> None:
         self.waits_for = waits_for
@@ -129,9 +132,9 @@ class ChangeTimedOut(QuorumError):
 class AppendFailed(QuorumError):
     """Records that are not acknowledged.
 
-    `acknowledged_count` records were appended and will never be lost; `last_offset` (inclusive, -1
-    for none) is that of the last of them. `unknown_count` further records were sent without an
-    answer: they may or may not be in the log.
+    `acknowledged_count` records are committed; `last_offset` (inclusive, -1 for none) is that of the last
+    of them. `unknown_count` further records were sent without an acknowledgement: they may or may not be
+    in the log.
     """
 
     def __init__(
@@ -161,7 +164,7 @@ def _records(count: int) -> str:
 
 
 def error_code(value: int) -> ErrorCode:
-    """The code that a response carries; a number that is not known reads as UNKNOWN_SERVER_ERROR."""
+    """The error code of a response; an unknown number becomes UNKNOWN_SERVER_ERROR."""
     try:
         return ErrorCode(value)
     except ValueError:

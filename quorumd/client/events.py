@@ -1,4 +1,4 @@
-"""What a follower of the log is told: snapshots, committed batches, leaders, outages.
+"""The events of `QuorumClient.follow`: snapshots, committed batches, leaders, outages.
 
 Values only. Offsets of ends are exclusive; times are ms since 1970.
 """
@@ -16,9 +16,9 @@ from quorumd.wire.records import Record
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLoaded:
-    """A snapshot stands for everything below `id.end_offset`: forget what came before it.
+    """A snapshot replaces all records below `id.end_offset`: discard the state built so far.
 
-    It is complete and checked. `last_contained_log_timestamp` is the greatest time below its end.
+    It is complete and checked. `last_contained_log_timestamp` is the greatest timestamp below its end.
     """
 
     id: SnapshotId
@@ -29,7 +29,7 @@ class SnapshotLoaded:
     def records(self) -> Iterator[Record]:
         """One record for each key that has a value, ascending by key, as it was in the log.
 
-        Reads a temporary file that is gone when the next event is asked for.
+        Reads a temporary file, which is deleted when the next event is requested.
         """
         return self._spool.records()
 
@@ -38,7 +38,7 @@ class SnapshotLoaded:
 class BatchCommitted:
     """The committed offsets from `base_offset` to `next_offset` (exclusive), without a gap to the last.
 
-    There are no records in a control batch, nor if `problem` says why they can't be read by anybody.
+    A control batch has no records, nor has one that no reader can unpack: `problem` is the reason then.
     """
 
     base_offset: int
@@ -51,7 +51,7 @@ class BatchCommitted:
 
 @dataclass(frozen=True, slots=True)
 class LeaderChanged:
-    """This node leads since this epoch: the first event, and again when a new leader has committed."""
+    """The leader and its epoch: the first event, and again when a new leader has committed."""
 
     leader_id: int
     epoch: int
@@ -59,14 +59,14 @@ class LeaderChanged:
 
 @dataclass(frozen=True, slots=True)
 class QuorumLost:
-    """Nobody could be read from for the client's timeout. The follower goes on trying."""
+    """No leader was reached for the client's timeout. Retries continue."""
 
     error: QuorumUnavailable
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumRestored:
-    """The end of a QuorumLost. Nothing was missed."""
+    """The end of a QuorumLost. No event was missed."""
 
 
 LogEvent = SnapshotLoaded | BatchCommitted | LeaderChanged | QuorumLost | QuorumRestored

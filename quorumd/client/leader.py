@@ -1,7 +1,7 @@
 """Finding the leader and staying with it: bootstrap addresses, hints in answers, retries.
 
-Owns the open connections. Knows how to ask who leads, and nothing of what is asked of the leader
-afterwards. All addresses are asked at once, so that a node that is silent delays nobody.
+Owns the open connections. Asks nodes for the leader, and knows no other request. All addresses are asked
+at once, so that a silent node causes no delay.
 Source: KIP-595 (leader hints), KIP-951 (NodeEndpoints), KIP-919 (DescribeCluster on controllers).
 """
 
@@ -34,16 +34,16 @@ ENDPOINT_TYPE_CONTROLLERS = 2
 # long to name a newer one.
 _NEWER_LEADER_WAIT_S = 0.3
 # A try that had less time than this fails because the time is up; an earlier reason says more.
-_TELLING_TIMEOUT_S = 0.25
+_CONCLUSIVE_TIMEOUT_S = 0.25
 
 T = TypeVar("T")
 
 
 class TryAgain(Exception):
-    """Raised by what is done at the leader: it could not do it now, for this reason.
+    """Raised by an action at the leader: it failed for this reason, and a retry may succeed.
 
-    `hint` is the address of the leader if the answer named it; `stay` says that the node is the
-    leader all the same and only needs time.
+    `hint` is the address of the leader if the response named it; with `stay` the same node is asked
+    again.
     """
 
     def __init__(self, reason: str, *, hint: Address | None = None, stay: bool = False) -> None:
@@ -54,7 +54,7 @@ class TryAgain(Exception):
 
 
 class LeaderReply(NamedTuple):
-    """Whom a node calls the leader, in which epoch (-1: not said), and all nodes it knows."""
+    """The leader and epoch (-1: not in the response) that a node named, and all nodes that it knows."""
 
     address: Address | None
     epoch: int
@@ -62,7 +62,7 @@ class LeaderReply(NamedTuple):
 
 
 class LeaderFinder:
-    """The way to the leader of one quorum, from these bootstrap addresses."""
+    """Finds the leader of one quorum from bootstrap addresses, and keeps connections to its nodes."""
 
     def __init__(self, bootstrap: Sequence[Address], *, client_id: str) -> None:
         self.failures: dict[Address, str] = {}
@@ -78,7 +78,7 @@ class LeaderFinder:
     async def at_leader(
         self, goal: str, deadline: Deadline, action: Callable[[ClientConnection], Awaitable[T]]
     ) -> T:
-        """Does `action` at the leader, again at the next one if it raises TryAgain or breaks off.
+        """Runs `action` at the leader, again if it raises TryAgain or ConnectionFailed.
 
         `goal` completes "could not ...". Raises QuorumUnavailable when the time is up.
         """
@@ -116,7 +116,7 @@ class LeaderFinder:
             raise QuorumUnavailable(goal, deadline.timeout_ms, self.failures)
 
     def forget(self, address: Address, reason: str) -> None:
-        """The node at `address` failed: its connection goes, and another leader is looked for."""
+        """The node at `address` failed: closes its connection; the leader is to be found again."""
         self.failures[address] = reason
         connection = self._connections.pop(address, None)
         if connection is not None:
@@ -126,20 +126,20 @@ class LeaderFinder:
             self._failed = (address, self._epoch)
 
     def not_now(self, address: Address, error: TryAgain) -> None:
-        """The node answered that it can't; follows its hint if it gave one."""
+        """The node answered with a retriable error; follows its leader hint if there is one."""
         self.failures[address] = error.reason
         if not error.stay:
             self._leader = error.hint if error.hint != address else None
 
     @property
     def open_connection(self) -> ClientConnection | None:
-        """The connection to the leader if there is one now; nothing is looked for."""
+        """The open connection to the leader, None if there is none. Does not connect."""
         connection = None if self._leader is None else self._connections.get(self._leader)
         return connection if connection is not None and connection.is_open else None
 
     @property
     def epoch(self) -> int:
-        """The leader's epoch when it was looked for last, -1 if nobody said it."""
+        """The leader's epoch when it was last found, -1 if no node said it."""
         return self._epoch
 
     def close(self) -> None:
@@ -166,7 +166,7 @@ class LeaderFinder:
         return made
 
     async def _find(self, deadline: Deadline) -> Address | None:
-        """Asks all known addresses at once; the first good answer, or the newest of doubtful ones."""
+        """Asks all known addresses at once; the first good reply, or the newest of doubtful ones."""
         tasks = {
             asyncio.create_task(self._ask(address, deadline)) for address in self._candidates()
         }
@@ -216,9 +216,9 @@ class LeaderFinder:
         return named
 
     def _reason(self, address: Address, error: ConnectionFailed, timeout_s: float) -> str:
-        """What to say of a node that failed, in a try that had so much time."""
+        """The reason to report for a node that failed, in a try that had `timeout_s`."""
         known = self.failures.get(address)
-        return str(error) if known is None or timeout_s > _TELLING_TIMEOUT_S else known
+        return str(error) if known is None or timeout_s > _CONCLUSIVE_TIMEOUT_S else known
 
     def _is_doubtful(self, named: LeaderReply) -> bool:
         if self._failed is None:
@@ -232,9 +232,9 @@ class LeaderFinder:
 
 
 async def who_leads(connection: ClientConnection, timeout_s: float) -> LeaderReply:
-    """Whom this node calls the leader.
+    """The leader that this node names.
 
-    A broker of a Kafka cluster is named itself: it forwards what may be asked of it. Raises
+    A broker of a Kafka cluster names itself: it forwards the requests that it supports. Raises
     ConnectionFailed, NotSupported, RequestRefused.
     """
     if connection.offers(MetadataRequest):

@@ -38,9 +38,9 @@ from quorumd.wire.records import BATCH_OVERHEAD, Record, build_batch
 
 BATCH_BYTES_DEFAULT = 256 * 1024
 IN_FLIGHT_MAX = 5
-"""As many batches as a leader remembers of a producer; more could not be recognised again."""
+"""As many batches as a leader remembers of a producer; it could not recognise older ones as duplicates."""
 TRY_TIMEOUT_MS = 3000
-"""A leader that is silent for longer has probably been replaced."""
+"""A leader that does not respond for longer has probably been replaced."""
 ACKS_ALL = -1
 
 _GOAL = "append to the log"
@@ -63,8 +63,9 @@ class _Batch:
 class Producer:
     """A stream of records to the log; `append` them, then `flush`. Not for several tasks at once.
 
-    `timeout_ms` is how long one batch may take, all its tries included. `on_acknowledged` is called
-    with the base offset and the record count of each batch, in order.
+    Made by `QuorumClient.producer`. `timeout_ms` bounds one batch with all its retries. `on_acknowledged`
+    is called with the base offset and the record count of each batch, in order. `acknowledged_count`
+    records are committed, the last of them at `last_offset` (-1: none yet).
     """
 
     def __init__(
@@ -192,7 +193,7 @@ class Producer:
                 try:
                     batch.sent = connection.send(request, version)
                 except ConnectionFailed:
-                    # Whoever waits for this batch finds out; sending ahead is only an offer.
+                    # `_take_oldest` reports it: sending ahead is only an optimisation.
                     return
                 batch.was_sent = True
 
@@ -241,7 +242,7 @@ class Producer:
 
 
 def produce_request(batch: bytes, *, timeout_ms: int) -> ProduceRequest:
-    """One batch for the log, to be answered when a majority has it."""
+    """A Produce request with one batch, acknowledged when it is committed."""
     partition = ProduceRequestPartition(index=PARTITION, records=batch)
     topic = ProduceRequestTopic(name=TOPIC, topic_id=TOPIC_ID, partition_data=(partition,))
     return ProduceRequest(

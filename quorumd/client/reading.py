@@ -1,4 +1,4 @@
-"""Reading the committed log: one Fetch answer as batches of records.
+"""Reading the committed log: one Fetch response as batches of records.
 
 A batch that does not unpack to what its header says is, for every reader alike, an empty batch; it
 is reported beside the records. Knows nothing of leaders and retries.
@@ -34,7 +34,7 @@ class FetchedBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """What one Fetch brought: batches in order, and where to read on.
+    """The result of one Fetch: batches in order, and the offset to read next.
 
     `next_offset` and `high_watermark` are exclusive ends; `next_offset` passes control batches and
     unreadable ones, so it may move without records.
@@ -52,7 +52,7 @@ class Fetched:
 
 
 class RawFetched(NamedTuple):
-    """Whole batches as they are in the log, the first of them with the offset that was asked for.
+    """The bytes of whole batches as in the log; the first batch holds the requested offset.
 
     `batches` are (position in `data`, header). There may be none.
     """
@@ -62,7 +62,7 @@ class RawFetched(NamedTuple):
 
 
 def only_fetched(response: FetchResponse) -> FetchResponsePartition:
-    """The one partition of an answer. Raises ConnectionFailed if it has another number of them."""
+    """The only partition of a response. Raises ConnectionFailed if it has another number of them."""
     partitions = [each for topic in response.responses for each in topic.partitions]
     if len(partitions) != 1:
         raise ConnectionFailed(f"answered for {len(partitions)} partitions instead of one")
@@ -72,7 +72,7 @@ def only_fetched(response: FetchResponse) -> FetchResponsePartition:
 def batches_from(data: bytes | memoryview, offset: int) -> tuple[tuple[FetchedBatch, ...], int]:
     """The batches from `offset` on (records below it are cut off), and the next offset to read.
 
-    Raises ConnectionFailed if the bytes are damaged: they must come again, from elsewhere perhaps.
+    Raises ConnectionFailed if the bytes are damaged: fetch them again, perhaps from another node.
     """
     try:
         found = scan(data)

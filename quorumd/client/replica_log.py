@@ -1,7 +1,7 @@
-"""The log of one replica, whoever leads: what its node has, not what the quorum says.
+"""The log of one replica, leader or not, as its node serves it.
 
 Asked by replica -2, Kafka's debugging consumer, a node answers Fetch and ListOffsets from its own log, up
-to what it knows to be committed. Nothing is tried twice here.
+to its high watermark. There are no retries here.
 Source: Apache Kafka, ReplicaVerificationTool; docs/protocol.md.
 """
 
@@ -38,7 +38,7 @@ class ReplicaBounds(NamedTuple):
 
 
 class ReplicaLog:
-    """On an open connection, which the caller closes. Every answer may take `timeout_s`.
+    """On an open connection, which the caller closes. Each response may take `timeout_s`.
 
     All methods raise ConnectionFailed, RequestRefused, and NotSupported if the server shows no log of its
     own.
@@ -49,11 +49,11 @@ class ReplicaLog:
         self._timeout_s = timeout_s
 
     async def cluster_id(self) -> str:
-        """Of the quorum that the node belongs to; "" if it does not know."""
+        """The cluster id of the node's quorum; "" if the node does not know it."""
         return await cluster_id_of(self._connection, self._timeout_s)
 
     async def bounds(self) -> ReplicaBounds:
-        """What there is now."""
+        """The present bounds of the replica's committed log."""
         start = await self._listed(EARLIEST)
         # Asked second, so that it is never below the start.
         end = await self._listed(LATEST)

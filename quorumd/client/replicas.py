@@ -1,4 +1,4 @@
-"""Which replica an operator means, and whether the quorum survives what is asked for.
+"""Which replica an operator means, and whether the quorum keeps a majority after a change.
 
 Rules on one description of the quorum; knows no socket. Source: KIP-856 (two storage ids under one id,
 disk failure recovery), KIP-642 (order of the steps of a reassignment).
@@ -39,7 +39,7 @@ def state_of(
 def joining_observer(
     quorum: QuorumDescription, goal: str, replica_id: int, uuid: UUID | None
 ) -> ReplicaState:
-    """The replica that is to become a voter; it may be one already.
+    """The replica to add as a voter; it may be one already.
 
     Without `uuid` it is the only one under its id that fetches. Raises ReplicaNotFound, ChangeRefused.
     """
@@ -74,7 +74,7 @@ def joining_observer(
 def leaving_voter(
     quorum: QuorumDescription, goal: str, replica_id: int, uuid: UUID | None
 ) -> ReplicaState:
-    """The voter that is meant. Raises ChangeRefused."""
+    """The voter to remove. Raises ChangeRefused if there is none, or two storage ids under the id."""
     wanted = ReplicaKey(replica_id, uuid)
     found = [voter for voter in quorum.voters if wanted.matches(voter.key)]
     if len(found) > 1:
@@ -100,7 +100,7 @@ def only_voter(quorum: QuorumDescription, goal: str, replica_id: int) -> Replica
 def check_survives(
     quorum: QuorumDescription, goal: str, voters: Sequence[ReplicaState], remedy: str
 ) -> None:
-    """Raises ChangeRefused if of these voters too few fetch to commit anything."""
+    """Raises ChangeRefused if no majority of these voters fetches."""
     fetching = [voter for voter in voters if quorum.is_alive(voter)]
     if len(fetching) > len(voters) // 2:
         return
@@ -113,7 +113,7 @@ def check_survives(
 
 
 class DiskReplacement(NamedTuple):
-    """Where the replacement of a voter's disk is: `old` is None once it has left.
+    """The progress of a disk replacement: `old` is None once it is removed.
 
     `is_added` is True if `new` votes already.
     """
@@ -124,9 +124,9 @@ class DiskReplacement(NamedTuple):
 
 
 def disk_replacement(quorum: QuorumDescription, goal: str, replica_id: int) -> DiskReplacement:
-    """What is there of (replica_id, new) and (replica_id, old).
+    """The replicas (replica_id, new) and (replica_id, old).
 
-    Raises ReplicaNotFound if that may be different in a moment, ChangeRefused.
+    Raises ReplicaNotFound if that may change by itself, ChangeRefused.
     """
     voters = [voter for voter in quorum.voters if voter.key.id == replica_id]
     fetching = [voter for voter in voters if quorum.is_alive(voter)]
@@ -163,11 +163,12 @@ def disk_replacement(quorum: QuorumDescription, goal: str, replica_id: int) -> D
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reassignment:
-    """A reassignment that is under way, as the leader sees it.
+    """A reassignment in progress, as the leader sees it.
 
-    `voters` are those of now, `target` the ids that it is on its way to, ascending. Of these `coming`
-    don't vote yet, with what is known of the observers under those ids; `going` leave, the leader last.
-    `waits_for` says what the next step waits for, since `waiting_ms` ago (-1: not told).
+    `voters` is the present voter set, `target` the voter ids in the end, ascending. `coming` are the ids
+    that are to be added, each with the state of the observer under that id, None if there is none;
+    `going` are removed, the leader last. `waits_for` is the condition for the next step, for which the
+    leader has waited `waiting_ms` (-1: unknown).
     """
 
     leader_id: int
@@ -181,7 +182,7 @@ class Reassignment:
 
 
 def reassignment(quorum: QuorumDescription) -> Reassignment | None:
-    """The reassignment that is under way, None if there is none."""
+    """The reassignment in progress, None if there is none."""
     target = quorum.target_voters
     if target is None:
         return None
@@ -247,7 +248,7 @@ def _with_age(quorum: QuorumDescription, replicas: Iterable[ReplicaState]) -> st
 
 
 def age_text(silent_ms: int) -> str:
-    """When somebody fetched last, for people; -1 is never."""
+    """The age of a replica's last fetch as text; -1 is never."""
     if silent_ms < 0:
         return "has not fetched from this leader"
     if silent_ms < 10_000:

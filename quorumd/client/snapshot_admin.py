@@ -1,4 +1,4 @@
-"""What an operator asks of single nodes. Knows no terminal."""
+"""Snapshots on demand, taken by every voter. Knows no terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONNECT_TIMEOUT_S = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenSnapshot:
-    """The newest snapshot of a node, -1 where it has none; `problem` says why it took no new one."""
+    """The newest snapshot of a node, -1 if it has none; `problem` is the reason if it took no new one."""
 
     replica_id: int
     address: str
@@ -28,9 +28,9 @@ class TakenSnapshot:
 
 
 async def take_snapshots(client: QuorumClient, timeout_ms: int) -> list[TakenSnapshot]:
-    """Have every voter take a snapshot of what is committed on its disk, all at the same time.
+    """Makes every voter take a snapshot of its committed log, all at the same time.
 
-    Raises QuorumUnavailable if nobody says who the voters are.
+    Raises QuorumUnavailable if no leader names the voters.
     """
     quorum = await client.describe_quorum()
     return list(await asyncio.gather(*(_take(voter, timeout_ms) for voter in quorum.voters)))
@@ -40,7 +40,7 @@ async def _take(voter: ReplicaState, timeout_ms: int) -> TakenSnapshot:
     replica_id = voter.key.id
     if not voter.endpoints:
         return TakenSnapshot(
-            replica_id=replica_id, address="-", problem="nobody knows where it can be reached"
+            replica_id=replica_id, address="-", problem="the leader does not know its address"
         )
     address = Address(voter.endpoints[0].host, voter.endpoints[0].port)
     try:

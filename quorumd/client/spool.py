@@ -1,4 +1,4 @@
-"""A snapshot on its way: spooled into a temporary file and checked, batch by batch, as it arrives.
+"""A snapshot download: spooled into a temporary file and checked, batch by batch, as it arrives.
 
 Holds at most one batch in memory, whatever the snapshot's size. Knows nothing of where the bytes come
 from. Source: KIP-630 (header first, footer last); the batches of a snapshot count their offsets from 0.
@@ -26,7 +26,7 @@ from quorumd.wire.records import (
 from quorumd.wire.snapshot_records import OFFSET_HEADER
 
 MEMORY_BYTES = 1 << 20
-"""A snapshot up to this size never gets as far as a file."""
+"""A snapshot up to this size stays in memory."""
 BATCH_BYTES_MAX = RECORD_BYTES_MAX + 1024
 """No batch of a snapshot is larger; a larger size field is damage."""
 
@@ -49,20 +49,20 @@ class SnapshotSpool:
 
     @property
     def position(self) -> int:
-        """How many bytes are here: the position of the next piece."""
+        """How many bytes have arrived: the position of the next chunk."""
         return self._position
 
     @property
     def size_bytes(self) -> int:
-        """The size of the whole snapshot, -1 before the first piece."""
+        """The size of the whole snapshot, -1 before the first chunk."""
         return self._size_bytes
 
     @property
     def is_complete(self) -> bool:
         return self._position == self._size_bytes
 
-    def write(self, piece: bytes | memoryview, size_bytes: int) -> None:
-        """Takes the next piece of a snapshot of `size_bytes`.
+    def write(self, chunk: bytes | memoryview, size_bytes: int) -> None:
+        """Takes the next chunk of a snapshot of `size_bytes`.
 
         Raises CorruptBatch if this cannot be the snapshot, and QuorumError if there is no room for it;
         OSError if a file was given and can't be written.
@@ -71,11 +71,11 @@ class SnapshotSpool:
             self._size_bytes = size_bytes
         if size_bytes != self._size_bytes:
             raise CorruptBatch(f"its size was {self._size_bytes} bytes and is {size_bytes} now")
-        if self._position + len(piece) > size_bytes:
+        if self._position + len(chunk) > size_bytes:
             raise CorruptBatch(f"more than its {size_bytes} bytes")
         try:
             self._file.seek(self._position)
-            self._file.write(piece)
+            self._file.write(chunk)
         except OSError as error:
             if not self._is_temporary:
                 raise
@@ -84,8 +84,8 @@ class SnapshotSpool:
                 f"{tempfile.gettempdir()}: {error.strerror}. Make room there, or name another "
                 "directory in the variable TMPDIR."
             ) from error
-        self._position += len(piece)
-        self._check(piece)
+        self._position += len(chunk)
+        self._check(chunk)
         if self.is_complete and (self._unchecked or not self._has_ended):
             raise CorruptBatch("it ends without a footer")
 
@@ -115,9 +115,9 @@ class SnapshotSpool:
                 "snapshots with `quorumctl dump-log`."
             ) from None
 
-    def _check(self, piece: bytes | memoryview) -> None:
+    def _check(self, chunk: bytes | memoryview) -> None:
         held = self._unchecked
-        held += piece
+        held += chunk
         while len(held) >= BATCH_OVERHEAD:
             header = read_header(bytes(held[:BATCH_OVERHEAD]))
             if header.size_bytes > BATCH_BYTES_MAX:

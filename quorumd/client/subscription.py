@@ -1,6 +1,7 @@
-"""Following the log: a snapshot where one is needed, then batch after batch, through all outages.
+"""Following the log: a snapshot where one is needed, then batch after batch, across leader changes and
+outages.
 
-Knows neither keys nor values. Reads as a consumer does, so nothing above the high watermark is seen.
+Knows neither keys nor values. Reads as a consumer does, so only below the high watermark.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ FetchFrom = Callable[[int], Awaitable[Fetched]]
 
 
 class LogSubscription:
-    """One reader's place in the log. Close it.
+    """One reader's position in the log. Close it.
 
-    `offset` is where to begin, None for the newest snapshot or else the first offset.
+    `offset` is the first offset to read, None for the newest snapshot or else the log start.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class LogSubscription:
         self._spool: SnapshotSpool | None = None
 
     async def step(self) -> list[LogEvent]:
-        """The next events, perhaps none; what a former SnapshotLoaded reads is gone.
+        """The next events, perhaps none; deletes the temporary file of an earlier SnapshotLoaded.
 
         See QuorumClient.follow for the errors.
         """
@@ -101,9 +102,9 @@ class LogSubscription:
         ]
 
     async def _on_out_of_range(self, error: OffsetOutOfRange) -> None:
-        """Below the log's start a newer snapshot helps; beyond its end time may.
+        """Below the log start a newer snapshot helps; above the log end a retry may.
 
-        A deposed leader that has not noticed yet knows of less than has been read elsewhere.
+        A deposed leader that has not noticed yet may have a lower high watermark.
         """
         if self._out_of_range is None:
             self._out_of_range = Deadline(self._timeout_ms)

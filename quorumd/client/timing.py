@@ -1,4 +1,4 @@
-"""How long an operation may take, and how long to wait between two tries of it."""
+"""Deadlines of operations, and the pauses between retries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BACKOFF_MAX_MS = 1000
 
 
 class Deadline:
-    """A moment on the monotonic clock; `timeout_ms` (ms) is how far away it was at first."""
+    """A moment on the monotonic clock, `timeout_ms` (milliseconds) after it was made."""
 
     __slots__ = ("_at", "timeout_ms")
 
@@ -32,7 +32,7 @@ class Deadline:
 
 
 class RetryBackoff:
-    """Waits that double from 20 ms to 1 s, each drawn from the upper half of its span."""
+    """Pauses that double from 20 ms to 1 s, each with random jitter of up to one half."""
 
     __slots__ = ("_next_ms", "_random")
 
@@ -41,11 +41,11 @@ class RetryBackoff:
         self._random = random.Random()
 
     def next_s(self) -> float:
-        """Seconds to wait before the next try."""
+        """Seconds to wait before the next retry."""
         span_ms = self._next_ms
         self._next_ms = min(BACKOFF_MAX_MS, self._next_ms * 2)
         return self._random.uniform(span_ms / 2, span_ms) / 1000
 
     def reset(self) -> None:
-        """After a success: the next wait is short again."""
+        """After a success: the next pause is the shortest again."""
         self._next_ms = BACKOFF_MIN_MS

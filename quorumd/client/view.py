@@ -1,7 +1,7 @@
 """The key-value view of the log: the newest value of each key, up to date.
 
-A record with a key sets it, one with a null value deletes it; records without a key are of the log only.
-`KeyValueMap` is the rule, one event after the other; `KeyValueView` keeps one of them current.
+A record with a key sets the key, one with a null value deletes it; records without a key do not count.
+`KeyValueMap` applies one event after the other; `KeyValueView` keeps such a map up to date.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RECORDS_AT_A_TIME = 2000
 
 
 class KeyValueEntry(NamedTuple):
-    """A value, and the record that set it; `timestamp` is ms."""
+    """A value, with offset and timestamp (ms since 1970) of the record that set it."""
 
     value: bytes
     offset: int
@@ -34,9 +34,9 @@ class KeyValueEntry(NamedTuple):
 
 
 class KeyChange(NamedTuple):
-    """A key that was set, or deleted (value None), at `offset`; `timestamp` is ms.
+    """A key that was set, or deleted (value None), at `offset`; `timestamp` is ms since 1970.
 
-    A deletion that is only seen as an absence from a snapshot is at the last offset that this covers.
+    If a key is missing from a newly loaded snapshot, its deletion has the snapshot's last offset.
     """
 
     key: bytes
@@ -46,10 +46,10 @@ class KeyChange(NamedTuple):
 
 
 class KeyValueMap:
-    """What the events so far amount to, for the keys that are wanted.
+    """The keys and values after the events so far, for the keys for which `wants` is true (default: all).
 
-    `entries` must not be changed. `offset` is exclusive: everything below it is in. `on_change` is
-    called for every change as it is applied.
+    Do not modify `entries`. `offset` is exclusive: all committed records below it are applied. `on_change`
+    is called with each change when it is applied.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class KeyValueMap:
         self._wants = wants or (lambda key: True)
 
     async def apply(self, event: LogEvent) -> None:
-        """Takes one event. Lets others run while it reads a snapshot; the map changes at the end."""
+        """Applies one event. Yields to other tasks while it reads a snapshot; the map changes at the end."""
         if isinstance(event, BatchCommitted):
             self._apply_batch(event)
         elif isinstance(event, SnapshotLoaded):
@@ -90,7 +90,7 @@ class KeyValueMap:
             if key is not None and value is not None and self._wants(key):
                 entry = KeyValueEntry(value, record.offset, record.timestamp)
                 known = self.entries.get(key)
-                # What is the same is not held twice.
+                # Equal values are kept in memory once.
                 entries[key] = known if known is not None and _is_same(known, entry) else entry
             if count % _RECORDS_AT_A_TIME == 0:
                 await asyncio.sleep(0)
@@ -111,7 +111,7 @@ def _differences(
     present: dict[bytes, KeyValueEntry],
     snapshot: SnapshotLoaded,
 ) -> list[KeyChange]:
-    """What happened between two states of the map, by offset."""
+    """The changes between two states of the map, by offset."""
     deleted_at = (snapshot.id.end_offset - 1, snapshot.last_contained_log_timestamp)
     changes = [KeyChange(key, None, *deleted_at) for key in former if key not in present]
     for key, entry in present.items():
@@ -122,16 +122,16 @@ def _differences(
 
 
 class KeyValueView:
-    """A map of the committed log that follows it until it is left.
+    """A key-value map of the committed log, kept up to date inside `async with`.
 
         async with QuorumClient("localhost:9093") as client, KeyValueView(client) as view:
             (offset,) = await client.append([Record(key=b"color", value=b"blue")])
             await view.wait_for(offset)
             print(view.get(b"color"))
 
-    Entering returns when everything that was committed by then is in; it raises what
-    QuorumClient.follow raises, and QuorumUnavailable. What is read later may be a moment old, or older
-    while `problem` says so. Memory is that of the keys that begin with `prefix`, with their values.
+    Entering returns when all records that were committed by then are applied; it raises as
+    QuorumClient.follow does, and QuorumUnavailable. Later reads may be slightly stale; `problem` is set
+    while the view cannot be updated. Memory is that of the keys that begin with `prefix` and their values.
     """
 
     def __init__(self, client: QuorumClient, *, prefix: bytes = b"") -> None:
@@ -168,35 +168,35 @@ class KeyValueView:
 
     @property
     def offset(self) -> int:
-        """Exclusive: all committed records below it are in the view."""
+        """Exclusive: all committed records below it are applied."""
         return self._map.offset
 
     @property
     def problem(self) -> QuorumUnavailable | None:
-        """Why the view is not kept up to date at the moment; None while it is."""
+        """Why the view is not updated at the moment; None while it is."""
         return self._problem
 
     def __len__(self) -> int:
         return len(self._map.entries)
 
     def get(self, key: bytes) -> KeyValueEntry | None:
-        """The key's value and where it was set; None if it has none.
+        """The key's value and the offset that set it; None if the key has no value.
 
-        Raises whatever ended the view, if something did: it would never change again.
+        Raises the error that ended the view, if there was one: it would never change again.
         """
         self._check()
         return self._map.entries.get(key)
 
     def items(self, prefix: bytes = b"") -> list[tuple[bytes, KeyValueEntry]]:
-        """The keys that begin with `prefix`, ascending by their bytes. Raises as `get` does."""
+        """The keys that begin with `prefix`, ascending by bytes. Raises as `get` does."""
         self._check()
         return sorted(item for item in self._map.entries.items() if item[0].startswith(prefix))
 
     async def wait_for(self, offset: int, *, timeout_ms: int | None = None) -> None:
-        """Returns when the record at `offset` and all before it are in the view.
+        """Returns when the record at `offset` and all before it are applied.
 
-        With the offset that an append returned one reads one's own write. Raises OffsetNotReached when
-        the time (the client's, if none is given) is up, and as `get` does.
+        With the offset that `append` returned, the next `get` reads that write. Raises OffsetNotReached
+        after `timeout_ms` (default: the client's), and as `get` does.
         """
         limit_ms = self._client.timeout_ms if timeout_ms is None else timeout_ms
         try:
@@ -219,12 +219,12 @@ class KeyValueView:
                         self._problem = event.error
                     elif isinstance(event, QuorumRestored):
                         self._problem = None
-                    await self._tell()
+                    await self._notify()
         except Exception as error:
             self._error = error
-            await self._tell()
+            await self._notify()
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._moved:
             self._moved.notify_all()
 

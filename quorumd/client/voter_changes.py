@@ -1,7 +1,8 @@
-"""One change of the voters, asked of the leader until it answers that it is done.
+"""The requests that change the voters or the leader, sent until the leader answers that the change is done.
 
-The leader answers late: when the change is committed. Meanwhile this side watches the quorum on another
-connection, says what the leader waits for, and leaves a leader that is deposed. To ask again is safe.
+The leader answers when the change is committed. Meanwhile the client describes the quorum on another
+connection, reports what the leader waits for, and closes the connection to a deposed leader. Sending a
+request again is safe.
 Source: KIP-853 (AddRaftVoter, RemoveRaftVoter), KIP-455 (AlterPartitionReassignments).
 """
 
@@ -48,7 +49,7 @@ from quorumd.wire.schema import ZERO_UUID
 
 POLL_S = 0.25
 DESCRIBE_TIMEOUT_MS = 5_000
-# The leader gives up so much earlier than the asker, so that its reason arrives.
+# The leader's timeout is so much shorter than the client's, so that its reason arrives.
 _RESPONSE_MARGIN_MS = 500
 
 NO_REPLICA = ReplicaKey(-1)
@@ -57,9 +58,9 @@ ADD, REMOVE, REASSIGN, TRANSFER = "add", "remove", "reassign", "transfer"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeProgress:
-    """What a change waits for, in words; `waiting_ms` is for how long, -1 if that is not told.
+    """The condition that a change waits for, and for how long (ms, -1: unknown).
 
-    `quorum` is None while no leader can be reached: then `waits_for` says why.
+    `quorum` is None while no leader can be reached: `waits_for` is the reason then.
     """
 
     quorum: QuorumDescription | None
@@ -210,7 +211,7 @@ class LeaderTransferChange(QuorumChange):
 
 
 class ChangeClient:
-    """Has changes made by the leader of one quorum, and describes it meanwhile."""
+    """Sends changes to the leader of one quorum, and describes the quorum meanwhile."""
 
     def __init__(self, bootstrap: Sequence[Address], *, client_id: str, timeout_ms: int) -> None:
         self._watching = QuorumClient(bootstrap, client_id=client_id, timeout_ms=timeout_ms)
@@ -218,12 +219,12 @@ class ChangeClient:
         self._newest_epoch = -1
 
     def close(self) -> None:
-        """Closes all connections. What the leader was asked for it may still do."""
+        """Closes all connections. The leader may still complete a change that was requested."""
         self._watching.close()
         self._finder.close()
 
     async def describe(self, deadline: Deadline) -> QuorumDescription:
-        """The leader's view of the quorum, and never that of a leader before one that was seen."""
+        """The leader's view of the quorum, never of an older epoch than before. Raises QuorumUnavailable."""
         while True:
             quorum = await self._watching.describe_quorum(timeout_ms=deadline.remaining_ms())
             if quorum.leader_epoch >= self._newest_epoch:
@@ -258,7 +259,7 @@ class ChangeClient:
                 await watch
 
     async def send_once(self, change: QuorumChange, deadline: Deadline) -> ChangeReply:
-        """The answer of whoever seems to lead now. Raises ConnectionFailed, QuorumUnavailable."""
+        """Sends the change once, to the presumed leader. Raises ConnectionFailed, QuorumUnavailable."""
         connection = await self._finder.connection(change.goal, deadline)
         try:
             reply = await change.send(connection, _for_server_ms(deadline))
@@ -303,13 +304,13 @@ class ChangeClient:
                 on_progress(ChangeProgress(quorum=None, waits_for=str(error)))
             else:
                 if 0 <= begun_in < quorum.leader_epoch:
-                    self._leave_all_but(quorum)
+                    self._leave_deposed_leader(quorum)
                 begun_in = quorum.leader_epoch
                 on_progress(_progress(change, quorum))
             await asyncio.sleep(POLL_S)
 
-    def _leave_all_but(self, quorum: QuorumDescription) -> None:
-        """A deposed leader that hangs would not answer for as long as the asker has time."""
+    def _leave_deposed_leader(self, quorum: QuorumDescription) -> None:
+        """A deposed leader that hangs would not answer before the client's timeout."""
         connection = self._finder.open_connection
         at = () if quorum.leader is None else quorum.leader.endpoints
         if connection is not None and connection.address not in [

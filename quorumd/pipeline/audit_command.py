@@ -246,7 +246,7 @@ def _progress(label: str) -> Iterator[Callable[[int, int], object]]:
         yield lambda done, total: show(100 * done // max(total, 1))
 
 
-# --- what is told
+# --- output
 
 
 def _write_findings(findings: Sequence[AuditFinding], directory: Path) -> None:

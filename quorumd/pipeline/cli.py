@@ -1,8 +1,8 @@
 """The command `quorumd-pipeline`: its subcommands, and how every failure becomes a line and an exit code.
 
 A subcommand is a module of its own, imported when it is called: add its line to COMMANDS.
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 damage, 130 interrupted, 141 nobody reads the
-output any more. A traceback is shown only if QUORUMD_PIPELINE_TRACEBACK is set.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 damage, 130 interrupted, 141 standard output was
+closed. A traceback is shown only if QUORUMD_PIPELINE_TRACEBACK is set.
 """
 
 from __future__ import annotations

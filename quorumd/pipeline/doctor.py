@@ -176,8 +176,8 @@ def _cluster(master: str) -> list[Check]:
     except PipelineError as error:
         return [Check("session", False, plain_message(error))]
     hosts = sorted({each.host for each in found})
-    told = f"{master}, executors on {counted(len(hosts), 'host')}"
-    return [Check("session", True, told), *map(_host, found)]
+    detail = f"{master}, executors on {counted(len(hosts), 'host')}"
+    return [Check("session", True, detail), *map(_host, found)]
 
 
 def _executors(master: str) -> list[Executor]:

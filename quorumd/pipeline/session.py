@@ -131,7 +131,7 @@ def has_executors(master: str) -> bool:
 
 
 def no_executors(master: str) -> str:
-    """What is told if a cluster gives nothing to compute with."""
+    """The message if a cluster gives nothing to compute with."""
     return (
         f"{master} has given no executor so far: are there workers, with free cores and as much memory as "
         "spark.executor.memory says (1 GiB if nothing is set)? The page of the master shows them"
@@ -169,5 +169,5 @@ def _said(log: IO[bytes]) -> str:
         return f" (see {log.name})"
     log.seek(0)
     lines = log.read().decode(errors="replace").splitlines()
-    told = [line.strip() for line in lines if line.strip()][-_TAIL_LINES:]
-    return f" ({' / '.join(told)})" if told else ""
+    tail = [line.strip() for line in lines if line.strip()][-_TAIL_LINES:]
+    return f" ({' / '.join(tail)})" if tail else ""

@@ -75,8 +75,8 @@ def state(
             key, value = bytes(row.key), bytes(row.value)
             time = timestamp_text(round(row.timestamp.timestamp() * 1000))
             if output == "json":
-                told = {"key": jsonable(key), "value": jsonable(value), "offset": row.offset}
-                click.echo(to_json({**told, "timestamp": time, "epoch": row.epoch}))
+                row_json = {"key": jsonable(key), "value": jsonable(value), "offset": row.offset}
+                click.echo(to_json({**row_json, "timestamp": time, "epoch": row.epoch}))
             else:
                 click.echo(f"{row.offset:>10}  {time}  {printable(key)}  {printable(value)}")
     finally:

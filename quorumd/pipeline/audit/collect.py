@@ -37,7 +37,7 @@ def collected(
     """Copies of all replicas of the quorum, there as long as the context lasts.
 
     These are the voters, and observers that fetch. `timeout_ms` is how long the leader is looked for, and
-    how long a replica may be silent. `on_offsets` is told how many offsets are copied, and of how many.
+    how long a replica may be silent. `on_offsets` is called with the offsets copied and the offsets in total.
     Raises QuorumError if no leader says who the replicas are, BadReplicas for nodes of different
     clusters, StorageError if there is no room.
     """
@@ -60,7 +60,7 @@ def audit_copies(
         audited = audit(folders, labels=labels, run_tasks=run_tasks, on_bytes=on_bytes)
     broken = {each.label for each in copies if each.problem}
     found = [
-        # Of the copy, which is gone in a moment, nobody wants to know.
+        # The copy is about to be deleted: its paths would mean nothing.
         replace(each, file=None, position=None)
         for each in audited.findings
         if each.kind is not FindingKind.LAG or not broken.issuperset(each.replicas)

@@ -1,8 +1,8 @@
 """A range of offsets on all replicas: every batch scrubbed, then held against the others'.
 
 Followers append what they fetched, so replicas have the same batches, byte for byte. Where boundaries
-differ nevertheless, the records are compared, and only there. Who is right is decided elsewhere, by what
-all ranges together say (audit.verdict).
+differ nevertheless, the records are compared, and only there. Which replica is right is decided by
+all ranges together (audit.verdict).
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ class _Records:
         self._rows: dict[int, list[Any] | None] = {}
 
     def within(self, number: int, start: int, end: int) -> tuple[Any, ...] | None:
-        """Every record, with its epoch; None if they can't be told, which is a finding already."""
+        """Every record, with its epoch; None if they can't be read, which is a finding already."""
         if number not in self._rows:
             self._rows[number] = self._read(number)
         rows = self._rows[number]

@@ -44,8 +44,8 @@ _NOTES = frozenset(
 class AuditFinding:
     """Offsets `offset` .. `end_offset` (exclusive) are in doubt, on `replicas`.
 
-    `against` are the replicas that have it right: a majority, empty if nobody can say who is right. Of
-    a difference without a majority `replicas` are all that differ. `file` and `position` (bytes) name
+    `against` are the replicas that have it right: a majority, empty without a majority:
+    then `replicas` are all that differ. `file` and `position` (bytes) name
     the place on the first of the replicas.
     """
 

@@ -1,7 +1,7 @@
 """One replica's log, copied over the network into a directory that the audit reads like any other.
 
-The directory has segments and a quorum-state.json that calls everything committed that is there. What
-goes wrong with the replica is told by its copy; the other replicas are read all the same.
+The directory has segments and a quorum-state.json that calls everything committed that is there. A
+failure of the replica is recorded in its copy; the other replicas are read all the same.
 """
 
 from __future__ import annotations

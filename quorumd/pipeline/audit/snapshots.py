@@ -277,7 +277,7 @@ def _compare(task: SnapshotTask, decoded: Sequence[_Decoded], seen: SnapshotResu
 
 
 def _state_of_log(task: SnapshotTask, seen: SnapshotResult) -> KeyDigests | None:
-    """The state as the log gives it; None if that can't be told."""
+    """The state as the log gives it; None if it can't be known."""
     if not task.ranges:
         return None
     state: KeyDigests = {}

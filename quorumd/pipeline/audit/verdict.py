@@ -1,4 +1,4 @@
-"""Who is wrong: differences of all ranges put together, and held against the rules of Raft.
+"""Which replica is wrong: differences of all ranges put together, and held against the rules of Raft.
 
 Two logs that have the same offset with the same epoch are the same up to there (log matching). So other
 contents under the same epoch are damage wherever they are, and so are different epochs if the logs agree

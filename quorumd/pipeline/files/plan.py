@@ -69,7 +69,7 @@ def plan_segment(
     fs: FileSystem | None = None,
 ) -> FilePlan:
     """Plans a segment. `by_index`: a closed one whose offset index is sound is not walked through, so
-    what is wrong within a range is left to whoever reads it.
+    damage within a range is left to its reader.
 
     A range has at most `range_bytes`, unless a single batch has more, or no index entry is there. Raises
     StorageError if the file can't be read; a running node may have deleted it.
@@ -189,7 +189,7 @@ class _Cutter:
         self._begin, self._begin_offset = self.position, self.end_offset
 
     def skip_to(self, position: int) -> None:
-        """Goes on behind damage; nobody knows which offset comes next."""
+        """Continues after damage; the next offset is unknown."""
         self.position = self._begin = position
         self.expected = None
 

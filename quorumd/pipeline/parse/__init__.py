@@ -5,7 +5,7 @@ record beyond its batch. A batch is believed only after its CRC was checked; the
 `crc_ok` what the check found.
 
 A compressed batch that does not unpack to the records that it counts has no rows, as for every reader of
-the log: nobody looked into it before it was in the log. A warning names it.
+the log: the leader does not unpack what it appends. A warning names it.
 """
 
 from __future__ import annotations

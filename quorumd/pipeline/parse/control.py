@@ -1,7 +1,7 @@
 """Control records: their types for every reader, and their contents as JSON.
 
 The JSON has the fields as quorumd.wire.control_records names them, uuids in Kafka's text form; tagged
-fields of quorumd's own are null where they are absent. A type that nobody knows has its value in hex.
+fields of quorumd's own are null where they are absent. An unknown type has its value in hex.
 """
 
 from __future__ import annotations

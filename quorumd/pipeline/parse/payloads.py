@@ -51,7 +51,7 @@ class PayloadGroup:
 def groups_of(
     chunk: memoryview, batches: BatchHeaders, origin: ChunkOrigin
 ) -> Iterator[PayloadGroup]:
-    """All batches, in groups. Raises DamagedBatch for a codec that nobody knows, and for a bomb."""
+    """All batches, in groups. Raises DamagedBatch for an unknown codec, and for a decompression bomb."""
     unknown = np.flatnonzero(batches.codecs > max(Codec))
     if len(unknown):
         at = int(unknown[0])

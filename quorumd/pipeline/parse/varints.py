@@ -2,7 +2,7 @@
 
 What `quorumd.wire.varints` reads one by one, with the same limits: 5 bytes for 32 bits, 10 for 64, bits
 beyond the width dropped. A place beyond the data is read as if it were the last byte, so nothing outside is
-touched; whoever reads has to check afterwards that no place ran past its end.
+touched; the caller has to check afterwards that no place ran past its end.
 """
 
 from __future__ import annotations

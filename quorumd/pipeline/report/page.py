@@ -98,8 +98,8 @@ def _leaders(facts: ReportFacts) -> str:
     if not facts.leadership:
         return _section("Leaders", "There is no LeaderChange record in the log.", "")
     count = len(facts.leadership)
-    told = f"{count:,} epoch{'s' if count > 1 else ''} with a leader. Coloured: it led. Grey: it was a voter."
-    return _section("Leaders and voters", told, plots.timeline(facts)) + _section(
+    text = f"{count:,} epoch{'s' if count > 1 else ''} with a leader. Coloured: it led. Grey: it was a voter."
+    return _section("Leaders and voters", text, plots.timeline(facts)) + _section(
         "Epochs", "Each dot is an election won, in its leader's colour.", plots.epochs(facts)
     )
 
@@ -128,22 +128,22 @@ def _rate(facts: ReportFacts) -> str:
     if not facts.rate.counts:
         return ""
     peak = max(facts.rate.counts) / facts.rate.width_s
-    told = (
+    text = (
         f"By the time that records carry, in steps of {_step(facts.rate.width_s)}; "
         f"at most {peak:,.1f} records/s."
     )
-    return _section("Append rate", told, plots.append_rate(facts))
+    return _section("Append rate", text, plots.append_rate(facts))
 
 
 def _delay(facts: ReportFacts) -> str:
     if not facts.arrivals:
         return ""
     last = max(0, facts.arrivals[-1].written_ms - facts.arrivals[-1].newest_ms) / 1000
-    told = (
+    text = (
         "For each batch: from the time of its last record until it was in the tables; the last took "
         f"{duration_text(last)}."
     )
-    return _section("Lag of the tables", told, plots.delay(facts))
+    return _section("Lag of the tables", text, plots.delay(facts))
 
 
 def _members(facts: ReportFacts) -> str:
@@ -161,21 +161,23 @@ def _members(facts: ReportFacts) -> str:
     if not rows:
         return _section("Membership", "There is no voter set in the log.", "")
     head = ["change", "voter", "storage id", "offset#", "time", "endpoints"]
-    told = f"Changes of the voter set. {_shown(rows, facts.voter_sets)}"
-    return _section("Membership", told, _table(head, rows))
+    text = f"Changes of the voter set. {_shown(rows, facts.voter_sets)}"
+    return _section("Membership", text, _table(head, rows))
 
 
 def _audit(findings: Sequence[FactRow] | None) -> str:
     if findings is None:
-        told = "Not told: make findings with quorumd-pipeline audit --findings, and name them here."
-        return _section("Audit", told, "")
+        text = (
+            "Not known: make findings with quorumd-pipeline audit --findings, and name them here."
+        )
+        return _section("Audit", text, "")
     bad = [row for row in findings if row["severity"] != "note"]
     if bad:
         mark = f'<span class="mark bad">{counted(len(bad), "finding")}</span> '
     else:
         mark = '<span class="mark good">sound</span> '
     notes = len(findings) - len(bad)
-    told = mark + (
+    text = mark + (
         f"and {counted(notes, 'note')}, such as lag" if notes else "nothing else to note"
     )
     rows = [
@@ -189,15 +191,15 @@ def _audit(findings: Sequence[FactRow] | None) -> str:
         for row in findings[:ROWS_SHOWN]
     ]
     table = _table(["kind", "offset#", "replicas", "what"], rows) if rows else ""
-    return f"<section><h2>Audit</h2><p>{told}</p>{table}</section>\n"
+    return f"<section><h2>Audit</h2><p>{text}</p>{table}</section>\n"
 
 
 def _shown(rows: Sequence[object], of: Sequence[object]) -> str:
     return "Newest first." if len(rows) == len(of) else f"The last {len(rows)}, newest first."
 
 
-def _section(title: str, told: str, body: str) -> str:
-    return f'<section><h2>{title}</h2><p class="quiet">{told}</p>{body}</section>\n'
+def _section(title: str, text: str, body: str) -> str:
+    return f'<section><h2>{title}</h2><p class="quiet">{text}</p>{body}</section>\n'
 
 
 def _table(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:

@@ -94,7 +94,7 @@ def timeline(facts: ReportFacts) -> str:
 
 
 def epochs(facts: ReportFacts) -> str:
-    """The epoch over time: each step is an election that somebody won."""
+    """The epoch over time: each step is an election that was won."""
     ids = replica_ids(facts)
     with mpl.rc_context(_STYLE):
         figure, axes = _plot(1.9)

@@ -1,6 +1,6 @@
 """The log of a live quorum: on the driver what is committed, on executors the rows of a range.
 
-Reads as a consumer does, from whoever leads, and only what was committed when the range was planned:
+Reads as a consumer does, from the leader, and only what was committed when the range was planned:
 the same range always gives the same rows.
 """
 

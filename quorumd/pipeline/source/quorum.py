@@ -58,7 +58,7 @@ class SnapshotReplaced(Exception):
 
 
 class SyncQuorum:
-    """Blocking calls; each raises LogUnreachable when nobody has answered for `timeout_ms`."""
+    """Blocking calls; each raises LogUnreachable after `timeout_ms` without a response."""
 
     def __init__(self, servers: Sequence[Address], timeout_ms: int) -> None:
         self._servers = tuple(servers)
@@ -145,7 +145,7 @@ class SyncQuorum:
 
     async def _close(self) -> None:
         self._client.close()
-        # The loop still has to be told by its sockets that they are gone.
+        # The transports close their sockets in the next turn of the loop.
         await asyncio.sleep(0)
 
     async def _fetch(self, offset: int) -> RawFetched:

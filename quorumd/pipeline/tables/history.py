@@ -71,7 +71,7 @@ def extend_history(before: LeadershipHistory, rows: Iterable[ControlRow]) -> Lea
                 for voter in record.voters
             }
             changes += _changes(changes, row, voters)
-            _tell_storage_id(leadership, changes)
+            _fill_in_storage_id(leadership, changes)
     return LeadershipHistory(leadership, changes)
 
 
@@ -84,7 +84,7 @@ def voters_after(changes: Sequence[TableRow]) -> Voters:
             del voters[key]
             continue
         if row["change"] == "UPDATE":
-            # A storage id that was not told before.
+            # A storage id that was not known before.
             voters.pop((row["voter_id"], None), None)
         voters[key] = row["endpoints"]
     return voters
@@ -127,12 +127,12 @@ def _take_leader(
         leadership[-1] = {**leadership[-1], **closed}
     known = dict(list(voters_after(changes)))
     voters = [_voter(each, known) for each in record.voters]
-    told = {voter["id"]: voter["storage_id"] for voter in voters}
+    storage_ids = {voter["id"]: voter["storage_id"] for voter in voters}
     leadership.append(
         {
             "epoch": row.epoch,
             "leader_id": record.leader_id,
-            "storage_id": told.get(record.leader_id, known.get(record.leader_id)),
+            "storage_id": storage_ids.get(record.leader_id, known.get(record.leader_id)),
             "from_offset": row.offset,
             "to_offset": None,
             "from_time": row.timestamp,
@@ -143,7 +143,7 @@ def _take_leader(
     )
 
 
-def _tell_storage_id(leadership: list[TableRow], changes: Sequence[TableRow]) -> None:
+def _fill_in_storage_id(leadership: list[TableRow], changes: Sequence[TableRow]) -> None:
     """Voters become known by their storage ids when the first leader has written them down."""
     if leadership and leadership[-1]["storage_id"] is None:
         known = dict(list(voters_after(changes)))

@@ -1,4 +1,4 @@
-"""Tables filled from a log: in one pass, or as a stream that follows it."""
+"""Ingests a log into the tables: in one pass, or as a stream that follows it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 OFFSETS_PER_BATCH: Final = 1_000_000
-LOOK_S: Final = 0.5
+POLL_S: Final = 0.5
 RETRY_S: Final = 5.0
 STATE_EVERY_S: Final = 60.0
 _NO_LEADER: Final = "LogUnreachable: "
@@ -32,7 +32,7 @@ was just then being committed when that one was stopped. To begin again is safe 
 
 @dataclass(frozen=True, slots=True)
 class IngestProgress:
-    """Where the tables end, and the log (both exclusive), and records/s of the last batch."""
+    """The ends of the tables and of the log (exclusive), and the records/s of the last batch."""
 
     end_offset: int
     log_end_offset: int
@@ -40,19 +40,19 @@ class IngestProgress:
 
 
 def run_once(spark: SparkSession, origin: LogOrigin, output: Output) -> None:
-    """Takes in all that is in the log now. Raises what the source and the sink do, through Spark."""
+    """Ingests all records that are in the log now. Raises what the source and the sink do, through Spark."""
     register_sink(spark)
     failures: Counter[str] = Counter()
     while True:
         try:
-            return _fill(spark, origin, output)
+            return _ingest(spark, origin, output)
         except Exception as error:
             if not _may_pass(str(error), failures):
                 raise
             time.sleep(RETRY_S)
 
 
-def _fill(spark: SparkSession, origin: LogOrigin, output: Output) -> None:
+def _ingest(spark: SparkSession, origin: LogOrigin, output: Output) -> None:
     options = origin.options_from(output.end_offset)
     rows = spark.read.format("quorumd").options(**options).load()
     writer = rows.write.format(NAME).mode("append").option("folder", str(output.folder))
@@ -63,7 +63,7 @@ def _fill(spark: SparkSession, origin: LogOrigin, output: Output) -> None:
 
 
 class StreamingIngest:
-    """A stream into the tables, begun anew whenever the quorum has been out of reach."""
+    """A stream into the tables, restarted after the quorum was unreachable."""
 
     def __init__(
         self,
@@ -134,11 +134,11 @@ class StreamingIngest:
         return writer.option("checkpointLocation", f"file://{self._output.new_work()}").start()
 
     def _watch(self, query: StreamingQuery, show: Callable[[IngestProgress], None]) -> bool:
-        """Looks on until the query has ended by itself, or is to be stopped."""
+        """Reports progress until the query ends by itself, or `stop` was called."""
         shown = -1
         refreshed_at = time.monotonic()
         while not self._is_stopping:
-            if query.awaitTermination(LOOK_S):  # type: ignore[arg-type]  # takes fractions of a second
+            if query.awaitTermination(POLL_S):  # type: ignore[arg-type]  # takes fractions of a second
                 return True
             last = query.lastProgress
             if last is not None and last.batchId != shown:
@@ -153,11 +153,11 @@ class StreamingIngest:
     def _pause(self) -> None:
         until = time.monotonic() + RETRY_S
         while not self._is_stopping and time.monotonic() < until:
-            time.sleep(min(LOOK_S, RETRY_S))
+            time.sleep(min(POLL_S, RETRY_S))
 
 
 def _may_pass(text: str, failures: Counter[str]) -> bool:
-    """Whether it helps to begin again; counts failures."""
+    """Whether a restart may help; counts failures."""
     for mark, tries in _TRIES.items():
         if mark in text:
             failures[mark] += 1
@@ -165,8 +165,8 @@ def _may_pass(text: str, failures: Counter[str]) -> bool:
     return False
 
 
-def _progress(told: dict[str, Any]) -> IngestProgress:
-    source = told["sources"][0]
+def _progress(progress_json: dict[str, Any]) -> IngestProgress:
+    source = progress_json["sources"][0]
     rate = source.get("processedRowsPerSecond")
     return IngestProgress(
         _offset(source["endOffset"]),
@@ -175,7 +175,7 @@ def _progress(told: dict[str, Any]) -> IngestProgress:
     )
 
 
-def _offset(told: Any) -> int:
+def _offset(offset: Any) -> int:
     """Spark shows a source's offset as JSON, in a text or not."""
-    found = json.loads(told) if isinstance(told, str) else told
+    found = json.loads(offset) if isinstance(offset, str) else offset
     return int(found["offset"])

@@ -164,7 +164,7 @@ def table_files(folder: str | os.PathLike[str], table: str) -> list[str]:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Makes it count, at once and durably. The caller sees to it that nobody else writes it."""
+    """Makes the manifest valid, atomically and durably. The caller holds the commit lock."""
     path = manifest_path(folder, manifest.chain, manifest.number)
     assert not path.exists(), f"{path} was written before"
     write_durably(path, manifest.to_json())

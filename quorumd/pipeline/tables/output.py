@@ -78,7 +78,7 @@ class Output:
         return self.folder / WORK / uuid.uuid4().hex
 
     def delete_replaced(self) -> None:
-        """Deletes files and manifests that were replaced, once nobody should be reading them."""
+        """Deletes files and manifests that were replaced, after the time that queries are given."""
         for chain in CHAINS:
             for path in _outdated(self.folder, chain, time.time() - REPLACED_KEPT_S):
                 path.unlink(missing_ok=True)
@@ -178,9 +178,9 @@ def _committing(folder: Path) -> Iterator[None]:
 
 
 def _set_holder(handle: int, token: str) -> None:
-    told = {"pid": os.getpid(), "host": socket.gethostname(), "token": token}
+    owner = {"pid": os.getpid(), "host": socket.gethostname(), "token": token}
     os.truncate(handle, 0)
-    os.pwrite(handle, (json.dumps(told) + "\n").encode(), 0)
+    os.pwrite(handle, (json.dumps(owner) + "\n").encode(), 0)
 
 
 def _holder(handle: int) -> str:

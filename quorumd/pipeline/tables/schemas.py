@@ -45,7 +45,7 @@ LEADERSHIP = pa.schema(
 """One row an epoch with a leader, by epoch.
 
 `from_offset` is that of its LeaderChange record; `to_offset` (exclusive) and `to_time` are those of the
-next one, null for the leader that the table ends with. Storage ids are null where nobody tells them.
+next one, null for the leader that the table ends with. Storage ids are null where the log has none.
 """
 
 VOTER_SETS = pa.schema(

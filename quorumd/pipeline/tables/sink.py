@@ -1,6 +1,6 @@
 """The data source `quorumd_tables`, which is only written to: what a query brings becomes tables.
 
-Tasks write Parquet files that nobody sees yet and say which; the commit makes them count. A task that
+Tasks write Parquet files that are not visible yet and report them; the commit makes them visible. A task that
 runs twice leaves a file that no manifest names. Options: folder, token; of the log origin, which is the data
 source's options as JSON; for derived tables end.
 """
