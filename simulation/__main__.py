@@ -10,13 +10,13 @@ from typing import Any
 
 import click
 
-from simulation.plan import ACTS
+from simulation.faults import ACTS
+from simulation.options import Options
 from simulation.planted import PLANTED, PlantedBug
 from simulation.progress import shrink_progress, tally_progress
 from simulation.report import coverage_lines, run_json, run_text, tally_json, tally_text, to_word
 from simulation.runner import TIMEOUT_S_DEFAULT, Tally, Task, WorkerLost, run_many, run_one
 from simulation.shrink import Shrinker
-from simulation.world import Options
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

@@ -17,8 +17,7 @@ from functools import cache
 
 from quorumd.raft.roles import Role
 from simulation.coverage import Case, Coverage, Pair
-from simulation.faults.faults import FAULTS
-from simulation.faults.operations import OPERATIONS
+from simulation.faults import FAULTS, OPERATIONS
 
 CLIENT, ANYBODY = "client", "anybody"
 MESSAGE_FAULTS = ("loss", "reset", "duplicate", "partial frame", "delay", "reorder")

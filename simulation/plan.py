@@ -6,11 +6,8 @@ from collections.abc import Collection
 from random import Random
 from typing import NamedTuple
 
-from simulation.faults.faults import FAULTS, Act
-from simulation.faults.operations import OPERATIONS
+from simulation.faults import ACTS, Act
 from simulation.settings import Settings
-
-ACTS: dict[str, Act] = FAULTS | OPERATIONS
 
 
 class Planned(NamedTuple):

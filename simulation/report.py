@@ -13,7 +13,8 @@ from typing import Any
 
 from simulation.cases import missing_cases, missing_pairs, possible_cases, possible_pairs
 from simulation.coverage import Coverage
-from simulation.plan import ACTS, Planned
+from simulation.faults import ACTS
+from simulation.plan import Planned
 from simulation.runner import TIMEOUT_S_DEFAULT, Failure, Run, Tally, Task
 from simulation.scheduler import SECOND
 from simulation.settings import Settings

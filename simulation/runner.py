@@ -22,10 +22,11 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 
 from simulation.coverage import Coverage
+from simulation.options import Options
 from simulation.plan import Planned
 from simulation.settings import Settings
 from simulation.violation import Violation
-from simulation.world import Options, World
+from simulation.world import World
 
 TIMEOUT_S_DEFAULT = 120.0
 ENDS = "the run ends"
@@ -133,7 +134,7 @@ def run_one(seed: int, task: Task) -> Run:
         raise KeyboardInterrupt
     run.wall_s = time.perf_counter() - begin_s
     if world is not None:
-        _look_at(world, run)
+        _take_from(world, run)
     if signals.is_late:
         run.failure = Failure(seed=seed, violated=ENDS, what=signals.where)
     elif error is not None:
@@ -148,17 +149,18 @@ def _failure(seed: int, error: BaseException) -> Failure:
     return Failure(seed=seed, violated=NO_EXCEPTION, what="\n".join(lines[-TRACEBACK_LINES:]))
 
 
-def _look_at(world: World, run: Run) -> None:
-    run.digest = world.trace.digest
-    run.disk_digests = tuple(machine.disk.digest() for machine in world.machines)
-    run.steps = world.scheduler.steps
-    run.simulated_us = world.scheduler.now_us
-    run.committed_records = world.facts.committed_end_offset
-    run.acknowledged = sum(append.offset is not None for append in world.appends)
+def _take_from(world: World, run: Run) -> None:
+    env = world.env
+    run.digest = env.trace.digest
+    run.disk_digests = tuple(machine.disk.digest() for machine in world.cluster.machines)
+    run.steps = env.scheduler.steps
+    run.simulated_us = env.scheduler.now_us
+    run.committed_records = env.facts.committed_end_offset
+    run.acknowledged = sum(append.offset is not None for append in env.facts.appends)
     run.settings = world.settings
-    run.coverage = world.coverage
+    run.coverage = env.coverage
     run.begun = tuple(world.begun)
-    run.last_events = list(world.trace.last_events())
+    run.last_events = list(env.trace.last_events())
 
 
 class _Stopped(BaseException):

@@ -56,3 +56,9 @@ class Scheduler:
             return True
         self.now_us = max(self.now_us, until_us)
         return False
+
+    def run_until(self, end_us: int, steps: int | None = None) -> None:
+        """Let everything happen that is due by then; no more than `steps` since the beginning."""
+        while self.step(end_us):
+            if steps is not None and self.steps >= steps:
+                return

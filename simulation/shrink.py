@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from simulation.options import Options
 from simulation.plan import Planned
 from simulation.runner import Run, Task, run_one
-from simulation.world import Options
 
 ROUNDS_MAX = 4
 """Fewer events may need fewer faults, and the other way round."""

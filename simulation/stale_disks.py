@@ -8,10 +8,12 @@ would be a quorum of its own.
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from quorumd.raft.leadership import went_back
 from quorumd.raft.types import ReplicaKey
+from simulation.cluster import Cluster
+from simulation.faults.chaos import Chaos
 from simulation.history.replica import Replica
 from simulation.history.voter_history import Keys, VoterHistory
 from simulation.machines.disk import Snapshot
@@ -19,9 +21,6 @@ from simulation.machines.machine import FirstVoter, Machine
 from simulation.recovery import settle
 from simulation.scheduler import MS, SECOND
 from simulation.violation import Violation
-
-if TYPE_CHECKING:
-    from simulation.world import World
 
 
 class DiskCopy(NamedTuple):
@@ -37,16 +36,16 @@ class DiskCopy(NamedTuple):
     files: Snapshot
 
 
-def copy_disks(world: World) -> dict[str, DiskCopy]:
+def copy_disks(cluster: Cluster) -> dict[str, DiskCopy]:
     """Of every machine, by its name."""
     return {
         machine.host: DiskCopy(
             machine.replica.key,
             machine.replica.end_offset,
-            _voters(world.facts.voters, machine.replica),
+            _voters(cluster.env.facts.voters, machine.replica),
             machine.disk.snapshot(),
         )
-        for machine in world.machines
+        for machine in cluster.machines
     }
 
 
@@ -57,19 +56,19 @@ def _voters(history: VoterHistory, replica: Replica) -> set[Keys]:
     return {history.last_in(replica.synced), history.last_in(replica.log), *named}
 
 
-def start_from_stale_disk(world: World, copies: dict[str, DiskCopy]) -> None:
-    """Raises Violation if nobody says anything about it."""
-    random = Random(f"{world.seed}/copy")
+def start_from_stale_disk(chaos: Chaos, copies: dict[str, DiskCopy]) -> None:
+    """Raises Violation if no node reports it."""
+    random = Random(f"{chaos.env.seed}/copy")
     kind = random.choice(["none", "none", "rollback", "clone"])
     if kind == "none":
         return
     # Who leads is the only one that knows how far a replica was: nothing may change that any more.
-    settle(world)
-    leader = world.leader_machine()
+    settle(chaos)
+    leader = chaos.cluster.leader_machine()
     if leader is None:
         return
     # Another disk under the leader's id does not follow it.
-    others = [machine for machine in world.machines if machine.id != leader.id]
+    others = [machine for machine in chaos.machines if machine.id != leader.id]
     if not others:
         return
     victim = random.choice(others)
@@ -80,42 +79,44 @@ def start_from_stale_disk(world: World, copies: dict[str, DiskCopy]) -> None:
         return
     if any(len(keys) == 1 for keys in copy.voters):
         return
-    world.is_watched = False
-    world.count(kind, victim)
+    chaos.env.observer.is_watching = False
+    victim.count(kind)
     victim.is_damaged = True
     machine = victim
     if kind == "rollback":
         victim.is_wanted = False
         victim.end_process("its directory is rolled back")
     else:
-        machine = Machine(world, "clone", victim.config, random, FirstVoter())
+        machine = Machine(
+            chaos.env, chaos.cluster.address_map, "clone", victim.config, random, FirstVoter()
+        )
         machine.replica = Replica(
-            victim.replica.key, world.facts.committed_below, world.facts.voters.note
+            victim.replica.key, chaos.facts.committed_below, chaos.facts.voters.note
         )
         machine.is_damaged = True
-        world.add_machine(machine)
+        chaos.cluster.add_machine(machine)
     machine.disk.restore(copy.files)
     machine.start()
-    end_us = world.scheduler.now_us + 10 * SECOND
-    while not _is_noticed(world, victim.replica.key, machine):
-        if world.scheduler.now_us >= end_us:
+    end_us = chaos.scheduler.now_us + 10 * SECOND
+    while not _is_noticed(chaos, victim.replica.key, machine):
+        if chaos.scheduler.now_us >= end_us:
             raise Violation(
                 "an old copy of a directory is noticed",
                 f"{kind} of {victim.replica.key} from {acknowledged} to"
                 f" {copy.end_offset}: nobody has said so within 10 s",
             )
-        world.run_until(world.scheduler.now_us + 20 * MS)
+        chaos.scheduler.run_until(chaos.scheduler.now_us + 20 * MS)
 
 
 def _acknowledged(leader: Machine, key: ReplicaKey) -> int:
     """The end of what this leader knows a replica to have on disk, -1 if nothing."""
     if leader.process is None:
         return -1
-    rows = leader.process.partition.node.progress()
+    rows = leader.process.node.progress()
     return next((row.end_offset for row in rows if row.key == key), -1)
 
 
-def _is_noticed(world: World, key: ReplicaKey, machine: Machine) -> bool:
+def _is_noticed(chaos: Chaos, key: ReplicaKey, machine: Machine) -> bool:
     """True if it refused to start, or somebody reports that it went back."""
     report = went_back(key, 0, 0).partition(" from offset ")[0]
-    return machine.process is None or any(report in said for said in world.reports)
+    return machine.process is None or any(report in said for said in chaos.env.observer.reports)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from hashlib import blake2b
 
-from simulation.scheduler import SECOND
+from simulation.scheduler import SECOND, Scheduler
 
 KEPT_EVENTS = 25
 
@@ -17,19 +17,15 @@ class Trace:
     The wording of log lines and errors is shown and not hashed: it may be mended without a change.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
         self._hash = blake2b(digest_size=16)
         self._last: dict[str, deque[tuple[int, str, str, int]]] = {}
 
     def note(
-        self,
-        now_us: int,
-        host: str,
-        what: str,
-        kind: str = "",
-        data: bytes = b"",
-        wording: str = "",
+        self, host: str, what: str, kind: str = "", data: bytes = b"", wording: str = ""
     ) -> None:
+        now_us = self._scheduler.now_us
         self._hash.update(f"{now_us} {host} {what} {kind} ".encode())
         if data:
             self._hash.update(data)

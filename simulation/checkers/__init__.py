@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulation.checkers.base import Checker, Facts, Observation
+from simulation.checkers.base import Checker, Observation
 from simulation.checkers.caught_up import CaughtUp
 from simulation.checkers.committed_prefix import CommittedPrefix
 from simulation.checkers.duplicate_ids import DuplicateIds
@@ -21,6 +21,7 @@ from simulation.checkers.snapshots import Snapshots
 from simulation.checkers.voter_sets import VoterSets
 from simulation.checkers.votes import Votes
 from simulation.checkers.witnesses import Witnesses
+from simulation.history.facts import Facts
 
 __all__ = ["Checker", "Facts", "Observation", "all_checkers"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from simulation.checkers.base import Facts
-from simulation.clients.client import Append
+from simulation.history.appends import Append
+from simulation.history.facts import Facts
 from simulation.violation import Violation
 
 NAME = "acknowledged appends are present exactly once"

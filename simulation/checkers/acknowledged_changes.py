@@ -6,7 +6,7 @@ a reassignment.
 
 from __future__ import annotations
 
-from simulation.checkers.base import Facts
+from simulation.history.facts import Facts
 from simulation.history.voter_change_requests import VoterChangeKind, VoterChangeRequest
 from simulation.history.voter_history import NamedVoters
 from simulation.violation import Violation

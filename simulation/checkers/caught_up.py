@@ -9,7 +9,8 @@ from collections import deque
 
 from quorumd.raft.roles import Role
 from quorumd.raft.types import ReplicaKey
-from simulation.checkers.base import Change, Checker, Facts, Observation
+from simulation.checkers.base import Checker, Observation
+from simulation.history.facts import Change, Facts
 from simulation.scheduler import MS
 
 CLOCK_RATE_LEAST = 2

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from quorumd.raft.roles import Role
 from quorumd.raft.types import ReplicaKey
-from simulation.checkers.base import Checker, Facts, Observation
+from simulation.checkers.base import Checker, Observation
+from simulation.history.facts import Facts
 from simulation.history.replica import Batch, Replica
 
 

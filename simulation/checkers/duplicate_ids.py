@@ -6,7 +6,8 @@ Source: KIP-856, disk failure recovery; docs/protocol: for three fetch timeouts.
 from __future__ import annotations
 
 from quorumd.raft.obstacles import RIVAL_SILENT_TIMEOUTS
-from simulation.checkers.base import Change, Checker, Observation
+from simulation.checkers.base import Checker, Observation
+from simulation.history.facts import Change
 from simulation.scheduler import MS
 
 ROUNDING_US = 2 * MS

@@ -6,7 +6,8 @@ Source: storage-format, recovery; KIP-595 counts a replica for what it has flush
 from __future__ import annotations
 
 from quorumd.storage.quorum_state import QuorumState
-from simulation.checkers.base import Checker, Facts
+from simulation.checkers.base import Checker
+from simulation.history.facts import Facts
 from simulation.history.replica import Batch, Replica
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulation.clients.client import Append
+from simulation.history.appends import Append
 from simulation.history.replica import Batch
 from simulation.violation import Violation
 

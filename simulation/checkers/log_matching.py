@@ -6,7 +6,8 @@ Source: KIP-595, log reconciliation; Raft, figure 3, "Log Matching".
 
 from __future__ import annotations
 
-from simulation.checkers.base import Checker, Facts
+from simulation.checkers.base import Checker
+from simulation.history.facts import Facts
 from simulation.history.replica import Batch, Replica
 
 _Place = tuple[int, int]

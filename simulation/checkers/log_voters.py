@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from quorumd.raft.control import VotersRecord
 from quorumd.raft.types import ReplicaKey
-from simulation.checkers.base import Checker, Facts, Observation
+from simulation.checkers.base import Checker, Observation
+from simulation.history.facts import Facts
 from simulation.history.replica import Batch, Replica
 from simulation.history.voter_history import NamedVoters
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from quorumd.raft.quorum import majority
 from quorumd.raft.roles import Role
 from quorumd.raft.types import ReplicaKey, VoterSet
-from simulation.checkers.base import Checker, Facts, Observation
+from simulation.checkers.base import Checker, Observation
+from simulation.history.facts import Facts
 from simulation.history.replica import Batch
 
 

@@ -6,7 +6,8 @@ each other. Source: Ongaro, "bug in single-server membership changes", raft-dev,
 
 from __future__ import annotations
 
-from simulation.checkers.base import Change, Checker, Observation
+from simulation.checkers.base import Checker, Observation
+from simulation.history.facts import Change
 
 
 class OneChangeAtATime(Checker):

@@ -5,7 +5,8 @@ Source: KIP-856, "Bootstrapping".
 
 from __future__ import annotations
 
-from simulation.checkers.base import Change, Checker, Observation
+from simulation.checkers.base import Checker, Observation
+from simulation.history.facts import Change
 
 
 class PermittedVoters(Checker):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from simulation.checkers.base import Facts
+from simulation.history.facts import Facts
 from simulation.history.replica import Batch
 from simulation.violation import Violation
 

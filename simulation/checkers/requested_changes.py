@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from quorumd.raft.node import RaftNode
 from quorumd.raft.types import ReplicaKey
-from simulation.checkers.base import Change, Checker, Observation
+from simulation.checkers.base import Checker, Observation
+from simulation.history.facts import Change
 from simulation.history.voter_change_requests import VoterChangeKind
 
 

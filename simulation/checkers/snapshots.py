@@ -9,7 +9,8 @@ from __future__ import annotations
 from quorumd.storage.layout import PART_SUFFIX, parse_snapshot_name
 from quorumd.wire.control_records import SnapshotFooter, SnapshotHeader, decode_control_batch
 from quorumd.wire.records import Record, iter_records, scan
-from simulation.checkers.base import Checker, Facts, Observation
+from simulation.checkers.base import Checker, Observation
+from simulation.history.facts import Facts
 from simulation.history.replica import Replica
 
 OFFSET_HEADER = "quorumd.offset"

@@ -6,7 +6,8 @@ ids and other storage ids. Source: KIP-856, "one change at a time".
 
 from __future__ import annotations
 
-from simulation.checkers.base import Change, Checker, Observation
+from simulation.checkers.base import Checker, Observation
+from simulation.history.facts import Change
 
 
 class VoterSets(Checker):

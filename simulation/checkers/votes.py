@@ -7,7 +7,8 @@ granted Vote answer, or a Vote request, which tells of the vote for oneself.
 from __future__ import annotations
 
 from quorumd.raft.types import ReplicaKey
-from simulation.checkers.base import Checker, Facts, Observation
+from simulation.checkers.base import Checker, Observation
+from simulation.history.facts import Facts
 
 
 class Votes(Checker):

@@ -2,7 +2,7 @@
 
 Each has a list of requests and goes on to the next when one is fulfilled. An answer that says that nothing
 can be done, now or ever, ends it; where it may help, the operator asks again, and of the leader that was
-named, until his patience is at an end.
+named, until its patience is at an end.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
 
+from quorumd.raft.roles import Role
 from quorumd.server.translate.common import uuid_or_zero
 from quorumd.server.translate.voter_changes import (
     ADD_VOTER,
@@ -35,12 +35,13 @@ from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, Remo
 from quorumd.wire.messages.transfer_leader import TransferLeaderRequest, TransferLeaderResponse
 from quorumd.wire.metadata_topic import TOPIC
 from quorumd.wire.schema import Message
+from simulation.checkers.acknowledged_changes import check_acknowledged
 from simulation.clients.client import Client
+from simulation.cluster import Cluster
+from simulation.history.risk import Risk
 from simulation.history.voter_change_requests import VoterChangeKind, VoterChangeRequest
 from simulation.scheduler import MS, SECOND
-
-if TYPE_CHECKING:
-    from simulation.world import World
+from simulation.violation import Violation
 
 DONE = "done"
 PATIENCE_US = 6 * SECOND
@@ -78,13 +79,15 @@ class Operator(Client):
 
     def __init__(
         self,
-        world: World,
+        cluster: Cluster,
+        risk: Risk,
         name: str,
         random: Random,
         operation: str,
         requests: Sequence[VoterChangeRequest],
     ) -> None:
-        super().__init__(world, name, random)
+        super().__init__(cluster, name, random)
+        self._risk = risk
         self.operation = operation
         self._requests = list(requests)
         self._request: VoterChangeRequest | None = None
@@ -95,7 +98,7 @@ class Operator(Client):
         return self._request is not None
 
     def start(self) -> None:
-        self._give_up_us = self.world.scheduler.now_us + PATIENCE_US
+        self._give_up_us = self.env.scheduler.now_us + PATIENCE_US
         self._next()
 
     def _next(self) -> None:
@@ -104,20 +107,20 @@ class Operator(Client):
             self.later(self._request.pause_us, self._begin)
 
     def _begin(self) -> None:
-        world, request = self.world, self._request
+        facts, request = self.env.facts, self._request
         assert request is not None, "begun with a request"
-        if self.is_stopping or not world.risk.may_request(request):
+        if self.is_stopping or not self._risk.may_request(request):
             self._request = None
             return
-        request.sets_before = len(world.facts.voters.committed)
-        world.facts.change_requests.append(request)
+        request.sets_before = len(facts.voters.committed)
+        facts.change_requests.append(request)
         self._send()
 
     def _send(self) -> None:
         request = self._request
         assert request is not None, "sent for a request"
         request.sent += 1
-        self.world.note(self.name, f"wants to {request}, asks {self.target}")
+        self.env.trace.note(self.name, f"wants to {request}, asks {self.target}")
         self.ask(
             *_API_OF[request.kind],
             self._message(request),
@@ -151,7 +154,7 @@ class Operator(Client):
             voter_directory_id=uuid_or_zero(key.uuid),
             listeners=tuple(
                 AddRaftVoterRequestListener(name=at.name, host=at.host, port=at.port)
-                for at in self.world.address_map.listeners_of(key)
+                for at in self.cluster.address_map.listeners_of(key)
             ),
         )
 
@@ -159,18 +162,37 @@ class Operator(Client):
         request = self._request
         assert request is not None, "answered for a request"
         request.answered += 1
-        told = self._decoded(request.kind, frame)
-        self.world.count_answer(self.operation, self.target, told.error)
-        self.world.note(self.name, f"is told {told.error.name} about: {request}")
-        if self._is_fulfilled(request, told.error):
+        response = self._decoded(request.kind, frame)
+        role = self.cluster.role_of(self.target)
+        self.env.coverage.count(self.operation, role, response.error.name)
+        self.env.trace.note(self.name, f"is told {response.error.name} about: {request}")
+        if self._is_fulfilled(request, response.error):
             request.outcome = DONE
-            self.world.on_fulfilled(request, told.leader_id, told.leader_epoch)
+            self.on_fulfilled(request, response.leader_id, response.leader_epoch)
             self._next()
-        elif told.error in _LATER or self.random.random() < 0.3:
-            self.change_target(told.leader_id)
-            self._again(told.error.name)
+        elif response.error in _LATER or self.random.random() < 0.3:
+            self.change_target(response.leader_id)
+            self._again(response.error.name)
         else:
-            self._end(told.error.name)
+            self._end(response.error.name)
+
+    def on_fulfilled(self, request: VoterChangeRequest, leader_id: int, leader_epoch: int) -> None:
+        """The leader of this epoch says that it is done."""
+        if not self.env.observer.is_watching:
+            return
+        check_acknowledged(self.env.facts, request)
+        to = request.key
+        if request.kind is VoterChangeKind.TRANSFER and (to is None or to.id != leader_id):
+            self._check_handed_over(leader_id, leader_epoch)
+
+    def _check_handed_over(self, leader_id: int, epoch: int) -> None:
+        for machine in self.cluster.machines:
+            node = None if machine.process is None else machine.process.node
+            if node is not None and node.role is Role.LEADER and node.epoch == epoch:
+                raise Violation(
+                    "who has handed over does not lead",
+                    f"node {leader_id} has, and {machine.host} leads epoch {epoch}",
+                )
 
     def _is_fulfilled(self, request: VoterChangeRequest, error: ErrorCode) -> bool:
         """Before the log names the voters nobody can say who they are not."""
@@ -196,7 +218,7 @@ class Operator(Client):
         self._again("no answer")
 
     def _again(self, why: str) -> None:
-        if self.is_stopping or self.world.scheduler.now_us > self._give_up_us:
+        if self.is_stopping or self.env.scheduler.now_us > self._give_up_us:
             self._end(why)
         else:
             self.later(self.random.randrange(10 * MS, 200 * MS), self._send_again)

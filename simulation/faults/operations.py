@@ -1,35 +1,32 @@
 """What operators do, by name: each operation begins at a moment of the schedule, as faults do.
 
 An operation is skipped if there is nobody to do it with, or if it could leave the quorum without a
-majority: `simulation.faults.risk`.
+majority: `simulation.history.risk`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING
 
-from simulation.faults.faults import Act
+from simulation.faults.chaos import Chaos
+from simulation.faults.registry import Act
 from simulation.history.voter_change_requests import VoterChangeKind, VoterChangeRequest
+from simulation.machines.machine import Machine
 from simulation.scheduler import MS, SECOND
-
-if TYPE_CHECKING:
-    from simulation.machines.machine import Machine
-    from simulation.world import World
 
 OPERATIONS: dict[str, Act] = {}
 """In the order in which they are defined."""
 
 
-def _operation(name: str) -> Callable[[Callable[[World, Random], list[VoterChangeRequest]]], Act]:
+def _operation(name: str) -> Callable[[Callable[[Chaos, Random], list[VoterChangeRequest]]], Act]:
     """Registers what returns the requests of an operator; none: there is nothing to do."""
 
-    def register(act: Callable[[World, Random], list[VoterChangeRequest]]) -> Act:
-        def begin(world: World, random: Random) -> None:
-            requests = act(world, random)
+    def register(act: Callable[[Chaos, Random], list[VoterChangeRequest]]) -> Act:
+        def begin(chaos: Chaos, random: Random) -> None:
+            requests = act(chaos, random)
             if requests:
-                world.begin_operation(name, requests, random)
+                chaos.begin_operation(name, requests, random)
 
         OPERATIONS[name] = begin
         return begin
@@ -37,16 +34,15 @@ def _operation(name: str) -> Callable[[Callable[[World, Random], list[VoterChang
     return register
 
 
-def _voters(world: World) -> list[Machine]:
+def _voters(chaos: Chaos) -> list[Machine]:
     """Machines whose replicas vote by the set that was committed last."""
-    current = world.facts.voters.current
-    return [machine for machine in world.machines if machine.replica.key in current]
+    return [machine for machine in chaos.machines if chaos.cluster.is_voter(machine)]
 
 
 @_operation("add voter")
-def add_voter(world: World, random: Random) -> list[VoterChangeRequest]:
-    voters = _voters(world)
-    others = [machine for machine in world.machines if machine not in voters]
+def add_voter(chaos: Chaos, random: Random) -> list[VoterChangeRequest]:
+    voters = _voters(chaos)
+    others = [machine for machine in chaos.machines if machine not in voters]
     return (
         [VoterChangeRequest(VoterChangeKind.ADD, random.choice(others).replica.key)]
         if others
@@ -55,9 +51,9 @@ def add_voter(world: World, random: Random) -> list[VoterChangeRequest]:
 
 
 @_operation("remove voter")
-def remove_voter(world: World, random: Random) -> list[VoterChangeRequest]:
+def remove_voter(chaos: Chaos, random: Random) -> list[VoterChangeRequest]:
     """Anybody; often somebody who is gone for good, or by mistake the one that has taken its place."""
-    keys, lost = world.facts.voters.current, world.facts.excused
+    keys, lost = chaos.facts.voters.current, chaos.facts.excused
     gone = [key for key in keys if key in lost]
     heirs = [key for key in keys if key not in lost and key.id in {old.id for old in gone}]
     chosen = heirs if heirs and random.random() < 0.7 else random.choice([keys, gone or keys])
@@ -65,20 +61,20 @@ def remove_voter(world: World, random: Random) -> list[VoterChangeRequest]:
 
 
 @_operation("remove leader")
-def remove_leader(world: World, random: Random) -> list[VoterChangeRequest]:
-    leader = world.leader_machine()
+def remove_leader(chaos: Chaos, random: Random) -> list[VoterChangeRequest]:
+    leader = chaos.cluster.leader_machine()
     return (
         [] if leader is None else [VoterChangeRequest(VoterChangeKind.REMOVE, leader.replica.key)]
     )
 
 
 @_operation("replace voter")
-def replace_voter(world: World, random: Random) -> list[VoterChangeRequest]:
+def replace_voter(chaos: Chaos, random: Random) -> list[VoterChangeRequest]:
     """A voter loses its disk, and another one takes its place under the same id; or, by mistake, the new
     one is removed again instead of the old one."""
-    current = world.facts.voters.current
-    lost = [key for key in current if key in world.facts.excused]
-    voters = [m for m in _voters(world) if world.risk.may_lose(m.replica.key)]
+    current = chaos.facts.voters.current
+    lost = [key for key in current if key in chaos.facts.excused]
+    voters = [m for m in _voters(chaos) if chaos.risk.may_lose(m.replica.key)]
     if not lost and voters:
         victim = random.choice(voters)
         lost = [victim.replica.key]
@@ -86,7 +82,7 @@ def replace_voter(world: World, random: Random) -> list[VoterChangeRequest]:
     if not lost:
         return []
     old = random.choice(lost)
-    machine = next(machine for machine in world.machines if machine.id == old.id)
+    machine = next(machine for machine in chaos.machines if machine.id == old.id)
     new = machine.replica.key
     return [
         VoterChangeRequest(VoterChangeKind.ADD, new),
@@ -94,12 +90,12 @@ def replace_voter(world: World, random: Random) -> list[VoterChangeRequest]:
     ]
 
 
-def _target(world: World, random: Random) -> tuple[int, ...]:
+def _target(chaos: Chaos, random: Random) -> tuple[int, ...]:
     """Ids that can vote: under that of a twin, nobody could tell which of the two is meant.
 
     A witness alone is no quorum that anybody wants.
     """
-    settings = world.settings
+    settings = chaos.env.settings
     if not settings.is_dynamic:
         return tuple(range(1, settings.voters + 1))
     ids = [node_id for node_id in settings.node_ids if node_id != settings.twin]
@@ -108,18 +104,18 @@ def _target(world: World, random: Random) -> tuple[int, ...]:
 
 
 @_operation("reassign")
-def reassign(world: World, random: Random) -> list[VoterChangeRequest]:
-    target = _target(world, random)
+def reassign(chaos: Chaos, random: Random) -> list[VoterChangeRequest]:
+    target = _target(chaos, random)
     return [VoterChangeRequest(VoterChangeKind.REASSIGN, target=target)] if target else []
 
 
 @_operation("reassign otherwise")
-def reassign_otherwise(world: World, random: Random) -> list[VoterChangeRequest]:
+def reassign_otherwise(chaos: Chaos, random: Random) -> list[VoterChangeRequest]:
     """A reassignment that is replaced by another one, or cancelled, while it is under way."""
-    target = _target(world, random)
+    target = _target(chaos, random)
     if not target:
         return []
-    then = None if random.random() < 0.5 else _target(world, random) or None
+    then = None if random.random() < 0.5 else _target(chaos, random) or None
     pause_us = random.randrange(random.choice([20 * MS, 200 * MS, SECOND]))
     return [
         VoterChangeRequest(VoterChangeKind.REASSIGN, target=target),
@@ -128,8 +124,8 @@ def reassign_otherwise(world: World, random: Random) -> list[VoterChangeRequest]
 
 
 @_operation("transfer leader")
-def transfer_leader(world: World, random: Random) -> list[VoterChangeRequest]:
-    keys = world.facts.voters.current
+def transfer_leader(chaos: Chaos, random: Random) -> list[VoterChangeRequest]:
+    keys = chaos.facts.voters.current
     return [
         VoterChangeRequest(
             VoterChangeKind.TRANSFER, random.choice(keys) if random.random() < 0.7 else None
@@ -137,15 +133,15 @@ def transfer_leader(world: World, random: Random) -> list[VoterChangeRequest]:
     ]
 
 
-def _move(world: World, random: Random) -> None:
+def _move(chaos: Chaos, random: Random) -> None:
     """A node is reached elsewhere after a restart."""
-    movable = {f"node{node_id}" for node_id in world.settings.movers}
-    machines = [machine for machine in world.machines if machine.host in movable]
-    if machines and world.facts.voters.committed:
+    movable = {f"node{node_id}" for node_id in chaos.env.settings.movers}
+    machines = [machine for machine in chaos.machines if machine.host in movable]
+    if machines and chaos.facts.voters.committed:
         machine = random.choice(machines)
         machine.count("move")
-        world.facts.is_undisturbed = False
-        world.address_map.move(machine)
+        chaos.facts.is_undisturbed = False
+        chaos.cluster.address_map.move(machine)
 
 
 OPERATIONS["move"] = _move

@@ -1,37 +1,38 @@
-"""Under which name each machine is reached, now that nodes may move, and who looks for it elsewhere."""
+"""Under which name each machine is reached, now that nodes may move."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from quorumd.config.addresses import Listener
 from quorumd.raft.types import ReplicaKey
-from simulation.checkers.base import Facts
+from simulation.history.facts import Facts
 from simulation.machines.machine import Machine
-from simulation.machines.process import NodeProcess
+from simulation.machines.process import Process
 from simulation.settings import listener_at, moved
 
 
 class AddressMap:
-    """See the module's docstring. Links look their peers up here."""
+    """See the module's docstring. Links find their peers here."""
 
-    def __init__(self, machines: Sequence[Machine], facts: Facts) -> None:
-        self._machines = machines
+    def __init__(self, facts: Facts) -> None:
         self._facts = facts
-        self._by_address = {machine.address: machine for machine in machines}
+        self._by_address: dict[str, Machine] = {}
+
+    def add(self, machine: Machine) -> None:
+        """It is reached where its configuration says."""
+        self._by_address[machine.address] = machine
 
     def host_at(self, address: str) -> str:
         """The machine that is, or was, reached under this name."""
         machine = self._by_address.get(address) or self._by_address.get(moved(address))
         return address if machine is None else machine.host
 
-    def listening_at(self, address: str) -> NodeProcess | None:
+    def listening_at(self, address: str) -> Process | None:
         machine = self._by_address.get(address)
         return None if machine is None else machine.process
 
     def listeners_of(self, key: ReplicaKey) -> tuple[Listener, ...]:
         """Where a replica is reached; nowhere if its disk is no more."""
-        found = (m.config.listeners for m in self._machines if m.replica.key == key)
+        found = (m.config.listeners for m in self._by_address.values() if m.replica.key == key)
         return next(found, (listener_at("nowhere"),))
 
     def move(self, machine: Machine) -> None:

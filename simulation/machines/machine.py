@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from random import Random
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from quorumd.config.model import Config
@@ -19,68 +18,13 @@ from quorumd.storage.errors import (
 )
 from quorumd.storage.meta_properties import random_storage_id, save_meta_properties
 from simulation.history.replica import Replica
-from simulation.machines.disk import ProcessKilled, SimDisk
-from simulation.machines.process import STORAGE, NodeProcess
-from simulation.scheduler import MS, SECOND, Callback, Scheduler
+from simulation.machines.disk import ProcessKilled
+from simulation.machines.environment import Environment
+from simulation.machines.hardware import PPM, DiskSpeed, Hardware
+from simulation.machines.node_process import STORAGE, NodeProcess
+from simulation.machines.peer_channel import Endpoints
+from simulation.scheduler import MS, SECOND
 from simulation.violation import ProcessEnded, Violation
-
-if TYPE_CHECKING:
-    from simulation.world import World
-
-BEGINNING_MS = 1_700_000_000_000
-"""Wall clock at the beginning."""
-PPM = 1_000_000
-
-
-class Clock:
-    """The clocks of a machine: one that never goes back, and one that people set."""
-
-    def __init__(self, scheduler: Scheduler, random: Random) -> None:
-        self._scheduler = scheduler
-        self._random = random
-        self._since_us = 0
-        self.is_true = True
-        """It has never been wrong."""
-        self._base_us = random.randrange(SECOND, 3600 * SECOND)
-        self.rate_ppm = PPM
-        self.wall_offset_us = 0
-
-    def monotonic_us(self) -> int:
-        elapsed_us = self._scheduler.now_us - self._since_us
-        return self._base_us + elapsed_us * self.rate_ppm // PPM
-
-    def wall_us(self) -> int:
-        return BEGINNING_MS * MS + self.wall_offset_us + self._scheduler.now_us
-
-    def real_us(self, delay_us: int) -> int:
-        """How long a delay by this clock takes, rounded up."""
-        return -(-delay_us * PPM // self.rate_ppm)
-
-    def set_rate(self, ppm: int) -> None:
-        self._base_us, self._since_us = self.monotonic_us(), self._scheduler.now_us
-        self.is_true = self.is_true and ppm == PPM
-        self.rate_ppm = ppm
-
-    def jump(self, forward_us: int) -> None:
-        """Time in which the machine did not run, all at once."""
-        self._base_us += forward_us
-        self.is_true = False
-
-    def restart(self) -> None:
-        """The clock that never goes back begins anew with each start of a machine."""
-        self._base_us, self._since_us = (
-            self._random.randrange(SECOND, 3600 * SECOND),
-            self._scheduler.now_us,
-        )
-
-
-@dataclass(slots=True)
-class DiskSpeed:
-    """How long the disk takes, in µs."""
-
-    write_us: tuple[int, int] = (5, 100)
-    sync_us: tuple[int, int] = (100, 3_000)
-    stalled_until_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,35 +35,21 @@ class FirstVoter:
     initial_voters: str = ""
 
 
-class Machine:
+class Machine(Hardware):
     """See the module's docstring. Without `first` its directory joins a quorum."""
 
     def __init__(
         self,
-        world: World,
+        env: Environment,
+        endpoints: Endpoints,
         host: str,
         config: Config,
         random: Random,
         first: FirstVoter | None,
     ) -> None:
-        self.world = world
-        self.id = config.node_id
-        self.host = host
-        self.config = config
-        self.random = random
-        self.disk: SimDisk = SimDisk(Random(f"{world.seed}/disk/{self.host}"))
-        self.clock = Clock(world.scheduler, random)
-        self.speed = DiskSpeed()
+        super().__init__(env, host, config, random)
+        self._endpoints = endpoints
         self.process: NodeProcess | None = None
-        self.backlog: list[Callback] = []
-        self.pauses = 0
-        self.is_wanted = False
-        """Somebody would start the process again if it ended."""
-        self.is_damaged = False
-        """Data was lost or changed behind its back: its voter has failed, until its storage is new."""
-        self.has_disk_errors = False
-        self.on_written: Callback | None = None
-        """Called when records have been written, and are to be synced next."""
         self.starts = 0
         self.replica = self._format(first)
 
@@ -135,7 +65,7 @@ class Machine:
         if first is not None and first.initial_voters:
             meta = replace(meta, initial_voters=first.initial_voters)
             save_meta_properties(self.disk, STORAGE, meta)
-        facts = self.world.facts
+        facts = self.env.facts
         replica = Replica(ReplicaKey(self.id, uuid), facts.committed_below, facts.voters.note)
         facts.replicas[replica.key] = replica
         return replica
@@ -150,9 +80,15 @@ class Machine:
 
     def lose_disk(self) -> None:
         """The directory is gone: the node comes back under a new storage id."""
-        self.world.note_damaged(self)
+        self.note_damaged()
         self.replace_disk()
         self.start_later()
+
+    def note_damaged(self) -> None:
+        """Data is about to be lost or changed behind its back."""
+        self.is_damaged = True
+        self.env.facts.is_undisturbed = False
+        self.env.facts.excused.add(self.replica.key)
 
     # -- where it is reached
 
@@ -170,8 +106,9 @@ class Machine:
     # -- process
 
     @property
-    def is_paused(self) -> bool:
-        return self.pauses > 0
+    def role(self) -> str:
+        """That of its node, or `down`."""
+        return "down" if self.process is None else self.process.role
 
     def start(self) -> None:
         """Start the process, unless it runs; one that fails at that is started again later."""
@@ -182,7 +119,7 @@ class Machine:
         self.clock.restart()
         self.note("starts")
         try:
-            process = NodeProcess(self)
+            process = NodeProcess(self, self.replica, self._endpoints)
             self.process = process
             process.run(process.partition.start)
         except ProcessKilled:
@@ -209,7 +146,7 @@ class Machine:
 
     def start_later(self) -> None:
         delay_us = self.random.randrange(self.random.choice([20 * MS, 200 * MS, 2 * SECOND]))
-        self.world.scheduler.call_later(delay_us, self._start_if_wanted)
+        self.env.scheduler.call_later(delay_us, self._start_if_wanted)
 
     def _start_if_wanted(self) -> None:
         if self.is_wanted and self.process is None:
@@ -218,7 +155,7 @@ class Machine:
     def end_process(self, why: str, *, power: bool | None = False) -> None:
         """The process is gone; with `power`, so is what the disk had not synced. None: perhaps."""
         process, self.process = self.process, None
-        self.world.show_disk_updates(self.replica)
+        self.env.observer.show_disk_updates(self.replica)
         if process is not None:
             self.note("dies", why)
             process.end()
@@ -256,7 +193,7 @@ class Machine:
         """SIGSTOP for a while."""
         self.pauses += 1
         process = self.process
-        self.world.scheduler.call_later(duration_us, lambda: self._resume(process))
+        self.env.scheduler.call_later(duration_us, lambda: self._resume(process))
 
     def _resume(self, process: NodeProcess | None) -> None:
         if process is None or process is not self.process or not self.pauses:
@@ -303,29 +240,7 @@ class Machine:
         if not self.is_damaged:
             raise Violation("no node stops without cause", f"{self.replica.key}: {reason}")
 
-    def note(self, what: str, wording: str = "") -> None:
-        self.world.note(self.host, what, wording=wording)
-
     def count(self, fault: str) -> None:
         """Note that a fault has hit this machine."""
-        self.world.count(fault, self)
-
-    # -- how long things take, in µs
-
-    def turn_us(self) -> int:
-        return self.random.randrange(100)
-
-    def thread_us(self) -> int:
-        return self.random.randrange(10, 100)
-
-    def read_us(self) -> int:
-        return self.random.randrange(20, 2_000) + self._stall_us()
-
-    def write_us(self) -> int:
-        return self.random.randint(*self.speed.write_us) + self._stall_us()
-
-    def sync_us(self) -> int:
-        return self.random.randint(*self.speed.sync_us) + self._stall_us()
-
-    def _stall_us(self) -> int:
-        return max(0, self.speed.stalled_until_us - self.world.scheduler.now_us)
+        message = "-" if self.process is None else self.process.last_message
+        self.env.coverage.count(fault, self.role, message)

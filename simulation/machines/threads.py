@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from quorumd.server.disk.disk_worker import FULL_DISK_RETRY_S, IDLE_S, NotStored, Step, carry_out
 from quorumd.server.model.disk_jobs import DiskListener, Files, Job
@@ -19,21 +19,19 @@ from quorumd.server.snapshots.builder import BuiltSnapshot, SnapshotBuilder
 from quorumd.storage.errors import DiskFull, StorageError
 from quorumd.storage.log import Log
 from simulation.machines.disk import ProcessKilled
+from simulation.machines.process import Process
 from simulation.scheduler import SECOND, Timer
 from simulation.violation import ProcessEnded
-
-if TYPE_CHECKING:
-    from simulation.machines.process import NodeProcess
 
 T = TypeVar("T")
 
 
 class SimDiskThread:
-    """A `PartitionDisk`. The life is told of every job submitted and completed."""
+    """A `PartitionDisk`. The replica is told of every job submitted and completed."""
 
     def __init__(
         self,
-        process: NodeProcess,
+        process: Process,
         files: Files,
         listener: DiskListener,
     ) -> None:
@@ -96,7 +94,7 @@ class SimDiskThread:
             self._listener.on_disk_failed(error)
             return
         if isinstance(step, DiskFull):
-            machine.count("full disk")
+            self._process.count("full disk")
             if not self._is_full:
                 self._is_full = True
                 self._listener.on_disk_full(True)
@@ -106,7 +104,7 @@ class SimDiskThread:
                 self._is_full = False
                 self._listener.on_disk_full(False)
             if isinstance(step, NotStored):
-                machine.count("full disk")
+                self._process.count("full disk")
                 self._listener.on_piece_not_stored(*step)
             wait_us = machine.sync_us() if step is Step.SYNC_NEXT else machine.write_us()
             if step is Step.SYNC_NEXT and machine.on_written is not None:
@@ -142,7 +140,7 @@ class SimBuild:
 
     def __init__(
         self,
-        process: NodeProcess,
+        process: Process,
         directory: Path,
         end_offset: int,
         progress: Callable[[float], None],
@@ -152,7 +150,7 @@ class SimBuild:
         self._process = process
         self._progress = progress
         self._done = done
-        memory_bytes = machine.world.settings.snapshot_memory_bytes
+        memory_bytes = process.env.settings.snapshot_memory_bytes
         self._builder = SnapshotBuilder(
             machine.disk, directory, end_offset, memory_bytes=memory_bytes
         )
@@ -189,7 +187,7 @@ class SimBuild:
 class SimReader:
     """A `quorumd.server.model.runtime.Reader`."""
 
-    def __init__(self, process: NodeProcess, log: Log) -> None:
+    def __init__(self, process: Process, log: Log) -> None:
         self._process = process
         self._log = log
 

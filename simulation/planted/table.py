@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from unittest.mock import patch
 
-from simulation.world import Options
+from simulation.options import Options
 
 Plant = Callable[[object, str, object], None]
 """Replaces an attribute of a module or class: `plant(owner, name, value)`."""

@@ -18,7 +18,7 @@ from quorumd.wire.errors import CorruptBatch
 from simulation.history.replica import Batch, batch_of
 from simulation.machines.disk import SimDisk
 from simulation.machines.machine import Machine
-from simulation.machines.process import LOG_DIRECTORY, STORAGE
+from simulation.machines.node_process import LOG_DIRECTORY, STORAGE
 from simulation.world import World
 
 CRC_AT = 17
@@ -61,7 +61,7 @@ class Auditor:
         """Audits what the disks hold now, if any holds something."""
         paths = {
             written_out(machine.disk, self.folder / when / machine.host): machine
-            for machine in self.world.machines
+            for machine in self.world.cluster.machines
             if has_log(machine)
         }
         look = self._audited(when, paths)

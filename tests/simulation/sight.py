@@ -16,7 +16,7 @@ from quorumd.raft.node import RaftNode
 from quorumd.raft.roles import Role
 from quorumd.raft.types import ReplicaKey, Voter, VoterSet
 from simulation.checkers import Facts, Observation
-from simulation.checkers.base import Change
+from simulation.history.facts import Change
 from simulation.history.replica import Batch, Identity, Replica
 from simulation.history.voter_history import NamedVoters
 from simulation.violation import Violation

@@ -15,10 +15,11 @@ import pytest
 from quorumd.pipeline.audit import AuditReport, FindingKind, audit
 from quorumd.pipeline.audit import run as audit_run
 from quorumd.pipeline.files import plan as files_plan
+from simulation.options import Options
 from simulation.planted import PLANTED
 from simulation.scheduler import MS, SECOND
 from simulation.violation import Violation
-from simulation.world import Options, World
+from simulation.world import World
 from tests.simulation import audited_disks
 from tests.simulation.audited_disks import Auditor
 
@@ -63,18 +64,18 @@ def audited_run(seed: int, options: Options) -> Auditor:
         auditor = Auditor(world, Path(folder))
         chaos_us = world.settings.chaos_us
         for part in (1, 2):
-            world.scheduler.call_at(
+            world.env.scheduler.call_at(
                 chaos_us * part // 3, partial(auditor.look, f"chaos, part {part}")
             )
-        world.scheduler.call_at(chaos_us, partial(go_dark, auditor, "end of chaos"))
+        world.env.scheduler.call_at(chaos_us, partial(go_dark, auditor, "end of chaos"))
         world.run()
         go_dark(auditor, "end")
     return auditor
 
 
 def go_dark(auditor: Auditor, when: str) -> None:
-    for machine in auditor.world.machines:
-        machine.end_life("power loss of all", power=True)
+    for machine in auditor.world.cluster.machines:
+        machine.end_process("power loss of all", power=True)
     auditor.look(when)
 
 
@@ -138,13 +139,14 @@ def _is_found(seed: int, options: Options, kind: FindingKind) -> bool:
     try:
         world.run()
     except Violation:
-        world.is_watched = False
+        world.env.observer.is_watching = False
     else:
         return False
+    scheduler = world.env.scheduler
     with TemporaryDirectory() as folder:
         auditor = Auditor(world, Path(folder))
         for later_us in AFTERMATH_US:
             with suppress(Violation):
-                world.run_until(world.scheduler.now_us + later_us)
+                scheduler.run_until(scheduler.now_us + later_us)
             auditor.look("afterwards")
     return auditor.counted[kind.value] > 0 and any("invented" in each for each in auditor.problems)

@@ -28,10 +28,11 @@ from simulation.checkers.producers import check_producers
 from simulation.checkers.reads import Reads
 from simulation.checkers.snapshots import Snapshots
 from simulation.checkers.votes import Votes
-from simulation.clients.client import Append
+from simulation.history.appends import Append
 from simulation.history.replica import Batch, Identity
+from simulation.options import Options
 from simulation.scheduler import SECOND
-from simulation.world import Options, World
+from simulation.world import World
 from tests.simulation.sight import A, B, C, Sight, batch, node_of, violates
 
 
@@ -373,24 +374,28 @@ def test_a_rule_that_fails_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a rule is broken")
 
     world = World(1, Options(faults=()))
-    world.machines[0].start()
+    world.cluster.machines[0].start()
     monkeypatch.setattr(RaftNode, "next_deadline_ms", fails)
     with violates("no rule is broken"):
-        world.run_until(10 * SECOND)
+        world.env.scheduler.run_until(10 * SECOND)
 
 
 def test_a_refusal_of_an_idempotent_producer_is_noticed() -> None:
     world = World(1, Options(faults=()))
-    for machine in world.machines:
+    for machine in world.cluster.machines:
         machine.start()
-    world.run_until(10 * SECOND)
-    leader = world.leader_machine()
+    world.env.scheduler.run_until(10 * SECOND)
+    leader = world.cluster.leader_machine()
     assert leader is not None
     append = append_of(batch(0))
-    world.on_refused(append, leader.host, ErrorCode.NOT_ENOUGH_REPLICAS, None)
-    world.on_refused(append, "elsewhere", ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, None)
+    producer = world.workload.producers[0]
+    producer.target = leader.host
+    producer.on_refused(append, ErrorCode.NOT_ENOUGH_REPLICAS, None)
+    producer.target = "elsewhere"
+    producer.on_refused(append, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, None)
+    producer.target = leader.host
     with violates("an idempotent producer is not refused"):
-        world.on_refused(append, leader.host, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, None)
+        producer.on_refused(append, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, None)
 
 
 def test_the_producer_state_has_to_be_what_the_log_says() -> None:

@@ -28,10 +28,11 @@ from simulation.cases import (
     possible_pairs,
 )
 from simulation.coverage import Coverage
-from simulation.faults.faults import FAULTS, LEADER_FAILS, LONE_WITNESS
-from simulation.faults.operations import OPERATIONS
-from simulation.machines.process import NodeProcess
-from simulation.plan import ACTS
+from simulation.draw import draw_settings
+from simulation.faults import ACTS, FAULTS, OPERATIONS
+from simulation.faults.partitions import LEADER_FAILS, LONE_WITNESS
+from simulation.observer import Observed
+from simulation.options import Options
 from simulation.progress import FAILURES_SHOWN_MAX
 from simulation.report import command
 from simulation.runner import (
@@ -44,10 +45,10 @@ from simulation.runner import (
     run_many,
     run_one,
 )
-from simulation.settings import Settings, draw_settings
+from simulation.settings import Settings
 from simulation.shrink import Shrinker
 from simulation.violation import Violation
-from simulation.world import Options, World
+from simulation.world import World
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANTED_PROPERTY = "nobody is killed and paused"
@@ -55,7 +56,7 @@ PLANTED_KINDS = {"kill", "pause"}
 EVERYTHING_SEED = 9
 SOME_FAULTS = ("isolate one", "kill", "pause", "wall clock step")
 
-OnLook = Callable[[World], None]
+OnEvent = Callable[[World], None]
 
 
 def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
@@ -68,16 +69,22 @@ def invoke(*arguments: str) -> Result:
 
 
 @pytest.fixture
-def on_look(monkeypatch: pytest.MonkeyPatch) -> Callable[[OnLook], None]:
-    """Have something called whenever the checkers look at a process."""
-    look = World.look
+def on_event(monkeypatch: pytest.MonkeyPatch) -> Callable[[OnEvent], None]:
+    """Have something called after every event of a process of a world."""
+    make = World.__init__
 
-    def install(act: OnLook) -> None:
-        def looks(world: World, process: NodeProcess, *, is_cut_short: bool = False) -> None:
-            look(world, process, is_cut_short=is_cut_short)
-            act(world)
+    def install(act: OnEvent) -> None:
+        def make_and_watch(world: World, *arguments: Any) -> None:
+            make(world, *arguments)
+            observe = world.env.observer.observe
 
-        monkeypatch.setattr(World, "look", looks)
+            def observe_and_act(process: Observed, *, is_cut_short: bool = False) -> None:
+                observe(process, is_cut_short=is_cut_short)
+                act(world)
+
+            vars(world.env.observer)["observe"] = observe_and_act
+
+        monkeypatch.setattr(World, "__init__", make_and_watch)
 
     return install
 
@@ -197,8 +204,8 @@ def test_the_command_of_a_run_means_that_run() -> None:
 # --- failures
 
 
-def test_a_failure_tells_all_that_helps(on_look: Callable[[OnLook], None]) -> None:
-    on_look(fail_after_both_kinds)
+def test_a_failure_tells_all_that_helps(on_event: Callable[[OnEvent], None]) -> None:
+    on_event(fail_after_both_kinds)
     task = Task(options=Options(faults=SOME_FAULTS))
     run = first_failing(task)
     result = invoke("--seed", str(run.seed), "--faults", ",".join(SOME_FAULTS))
@@ -215,12 +222,12 @@ def test_a_failure_tells_all_that_helps(on_look: Callable[[OnLook], None]) -> No
 
 
 def test_any_other_exception_is_a_failure_with_its_place(
-    on_look: Callable[[OnLook], None],
+    on_event: Callable[[OnEvent], None],
 ) -> None:
     def stumble(world: World) -> None:
         raise KeyError("a slip of ours")
 
-    on_look(stumble)
+    on_event(stumble)
     failure = run_one(5, Task()).failure
     assert failure is not None
     assert failure.violated == NO_EXCEPTION
@@ -229,13 +236,13 @@ def test_any_other_exception_is_a_failure_with_its_place(
 
 
 def test_a_run_without_an_end_is_a_failure_that_tells_where_it_was(
-    on_look: Callable[[OnLook], None],
+    on_event: Callable[[OnEvent], None],
 ) -> None:
     def linger(world: World) -> None:
         while True:
             pass
 
-    on_look(linger)
+    on_event(linger)
     before = signal.getsignal(signal.SIGPROF)
     failure = run_one(5, Task(timeout_s=0.2)).failure
     assert failure is not None
@@ -244,8 +251,8 @@ def test_a_run_without_an_end_is_a_failure_that_tells_where_it_was(
     assert signal.getsignal(signal.SIGPROF) is before
 
 
-def test_ctrl_c_in_a_run_is_no_failure_of_it(on_look: Callable[[OnLook], None]) -> None:
-    on_look(lambda world: os.kill(os.getpid(), signal.SIGINT))
+def test_ctrl_c_in_a_run_is_no_failure_of_it(on_event: Callable[[OnEvent], None]) -> None:
+    on_event(lambda world: os.kill(os.getpid(), signal.SIGINT))
     assert invoke("--seed", "5").exit_code == 130
 
 
@@ -278,8 +285,8 @@ def test_the_summary_shows_each_fault_and_what_never_occurred() -> None:
     assert "2 seeds (1..2), 0 failures" in result.output
 
 
-def test_failing_seeds_are_collected_by_property(on_look: Callable[[OnLook], None]) -> None:
-    on_look(fail_after_both_kinds)
+def test_failing_seeds_are_collected_by_property(on_event: Callable[[OnEvent], None]) -> None:
+    on_event(fail_after_both_kinds)
     faults = ("--faults", "kill,pause")
     result = invoke("--seeds", "1..12", "--jobs", "2", *faults, "--timeout", "60")
     assert result.exit_code == 1
@@ -317,8 +324,8 @@ def test_planted_bugs_are_listed_with_what_they_break() -> None:
     assert "KIP-595" in result.output
 
 
-def test_a_worker_that_dies_is_told_with_its_seeds(on_look: Callable[[OnLook], None]) -> None:
-    on_look(lambda world: os._exit(3))
+def test_a_worker_that_dies_is_told_with_its_seeds(on_event: Callable[[OnEvent], None]) -> None:
+    on_event(lambda world: os._exit(3))
     with pytest.raises(WorkerLost, match="one of these seeds: 41"):
         run_many(range(41, 42), Task(), 1, Tally())
 
@@ -358,8 +365,8 @@ def test_ctrl_c_in_the_midst_of_a_fork_is_not_lost() -> None:
 # --- shrinking
 
 
-def test_shrinking_leaves_just_what_the_failure_needs(on_look: Callable[[OnLook], None]) -> None:
-    on_look(fail_after_both_kinds)
+def test_shrinking_leaves_just_what_the_failure_needs(on_event: Callable[[OnEvent], None]) -> None:
+    on_event(fail_after_both_kinds)
     task = Task(options=Options(faults=SOME_FAULTS))
     run = first_failing(task)
     shrinker = Shrinker(run, task)
@@ -376,13 +383,16 @@ def test_shrinking_leaves_just_what_the_failure_needs(on_look: Callable[[OnLook]
     assert again.digest == shrinker.run.digest
 
 
-def test_shrinking_keeps_to_the_property(on_look: Callable[[OnLook], None]) -> None:
+def test_shrinking_keeps_to_the_property(on_event: Callable[[OnEvent], None]) -> None:
     def fail_in_two_ways(world: World) -> None:
         fail_after_both_kinds(world)
-        if any(planned.name == "kill" for planned in world.begun) and world.scheduler.steps > 200:
+        if (
+            any(planned.name == "kill" for planned in world.begun)
+            and world.env.scheduler.steps > 200
+        ):
             raise Violation("another property", "a kill alone is not what is looked for")
 
-    on_look(fail_in_two_ways)
+    on_event(fail_in_two_ways)
     task = Task(options=Options(faults=("kill", "pause")))
     runs = lone_runs(task)
     run = next(r for r in runs if r.failure and r.failure.violated == PLANTED_PROPERTY)
@@ -394,9 +404,9 @@ def test_shrinking_keeps_to_the_property(on_look: Callable[[OnLook], None]) -> N
 
 
 def test_shrink_prints_the_smallest_command_and_its_report(
-    on_look: Callable[[OnLook], None],
+    on_event: Callable[[OnEvent], None],
 ) -> None:
-    on_look(fail_after_both_kinds)
+    on_event(fail_after_both_kinds)
     run = first_failing(Task(options=Options(faults=("kill", "pause"))))
     result = invoke("--seed", str(run.seed), "--faults", "kill,pause", "--shrink")
     assert result.exit_code == 1

@@ -8,14 +8,16 @@ import pytest
 
 from quorumd.config.model import Config
 from quorumd.raft.types import ReplicaKey
-from simulation.checkers.base import Facts
-from simulation.faults.faults import FAULTS
+from simulation.draw import draw_settings
+from simulation.faults import FAULTS
 from simulation.faults.operations import OPERATIONS
-from simulation.faults.risk import Risk
+from simulation.history.facts import Facts
+from simulation.history.risk import Risk
 from simulation.history.voter_change_requests import VoterChangeKind, VoterChangeRequest
+from simulation.options import Options
 from simulation.scheduler import SECOND
-from simulation.settings import draw_settings, moved
-from simulation.world import Options, World
+from simulation.settings import moved
+from simulation.world import World
 from tests.simulation.sight import A, B, C, D, Sight, batch
 
 E = ReplicaKey(5, UUID(int=5))
@@ -122,12 +124,13 @@ def test_a_machine_that_has_moved_is_found_under_its_new_name_only() -> None:
         for world in (World(seed, Options(faults=())) for seed in range(1, 100))
         if world.settings.is_dynamic and world.settings.voters > 2 and world.settings.movers
     )
-    for machine in world.machines:
+    cluster, scheduler = world.cluster, world.env.scheduler
+    for machine in cluster.machines:
         machine.start()
-    world.run_until(10 * SECOND)
-    address_map = world.address_map
+    scheduler.run_until(10 * SECOND)
+    address_map = cluster.address_map
     movable = [f"node{node_id}" for node_id in world.settings.movers]
-    machine = next(m for m in world.machines if m.host in movable and world.is_voter(m))
+    machine = next(m for m in cluster.machines if m.host in movable and cluster.is_voter(m))
     before = machine.address
     assert address_map.listening_at(before) is machine.process
     address_map.move(machine)
@@ -138,7 +141,7 @@ def test_a_machine_that_has_moved_is_found_under_its_new_name_only() -> None:
     assert address_map.listening_at(machine.address) is machine.process
     assert address_map.host_at(before) == address_map.host_at(machine.address) == machine.host
     assert address_map.is_misplaced(machine)
-    world.run_until(world.scheduler.now_us + 20 * SECOND)
+    scheduler.run_until(scheduler.now_us + 20 * SECOND)
     assert not address_map.is_misplaced(machine)
 
 

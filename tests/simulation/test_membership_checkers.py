@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from uuid import UUID
 
 import pytest
@@ -11,7 +12,7 @@ from quorumd.raft.log_view import VoterEntry
 from quorumd.raft.roles import Role
 from quorumd.raft.types import ReplicaKey
 from simulation.checkers.acknowledged_changes import check_acknowledged
-from simulation.checkers.base import Change, Observation
+from simulation.checkers.base import Observation
 from simulation.checkers.caught_up import CaughtUp
 from simulation.checkers.duplicate_ids import DuplicateIds
 from simulation.checkers.log_voters import LogVoters
@@ -21,10 +22,13 @@ from simulation.checkers.permitted_voters import PermittedVoters
 from simulation.checkers.requested_changes import RequestedChanges
 from simulation.checkers.voter_sets import VoterSets
 from simulation.checkers.witnesses import Witnesses
+from simulation.clients.operator import Operator
+from simulation.history.facts import Change
 from simulation.history.replica import Replica
 from simulation.history.voter_change_requests import VoterChangeKind, VoterChangeRequest
+from simulation.options import Options
 from simulation.scheduler import MS, SECOND
-from simulation.world import Options, World
+from simulation.world import World
 from tests.simulation.sight import A, B, C, D, Sight, batch, node_of, violates, voters_of
 
 C2 = ReplicaKey(C.id, UUID(int=33))
@@ -264,19 +268,22 @@ def test_a_target_that_is_committed_grants_a_reassignment(sight: Sight) -> None:
 
 def test_who_says_it_has_handed_over_and_leads_is_noticed() -> None:
     world = World(1, Options(faults=()))
-    for machine in world.machines:
+    for machine in world.cluster.machines:
         machine.start()
-    world.run_until(10 * SECOND)
-    leader = world.leader_machine()
+    world.env.scheduler.run_until(10 * SECOND)
+    leader = world.cluster.leader_machine()
     assert leader is not None
     assert leader.process is not None
-    epoch = leader.process.partition.node.epoch
-    world.on_fulfilled(VoterChangeRequest(VoterChangeKind.TRANSFER), leader.id, epoch - 1)
-    world.on_fulfilled(
+    epoch = leader.process.node.epoch
+    operator = Operator(
+        world.cluster, world.chaos.risk, "operator", Random(1), "transfer leader", []
+    )
+    operator.on_fulfilled(VoterChangeRequest(VoterChangeKind.TRANSFER), leader.id, epoch - 1)
+    operator.on_fulfilled(
         VoterChangeRequest(VoterChangeKind.TRANSFER, leader.replica.key), leader.id, epoch
     )
     with violates("who has handed over does not lead"):
-        world.on_fulfilled(VoterChangeRequest(VoterChangeKind.TRANSFER), leader.id, epoch)
+        operator.on_fulfilled(VoterChangeRequest(VoterChangeKind.TRANSFER), leader.id, epoch)
 
 
 # -- witnesses

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 
 import pytest
 
+from simulation.faults.chaos import Chaos
+from simulation.options import Options
 from simulation.report import command
 from simulation.runner import Tally, Task, run_many, run_one
-from simulation.world import Options, World
+from simulation.world import World
 
 SEEDS = range(1, 51)
 """Of each kind: voters that stay and voters that change. Half a minute on two cores."""
@@ -94,13 +96,13 @@ def test_nothing_is_cut_after_all_faults_have_stopped(
     monkeypatch: pytest.MonkeyPatch, name: str, seed: int
 ) -> None:
     world = World(seed, Options(membership=False, faults=frozenset({name})))
-    cut, cut_us = world.network.cut, list[int]()
+    cut, cut_us = world.env.network.cut, list[int]()
 
     def note(sources: Iterable[str], targets: Iterable[str], why: str) -> None:
-        cut_us.append(world.scheduler.now_us)
+        cut_us.append(world.env.scheduler.now_us)
         cut(sources, targets, why)
 
-    monkeypatch.setattr(world.network, "cut", note)
+    monkeypatch.setattr(world.env.network, "cut", note)
     world.run()
     assert cut_us, "the fault was drawn"
     assert max(cut_us) <= world.settings.chaos_us
@@ -112,10 +114,10 @@ def test_a_run_is_not_well_before_all_operators_are_answered(
     world = World(2526, CHANGING.options)
     busy = []
 
-    def note(world: World, copies: object) -> None:
-        busy.append([operator.name for operator in world.operators if operator.is_busy])
+    def note(chaos: Chaos, copies: object) -> None:
+        busy.append([operator.name for operator in chaos.operators if operator.is_busy])
 
     monkeypatch.setattr("simulation.world.start_from_stale_disk", note)
     world.run()
-    assert world.operators, "somebody asked for something"
+    assert world.chaos.operators, "operators have asked for something"
     assert busy == [[]]

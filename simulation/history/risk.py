@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from quorumd.raft.types import ReplicaKey
-from simulation.checkers.base import Facts
+from simulation.history.facts import Facts
 from simulation.history.voter_change_requests import VoterChangeKind, VoterChangeRequest
 from simulation.history.voter_history import Keys
 

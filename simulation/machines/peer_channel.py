@@ -1,100 +1,36 @@
-"""Both ends of a simulated connection: a node's link to a peer, and a request as the asked node sees it.
+"""A node's link to a peer: real frames, a simulated transport.
 
-Frames are real: what is built, sent, parsed and answered are the bytes of Kafka's protocol. Only the
-transport is simulated; how a link behaves (one connection, reset by what is lost, made again at once and
-then later and later, given up when an answer is late) is that of `quorumd.server.peers.peer_channel`.
+How a link behaves (one connection, reset by what is lost, made again at once and then later and later,
+given up when an answer is late) is that of `quorumd.server.peers.peer_channel`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol
 
-from quorumd.config.addresses import Listener
-from quorumd.raft.types import Address, ReplicaKey
+from quorumd.raft.types import Address
 from quorumd.server.model.peer_calls import PeerCall, PeerListener, StaleRequest
-from quorumd.server.net.connection_state import CloseReason
-from quorumd.server.net.inbound_request import InboundRequest, RequestConnection
 from quorumd.server.peers.address_book import AddressBook
 from quorumd.server.peers.peer_channel import DOUBT_S, NODE_SOFTWARE, RECONNECT_MAX_MS, RECONNECT_MS
-from quorumd.wire.headers import decode_request_header, decode_response_header
+from quorumd.wire.headers import decode_response_header
 from quorumd.wire.registry import APIS
+from simulation.machines.channel import Channel
 from simulation.machines.network import Message, Network
+from simulation.machines.process import Process
 from simulation.scheduler import MS, SECOND, Scheduler, Timer
-
-if TYPE_CHECKING:
-    from simulation.machines.process import NodeProcess
 
 DOUBT_US = int(DOUBT_S * SECOND)
 
-Reply = Callable[[bytes], None]
-"""Takes a complete response frame, length included, back to whoever asked."""
-
 
 class Endpoints(Protocol):
-    """The machines of a world, by the names under which they listen."""
+    """The machines of a run, by the names under which they listen."""
 
     def host_at(self, address: str) -> str:
         """The machine that is reached under this name, as the network knows it."""
 
-    def listening_at(self, address: str) -> NodeProcess | None:
+    def listening_at(self, address: str) -> Process | None:
         """The process that listens there now, None if nobody does."""
-
-
-class Channel:
-    """What a server knows of the connection that a request came in on."""
-
-    def __init__(
-        self, listener: Listener, peer: str, software: str, replica: ReplicaKey | None = None
-    ) -> None:
-        self.listener = listener
-        self.peer = peer
-        self.replica = replica
-        self.client_software_name = software
-        self.client_software_version = ""
-        self.is_open = True
-
-
-class SimRequest(InboundRequest):
-    """A request that answers into the simulated network. `frame` has no length in front."""
-
-    def __init__(
-        self,
-        process: NodeProcess,
-        channel: Channel,
-        frame: bytes,
-        received_ns: int,
-        reply: Reply,
-        reset: Callable[[], None],
-    ) -> None:
-        header, body_at = decode_request_header(frame)
-        super().__init__(
-            cast(RequestConnection, channel),
-            header.api_key,
-            header.api_version,
-            header.correlation_id,
-            header.client_id,
-            frame,
-            body_at,
-            received_ns,
-        )
-        self._process = process
-        self._reply = reply
-        self._reset = reset
-
-    def respond(self, buffers: Sequence[bytes | memoryview]) -> None:
-        assert self.response is None, "a request is answered twice"
-        self.response = buffers
-        self._process.on_effect()
-        frame = b"".join(buffers)
-        if frame:
-            self._process.on_response(self, frame)
-            self._reply(frame)
-
-    def close(self, reason: str, closed: CloseReason = CloseReason.REFUSED) -> None:
-        assert self.response is None, "a request is answered twice"
-        self.response = closed
-        self._reset()
 
 
 class _Pending:
@@ -107,11 +43,11 @@ class _Pending:
 
 
 class SimPeerChannel:
-    """A `PeerChannel` on the simulated network. Belongs to one life of a machine."""
+    """A `PeerChannel` on the simulated network. Belongs to one process."""
 
     def __init__(
         self,
-        process: NodeProcess,
+        process: Process,
         network: Network,
         endpoints: Endpoints,
         addresses: Callable[[], Sequence[Address]],
@@ -133,14 +69,14 @@ class SimPeerChannel:
         self._target: str | None = None
         self._address = Address("", 0)
         self._is_trusted = False
-        self._peer_process: NodeProcess | None = None
+        self._peer_process: Process | None = None
         self._channel: Channel | None = None
         self._is_connecting = False
         self._is_closed = False
         self._failures = 0
         self._connection = 0
 
-    # -- life
+    # -- connection
 
     def open(self) -> None:
         self._connect()
@@ -198,7 +134,7 @@ class SimPeerChannel:
                 else:
                     self._process.call(self._connect_timeout_us, lambda: missed(is_refused=False))
 
-            def answered(peer: NodeProcess | None) -> None:
+            def answered(peer: Process | None) -> None:
                 if peer is None or not peer.is_alive:
                     missed(is_refused=is_refused)
                 elif connection == self._connection and not self._is_closed:
@@ -216,14 +152,14 @@ class SimPeerChannel:
 
         go_on(is_refused=is_refused)
 
-    def _begin(self, address: Address, host: str, peer: NodeProcess, is_own: bool) -> None:
+    def _begin(self, address: Address, host: str, peer: Process, is_own: bool) -> None:
         self._is_connecting = False
         self._failures = 0
         self._target, self._peer_process = host, peer
         self._address, self._is_trusted = address, is_own
         me = self._process
         self._channel = Channel(peer.listener, me.host, NODE_SOFTWARE, me.key)
-        peer.links_here.append(self)
+        peer.connections.append(self)
         if is_own:
             self._address_book.confirm(address)
             self._listener.on_link_up()
@@ -257,8 +193,8 @@ class SimPeerChannel:
         self._process.call(delay_ms * MS, self._connect)
 
     def _hang_up(self) -> None:
-        if self._peer_process is not None and self in self._peer_process.links_here:
-            self._peer_process.links_here.remove(self)
+        if self._peer_process is not None and self in self._peer_process.connections:
+            self._peer_process.connections.remove(self)
         if self._channel is not None:
             self._channel.is_open = False
         self._target = self._peer_process = self._channel = None
@@ -327,17 +263,26 @@ class SimPeerChannel:
 
         def reply(answer: bytes) -> None:
             message = Message(target, me, f"{kind} answer", answer)
-            network.send(
-                message, lambda data: self._process.receive_on(self, f"{kind} answer", data), lost
-            )
+            network.send(message, lambda data: self._receive(f"{kind} answer", data), lost)
 
         def deliver(data: bytes) -> None:
             peer.receive(data, channel, kind, reply, lost)
 
         network.send(Message(me, target, kind, frame), deliver, lost)
 
-    def on_answer(self, frame: bytes) -> None:
-        """An answer has arrived, perhaps for the second time, or too late."""
+    def _receive(self, kind: str, frame: bytes) -> None:
+        """An answer has arrived."""
+        process = self._process
+
+        def handle() -> None:
+            process.last_message = kind
+            process.env.trace.note(process.host, "gets", kind, frame)
+            self._on_answer(frame)
+
+        process.run(handle)
+
+    def _on_answer(self, frame: bytes) -> None:
+        """It may have come for the second time, or too late."""
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
         pending = self._pending.pop(correlation_id, None)
         if pending is None:

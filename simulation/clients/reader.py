@@ -1,0 +1,65 @@
+"""Readers: each follows the committed log from offset 0."""
+
+from __future__ import annotations
+
+from random import Random
+
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.fetch import (
+    FetchRequest,
+    FetchRequestPartition,
+    FetchRequestTopic,
+    FetchResponse,
+)
+from quorumd.wire.metadata_topic import TOPIC
+from simulation.clients.client import FETCH, Client
+from simulation.cluster import Cluster
+from simulation.history.replica import Batch, batches_of
+from simulation.scheduler import MS, SECOND
+
+FETCH_VERSION = 12
+
+
+class Reader(Client):
+    def __init__(self, cluster: Cluster, name: str, random: Random) -> None:
+        super().__init__(cluster, name, random)
+        self.offset = 0
+
+    def start(self) -> None:
+        self._fetch()
+
+    def _fetch(self) -> None:
+        if self.is_stopping:
+            return
+        partition = FetchRequestPartition(
+            partition=0, fetch_offset=self.offset, partition_max_bytes=1 << 20
+        )
+        message = FetchRequest(
+            max_wait_ms=self.random.choice([0, 200, 500]),
+            min_bytes=1,
+            max_bytes=1 << 20,
+            topics=(FetchRequestTopic(topic=TOPIC, partitions=(partition,)),),
+        )
+        self.ask(
+            FETCH, FETCH_VERSION, message, self._on_answer, self._on_failure, is_repeatable=True
+        )
+
+    def _on_answer(self, frame: bytes) -> None:
+        answer = self.decode_answer(FetchResponse, FETCH, FETCH_VERSION, frame)
+        found = answer.responses[0].partitions[0]
+        if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            # What it would have read is behind a snapshot now; or this node knows less yet.
+            self.offset = max(self.offset, found.log_start_offset)
+        if found.error_code != ErrorCode.NONE:
+            self.change_target(found.current_leader.leader_id)
+            self.later(self.random.randrange(20 * MS, 200 * MS), self._fetch)
+            return
+        batches: list[Batch] = batches_of(found.records or b"")
+        if batches:
+            self.env.observer.on_read(self.name, self.offset, batches)
+            self.offset = batches[-1].end_offset
+        self.later(self.random.randrange(50 * MS, SECOND // 2), self._fetch)
+
+    def _on_failure(self) -> None:
+        self.change_target()
+        self._fetch()

@@ -1,0 +1,25 @@
+"""What a simulated server knows of the connection that a request came in on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quorumd.config.addresses import Listener
+from quorumd.raft.types import ReplicaKey
+
+Reply = Callable[[bytes], None]
+"""Takes a complete response frame, length included, back to whoever asked."""
+
+
+class Channel:
+    """See the module's docstring. `replica` is the asker, if it is a node."""
+
+    def __init__(
+        self, listener: Listener, peer: str, software: str, replica: ReplicaKey | None = None
+    ) -> None:
+        self.listener = listener
+        self.peer = peer
+        self.replica = replica
+        self.client_software_name = software
+        self.client_software_version = ""
+        self.is_open = True

@@ -1,0 +1,140 @@
+"""A machine without its process: a disk, clocks that are not quite right, and how long things take."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from random import Random
+
+from quorumd.config.model import Config
+from quorumd.storage.errors import StorageError
+from simulation.machines.disk import SimDisk
+from simulation.machines.environment import Environment
+from simulation.scheduler import MS, SECOND, Callback, Scheduler
+
+BEGINNING_MS = 1_700_000_000_000
+"""Wall clock at the beginning."""
+PPM = 1_000_000
+
+
+class Clock:
+    """The clocks of a machine: one that never goes back, and one that people set."""
+
+    def __init__(self, scheduler: Scheduler, random: Random) -> None:
+        self._scheduler = scheduler
+        self._random = random
+        self._since_us = 0
+        self.is_true = True
+        """It has never been wrong."""
+        self._base_us = random.randrange(SECOND, 3600 * SECOND)
+        self.rate_ppm = PPM
+        self.wall_offset_us = 0
+
+    def monotonic_us(self) -> int:
+        elapsed_us = self._scheduler.now_us - self._since_us
+        return self._base_us + elapsed_us * self.rate_ppm // PPM
+
+    def wall_us(self) -> int:
+        return BEGINNING_MS * MS + self.wall_offset_us + self._scheduler.now_us
+
+    def real_us(self, delay_us: int) -> int:
+        """How long a delay by this clock takes, rounded up."""
+        return -(-delay_us * PPM // self.rate_ppm)
+
+    def set_rate(self, ppm: int) -> None:
+        self._base_us, self._since_us = self.monotonic_us(), self._scheduler.now_us
+        self.is_true = self.is_true and ppm == PPM
+        self.rate_ppm = ppm
+
+    def jump(self, forward_us: int) -> None:
+        """Time in which the machine did not run, all at once."""
+        self._base_us += forward_us
+        self.is_true = False
+
+    def restart(self) -> None:
+        """The clock that never goes back begins anew with each start of a machine."""
+        self._base_us, self._since_us = (
+            self._random.randrange(SECOND, 3600 * SECOND),
+            self._scheduler.now_us,
+        )
+
+
+@dataclass(slots=True)
+class DiskSpeed:
+    """How long the disk takes, in µs."""
+
+    write_us: tuple[int, int] = (5, 100)
+    sync_us: tuple[int, int] = (100, 3_000)
+    stalled_until_us: int = 0
+
+
+class Hardware(ABC):
+    """See the module's docstring. What a process asks of its surroundings when it ends is abstract."""
+
+    def __init__(self, env: Environment, host: str, config: Config, random: Random) -> None:
+        self.env = env
+        self.host = host
+        self.config = config
+        self.random = random
+        self.disk: SimDisk = SimDisk(Random(f"{env.seed}/disk/{host}"))
+        self.clock = Clock(env.scheduler, random)
+        self.speed = DiskSpeed()
+        self.backlog: list[Callback] = []
+        """What the process does when it is not paused any more."""
+        self.pauses = 0
+        self.is_wanted = False
+        """The process is started again when it ends."""
+        self.is_damaged = False
+        """Data was lost or changed behind its back: its voter has failed, until its storage is new."""
+        self.has_disk_errors = False
+        self.on_written: Callback | None = None
+        """Called when records have been written, and are to be synced next."""
+
+    @property
+    def id(self) -> int:
+        return self.config.node_id
+
+    @property
+    def is_paused(self) -> bool:
+        return self.pauses > 0
+
+    def note(self, what: str, wording: str = "") -> None:
+        self.env.trace.note(self.host, what, wording=wording)
+
+    # -- the end of a process
+
+    @abstractmethod
+    def end_process(self, why: str, *, power: bool | None = False) -> None:
+        """The process is gone; with `power`, so is what the disk had not synced. None: perhaps."""
+
+    @abstractmethod
+    def on_storage_error(self, error: StorageError) -> None:
+        """The daemon gives up on its directory. Raises Violation if that has no cause."""
+
+    @abstractmethod
+    def on_build_failed(self, error: StorageError) -> None:
+        """No snapshot can be taken. Raises Violation if that has no cause."""
+
+    @abstractmethod
+    def on_halt(self, reason: str) -> None:
+        """The rules stop the node. Raises Violation if that has no cause."""
+
+    # -- how long things take, in µs
+
+    def turn_us(self) -> int:
+        return self.random.randrange(100)
+
+    def thread_us(self) -> int:
+        return self.random.randrange(10, 100)
+
+    def read_us(self) -> int:
+        return self.random.randrange(20, 2_000) + self._stall_us()
+
+    def write_us(self) -> int:
+        return self.random.randint(*self.speed.write_us) + self._stall_us()
+
+    def sync_us(self) -> int:
+        return self.random.randint(*self.speed.sync_us) + self._stall_us()
+
+    def _stall_us(self) -> int:
+        return max(0, self.speed.stalled_until_us - self.env.scheduler.now_us)

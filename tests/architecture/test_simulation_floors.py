@@ -1,0 +1,96 @@
+"""The simulator is built in floors: modules import from their own floor and those below, in no circle.
+
+Imports for type checkers count: a circle that only they close is one all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.architecture.source_tree import Module, imports_of, modules_below, parse_module
+
+# From the ground up; a name stands for a module, or for all modules of a room.
+FLOORS = (
+    ("scheduler", "settings", "options", "violation", "coverage"),
+    ("trace", "history"),
+    ("checkers",),
+    ("observer",),
+    ("machines",),
+    ("cluster",),
+    ("clients",),
+    ("faults",),
+    ("draw", "plan", "cases", "recovery", "stale_disks"),
+    ("world",),
+    ("planted", "exhaustive"),
+    ("runner",),
+    ("shrink", "report", "same"),
+    ("progress",),
+    ("__main__",),
+)
+FLOOR_OF = {name: number for number, names in enumerate(FLOORS) for name in names}
+
+
+def floor_of(name: str) -> int | None:
+    """Of a dotted name below simulation, None if it has none."""
+    top, _, rest = name.partition(".")
+    return FLOOR_OF.get(rest.partition(".")[0]) if top == "simulation" else None
+
+
+def imports_within(modules: list[Module]) -> dict[str, list[str]]:
+    """Of each module, those of the others that it imports. A package is not what lies in it."""
+    own = frozenset(module.name for module in modules)
+    return {
+        module.name: sorted({name for _, name in imports_of(module, own)} & own - {module.name})
+        for module in modules
+    }
+
+
+def imports_upwards(imports: dict[str, list[str]]) -> Iterator[str]:
+    for name, others in imports.items():
+        here = floor_of(name)
+        for other in others:
+            there = floor_of(other)
+            if here is None or there is None or there > here:
+                yield f"{name} imports {other}"
+
+
+def circles(imports: dict[str, list[str]]) -> list[str]:
+    """Modules that are left when those are taken away, again and again, that import none of the rest."""
+    left = dict(imports)
+    while done := [name for name, others in left.items() if not set(others) & left.keys()]:
+        for name in done:
+            del left[name]
+    return sorted(left)
+
+
+IMPORTS = imports_within([m for m in modules_below("simulation") if m.name != "simulation"])
+
+
+def test_every_module_of_the_simulator_is_on_a_floor() -> None:
+    assert [name for name in IMPORTS if floor_of(name) is None] == []
+
+
+def test_no_module_of_the_simulator_imports_from_a_higher_floor() -> None:
+    assert list(imports_upwards(IMPORTS)) == []
+
+
+def test_no_modules_of_the_simulator_import_each_other_in_a_circle() -> None:
+    assert circles(IMPORTS) == []
+
+
+def test_a_circle_for_type_checkers_and_a_way_up_are_found() -> None:
+    machine = "if TYPE_CHECKING:\n    from simulation.world import World\n"
+    modules = [
+        parse_module("simulation.machines.machine", machine),
+        parse_module("simulation.world", "from simulation.machines import machine\n"),
+        parse_module("simulation.report", "import simulation.world\n"),
+    ]
+    imports = imports_within(modules)
+    assert circles(imports) == [
+        "simulation.machines.machine",
+        "simulation.report",
+        "simulation.world",
+    ]
+    assert list(imports_upwards(imports)) == [
+        "simulation.machines.machine imports simulation.world"
+    ]
