@@ -57,7 +57,7 @@ class DiskFailed(StorageError):
     process has to end, and the call is never repeated."""
 
 
-class OffsetOutOfRange(Exception):
+class OffsetNotInLog(Exception):
     """An offset that the log doesn't hold. The bounds are the log's, the end is exclusive."""
 
     def __init__(self, offset: int, log_start_offset: int, log_end_offset: int) -> None:

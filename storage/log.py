@@ -15,7 +15,7 @@ what `sync` returned is.
 It has one start, `log_start_offset`, which every thread sees alike and which only grows, segment by
 segment, each time before the files below it go. `delete_before` moves it at any moment from the disk
 thread; so whoever looks twice may find it higher, the event loop too, and a read below it, also of
-what is cached, is OffsetOutOfRange from that moment on. `reset_cache` moves it for all threads at
+what is cached, is OffsetNotInLog from that moment on. `reset_cache` moves it for all threads at
 once: until the disk thread has come to `reset`, nothing is read from disk. After a crash it may be
 lower again: files whose deletion was not durable are back.
 
@@ -38,7 +38,7 @@ from quorumd.storage.errors import (
     DamagedLog,
     DiskFailed,
     DiskFull,
-    OffsetOutOfRange,
+    OffsetNotInLog,
     StorageError,
     from_os_error,
 )
@@ -263,7 +263,7 @@ class Log:
     def read_cached(self, offset: int, max_bytes: int, end_offset: int) -> list[Buffer] | None:
         """As `read`, in pieces and without copying; None if `offset` is not in memory."""
         if not self.log_start_offset <= offset <= self._end_offset:
-            raise OffsetOutOfRange(offset, self.log_start_offset, self._end_offset)
+            raise OffsetNotInLog(offset, self.log_start_offset, self._end_offset)
         if offset >= end_offset or offset == self._end_offset:
             return []
         return self._cache.read(offset, max_bytes, end_offset)
@@ -366,7 +366,7 @@ class Log:
 
         Whole batches, up to `max_bytes` but at least one, of one segment; all is verified.
         b"" if nothing ends at or below `end_offset`, or if `offset` is not written yet. Raises
-        OffsetOutOfRange, also if the log start has overtaken the read, DamagedLog, DiskFailed.
+        OffsetNotInLog, also if the log start has overtaken the read, DamagedLog, DiskFailed.
         """
         if self._failure is not None:
             self._refuse()
@@ -378,7 +378,7 @@ class Log:
         if reset_to is not None:
             start_offset = written_end_offset = reset_to
         if not start_offset <= offset <= max(self._end_offset, written_end_offset):
-            raise OffsetOutOfRange(offset, start_offset, self._end_offset)
+            raise OffsetNotInLog(offset, start_offset, self._end_offset)
         if offset >= end_offset or offset >= written_end_offset:
             return b""
         # Taken after the view: the epochs of what is written are known before its end is.
@@ -389,7 +389,7 @@ class Log:
         """Headers of all written batches from the one that contains `from_offset`, CRC verified.
 
         Reads everything from there on: meant for a start, before the disk thread runs. Raises
-        OffsetOutOfRange if a truncation, deletion or reset gets in the way, DamagedLog, DiskFailed.
+        OffsetNotInLog if a truncation, deletion or reset gets in the way, DamagedLog, DiskFailed.
         """
         generation = self._table.generation
         start = self.log_start_offset if from_offset is None else from_offset
@@ -402,7 +402,7 @@ class Log:
             except (DamagedLog, OSError) as error:
                 if self._table.generation != generation:
                     bounds = self.log_start_offset, self._end_offset
-                    raise OffsetOutOfRange(first, *bounds) from error
+                    raise OffsetNotInLog(first, *bounds) from error
                 if isinstance(error, OSError):
                     raise from_os_error(error, view.path, "reading") from error
                 raise
@@ -453,7 +453,7 @@ class Log:
     def _one_batch(self, offset: int) -> bytes:
         data = self.read(offset, 1, self._table.end_offset)
         if not data:
-            raise OffsetOutOfRange(offset, self.log_start_offset, self._end_offset)
+            raise OffsetNotInLog(offset, self.log_start_offset, self._end_offset)
         return data
 
     def _unless_overtaken(self, look: Callable[[], T]) -> T:
@@ -462,7 +462,7 @@ class Log:
             generation, reset = self._table.generation, self._reset
             try:
                 return look()
-            except (DamagedLog, OffsetOutOfRange):
+            except (DamagedLog, OffsetNotInLog):
                 if self._table.generation == generation and self._reset is reset:
                     raise
             except OSError as error:

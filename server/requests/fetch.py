@@ -19,7 +19,7 @@ from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.model.runtime import Reader, Runtime, TimerHandle
 from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.translate.common import endpoint_on, id_or_minus_one
-from quorumd.storage.errors import OffsetOutOfRange
+from quorumd.storage.errors import OffsetNotInLog
 from quorumd.storage.log import Log
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.fetch import (
@@ -204,7 +204,7 @@ class FetchHandler:
             return
 
         def done(outcome: bytes | BaseException) -> None:
-            if isinstance(outcome, OffsetOutOfRange):
+            if isinstance(outcome, OffsetNotInLog):
                 slot.error = ErrorCode.OFFSET_OUT_OF_RANGE
                 self._answer(fetch)
             elif isinstance(outcome, BaseException):

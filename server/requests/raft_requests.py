@@ -31,7 +31,7 @@ from quorumd.server.translate.snapshot import (
     snapshot_request_received,
     snapshot_response,
 )
-from quorumd.storage.errors import OffsetOutOfRange, StorageError
+from quorumd.storage.errors import OffsetNotInLog, StorageError
 from quorumd.storage.snapshot_store import PositionOutOfRange, SnapshotNotFound, SnapshotStore
 from quorumd.wire.codec import decode
 from quorumd.wire.error_codes import ErrorCode
@@ -217,7 +217,7 @@ class RaftRequestHandler:
             return
         try:
             cached = self._reader.cached(answer.read_from, max_bytes, answer.read_to)
-        except OffsetOutOfRange as error:
+        except OffsetNotInLog as error:
             request.close(f"the log was truncated while an answer waited for the disk: {error}")
             return
         if cached is not None:

@@ -35,7 +35,7 @@ from quorumd.server.peers.outbound import FETCH, Outbound, OutboundSettings
 from quorumd.server.peers.peer_channel import TcpPeerChannel
 from quorumd.server.translate import fetch as translate_fetch
 from quorumd.storage.directory import Directory, format_directory, open_directory
-from quorumd.storage.errors import DiskFailed, OffsetOutOfRange
+from quorumd.storage.errors import DiskFailed, OffsetNotInLog
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.log import Log
 from quorumd.storage.quorum_state import QuorumState
@@ -288,7 +288,7 @@ def test_a_reader_that_is_closed_leaves_nobody_waiting_and_says_nothing(tmp_path
         reader.close()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert all(isinstance(found, OffsetOutOfRange) for found in outcomes)
+        assert all(isinstance(found, OffsetNotInLog) for found in outcomes)
         log.close()
 
     run(work())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from quorumd.storage.errors import DamagedLog, OffsetOutOfRange
+from quorumd.storage.errors import DamagedLog, OffsetNotInLog
 from quorumd.storage.filesystem import FileSystem, RealFileSystem
 from quorumd.storage.layout import index_path, log_path, time_index_path
 from quorumd.storage.log import Chunk, ChunkSummary, Log
@@ -230,7 +230,7 @@ def test_a_read_gives_whole_batches_within_its_bounds(
     assert read(4, 1 << 20, 4) == b""
     assert read(20, 100, 30) == b""
     for offset in (-1, 21):
-        with pytest.raises(OffsetOutOfRange):
+        with pytest.raises(OffsetNotInLog):
             read(offset, 100, 30)
 
 

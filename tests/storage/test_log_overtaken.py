@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumd.storage.errors import DiskFailed, OffsetOutOfRange
+from quorumd.storage.errors import DiskFailed, OffsetNotInLog
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.log import Log
 from tests.storage.helpers import START_MS, batch, empty_disk, fill, open_log, reset
@@ -55,7 +55,7 @@ def test_a_reader_whose_file_is_gone_is_told_that_it_is_too_late(
 ) -> None:
     fs, log = interrupted
     fs.before = lambda: change(log)
-    with pytest.raises(OffsetOutOfRange):
+    with pytest.raises(OffsetNotInLog):
         log.read(3, 1000, 19)
 
 
@@ -67,7 +67,7 @@ def test_a_reader_that_has_its_file_goes_on(
     fs.after = lambda: change(log)
     try:
         assert log.read(3, 1, 19) == batch(3)
-    except OffsetOutOfRange:
+    except OffsetNotInLog:
         # A file that is emptied and not deleted is gone too.
         assert change is not CHANGES["delete"]
         assert log.log_start_offset > 3
@@ -81,7 +81,7 @@ def test_a_scan_that_is_overtaken_ends_with_an_offset_that_is_gone(
     assert next(headers).base_offset == 0
     log.delete_before(10)
     assert [next(headers).base_offset for _ in range(4)] == [1, 2, 3, 4]
-    with pytest.raises(OffsetOutOfRange) as caught:
+    with pytest.raises(OffsetNotInLog) as caught:
         next(headers)
     assert (caught.value.offset, caught.value.log_start_offset) == (5, 10)
     assert [header.base_offset for header in log.scan_headers(7)] == list(range(10, 19))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from quorumd.storage.epoch_checkpoint import load_epochs
-from quorumd.storage.errors import DamagedLog, DiskFailed, DiskFull, OffsetOutOfRange
+from quorumd.storage.errors import DamagedLog, DiskFailed, DiskFull, OffsetNotInLog
 from quorumd.storage.filesystem import FileSystem, RealFileSystem, read_file
 from quorumd.storage.layout import EPOCH_CHECKPOINT, log_path
 from quorumd.storage.log import Chunk, Log
@@ -91,10 +91,10 @@ def test_whole_closed_segments_below_an_offset_are_deleted(
     assert log.epochs == load_epochs(*place) == epochs
     assert contents(log) == everything(start, 19)
     for below in range(-1, start):
-        with pytest.raises(OffsetOutOfRange) as caught:
+        with pytest.raises(OffsetNotInLog) as caught:
             log.read(below, 1, 19)
         assert (caught.value.log_start_offset, caught.value.log_end_offset) == (start, 19)
-        with pytest.raises(OffsetOutOfRange):
+        with pytest.raises(OffsetNotInLog):
             log.read_cached(below, 1, 19)
     assert log.delete_before(offset) == start
 
@@ -221,7 +221,7 @@ def test_a_reset_log_is_empty_and_goes_on(
         [log_path(directory, end_offset).name, f"{end_offset:020d}-0000000009.checkpoint"]
     )
     for offset in (end_offset - 1, end_offset + 1):
-        with pytest.raises(OffsetOutOfRange):
+        with pytest.raises(OffsetNotInLog):
             log.read(offset, 1, 100)
     assert log.read(end_offset, 1, 1 << 60) == b""
     assert list(log.scan_headers()) == []
@@ -255,7 +255,7 @@ def test_the_event_loop_goes_on_while_a_reset_waits_for_the_disk(place: Place, l
     assert list(log.scan_headers()) == []
     assert log.offset_for_timestamp(START_MS, 18) is None
     assert log.offset_of_max_timestamp(18) is None
-    with pytest.raises(OffsetOutOfRange):
+    with pytest.raises(OffsetNotInLog):
         log.read(11, 1, 18)
     assert log.truncate_cache(16) == 16
 

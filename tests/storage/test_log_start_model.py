@@ -11,7 +11,7 @@ from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from quorumd.storage.errors import OffsetOutOfRange
+from quorumd.storage.errors import OffsetNotInLog
 from quorumd.storage.layout import snapshot_path
 from quorumd.storage.log import Chunk, Log
 from quorumd.wire.records import read_header
@@ -291,7 +291,7 @@ class LogMachine(RuleBasedStateMachine):
         offset = round(self.end * where)
         if offset < self.start:
             for call in (self.log.read, self.log.read_cached):
-                with pytest.raises(OffsetOutOfRange):
+                with pytest.raises(OffsetNotInLog):
                     call(offset, max_bytes, self.end)
             return
         at = bisect_left(self.batches, offset + 1, key=end_of)

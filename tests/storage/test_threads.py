@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from quorumd.storage.errors import OffsetOutOfRange
+from quorumd.storage.errors import OffsetNotInLog
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.log import Log
 from quorumd.wire.records import scan
@@ -31,7 +31,7 @@ def test_readers_see_whole_valid_batches_while_the_log_changes(tmp_path: Path) -
             while not is_done.is_set():
                 try:
                     data = log.read(offset, 700, log.written_end_offset)
-                except OffsetOutOfRange:
+                except OffsetNotInLog:
                     offset = 0
                     continue
                 found = scan(data)
@@ -131,7 +131,7 @@ def test_readers_are_right_or_too_late_while_a_log_is_deleted_from_and_reset(
         offset = random.randint(max(0, start - 5), log.written_end_offset + 2)
         try:
             data = log.read(offset, 500, 1 << 60)
-        except OffsetOutOfRange as error:
+        except OffsetNotInLog as error:
             if error.log_start_offset <= offset <= error.log_end_offset:
                 raise AssertionError("refused without a reason") from error
             return
@@ -145,7 +145,7 @@ def test_readers_are_right_or_too_late_while_a_log_is_deleted_from_and_reset(
             for header in log.scan_headers():
                 assert expected in (-1, header.base_offset)
                 expected = header.next_offset
-        except OffsetOutOfRange:
+        except OffsetNotInLog:
             return
 
     def look_up(random: Random) -> None:
