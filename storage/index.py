@@ -16,7 +16,10 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from pathlib import Path
 from struct import Struct
+
+from quorumd.storage.filesystem import FileSystem, read_file
 
 _TIME_ENTRY = Struct(">qi")
 OFFSET_ENTRY_BYTES = 8
@@ -77,6 +80,20 @@ class OffsetIndex:
         del self._offsets[keep:]
         del self._positions[keep:]
         return self._positions[-1] if self._positions else 0
+
+
+def indexed_position(
+    fs: FileSystem, path: Path, base_offset: int, offset: int, size_bytes: int
+) -> int:
+    """Where the `.index` of a segment of `size_bytes` says to begin to look for `offset`.
+
+    0, the segment's start, if the file is missing or makes no sense. Raises OSError.
+    """
+    try:
+        start = OffsetIndex.from_bytes(base_offset, read_file(fs, path)).lookup(offset)
+    except (FileNotFoundError, ValueError):
+        return 0
+    return start if 0 <= start < size_bytes else 0
 
 
 class TimeIndex:

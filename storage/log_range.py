@@ -15,8 +15,9 @@ from typing import NamedTuple
 from quorumd.storage import layout
 from quorumd.storage.batch_walk import BATCH_BYTES_MAX, reason_of, walk
 from quorumd.storage.errors import DamagedLog, UnsuitableOffset, from_os_error
-from quorumd.storage.filesystem import FileSystem, read_file
-from quorumd.storage.index import OffsetIndex
+from quorumd.storage.filesystem import FileSystem
+from quorumd.storage.index import indexed_position
+from quorumd.storage.sequence_check import sequence_problem
 from quorumd.storage.write_marker import LEADING_ZEROS
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import BatchHeader, iter_headers, read_header, scan
@@ -166,18 +167,13 @@ class LogRange:
         return self._fs.pread(self._handle, header.size_bytes, position)
 
     def _check_sequence(self, path: Path, header: BatchHeader, position: int) -> None:
-        """Passes a batch that begins a new epoch. Raises CorruptBatch or UnsuitableOffset for others."""
-        base_offset, epoch = header.base_offset, header.epoch
-        if base_offset != self._next_offset or header.last_offset_delta < 0:
-            raise CorruptBatch(
-                f"a batch with offsets {base_offset} .. {header.last_offset} where"
-                f" {self._next_offset} must follow"
-            )
-        if epoch < max(self._epoch, 0):
-            raise CorruptBatch(f"a batch of epoch {epoch} after one of epoch {self._epoch}")
+        """Lets a batch that begins a new epoch pass. Raises CorruptBatch or UnsuitableOffset for others."""
+        problem = sequence_problem(header, self._next_offset, self._epoch)
+        if problem:
+            raise CorruptBatch(problem)
         if header.next_offset > self._end_offset:
             raise self._unsuitable(
-                f"offset {self._end_offset} is inside the batch {base_offset} .."
+                f"offset {self._end_offset} is inside the batch {header.base_offset} .."
                 f" {header.last_offset} of {path.name}, byte {position}"
             )
 
@@ -185,7 +181,9 @@ class LogRange:
         """The position of the batch at the start offset, by headers alone; pauses now and then."""
         wanted = self._start_offset
         problem = CorruptBatch(f"no batch begins at offset {wanted}, where the snapshot ends")
-        for start in dict.fromkeys((self._hint(base_offset, size), 0)):
+        index_path = layout.index_path(self._directory, base_offset)
+        hint = indexed_position(self._fs, index_path, base_offset, wanted, size)
+        for start in dict.fromkeys((hint, 0)):
             next_offset, end = -1, start
             batches = walk(self._fs, self._handle, start, size, window_bytes=_SEEK_WINDOW_BYTES)
             try:
@@ -202,15 +200,6 @@ class LogRange:
             if next_offset == wanted:
                 return end
         raise self._damaged(path, 0, problem)
-
-    def _hint(self, base_offset: int, size: int) -> int:
-        """Where the index says to begin to look; it may be wrong, or missing."""
-        try:
-            data = read_file(self._fs, layout.index_path(self._directory, base_offset))
-            start = OffsetIndex.from_bytes(base_offset, data).lookup(self._start_offset)
-        except (FileNotFoundError, ValueError):
-            return 0
-        return start if 0 <= start < size else 0
 
     # --- errors
 

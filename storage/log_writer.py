@@ -37,6 +37,7 @@ from quorumd.storage.segment import (
 from quorumd.storage.segment_reads import seek
 from quorumd.storage.segment_removal import empty_log, remove_segment
 from quorumd.storage.segment_table import SegmentTable
+from quorumd.storage.sequence_check import epoch_problem, offset_problem
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import iter_headers, read_header
 
@@ -212,10 +213,8 @@ class LogWriter:
         for at, header in iter_headers(data):
             base_offset, size, epoch, _, _, delta, _, max_timestamp, _, _, _, _ = header
             if base_offset != next_offset or delta < 0 or size > BATCH_BYTES_MAX:
-                raise ValueError(
-                    f"a batch with offset {base_offset}, last offset delta {delta} and {size} bytes"
-                    f" does not continue the log at {next_offset}"
-                )
+                problem = offset_problem(header, next_offset) or f"a batch of {size} bytes"
+                raise ValueError(f"{problem}: it does not continue the log")
             if epoch != last_epoch:
                 self._note_epoch(run, epoch, base_offset)
                 last_epoch = epoch
@@ -235,7 +234,7 @@ class LogWriter:
 
     def _note_epoch(self, run: _Run, epoch: int, base_offset: int) -> None:
         last = self._last_epoch(run)
-        if epoch < max(last, 0):
+        if epoch_problem(epoch, last):
             raise ValueError(f"epoch {epoch} at offset {base_offset} follows epoch {last}")
         run.epochs.append(EpochStart(epoch, base_offset))
 

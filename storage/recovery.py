@@ -57,6 +57,7 @@ from quorumd.storage.log_writer import new_segment
 from quorumd.storage.recovery_report import RecoveryReport
 from quorumd.storage.segment import Segment, write_indexes
 from quorumd.storage.segment_removal import empty_log, segment_bases
+from quorumd.storage.sequence_check import sequence_problem
 from quorumd.storage.torn_tail import Tail, examine_tail, lacks_sector
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import BatchHeader
@@ -328,20 +329,14 @@ class _Inspection:
     def _check_sequence(
         self, path: Path, position: int, header: BatchHeader, handle: int, is_last: bool
     ) -> None:
-        """Passes a batch that begins a new epoch. Raises DamagedLog or _TornHeader for others."""
-        base_offset, epoch, delta = header.base_offset, header.epoch, header.last_offset_delta
-        if base_offset == self.end_offset and epoch > self._epoch and delta >= 0:
+        """Lets a batch that begins a new epoch pass. Raises DamagedLog or _TornHeader for others."""
+        what = sequence_problem(header, self.end_offset, self._epoch)
+        if not what:
             return
         # The first 17 bytes of a header are not covered by its CRC: a batch without the sector in
         # which it begins can look valid, with its offset gone.
         if is_last and lacks_sector(self.fs, handle, position, position + 1, self.end_offset):
             raise _TornHeader
-        if base_offset != self.end_offset:
-            what = f"a batch with offset {base_offset} where {self.end_offset} must follow"
-        elif epoch < self._epoch or epoch < 0:
-            what = f"a batch of epoch {epoch} after one of epoch {self._epoch}"
-        else:
-            what = f"a batch whose last offset is {delta} from its first"
         raise DamagedLog(what, path=path, position=position, offset=self.end_offset)
 
     def _on_rest(

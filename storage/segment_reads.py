@@ -15,8 +15,9 @@ from quorumd.storage.batch_walk import reason_of, walk
 from quorumd.storage.epoch_checkpoint import EpochStart, epoch_at
 from quorumd.storage.errors import DamagedLog, from_os_error
 from quorumd.storage.filesystem import FileSystem, read_file
-from quorumd.storage.index import OffsetIndex, TimeIndex
+from quorumd.storage.index import TimeIndex, indexed_position
 from quorumd.storage.segment_table import SegmentView
+from quorumd.storage.sequence_check import offset_problem
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import BatchHeader, iter_records, read_header, scan
 
@@ -74,7 +75,7 @@ def _check_places(
     """Offsets and epochs, which no CRC covers: offsets from `first` on without a gap. Raises CorruptBatch."""
     for position, header in batches:
         if header.base_offset != first:
-            raise CorruptBatch(f"offset {header.base_offset} where {first} must follow", position)
+            raise CorruptBatch(offset_problem(header, first), position)
         epoch = epoch_at(epochs, first)
         # Before the first epoch is what was deleted meanwhile.
         if epoch not in (-1, header.epoch):
@@ -96,7 +97,7 @@ def open_segment(fs: FileSystem, view: SegmentView) -> int:
 
 def seek(fs: FileSystem, handle: int, view: SegmentView, offset: int) -> tuple[int, BatchHeader]:
     """(position, header) of the batch that contains `offset`. Raises CorruptBatch, OSError."""
-    start = view.start if view.start is not None else _closed_start(fs, view, offset)
+    start = _start(fs, view, offset)
     if start:
         try:
             return _seek_from(fs, handle, start, view, offset)
@@ -104,6 +105,13 @@ def seek(fs: FileSystem, handle: int, view: SegmentView, offset: int) -> tuple[i
             # The index may be what is wrong.
             start = 0
     return _seek_from(fs, handle, start, view, offset)
+
+
+def _start(fs: FileSystem, view: SegmentView, offset: int) -> int:
+    """Where to begin to look for `offset`."""
+    if view.start is not None:
+        return view.start
+    return indexed_position(fs, view.index_path, view.base_offset, offset, view.size_bytes)
 
 
 def _seek_from(
@@ -114,10 +122,8 @@ def _seek_from(
     expected = None if start else view.base_offset
     batches = walk(fs, handle, start, view.size_bytes, window_bytes=_SEEK_WINDOW_BYTES)
     for position, header in batches:
-        if expected not in (None, header.base_offset):
-            raise CorruptBatch(
-                f"offset {header.base_offset} where {expected} must follow", position
-            )
+        if expected is not None and header.base_offset != expected:
+            raise CorruptBatch(offset_problem(header, expected), position)
         if found is not None:
             return found
         if header.base_offset > offset:
@@ -128,15 +134,6 @@ def _seek_from(
     if found is None or expected != view.end_offset:
         raise CorruptBatch(f"offset {offset} is not in its segment", start)
     return found
-
-
-def _closed_start(fs: FileSystem, view: SegmentView, offset: int) -> int:
-    try:
-        data = read_file(fs, view.index_path)
-        start = OffsetIndex.from_bytes(view.base_offset, data).lookup(offset)
-    except (FileNotFoundError, ValueError):
-        return 0
-    return start if 0 <= start < view.size_bytes else 0
 
 
 def headers_from(
@@ -202,7 +199,7 @@ def greatest_timestamp(
         return view.max_timestamp, view.max_timestamp_offset
     entries = times if times is not None else _closed_times(fs, view)
     known = max((entry for entry in entries if entry[1] < end_offset), default=(-1, -1))
-    start = view.start if view.start is not None else _closed_start(fs, view, end_offset - 1)
+    start = _start(fs, view, end_offset - 1)
     handle = open_segment(fs, view)
     try:
         try:

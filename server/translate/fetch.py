@@ -35,6 +35,7 @@ from quorumd.server.translate.common import (
     uuid_or_zero,
 )
 from quorumd.server.translate.control_records import control_records_of
+from quorumd.storage.sequence_check import offset_problem
 from quorumd.wire.batch_header import BatchHeader
 from quorumd.wire.codec import decode
 from quorumd.wire.errors import CorruptBatch, UnsupportedVersion
@@ -249,7 +250,7 @@ def _fetched_records(
     next_offset = batches[0][1].base_offset
     for position, header in batches:
         if header.base_offset != next_offset or header.last_offset_delta < 0:
-            raise CorruptBatch(f"it begins at {header.base_offset}, not {next_offset}", position)
+            raise CorruptBatch(offset_problem(header, next_offset), position)
         next_offset = header.base_offset + header.last_offset_delta + 1
         if not epochs or epochs[-1][0] != header.epoch:
             epochs.append((header.epoch, header.base_offset))

@@ -12,6 +12,7 @@ from quorumd.storage import layout
 from quorumd.storage.batch_walk import BATCH_BYTES_MAX, reason_of
 from quorumd.storage.epoch_checkpoint import EpochStart
 from quorumd.storage.filesystem import FileSystem
+from quorumd.storage.sequence_check import epoch_problem, offset_problem
 from quorumd.storage.torn_tail import examine_tail, lacks_sector
 from quorumd.storage.verify.index_proof import IndexProof
 from quorumd.storage.verify.report import FINDINGS_MAX, Finding, Report
@@ -192,12 +193,12 @@ class _Walk:
     def _check_place(self, position: int, header: BatchHeader) -> None:
         facts, expected = self._facts, self._expected
         if expected is not None and header.base_offset != expected:
-            is_first = not facts.batches and self._is_named
-            rule = "is in the name of the file" if is_first else "must follow"
-            what = f"a batch with offset {header.base_offset} where {expected} {rule}"
+            what = offset_problem(header, expected)
+            if not facts.batches and self._is_named:
+                what = f"{what}: that is in the name of the file"
             facts.add(what, position, expected)
-        if header.epoch < max(facts.last_epoch, 0):
-            what = f"a batch of epoch {header.epoch} after one of epoch {facts.last_epoch}"
+        what = epoch_problem(header.epoch, facts.last_epoch)
+        if what:
             facts.add(what, position, header.base_offset)
         elif header.epoch > facts.last_epoch:
             facts.last_epoch = header.epoch

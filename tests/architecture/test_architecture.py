@@ -76,6 +76,7 @@ PART_MAY_IMPORT: dict[str, frozenset[str]] = {
             "quorumd.storage.index",
             "quorumd.storage.meta_properties",
             "quorumd.storage.quorum_state",
+            "quorumd.storage.sequence_check",
             "quorumd.storage.torn_tail",
         }
     ),

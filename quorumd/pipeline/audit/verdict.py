@@ -19,6 +19,7 @@ from quorumd.pipeline.audit.compare import Difference, EpochChange
 from quorumd.pipeline.audit.findings import AuditFinding, FindingKind
 from quorumd.pipeline.audit.scan import ScannedReplica
 from quorumd.storage import layout
+from quorumd.storage.sequence_check import epoch_problem
 
 
 class UncommittedTail(NamedTuple):
@@ -271,8 +272,8 @@ def epoch_findings(found: ScannedReplica, starts: Sequence[EpochChange]) -> list
     """
     findings = []
     for before, start in pairwise(starts):
-        if start.epoch < before.epoch:
-            what = f"a batch of epoch {start.epoch} after one of epoch {before.epoch}"
+        what = epoch_problem(start.epoch, before.epoch)
+        if what:
             findings.append(_of_epoch(found, FindingKind.EPOCH_ORDER, start, what))
     newest = found.leader_epoch
     if newest is not None:

@@ -21,6 +21,7 @@ from quorumd.storage.batch_walk import SNAPSHOT_BATCH_BYTES_MAX, reason_of, walk
 from quorumd.storage.errors import StorageError, from_os_error
 from quorumd.storage.filesystem import FileSystem, RealFileSystem
 from quorumd.storage.reader import FileTail, TailKind
+from quorumd.storage.sequence_check import offset_problem
 from quorumd.storage.torn_tail import Tail, examine_tail, lacks_sector
 from quorumd.wire.batch_header import BATCH_OVERHEAD, BatchHeader, read_header
 from quorumd.wire.errors import CorruptBatch
@@ -158,9 +159,7 @@ class _Cutter:
             return
         if self.expected is not None and header.base_offset != self.expected:
             self.close()
-            self.damage(
-                f"a batch with offset {header.base_offset} where {self.expected} must follow"
-            )
+            self.damage(offset_problem(header, self.expected))
             self.expected = None
         if self.expected is None:
             self._begin, self._begin_offset = position, header.base_offset

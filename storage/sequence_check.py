@@ -1,0 +1,35 @@
+"""The order of a log: offsets follow each other without a gap, epochs never fall.
+
+Every reader and writer of batches asks here what is wrong with one that is out of order. Where a loop
+runs once for each batch of a log it compares the offset and the epoch in place, which costs no call, and
+asks only about a batch that is not the plain next one of the same epoch.
+`quorumd.pipeline.parse.headers` has the same rule for arrays of headers.
+"""
+
+from __future__ import annotations
+
+from quorumd.wire.records import BatchHeader
+
+
+def sequence_problem(header: BatchHeader, next_offset: int, last_epoch: int) -> str:
+    """Why a batch can't be the one at `next_offset`, behind one of `last_epoch` (-1: behind none).
+
+    "" if it can.
+    """
+    return offset_problem(header, next_offset) or epoch_problem(header.epoch, last_epoch)
+
+
+def offset_problem(header: BatchHeader, next_offset: int) -> str:
+    """What is wrong with the offsets of a batch that has to begin at `next_offset`; "" if nothing is."""
+    if header.base_offset != next_offset:
+        return f"a batch with offset {header.base_offset} where {next_offset} must follow"
+    if header.last_offset_delta < 0:
+        return f"a batch whose last offset is {header.last_offset_delta} from its first"
+    return ""
+
+
+def epoch_problem(epoch: int, last_epoch: int) -> str:
+    """What is wrong with a batch of `epoch` behind one of `last_epoch`; "" if nothing is."""
+    if epoch < max(last_epoch, 0):
+        return f"a batch of epoch {epoch} after one of epoch {last_epoch}"
+    return ""
