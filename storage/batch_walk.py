@@ -1,6 +1,7 @@
-"""Walking through a file of record batches in windows, by headers or with every CRC verified.
+"""Walking through a file of record batches in windows: `walk` for a file that is taken as it is,
+`BatchCursor` for one that a running node writes to, or that may have bad batches in the middle.
 
-Knows positions, not offsets or epochs: what may follow what is decided by the caller.
+Knows positions, not offsets or epochs: what may follow what says quorumd.storage.sequence_check.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from quorumd.wire.records import (
     BATCH_OVERHEAD,
     RECORD_BYTES_MAX,
     BatchHeader,
+    crc_is_valid,
     iter_headers,
     read_header,
     scan,
@@ -80,6 +82,73 @@ def _verified(window: bytes) -> Iterator[tuple[int, BatchHeader]]:
     except CorruptBatch as error:
         yield from iter_headers(window, 0, error.position)
         raise
+
+
+class BatchCursor:
+    """Reads one batch after the other below byte `end` of a file, at positions that the caller names.
+
+    Reads ahead. Beside a running node that may be older than what the node has written since, so a batch
+    that is not sound is read once more before it counts as such.
+    """
+
+    def __init__(
+        self, fs: FileSystem, handle: int, end: int, *, batch_bytes_max: int = BATCH_BYTES_MAX
+    ) -> None:
+        self._fs = fs
+        self._handle = handle
+        self._end = end
+        self._batch_bytes_max = batch_bytes_max
+        self._window = b""
+        self._window_at = -1
+
+    def read(self, position: int) -> tuple[BatchHeader, bytes, bool]:
+        """The batch at a position, and whether its CRC is right.
+
+        Raises CorruptBatch if no batch can be made out there, OSError if reading fails.
+        """
+        try:
+            found = self._take(position)
+        except CorruptBatch:
+            if not self.reread(position):
+                raise
+            return self._take(position)
+        is_valid = found[2]
+        return found if is_valid or not self.reread(position) else self._take(position)
+
+    def reread(self, position: int) -> bool:
+        """Forgets what was read ahead. False if the last read began at this position: it is as new."""
+        if self._window_at == position:
+            return False
+        self._load(position, WINDOW_BYTES)
+        return True
+
+    def has_changed(self, position: int) -> bool:
+        """True if somebody has written to the bytes at a position since the last read, of them."""
+        assert self._window_at == position, "what is not sound was read from its start"
+        before = self._window
+        self._load(position, len(before))
+        return self._window != before
+
+    def _take(self, position: int) -> tuple[BatchHeader, bytes, bool]:
+        at = position - self._window_at
+        if at < 0 or len(self._window) - at < BATCH_OVERHEAD:
+            at = self._load(position, WINDOW_BYTES)
+        header = read_header(self._window, at)
+        left = self._end - position
+        if header.size_bytes > min(left, self._batch_bytes_max):
+            raise CorruptBatch(f"a batch of {header.size_bytes} bytes where {left} are left")
+        if at + header.size_bytes > len(self._window):
+            at = self._load(position, max(WINDOW_BYTES, header.size_bytes))
+            header = read_header(self._window, at)
+            if at + header.size_bytes > len(self._window):
+                raise CorruptBatch("the file got shorter")
+        is_valid = crc_is_valid(self._window, at, header)
+        return header, self._window[at : at + header.size_bytes], is_valid
+
+    def _load(self, position: int, size: int) -> int:
+        self._window_at = position
+        self._window = self._fs.pread(self._handle, min(size, self._end - position), position)
+        return 0
 
 
 def reason_of(error: CorruptBatch) -> str:

@@ -14,14 +14,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from quorumd.storage import layout
-from quorumd.storage.batch_walk import BATCH_BYTES_MAX, SNAPSHOT_BATCH_BYTES_MAX, reason_of
+from quorumd.storage.batch_walk import (
+    BATCH_BYTES_MAX,
+    SNAPSHOT_BATCH_BYTES_MAX,
+    BatchCursor,
+    reason_of,
+)
 from quorumd.storage.errors import StorageError, from_os_error
 from quorumd.storage.filesystem import FileSystem, RealFileSystem
 from quorumd.storage.torn_tail import examine_tail
 from quorumd.wire.errors import CorruptBatch
-from quorumd.wire.records import BATCH_OVERHEAD, BatchHeader, crc_is_valid, read_header
-
-_WINDOW_BYTES = 1 << 20
+from quorumd.wire.records import BatchHeader
 
 
 class FoundBatch(NamedTuple):
@@ -89,50 +92,16 @@ class LogFile:
 
     def _walk(self, handle: int, end: int) -> Iterator[FoundBatch]:
         place = _Place(self.base_offset or 0)
+        batch_bytes_max = SNAPSHOT_BATCH_BYTES_MAX if self.snapshot_id else BATCH_BYTES_MAX
+        cursor = BatchCursor(self._fs, handle, end, batch_bytes_max=batch_bytes_max)
         while True:
-            yield from self._walk_on(handle, end, place)
+            yield from _walk_on(cursor, end, place)
             tail = self._tail(handle, end, place)
             is_clean = tail.kind in (TailKind.NONE, TailKind.ZEROS)
-            if is_clean or _is_unchanged(self._fs, handle, place):
+            if is_clean or not cursor.has_changed(place.position):
                 self.tail = tail
                 return
             # A running node has written here since.
-
-    def _walk_on(self, handle: int, end: int, place: _Place) -> Iterator[FoundBatch]:
-        """The batches from a place, which moves along, to where none can be made out."""
-        fs = self._fs
-        batch_bytes_max = SNAPSHOT_BATCH_BYTES_MAX if self.snapshot_id else BATCH_BYTES_MAX
-        position = place.position
-        window = b""
-        window_at = position
-        while position < end:
-            at = position - window_at
-            if len(window) - at < BATCH_OVERHEAD:
-                window_at, at = position, 0
-                window = fs.pread(handle, min(_WINDOW_BYTES, end - position), position)
-            try:
-                header = read_header(window, at)
-            except CorruptBatch as error:
-                place.stop(reason_of(error), window[at : at + BATCH_OVERHEAD])
-                return
-            if header.size_bytes > min(end - position, batch_bytes_max):
-                reason = f"a batch of {header.size_bytes} bytes where {end - position} are left"
-                place.stop(reason, window[at : at + BATCH_OVERHEAD])
-                return
-            is_whole = at + header.size_bytes <= len(window)
-            is_valid = is_whole and crc_is_valid(window, at, header)
-            if not is_whole or (at and not is_valid):
-                # What was read ahead may be older than what a running node has written since.
-                window_at, at = position, 0
-                size = min(max(_WINDOW_BYTES, header.size_bytes), end - position)
-                window = fs.pread(handle, size, position)
-                if len(window) < header.size_bytes:
-                    place.stop("the file got shorter", window[:BATCH_OVERHEAD])
-                    return
-                is_valid = crc_is_valid(window, at, header)
-            yield FoundBatch(position, header, window[at : at + header.size_bytes], is_valid)
-            position += header.size_bytes
-            place.move(position, header)
 
     def _tail(self, handle: int, end: int, place: _Place) -> FileTail:
         position, reason = place.position, place.reason
@@ -147,27 +116,30 @@ class LogFile:
 
 
 class _Place:
-    """How far a walk has come, and what it saw where it stopped."""
+    """How far a walk has come, and why it goes no further."""
 
     def __init__(self, next_offset: int) -> None:
         self.position = 0
         self.next_offset = next_offset
         self.epoch = 0
         self.reason = ""
-        self.seen = b""
 
-    def move(self, position: int, header: BatchHeader) -> None:
-        self.position = position
+    def move(self, header: BatchHeader) -> None:
+        self.position += header.size_bytes
         self.next_offset = max(self.next_offset, header.next_offset)
         self.epoch = max(self.epoch, header.epoch)
 
-    def stop(self, reason: str, seen: bytes) -> None:
-        self.reason = reason
-        self.seen = seen
 
-
-def _is_unchanged(fs: FileSystem, handle: int, place: _Place) -> bool:
-    return fs.pread(handle, len(place.seen), place.position) == place.seen
+def _walk_on(cursor: BatchCursor, end: int, place: _Place) -> Iterator[FoundBatch]:
+    """The batches from a place, which moves along, to where none can be made out."""
+    while place.position < end:
+        try:
+            header, data, is_valid = cursor.read(place.position)
+        except CorruptBatch as error:
+            place.reason = reason_of(error)
+            return
+        yield FoundBatch(place.position, header, data, is_valid)
+        place.move(header)
 
 
 def find_files(path: Path, fs: FileSystem | None = None) -> list[LogFile]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from quorumd.storage import layout
-from quorumd.storage.batch_walk import BATCH_BYTES_MAX, reason_of
+from quorumd.storage.batch_walk import BatchCursor, reason_of
 from quorumd.storage.epoch_checkpoint import EpochStart
 from quorumd.storage.filesystem import FileSystem
 from quorumd.storage.sequence_check import epoch_problem, offset_problem
@@ -22,12 +22,9 @@ from quorumd.wire.record_walk import check_records
 from quorumd.wire.records import (
     BATCH_OVERHEAD,
     BatchHeader,
-    crc_is_valid,
     iter_records,
-    read_header,
 )
 
-_WINDOW_BYTES = 1 << 20
 _ANY_TIMESTAMP = 1 << 70
 
 
@@ -88,8 +85,6 @@ class _Walk:
         self._facts = SegmentFacts(path=path, start_offset=-1, end_offset=base_offset or 0)
         self._handle = -1
         self._size = 0
-        self._window = b""
-        self._window_at = 0
         self.indexes: IndexProof | None = None
 
     def run(self) -> SegmentFacts:
@@ -98,6 +93,7 @@ class _Walk:
         try:
             # Taken once: what a running node appends meanwhile is not looked at.
             self._size = facts.size_bytes = self._fs.size(self._handle)
+            self._cursor = BatchCursor(self._fs, self._handle, self._size)
             position: int | None = 0
             while position is not None and position < self._size:
                 position = self._step(position)
@@ -114,12 +110,12 @@ class _Walk:
     def _step(self, position: int) -> int | None:
         """Looks at the batch at a position; returns where the next one is, None for nowhere."""
         try:
-            header, batch = self._read(position)
+            header, batch, is_valid = self._cursor.read(position)
+            if not is_valid:
+                raise CorruptBatch("the CRC does not match the contents")
             self._check_start(position, header)
         except CorruptBatch as error:
-            if self._window_at != position:
-                # What was read ahead may be older than what a running node has written since.
-                self._load(position, _WINDOW_BYTES)
+            if self._cursor.reread(position):
                 return position
             after = self._on_bad(position, reason_of(error))
             self._report.on_bytes((self._size if after is None else after) - position)
@@ -129,29 +125,6 @@ class _Walk:
         self._count(position, header)
         self._report.on_bytes(header.size_bytes)
         return position + header.size_bytes
-
-    # --- bytes
-
-    def _read(self, position: int) -> tuple[BatchHeader, bytes]:
-        """The batch at a position, its CRC verified. Raises CorruptBatch."""
-        at = position - self._window_at
-        if len(self._window) - at < min(BATCH_OVERHEAD, self._size - position):
-            at = self._load(position, _WINDOW_BYTES)
-        header = read_header(self._window, at)
-        left = self._size - position
-        if header.size_bytes > min(left, BATCH_BYTES_MAX):
-            raise CorruptBatch(f"a batch of {header.size_bytes} bytes where {left} are left")
-        if at + header.size_bytes > len(self._window):
-            at = self._load(position, max(_WINDOW_BYTES, header.size_bytes))
-            header = read_header(self._window, at)
-        if not crc_is_valid(self._window, at, header):
-            raise CorruptBatch("the CRC does not match the contents")
-        return header, self._window[at : at + header.size_bytes]
-
-    def _load(self, position: int, size: int) -> int:
-        self._window_at = position
-        self._window = self._fs.pread(self._handle, min(size, self._size - position), position)
-        return 0
 
     def _check_start(self, position: int, header: BatchHeader) -> None:
         """Raises CorruptBatch for a batch of which the first sector never reached the disk.
@@ -180,9 +153,7 @@ class _Walk:
         if self._is_last and not tail.damage:
             facts.unfinished_bytes = self._size - position
             return None
-        if self._fs.pread(self._handle, len(self._window), position) != self._window:
-            # A running node has just written here.
-            self._load(position, len(self._window))
+        if self._cursor.has_changed(position):
             return position
         facts.add(tail.describe(reason), position, self._expected)
         self._expected = None
@@ -195,7 +166,8 @@ class _Walk:
         if expected is not None and header.base_offset != expected:
             what = offset_problem(header, expected)
             if not facts.batches and self._is_named:
-                what = f"{what}: that is in the name of the file"
+                name = f"{expected} is in the name of the file"
+                what = f"a batch with offset {header.base_offset} where {name}"
             facts.add(what, position, expected)
         what = epoch_problem(header.epoch, facts.last_epoch)
         if what:
