@@ -2,7 +2,7 @@
 
 `Core` owns the durable triple (epoch, leader, vote), the view of the log, the role, the numbering of
 writes and requests, and the list of effects of the current step. It decides nothing: the rules live in
-`election`, `replication` and `leadership`.
+the other modules.
 """
 
 from __future__ import annotations
@@ -52,21 +52,6 @@ from quorumd.raft.roles import (
 )
 from quorumd.raft.transitions import TRANSITIONS, Trigger
 from quorumd.raft.types import Endpoint, ReplicaKey, SnapshotId, VoterSet
-
-EPOCH_LIMIT = 2**31 - 2**20
-"""Above this, epochs are accepted in small steps only: a hostile request must not use them up."""
-
-EPOCH_STEP_LIMIT = 2**10
-"""The largest step that is small. It leaves room for elections after any one hostile request."""
-
-LAST_EPOCH = 2**31 - 2
-"""No campaign goes beyond this: the next epoch ends a real Kafka leader."""
-
-CAMPAIGN_DELAY_MS = 50
-"""Bound (exclusive) of the random delay before a campaign that nothing else delays."""
-
-REFUSAL_GRACE_MS = 100
-"""After a first refusal, how long the other voters' answers are waited for before a new round."""
 
 
 class Core:
@@ -347,12 +332,6 @@ class Core:
     def random_election_timeout_ms(self) -> int:
         """Fresh, uniform in [E, 2E), so that elections rarely collide (KIP-595)."""
         return self.config.election_timeout_ms + self.draw(self.config.election_timeout_ms)
-
-    def campaign_backoff_ms(self) -> int:
-        """Random delay of the next campaign: bounded by 50 ms, doubling with each one that failed."""
-        self.election_attempts += 1
-        bound = CAMPAIGN_DELAY_MS << min(self.election_attempts - 1, 20)
-        return self.draw(min(bound, max(1, self.config.election_backoff_max_ms)))
 
     def move_to(self, trigger: Trigger, state: State) -> None:
         """Change the role. The table decides whether that is possible."""

@@ -1,7 +1,7 @@
 """`RaftNode`: one replica of one partition. `step(event, now_ms)` returns what to do, in order.
 
-The same events at the same times with the same random draws give the same effects. Source of the rules:
-see `election`, `replication`, `leadership`.
+The same events at the same times with the same random draws give the same effects. Which module has the rule
+for an event stands in `RaftNode.__init__`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from quorumd.raft import (
-    changing,
-    election,
-    joining,
+    bootstrap,
+    campaign,
+    check_quorum,
+    client_appends,
+    election_timeout,
+    high_watermark,
     leadership,
-    membership,
+    leadership_transfer,
+    parked_fetches,
+    peer_connections,
+    quorum_epochs,
     replication,
     snapshots,
     startup,
+    vote_requests,
 )
 from quorumd.raft.config import RaftConfig, StoredState
 from quorumd.raft.core import Core
@@ -63,7 +70,16 @@ from quorumd.raft.status import (
     progress_of_replicas,
     status_of,
 )
+from quorumd.raft.transitions import Trigger
 from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, SnapshotId, VoterSet
+from quorumd.raft.voter_changes import (
+    add_voter,
+    auto_join,
+    pending_changes,
+    reassignment,
+    remove_voter,
+    update_voter,
+)
 
 
 class RaftNode:
@@ -78,14 +94,15 @@ class RaftNode:
     ) -> None:
         self.core = Core(config, stored, log, draw)
         self._handlers: Mapping[type[Event], Callable[[Core, Any], None]] = {
-            VoteRequestReceived: election.on_vote_requested,
-            BeginQuorumEpochRequestReceived: election.on_quorum_epoch_begun,
-            EndQuorumEpochRequestReceived: election.on_quorum_epoch_ended,
-            VoteResponseReceived: election.on_vote_answered,
-            EndQuorumEpochResponseReceived: election.on_end_answered,
-            ConnectionRefused: election.on_peer_unreachable,
-            ConnectionLost: election.on_peer_lost,
-            ConnectionMade: election.on_peer_reachable,
+            VoteRequestReceived: vote_requests.on_vote_requested,
+            VoteResponseReceived: campaign.on_vote_response,
+            BeginQuorumEpochRequestReceived: quorum_epochs.on_begin_quorum_epoch_requested,
+            BeginQuorumEpochResponseReceived: quorum_epochs.on_begin_quorum_epoch_response,
+            EndQuorumEpochRequestReceived: quorum_epochs.on_end_quorum_epoch_requested,
+            EndQuorumEpochResponseReceived: quorum_epochs.on_end_quorum_epoch_response,
+            ConnectionRefused: peer_connections.on_connection_refused,
+            ConnectionLost: peer_connections.on_connection_lost,
+            ConnectionMade: peer_connections.on_connection_made,
             FetchRequestReceived: replication.on_fetch_received,
             FetchResponseReceived: replication.on_fetch_answered,
             RequestFailed: replication.on_request_failed,
@@ -95,15 +112,14 @@ class RaftNode:
             ChunkNotStored: snapshots.on_piece_not_stored,
             SnapshotTaken: snapshots.on_snapshot_taken,
             LogDeletionRequested: snapshots.on_cleaning_requested,
-            AddVoterRequested: membership.on_add_voter_requested,
-            RemoveVoterRequested: membership.on_remove_voter_requested,
-            UpdateVoterRequested: membership.on_update_voter_requested,
-            ReassignmentRequested: membership.on_reassignment_requested,
-            TransferRequested: membership.on_transfer_requested,
-            VoterChangeResponseReceived: joining.on_change_answered,
-            AppendRequested: leadership.on_append_requested,
+            AddVoterRequested: add_voter.on_add_voter_requested,
+            RemoveVoterRequested: remove_voter.on_remove_voter_requested,
+            UpdateVoterRequested: update_voter.on_update_voter_requested,
+            ReassignmentRequested: reassignment.on_reassignment_requested,
+            TransferRequested: leadership_transfer.on_transfer_requested,
+            VoterChangeResponseReceived: auto_join.on_voter_change_response,
+            AppendRequested: client_appends.on_append_requested,
             ResignationRequested: leadership.on_resignation_requested,
-            BeginQuorumEpochResponseReceived: _on_begin_answered,
             WriteCompleted: _on_write_completed,
             TimerFired: _on_timer_fired,
         }
@@ -130,19 +146,20 @@ class RaftNode:
         """Let timers expire, send what is due, and hand the effects over."""
         state = core.state
         if isinstance(state, Leader):
-            leadership.expire_fetches(core, state)
-            leadership.announce_epoch(core, state)
-            leadership.expire_leadership(core, state)
-            if core.state is state:
-                changing.advance(core, state)
+            parked_fetches.expire_fetches(core, state)
+            quorum_epochs.announce_epoch(core, state)
+            if check_quorum.is_quorum_lost(core, state):
+                leadership.resign(core, state, Trigger.QUORUM_LOST)
+            else:
+                pending_changes.advance(core, state)
         else:
-            election.expire(core)
+            election_timeout.expire(core)
         if isinstance(core.state, Resigned):
-            leadership.announce_end(core, core.state)
+            quorum_epochs.announce_end(core, core.state)
         elif not isinstance(core.state, Leader):
-            election.ask_for_votes(core)
+            campaign.ask_for_votes(core)
             replication.send_fetches(core)
-            joining.tell_leader(core)
+            auto_join.register_with_leader(core)
         effects, core.effects = core.effects, []
         return effects
 
@@ -150,9 +167,12 @@ class RaftNode:
         """When `TimerFired` is due at the latest; None if only other events matter."""
         core = self.core
         if isinstance(core.state, Leader):
-            deadlines = leadership.leader_deadline_ms(core.state), changing.due_ms(core.state)
+            deadlines = (
+                leadership.leader_deadline_ms(core.state),
+                pending_changes.due_ms(core.state),
+            )
             return min(due for due in deadlines if due is not None)
-        own = election.election_deadline_ms(core)
+        own = election_timeout.election_deadline_ms(core)
         if not core.backoffs and core.download is None:
             return own
         dues = (own, replication.retry_deadline_ms(core), snapshots.next_piece_ms(core))
@@ -232,14 +252,14 @@ class RaftNode:
     @property
     def registration_request(self) -> UpdateVoter | AddVoter | RemoveVoter | None:
         """What this replica would ask of its leader in its own favour, as things are now."""
-        return joining.word(self.core)
+        return auto_join.registration_request(self.core)
 
     # -- for hot paths: the log
 
     @property
     def append_refusal(self) -> Refusal | None:
         """Why no batches of clients can be appended now; None if they can."""
-        return leadership.append_refusal(self.core)
+        return client_appends.append_refusal(self.core)
 
     @property
     def log_start_offset(self) -> int:
@@ -294,13 +314,6 @@ class RaftNode:
         )
 
 
-def _on_begin_answered(core: Core, event: BeginQuorumEpochResponseReceived) -> None:
-    """An endorsement needs no note: the voter's fetches are the better one."""
-    request = core.take(event.request_id)
-    if request is not None:
-        election.absorb(core, request, event.error, event.hint)
-
-
 def _on_write_completed(core: Core, event: WriteCompleted) -> None:
     """Count what is on disk now: the own log end as a leader, the own vote as a candidate."""
     moved = core.complete_writes(event.write)
@@ -308,10 +321,10 @@ def _on_write_completed(core: Core, event: WriteCompleted) -> None:
     if isinstance(state, Leader):
         if moved:
             if core.is_bootstrapping:
-                leadership.write_first_voters(core)
-            leadership.advance_high_watermark(core, state)
+                bootstrap.write_first_voters(core)
+            high_watermark.advance_high_watermark(core, state)
     elif isinstance(state, Candidate) and event.write >= state.vote_write:
-        election.on_own_vote_synced(core)
+        campaign.on_own_vote_synced(core)
 
 
 def _on_timer_fired(core: Core, event: TimerFired) -> None:

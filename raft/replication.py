@@ -9,6 +9,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 from quorumd.raft import quorum
+from quorumd.raft.bootstrap import note_storage_id
+from quorumd.raft.campaign import on_pre_vote_unsupported, on_vote_failed
+from quorumd.raft.check_quorum import note_alive, note_heard
 from quorumd.raft.control import VotersRecord
 from quorumd.raft.core import Core
 from quorumd.raft.effects import (
@@ -20,14 +23,6 @@ from quorumd.raft.effects import (
     Peer,
     Vote,
 )
-from quorumd.raft.election import (
-    absorb,
-    is_foreign,
-    learn_voter,
-    on_pre_vote_unsupported,
-    on_vacancy,
-    on_vote_failed,
-)
 from quorumd.raft.errors import KafkaError
 from quorumd.raft.events import (
     FetchedRecords,
@@ -36,17 +31,11 @@ from quorumd.raft.events import (
     FetchSnapshotResponseReceived,
     RequestFailed,
 )
-from quorumd.raft.leadership import (
-    advance_high_watermark,
-    answer_fetch,
-    note_alive,
-    note_going_back,
-    note_heard,
-    note_progress,
-    park_fetch,
-    write_first_voters,
-)
+from quorumd.raft.high_watermark import advance_high_watermark
+from quorumd.raft.leader_discovery import absorb, is_foreign, on_leaderless_voter
 from quorumd.raft.outstanding import InFlightRequest
+from quorumd.raft.parked_fetches import answer_fetch, park_fetch
+from quorumd.raft.replica_progress import note_log_regression, note_progress
 from quorumd.raft.roles import Follower, Leader, Observer, ParkedFetch, Prospective, Unattached
 from quorumd.raft.snapshots import give_up, is_copying, offer, on_snapshot_answered, send_for_piece
 from quorumd.raft.transitions import Trigger
@@ -87,7 +76,7 @@ def on_fetch_received(core: Core, event: FetchRequestReceived) -> None:
     snapshot = core.log.snapshot_for(position)
     if snapshot is not None:
         if event.replica is not None:
-            note_going_back(core, leader, event.replica, position.offset)
+            note_log_regression(core, leader, event.replica, position.offset)
             note_heard(core, leader, event.replica)
         return answer_fetch(core, event.reply_to, fetch, snapshot=snapshot)
     if not core.log.contains(position):
@@ -95,29 +84,13 @@ def on_fetch_received(core: Core, event: FetchRequestReceived) -> None:
     if event.replica is not None:
         note_progress(core, leader, event.replica, position.offset)
         if core.is_bootstrapping:
-            _note_newcomer(core, leader, event.replica, event.cluster_id)
+            note_storage_id(core, leader, event.replica, event.cluster_id)
         advance_high_watermark(core, leader)
     if position.offset < core.log.end_offset or event.max_wait_ms == 0:
         answer_fetch(core, event.reply_to, fetch)
     else:
         park_fetch(core, leader, event.reply_to, fetch)
     return None
-
-
-def _note_newcomer(core: Core, leader: Leader, replica: ReplicaKey, cluster_id: str | None) -> None:
-    """While the first voter set is not committed, the storage id that fetches now is the right one.
-
-    Not so while the one that the log names under that id fetches, too: two disks must not take turns.
-    """
-    silent_since_ms = core.now_ms - core.config.fetch_timeout_ms
-    for key in core.electorate.keys:
-        known = leader.progress.get(key)
-        fetched = None if known is None else known.last_fetch_ms
-        is_rival = key.id == replica.id and key.uuid not in (None, replica.uuid)
-        if is_rival and fetched is not None and fetched > silent_since_ms:
-            return
-    learn_voter(core, replica, cluster_id)
-    write_first_voters(core)
 
 
 # -- the follower's end
@@ -130,7 +103,7 @@ def on_fetch_answered(core: Core, event: FetchResponseReceived) -> None:
         return
     is_vacant = event.hint.leader_id is None and event.hint.epoch == core.epoch
     if event.error is not None and is_vacant and isinstance(request.to, ReplicaKey):
-        on_vacancy(core, request.to)
+        on_leaderless_voter(core, request.to)
     if not absorb(core, request, event.error, event.hint):
         return
     if core.leader is None or event.hint.leader_id != core.leader_id:

@@ -7,6 +7,7 @@ compaction and snapshots), KIP-630, KIP-856 (snapshots).
 
 from __future__ import annotations
 
+from quorumd.raft.check_quorum import note_alive, note_heard
 from quorumd.raft.core import Core
 from quorumd.raft.effects import (
     DeleteLogPrefix,
@@ -16,7 +17,6 @@ from quorumd.raft.effects import (
     StoreSnapshotChunk,
     VerifySnapshot,
 )
-from quorumd.raft.election import absorb, is_foreign
 from quorumd.raft.errors import KafkaError
 from quorumd.raft.events import (
     ChunkNotStored,
@@ -27,7 +27,7 @@ from quorumd.raft.events import (
     SnapshotTaken,
     SnapshotVerified,
 )
-from quorumd.raft.leadership import note_alive, note_heard
+from quorumd.raft.leader_discovery import absorb, is_foreign
 from quorumd.raft.outstanding import FailedDownload, InFlightRequest, SnapshotDownload
 from quorumd.raft.roles import Leader
 from quorumd.raft.types import ReplicaKey, SnapshotId

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quorumd.raft.changing import reassignment_waits_for
+from quorumd.raft.bootstrap import bootstrap_problem
 from quorumd.raft.core import Core
-from quorumd.raft.leadership import bootstrap_obstacle, progress_of
+from quorumd.raft.replica_progress import progress_of
 from quorumd.raft.roles import Leader, Progress, Role
 from quorumd.raft.startup import unexpected_voters
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, Voter, VoterSet
+from quorumd.raft.voter_changes.reassignment import reassignment_waits_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +98,7 @@ def status_of(core: Core) -> RaftStatus:
         voted=core.voted,
         cluster_id=core.cluster_id,
         has_leader_contact=core.has_leader_contact,
-        bootstrap_problem=bootstrap_obstacle(core) if core.is_bootstrapping else None,
+        bootstrap_problem=bootstrap_problem(core) if core.is_bootstrapping else None,
         problem=core.obstacle,
         unreachable=frozenset(core.unreachable),
         voters=core.voters,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from random import Random
 from typing import NamedTuple
 
-from quorumd.raft.leadership import went_back
+from quorumd.raft.replica_progress import log_regression
 from quorumd.raft.types import ReplicaKey
 from simulation.cluster import Cluster
 from simulation.faults.chaos import Chaos
@@ -118,5 +118,5 @@ def _acknowledged(leader: Machine, key: ReplicaKey) -> int:
 
 def _is_noticed(chaos: Chaos, key: ReplicaKey, machine: Machine) -> bool:
     """True if it refused to start, or somebody reports that it went back."""
-    report = went_back(key, 0, 0).partition(" from offset ")[0]
+    report = log_regression(key, 0, 0).partition(" from offset ")[0]
     return machine.process is None or any(report in said for said in chaos.env.observer.reports)

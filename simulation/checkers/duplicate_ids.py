@@ -5,7 +5,7 @@ Source: KIP-856, disk failure recovery; docs/protocol: for three fetch timeouts.
 
 from __future__ import annotations
 
-from quorumd.raft.obstacles import RIVAL_SILENT_TIMEOUTS
+from quorumd.raft.voter_changes.checks import RIVAL_SILENT_TIMEOUTS
 from simulation.checkers.base import Checker, Observation
 from simulation.history.facts import Change
 from simulation.scheduler import MS

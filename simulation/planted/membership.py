@@ -7,15 +7,30 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
-from quorumd.raft import changing, election, joining, leadership, membership, obstacles, replication
+from quorumd.raft import (
+    election_timeout,
+    high_watermark,
+    leadership_transfer,
+    replication,
+)
+from quorumd.raft.bootstrap import bootstrap_problem
 from quorumd.raft.core import Core
 from quorumd.raft.effects import AddVoter, RemoveVoter, UpdateVoter
 from quorumd.raft.electorate import Electorate
 from quorumd.raft.errors import Refusal
-from quorumd.raft.leadership import bootstrap_obstacle
 from quorumd.raft.log_view import LogView
-from quorumd.raft.roles import Leader
-from quorumd.raft.types import ReplicaKey, VoterSet
+from quorumd.raft.roles import Leader, VoterChange
+from quorumd.raft.types import VoterSet
+from quorumd.raft.voter_changes import (
+    add_voter,
+    auto_join,
+    checks,
+    pending_changes,
+    reassignment,
+    remove_voter,
+    update_voter,
+    voter_sets,
+)
 from simulation.planted import table
 from simulation.planted.table import Plant
 
@@ -34,10 +49,10 @@ planted = partial(table.planted, membership=True)
 )
 def _two_changes_at_once(plant: Plant) -> None:
     def wrong(core: Core, leader: Leader) -> str | None:
-        return bootstrap_obstacle(core) if core.is_bootstrapping else None
+        return bootstrap_problem(core) if core.is_bootstrapping else None
 
-    plant(changing, "unsettled", wrong)
-    plant(membership, "unsettled", wrong)
+    for module in (pending_changes, update_voter):
+        plant(module, "pending_change_problem", wrong)
 
 
 @planted(
@@ -49,14 +64,14 @@ def _two_changes_at_once(plant: Plant) -> None:
     faults=frozenset({"reassign", "kill", LEADER_FAILS}),
 )
 def _changes_before_a_commit(plant: Plant) -> None:
-    right = obstacles.unsettled
+    right = checks.pending_change_problem
 
     def wrong(core: Core, leader: Leader) -> str | None:
         with patch.object(core, "high_watermark", core.committed_offset):
             return right(core, leader)
 
-    plant(changing, "unsettled", wrong)
-    plant(membership, "unsettled", wrong)
+    for module in (pending_changes, update_voter):
+        plant(module, "pending_change_problem", wrong)
 
 
 @planted(
@@ -67,13 +82,13 @@ def _changes_before_a_commit(plant: Plant) -> None:
     faults=frozenset({"remove leader", LEADER_FAILS}),
 )
 def _removed_leader_counts_itself(plant: Plant) -> None:
-    right = leadership.advance_high_watermark
+    right = high_watermark.advance_high_watermark
 
     def wrong(core: Core, leader: Leader) -> None:
         with patch.object(core, "_electorate", replace(core.electorate, has_local=True)):
             right(core, leader)
 
-    for module in (leadership, replication):
+    for module in (high_watermark, replication):
         plant(module, "advance_high_watermark", wrong)
 
 
@@ -134,7 +149,8 @@ def _voter_set_counts_when_committed(plant: Plant) -> None:
     faults=frozenset({"add voter", "isolate one"}),
 )
 def _voter_is_added_without_catching_up(plant: Plant) -> None:
-    plant(changing, "lagging", lambda core, leader, key: None)
+    for module in (add_voter, reassignment):
+        plant(module, "catch_up_problem", lambda core, leader, key: None)
 
 
 @planted(
@@ -145,14 +161,14 @@ def _voter_is_added_without_catching_up(plant: Plant) -> None:
     faults=frozenset({"add voter"}),
 )
 def _added_voter_is_told_before_the_commit(plant: Plant) -> None:
-    right = changing._answer_committed
+    right = pending_changes._answer_committed
 
     def wrong(core: Core, leader: Leader) -> None:
         for change in leader.changes:
             change.ack_when_committed = False
         right(core, leader)
 
-    plant(changing, "_answer_committed", wrong)
+    plant(pending_changes, "_answer_committed", wrong)
 
 
 @planted(
@@ -163,14 +179,14 @@ def _added_voter_is_told_before_the_commit(plant: Plant) -> None:
     faults=frozenset({"remove voter", "remove leader"}),
 )
 def _configured_id_is_removed(plant: Plant) -> None:
-    right = obstacles._why_not_remove
+    right = remove_voter.refusal_of
 
-    def wrong(core: Core, key: ReplicaKey) -> Refusal | None:
+    def wrong(core: Core, leader: Leader, change: VoterChange) -> Refusal | None:
         config = replace(core.config, configured_voters=VoterSet())
         with patch.object(core, "config", config):
-            return right(core, key)
+            return right(core, leader, change)
 
-    plant(obstacles, "_why_not_remove", wrong)
+    plant(remove_voter, "refusal_of", wrong)
 
 
 @planted(
@@ -181,7 +197,7 @@ def _configured_id_is_removed(plant: Plant) -> None:
     faults=frozenset({"add voter"}),
 )
 def _living_voter_is_doubled(plant: Plant) -> None:
-    plant(obstacles, "is_alive", lambda core, leader, voter: False)
+    plant(add_voter, "is_alive", lambda core, leader, voter: False)
 
 
 @planted(
@@ -192,13 +208,13 @@ def _living_voter_is_doubled(plant: Plant) -> None:
     faults=frozenset({"replace voter", "remove voter"}),
 )
 def _removed_replica_joins_again(plant: Plant) -> None:
-    right = joining.word
+    right = auto_join.registration_request
 
     def wrong(core: Core) -> UpdateVoter | AddVoter | RemoveVoter | None:
         with patch.object(core, "was_removed", False):
             return right(core)
 
-    plant(joining, "word", wrong)
+    plant(auto_join, "registration_request", wrong)
 
 
 @planted(
@@ -209,14 +225,14 @@ def _removed_replica_joins_again(plant: Plant) -> None:
     faults=frozenset({"move"}),
 )
 def _moved_voter_says_nothing(plant: Plant) -> None:
-    right = joining.word
+    right = auto_join.registration_request
 
     def wrong(core: Core) -> UpdateVoter | AddVoter | RemoveVoter | None:
-        word = right(core)
+        request = right(core)
         is_voter = core.voters.find(core.local) is not None
-        return None if is_voter and isinstance(word, UpdateVoter) else word
+        return None if is_voter and isinstance(request, UpdateVoter) else request
 
-    plant(joining, "word", wrong)
+    plant(auto_join, "registration_request", wrong)
 
 
 @planted(
@@ -227,13 +243,13 @@ def _moved_voter_says_nothing(plant: Plant) -> None:
     faults=frozenset({"reassign"}),
 )
 def _reassignment_forgets_its_target(plant: Plant) -> None:
-    right = changing.append_voters
+    right = voter_sets.append_voters
 
     def wrong(core: Core, leader: Leader, voters: VoterSet, *rest: Any) -> None:
         is_step = voters.keys != core.voters.keys
         right(core, leader, voters, *((None,) if is_step else rest))
 
-    plant(changing, "append_voters", wrong)
+    plant(reassignment, "append_voters", wrong)
 
 
 @planted(
@@ -244,7 +260,7 @@ def _reassignment_forgets_its_target(plant: Plant) -> None:
     faults=frozenset(),
 )
 def _witness_campaigns_freely(plant: Plant) -> None:
-    plant(election, "may_campaign", lambda core: True)
+    plant(election_timeout, "may_campaign", lambda core: True)
 
 
 @planted(
@@ -255,4 +271,5 @@ def _witness_campaigns_freely(plant: Plant) -> None:
     faults=frozenset({"lone witness"}),
 )
 def _witness_holds_on(plant: Plant) -> None:
-    plant(changing, "_hand_over", lambda core, leader, transfer: False)
+    for module in (pending_changes, leadership_transfer):
+        plant(module, "hand_over", lambda core, leader, transfer: False)

@@ -6,7 +6,14 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from quorumd.raft import leadership, quorum, replication
+from quorumd.raft import (
+    bootstrap,
+    high_watermark,
+    leadership,
+    quorum,
+    replica_progress,
+    replication,
+)
 from quorumd.raft.core import Core
 from quorumd.raft.effects import Effect, Fetch, Halt, Peer
 from quorumd.raft.log_view import LogView
@@ -24,13 +31,13 @@ from simulation.planted.table import POWER, SPLITS, Plant, planted
     seeds=8,
 )
 def _leader_counts_unsynced(plant: Plant) -> None:
-    right = leadership.advance_high_watermark
+    right = high_watermark.advance_high_watermark
 
     def wrong(core: Core, leader: Leader) -> None:
         core.log.synced_end_offset = core.log.end_offset
         right(core, leader)
 
-    plant(leadership, "advance_high_watermark", wrong)
+    plant(high_watermark, "advance_high_watermark", wrong)
     plant(replication, "advance_high_watermark", wrong)
 
 
@@ -93,7 +100,7 @@ def _follower_keeps_a_diverging_tail(plant: Plant) -> None:
     faults=frozenset({"lost disk"}),
 )
 def _new_storage_id_counts(plant: Plant) -> None:
-    right = leadership.note_progress
+    right = replica_progress.note_progress
 
     def wrong(core: Core, leader: Leader, replica: ReplicaKey, end_offset: int) -> None:
         right(core, leader, core.key_of(replica.id), end_offset)
@@ -109,7 +116,11 @@ def _new_storage_id_counts(plant: Plant) -> None:
     seeds=8,
 )
 def _old_copy_goes_unnoticed(plant: Plant) -> None:
-    plant(leadership, "went_back", lambda replica, acknowledged, end_offset: "somebody went back")
+    plant(
+        replica_progress,
+        "log_regression",
+        lambda replica, acknowledged, end_offset: "somebody went back",
+    )
 
 
 @planted(
@@ -124,7 +135,7 @@ def _old_copy_goes_unnoticed(plant: Plant) -> None:
     seeds=10,
 )
 def _first_voter_set_is_partial(plant: Plant) -> None:
-    right = leadership.write_first_voters
+    right = bootstrap.write_first_voters
 
     def wrong(core: Core) -> None:
         configured = core.config.configured_voters
@@ -134,7 +145,7 @@ def _first_voter_set_is_partial(plant: Plant) -> None:
             right(core)
 
     plant(leadership, "write_first_voters", wrong)
-    plant(replication, "write_first_voters", wrong)
+    plant(bootstrap, "write_first_voters", wrong)
 
 
 @planted(

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from quorumd.raft import election, leadership, quorum, replication
+from quorumd.raft import (
+    high_watermark,
+    leader_discovery,
+    pre_vote,
+    quorum,
+    quorum_epochs,
+    replication,
+    vote_requests,
+    witness,
+)
 from quorumd.raft.config import StoredState
 from quorumd.raft.core import Core
 from quorumd.raft.effects import Peer, Reply, SendReply, Vote
@@ -70,14 +79,14 @@ def _vote_is_forgotten(plant: Plant) -> None:
     faults=SPLITS,
 )
 def _old_epoch_is_committed(plant: Plant) -> None:
-    right = leadership.advance_high_watermark
+    right = high_watermark.advance_high_watermark
 
     def wrong(core: Core, leader: Leader) -> None:
         start_offset, leader.epoch_start_offset = leader.epoch_start_offset, 0
         right(core, leader)
         leader.epoch_start_offset = start_offset
 
-    plant(leadership, "advance_high_watermark", wrong)
+    plant(high_watermark, "advance_high_watermark", wrong)
     plant(replication, "advance_high_watermark", wrong)
 
 
@@ -88,7 +97,8 @@ def _old_epoch_is_committed(plant: Plant) -> None:
     seeds=54,
 )
 def _shorter_log_gets_a_vote(plant: Plant) -> None:
-    plant(election, "_is_up_to_date", lambda core, last: True)
+    for module in (vote_requests, pre_vote, witness):
+        plant(module, "is_up_to_date", lambda core, last: True)
 
 
 @planted(
@@ -108,7 +118,7 @@ def _a_minority_elects(plant: Plant) -> None:
     seeds=24,
 )
 def _smaller_epoch_is_followed(plant: Plant) -> None:
-    right = election._follow_sender
+    right = quorum_epochs._follow_sender
 
     def wrong(
         core: Core,
@@ -123,7 +133,7 @@ def _smaller_epoch_is_followed(plant: Plant) -> None:
             return None
         return right(core, cluster_id, epoch, leader_id, endpoints)
 
-    plant(election, "_follow_sender", wrong)
+    plant(quorum_epochs, "_follow_sender", wrong)
 
 
 @planted(
@@ -133,7 +143,7 @@ def _smaller_epoch_is_followed(plant: Plant) -> None:
     seeds=100,
 )
 def _leader_moves_to_another_epoch(plant: Plant) -> None:
-    right = election.adopt
+    right = leader_discovery.adopt
 
     def wrong(
         core: Core, epoch: int, leader_id: int | None, endpoints: tuple[Endpoint, ...]
@@ -144,4 +154,5 @@ def _leader_moves_to_another_epoch(plant: Plant) -> None:
             return None
         return right(core, epoch, leader_id, endpoints)
 
-    plant(election, "adopt", wrong)
+    for module in (leader_discovery, vote_requests, quorum_epochs):
+        plant(module, "adopt", wrong)

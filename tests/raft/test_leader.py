@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumd.raft.config import StoredState
+from quorumd.raft.config import OBSERVER_FORGOTTEN_MS, StoredState
 from quorumd.raft.control import LeaderChangeRecord
 from quorumd.raft.effects import (
     AnnounceHighWatermark,
@@ -25,7 +25,8 @@ from quorumd.raft.events import (
     LeaderHint,
     ResignationRequested,
 )
-from quorumd.raft.leadership import ANNOUNCE_DELAY_MS, MAX_OBSERVERS, OBSERVER_FORGOTTEN_MS
+from quorumd.raft.parked_fetches import ANNOUNCE_DELAY_MS
+from quorumd.raft.replica_progress import MAX_OBSERVERS
 from quorumd.raft.roles import Role
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
 from tests.raft.harness import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quorumd.raft.effects import FetchReply, SendReply
 from quorumd.raft.events import AppendRequested
-from quorumd.raft.leadership import SPREAD_DELAY_MS
+from quorumd.raft.parked_fetches import SPREAD_DELAY_MS
 from quorumd.raft.roles import Leader
 from quorumd.raft.types import ReplicaKey
 from tests.raft import harness

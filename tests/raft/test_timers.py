@@ -130,7 +130,7 @@ def test_a_follower_that_hangs_does_not_keep_the_leader_busy() -> None:
 
 
 def test_the_last_epoch_does_not_keep_a_resigned_leader_busy() -> None:
-    from quorumd.raft.core import LAST_EPOCH
+    from quorumd.raft.leader_discovery import LAST_EPOCH
 
     bench = resigned()
     bench.node.core.epoch = LAST_EPOCH

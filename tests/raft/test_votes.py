@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from quorumd.raft.config import StoredState
-from quorumd.raft.core import EPOCH_LIMIT, EPOCH_STEP_LIMIT
 from quorumd.raft.effects import (
     Fetch,
     PersistQuorumState,
@@ -20,6 +19,7 @@ from quorumd.raft.events import (
     LeaderHint,
     VoteResponseReceived,
 )
+from quorumd.raft.leader_discovery import EPOCH_LIMIT, EPOCH_STEP_LIMIT
 from quorumd.raft.roles import Candidate, Role
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
 from tests.raft.harness import (

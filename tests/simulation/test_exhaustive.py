@@ -14,7 +14,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from quorumd.raft import core, election, leadership, log_view, node, quorum, replication, roles
+from quorumd.raft import (
+    campaign,
+    core,
+    high_watermark,
+    log_view,
+    node,
+    quorum,
+    quorum_epochs,
+    replication,
+    roles,
+    vote_requests,
+)
 from quorumd.raft.effects import Fetch, Reply, SendReply
 from quorumd.raft.transitions import Trigger
 from quorumd.raft.types import OffsetAndEpoch
@@ -265,14 +276,14 @@ def an_answer_before_its_vote_is_on_disk(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_leader_that_counts_what_it_has_not_synced(patch: pytest.MonkeyPatch) -> None:
-    real = leadership.advance_high_watermark
+    real = high_watermark.advance_high_watermark
 
     def advance(core: core.Core, leader: roles.Leader) -> None:
         synced, core.log.synced_end_offset = core.log.synced_end_offset, core.log.end_offset
         real(core, leader)
         core.log.synced_end_offset = synced
 
-    for module in (leadership, replication):
+    for module in (high_watermark, replication):
         patch.setattr(module, "advance_high_watermark", advance)
 
 
@@ -288,11 +299,11 @@ def a_fetch_before_its_records_are_on_disk(patch: pytest.MonkeyPatch) -> None:
 def a_majority_of_one(patch: pytest.MonkeyPatch) -> None:
     less = SimpleNamespace(**vars(quorum))
     less.is_won = lambda granted, voters: granted >= quorum.majority(voters) - 1
-    patch.setattr(election, "quorum", less)
+    patch.setattr(campaign, "quorum", less)
 
 
 def a_vote_for_a_shorter_log(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(election, "_is_up_to_date", lambda core, last: True)
+    patch.setattr(vote_requests, "is_up_to_date", lambda core, last: True)
 
 
 def a_second_vote(patch: pytest.MonkeyPatch) -> None:
@@ -301,7 +312,7 @@ def a_second_vote(patch: pytest.MonkeyPatch) -> None:
         core.persist()
         return True
 
-    patch.setattr(election, "_grants_vote", grant)
+    patch.setattr(vote_requests, "_grants_vote", grant)
 
 
 def a_vote_that_a_restart_forgets(patch: pytest.MonkeyPatch) -> None:
@@ -322,14 +333,14 @@ def a_leader_that_ignores_the_epoch_of_a_position(patch: pytest.MonkeyPatch) -> 
 
 
 def a_smaller_epoch_that_is_adopted(patch: pytest.MonkeyPatch) -> None:
-    real = election._follow_sender
+    real = quorum_epochs._follow_sender
 
     def follow(core: core.Core, cluster: Any, epoch: int, *more: Any) -> Any:
         if epoch < core.epoch:
             core.become_unattached(Trigger.HIGHER_EPOCH, epoch)
         return real(core, cluster, epoch, *more)
 
-    patch.setattr(election, "_follow_sender", follow)
+    patch.setattr(quorum_epochs, "_follow_sender", follow)
 
 
 def a_cut_below_what_is_committed(patch: pytest.MonkeyPatch) -> None:

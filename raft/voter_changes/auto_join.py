@@ -1,5 +1,12 @@
 """What a replica says of itself to its leader: where it is reached, and that it wants to vote.
 
+A follower or observer asks at most one thing in each fetch timeout, the first that applies:
+
+1. As a voter that is reached elsewhere than the voter set says: UpdateVoter.
+2. As an observer that has not told this leader where it is reached: UpdateVoter.
+3. With auto-join, as an observer with the id of a voter, whose disk was lost: AddVoter, and once that is
+   committed RemoveVoter for the lost one. A replica that was removed on purpose does not.
+
 Sources: KIP-853 (UpdateRaftVoter, automatic joining), KIP-856 (disk failure recovery).
 """
 
@@ -7,13 +14,13 @@ from __future__ import annotations
 
 from quorumd.raft.core import Core
 from quorumd.raft.effects import AddVoter, RemoveVoter, UpdateVoter
-from quorumd.raft.election import absorb
 from quorumd.raft.events import VoterChangeResponseReceived
+from quorumd.raft.leader_discovery import absorb
 from quorumd.raft.roles import Follower, Observer
 
 
-def tell_leader(core: Core) -> None:
-    """Once every fetch timeout: what the leader should know or do about this replica."""
+def register_with_leader(core: Core) -> None:
+    """Send what is due, once every fetch timeout."""
     leader = core.leader
     if (
         core.now_ms < core.next_word_ms
@@ -23,14 +30,14 @@ def tell_leader(core: Core) -> None:
         or not isinstance(core.state, (Follower, Observer))
     ):
         return
-    request = word(core)
+    request = registration_request(core)
     if request is None or core.can_send(leader, type(request)):
         core.next_word_ms = core.now_ms + core.config.fetch_timeout_ms
         if request is not None:
             core.send(leader, request, after=core.state_write)
 
 
-def word(core: Core) -> UpdateVoter | AddVoter | RemoveVoter | None:
+def registration_request(core: Core) -> UpdateVoter | AddVoter | RemoveVoter | None:
     """What this replica would ask of its leader now."""
     config, endpoints = core.config, core.config.endpoints
     if core.local.uuid is None or not endpoints:
@@ -46,8 +53,8 @@ def word(core: Core) -> UpdateVoter | AddVoter | RemoveVoter | None:
     return AddVoter(endpoints=endpoints) if own is None else RemoveVoter(key=rivals[0])
 
 
-def on_change_answered(core: Core, event: VoterChangeResponseReceived) -> None:
-    """The leader has taken it, or will be asked again."""
+def on_voter_change_response(core: Core, event: VoterChangeResponseReceived) -> None:
+    """The leader has done it, or will be asked again."""
     request = core.take(event.request_id)
     if request is None:
         return

@@ -1,0 +1,128 @@
+"""A voter that misses its leader campaigns: as prospective for pre-votes, then as candidate for votes.
+
+Sources: KIP-595 (Vote response handling, gridlocked elections), KIP-996 (prospective).
+"""
+
+from __future__ import annotations
+
+from quorumd.raft import quorum
+from quorumd.raft.campaign_delays import campaign_backoff_ms
+from quorumd.raft.core import Core
+from quorumd.raft.effects import Peer, Vote
+from quorumd.raft.events import VoteResponseReceived
+from quorumd.raft.leader_discovery import LAST_EPOCH, absorb
+from quorumd.raft.leadership import become_leader
+from quorumd.raft.pre_vote import lose_pre_votes
+from quorumd.raft.roles import Candidate, Prospective
+from quorumd.raft.transitions import Trigger
+from quorumd.raft.types import ReplicaKey
+
+REFUSAL_GRACE_MS = 100
+"""After a first refusal, how long the other voters' answers are waited for before a new round."""
+
+
+def become_prospective(core: Core, trigger: Trigger) -> None:
+    """Ask every other voter whether it would vote (KIP-996)."""
+    assert core.is_voter, "only voters campaign"
+    own = core.voters.find(core.local)
+    deadline = core.now_ms + core.random_election_timeout_ms()
+    core.move_to(trigger, Prospective(deadline, {} if own is None else {own.key: True}))
+    _count_votes(core)
+
+
+def _become_candidate(core: Core, trigger: Trigger) -> None:
+    """A new epoch, the own vote in it, on disk before anybody is asked (KIP-595, Vote)."""
+    if core.epoch >= LAST_EPOCH:
+        core.report(f"no election: epoch {core.epoch} is the last one")
+        return lose_pre_votes(core)
+    core.epoch += 1
+    core.voted, core.leader, core.leader_endpoints = core.local, None, ()
+    core.persist()
+    deadline = core.now_ms + core.random_election_timeout_ms()
+    core.move_to(trigger, Candidate(deadline, vote_write=core.state_write))
+    return None
+
+
+def ask_for_votes(core: Core) -> None:
+    """Send Vote to every voter that has not answered and can be asked now."""
+    state = core.state
+    if not isinstance(state, (Prospective, Candidate)) or core.is_shutting_down:
+        return
+    if isinstance(state, Candidate) and state.is_lost:
+        return
+    request = Vote(epoch=core.epoch, last=core.log.end, pre_vote=isinstance(state, Prospective))
+    for key in core.other_voters():
+        if key not in state.votes and core.can_send(key, Vote):
+            core.send(key, request, after=core.state_write)
+
+
+def on_vote_response(core: Core, event: VoteResponseReceived) -> None:
+    """KIP-595, Vote response handling; top-level refusals arrive as failed requests."""
+    request = core.take(event.request_id)
+    if request is None:
+        return
+    if not absorb(core, request, event.error, event.hint):
+        if event.error is not None:
+            on_vote_failed(core)
+        return
+    vote, state = request.request, core.state
+    assert isinstance(vote, Vote), "a vote answers a Vote request"
+    asked_as = Prospective if vote.pre_vote else Candidate
+    if isinstance(state, (Prospective, Candidate)) and isinstance(state, asked_as):
+        assert isinstance(request.to, ReplicaKey), "votes are asked of voters only"
+        state.votes[request.to] = event.granted
+        _count_votes(core)
+
+
+def on_vote_failed(core: Core) -> None:
+    """A voter could not be asked: with another one's refusal, that can end the round (KIP-595,
+    gridlocked elections)."""
+    _count_votes(core)
+
+
+def on_pre_vote_unsupported(core: Core, to: Peer) -> None:
+    """A voter too old for pre-vote: campaign at once, as it would (KIP-996, compatibility)."""
+    if isinstance(core.state, Prospective):
+        core.report(f"voter {to} does not know pre-vote")
+        _become_candidate(core, Trigger.PRE_VOTES_UNSUPPORTED)
+
+
+def on_own_vote_synced(core: Core) -> None:
+    """Count the own vote: it is on disk now."""
+    state = core.state
+    own = core.voters.find(core.local)
+    if isinstance(state, Candidate) and own and own.key not in state.votes:
+        state.votes[own.key] = True
+        _count_votes(core)
+
+
+def _count_votes(core: Core) -> None:
+    state = core.state
+    if not isinstance(state, (Prospective, Candidate)) or core.is_shutting_down:
+        return None
+    keys = core.electorate.keys
+    votes = [state.votes[key] for key in keys if key in state.votes]
+    granted = sum(votes)
+    refused = len(votes) - granted
+    if quorum.is_won(granted, len(core.voters)):
+        if isinstance(state, Prospective):
+            return _become_candidate(core, Trigger.PRE_VOTES_WON)
+        return become_leader(core, tuple(key for key, yes in state.votes.items() if yes))
+    if not refused:
+        return None
+    silent = sum(key not in state.votes and _is_absent(core, key) for key in keys)
+    is_lost = quorum.is_lost(refused + silent, len(keys))
+    if isinstance(state, Prospective):
+        if is_lost:
+            return lose_pre_votes(core)
+        state.deadline_ms = min(state.deadline_ms, core.now_ms + REFUSAL_GRACE_MS)
+    elif not state.is_lost and (is_lost or not state.is_doubtful):
+        wait_ms = campaign_backoff_ms(core) + (0 if is_lost else REFUSAL_GRACE_MS)
+        state.is_lost, state.is_doubtful = is_lost, True
+        state.deadline_ms = min(state.deadline_ms, core.now_ms + wait_ms)
+    return None
+
+
+def _is_absent(core: Core, voter: ReplicaKey) -> bool:
+    """True if this voter cannot be asked at present: one refusal more may decide against this round."""
+    return voter.id in core.unreachable or (voter, Vote) in core.backoffs

@@ -1,0 +1,66 @@
+"""Check quorum: a leader that a majority of the voters does not fetch from any more steps down.
+
+Source: KIP-595, leader progress timeout.
+"""
+
+from __future__ import annotations
+
+from quorumd.raft.core import Core
+from quorumd.raft.roles import Leader
+from quorumd.raft.types import ReplicaKey
+
+
+def check_quorum_ms(core: Core) -> int:
+    """1.5 x the fetch timeout: a follower that missed one fetch has time to make it good."""
+    return core.config.fetch_timeout_ms * 3 // 2
+
+
+def is_quorum_lost(core: Core, leader: Leader) -> bool:
+    """True if a majority has been silent for too long: the leader has to step down.
+
+    Where no other voter can be missed, the timer begins anew.
+    """
+    if core.now_ms < leader.check_quorum_deadline_ms:
+        return False
+    if not core.other_voters():
+        leader.check_quorum_deadline_ms = core.now_ms + check_quorum_ms(core)
+        return False
+    return True
+
+
+def note_heard(core: Core, leader: Leader, replica: ReplicaKey) -> ReplicaKey | None:
+    """A replica is there: enough voters that are keep the leader in office (KIP-595).
+
+    Returns the voter that it is, if any.
+    """
+    voter = _voter_of(core, replica)
+    if voter is None:
+        return None
+    note_alive(core, voter)
+    leader.heard_from.add(voter)
+    electorate = core.electorate
+    if len(leader.heard_from) + electorate.has_local >= electorate.majority:
+        leader.heard_from.clear()
+        leader.check_quorum_deadline_ms = core.now_ms + check_quorum_ms(core)
+    return voter
+
+
+def note_alive(core: Core, replica: ReplicaKey | None) -> None:
+    """Whatever this replica is answered: its disk is not lost."""
+    leader = core.state
+    if isinstance(leader, Leader) and replica is not None:
+        known = leader.progress.get(replica)
+        if known is not None:
+            known.last_heard_ms = core.now_ms
+
+
+def _voter_of(core: Core, replica: ReplicaKey) -> ReplicaKey | None:
+    """The voter that a fetch counts for: the same key, or an id whose storage id nobody knows yet.
+
+    A replica that does not say its storage id counts for no voter that has one.
+    """
+    keys = core.electorate.keys
+    if replica in keys:
+        return replica
+    by_id = ReplicaKey(replica.id)
+    return by_id if by_id in keys else None

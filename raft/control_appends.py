@@ -1,0 +1,27 @@
+"""A leader appends control records: who leads, and who votes."""
+
+from __future__ import annotations
+
+from quorumd.raft.control import RaftControlRecord, VotersRecord
+from quorumd.raft.core import Core
+from quorumd.raft.effects import AppendControl
+from quorumd.raft.parked_fetches import wake_fetches
+from quorumd.raft.roles import Leader
+
+
+def append_control(core: Core, leader: Leader, records: tuple[RaftControlRecord, ...]) -> None:
+    """Append control records as one batch; a voter set counts from now on, committed or not."""
+    base = core.log.end_offset
+    core.log.append(base + len(records), ((core.epoch, base),))
+    for at, record in enumerate(records):
+        if isinstance(record, VotersRecord):
+            core.log.add_voters(base + at, record)
+            core.announce_voters()
+            leader.heard_from.intersection_update(core.other_voters())
+            leader.next_begin_ms = core.now_ms
+    core.effects.append(
+        AppendControl(
+            write=core.next_log_write(), base_offset=base, epoch=core.epoch, records=records
+        )
+    )
+    wake_fetches(core, leader)

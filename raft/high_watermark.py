@@ -1,0 +1,38 @@
+"""The high watermark: what a majority has on disk is committed.
+
+Sources: KIP-595 (Fetch request handling, step 4; extra condition on commitment), KIP-856 (bootstrapping).
+"""
+
+from __future__ import annotations
+
+from quorumd.raft import quorum
+from quorumd.raft.core import Core
+from quorumd.raft.parked_fetches import announce_high_watermark
+from quorumd.raft.roles import Leader
+from quorumd.raft.types import ReplicaKey
+
+
+def advance_high_watermark(core: Core, leader: Leader) -> None:
+    """Commit what a majority has synced, once that includes a record of this epoch.
+
+    While the first voter set of the log is not committed, every voter must have synced it before
+    anything is committed. Sources: KIP-595, Fetch request handling, step 4; KIP-856, bootstrapping.
+    """
+    if core.log.voters_offset < 0:
+        return
+    electorate = core.electorate
+    offsets = [_end_offset_of(leader, key) for key in electorate.others]
+    if electorate.has_local:
+        offsets.append(core.log.synced_end_offset)
+    if core.is_bootstrapping and min(offsets) <= core.log.voters_offset:
+        return
+    offset = quorum.majority_end_offset(offsets)
+    if offset <= leader.epoch_start_offset or offset <= (core.high_watermark or 0):
+        return
+    core.commit(offset)
+    announce_high_watermark(core, leader)
+
+
+def _end_offset_of(leader: Leader, voter: ReplicaKey) -> int:
+    known = leader.progress.get(voter)
+    return -1 if known is None else known.end_offset

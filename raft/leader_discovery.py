@@ -1,0 +1,130 @@
+"""Learning epochs and leaders: every message says which ones its sender knows.
+
+Source: KIP-595, "We piggyback current leader and epoch information on all responses"; KIP-642, bootstrapping
+procedure (voters that know no leader).
+"""
+
+from __future__ import annotations
+
+from quorumd.raft import quorum
+from quorumd.raft.campaign_delays import campaign_soon
+from quorumd.raft.core import Core
+from quorumd.raft.errors import KafkaError
+from quorumd.raft.events import LeaderHint
+from quorumd.raft.outstanding import InFlightRequest
+from quorumd.raft.roles import Candidate, Prospective, Resigned, Unattached
+from quorumd.raft.transitions import Trigger
+from quorumd.raft.types import Endpoint, ReplicaKey
+
+EPOCH_LIMIT = 2**31 - 2**20
+"""Above this, epochs are accepted in small steps only: a hostile request must not use them up."""
+
+EPOCH_STEP_LIMIT = 2**10
+"""The largest step that is small. It leaves room for elections after any one hostile request."""
+
+LAST_EPOCH = 2**31 - 2
+"""No campaign goes beyond this: the next epoch ends a real Kafka leader."""
+
+
+def adopt(
+    core: Core, epoch: int, leader_id: int | None, endpoints: tuple[Endpoint, ...]
+) -> str | None:
+    """Take over what a message says about epoch and leader. Returns why not, if it contradicts.
+
+    Source: KIP-595, "We piggyback current leader and epoch information on all responses".
+    """
+    if is_out_of_reach(core, epoch):
+        return f"epoch {epoch} is above the limit of {EPOCH_LIMIT}"
+    if epoch < core.epoch:
+        return None
+    if leader_id == core.local.id:
+        if epoch == core.epoch and core.leader is not None and core.leader.id == leader_id:
+            return None
+        return f"this replica is called the leader of epoch {epoch}, which it is not"
+    if epoch == core.epoch and leader_id not in (None, core.leader_id) and core.leader is not None:
+        return f"replica {leader_id} is called the leader of epoch {epoch}, which {core.leader} is"
+    if leader_id is None:
+        if epoch > core.epoch:
+            core.become_unattached(Trigger.HIGHER_EPOCH, epoch, _remaining_timeout_ms(core))
+        return None
+    endpoints = endpoints or core.endpoints_of(leader_id)
+    if not endpoints:
+        return f"nobody said where replica {leader_id}, leader of epoch {epoch}, can be reached"
+    if epoch > core.epoch or core.leader is None:
+        core.become_follower(Trigger.LEADER_LEARNT, epoch, core.key_of(leader_id), endpoints)
+    elif len(endpoints) > len(core.leader_endpoints):
+        core.leader_endpoints = endpoints
+    return None
+
+
+def is_out_of_reach(core: Core, epoch: int) -> bool:
+    """True if this epoch is near the last possible one and was not come to by elections."""
+    return epoch > max(EPOCH_LIMIT, min(core.epoch + EPOCH_STEP_LIMIT, LAST_EPOCH))
+
+
+def _remaining_timeout_ms(core: Core) -> int | None:
+    """What is left of the election timer: a replica that bumps epochs must not keep others waiting."""
+    match core.state:
+        case Unattached(election_deadline_ms=deadline) | Resigned(election_deadline_ms=deadline):
+            return max(0, deadline - core.now_ms)
+        case Prospective(deadline_ms=deadline) | Candidate(deadline_ms=deadline):
+            return max(0, deadline - core.now_ms)
+    return None
+
+
+def absorb(core: Core, request: InFlightRequest, error: str | None, hint: LeaderHint) -> bool:
+    """Learn from an answer's epoch, leader and error. True if its content is to be looked at."""
+    to = request.to
+    if hint.epoch < core.epoch or error == KafkaError.UNKNOWN_LEADER_EPOCH:
+        core.report(f"answer of {to} ignored: epoch {hint.epoch}, own epoch {core.epoch}")
+        core.back_off(request)
+        return False
+    leader_id = None if core.leader is None else core.leader.id
+    is_news = (
+        hint.epoch != core.epoch
+        or hint.leader_id != leader_id
+        or len(hint.endpoints) > len(core.leader_endpoints)
+    )
+    if error is None and not is_news and not core.backoffs:
+        return True
+    before = core.context
+    named = hint.leader_id
+    if named == core.local.id and hint.epoch == core.epoch and named != leader_id:
+        # Who answers takes this replica for the leader that it is not any more: no news, and no reason
+        # to disregard a vote that comes along.
+        named = None
+    contradiction = adopt(core, hint.epoch, named, hint.endpoints)
+    if contradiction is not None:
+        core.report(f"answer of {to} ignored: {contradiction}")
+        core.back_off(request)
+        return False
+    if core.context != before:
+        return False
+    if error is not None:
+        core.back_off(request)
+        return False
+    if core.backoffs:
+        core.backoffs.pop((to, type(request.request)), None)
+    return True
+
+
+def is_foreign(core: Core, cluster_id: str | None) -> bool:
+    """True if the message names another cluster; not to name one is allowed (KIP-595)."""
+    return cluster_id is not None and core.cluster_id is not None and cluster_id != core.cluster_id
+
+
+def on_leaderless_voter(core: Core, peer: ReplicaKey) -> None:
+    """A voter knows no leader of this epoch either: once a majority says so, nobody need wait.
+
+    But for a candidate of this epoch that has asked for votes: it may be about to lead. Source: KIP-642,
+    bootstrapping procedure, step 6. Pre-vote makes it safe.
+    """
+    state = core.state
+    if not isinstance(state, Unattached) or state.vacant is None or core.voted is not None:
+        return
+    if peer.id in state.vacant:
+        return
+    state.vacant.add(peer.id)
+    agreeing = sum(key.id in state.vacant or core.is_local(key) for key in core.voters.keys)
+    if quorum.is_won(agreeing, len(core.voters)):
+        campaign_soon(core, state)

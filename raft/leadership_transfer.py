@@ -1,0 +1,89 @@
+"""TransferLeader: leadership is handed to a voter that is asked for, or to any.
+
+The leader handles the request in these steps:
+
+1. It must lead, of the cluster that the request names, if it names one.
+2. The successor must be one voter, and fetch; no other transfer may be under way.
+3. From now on no batches of clients are appended.
+4. Wait until the successor has everything, and all of it is committed; give up after an election timeout,
+   or the request's own, and append again.
+5. Answer, and resign with the successor first in line.
+
+A leader that a reassignment removes, and a witness that had to lead, hand over by the same steps without a
+request.
+"""
+
+from __future__ import annotations
+
+from quorumd.raft.core import Core
+from quorumd.raft.errors import KafkaError
+from quorumd.raft.events import TransferRequested
+from quorumd.raft.leadership import resign
+from quorumd.raft.replica_progress import synced_end_offset
+from quorumd.raft.roles import Leader, Transfer
+from quorumd.raft.transitions import Trigger
+from quorumd.raft.voter_changes.checks import is_fetching
+from quorumd.raft.voter_changes.requests import leader_of_request
+from quorumd.raft.voter_changes.voter_sets import listed
+
+
+def on_transfer_requested(core: Core, event: TransferRequested) -> None:
+    """Steps 1 to 3.
+
+    Errors: INCONSISTENT_CLUSTER_ID, NOT_LEADER_OR_FOLLOWER, VOTER_NOT_FOUND,
+    ELIGIBLE_LEADERS_NOT_AVAILABLE, REQUEST_TIMED_OUT.
+    """
+    leader = leader_of_request(core, event.reply_to, event.cluster_id)
+    if leader is None:
+        return
+    to = event.to
+    if to is not None and core.is_local(to):
+        core.answer_change(event.reply_to)
+        return
+    others = [key for key in core.other_voters() if to is None or to.matches(key)]
+    if to is not None and len(others) != 1:
+        text = f"{to} is not one voter: the voters are {listed(core.voters.keys)}"
+        core.answer_change(event.reply_to, KafkaError.VOTER_NOT_FOUND, text)
+    elif not any(is_fetching(core, leader, key) for key in others):
+        text = f"none of {listed(others) or 'no other voter'} has fetched lately: is it running?"
+        core.answer_change(event.reply_to, KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE, text)
+    elif leader.transfer is not None:
+        text = "another transfer is under way"
+        core.answer_change(event.reply_to, KafkaError.REQUEST_TIMED_OUT, text)
+    else:
+        wait_ms = min(event.timeout_ms, core.config.election_timeout_ms)
+        key = None if to is None else others[0]
+        leader.transfer = Transfer(event.reply_to, key, core.now_ms, core.now_ms + wait_ms)
+
+
+def advance_transfer(core: Core, leader: Leader, transfer: Transfer) -> None:
+    """Steps 4 and 5."""
+    if hand_over(core, leader, transfer):
+        return
+    if core.now_ms < transfer.deadline_ms:
+        return
+    leader.transfer = None
+    if transfer.reply_to is None:
+        resign(core, leader, Trigger.RESIGNATION)
+    else:
+        waited = core.now_ms - transfer.asked_at_ms
+        text = f"{transfer.to or 'no voter'} had not everything after {waited} ms. Repeat it"
+        core.answer_change(transfer.reply_to, KafkaError.REQUEST_TIMED_OUT, text)
+
+
+def hand_over(core: Core, leader: Leader, transfer: Transfer | None) -> bool:
+    """Resign once a successor has everything and all of it is committed. True if that was done."""
+    if core.high_watermark != core.log.end_offset and transfer is not None:
+        return False
+    wanted = None if transfer is None else transfer.to
+    for key in core.other_voters():
+        has_all = synced_end_offset(core, leader, key) == core.log.end_offset
+        if has_all and wanted in (None, key) and is_fetching(core, leader, key):
+            if transfer is not None:
+                leader.transfer = None
+                if transfer.reply_to is not None:
+                    core.answer_change(transfer.reply_to)
+            core.report(f"leadership is handed to {key}")
+            resign(core, leader, Trigger.RESIGNATION, first=key)
+            return True
+    return False

@@ -1,0 +1,54 @@
+"""Pre-vote: a voter asks whether it could win before it begins a new epoch (KIP-996).
+
+A pre-vote touches neither epoch nor disk. Here is who grants one, and what follows when it is refused; the
+asking itself is the first half of a campaign, see `campaign`.
+"""
+
+from __future__ import annotations
+
+from quorumd.raft.campaign_delays import CAMPAIGN_DELAY_MS, campaign_backoff_ms, campaign_soon
+from quorumd.raft.core import Core
+from quorumd.raft.events import VoteRequestReceived
+from quorumd.raft.roles import Follower, Leader, Observer, Prospective, Unattached
+from quorumd.raft.transitions import Trigger
+from quorumd.raft.types import ReplicaKey
+from quorumd.raft.vote_rules import is_up_to_date, may_vote
+
+
+def grants_pre_vote(core: Core, event: VoteRequestReceived) -> bool:
+    """A pre-vote changes nothing, so to grant one costs no safety (KIP-996)."""
+    if isinstance(core.state, Leader) or not may_vote(core):
+        return False
+    if isinstance(core.state, (Follower, Observer)) and core.has_leader_contact:
+        return False
+    return is_up_to_date(core, event.last)
+
+
+def campaign_against(core: Core, asker: ReplicaKey) -> None:
+    """A replica without leader asked, and was refused for its shorter log: better ask ourselves.
+
+    The asker may have refused us while it still heard of its leader. Only a replica that has no leader
+    either gets here with a role that campaigns.
+    """
+    state = core.state
+    if isinstance(state, Prospective):
+        for key in [key for key in state.votes if key.matches(asker) and not state.votes[key]]:
+            del state.votes[key]
+    elif isinstance(state, Follower) and not core.has_leader_contact:
+        soon = core.now_ms + core.draw(CAMPAIGN_DELAY_MS)
+        state.campaign_at_ms = min(state.election_deadline_ms, soon)
+    elif isinstance(state, Unattached):
+        campaign_soon(core, state)
+
+
+def lose_pre_votes(core: Core) -> None:
+    """Go back, and try again after a random delay that doubles each time."""
+    backoff = campaign_backoff_ms(core)
+    if core.leader is None:
+        core.move_to(Trigger.PRE_VOTES_LOST, Unattached(core.now_ms + backoff))
+        return
+    contact = core.last_contact_ms
+    expires = core.now_ms if contact is None else contact + core.config.fetch_timeout_ms
+    core.move_to(
+        Trigger.PRE_VOTES_LOST_TO_LEADER, Follower(expires, campaign_at_ms=core.now_ms + backoff)
+    )

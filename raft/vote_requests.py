@@ -1,0 +1,98 @@
+"""Vote: a replica asks for this one's vote or pre-vote.
+
+Sources: KIP-595 (Vote request handling), KIP-996 (pre-vote), KIP-856 (keys; every replica votes). A hostile
+or impossible request gets a top-level UNKNOWN_SERVER_ERROR: it changes nothing here, and no error that would
+end a Kafka peer is sent.
+"""
+
+from __future__ import annotations
+
+from quorumd.raft.bootstrap import learn_voter
+from quorumd.raft.core import Core
+from quorumd.raft.effects import VoteReply
+from quorumd.raft.errors import KafkaError
+from quorumd.raft.events import VoteRequestReceived
+from quorumd.raft.leader_discovery import adopt, is_foreign, is_out_of_reach
+from quorumd.raft.pre_vote import campaign_against, grants_pre_vote
+from quorumd.raft.roles import Leader, Unattached
+from quorumd.raft.vote_rules import is_up_to_date, may_vote
+from quorumd.raft.witness import consider_witness_leadership
+
+
+def on_vote_requested(core: Core, event: VoteRequestReceived) -> None:
+    """KIP-595, Vote request handling; KIP-996; KIP-856 lifts the check of the asker's membership.
+
+    Errors: INCONSISTENT_CLUSTER_ID and UNKNOWN_SERVER_ERROR (top level), FENCED_LEADER_EPOCH,
+    INVALID_VOTER_KEY.
+    """
+    candidate = event.candidate
+    if is_foreign(core, event.cluster_id):
+        core.report(f"vote request of {candidate} refused: cluster {event.cluster_id}")
+        return _reply_to_vote(
+            core, event.reply_to, False, top_level=KafkaError.INCONSISTENT_CLUSTER_ID
+        )
+    last_epoch_limit = event.epoch if event.pre_vote else event.epoch - 1
+    if (
+        candidate.id < 0
+        or core.is_local(candidate)
+        or event.last.offset < 0
+        or not 0 <= event.last.epoch <= last_epoch_limit
+        or is_out_of_reach(core, event.epoch)
+    ):
+        core.report(f"vote request of {candidate} refused: impossible values ({event})")
+        return _reply_to_vote(
+            core, event.reply_to, False, top_level=KafkaError.UNKNOWN_SERVER_ERROR
+        )
+    if event.epoch < core.epoch:
+        return _reply_to_vote(core, event.reply_to, False, error=KafkaError.FENCED_LEADER_EPOCH)
+    if event.epoch > core.epoch:
+        adopt(core, event.epoch, None, ())
+    if event.voter is not None and not core.is_local(event.voter):
+        return _reply_to_vote(core, event.reply_to, False, error=KafkaError.INVALID_VOTER_KEY)
+    learn_voter(core, candidate, event.cluster_id)
+    granted = grants_pre_vote(core, event) if event.pre_vote else _grants_vote(core, event)
+    if core.config.is_witness:
+        consider_witness_leadership(core, event)
+    if event.pre_vote and not granted:
+        campaign_against(core, candidate)
+    elif not granted and isinstance(core.state, Unattached) and not core.must_lead:
+        # Others may have voted for it: that they know no leader yet means nothing.
+        core.state.vacant = None
+    return _reply_to_vote(core, event.reply_to, granted)
+
+
+def _grants_vote(core: Core, event: VoteRequestReceived) -> bool:
+    """At most one vote an epoch, on disk before the answer (KIP-595, step 3 and 4)."""
+    if core.voted is not None:
+        same = core.voted.id == event.candidate.id and core.voted.uuid in (
+            None,
+            event.candidate.uuid,
+        )
+        return same and not isinstance(core.state, Leader)
+    if core.leader is not None or not may_vote(core) or not is_up_to_date(core, event.last):
+        return False
+    core.voted = event.candidate
+    if isinstance(core.state, Unattached):
+        core.state.election_deadline_ms = core.now_ms + core.random_election_timeout_ms()
+    core.persist()
+    return True
+
+
+def _reply_to_vote(
+    core: Core,
+    reply_to: int,
+    granted: bool,
+    error: KafkaError | None = None,
+    top_level: KafkaError | None = None,
+) -> None:
+    core.answer(
+        reply_to,
+        VoteReply(
+            epoch=core.epoch,
+            leader_id=core.leader_id,
+            leader_endpoints=core.leader_endpoints_for_answers(),
+            error=error,
+            top_level_error=top_level,
+            granted=granted,
+        ),
+    )

@@ -1,0 +1,79 @@
+"""UpdateVoter: a replica says where it is reached now (KIP-853, UpdateRaftVoter).
+
+The leader handles the request in these steps, and answers it at once:
+
+1. The request must be of the present epoch, and of this cluster if it names one; this replica must lead.
+2. The replica must have an id, a storage id, kraft.version 1 and an endpoint for the peers' listener; it
+   must not be the leader itself.
+3. An observer's endpoints are kept in memory, for when it becomes a voter.
+4. What a voter says counts as a sign of life. If the latest voter set says the same, answer.
+5. The latest voter set, and a record of this leader's epoch, must be committed; else the voter asks again.
+6. Append the voter set with the new endpoints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quorumd.raft.check_quorum import note_heard
+from quorumd.raft.core import Core
+from quorumd.raft.errors import KafkaError
+from quorumd.raft.events import UpdateVoterRequested
+from quorumd.raft.leader_discovery import is_foreign
+from quorumd.raft.replica_progress import MAX_OBSERVERS
+from quorumd.raft.roles import Leader
+from quorumd.raft.types import Voter
+from quorumd.raft.voter_changes.checks import pending_change_problem, voter_problem
+from quorumd.raft.voter_changes.requests import leader_of_request
+from quorumd.raft.voter_changes.voter_sets import append_voters, listed, with_voter
+
+
+def on_update_voter_requested(core: Core, event: UpdateVoterRequested) -> None:
+    """Steps 1 to 4.
+
+    Errors: INCONSISTENT_CLUSTER_ID, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER,
+    REQUEST_TIMED_OUT; UNKNOWN_SERVER_ERROR for impossible values, since INVALID_REQUEST would end a
+    Kafka peer.
+    """
+    if event.epoch != core.epoch and not is_foreign(core, event.cluster_id):
+        is_old = event.epoch < core.epoch
+        error = KafkaError.FENCED_LEADER_EPOCH if is_old else KafkaError.UNKNOWN_LEADER_EPOCH
+        core.answer_change(event.reply_to, error, f"the epoch is {core.epoch}")
+        return
+    leader = leader_of_request(core, event.reply_to, event.cluster_id)
+    if leader is None:
+        return
+    voter = event.voter
+    problem = voter_problem(core, voter)
+    if problem is not None or core.is_local(voter.key):
+        core.report(f"what {voter.key} says of its endpoints is refused: {problem}")
+        core.answer_change(event.reply_to, KafkaError.UNKNOWN_SERVER_ERROR, "impossible values")
+    elif voter.key not in core.voters.keys:
+        if len(leader.told) < MAX_OBSERVERS or voter.key in leader.told:
+            leader.told[voter.key] = voter
+        core.answer_change(event.reply_to)
+    else:
+        note_heard(core, leader, voter.key)
+        _append(core, leader, event.reply_to, voter)
+
+
+def _append(core: Core, leader: Leader, reply_to: int, voter: Voter) -> None:
+    """Steps 4 to 6."""
+    if voter in core.voters.voters:
+        core.answer_change(reply_to)
+        return
+    problem = pending_change_problem(core, leader)
+    if problem is not None:
+        core.answer_change(reply_to, KafkaError.REQUEST_TIMED_OUT, problem)
+        return
+    core.report(f"voter {voter.key} is reached at {listed(voter.endpoints)} from now on")
+    append_voters(core, leader, with_voter(core.voters, voter), core.electorate.entry.record.target)
+    core.answer_change(reply_to)
+
+
+def update_own_endpoints(core: Core, leader: Leader) -> None:
+    """A leader that is reached elsewhere than the voter set says corrects that itself."""
+    own = core.voters.find(core.local)
+    if own is not None and core.electorate.has_moved:
+        moved = replace(own, endpoints=core.config.endpoints)
+        append_voters(core, leader, with_voter(core.voters, moved), None)
