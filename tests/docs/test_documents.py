@@ -13,7 +13,12 @@ from quorumd.server.http.exposition import QuorumCollector
 from tests.docs import config_reference, role_diagram
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 OPERATIONS = (ROOT / "docs/operations.md").read_text()
 
 
