@@ -16,17 +16,40 @@ from simulation.world import World
 from tests.simulation import test_checkers, test_membership_checkers
 
 # Whichever test comes first tries all of the bugs.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.sim, pytest.mark.timeout(900)]
 
+FOUND_BEFORE = {
+    "a minority elects": 9,
+    "consumers see uncommitted records": 6,
+    "follower keeps a diverging tail": 6,
+    "leader compares offsets alone": 6,
+    "leader moves to another epoch": 70,
+    "living voter is doubled": 29,
+    "new segment is not synced in its directory": 8,
+    "old epoch is committed by counting": 7,
+    "producers are forgotten at a restart": 5,
+    "recovery cuts one batch too many": 9,
+    "removed replica joins again": 9,
+    "shorter log gets a vote": 9,
+    "smaller epoch is followed": 11,
+    "snapshot is named before it is synced": 8,
+    "torn group is taken for damage": 8,
+    "voter is added without catching up": 6,
+    "voters change before a commit of the epoch": 18,
+    "witness campaigns freely": 26,
+    "witness holds on to leadership": 5,
+}
+"""Seeds that found a bug when this was written. They are tried before the others, to save time."""
 SOURCES = Path(simulation.__file__).parent
 
 
 @cache
 def catch(name: str) -> tuple[int, str] | None:
-    """The first seed in which a planted bug violates one of its properties, and which one."""
+    """A seed in which a planted bug violates one of its properties, and which one."""
     bug = PLANTED[name]
+    seeds = range(1, bug.seeds + 1)
     with bug.applied():
-        for seed in range(1, bug.seeds + 1):
+        for seed in sorted(seeds, key=lambda seed: (seed != FOUND_BEFORE.get(name), seed)):
             try:
                 World(seed, bug.options).run()
             except Violation as violation:
