@@ -1,11 +1,11 @@
-# make run | pipeline | test | sim | check | fix | bench | clean      needs: Python 3.11 or newer, and make
+# make run | pipeline | quick | test | sim | check | fix | bench | clean      needs: Python 3.11 or newer, and make
 #
 # Everything is installed into .venv, once; after that nothing here needs the network (the first
 # test run fetches Apache Kafka's jars with Maven where Java and Maven are installed).
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv run pipeline test test-containers sim same check fix bench clean
+.PHONY: help venv run pipeline quick test test-containers sim same check fix bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,10 +21,12 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3
 	"$$python" -c "$(NEW_ENOUGH)" >/dev/null 2>&1 && { echo "$$python"; break; }; done)
 
 SEEDS ?= 1..20000
+PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 help:
 	@echo "make run     three nodes on this machine, with a live table (quorumd demo)"
 	@echo "make pipeline    tables, audit and report of the demo's log, with Spark"
+	@echo "make quick   check, and the tests that start nothing: two minutes"
 	@echo "make test    check, and every test"
 	@echo "make test-containers    image and compose file, run and mistreated; needs Docker, or root and dockerd"
 	@echo "make sim     simulate a quorum with faults, 20,000 times over (SEEDS=A..B: those instead)"
@@ -56,12 +58,16 @@ pipeline: $(SPARK_READY)
 	$(BIN)/quorumd-pipeline report $(PIPELINE)/tables --findings $(PIPELINE)/audit \
 		--output $(PIPELINE)/report.html
 
+quick: check
+	@$(BIN)/python -m pytest $(PARALLEL) -m "not live and not java and not spark and not sim and not browser"
+
 # Two at a time: most tests wait for a live quorum most of the time.
 test: check
 	@$(BIN)/python -m tests.support.kafka_jars
 	@$(BIN)/python -m tests.pipeline.spark_kafka_jars
+	@$(BIN)/python -m tests.pipeline.quick_start
 	@$(BIN)/python -m tests.deploy.prometheus
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest $(PARALLEL)
 
 test-containers: $(DEV_READY)
 	@$(BIN)/python -m tests.containers.drill

@@ -1,6 +1,6 @@
-"""For the whole suite: what a `java` mark does, and that generated input is the same in every run.
+"""For the whole suite: the marks, and that generated input is the same in every run.
 
-A test marked `java` runs, or is skipped with the reason, or fails on CI. To look for new input:
+A test marked `java` or `spark` runs, or is skipped with the reason, or fails on CI. To look for new input:
 HYPOTHESIS_PROFILE=explore.
 """
 
@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Generator
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from quorumd.pipeline.errors import JavaMissing
+from quorumd.pipeline.java import find_java
+from tests.support import browser
 from tests.support.kafka_jars import missing_tools
 from tests.support.live_cluster import Cluster
 
@@ -28,6 +33,61 @@ settings.register_profile("explore", max_examples=2_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
+TESTS = Path(__file__).parent
+MARKS_OF_FOLDERS = {"clients": "live", "daemon": "live", "demo": "live", "kafka": "live"}
+MARKS_OF_FIXTURES = {"browser": "browser", "healthy": "live", "quick_start": "spark"}
+MARKS_OF_TYPES = dict.fromkeys(
+    ("Cluster", "Iterator[Cluster]", "Iterator[CleanedLog]", "Iterator[Watched]"), "live"
+)
+"""Of what fixtures give."""
+MARKS_FOR_PROGRAMS = {
+    "node": {"live"},
+    "quorumd": {"live"},
+    "java": {"java", "spark"},
+    "spark-submit": {"spark"},
+    **{name: {"browser"} for name in browser.NAMES},
+}
+"""Who starts such a program has one of these marks."""
+_marks: set[str] | None = None
+"""Those of the test that runs."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A folder's tests and a fixture's users get their mark."""
+    marks = {MARKS_OF_FOLDERS.get(item.path.relative_to(TESTS).parts[0])}
+    if isinstance(item, pytest.Function):
+        for name, definitions in item._fixtureinfo.name2fixturedefs.items():
+            given = [each.func.__annotations__.get("return") for each in definitions]
+            marks |= {MARKS_OF_FIXTURES.get(name), *map(MARKS_OF_TYPES.get, given)}
+    for mark in sorted(filter(None, marks)):
+        item.add_marker(mark)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """While it runs, a test starts no program whose mark it has not."""
+    global _marks
+    _marks = {mark.name for mark in item.iter_markers()}
+    try:
+        return (yield)
+    finally:
+        _marks = None
+
+
+def _check_start(event: str, arguments: tuple[object, ...]) -> None:
+    if event != "subprocess.Popen" or _marks is None:
+        return
+    executable, words = arguments[0], arguments[1]
+    wanted = MARKS_FOR_PROGRAMS.get(Path(os.fsdecode(executable)).name)
+    asks_version = isinstance(words, list) and "-version" in words
+    if wanted is not None and not wanted & _marks and not asks_version:
+        raise AssertionError(f"who starts {executable} is marked {' or '.join(sorted(wanted))}")
+
+
+sys.addaudithook(_check_start)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Modules with tests that may take long begin first, so that no process is left with one at the end."""
@@ -40,12 +100,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("java") is None:
-        return
-    if reason := missing_tools():
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"on CI the Java tests must run, but {reason}", pytrace=False)
-        pytest.skip(reason)
+    for mark, missing in (("java", missing_tools), ("spark", _missing_java)):
+        if item.get_closest_marker(mark) is not None and (reason := missing()):
+            if os.environ.get("CI") == "true":
+                pytest.fail(f"on CI the {mark} tests must run, but {reason}", pytrace=False)
+            pytest.skip(reason)
+
+
+@cache
+def _missing_java() -> str | None:
+    """Why Spark cannot start."""
+    try:
+        find_java()
+    except JavaMissing as error:
+        return str(error)
+    return None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -150,6 +150,7 @@ def is_silent(server: Server, query: Query) -> bool:
     return not server.query(query.expression)
 
 
+@pytest.mark.live
 def test_alerts_go_with_a_quorum_that_loses_its_nodes_and_gets_them_back(
     tmp_path: Path, prometheus: Programs
 ) -> None:

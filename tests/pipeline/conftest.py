@@ -1,20 +1,15 @@
-"""One Spark session for all tests of the pipeline, and a live quorum that they share.
-
-Where no Java can be found, tests that need Spark are skipped with the reason; on CI they fail.
-"""
+"""One Spark session for all tests of the pipeline, and a live quorum that they share."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from quorumd.pipeline.errors import JavaMissing
-from quorumd.pipeline.java import find_java
-from quorumd.pipeline.session import QUICK_START, build_session
+from quorumd.pipeline.session import build_session
+from tests.pipeline.quick_start import start_quickly
 from tests.pipeline.spark_kafka_jars import spark_kafka_jars
 from tests.support.live_cluster import Cluster, running_cluster
 
@@ -23,18 +18,16 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def quick_start(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Every JVM of Spark that is started from here on starts quickly."""
+    start_quickly(tmp_path_factory.mktemp("quick-start"))
+
+
+@pytest.fixture(scope="session")
+def spark(quick_start: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Two cores, four tries a task; its warehouse and its log are in a folder of the test run."""
-    try:
-        find_java()
-    except JavaMissing as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"on CI the Spark tests must run, but {error}", pytrace=False)
-        pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("spark")
     config = {
-        **QUICK_START,
-        "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder),
         "spark.driver.memory": "1g",

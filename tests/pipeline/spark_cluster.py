@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from quorumd.pipeline.java import use_java
+from tests.pipeline.quick_start import JAVA_OPTIONS, java_options
 from tests.support.commands import Done
 from tests.support.forked import die_with_parent
 from tests.support.ports import free_ports
@@ -31,15 +32,6 @@ WAIT_S = 600.0
 POLL_S = 0.002
 LOG_LINES = 40
 _OF_EXECUTORS = ("CoarseGrainedExecutorBackend", "-m pyspark.daemon")
-_QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-_SETTINGS = f"""
-spark.driver.memory 512m
-spark.driver.extraJavaOptions {_QUICK_START}
-spark.executor.memory 512m
-spark.executor.extraJavaOptions {_QUICK_START}
-spark.sql.shuffle.partitions 2
-"""
-"""Of those who use the cluster."""
 
 
 class Process(NamedTuple):
@@ -59,25 +51,35 @@ class SparkCluster:
         port, page, rest = free_ports(3)
         self.url = f"spark://{HOST}:{port}"
         self._page = f"http://{HOST}:{page}/json/"
-        master = ["Master", "--host", HOST, "--port", port, "--webui-port", page]
-        worker = ["Worker", "--host", HOST, "--webui-port", 0, "--cores", 1, "--memory", "1g"]
+        given = ["--host", HOST, "--properties-file", folder / "spark.conf"]
+        master = ["Master", *given, "--port", port, "--webui-port", page]
+        worker = ["Worker", *given, "--webui-port", 0, "--cores", 1, "--memory", "1g"]
         self._commands = {"master": [*map(str, master)]}
         self._workers = [f"worker-{number}" for number in range(workers)]
         self._commands |= {name: [*map(str, worker), self.url] for name in self._workers}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        conf = folder / "conf"
-        conf.mkdir(parents=True)
-        (conf / "spark-defaults.conf").write_text(f"{_SETTINGS}spark.master.rest.port {rest}\n")
+        folder.mkdir(parents=True, exist_ok=True)
+        # A folder of settings would be on the class path, and no archive of classes could be used.
+        self._settings = folder / "spark.conf"
+        settings = {
+            "spark.driver.memory": "512m",
+            "spark.driver.extraJavaOptions": java_options(),
+            "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": java_options(),
+            "spark.sql.shuffle.partitions": "2",
+            "spark.master.rest.port": rest,
+        }
+        self._settings.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
         self.environ = {
             **{name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"},
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
             "SPARK_LOCAL_IP": HOST,
-            "SPARK_CONF_DIR": str(conf),
+            "PYSPARK_SUBMIT_ARGS": f"--properties-file {self._settings} pyspark-shell",
             "SPARK_WORKER_DIR": str(self.work),
             "SPARK_LOCAL_DIRS": str(folder / "local"),
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": _QUICK_START,
-            "SPARK_LAUNCHER_OPTS": _QUICK_START,
+            "SPARK_DAEMON_JAVA_OPTS": java_options(),
+            "SPARK_LAUNCHER_OPTS": JAVA_OPTIONS,
         }
         use_java(self.environ)
 
@@ -131,6 +133,8 @@ class SparkCluster:
     ) -> subprocess.Popen[str]:
         """A program of the virtual environment, with the cluster's environment, in a folder."""
         program, *rest = map(str, arguments)
+        if program == "spark-submit":
+            rest = ["--properties-file", str(self._settings), *rest]
         return subprocess.Popen(
             [BIN / program, *rest],
             env={**self.environ, **(environ or {})},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from quorumd.storage import layout
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.layout import PARTITION_DIRECTORY
 from tests.pipeline import planting
+from tests.pipeline.quick_start import COMMAND
 from tests.storage.helpers import append, batch, open_log
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ def replicas(tmp_path: Path) -> list[Path]:
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, "-c", "from quorumd.pipeline.cli import main; main()", "audit"]
-        + [str(each) for each in arguments],
+        [*COMMAND, "audit", *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,8 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from quorumd.pipeline.errors import JavaMissing
-from quorumd.pipeline.java import find_java
 from quorumd.pipeline.tables.manifests import table_files
 from quorumd.wire.records import Record
 from tests.pipeline import planting
@@ -57,13 +54,9 @@ def live(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def _shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    try:
-        find_java()
-    except JavaMissing as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"on CI the Spark tests must run, but {error}", pytrace=False)
-        pytest.skip(str(error))
+def _shared_spark(
+    quick_start: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkCluster]:
     with running_spark(tmp_path_factory.mktemp("spark-cluster")) as cluster:
         yield cluster
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 from random import Random
@@ -11,13 +10,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from quorumd.pipeline.errors import JavaMissing
-from quorumd.pipeline.java import find_java
 from quorumd.pipeline.tables import ingest as filling
 from quorumd.pipeline.tables.manifests import table_files
 from quorumd.pipeline.tables.output import held_output
 from quorumd.storage.layout import PARTITION_DIRECTORY, log_path
-from tests.pipeline.test_tables_kill import COMMAND, has_unnamed, offsets
+from tests.pipeline.quick_start import COMMAND
+from tests.pipeline.test_tables_kill import has_unnamed, offsets
 from tests.pipeline.written import Log
 from tests.support.commands import Done
 from tests.support.mounts import mounted, tmpfs_or_skip
@@ -38,15 +36,10 @@ def pipeline(*arguments: object) -> Done:
 
 
 @pytest.mark.timeout(2700)
+@pytest.mark.usefixtures("quick_start")
 def test_a_disk_that_fills_up_in_mid_batch_is_one_line_and_the_next_run_completes(
     tmp_path: Path,
 ) -> None:
-    try:
-        find_java()
-    except JavaMissing as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"on CI the Spark tests must run, but {error}", pytrace=False)
-        pytest.skip(str(error))
     space = tmpfs_or_skip("8m")
     random = Random(1)
     disk = tmp_path / "disk"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,25 +12,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from quorumd.pipeline.errors import JavaMissing
-from quorumd.pipeline.java import find_java
 from quorumd.pipeline.tables.manifests import newest, table_files
 from tests.pipeline.filling import append, some_records
+from tests.pipeline.quick_start import COMMAND
 from tests.support.live_cluster import Cluster, running_cluster
 
-COMMAND = (sys.executable, "-c", "from quorumd.pipeline.cli import main; main()")
 START_S = 400.0
 """A loaded machine may need minutes for what takes ten seconds."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _java() -> None:
-    try:
-        find_java()
-    except JavaMissing as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"on CI the Spark tests must run, but {error}", pytrace=False)
-        pytest.skip(str(error))
 
 
 class Run:
@@ -95,7 +82,9 @@ def has_unnamed(folder: Path) -> bool:
     return any(path.name not in named for path in sorted((folder / "records").iterdir()))
 
 
+@pytest.mark.live
 @pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("quick_start")
 def test_kill_9_at_any_moment_loses_and_doubles_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "tables"
     with running_cluster(tmp_path / "quorum") as cluster:

@@ -13,6 +13,8 @@ from simulation.report import command
 from simulation.runner import Tally, Task, run_many, run_one
 from simulation.world import World
 
+pytestmark = pytest.mark.sim
+
 SEEDS = range(1, 51)
 """Of each kind: voters that stay and voters that change. Half a minute on two cores."""
 REGRESSIONS = {

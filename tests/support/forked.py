@@ -24,6 +24,7 @@ class ForkedNode:
 
     def __init__(self, config: Path, output: Path) -> None:
         arguments = (str(config), str(output), dict(os.environ))
+        sys.audit("subprocess.Popen", "node", arguments, None, None)
         self._process = _context.Process(target=_run, args=arguments, daemon=True)
         self._process.start()
         assert self._process.pid is not None, "it was started"
