@@ -99,7 +99,7 @@ def test_every_property_is_known_to_catch_something() -> None:
 
 def _properties() -> Iterator[str]:
     """Every property that a run can violate: names of checkers and modules, and those in place."""
-    for path in sorted(SOURCES.glob("*.py")):
+    for path in sorted(SOURCES.rglob("*.py")):
         yield from _first_arguments(path, "Violation")
     for path in sorted((SOURCES / "checkers").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
