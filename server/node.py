@@ -17,8 +17,7 @@ from quorumd.server.admin.initial_voters import parse_initial_voters
 from quorumd.server.daemon_runtime import daemon_runtime
 from quorumd.server.disk.recovered_log import RecoveredLog
 from quorumd.server.dispatch import Dispatch
-from quorumd.server.http.http_server import HttpServer
-from quorumd.server.http.metrics_page import MetricsPage
+from quorumd.server.http.http_server import HttpServer, MetricsPage
 from quorumd.server.model.logs import Logger
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.producer_state import ProducerState

@@ -22,7 +22,6 @@ from prometheus_client.registry import Collector
 
 from quorumd.raft.roles import Role
 from quorumd.raft.types import uuid_to_text
-from quorumd.server.disk.disk_space import DiskSpace
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.partition_view import PartitionView, ReplicaStatus
 from quorumd.server.model.sampled_stats import Histogram
@@ -54,14 +53,14 @@ class QuorumCollector(Collector):
     """Builds all metric families when Prometheus asks for them."""
 
     def __init__(
-        self, metrics: Metrics, source: PartitionView, version: str, is_ready: Callable[[], bool]
+        self, metrics: Metrics, view: PartitionView, version: str, is_ready: Callable[[], bool]
     ) -> None:
         self._metrics = metrics
-        self._source = source
+        self._view = view
         self._version = version
         self._is_ready = is_ready
-        self.space: DiskSpace | None = None
-        """Of the disk with the log; None if it is not known."""
+        self.disk_bytes: tuple[int, int] | None = None
+        """Free, and in all, of the disk with the log; None if it is not known."""
         self._idle_ratio = IdleRatio(time.thread_time, time.monotonic)
 
     def describe(self) -> Iterable[Metric]:
@@ -82,14 +81,14 @@ class QuorumCollector(Collector):
         yield build
 
     def _state(self) -> Iterator[Metric]:
-        source = self._source
-        yield _raft("current_leader", "Id of the leader, -1 if unknown.", _id(source.leader_id))
-        yield _raft("current_epoch", "Epoch of this replica.", source.leader_epoch)
-        yield _raft("current_vote", "Id voted for in this epoch, -1 if none.", _id(source.voted_id))
-        yield _raft("log_end_offset", "End of the log (exclusive).", source.log_end_offset)
-        yield _raft("log_end_epoch", "Epoch of the last record.", source.log_end_epoch)
+        view = self._view
+        yield _raft("current_leader", "Id of the leader, -1 if unknown.", _id(view.leader_id))
+        yield _raft("current_epoch", "Epoch of this replica.", view.leader_epoch)
+        yield _raft("current_vote", "Id voted for in this epoch, -1 if none.", _id(view.voted_id))
+        yield _raft("log_end_offset", "End of the log (exclusive).", view.log_end_offset)
+        yield _raft("log_end_epoch", "Epoch of the last record.", view.log_end_epoch)
         yield _raft(
-            "high_watermark", "End of what is committed, -1 if unknown.", source.high_watermark
+            "high_watermark", "End of what is committed, -1 if unknown.", view.high_watermark
         )
         state = GaugeMetricFamily(
             "raft_manager_current_state",
@@ -97,35 +96,31 @@ class QuorumCollector(Collector):
             labels=["state"],
         )
         for role in Role:
-            state.add_metric([role.value], float(role.value == source.role))
+            state.add_metric([role.value], float(role.value == view.role))
         yield state
         yield _raft(
             "number_unknown_voter_connections",
             "Voters that no address is known for.",
-            source.unknown_voter_connections,
+            view.unknown_voter_connections,
         )
-        yield _raft("number_of_voters", "Size of the latest voter set.", len(source.voters))
+        yield _raft("number_of_voters", "Size of the latest voter set.", len(view.voters))
         yield _gauge("quorumd_ready", "1 while /readyz answers 200.", int(self._is_ready()))
-        possible = [status for status in source.observer_statuses() if status.key.uuid is not None]
+        possible = [status for status in view.observer_statuses() if status.key.uuid is not None]
         yield _raft(
             "number_of_possible_voters",
             "Observers that could be made voters; on the leader.",
             len(possible),
         )
         yield _raft(
-            "pending_add_voter", "1 while a voter is being added.", int(source.is_adding_voter)
+            "pending_add_voter", "1 while a voter is being added.", int(view.is_adding_voter)
         )
         yield _raft(
             "pending_remove_voter",
             "1 while a voter is being removed.",
-            int(source.is_removing_voter),
+            int(view.is_removing_voter),
         )
-        yield _gauge(
-            "quorumd_log_start_offset", "First offset of the log.", source.log_start_offset
-        )
-        yield _gauge(
-            "quorumd_kraft_version", "Feature level of kraft.version.", source.kraft_version
-        )
+        yield _gauge("quorumd_log_start_offset", "First offset of the log.", view.log_start_offset)
+        yield _gauge("quorumd_kraft_version", "Feature level of kraft.version.", view.kraft_version)
 
     def _windows(self) -> Iterator[Metric]:
         """The windowed figures of KIP-595. Without a sample an average is left out: 0 would be a lie."""
@@ -195,11 +190,11 @@ class QuorumCollector(Collector):
         )
 
     def _snapshots(self) -> Iterator[Metric]:
-        metrics, source = self._metrics, self._source
+        metrics, view = self._metrics, self._view
         yield _gauge(
             "quorumd_snapshot_end_offset",
             "End of what the newest snapshot stands for; -1 without one.",
-            source.snapshot_end_offset,
+            view.snapshot_end_offset,
         )
         yield _gauge(
             "quorumd_snapshot_build_ratio",
@@ -209,7 +204,7 @@ class QuorumCollector(Collector):
         yield _gauge(
             "quorumd_snapshot_copy_ratio",
             "How much of a snapshot has been copied from the leader; -1 if none is copied.",
-            source.snapshot_copy_ratio,
+            view.snapshot_copy_ratio,
         )
         yield _counter("quorumd_snapshots_taken", "Of this node's own.", metrics.snapshots_taken)
         yield _counter(
@@ -257,7 +252,7 @@ class QuorumCollector(Collector):
 
     def _replicas(self) -> Iterator[Metric]:
         """On the leader: how far behind each replica is."""
-        source = self._source
+        view = self._view
         labels = ["replica_id", "replica_uuid", "kind"]
         lag = GaugeMetricFamily(
             "quorumd_replica_lag_records",
@@ -271,54 +266,53 @@ class QuorumCollector(Collector):
         )
         now_ms = time.time() * 1000
         for kind, statuses in (
-            ("voter", source.voter_statuses()),
-            ("observer", source.observer_statuses()),
+            ("voter", view.voter_statuses()),
+            ("observer", view.observer_statuses()),
         ):
             for status in statuses:
                 names = [str(status.key.id), _uuid(status), kind]
                 if status.log_end_offset >= 0:
-                    missing = max(0, source.log_end_offset - status.log_end_offset)
+                    missing = max(0, view.log_end_offset - status.log_end_offset)
                     lag.add_metric(names, missing)
                 if status.last_caught_up_ms >= 0:
                     seconds = max(0.0, (now_ms - status.last_caught_up_ms) / 1000)
                     behind.add_metric(names, seconds)
         yield lag
         yield behind
-        if source.is_leader:
+        if view.is_leader:
             yield _gauge(
                 "quorumd_fetching_voters",
                 "Voters that fetched within the fetch timeout, and the leader; on the leader.",
-                len(source.in_sync_ids()),
+                len(view.in_sync_ids()),
             )
 
     def _disk(self) -> Iterator[Metric]:
-        if self.space is None:
+        if self.disk_bytes is None:
             return
+        free_bytes, size_bytes = self.disk_bytes
         yield _gauge(
             "quorumd_disk_free_bytes",
             "Left on the disk of storage.dir for who is not root.",
-            self.space.free_bytes,
+            free_bytes,
         )
-        yield _gauge(
-            "quorumd_disk_size_bytes", "Size of the disk of storage.dir.", self.space.size_bytes
-        )
+        yield _gauge("quorumd_disk_size_bytes", "Size of the disk of storage.dir.", size_bytes)
 
 
 class MetricsText:
     """A registry of this node's own, and its text form."""
 
     def __init__(
-        self, metrics: Metrics, source: PartitionView, version: str, is_ready: Callable[[], bool]
+        self, metrics: Metrics, view: PartitionView, version: str, is_ready: Callable[[], bool]
     ) -> None:
-        self._collector = QuorumCollector(metrics, source, version, is_ready)
+        self._collector = QuorumCollector(metrics, view, version, is_ready)
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self._collector)
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
 
-    def render(self, accept: str, space: DiskSpace | None) -> tuple[bytes, str]:
+    def render(self, accept: str, disk_bytes: tuple[int, int] | None) -> tuple[bytes, str]:
         """Body and content type, as the request's Accept header prefers."""
-        self._collector.space = space
+        self._collector.disk_bytes = disk_bytes
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from typing import Final, NamedTuple
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from quorumd.raft.types import Address
 from quorumd.server.model.logs import Logger
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.net.listeners import listen_error
+
+if TYPE_CHECKING:
+    from quorumd.server.http.exposition import MetricsText
 
 REQUEST_BYTES_MAX: Final = 8 << 10
 REQUEST_SECONDS_MAX: Final = 5.0
@@ -46,6 +54,50 @@ class _BadRequest(Exception):
         self.status = status
         self.text = text
         self.allow = allow
+
+
+class MetricsPage:
+    """The page that Prometheus reads; what it takes to write it is imported when it is first asked for.
+
+    Renders on the event loop's thread, so that all figures are of one moment.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        view: PartitionView,
+        version: str,
+        directory: Path,
+        is_ready: Callable[[], bool],
+    ) -> None:
+        """`version` is the program's, for the build info; `directory` is on the disk to watch."""
+        self._metrics = metrics
+        self._view = view
+        self._version = version
+        self._directory = directory
+        self._is_ready = is_ready
+        self._text: MetricsText | None = None
+
+    async def render(self, accept: str) -> tuple[bytes, str]:
+        """Body and content type, as the request's Accept header prefers."""
+        if self._text is None:
+            # 60 ms of importing: on the event loop they would delay everything else.
+            await asyncio.to_thread(import_module, "quorumd.server.http.exposition")
+            from quorumd.server.http.exposition import MetricsText
+
+            self._text = MetricsText(self._metrics, self._view, self._version, self._is_ready)
+        # A disk that hangs holds up this page, and not the event loop.
+        disk = await asyncio.to_thread(_disk_bytes, self._directory)
+        return self._text.render(accept, disk)
+
+
+def _disk_bytes(directory: Path) -> tuple[int, int] | None:
+    """Free ones, without what is reserved for root, and all; None if the file system does not say."""
+    try:
+        found = shutil.disk_usage(directory)
+    except OSError:
+        return None
+    return found.free, found.total
 
 
 class HttpServer:

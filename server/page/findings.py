@@ -8,7 +8,6 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from quorumd.raft.types import ReplicaKey
-from quorumd.server.disk.disk_space import DiskSpace
 from quorumd.server.page.replicas import Health, ReplicaRow
 
 EPOCHS_MANY = 8
@@ -56,7 +55,7 @@ class PageFacts:
     """The voter set in force is committed."""
     epochs_begun: int
     snapshot_problem: str
-    space: DiskSpace | None
+    disk_free_bytes: int | None
     segment_bytes: int
     storage_dir: str
 
@@ -98,11 +97,11 @@ def _found(facts: PageFacts) -> Iterator[Problem]:
         yield Problem(
             Level.WARNING, f"This node can't take a snapshot now: {facts.snapshot_problem}"
         )
-    space = facts.space
-    if space is not None and space.free_bytes < 2 * facts.segment_bytes:
+    free_bytes = facts.disk_free_bytes
+    if free_bytes is not None and free_bytes < 2 * facts.segment_bytes:
         yield Problem(
             Level.WARNING,
-            f"This node: {size(space.free_bytes)} are free on the disk of {facts.storage_dir}, less "
+            f"This node: {size(free_bytes)} are free on the disk of {facts.storage_dir}, less "
             "than twice log.segment.bytes",
         )
 

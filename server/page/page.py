@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from importlib.resources import files
@@ -19,7 +20,6 @@ from pathlib import Path
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from quorumd.raft.types import ReplicaKey
-from quorumd.server.disk.disk_space import DiskSpace, disk_space
 from quorumd.server.http.http_server import Page, Pages
 from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.page.findings import PageFacts, WaitingChange, findings
@@ -57,7 +57,8 @@ T = TypeVar("T")
 class _OnDisk(NamedTuple):
     """None is unknown. The snapshot is the newest; its age is since it was complete."""
 
-    space: DiskSpace | None = None
+    free_bytes: int | None = None
+    size_bytes: int | None = None
     snapshot_bytes: int | None = None
     snapshot_age_s: float | None = None
 
@@ -176,7 +177,7 @@ class QuorumPage:
             is_settled=sets.in_force == sets.committed,
             epochs_begun=self._history.epochs_begun(),
             snapshot_problem=source.snapshot_problem(),
-            space=on_disk.space,
+            disk_free_bytes=on_disk.free_bytes,
             segment_bytes=source.segment_bytes,
             storage_dir=str(source.storage_dir),
         )
@@ -199,8 +200,8 @@ class QuorumPage:
                 "target": sets.target,
             },
             "disk": {
-                "size_bytes": None if on_disk.space is None else on_disk.space.size_bytes,
-                "free_bytes": None if on_disk.space is None else on_disk.space.free_bytes,
+                "size_bytes": on_disk.size_bytes,
+                "free_bytes": on_disk.free_bytes,
                 "log_bytes": source.log_bytes(),
             },
             "snapshot": {
@@ -244,15 +245,20 @@ class QuorumPage:
 
 def _read_disk(storage_dir: Path, snapshot_path: Path | None) -> _OnDisk:
     """Runs on a thread of its own: a disk that hangs must not stop the node."""
-    space = disk_space(storage_dir)
+    try:
+        usage = shutil.disk_usage(storage_dir)
+        disk = _OnDisk(usage.free, usage.total)
+    except OSError:
+        disk = _OnDisk()
     if snapshot_path is None:
-        return _OnDisk(space)
+        return disk
     try:
         stat = snapshot_path.stat()
     except OSError:
         # A newer one took its place meanwhile, or the disk does not say.
-        return _OnDisk(space)
-    return _OnDisk(space, stat.st_size, round(max(0.0, time.time() - stat.st_mtime), 1))
+        return disk
+    age_s = round(max(0.0, time.time() - stat.st_mtime), 1)
+    return disk._replace(snapshot_bytes=stat.st_size, snapshot_age_s=age_s)
 
 
 def _voter_sets(

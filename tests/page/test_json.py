@@ -10,7 +10,6 @@ from uuid import UUID
 import pytest
 
 from quorumd.raft.types import ReplicaKey
-from quorumd.server.disk.disk_space import DiskSpace
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.page import leader as leader_module
 from quorumd.server.page.findings import (
@@ -319,7 +318,7 @@ GOOD = PageFacts(
     is_settled=True,
     epochs_begun=0,
     snapshot_problem="",
-    space=None,
+    disk_free_bytes=None,
     segment_bytes=100,
     storage_dir="/data",
 )
@@ -402,11 +401,11 @@ def test_a_change_under_way_names_who_blocks_and_since_when() -> None:
 
 
 def test_what_will_go_wrong_is_said_before_it_does() -> None:
-    assert said(epochs_begun=EPOCHS_MANY - 1, space=DiskSpace(200, 1000)) == []
+    assert said(epochs_begun=EPOCHS_MANY - 1, disk_free_bytes=200) == []
     assert [text.split(":")[0] for text in said(epochs_begun=EPOCHS_MANY)] == [
         f"warning {EPOCHS_MANY} epochs began in the last minutes"
     ]
-    (disk,) = said(space=DiskSpace(199, 1000))
+    (disk,) = said(disk_free_bytes=199)
     assert disk == (
         "warning This node: 199 bytes are free on the disk of /data, less than twice log.segment.bytes"
     )

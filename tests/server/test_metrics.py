@@ -15,9 +15,8 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from quorumd.raft.types import ReplicaKey, uuid_to_text
-from quorumd.server.disk.disk_space import DiskSpace, disk_space
 from quorumd.server.http.exposition import IdleRatio, MetricsText
-from quorumd.server.http.metrics_page import MetricsPage
+from quorumd.server.http.http_server import MetricsPage
 from quorumd.server.model.metrics import LABELS_MAX, Metrics
 from quorumd.server.model.partition_view import PartitionView, ReplicaStatus
 from quorumd.server.model.sampled_stats import Histogram, Window
@@ -44,9 +43,9 @@ def scrape(
     source: PartitionView,
     *,
     is_ready: bool = True,
-    space: DiskSpace | None = None,
+    disk_bytes: tuple[int, int] | None = None,
 ) -> dict[tuple[str, Labels], float]:
-    body, _ = MetricsText(metrics, source, "0.1", lambda: is_ready).render("", space)
+    body, _ = MetricsText(metrics, source, "0.1", lambda: is_ready).render("", disk_bytes)
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(body.decode())
@@ -254,17 +253,11 @@ def test_readiness_is_told_as_on_its_page(is_ready: bool) -> None:
     assert scrape(Metrics(), FixedView(), is_ready=is_ready)["quorumd_ready", ()] == is_ready
 
 
-def test_a_disk_is_told_if_it_says_how_much_room_it_has(tmp_path: Path) -> None:
-    space = disk_space(tmp_path)
-    assert space is not None
-    total, _, free = shutil.disk_usage(tmp_path)
-    assert space.size_bytes == total
-    assert space.free_bytes == pytest.approx(free, rel=0.05)
-    found = scrape(Metrics(), FixedView(), space=DiskSpace(30, 100))
+def test_a_disk_is_told_if_it_says_how_much_room_it_has() -> None:
+    found = scrape(Metrics(), FixedView(), disk_bytes=(30, 100))
     assert found["quorumd_disk_free_bytes", ()] == 30
     assert found["quorumd_disk_size_bytes", ()] == 100
-    assert disk_space(tmp_path / "missing") is None
-    assert not any("disk" in name for name, _ in scrape(Metrics(), FixedView(), space=None))
+    assert not any("disk" in name for name, _ in scrape(Metrics(), FixedView(), disk_bytes=None))
 
 
 def test_process_figures_are_among_them() -> None:
@@ -294,12 +287,29 @@ def test_the_page_renders_the_same_figures(tmp_path: Path) -> None:
     run(work())
 
 
+def test_the_page_tells_how_much_room_the_disk_has_if_it_says_so(tmp_path: Path) -> None:
+    async def figures(directory: Path) -> dict[str, float]:
+        page = MetricsPage(Metrics(), FixedView(), "0.1", directory, lambda: True)
+        body, _ = await page.render("")
+        lines = (line for line in body.decode().splitlines() if line.startswith("quorumd_disk"))
+        return {name: float(value) for name, value in map(str.split, lines)}
+
+    async def work() -> None:
+        total, _, free = shutil.disk_usage(tmp_path)
+        found = await figures(tmp_path)
+        assert found["quorumd_disk_size_bytes"] == total
+        assert found["quorumd_disk_free_bytes"] == pytest.approx(free, rel=0.05)
+        assert await figures(tmp_path / "missing") == {}
+
+    run(work())
+
+
 def test_counting_needs_no_library() -> None:
     """Its import takes 60 ms and 14 MB, which a node pays for with the first scrape only."""
     import subprocess
 
     code = (
-        "import sys, quorumd.server.model.metrics, quorumd.server.http.metrics_page\n"
+        "import sys, quorumd.server.model.metrics\n"
         "import quorumd.server.http.http_server, quorumd.server.net.listeners\n"
         "print([name for name in sys.modules if name.startswith('prometheus_client')])"
     )
