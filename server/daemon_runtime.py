@@ -16,7 +16,7 @@ from quorumd.server.snapshots.build_process import BuildProcess
 
 
 def daemon_runtime() -> Runtime:
-    """The host of a real node. Call it on the running event loop."""
+    """The runtime of a real node. Call it on the running event loop."""
     loop = asyncio.get_running_loop()
 
     def call_at(at_s: float, callback: Callable[[], None]) -> TimerHandle:
@@ -34,6 +34,6 @@ def daemon_runtime() -> Runtime:
         call_at=call_at,
         disk=disk,
         reader=LogReader,
-        link=TcpPeerChannel,
+        peer_channel=TcpPeerChannel,
         build=BuildProcess,
     )

@@ -50,7 +50,7 @@ class Dispatch:
         self._metrics = metrics
         self._handlers: dict[int, Callable[[InboundRequest], None]] = {
             # Straight to the handler where there is no choice: this is the hottest path.
-            0: self._first.produce.handle if len(partitions) == 1 else self._on_produce,
+            0: self._first.produce_handler.handle if len(partitions) == 1 else self._on_produce,
             1: self._on_fetch,
             2: self._on_list_offsets,
             3: self._on_metadata,
@@ -97,7 +97,7 @@ class Dispatch:
     # -- the log
 
     def _on_produce(self, request: InboundRequest) -> None:
-        self._named_partition(request).produce.handle(request)
+        self._named_partition(request).produce_handler.handle(request)
 
     def _on_fetch(self, request: InboundRequest) -> None:
         version = request.api_version
@@ -107,7 +107,7 @@ class Dispatch:
             and fast.last_fetched_epoch >= 0
             and fast.replica_id != DEBUGGING_CONSUMER
         ):
-            self._partition(fast.topic, fast.partition).inbound.fetch(request, fast)
+            self._partition(fast.topic, fast.partition).raft_handler.fetch(request, fast)
             return
         message = decode(FetchRequest, version, request.frame, request.body_at)
         is_replicas = version >= REPLICA_FETCH_SINCE and not is_for_debugging(message)
@@ -116,14 +116,14 @@ class Dispatch:
             for topic in message.topics
             for partition in topic.partitions
         ):
-            self._first.inbound.refuse_fetch(request)
+            self._first.raft_handler.refuse_fetch(request)
             return
         chosen = self._first
         if message.topics and message.topics[0].partitions:
             topic = message.topics[0]
             name = topic.topic_id.bytes if version >= 13 else topic.topic.encode()
             chosen = self._partition(name, topic.partitions[0].partition)
-        chosen.consume.fetch(request, message)
+        chosen.fetch_handler.fetch(request, message)
 
     def _on_list_offsets(self, request: InboundRequest) -> None:
         message = decode(ListOffsetsRequest, request.api_version, request.frame, request.body_at)
@@ -131,7 +131,7 @@ class Dispatch:
         if message.topics and message.topics[0].partitions:
             topic = message.topics[0]
             chosen = self._partition(topic.name.encode(), topic.partitions[0].partition_index)
-        chosen.consume.list_offsets(request, message)
+        chosen.fetch_handler.list_offsets(request, message)
 
     def _on_offset_for_leader_epoch(self, request: InboundRequest) -> None:
         version = request.api_version
@@ -140,7 +140,7 @@ class Dispatch:
         if message.topics and message.topics[0].partitions:
             topic = message.topics[0]
             chosen = self._partition(topic.topic.encode(), topic.partitions[0].partition)
-        chosen.consume.offset_for_leader_epoch(request, message)
+        chosen.fetch_handler.offset_for_leader_epoch(request, message)
 
     def _on_init_producer_id(self, request: InboundRequest) -> None:
         version = request.api_version
@@ -150,10 +150,10 @@ class Dispatch:
     # -- the quorum
 
     def _on_election(self, request: InboundRequest) -> None:
-        self._named_partition(request).inbound.election(request)
+        self._named_partition(request).raft_handler.election(request)
 
     def _on_fetch_snapshot(self, request: InboundRequest) -> None:
-        self._named_partition(request).inbound.fetch_snapshot(request)
+        self._named_partition(request).raft_handler.fetch_snapshot(request)
 
     def _named_partition(self, request: InboundRequest) -> Partition:
         """The partition that the request names first; whoever gets it checks the rest."""
@@ -197,7 +197,7 @@ class Dispatch:
             self._first.outbound.forward(
                 request,
                 answer_here,
-                lost=lambda: self._first.inbound.give_change_up(request),
+                lost=lambda: self._first.raft_handler.give_change_up(request),
                 wait_ms=CHANGE_WAIT_MS,
             )
 
@@ -206,13 +206,13 @@ class Dispatch:
         self._first.snapshots.answer(message, request.respond_message)
 
     def _on_add_or_remove_voter(self, request: InboundRequest) -> None:
-        self._for_leader(request, lambda: self._first.inbound.change(request))
+        self._for_leader(request, lambda: self._first.raft_handler.change(request))
 
     def _on_change(self, request: InboundRequest) -> None:
-        self._first.inbound.change(request)
+        self._first.raft_handler.change(request)
 
     def _on_alter_partition_reassignments(self, request: InboundRequest) -> None:
-        self._for_leader(request, lambda: self._first.inbound.reassign(request))
+        self._for_leader(request, lambda: self._first.raft_handler.reassign(request))
 
     # -- the cluster
 

@@ -26,7 +26,7 @@ from quorumd.server.model.topic import METADATA, TopicPartition
 from quorumd.server.net.listeners import Listeners
 from quorumd.server.page.page import QuorumPage
 from quorumd.server.page.source import source_of
-from quorumd.server.partition.partition import Partition, PartitionHooks
+from quorumd.server.partition.partition import Partition, PartitionHooks, PartitionSettings
 from quorumd.server.peers.outbound import OutboundSettings
 from quorumd.server.snapshots.manager import SnapshotSettings
 from quorumd.server.translate.fetch import FETCH_MAX_WAIT_MS
@@ -193,12 +193,11 @@ def open_partition(
     directory: Directory,
     metrics: Metrics,
     fail: Callable[[str, BaseException | None], None],
-    host: Runtime,
+    runtime: Runtime,
 ) -> Partition:
     """Recover a partition and put it together; it does nothing before its `start`."""
     state = directory.load_quorum_state() or QuorumState()
-    opened = open_log(fs, directory, config, state.applied_offset)
-    rules = raft_config(config, directory, uuid_to_text(random_storage_id(host.draw)))
+    recovered = open_log(fs, directory, config, state.applied_offset)
     outbound = OutboundSettings(
         listener=config.advertised_listeners[0].name,
         software_version=VERSION,
@@ -220,24 +219,19 @@ def open_partition(
         remember_removal=remember_removal,
         fail=fail,
     )
-    return Partition(
-        topic,
-        opened,
-        rules,
-        stored_state(state),
-        outbound,
-        SnapshotSettings(
+    settings = PartitionSettings(
+        raft=raft_config(config, directory, uuid_to_text(random_storage_id(runtime.draw))),
+        outbound=outbound,
+        snapshots=SnapshotSettings(
             max_new_record_bytes=config.snapshot_max_new_record_bytes,
             interval_s=config.snapshot_interval_ms / 1000,
             retention_bytes=config.retention_bytes,
             retention_ms=config.retention_ms,
             copier_silent_s=5 * config.quorum_fetch_timeout_ms / 1000,
         ),
-        metrics,
-        config.log_max_batch_bytes,
-        hooks,
-        host,
+        max_batch_bytes=config.log_max_batch_bytes,
     )
+    return Partition(topic, recovered, stored_state(state), settings, metrics, hooks, runtime)
 
 
 class Node:
@@ -346,7 +340,7 @@ class Node:
 
     def ready(self) -> tuple[bool, str]:
         """Attached to a leader and caught up with it; else why not."""
-        problems = self.partition.problems()
+        problems = self.partition.health.problems()
         return not problems, "; ".join(problems) or "ready"
 
     def status(self) -> dict[str, object]:
@@ -358,5 +352,5 @@ class Node:
             "storage_dir": str(self.config.storage_dir),
             "storage_id": uuid_to_text(self._directory.meta.storage_id),
             "ready": self.ready()[0],
-            **self.partition.status(),
+            **self.partition.health.as_json(),
         }

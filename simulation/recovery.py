@@ -124,7 +124,7 @@ def _what_is_not_well(chaos: Chaos, seconds: float) -> str:
             f"{machine.replica.key}: {node.role} of epoch {node.epoch}, leader {node.leader},"
             f" log end {node.core.log.end_offset}, high watermark {node.high_watermark},"
             f" voters {', '.join(map(str, node.voters.keys))};"
-            f" {'; '.join(machine.process.partition.problems()) or 'no problem'}"
+            f" {'; '.join(machine.process.partition.health.problems()) or 'no problem'}"
         )
         if isinstance(node.core.state, Leader) and (problem := _membership_problem(chaos, node)):
             pending = machine.process.partition.view.pending_changes()

@@ -51,7 +51,8 @@ class ClientBatches(Protocol):
 class StorageAdapter:
     """See the module's docstring. `cluster_id` is asked whenever the state is written.
 
-    `base` is what the newest snapshot says, if there is one; whoever takes newer ones sets it.
+    `on_installed` is told what the snapshot says with which the log begins anew. `base` is what the
+    newest snapshot says, if there is one; whoever takes newer ones sets it.
     """
 
     def __init__(
@@ -61,6 +62,8 @@ class StorageAdapter:
         producers: ProducerState,
         metrics: Metrics,
         cluster_id: Callable[[], str | None],
+        client_batches: ClientBatches,
+        on_installed: Callable[[SnapshotFacts], None],
         base: SnapshotFacts | None,
         wall_ms: Callable[[], int],
     ) -> None:
@@ -69,6 +72,8 @@ class StorageAdapter:
         self._producers = producers
         self._metrics = metrics
         self._cluster_id = cluster_id
+        self._client_batches = client_batches
+        self._on_installed = on_installed
         self._wall_ms = wall_ms
         self._fetched: dict[int, tuple[bytes | memoryview, list[tuple[int, BatchHeader]]]] = {}
         self._pieces: dict[int, bytes] = {}
@@ -76,8 +81,6 @@ class StorageAdapter:
         self.base = base
         self.written_bytes = 0
         """Of records, since the start."""
-        self.batches: ClientBatches | None = None
-        self.on_installed: Callable[[SnapshotFacts], None] = lambda facts: None
 
     def hold_fetched(
         self, token: int, data: bytes | memoryview, batches: list[tuple[int, BatchHeader]]
@@ -96,8 +99,7 @@ class StorageAdapter:
         self._copied = facts
 
     def append_client(self, effect: AppendClient) -> None:
-        assert self.batches is not None, "clients' batches have a source"
-        chunk = self.batches.take_batches(effect)
+        chunk = self._client_batches.take_batches(effect)
         self._metrics.count_appended(chunk.end_offset - chunk.base_offset, len(chunk.data))
         self._write(effect.write, chunk)
 
@@ -140,7 +142,7 @@ class StorageAdapter:
         self._log.reset_cache(snapshot.end_offset)
         self._producers.load(facts.producers)
         self._disk.submit(InstallSnapshot(effect.write, snapshot))
-        self.on_installed(facts)
+        self._on_installed(facts)
 
     def clean(self, effect: DeleteLogPrefix) -> None:
         kept = effect.snapshots

@@ -91,5 +91,5 @@ class Runtime:
     call_at: Callable[[float, Callable[[], None]], TimerHandle]
     disk: Callable[[Files, DiskListener], PartitionDisk]
     reader: Callable[[Log], Reader]
-    link: PeerChannelFactory
+    peer_channel: PeerChannelFactory
     build: Builder

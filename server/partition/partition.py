@@ -24,16 +24,18 @@ from quorumd.raft.events import (
 )
 from quorumd.raft.node import RaftNode
 from quorumd.raft.roles import Role
-from quorumd.raft.types import SnapshotId, VoterSet, uuid_to_text
+from quorumd.raft.types import SnapshotId, VoterSet
 from quorumd.server.disk.recovered_log import RecoveredLog, log_view, voters_of
 from quorumd.server.disk.storage_adapter import StorageAdapter
 from quorumd.server.model.disk_jobs import Files
 from quorumd.server.model.logs import Logger, RateLimit
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.model.runtime import Runtime, TimerHandle
+from quorumd.server.model.runtime import Runtime
 from quorumd.server.model.topic import TopicPartition
 from quorumd.server.partition.driver import Driver
+from quorumd.server.partition.health import PartitionHealth
 from quorumd.server.partition.raft_view import RaftPartitionView
+from quorumd.server.partition.runtime_timer import RuntimeTimer
 from quorumd.server.peers.outbound import Outbound, OutboundSettings
 from quorumd.server.requests.fetch import FetchHandler
 from quorumd.server.requests.produce import ProduceHandler
@@ -64,106 +66,119 @@ class PartitionHooks:
     """End the process, saying why."""
 
 
-class RuntimeTimer:
-    """One alarm of the host: setting it again replaces the earlier one."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSettings:
+    """What configuration says of a partition."""
 
-    def __init__(self, host: Runtime, callback: Callable[[], None]) -> None:
-        self._host = host
-        self._callback = callback
-        self._alarm: TimerHandle | None = None
-
-    def set(self, deadline_ms: int) -> None:
-        self.cancel()
-        self._alarm = self._host.call_at(deadline_ms / 1000, self._callback)
-
-    def cancel(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
+    raft: RaftConfig
+    outbound: OutboundSettings
+    snapshots: SnapshotSettings
+    max_batch_bytes: int
 
 
 class Partition:
-    """See the module's docstring. Construct it, then `start`."""
+    """See the module's docstring. Construct it, then `start`.
+
+    It is the listener of its driver and its disk, and takes what producers append.
+    """
 
     def __init__(
         self,
         topic: TopicPartition,
-        opened: RecoveredLog,
-        raft_config: RaftConfig,
+        recovered: RecoveredLog,
         stored: StoredState,
-        outbound: OutboundSettings,
-        snapshot_settings: SnapshotSettings,
+        settings: PartitionSettings,
         metrics: Metrics,
-        max_batch_bytes: int,
         hooks: PartitionHooks,
-        host: Runtime,
+        runtime: Runtime,
     ) -> None:
-        self._host = host
         self.topic = topic
-        log, snapshots = opened.log, opened.snapshots
-        self.log = log
         self.metrics = metrics
         self._hooks = hooks
+        self._runtime = runtime
         self._is_draining = False
-        self._is_disk_full = False
         self._election_since: float | None = None
-        self._role_since = self._host.monotonic_s()
         self._progress = asyncio.Event()
         self._report_lines = RateLimit(per_second=2, burst=20)
-        self.last_report = ""
-        self.producers = opened.producers
+        self.log, self.store, self.producers = (
+            recovered.log,
+            recovered.snapshots,
+            recovered.producers,
+        )
         self.producers.commit(stored.applied_offset)
-        self.node = RaftNode(raft_config, stored, log_view(opened), host.draw)
-        self.view = RaftPartitionView(topic, self.node, host.monotonic_ms, host.wall_ms)
-        self.reader = host.reader(log)
-        self.store = snapshots
-        self.disk = host.disk(Files(log, snapshots, hooks.save_state), self)
-        newest = opened.facts[-1] if opened.facts else None
-        recorder = self._recorder = StorageAdapter(
-            log,
+        self.reader = runtime.reader(self.log)
+        self.disk = runtime.disk(Files(self.log, self.store, hooks.save_state), self)
+        self.node = RaftNode(settings.raft, stored, log_view(recovered), runtime.draw)
+        self.view = RaftPartitionView(topic, self.node, runtime.monotonic_ms, runtime.wall_ms)
+        self._make_handlers(settings, recovered)
+        self.health = PartitionHealth(self.node, self.view, self.snapshots, runtime.monotonic_s)
+        self._timer = RuntimeTimer(runtime, self._on_timer)
+        self.driver = Driver(
+            self.node,
+            self._storage_adapter,
+            self.outbound.send_request,
+            self.raft_handler.send_reply,
+            self,
+            self._timer,
+            runtime.monotonic_ms,
+        )
+        self.driver.hold()
+
+    def _make_handlers(self, settings: PartitionSettings, recovered: RecoveredLog) -> None:
+        """Those of clients, storage, snapshots and peers: each is given what it calls."""
+        runtime, metrics = self._runtime, self.metrics
+        self.fetch_handler = FetchHandler(self.view, self.log, self.reader, runtime)
+        self.produce_handler = ProduceHandler(
+            self.view,
+            self,
+            self.producers,
+            metrics,
+            settings.max_batch_bytes,
+            runtime,
+            self._call_soon,
+        )
+        self._storage_adapter = StorageAdapter(
+            self.log,
             self.disk,
             self.producers,
             metrics,
             lambda: self.node.cluster_id,
-            newest,
-            host.wall_ms,
+            self.produce_handler,
+            self._on_snapshot_installed,
+            recovered.facts[-1] if recovered.facts else None,
+            runtime.wall_ms,
         )
         self.snapshots = SnapshotManager(
-            snapshot_settings,
+            settings.snapshots,
             self.node,
-            log,
-            snapshots,
+            self.log,
+            self.store,
             self.reader,
-            host,
+            runtime,
             metrics,
             self.handle,
-            recorder,
-            opened.facts,
-            opened.new_bytes,
+            self._storage_adapter,
+            recovered.facts,
+            recovered.new_bytes,
         )
-        recorder.on_installed = self.snapshots.note_installed
-        self.outbound = Outbound(topic, outbound, recorder, metrics, self.handle, host.link)
-        self.outbound.attach(self.node)
-        self.inbound = RaftRequestHandler(
-            topic, self.reader, snapshots, metrics, self.handle, outbound.request_timeout_ms
-        )
-        self.inbound.serve = self.snapshots.serve
-        self.inbound.on_unreadable = self.snapshots.on_damage
-        self.produce = ProduceHandler(
-            self.view, self, self.producers, metrics, max_batch_bytes, host, self._call_soon
-        )
-        recorder.batches = self.produce
-        self.consume = FetchHandler(self.view, log, self.reader, host)
-        self._timer = RuntimeTimer(host, self._on_timer)
-        self.driver = Driver(
+        self.outbound = Outbound(
+            self.topic,
+            settings.outbound,
             self.node,
-            recorder,
-            self.outbound.send_request,
-            self.inbound.send_answer,
-            self,
-            self._timer,
-            host.monotonic_ms,
+            self._storage_adapter,
+            metrics,
+            self.handle,
+            runtime.peer_channel,
         )
-        self.driver.hold()
+        self.raft_handler = RaftRequestHandler(
+            self.topic,
+            self.reader,
+            self.store,
+            self.snapshots,
+            metrics,
+            self.handle,
+            settings.outbound.request_timeout_ms,
+        )
 
     # -- life
 
@@ -178,7 +193,7 @@ class Partition:
         """Before the listeners close: let what was appended commit, then give leadership away."""
         self._is_draining = True
         if self.node.is_leader:
-            await self._wait_until(lambda: not self.produce.parked_count, DRAIN_S)
+            await self._wait_until(lambda: not self.produce_handler.parked_count, DRAIN_S)
         self.resign()
         if self.node.role is Role.RESIGNED:
             await self._wait_until(lambda: self.node.role is not Role.RESIGNED, timeout_s)
@@ -187,7 +202,7 @@ class Partition:
         """Give leadership away, and take no append from now on, because the node stops."""
         self._is_draining = True
         self.handle(ResignationRequested(reason="the node shuts down", shutting_down=True))
-        self.consume.on_leadership_lost()
+        self.fetch_handler.on_leadership_lost()
 
     async def _wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
         """Look again whenever something was committed or a role changed; give up after a while."""
@@ -202,8 +217,8 @@ class Partition:
         self.driver.stop()
         self._timer.cancel()
         self.snapshots.close()
-        self.produce.close()
-        self.consume.close()
+        self.produce_handler.close()
+        self.fetch_handler.close()
         await self.outbound.close()
         await asyncio.to_thread(self.disk.stop)
         await self.snapshots.ended()
@@ -238,7 +253,7 @@ class Partition:
 
     def _call_soon(self, callback: Callable[[], None]) -> None:
         """Call at the end of this turn of the event loop, which would only log what goes wrong."""
-        self._host.call_soon(partial(self._guarded, callback))
+        self._runtime.call_soon(partial(self._guarded, callback))
 
     def _guarded(self, callback: Callable[[], None]) -> None:
         try:
@@ -259,7 +274,7 @@ class Partition:
         self._hooks.fail("the disk failed", error)
 
     def on_disk_full(self, is_full: bool) -> None:
-        self._is_disk_full = is_full
+        self.health.is_disk_full = is_full
         if is_full:
             LOG.error("the disk is full: nothing is appended until there is space again")
             self.handle(ResignationRequested(reason="the disk is full", shutting_down=False))
@@ -275,19 +290,22 @@ class Partition:
 
     def on_high_watermark(self, offset: int) -> None:
         self.producers.commit(offset)
-        self.produce.on_high_watermark(offset)
-        self.consume.on_high_watermark()
+        self.produce_handler.on_high_watermark(offset)
+        self.fetch_handler.on_high_watermark()
         self.snapshots.look()
         self._progress.set()
 
+    def _on_snapshot_installed(self, facts: SnapshotFacts) -> None:
+        self.snapshots.note_installed(facts)
+
     def on_role(self, effect: AnnounceRole) -> None:
-        self._role_since = self._host.monotonic_s()
+        self.health.note_role()
         leader = "-" if effect.leader_id is None else effect.leader_id
         LOG.info(f"{effect.role}", epoch=effect.epoch, leader=leader, reason=effect.reason)
         self._note_election(effect)
         if effect.role is not Role.LEADER:
-            self.produce.on_leadership_lost()
-            self.consume.on_leadership_lost()
+            self.produce_handler.on_leadership_lost()
+            self.fetch_handler.on_leadership_lost()
         self._progress.set()
 
     def on_voters(self, effect: AnnounceVoters) -> None:
@@ -300,9 +318,9 @@ class Partition:
     def _note_election(self, effect: AnnounceRole) -> None:
         """How long this replica was without a leader since it began to campaign."""
         if effect.role in (Role.PROSPECTIVE, Role.CANDIDATE):
-            self._election_since = self._election_since or self._host.monotonic_s()
+            self._election_since = self._election_since or self._runtime.monotonic_s()
         elif self._election_since is not None and effect.leader_id is not None:
-            self.metrics.observe_election(self._host.monotonic_s() - self._election_since)
+            self.metrics.observe_election(self._runtime.monotonic_s() - self._election_since)
             self.metrics.count_election("won" if effect.role is Role.LEADER else "lost")
             self._election_since = None
 
@@ -332,14 +350,14 @@ class Partition:
             elif isinstance(outcome, BaseException):
                 self._end(outcome)
             else:
-                self._recorder.hold_copied(outcome)
+                self._storage_adapter.hold_copied(outcome)
                 voters = voters_of(outcome)
                 self.handle(SnapshotVerified(snapshot=snapshot, voters=voters))
 
         self.reader.run(lambda: self.store.verify_part(snapshot), done)
 
     def on_report(self, reason: str) -> None:
-        self.last_report = reason
+        self.health.last_report = reason
         self.metrics.count_ignored("by the rules")
         if self._report_lines.take() is not None:
             LOG.info(reason)
@@ -355,7 +373,7 @@ class Partition:
         refusal = self.node.append_refusal
         if refusal is not None:
             return refusal
-        if self._is_disk_full:
+        if self.health.is_disk_full:
             return Refusal(KafkaError.KAFKA_STORAGE_ERROR, "the disk of this node is full")
         if self._is_draining:
             return Refusal(KafkaError.NOT_LEADER_OR_FOLLOWER, "this node shuts down")
@@ -363,94 +381,3 @@ class Partition:
 
     def append(self, token: int, record_count: int) -> None:
         self.handle(AppendRequested(token, record_count))
-
-    # -- what operators see
-
-    def problems(self) -> list[str]:
-        """Why this node is not ready, in words; empty if it is."""
-        now, found = self.node.status(), []
-        if self._is_disk_full:
-            found.append("the disk is full: free space, the node goes on by itself")
-        if now.leader is None or now.role is Role.RESIGNED:
-            reachable = len(now.voters) - len(now.unreachable & set(now.voters.ids))
-            found.append(
-                f"no leader is known in epoch {now.epoch}: {reachable} of {len(now.voters)} voters "
-                "seem to be up, a majority is needed"
-            )
-        elif now.role is Role.LEADER:
-            if now.bootstrap_problem is not None:
-                found.append(now.bootstrap_problem)
-            elif now.high_watermark is None:
-                found.append("leads, but has not committed a record of its epoch yet")
-        elif now.problem is not None:
-            found.append(now.problem)
-        elif not now.has_leader_contact:
-            found.append(f"the leader, node {now.leader.id}, does not answer")
-        elif now.high_watermark is None:
-            found.append(
-                f"follows, but does not know yet what is committed: ask node {now.leader.id}, which "
-                "leads and knows what it waits for"
-            )
-        return found
-
-    def warnings(self) -> list[str]:
-        """What will be a problem at the next start, in words."""
-        return [
-            f"replica {voter_id} votes, but quorum.voters does not name it: this node would not start "
-            "again. Remove quorum.voters from its configuration, or add the id there"
-            for voter_id in self.node.status().unexpected_voters
-        ]
-
-    def status(self) -> dict[str, object]:
-        """Where this replica stands, and what is wrong, for `/status`."""
-        view, unreachable = self.view, self.node.status().unreachable
-        return {
-            "problems": self.problems(),
-            "warnings": self.warnings(),
-            "cluster_id": view.cluster_id,
-            "role": view.role,
-            "epoch": view.leader_epoch,
-            "leader_id": view.leader_id,
-            "role_since_s": round(self._host.monotonic_s() - self._role_since, 3),
-            "log_start_offset": view.log_start_offset,
-            "log_end_offset": view.log_end_offset,
-            "high_watermark": view.high_watermark,
-            "voters": [
-                {
-                    "id": voter.key.id,
-                    "storage_id": None if voter.key.uuid is None else uuid_to_text(voter.key.uuid),
-                    "endpoints": [f"{at.name}://{at.host}:{at.port}" for at in voter.endpoints],
-                    "unreachable": voter.key.id in unreachable,
-                }
-                for voter in view.voters
-            ],
-            "replicas": [
-                {
-                    "id": row.key.id,
-                    "storage_id": None if row.key.uuid is None else uuid_to_text(row.key.uuid),
-                    "is_voter": is_voter,
-                    "log_end_offset": row.log_end_offset,
-                    "lag": max(0, view.log_end_offset - max(0, row.log_end_offset)),
-                    "last_fetch_ms": row.last_fetch_ms,
-                    "last_caught_up_ms": row.last_caught_up_ms,
-                }
-                for is_voter, rows in (
-                    (True, view.voter_statuses()),
-                    (False, view.observer_statuses()),
-                )
-                for row in rows
-            ],
-            "voters_committed": view.committed_voters == view.voters,
-            "target_voters": view.target_voters,
-            "pending_changes": [
-                {
-                    "kind": change.kind,
-                    "replica": None if change.key is None else str(change.key),
-                    "waiting_ms": change.waiting_ms,
-                    "waits_for": change.waits_for,
-                }
-                for change in view.pending_changes()
-            ],
-            "snapshots": self.snapshots.status(),
-            "last_report": self.last_report,
-        }

@@ -1,7 +1,7 @@
-"""Requests of the rules to other replicas: which link, which bytes, and back as events.
+"""Requests of the rules to other replicas: which channel, which bytes, and back as events.
 
-Each peer has a link for fetches, which may wait long for their answer, and one for elections, which must
-not wait behind them. What clients ask of the leader through this node has links of its own: one for
+Each peer has a channel for fetches, which may wait long for their answer, and one for elections, which must
+not wait behind them. What clients ask of the leader through this node has channels of its own: one for
 answers that come at once, one for changes that may take long.
 """
 
@@ -70,7 +70,7 @@ MAX_VERSIONS = {
 
 @dataclass(frozen=True, slots=True)
 class OutboundSettings:
-    """What all links of a node share. `listener` is the name of the peers' listener.
+    """What all channels of a node share. `listener` is the name of the peers' listener.
 
     `fetch_wait_ms` is how long a fetch may wait for records at the leader.
     """
@@ -83,7 +83,7 @@ class OutboundSettings:
 
 
 class Use(Enum):
-    """What a link is for."""
+    """What a channel is for."""
 
     FETCHES = auto()
     ELECTIONS = auto()
@@ -92,7 +92,7 @@ class Use(Enum):
 
 
 class _PeerListener:
-    """Tells the rules whether a voter's process is there, and its link where else it may be."""
+    """Tells the rules whether a voter's process is there, and its channel where else it may be."""
 
     def __init__(
         self, peer: Peer, use: Use, addresses: PeerAddresses, handle: Callable[[Event], None]
@@ -127,40 +127,23 @@ class Outbound:
         self,
         topic: TopicPartition,
         settings: OutboundSettings,
-        recorder: StorageAdapter,
+        node: RaftNode,
+        storage_adapter: StorageAdapter,
         metrics: Metrics,
         handle: Callable[[Event], None],
-        make_link: PeerChannelFactory,
+        make_channel: PeerChannelFactory,
     ) -> None:
         self._topic = topic
         self._settings = settings
-        self._recorder = recorder
+        self._storage_adapter = storage_adapter
         self._metrics = metrics
         self._handle = handle
-        self._make_link = make_link
-        self._node: RaftNode | None = None
-        self._addresses: PeerAddresses | None = None
-        self._client_id = ""
-        self._links: dict[tuple[Peer, Use], PeerChannel] = {}
-        self._is_closed = False
-
-    def attach(self, node: RaftNode) -> None:
-        """The rules whose requests are sent; call before anything is."""
-        self._node = node
+        self._make_channel = make_channel
+        self.node = node
+        self.addresses = PeerAddresses(node, settings.listener, settings.bootstrap_servers)
         self._client_id = f"raft-client-{node.local.id}"
-        self._addresses = PeerAddresses(
-            node, self._settings.listener, self._settings.bootstrap_servers
-        )
-
-    @property
-    def node(self) -> RaftNode:
-        assert self._node is not None, "attached before anything is sent"
-        return self._node
-
-    @property
-    def addresses(self) -> PeerAddresses:
-        assert self._addresses is not None, "attached before anything is sent"
-        return self._addresses
+        self._channels: dict[tuple[Peer, Use], PeerChannel] = {}
+        self._is_closed = False
 
     def prepare(self, peers: Sequence[ReplicaKey]) -> None:
         """Connect to these ahead of the first request, so that an election need not wait for it."""
@@ -168,30 +151,30 @@ class Outbound:
             return
         self._discard_strangers(None)
         for peer in peers:
-            self._link(peer, Use.ELECTIONS)
+            self._channel(peer, Use.ELECTIONS)
 
     async def close(self) -> None:
-        """Give all links up; nothing is sent from now on."""
+        """Give all channels up; nothing is sent from now on."""
         self._is_closed = True
-        links, self._links = list(self._links.values()), {}
-        await asyncio.gather(*(link.close() for link in links))
+        channels, self._channels = list(self._channels.values()), {}
+        await asyncio.gather(*(channel.close() for channel in channels))
 
     def _discard_strangers(self, wanted: Peer | None) -> None:
-        """Give up the links of replicas that neither vote nor lead any more, nor are `wanted` now.
+        """Give up the channels of replicas that neither vote nor lead any more, nor are `wanted` now.
 
         A voter whose storage id has become known is another peer than the one known by its id alone.
         """
         node = self.node
         known = {wanted, node.leader, *node.voters.keys}
-        for key in [key for key in self._links if isinstance(key[0], ReplicaKey)]:
+        for key in [key for key in self._channels if isinstance(key[0], ReplicaKey)]:
             if key[0] not in known:
-                self._links.pop(key).discard()
+                self._channels.pop(key).discard()
 
-    def _link(self, peer: Peer, use: Use) -> PeerChannel:
-        link = self._links.get((peer, use))
-        if link is None:
+    def _channel(self, peer: Peer, use: Use) -> PeerChannel:
+        channel = self._channels.get((peer, use))
+        if channel is None:
             self._discard_strangers(peer)
-            link = self._make_link(
+            channel = self._make_channel(
                 self._name(peer),
                 partial(self.addresses.own, peer),
                 self._client_id,
@@ -200,9 +183,9 @@ class Outbound:
                 self._settings.request_timeout_ms,
                 self._metrics,
             )
-            self._links[peer, use] = link
-            link.open()
-        return link
+            self._channels[peer, use] = channel
+            channel.open()
+        return channel
 
     def _name(self, peer: Peer) -> str:
         if isinstance(peer, BootstrapServer):
@@ -236,7 +219,7 @@ class Outbound:
             timeout_ms=timeout_ms,
         )
         use = Use.FETCHES if key in (FETCH, FETCH_SNAPSHOT) else Use.ELECTIONS
-        self._link(to, use).call(call)
+        self._channel(to, use).call(call)
 
     def _fetch_frame(self, request: Fetch) -> Callable[[int, int], bytes]:
         node = self.node
@@ -346,7 +329,7 @@ class Outbound:
             failed=lambda reason, error: (lost or otherwise)() if is_sent else otherwise(),
             timeout_ms=self._settings.request_timeout_ms + wait_ms,
         )
-        self._link(leader, Use.CHANGES if wait_ms else Use.CLIENTS).call(call)
+        self._channel(leader, Use.CHANGES if wait_ms else Use.CLIENTS).call(call)
 
     def ask_leader(
         self,
@@ -376,7 +359,7 @@ class Outbound:
             failed=lambda reason, error: failed(reason),
             timeout_ms=self._settings.request_timeout_ms,
         )
-        self._link(leader, Use.CLIENTS).call(call)
+        self._channel(leader, Use.CLIENTS).call(call)
 
     # -- being answered
 
@@ -408,11 +391,11 @@ class Outbound:
         if key == FETCH:
             fetched = fetch_response_received(version, frame, at, request_id, listener)
             if fetched.batches:
-                self._recorder.hold_fetched(request_id, fetched.data, fetched.batches)
+                self._storage_adapter.hold_fetched(request_id, fetched.data, fetched.batches)
             return fetched.event
         if key == FETCH_SNAPSHOT:
             event, data = snapshot_response_received(version, frame, at, request_id, listener)
-            self._recorder.hold_piece(request_id, data)
+            self._storage_adapter.hold_piece(request_id, data)
             return event
         if key in CHANGES:
             return voter_changes.change_response_received(

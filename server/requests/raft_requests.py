@@ -7,6 +7,7 @@ never reaches the rules.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from quorumd.raft.effects import FetchReply, Reply, SnapshotReply, VoterChangeReply
 from quorumd.raft.errors import KafkaError
@@ -48,6 +49,16 @@ KAFKA_SOFTWARE = "apache-kafka-java"
 NOTHING = ChunkRange(0, 0)
 
 
+class ServedSnapshots(Protocol):
+    """Decides which snapshots others get."""
+
+    def serve(self, snapshot: SnapshotId, replica: ReplicaKey | None, position: int) -> bool:
+        """A replica, or a client if it is None, asks for the chunk at `position`: may it have it?"""
+
+    def on_damage(self, snapshot: SnapshotId, problem: str) -> None:
+        """A snapshot cannot be read."""
+
+
 class RaftRequestHandler:
     """Takes raft requests for one partition. `handle` passes events to the rules."""
 
@@ -55,7 +66,8 @@ class RaftRequestHandler:
         self,
         topic: TopicPartition,
         reader: Reader,
-        snapshots: SnapshotStore,
+        store: SnapshotStore,
+        snapshots: ServedSnapshots,
         metrics: Metrics,
         handle: Callable[[Event], None],
         request_timeout_ms: int,
@@ -65,10 +77,8 @@ class RaftRequestHandler:
         self._topic_name = topic.name.encode()
         self._topic_id = topic.topic_id.bytes
         self._reader = reader
+        self._store = store
         self._snapshots = snapshots
-        self.serve: Callable[[SnapshotId, ReplicaKey | None, int], bool] = lambda *piece: True
-        """Somebody asks for a piece, of which position; False if it can't be given."""
-        self.on_unreadable: Callable[[SnapshotId, str], None] = lambda snapshot, problem: None
         self._metrics = metrics
         self._handle = handle
         self._asked: dict[int, tuple[InboundRequest, ChunkRange]] = {}
@@ -188,7 +198,7 @@ class RaftRequestHandler:
 
     # -- responses
 
-    def send_answer(self, reply_to: int, answer: Reply) -> None:
+    def send_reply(self, reply_to: int, answer: Reply) -> None:
         """Answer the request under this number; a connection that is gone takes it too."""
         request, asked = self._asked.pop(reply_to)
         if isinstance(answer, FetchReply):
@@ -257,24 +267,24 @@ class RaftRequestHandler:
             self._respond_snapshot(request, answer, None)
             return
         snapshot = answer.snapshot
-        if not self.serve(snapshot, asked.replica, asked.position):
+        if not self._snapshots.serve(snapshot, asked.replica, asked.position):
             answer.error, answer.snapshot = KafkaError.SNAPSHOT_NOT_FOUND, None
             self._respond_snapshot(request, answer, None)
             return
 
         def read() -> ChunkBytes:
-            data = self._snapshots.read(snapshot, asked.position, asked.max_bytes)
-            return ChunkBytes(self._snapshots.size_bytes(snapshot), asked.position, data)
+            data = self._store.read(snapshot, asked.position, asked.max_bytes)
+            return ChunkBytes(self._store.size_bytes(snapshot), asked.position, data)
 
         def done(outcome: ChunkBytes | BaseException) -> None:
             if isinstance(outcome, SnapshotNotFound):
-                self.on_unreadable(snapshot, f"somebody has deleted its file: {outcome}")
+                self._snapshots.on_damage(snapshot, f"somebody has deleted its file: {outcome}")
                 answer.error, answer.snapshot = KafkaError.SNAPSHOT_NOT_FOUND, None
             elif isinstance(outcome, PositionOutOfRange):
                 answer.error, answer.snapshot = KafkaError.POSITION_OUT_OF_RANGE, None
             elif isinstance(outcome, BaseException):
                 if isinstance(outcome, StorageError):
-                    self.on_unreadable(snapshot, str(outcome))
+                    self._snapshots.on_damage(snapshot, str(outcome))
                 request.close(f"a snapshot could not be read: {outcome}")
                 return
             piece = outcome if isinstance(outcome, ChunkBytes) else None

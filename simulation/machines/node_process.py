@@ -106,7 +106,7 @@ class NodeProcess(Process):
         def disk(files: Files, listener: DiskListener) -> SimDiskThread:
             return SimDiskThread(self, files, listener)
 
-        def link(
+        def peer_channel(
             name: str,
             addresses: Callable[[], Sequence[Address]],
             client_id: str,
@@ -128,7 +128,7 @@ class NodeProcess(Process):
             call_at=self._call_at,
             disk=disk,
             reader=lambda log: SimReader(self, log),
-            link=link,
+            peer_channel=peer_channel,
             build=partial(SimBuild, self),
         )
 
@@ -165,7 +165,7 @@ class NodeProcess(Process):
 
     @property
     def report(self) -> str:
-        return self.partition.last_report
+        return self.partition.health.last_report
 
     @property
     def is_clock_true(self) -> bool:

@@ -111,12 +111,12 @@ class Sender:
         self.outbound = Outbound(
             METADATA,
             settings,
+            self.node,
             cast(StorageAdapter, None),  # nothing that is fetched here has records
             Metrics(),
             self.events.append,
             self._make_link,
         )
-        self.outbound.attach(self.node)
 
     def _make_link(
         self,
@@ -136,7 +136,7 @@ class Sender:
         self.node.core.leader_endpoints = () if host is None else at(host)
 
     def link(self, peer: Peer, use: Use = Use.ELECTIONS) -> FakeLink:
-        link = self.outbound._link(peer, use)
+        link = self.outbound._channel(peer, use)
         assert isinstance(link, FakeLink)
         return link
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorumd.raft.effects import TruncateLog
-from quorumd.server.disk.storage_adapter import StorageAdapter
+from quorumd.server.disk.storage_adapter import ClientBatches, StorageAdapter
 from quorumd.server.model import producer_state
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.producer_state import Duplicate, ProducerState, Refused
@@ -225,8 +226,18 @@ def test_a_truncation_beyond_what_is_remembered_reads_the_log_again(
         def flush(self) -> None:
             raise AssertionError("the driver flushes")
 
-    recorder = StorageAdapter(log, Jobs(), producers, Metrics(), lambda: None, None, lambda: 0)
-    recorder.truncate(TruncateLog(write=1, end_offset=60))
+    storage_adapter = StorageAdapter(
+        log,
+        Jobs(),
+        producers,
+        Metrics(),
+        lambda: None,
+        cast(ClientBatches, None),
+        lambda facts: None,
+        None,
+        lambda: 0,
+    )
+    storage_adapter.truncate(TruncateLog(write=1, end_offset=60))
     fresh = ProducerState()
     for header in headers[:60]:
         fresh.note(header)

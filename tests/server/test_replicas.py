@@ -23,7 +23,7 @@ from quorumd.raft.roles import Role
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
 from quorumd.server.daemon_runtime import daemon_runtime
 from quorumd.server.disk.log_reader import LogReader
-from quorumd.server.disk.storage_adapter import StorageAdapter
+from quorumd.server.disk.storage_adapter import ClientBatches, StorageAdapter
 from quorumd.server.dispatch import Dispatch
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.producer_state import ProducerState
@@ -171,12 +171,6 @@ class Sender:
             def flush(self) -> None:
                 raise AssertionError("nothing is appended here")
 
-        recorder = StorageAdapter(
-            self.log, NoDisk(), ProducerState(), metrics, lambda: CLUSTER, None, lambda: 0
-        )
-        self.outbound = Outbound(
-            METADATA, settings, recorder, metrics, self.events.append, TcpPeerChannel
-        )
         config = RaftConfig(
             local=key(1),
             endpoints=endpoints(1),
@@ -185,7 +179,26 @@ class Sender:
         )
         self.node = RaftNode(config, StoredState(epoch=1), LogView(), lambda bound: bound // 2)
         self.node.start(0)
-        self.outbound.attach(self.node)
+        storage_adapter = StorageAdapter(
+            self.log,
+            NoDisk(),
+            ProducerState(),
+            metrics,
+            lambda: CLUSTER,
+            cast(ClientBatches, None),
+            lambda facts: None,
+            None,
+            lambda: 0,
+        )
+        self.outbound = Outbound(
+            METADATA,
+            settings,
+            self.node,
+            storage_adapter,
+            metrics,
+            self.events.append,
+            TcpPeerChannel,
+        )
 
     def name_voters(self, *keys: ReplicaKey) -> None:
         """As a record of the log does."""
@@ -199,7 +212,7 @@ class Sender:
 
     @property
     def linked(self) -> set[object]:
-        return {peer for peer, _ in self.outbound._links}
+        return {peer for peer, _ in self.outbound._channels}
 
 
 @asynccontextmanager
@@ -427,7 +440,7 @@ def test_what_was_asked_is_forgotten_with_its_answer_and_with_its_connection(
 
     async def work() -> None:
         async with alone(tmp_path) as at:
-            asked = at.partition.inbound._asked
+            asked = at.partition.raft_handler._asked
             client = await at.connect()
             for version in range(13, 19):
                 await ask(

@@ -253,7 +253,7 @@ def test_a_vote_that_is_asked_for_before_the_start_is_answered_after_it(tmp_path
             answer = asyncio.create_task(
                 ask(node, VOTE, 1, VoteRequest(topics=(topic,)), VoteResponse)
             )
-            await until(lambda: bool(partition.inbound._asked))
+            await until(lambda: bool(partition.raft_handler._asked))
             assert partition.node.epoch == 0
             for each in node.partitions:
                 each.start()

@@ -1,0 +1,123 @@
+"""How a partition does: what operators are told, in words and for `/status`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quorumd.raft.node import RaftNode
+from quorumd.raft.roles import Role
+from quorumd.raft.types import uuid_to_text
+from quorumd.server.model.partition_view import PartitionView
+from quorumd.server.snapshots.manager import SnapshotManager
+
+
+class PartitionHealth:
+    """Asked when somebody looks; `last_report` is the newest of the rules' remarks, empty if none."""
+
+    def __init__(
+        self,
+        node: RaftNode,
+        view: PartitionView,
+        snapshots: SnapshotManager,
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self._node = node
+        self._view = view
+        self._snapshots = snapshots
+        self._monotonic_s = monotonic_s
+        self._role_since = monotonic_s()
+        self.is_disk_full = False
+        self.last_report = ""
+
+    def note_role(self) -> None:
+        """The role has just changed."""
+        self._role_since = self._monotonic_s()
+
+    def problems(self) -> list[str]:
+        """Why this node is not ready, in words; empty if it is."""
+        now, found = self._node.status(), []
+        if self.is_disk_full:
+            found.append("the disk is full: free space, the node goes on by itself")
+        if now.leader is None or now.role is Role.RESIGNED:
+            reachable = len(now.voters) - len(now.unreachable & set(now.voters.ids))
+            found.append(
+                f"no leader is known in epoch {now.epoch}: {reachable} of {len(now.voters)} voters "
+                "seem to be up, a majority is needed"
+            )
+        elif now.role is Role.LEADER:
+            if now.bootstrap_problem is not None:
+                found.append(now.bootstrap_problem)
+            elif now.high_watermark is None:
+                found.append("leads, but has not committed a record of its epoch yet")
+        elif now.problem is not None:
+            found.append(now.problem)
+        elif not now.has_leader_contact:
+            found.append(f"the leader, node {now.leader.id}, does not answer")
+        elif now.high_watermark is None:
+            found.append(
+                f"follows, but does not know yet what is committed: ask node {now.leader.id}, which "
+                "leads and knows what it waits for"
+            )
+        return found
+
+    def warnings(self) -> list[str]:
+        """What will be a problem at the next start, in words."""
+        return [
+            f"replica {voter_id} votes, but quorum.voters does not name it: this node would not start "
+            "again. Remove quorum.voters from its configuration, or add the id there"
+            for voter_id in self._node.status().unexpected_voters
+        ]
+
+    def as_json(self) -> dict[str, object]:
+        """All of it, for `/status`."""
+        view, unreachable = self._view, self._node.status().unreachable
+        return {
+            "problems": self.problems(),
+            "warnings": self.warnings(),
+            "cluster_id": view.cluster_id,
+            "role": view.role,
+            "epoch": view.leader_epoch,
+            "leader_id": view.leader_id,
+            "role_since_s": round(self._monotonic_s() - self._role_since, 3),
+            "log_start_offset": view.log_start_offset,
+            "log_end_offset": view.log_end_offset,
+            "high_watermark": view.high_watermark,
+            "voters": [
+                {
+                    "id": voter.key.id,
+                    "storage_id": None if voter.key.uuid is None else uuid_to_text(voter.key.uuid),
+                    "endpoints": [f"{at.name}://{at.host}:{at.port}" for at in voter.endpoints],
+                    "unreachable": voter.key.id in unreachable,
+                }
+                for voter in view.voters
+            ],
+            "replicas": [
+                {
+                    "id": row.key.id,
+                    "storage_id": None if row.key.uuid is None else uuid_to_text(row.key.uuid),
+                    "is_voter": is_voter,
+                    "log_end_offset": row.log_end_offset,
+                    "lag": max(0, view.log_end_offset - max(0, row.log_end_offset)),
+                    "last_fetch_ms": row.last_fetch_ms,
+                    "last_caught_up_ms": row.last_caught_up_ms,
+                }
+                for is_voter, rows in (
+                    (True, view.voter_statuses()),
+                    (False, view.observer_statuses()),
+                )
+                for row in rows
+            ],
+            "voters_committed": view.committed_voters == view.voters,
+            "target_voters": view.target_voters,
+            "pending_changes": [
+                {
+                    "kind": change.kind,
+                    "replica": None if change.key is None else str(change.key),
+                    "waiting_ms": change.waiting_ms,
+                    "waits_for": change.waits_for,
+                }
+                for change in view.pending_changes()
+            ],
+            "snapshots": self._snapshots.status(),
+            "last_report": self.last_report,
+        }
