@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from quorumd.raft.roles import Role
-
 Case = tuple[str, str, str]
 """A fault, the role of the process that it hit, and the message that was concerned, or the last one."""
 
 Pair = tuple[str, str]
 """An operation, and a fault that began while it was under way."""
-
-ROLES = tuple(str(role) for role in Role)
 
 
 class Coverage:

@@ -25,7 +25,6 @@ APPEND_TIME_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 
-_CRC_AT = 17
 CRC_FROM = 21
 """The CRC covers everything from this byte to the end of the batch."""
 

@@ -38,9 +38,6 @@ class ApiSpec(NamedTuple):
     def response(self) -> type[Message]:
         return self._class("Response")
 
-    def supports(self, version: int) -> bool:
-        return self.min_version <= version <= self.max_version
-
     def _class(self, suffix: str) -> type[Message]:
         module = import_module(f"quorumd.wire.messages.{self.module}")
         found: type[Message] = getattr(module, self.name + suffix)
@@ -84,11 +81,6 @@ def api(key: int) -> ApiSpec:
     if spec is None:
         raise UnsupportedVersion(f"there is no request with the api key {key}")
     return spec
-
-
-def request_header_version(key: int, version: int) -> int:
-    """2 (with a tag section) for flexible versions, else 1. Raises UnsupportedVersion."""
-    return 2 if version >= api(key).flexible_from else 1
 
 
 def response_header_version(key: int, version: int) -> int:

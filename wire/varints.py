@@ -9,9 +9,6 @@ Source: Protocol Buffers encoding; KIP-482 (unsigned form), KIP-98 (zig-zag form
 
 from __future__ import annotations
 
-VARINT_BYTES_MAX = 5
-VARLONG_BYTES_MAX = 10
-
 _ONE_BYTE = [bytes((value,)) for value in range(128)]
 
 

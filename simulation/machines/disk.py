@@ -56,7 +56,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -251,18 +251,6 @@ class SimDisk:
         """What a process reads from a file; no call, so nothing fails or counts."""
         file = self._file(path)
         return file.cached.read(0, file.cached.size)
-
-    def log_lines(self) -> Iterator[str]:
-        """`log` in words, oldest first."""
-        for number, name, path, at, size in self.log:
-            words = [f"{number:>7} {name}"]
-            if path is not None:
-                words.append(str(path))
-            if at >= 0:
-                words.append(f"at {at}")
-            if size >= 0:
-                words.append(f"{size} bytes")
-            yield " ".join(words)
 
     def _note(self, what: str, path: Path | None = None, at: int = -1, size: int = -1) -> None:
         self.log.append((self.calls, what, path, at, size))

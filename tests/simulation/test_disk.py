@@ -350,11 +350,11 @@ def test_calls_are_counted_and_the_last_ones_told() -> None:
     assert disk.op_counts == {"exists": 40, "open": 1, "pwritev": 1, "size": 1}
     assert len(disk.log) == 30
     disk.power_loss(Survival.NONE)
-    assert list(disk.log_lines())[-6:] == [
-        "     41 open /file",
-        "     42 pwritev /file at 7 3 bytes",
-        "     43 size /file",
-        "     43 --- EIO by size /file",
-        "     43 --- power loss",
-        "     43 --- survives: none /",
+    assert list(disk.log)[-6:] == [
+        (41, "open", FILE, -1, -1),
+        (42, "pwritev", FILE, 7, 3),
+        (43, "size", FILE, -1, -1),
+        (43, "--- EIO by size", FILE, -1, -1),
+        (43, "--- power loss", None, -1, -1),
+        (43, "--- survives: none", Path("/"), -1, -1),
     ]

@@ -105,7 +105,7 @@ def digest_of_some_lives() -> str:
         # Not held to what was synced before: the checks are other tests'.
         parts += [
             live(disk, 0),
-            *disk.log_lines(),
+            *disk.log,
             disk.flip_bit("*.index"),
             disk.stale_sector("*.index"),
         ]
