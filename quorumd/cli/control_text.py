@@ -6,13 +6,11 @@ whole set each time), KIP-630 (snapshots).
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
-from uuid import UUID
 
-from quorumd.cli.text import counted, printable, timestamp_text
+from quorumd.cli.text import counted, fields_as_json, printable, timestamp_text
 from quorumd.client.voter_sets import voter_set_changes
-from quorumd.raft.types import ReplicaKey, uuid_to_text
+from quorumd.raft.types import ReplicaKey
 from quorumd.wire.control_records import (
     ControlRecord,
     ControlType,
@@ -110,20 +108,11 @@ def control_as_dict(record: ControlRecord, voters_before: KRaftVoters | None) ->
     if isinstance(record, UnknownControl):
         raw = None if record.raw is None else record.raw.hex()
         return {"type": "Unknown", "number": record.type, "value_hex": raw}
-    fields = _plain(dataclasses.asdict(record))
+    fields = fields_as_json(record)
     described = {"type": type(record).__name__, **fields}
     if isinstance(record, KRaftVoters):
         described["changes"] = [
-            {"kind": kind, **_plain(dataclasses.asdict(voter))}
+            {"kind": kind, **fields_as_json(voter)}
             for kind, voter in _changes(voters_before, record)
         ]
     return described
-
-
-def _plain(value: Any) -> Any:
-    """uuids in Kafka's text form, tuples as lists, all the way down."""
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return uuid_to_text(value) if isinstance(value, UUID) else value

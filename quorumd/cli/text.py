@@ -7,10 +7,14 @@ shown as escapes. Knows neither click nor rich.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
+
+from quorumd.raft.types import uuid_to_text
 
 NULL = "<null>"
 OUTAGE_OVER = "the quorum can be read again"
@@ -53,6 +57,20 @@ def jsonable(data: str | bytes | None) -> str | dict[str, str] | None:
         return data.decode()
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(data).decode("ascii")}
+
+
+def fields_as_json(record: Any) -> dict[str, Any]:
+    """The fields of a dataclass for JSON, all the way down: uuids in Kafka's text form, tuples as lists."""
+    fields: dict[str, Any] = _for_json(dataclasses.asdict(record))
+    return fields
+
+
+def _for_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _for_json(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_for_json(each) for each in value]
+    return uuid_to_text(value) if isinstance(value, UUID) else value
 
 
 def to_json(value: Any) -> str:

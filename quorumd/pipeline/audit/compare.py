@@ -131,7 +131,7 @@ def _compare(task: RangeTask, parts: dict[int, list[LoadedBatches]], done: Range
             done.open.append((start, end))
             continue
         records = _Records(parts, start, end)
-        for low, high in _uniform_ranges(start, end, held.values(), task.hulls):
+        for low, high in _uniform_ranges(start, end, held.values(), task.log_bounds):
             whole = {
                 number: _within(batches, low, high)
                 for number, batches in held.items()
@@ -159,10 +159,10 @@ def _regions(task: RangeTask, sound: dict[int, list[BatchFingerprint]]) -> list[
         for batch in batches:
             holders[batch] += 1
     spans = []
-    hulls = [task.hulls[number] for number in sorted(sound)]
+    log_bounds = [task.log_bounds[number] for number in sorted(sound)]
     for batch in sorted(batch for batch, count in holders.items() if count < len(sound)):
         start, end = batch[0], batch[1]
-        if holders[batch] < sum(low < end and start < high for low, high in hulls):
+        if holders[batch] < sum(low < end and start < high for low, high in log_bounds):
             spans.append((start, end))
     merged: list[tuple[int, int]] = []
     for start, end in spans:
@@ -177,11 +177,11 @@ def _uniform_ranges(
     start: int,
     end: int,
     held: Iterable[Sequence[BatchFingerprint]],
-    hulls: Iterable[tuple[int, int]],
+    log_bounds: Iterable[tuple[int, int]],
 ) -> Iterator[tuple[int, int]]:
     """In each of these ranges a replica has all of the offsets, in one batch, or its log has none of them."""
     spans = [batch[:2] for batches in held for batch in batches]
-    cuts = {offset for span in (*spans, *hulls) for offset in span if start < offset < end}
+    cuts = {offset for span in (*spans, *log_bounds) for offset in span if start < offset < end}
     return pairwise([start, *sorted(cuts), end])
 
 
@@ -211,7 +211,7 @@ def _reaches_out(
 ) -> bool:
     """This replica has more of these offsets, in a range that was not read."""
     read = [(part.range.start_offset, part.range.end_offset) for part in parts]
-    low, high = task.hulls[number]
+    low, high = task.log_bounds[number]
     begins, ends = min(read)[0], max(each[1] for each in read)
     return max(start, low) < begins or min(end, high) > ends
 

@@ -69,13 +69,13 @@ class ScannedReplica:
 class RangeTask(NamedTuple):
     """Offsets `start` .. `end` (exclusive) on all replicas that have some of them.
 
-    `hulls` are the offsets of each replica's whole log: what is beyond is no hole.
+    `log_bounds` are the offsets of each replica's whole log: what is beyond is no hole.
     """
 
     start: int
     end: int
     ranges: tuple[ReplicaRange, ...]
-    hulls: tuple[tuple[int, int], ...]
+    log_bounds: tuple[tuple[int, int], ...]
     labels: tuple[str, ...]
 
     @property
@@ -224,6 +224,6 @@ def task_between(replicas: Sequence[ScannedReplica], start: int, end: int) -> Ra
             for part in found.ranges
             if part.range.start_offset < end and part.range.end_offset > start
         ),
-        hulls=tuple((found.start_offset, found.end_offset) for found in replicas),
+        log_bounds=tuple((found.start_offset, found.end_offset) for found in replicas),
         labels=tuple(found.label for found in replicas),
     )

@@ -83,7 +83,11 @@ def _tails(
         range(len(replicas)), key=lambda n: (-last[n], -replicas[n].end_offset, n)
     ):
         # Of two logs that end with the same epoch, one holds the other.
-        ways = [_apart(replicas, differences, number, n) for n in newer if last[n] > last[number]]
+        ways = [
+            _final_divergence(replicas, differences, number, n)
+            for n in newer
+            if last[n] > last[number]
+        ]
         apart = min(filter(None, ways), key=lambda way: way[0].start, default=[])
         tail = _tail(replicas[number], number, apart, starts[number], committed)
         if tail is None:
@@ -115,13 +119,13 @@ def _tail(
     )
 
 
-def _apart(
+def _final_divergence(
     replicas: Sequence[ScannedReplica],
     differences: Sequence[Difference],
     number: int,
     newer: int,
 ) -> list[Difference]:
-    """The differences from which on a replica has nothing that a newer log has, up to the end of one."""
+    """The differences up to the end of one log, from the offset on where the replica diverges for good."""
     found: list[Difference] = []
     end = min(replicas[number].end_offset, replicas[newer].end_offset)
     for each in reversed(differences):

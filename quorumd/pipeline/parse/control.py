@@ -6,20 +6,18 @@ fields of quorumd's own are null where they are absent. An unknown type has its 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from struct import Struct
-from typing import Any, Final, NamedTuple
-from uuid import UUID
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from quorumd.cli.text import fields_as_json
 from quorumd.pipeline.parse.arrays import Bools, Int64s
 from quorumd.pipeline.parse.fields import ByteSpans
 from quorumd.pipeline.parse.headers import damaged
 from quorumd.pipeline.parse.origin import ChunkOrigin
 from quorumd.pipeline.parse.rows import ParsedRecords
-from quorumd.raft.types import uuid_to_text
 from quorumd.wire.control_records import (
     ControlType,
     UnknownControl,
@@ -108,14 +106,5 @@ def _decode(key: bytes | None, value: bytes | None) -> ControlJson:
     if isinstance(record, UnknownControl):
         raw = None if value is None else value.hex()
         return ControlJson(number, name, None, json.dumps({"value_hex": raw}))
-    described = json.dumps(_plain(dataclasses.asdict(record)), ensure_ascii=False)
+    described = json.dumps(fields_as_json(record), ensure_ascii=False)
     return ControlJson(number, name, record.version, described)
-
-
-def _plain(value: Any) -> Any:
-    """uuids as text, tuples as lists, all the way down."""
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return uuid_to_text(value) if isinstance(value, UUID) else value
