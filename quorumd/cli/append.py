@@ -52,7 +52,7 @@ Examples:
 
 
 class RecordFormat(Protocol):
-    """How a line becomes a record."""
+    """The format of an input line: how it becomes a record."""
 
     def record(self, line: bytes) -> Record:
         """The record of one line. Raises ClickException if the line is none."""
@@ -164,7 +164,7 @@ def append(
             with opened(path) as descriptor:
                 run_async(job.append_stream(descriptor))
     except KeyboardInterrupt:
-        click.echo(f"interrupted: {job.certainty()}", err=True)
+        click.echo(f"interrupted: {job.acknowledged_text()}", err=True)
         raise
     if output == "json":
         click.echo(to_json(job.as_dict()))
@@ -197,7 +197,7 @@ class AppendJob:
     def __init__(
         self,
         servers: tuple[Address, ...],
-        form: RecordFormat,
+        record_format: RecordFormat,
         *,
         timeout_ms: int,
         codec: int = 0,
@@ -208,7 +208,7 @@ class AppendJob:
         self.last_offset = -1
         self.count = 0
         self._servers = servers
-        self._form = form
+        self._format = record_format
         self._timeout_ms = timeout_ms
         self._codec = codec
         self._batch_bytes = batch_bytes
@@ -270,10 +270,10 @@ class AppendJob:
     async def _record(self, producer: Producer, line: bytes) -> Record:
         """The record of a line; if it is none, everything before it is appended all the same."""
         try:
-            return self._form.record(line)
+            return self._format.record(line)
         except click.ClickException as error:
             await producer.flush()
-            raise click.ClickException(f"{error.message}. {self.certainty()}.") from None
+            raise click.ClickException(f"{error.message}. {self.acknowledged_text()}.") from None
 
     def _acknowledged(self, base_offset: int, count: int) -> None:
         if self.first_offset < 0:
@@ -281,8 +281,8 @@ class AppendJob:
         self.count += count
         self.last_offset = base_offset + count - 1
 
-    def certainty(self) -> str:
-        """What is known about the records so far, for an end before the end."""
+    def acknowledged_text(self) -> str:
+        """How many records are acknowledged, and how many may be in the log: for an early end."""
         text = f"{counted(self.count, 'record')} acknowledged"
         if self.count:
             text += f", the last one at offset {self.last_offset}"

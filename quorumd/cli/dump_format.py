@@ -1,4 +1,4 @@
-"""How `dump-log` shows what it finds: lines for people, JSON objects for programs."""
+"""The output formats of `dump-log`: lines for people, JSON objects for programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd", "codec 5", "codec 6", "c
 
 
 class DumpFormat(Protocol):
-    """What a format has to show, in the order in which it comes; `is_short` leaves batches out."""
+    """An output format: called for each file, batch and index in order; `is_short` leaves batches out."""
 
     is_short: bool
 

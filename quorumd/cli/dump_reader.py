@@ -1,6 +1,6 @@
-"""Walking through log files for `dump-log`: batches, their contents, and what is wrong with them.
+"""Reads log files for `dump-log`: batches, their contents, and damage.
 
-Decides what is damage; decides nothing about how anything is shown.
+Decides what is damage; knows no output format.
 Source of the rules: KIP-595 (offsets and epochs never go back within a log), KIP-630 (snapshots).
 """
 
@@ -102,9 +102,9 @@ class FileWalk:
                 self._first = batch.control[0][1]
             self._last = batch.control[-1][1] if batch.control else None
             yield batch
-        self._judge_tail()
+        self._check_tail()
         if self.file.snapshot_id is not None:
-            self._judge_snapshot()
+            self._check_snapshot()
 
     def _dump(self, found: FoundBatch) -> DumpedBatch:
         problems = self._out_of_place(found)
@@ -176,7 +176,7 @@ class FileWalk:
         summary.last_epoch = max(summary.last_epoch, header.epoch)
         summary.end_position = found.position + header.size_bytes
 
-    def _judge_snapshot(self) -> None:
+    def _check_snapshot(self) -> None:
         """Header first, footer last: a file without its footer was never finished."""
         if not isinstance(self._first, SnapshotHeader):
             self.summary.damage.append("byte 0: the snapshot does not begin with its header")
@@ -184,7 +184,7 @@ class FileWalk:
             where = f"byte {self.summary.end_position}"
             self.summary.damage.append(f"{where}: the snapshot ends without its footer")
 
-    def _judge_tail(self) -> None:
+    def _check_tail(self) -> None:
         tail, summary = self.file.tail, self.summary
         if tail is None or tail.kind in NOT_DAMAGED:
             return

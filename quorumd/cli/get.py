@@ -120,7 +120,7 @@ def wants_of(keys: list[bytes], prefix: str) -> Callable[[bytes], bool]:
 
 async def _read(
     servers: tuple[Address, ...],
-    wants: Callable[[bytes], bool],
+    key_filter: Callable[[bytes], bool],
     *,
     min_offset: int,
     linearizable: bool,
@@ -130,7 +130,7 @@ async def _read(
     from quorumd.client.view import KeyValueMap
     from quorumd.wire.records import Record
 
-    view = KeyValueMap(wants=wants)
+    view = KeyValueMap(key_filter=key_filter)
     async with QuorumClient(servers, timeout_ms=timeout_ms) as client:
         if linearizable:
             (offset,) = await client.append([Record(value=NO_OP)])

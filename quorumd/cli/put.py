@@ -94,14 +94,14 @@ def put(
     if path is not None and arguments:
         raise click.UsageError("give either KEY and VALUE or --file, not both.")
     if path is not None:
-        form: RecordFormat = JsonFormat() if line_format == "json" else TabFormat()
-        _run(AppendJob(servers, form, timeout_ms=to_ms(timeout_s)), path, [], output)
+        record_format: RecordFormat = JsonFormat() if line_format == "json" else TabFormat()
+        _run(AppendJob(servers, record_format, timeout_ms=to_ms(timeout_s)), path, [], output)
         return
     key, value = map(os.fsencode, arguments)
     if not key:
         raise click.UsageError("the KEY is empty; is a variable of a script not set?")
-    form = LineFormat(key=key, key_separator=None, null_value=None, headers=())
-    _run(AppendJob(servers, form, timeout_ms=to_ms(timeout_s)), None, [value], output)
+    record_format = LineFormat(key=key, key_separator=None, null_value=None, headers=())
+    _run(AppendJob(servers, record_format, timeout_ms=to_ms(timeout_s)), None, [value], output)
 
 
 @click.command(help=_DELETE_HELP, short_help="Delete keys.")
@@ -126,7 +126,7 @@ def _run(job: AppendJob, path: str | None, lines: list[bytes], output: str) -> N
             with opened(path) as descriptor:
                 run_async(job.append_stream(descriptor))
     except KeyboardInterrupt:
-        click.echo(f"interrupted: {job.certainty()}", err=True)
+        click.echo(f"interrupted: {job.acknowledged_text()}", err=True)
         raise
     if output == "json":
         click.echo(to_json(job.as_dict()))

@@ -147,7 +147,7 @@ async def _start(
     from quorumd.client.replicas import reassignment
 
     under_way = reassignment(quorum)
-    for replica_id, state in () if under_way is None else under_way.coming:
+    for replica_id, state in () if under_way is None else under_way.adding:
         if state is None or not quorum.is_alive(state):
             text = f"note: replica {replica_id} does not fetch from the leader yet. Is it started?"
             click.echo(text, err=True)

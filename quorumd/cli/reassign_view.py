@@ -51,7 +51,7 @@ def _rows(quorum: QuorumDescription, under_way: Reassignment) -> Iterator[tuple[
         fetched = "leads" if voter is quorum.leader else age_text(quorum.silent_ms(voter))
         lag = str(quorum.lag(voter))
         yield str(voter.key.id), uuid_cell(voter), lag, fetched, does
-    for replica_id, state in under_way.coming:
+    for replica_id, state in under_way.adding:
         if state is None:
             yield str(replica_id), "-", "-", "does not fetch: is it started?", "comes"
         else:
@@ -83,9 +83,9 @@ def state_as_dict(quorum: QuorumDescription) -> dict[str, Any]:
                     "replica_uuid": None if state is None else uuid_cell(state),
                     "lag": None if state is None else quorum.lag(state),
                 }
-                for replica_id, state in under_way.coming
+                for replica_id, state in under_way.adding
             ],
-            "going": sorted({key.id for key in under_way.going}),
+            "going": sorted({key.id for key in under_way.removing}),
             "next": under_way.next_step,
             "waits_for": under_way.waits_for,
         }

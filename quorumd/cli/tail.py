@@ -111,7 +111,7 @@ def tail(
     show = {
         "json": _show_json,
         "raw": _show_raw,
-        "text": _text_shower(timestamps=timestamps, headers=headers),
+        "text": _text_printer(timestamps=timestamps, headers=headers),
     }[output]
     run_async(_tail(servers, wanted, show, to_ms(timeout_s)))
 
@@ -209,7 +209,7 @@ def _show_all(
     return left
 
 
-def _text_shower(*, timestamps: bool, headers: bool) -> RecordPrinter:
+def _text_printer(*, timestamps: bool, headers: bool) -> RecordPrinter:
     def show(record: Record, batch: FetchedBatch) -> None:
         cells = [str(record.offset)]
         if timestamps:

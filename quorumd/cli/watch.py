@@ -78,7 +78,7 @@ async def _watch(
     from quorumd.client.events import BatchCommitted, QuorumLost
     from quorumd.client.view import KeyValueMap
 
-    view = KeyValueMap(wants=wants_of(keys, prefix))
+    view = KeyValueMap(key_filter=wants_of(keys, prefix))
     async with QuorumClient(servers, timeout_ms=timeout_ms) as client:
         end_offset = (await client.list_offsets(LATEST)).offset
         with ReadMeter() as meter:

@@ -165,17 +165,17 @@ def disk_replacement(quorum: QuorumDescription, goal: str, replica_id: int) -> D
 class Reassignment:
     """A reassignment in progress, as the leader sees it.
 
-    `voters` is the present voter set, `target` the voter ids in the end, ascending. `coming` are the ids
+    `voters` is the present voter set, `target` the voter ids in the end, ascending. `adding` are the ids
     that are to be added, each with the state of the observer under that id, None if there is none;
-    `going` are removed, the leader last. `waits_for` is the condition for the next step, for which the
+    `removing` are removed, the leader last. `waits_for` is the condition for the next step, for which the
     leader has waited `waiting_ms` (-1: unknown).
     """
 
     leader_id: int
     voters: tuple[ReplicaKey, ...]
     target: tuple[int, ...]
-    coming: tuple[tuple[int, ReplicaState | None], ...]
-    going: tuple[ReplicaKey, ...]
+    adding: tuple[tuple[int, ReplicaState | None], ...]
+    removing: tuple[ReplicaKey, ...]
     next_step: str
     waits_for: str = ""
     waiting_ms: int = -1
@@ -186,34 +186,34 @@ def reassignment(quorum: QuorumDescription) -> Reassignment | None:
     target = quorum.target_voters
     if target is None:
         return None
-    coming = tuple(
+    adding = tuple(
         (replica_id, _best_observer(quorum, replica_id))
         for replica_id in target
         if replica_id not in quorum.voter_ids
     )
-    going = [voter for voter in quorum.voters if voter.key.id not in target]
+    removing = [voter for voter in quorum.voters if voter.key.id not in target]
     change = next((each for each in quorum.pending_changes if each.kind == "reassign"), None)
     return Reassignment(
         leader_id=quorum.leader_id,
         voters=tuple(voter.key for voter in quorum.voters),
         target=target,
-        coming=coming,
-        going=tuple(voter.key for voter in going),
-        next_step=_next_step(quorum, [replica_id for replica_id, _ in coming], going),
+        adding=adding,
+        removing=tuple(voter.key for voter in removing),
+        next_step=_next_step(quorum, [replica_id for replica_id, _ in adding], removing),
         waits_for="" if change is None else change.waits_for,
         waiting_ms=-1 if change is None else change.waiting_ms,
     )
 
 
 def _next_step(
-    quorum: QuorumDescription, coming: Sequence[int], going: Sequence[ReplicaState]
+    quorum: QuorumDescription, adding: Sequence[int], removing: Sequence[ReplicaState]
 ) -> str:
     # While as many come as go, or more, one comes; else one goes: KIP-642.
-    if not coming and not going:
+    if not adding and not removing:
         return "the end is committed"
-    if len(coming) >= len(going):
-        return f"{' or '.join(map(str, coming))} is added"
-    others = [voter for voter in going if voter is not quorum.leader]
+    if len(adding) >= len(removing):
+        return f"{' or '.join(map(str, adding))} is added"
+    others = [voter for voter in removing if voter is not quorum.leader]
     if not others:
         return f"the leader {quorum.leader_id} hands over, and is removed"
     return f"{min(others, key=lambda voter: voter.last_fetch_timestamp_ms).key} is removed"

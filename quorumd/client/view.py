@@ -46,22 +46,22 @@ class KeyChange(NamedTuple):
 
 
 class KeyValueMap:
-    """The keys and values after the events so far, for the keys for which `wants` is true (default: all).
+    """The keys and values after the events so far, of the keys for which `key_filter` is true.
 
-    Do not modify `entries`. `offset` is exclusive: all committed records below it are applied. `on_change`
-    is called with each change when it is applied.
+    By default these are all keys. Do not modify `entries`. `offset` is exclusive: all committed records
+    below it are applied. `on_change` is called with each change when it is applied.
     """
 
     def __init__(
         self,
         *,
-        wants: Callable[[bytes], bool] | None = None,
+        key_filter: Callable[[bytes], bool] | None = None,
         on_change: Callable[[KeyChange], None] | None = None,
     ) -> None:
         self.entries: dict[bytes, KeyValueEntry] = {}
         self.offset = 0
         self.on_change = on_change
-        self._wants = wants or (lambda key: True)
+        self._key_filter = key_filter or (lambda key: True)
 
     async def apply(self, event: LogEvent) -> None:
         """Applies one event. Yields to other tasks while it reads a snapshot; the map changes at the end."""
@@ -73,7 +73,7 @@ class KeyValueMap:
     def _apply_batch(self, batch: BatchCommitted) -> None:
         for record in batch.records:
             key, value = record.key, record.value
-            if key is None or not self._wants(key):
+            if key is None or not self._key_filter(key):
                 continue
             if value is not None:
                 self.entries[key] = KeyValueEntry(value, record.offset, record.timestamp)
@@ -87,7 +87,7 @@ class KeyValueMap:
         entries: dict[bytes, KeyValueEntry] = {}
         for count, record in enumerate(snapshot.records(), 1):
             key, value = record.key, record.value
-            if key is not None and value is not None and self._wants(key):
+            if key is not None and value is not None and self._key_filter(key):
                 entry = KeyValueEntry(value, record.offset, record.timestamp)
                 known = self.entries.get(key)
                 # Equal values are kept in memory once.
@@ -136,7 +136,7 @@ class KeyValueView:
 
     def __init__(self, client: QuorumClient, *, prefix: bytes = b"") -> None:
         self._client = client
-        self._map = KeyValueMap(wants=lambda key: key.startswith(prefix))
+        self._map = KeyValueMap(key_filter=lambda key: key.startswith(prefix))
         self._moved = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
         self._problem: QuorumUnavailable | None = None

@@ -54,7 +54,7 @@ Examples:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was looked at, whether it is well, and what was found or what to do."""
+    """One check: its name, whether it passed, and what was found or what to do."""
 
     name: str
     is_ok: bool
@@ -79,7 +79,7 @@ def doctor(master: str | None, output: str) -> int:
 
 
 def examine(master: str | None = None) -> list[Check]:
-    """All checks; what needs what is missing is left out."""
+    """All checks; those that need a missing part are left out."""
     checks = [_checked("java", _java), _checked("spark", _spark)]
     checks += [_checked(name, partial(_package, name)) for name in _PACKAGES]
     checks.append(_checked("discovery", _discovery))

@@ -1,4 +1,4 @@
-"""What Spark's executors run on: they are processes elsewhere, and import all that they need there."""
+"""The Python environments of Spark's executors: separate processes, which import what they need there."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ NEEDED: Final = {
 }
 """Packages, and of each the module that reading a log imports."""
 OF_A_ZIP: Final = "(of a zip)"
-"""The version of what was not installed."""
+"""The version of a package that is not installed."""
 _LOOK_S = 0.1
 _SETTLED_S = 2.0
-"""After so long without a new executor all are there."""
+"""When no executor has registered for so long, all have."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Executor:
-    """A Python that executors run: versions of what it has, and why the rest does not import."""
+    """The Python of an executor: versions of its packages, and why the others do not import."""
 
     host: str
     python: str
@@ -59,7 +59,7 @@ def inspect_executors(spark: SparkSession) -> list[Executor]:
 
 
 def _executors(spark: SparkSession) -> int:
-    """How many there are, the driver included."""
+    """The number of executors, the driver included."""
     return len(spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos())
 
 

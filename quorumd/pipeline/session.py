@@ -44,7 +44,7 @@ _MASTER = re.compile(
     r"|spark://[^/,]+:\d+(,[^/,]+:\d+)*"
     r"|yarn|k8s://.+"
 )
-"""Those that spark-submit takes, which says of others that Java has exited."""
+"""Masters that spark-submit accepts; for others it only says that Java has exited."""
 
 
 def build_session(
@@ -96,7 +96,7 @@ def build_session(
 
 
 def check_master(master: str) -> None:
-    """Raises BadOption for what is no master, SparkMissing if none answers at spark:// addresses.
+    """Raises BadOption for a text that is no master, SparkMissing if none answers at spark:// addresses.
 
     Spark itself would try for a minute, and then say that its context has been stopped.
     """

@@ -126,7 +126,7 @@ def test_a_program_changes_the_membership_of_a_quorum() -> None:
             await admin.reassign([2, 1])
             under_way = await admin.reassignment()
             assert under_way is not None
-            assert (under_way.target, under_way.going) == ((1, 2), (key_of(3),))
+            assert (under_way.target, under_way.removing) == ((1, 2), (key_of(3),))
             assert (await admin.cancel_reassignment()).target_voters is None
             assert await admin.reassignment() is None
             assert (await admin.transfer_leader(3)).leader_id == 3

@@ -46,8 +46,10 @@ def batch(offset: int, *pairs: tuple[bytes | None, bytes | None]) -> BatchCommit
     return BatchCommitted(offset, offset + len(pairs), 1, 5, records)
 
 
-def applied(*batches: BatchCommitted, wants: Callable[[bytes], bool] | None = None) -> KeyValueMap:
-    view = KeyValueMap(wants=wants)
+def applied(
+    *batches: BatchCommitted, key_filter: Callable[[bytes], bool] | None = None
+) -> KeyValueMap:
+    view = KeyValueMap(key_filter=key_filter)
 
     async def run() -> None:
         for each in batches:
@@ -70,7 +72,7 @@ def test_the_newest_value_counts_null_deletes_and_records_without_a_key_are_pass
 
 
 def test_only_keys_that_are_wanted_take_memory() -> None:
-    view = applied(batch(0, (b"a", b"1"), (b"b", b"2")), wants=lambda key: key == b"b")
+    view = applied(batch(0, (b"a", b"1"), (b"b", b"2")), key_filter=lambda key: key == b"b")
     assert view.entries == {b"b": KeyValueEntry(b"2", 1, 5)}
 
 
@@ -215,11 +217,11 @@ def test_others_run_while_a_large_snapshot_is_read() -> None:
                 await asyncio.sleep(0)
                 turns += 1
 
-        def wants(key: bytes) -> bool:
+        def key_filter(key: bytes) -> bool:
             read_in_turn.append(turns)
             return True
 
-        view = KeyValueMap(wants=wants)
+        view = KeyValueMap(key_filter=key_filter)
         ticking = asyncio.create_task(tick())
         async with aclosing(client.follow()) as events:
             while view.offset == 0:

@@ -61,7 +61,7 @@ def reach_verdict(
     ordered = sorted(differences)
     tails = _tails(replicas, ordered, starts, committed)
     left = [each for each in (_without(tails, one) for one in ordered) if each is not None]
-    findings = [_judged(replicas, run) for run in _runs(left)]
+    findings = [_damage_finding(replicas, run) for run in _runs(left)]
     return Verdict(findings + _notes(replicas, tails), tails)
 
 
@@ -236,7 +236,7 @@ def _same_sides(one: Difference, other: Difference) -> bool:
     return len({each for side in others for each in side}) == len(others)
 
 
-def _judged(replicas: Sequence[ScannedReplica], run: _Run) -> AuditFinding:
+def _damage_finding(replicas: Sequence[ScannedReplica], run: _Run) -> AuditFinding:
     kind = FindingKind.DIFFERENT_EPOCH if run.only_epoch else FindingKind.DIFFERENT_RECORDS
     majority, wrong = _sides(run.first)
     sides = "; ".join(

@@ -1,4 +1,4 @@
-"""Where to cut a closed segment by its offset index, without reading the segment."""
+"""Split points of a closed segment by its offset index, without reading the segment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BatchStart(NamedTuple):
 def split_points(
     fs: FileSystem, handle: int, path: Path, base_offset: int, range_bytes: int
 ) -> list[BatchStart]:
-    """Places between batches, about `range_bytes` from each other, none further if it can be avoided.
+    """Batch starts about `range_bytes` apart, no further if it can be avoided.
 
     None at all if the index is missing, not in order, or not borne out by a batch that it leads to.
     Raises OSError.
@@ -35,9 +35,9 @@ def split_points(
     first = _header_at(fs, handle, 0)
     if first is None or first.base_offset != base_offset:
         return []
-    cuts = [BatchStart(0, base_offset)]
-    while size - cuts[-1].position > range_bytes:
-        last = cuts[-1].position
+    points = [BatchStart(0, base_offset)]
+    while size - points[-1].position > range_bytes:
+        last = points[-1].position
         at = bisect_right(positions, last + range_bytes) - 1
         if at < 0 or positions[at] <= last:
             at += 1
@@ -47,12 +47,12 @@ def split_points(
         header = _header_at(fs, handle, position)
         if header is None or header.last_offset != last_offset:
             return []
-        cuts.append(BatchStart(position, header.base_offset))
-    return cuts[1:]
+        points.append(BatchStart(position, header.base_offset))
+    return points[1:]
 
 
 def _entries(fs: FileSystem, path: Path, base_offset: int) -> list[tuple[int, int]]:
-    """(last offset, position) of each entry; none if the file is of no use."""
+    """(last offset, position) of each entry; none if the file is unusable."""
     try:
         entries = OffsetIndex.from_bytes(base_offset, read_file(fs, path)).entries()
     except (FileNotFoundError, ValueError):

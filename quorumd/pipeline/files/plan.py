@@ -1,4 +1,4 @@
-"""A segment or a snapshot as ranges of a few MiB, cut between batches; where its data ends; its damage.
+"""A segment or a snapshot as ranges of a few MiB, split between batches; the end of its data; its damage.
 
 The framing is what counts here: a batch that is whole but whose CRC is wrong stays in its range, where
 the parser names it. What breaks the framing, or leaves a hole in the offsets, is named here, and the
@@ -78,7 +78,7 @@ def plan_segment(
     fs = fs or RealFileSystem()
     origin = ChunkOrigin(segment.replica_id, segment.storage_id, str(segment.path))
     with _opened(fs, segment.path) as handle:
-        cutter = _Cutter(origin, segment.base_offset, range_bytes)
+        cutter = _RangeBuilder(origin, segment.base_offset, range_bytes)
         walk = _SegmentWalk(fs, handle, segment, cutter)
         if by_index and not segment.may_be_unfinished:
             walk.jump()
@@ -101,7 +101,7 @@ def plan_snapshot(snapshot: Snapshot, *, range_bytes: int = RANGE_BYTES) -> File
         snapshot.replica_id, snapshot.storage_id, str(snapshot.path), snapshot_end=end
     )
     with _opened(fs, snapshot.path) as handle:
-        cutter = _Cutter(origin, 0, range_bytes)
+        cutter = _RangeBuilder(origin, 0, range_bytes)
         tail = _walk_snapshot(fs, handle, cutter)
     return FilePlan(
         path=snapshot.path,
@@ -115,7 +115,7 @@ def plan_snapshot(snapshot: Snapshot, *, range_bytes: int = RANGE_BYTES) -> File
 
 @contextmanager
 def _opened(fs: FileSystem, path: Path) -> Iterator[int]:
-    """A handle. Raises StorageError for whatever goes wrong with it."""
+    """A handle. Raises StorageError for every OSError."""
     try:
         handle = fs.open(path)
     except FileNotFoundError:
@@ -134,8 +134,8 @@ def _opened(fs: FileSystem, path: Path) -> Iterator[int]:
         fs.close(handle)
 
 
-class _Cutter:
-    """Takes one batch after the other and makes ranges of them."""
+class _RangeBuilder:
+    """Groups batches, given in order, into ranges."""
 
     def __init__(self, origin: ChunkOrigin, base_offset: int, range_bytes: int) -> None:
         self._origin = origin
@@ -201,7 +201,9 @@ class _Cutter:
 class _SegmentWalk:
     """Goes through a segment; by headers as far as that goes, else with every CRC verified."""
 
-    def __init__(self, fs: FileSystem, handle: int, segment: LogSegment, cutter: _Cutter) -> None:
+    def __init__(
+        self, fs: FileSystem, handle: int, segment: LogSegment, cutter: _RangeBuilder
+    ) -> None:
         self._fs = fs
         self._handle = handle
         self._segment = segment
@@ -328,7 +330,7 @@ class _SegmentWalk:
             return None
 
 
-def _walk_snapshot(fs: FileSystem, handle: int, cutter: _Cutter) -> FileTail:
+def _walk_snapshot(fs: FileSystem, handle: int, cutter: _RangeBuilder) -> FileTail:
     size = fs.size(handle)
     while cutter.position < size:
         position = cutter.position

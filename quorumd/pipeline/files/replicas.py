@@ -1,4 +1,4 @@
-"""What lies in the directories of replicas: whose they are, their segments, their snapshots."""
+"""The directories of replicas: replica id, segments, snapshots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first offset that is not older than a time: what a read that begins at a time begins with."""
+"""The first offset at or after a time: where a read that begins at a time begins."""
 
 from __future__ import annotations
 

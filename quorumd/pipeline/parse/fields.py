@@ -53,7 +53,7 @@ class RecordHeaders:
 
 @dataclass(frozen=True, slots=True)
 class RecordFields:
-    """What records hold; `bad` are those that are malformed, whose fields mean nothing."""
+    """The fields of records, as columns; `bad` are the malformed ones, whose fields are undefined."""
 
     timestamp_deltas: Int64s
     offset_deltas: Int64s

@@ -101,7 +101,7 @@ def _joined(
 def _unpack(
     codec: int, payload: memoryview, batches: BatchHeaders, at: int, origin: ChunkOrigin
 ) -> bytes:
-    """Nothing, which is not what it counts, for a payload that does not unpack."""
+    """The unpacked payload; empty for one that does not unpack, so that its record count is wrong."""
     parts = []
     size = 0
     try:
@@ -117,7 +117,7 @@ def _unpack(
 
 
 def warn_empty(batches: BatchHeaders, at: int, what: str, origin: ChunkOrigin) -> None:
-    """Tells of a compressed batch that counts as empty."""
+    """Warns of a compressed batch that counts as empty."""
     _log.warning(
         "the batch at offset %d%s counts as empty, as for every reader: its producer compressed"
         " something else than its records (%s)",

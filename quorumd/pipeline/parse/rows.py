@@ -20,7 +20,7 @@ from quorumd.pipeline.parse.payloads import PayloadGroup, warn_empty
 from quorumd.pipeline.parse.walk import WalkedRecords, walk_records
 
 ROWS_MAX = 1 << 18
-"""The most that is read together."""
+"""The most records that are read together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How what tasks have written begins to count: checks first, then one manifest.
+"""Commits: the files that tasks have written are checked, then one manifest makes them visible.
 
 A range that is in the tables already, or does not follow what is, is refused: whatever Spark does again,
 it is not in the tables twice.
@@ -20,7 +20,7 @@ from quorumd.pipeline.tables.parquet import read_rows, write_rows
 
 
 class NotShared(PipelineError):
-    """A worker has written a file that is not here."""
+    """A worker's file is not on the driver: the folder is not shared."""
 
 
 class NotContinued(PipelineError):
@@ -29,7 +29,7 @@ class NotContinued(PipelineError):
 
 @dataclass(slots=True)
 class WrittenLog:
-    """What one task has written of the log; `last_crcs` are those of its last offset's batches."""
+    """The files that one task has written; `last_crcs` are those of its last offset's batches."""
 
     files: list[DataFile] = field(default_factory=list)
     control: list[ControlRow] = field(default_factory=list)
@@ -43,7 +43,7 @@ def commit_log(
     written: Iterable[WrittenLog],
     origin: Mapping[str, str] | None = None,
 ) -> None:
-    """Makes a range count.
+    """Commits a range of the log.
 
     Raises NotContinued, NotShared, RunReplaced, DamagedTables, LogUnreachable, OSError.
 
@@ -92,7 +92,7 @@ def commit_log(
 def commit_state(
     folder: Path, token: str, end_offset: int, files: Iterable[tuple[str, DataFile]]
 ) -> None:
-    """Makes `state` and `key_history` be those up to `end_offset`. Raises as `commit_log` does."""
+    """Commits `state` and `key_history` up to `end_offset`. Raises as `commit_log` does."""
     tables: dict[str, list[DataFile]] = {"state": [], "key_history": []}
     for table, file in files:
         tables[table].append(file)
@@ -147,7 +147,7 @@ def _check_begins(complete_from: int, first: int, end: int, rows: int) -> None:
 def _history_files(
     folder: Path, before: Manifest | None, control: Sequence[ControlRow]
 ) -> dict[str, tuple[DataFile, ...]]:
-    """The files of `leadership` and `voter_sets` from now on."""
+    """The new files of `leadership` and `voter_sets`."""
     if before is not None and not control:
         return {table: before.files[table] for table in ("leadership", "voter_sets")}
     history = LeadershipHistory(read_rows(folder, "leadership"), read_rows(folder, "voter_sets"))

@@ -1,4 +1,4 @@
-"""Small files made into large ones: a batch every ten seconds leaves thousands of both kinds a day.
+"""Small files are merged into large ones: a batch every ten seconds leaves thousands of both kinds a day.
 
 The neighbours among a table's small files are written once more, as one; then a manifest that names all
 files takes the place of those before it. What is in the tables does not change.
@@ -35,7 +35,7 @@ ARRIVALS_KEPT: Final = 1_000
 
 
 def compact(output: Output) -> None:
-    """Merges what has become many, and deletes what was replaced a while ago.
+    """Merges small files and manifests, and deletes files that were replaced long enough ago.
 
     Other processes may commit and read meanwhile. Raises RunReplaced, DamagedTables, OSError.
     """
@@ -57,7 +57,7 @@ def _merge(output: Output, chain: str) -> None:
 
 
 def _naming_all(manifests: Sequence[Manifest], table: str, files: tuple[DataFile, ...]) -> Manifest:
-    """What takes the place of these manifests."""
+    """The manifest that replaces these."""
     arrivals = [arrival for each in manifests for arrival in each.arrivals]
     last = manifests[-1]
     return dataclasses.replace(
@@ -72,7 +72,7 @@ def _naming_all(manifests: Sequence[Manifest], table: str, files: tuple[DataFile
 
 
 def _groups(files: Sequence[DataFile]) -> list[list[DataFile]]:
-    """Neighbours that are to be one file; a file that is large enough is alone."""
+    """Groups of neighbours that become one file; a file that is large enough is a group of its own."""
     groups: list[list[DataFile]] = []
     room = 0
     for file in files:

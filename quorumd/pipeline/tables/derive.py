@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def refresh_state(spark: SparkSession, output: Output) -> bool:
-    """Takes in what has come since the last time; False if that is nothing.
+    """Applies the records since the last call; False if there are none.
 
     Costs a pass over the keys, and over the records that are new. Raises RunReplaced, DamagedTables.
     """

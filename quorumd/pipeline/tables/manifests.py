@@ -1,4 +1,4 @@
-"""Manifests: which data files count. A file that none of them names does not exist for a reader.
+"""Manifests name the data files of the tables. A file that no manifest names does not exist for readers.
 
 There are two chains of them, `log` and `state`, numbered without a gap. A manifest covers the offsets from
 where the one before ended to its own end, and appears by one rename: a range of the log is in the tables
@@ -115,7 +115,7 @@ def newest(folder: Path, chain: str) -> Manifest | None:
 
 
 def read_chain(folder: Path, chain: str) -> list[Manifest]:
-    """The manifests of a chain that count, in order; the first begins at offset 0. Raises DamagedTables."""
+    """The valid manifests of a chain, in order; the first begins at offset 0. Raises DamagedTables."""
     numbers = _numbers(folder, chain)
     found: list[Manifest] = []
     for number in range(numbers[-1] if numbers else -1, -1, -1):
@@ -134,7 +134,7 @@ def read_chain(folder: Path, chain: str) -> list[Manifest]:
 
 
 def read_replaced(folder: Path, chain: str) -> list[Manifest]:
-    """The manifests that are still there and count no more, in order. Raises DamagedTables."""
+    """The manifests that were replaced and not deleted yet, in order. Raises DamagedTables."""
     counting = read_chain(folder, chain)
     return [
         _read(folder, chain, number)
@@ -171,7 +171,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def write_durably(path: Path, text: str) -> None:
-    """The file is there with this text, or not at all. Raises OSError."""
+    """Creates the file with this text, atomically. Raises OSError."""
     part = path.with_name(f"_{path.name}.{os.getpid()}")
     with part.open("w") as file:
         file.write(text)

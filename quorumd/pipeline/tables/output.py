@@ -1,4 +1,4 @@
-"""The folder of the tables: made, held by one run at a time, and rid of what does not count.
+"""The folder of the tables: created, locked by one run at a time, and cleaned of invalid files.
 
 `lock` is held by the process that runs, so the kernel lets go of it whatever ends it. But workers of a
 run that was killed may live on for a moment: what makes a manifest count checks, under a lock of its own,
@@ -38,9 +38,9 @@ from quorumd.pipeline.tables.schemas import APPENDED, TABLES
 LOCK: Final = "lock"
 COMMIT_LOCK: Final = "commit.lock"
 WORK: Final = "work"
-"""What a run needs for itself; deleted by the next one."""
+"""The work files of a run; deleted by the next run."""
 REPLACED_KEPT_S: Final = 600.0
-"""For so long a file that was replaced stays, for those who are reading it."""
+"""How long a replaced file is kept for queries that read it."""
 
 
 class OutputBusy(PipelineError):
@@ -56,7 +56,7 @@ class RunReplaced(PipelineError):
 
 
 class Output:
-    """The folder, as long as this process may write to it."""
+    """The folder, while this process holds its lock."""
 
     def __init__(self, folder: Path, token: str) -> None:
         self.folder = folder
@@ -64,7 +64,7 @@ class Output:
 
     @property
     def end_offset(self) -> int:
-        """The tables of the log hold everything below it."""
+        """The end (exclusive) of the tables of the log."""
         last = newest(self.folder, "log")
         return last.end_offset if last is not None else 0
 
@@ -74,7 +74,7 @@ class Output:
         return newest(self.folder, "log")
 
     def new_work(self) -> Path:
-        """A path for a run's own files, of no use to the next one."""
+        """A path for work files of this run."""
         return self.folder / WORK / uuid.uuid4().hex
 
     def delete_replaced(self) -> None:
@@ -84,7 +84,7 @@ class Output:
                 path.unlink(missing_ok=True)
 
     def _delete_orphans(self) -> None:
-        """Deletes what no manifest names: no other run is there that could still name it."""
+        """Deletes files that no manifest names: no other run can be writing one."""
         shutil.rmtree(self.folder / WORK, ignore_errors=True)
         (self.folder / WORK).mkdir()
         named = {each.path for chain in CHAINS for each in _named(self.folder, chain)}
@@ -99,7 +99,7 @@ class Output:
 
 @contextmanager
 def held_output(folder: Path) -> Iterator[Output]:
-    """Makes the folder if need be, and holds it. Raises OutputBusy, OutputUnusable, DamagedTables."""
+    """Creates the folder if necessary, and locks it. Raises OutputBusy, OutputUnusable, DamagedTables."""
     try:
         _make(folder)
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

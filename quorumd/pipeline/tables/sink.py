@@ -1,4 +1,4 @@
-"""The data source `quorumd_tables`, which is only written to: what a query brings becomes tables.
+"""The data source `quorumd_tables`, a sink: it writes the rows of a query to the tables.
 
 Tasks write Parquet files that are not visible yet and report them; the commit makes them visible. A task that
 runs twice leaves a file that no manifest names. Options: folder, token; of the log origin, which is the data
@@ -50,14 +50,14 @@ class TablesSink(DataSource):
         return NAME
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Of the log, or of derived tables if there is an `end`."""
+        """The writer of the log, or with the option `end` of the derived tables."""
         folder, token = Path(self.options["folder"]), self.options["token"]
         if "end" in self.options:
             return _StateWriter(folder, token, int(self.options["end"]))
         return _LogWriter(folder, token, json.loads(self.options["origin"]))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 (Spark's name)
-        """Of the log."""
+        """The writer of the log."""
         origin = json.loads(self.options["origin"])
         return _LogStreamWriter(Path(self.options["folder"]), self.options["token"], origin)
 
@@ -124,7 +124,7 @@ class _StateWriter(DataSourceArrowWriter):
 
 
 def write_log(folder: Path, batches: Iterator[pa.RecordBatch]) -> WrittenLog:
-    """The files of `records` out of rows of the log, and what the commit has to know of them."""
+    """The files of `records` out of rows of the log, with the facts that the commit needs."""
     written = WrittenLog()
     writer = TableWriter(folder, "records")
     last = -1
