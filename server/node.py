@@ -8,11 +8,12 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from quorumd.config.errors import BadValue
 from quorumd.config.model import Config
 from quorumd.raft.config import RaftConfig, StoredState
-from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet, uuid_to_text
+from quorumd.raft.types import Address, Endpoint, ReplicaKey, Voter, VoterSet, uuid_to_text
 from quorumd.server.admin.initial_voters import parse_initial_voters
 from quorumd.server.daemon_runtime import daemon_runtime
 from quorumd.server.disk.recovered_log import RecoveredLog
@@ -24,8 +25,6 @@ from quorumd.server.model.producer_state import ProducerState
 from quorumd.server.model.runtime import Runtime
 from quorumd.server.model.topic import METADATA, TopicPartition
 from quorumd.server.net.listeners import Listeners
-from quorumd.server.page.page import QuorumPage
-from quorumd.server.page.source import source_of
 from quorumd.server.partition.partition import Partition, PartitionHooks, PartitionSettings
 from quorumd.server.peers.outbound import OutboundSettings
 from quorumd.server.snapshots.manager import SnapshotSettings
@@ -41,6 +40,9 @@ from quorumd.storage.snapshot_file import SnapshotFacts
 from quorumd.storage.snapshot_store import SnapshotStore
 from quorumd.version import VERSION
 from quorumd.wire.batch_header import BatchHeader
+
+if TYPE_CHECKING:
+    from quorumd.server.page.page import QuorumPage
 
 LOG = Logger("node")
 
@@ -262,23 +264,31 @@ class Node:
             max_connections=config.max_connections,
             max_idle_ms=config.connections_max_idle_ms,
         )
-        self.page = QuorumPage(source_of(self.partition, config, self.status))
         self.http: HttpServer | None = None
+        self._page: QuorumPage | None = None
         if config.http_listen is not None:
-            page = MetricsPage(
-                self.metrics,
-                self.partition.view,
-                VERSION,
-                config.storage_dir,
-                lambda: self.ready()[0],
-            )
-            self.http = HttpServer(
-                config.http_listen,
-                ready=self.ready,
-                status=self.status,
-                metrics=page.render,
-                pages=self.page.pages,
-            )
+            self._make_http(config.http_listen)
+
+    def _make_http(self, address: Address) -> None:
+        # A node without these pages does not load what they take.
+        from quorumd.server.page.page import QuorumPage
+        from quorumd.server.page.source import source_of
+
+        metrics = MetricsPage(
+            self.metrics,
+            self.partition.view,
+            VERSION,
+            self.config.storage_dir,
+            lambda: self.ready()[0],
+        )
+        self._page = QuorumPage(source_of(self.partition, self.config, self.status))
+        self.http = HttpServer(
+            address,
+            ready=self.ready,
+            status=self.status,
+            metrics=metrics.render,
+            pages=self._page.pages,
+        )
 
     # -- life
 
@@ -288,9 +298,9 @@ class Node:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
         await self.listeners.open()
-        if self.http is not None:
+        if self.http is not None and self._page is not None:
             await self.http.open()
-            self.page.open()
+            self._page.open()
         LOG.info(
             "started",
             node=self.config.node_id,
@@ -316,9 +326,9 @@ class Node:
         timeout_s = self.config.quorum_request_timeout_ms / 1000
         await self.partition.hand_over(timeout_s)
         await self.listeners.close(CLOSE_GRACE_S)
-        if self.http is not None:
+        if self.http is not None and self._page is not None:
             await self.http.close()
-            self.page.close()
+            self._page.close()
         await self.partition.close()
         self._directory.close()
         LOG.info("stopped")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
+from typing import Protocol
 
 from quorumd.raft.effects import (
     AddVoter,
@@ -35,7 +36,6 @@ from quorumd.raft.events import (
 )
 from quorumd.raft.node import RaftNode
 from quorumd.raft.types import Address, ReplicaKey
-from quorumd.server.disk.storage_adapter import StorageAdapter
 from quorumd.server.model.logs import Logger
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.peer_calls import PeerCall, StaleRequest
@@ -48,6 +48,7 @@ from quorumd.server.translate import elections, voter_changes
 from quorumd.server.translate.elections import BEGIN_QUORUM_EPOCH, END_QUORUM_EPOCH, VOTE
 from quorumd.server.translate.fetch import fetch_request_frame, fetch_response_received
 from quorumd.server.translate.snapshot import snapshot_request, snapshot_response_received
+from quorumd.wire.batch_header import BatchHeader
 from quorumd.wire.errors import UnsupportedVersion
 from quorumd.wire.headers import encode_request_header, encode_response_header
 from quorumd.wire.schema import Message
@@ -120,6 +121,16 @@ class _PeerListener:
         return self._addresses.elsewhere(self._peer) if self._use is Use.ELECTIONS else []
 
 
+class FetchedData(Protocol):
+    """Keeps the bytes of responses, under a token, until the rules decide on them."""
+
+    def hold_fetched(
+        self, token: int, data: bytes | memoryview, batches: list[tuple[int, BatchHeader]]
+    ) -> None: ...
+    def hold_piece(self, token: int, data: bytes) -> None:
+        """A chunk of a snapshot."""
+
+
 class Outbound:
     """Sends one partition's requests. `handle` takes the events that come of them."""
 
@@ -128,14 +139,14 @@ class Outbound:
         topic: TopicPartition,
         settings: OutboundSettings,
         node: RaftNode,
-        storage_adapter: StorageAdapter,
+        fetched: FetchedData,
         metrics: Metrics,
         handle: Callable[[Event], None],
         make_channel: PeerChannelFactory,
     ) -> None:
         self._topic = topic
         self._settings = settings
-        self._storage_adapter = storage_adapter
+        self._fetched = fetched
         self._metrics = metrics
         self._handle = handle
         self._make_channel = make_channel
@@ -391,11 +402,11 @@ class Outbound:
         if key == FETCH:
             fetched = fetch_response_received(version, frame, at, request_id, listener)
             if fetched.batches:
-                self._storage_adapter.hold_fetched(request_id, fetched.data, fetched.batches)
+                self._fetched.hold_fetched(request_id, fetched.data, fetched.batches)
             return fetched.event
         if key == FETCH_SNAPSHOT:
             event, data = snapshot_response_received(version, frame, at, request_id, listener)
-            self._storage_adapter.hold_piece(request_id, data)
+            self._fetched.hold_piece(request_id, data)
             return event
         if key in CHANGES:
             return voter_changes.change_response_received(

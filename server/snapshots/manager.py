@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from quorumd.raft.events import Event, LogDeletionRequested, ResignationRequested, SnapshotTaken
 from quorumd.raft.node import RaftNode
 from quorumd.raft.types import ReplicaKey, SnapshotId
-from quorumd.server.disk.storage_adapter import StorageAdapter
 from quorumd.server.model.logs import Logger
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.partition_view import CopyProgress, SnapshotWork
@@ -68,6 +68,15 @@ class RunningBuild:
     build: Build | None = None
 
 
+class WrittenLog(Protocol):
+    """What was written to the log, as far as snapshots depend on it."""
+
+    base: SnapshotFacts | None
+    """What the newest snapshot says; the manager sets it for one that was taken here."""
+    written_bytes: int
+    """Of records, since the start."""
+
+
 class SnapshotManager:
     """See the module's docstring. All methods are for the event loop's thread."""
 
@@ -81,7 +90,7 @@ class SnapshotManager:
         host: Runtime,
         metrics: Metrics,
         handle: Callable[[Event], None],
-        recorder: StorageAdapter,
+        written: WrittenLog,
         found: Sequence[SnapshotFacts],
         new_bytes: int,
     ) -> None:
@@ -96,7 +105,7 @@ class SnapshotManager:
         self._host = host
         self._metrics = metrics
         self._handle = handle
-        self._recorder = recorder
+        self._written = written
         self._facts = {facts.id: facts for facts in found}
         self._bytes_before = -new_bytes
         """What was written when the newest snapshot was begun."""
@@ -158,7 +167,7 @@ class SnapshotManager:
     @property
     def new_bytes(self) -> int:
         """Records that no snapshot stands for, about."""
-        return self._recorder.written_bytes - self._bytes_before
+        return self._written.written_bytes - self._bytes_before
 
     def note_installed(self, facts: SnapshotFacts) -> None:
         """The log begins behind this snapshot now: what was being built from it is void."""
@@ -168,7 +177,7 @@ class SnapshotManager:
         self._end_build()
         self._tell(facts.id)
         self._keep([facts])
-        self._bytes_before = self._recorder.written_bytes
+        self._bytes_before = self._written.written_bytes
 
     def look(self) -> None:
         """Begin a build if it is time for one; called whenever something was committed."""
@@ -251,7 +260,7 @@ class SnapshotManager:
     def _build(self, end_offset: int, repairs: SnapshotId | None = None) -> None:
         self._metrics.snapshot_build_ratio = 0.0
         self._building = building = RunningBuild(
-            end_offset, self._recorder.written_bytes, self._host.monotonic_s(), repairs
+            end_offset, self._written.written_bytes, self._host.monotonic_s(), repairs
         )
         what = "taking a snapshot" if repairs is None else "building a damaged snapshot anew"
         LOG.info(what, end_offset=end_offset)
@@ -344,7 +353,7 @@ class SnapshotManager:
             seconds=round(seconds, 3),
         )
         self._facts[facts.id] = facts
-        self._recorder.base = facts
+        self._written.base = facts
         self._handle(SnapshotTaken(snapshot=facts.id))
         self._finished(facts.id)
         self._clean()

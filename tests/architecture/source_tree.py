@@ -79,6 +79,24 @@ def imported_names(module: Module) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
 
 
+def imports_within(modules: list[Module]) -> dict[str, list[str]]:
+    """Of each module, those of the others that it imports. A package is not what lies in it."""
+    own = frozenset(module.name for module in modules)
+    return {
+        module.name: sorted({name for _, name in imports_of(module, own)} & own - {module.name})
+        for module in modules
+    }
+
+
+def circles(imports: dict[str, list[str]]) -> list[str]:
+    """Modules that are left when those are taken away, again and again, that import none of the rest."""
+    left = dict(imports)
+    while done := [name for name, others in left.items() if not set(others) & left.keys()]:
+        for name in done:
+            del left[name]
+    return sorted(left)
+
+
 def calls_of(module: Module) -> Iterator[tuple[int, str]]:
     """Line and dotted name of everything that is called, as written: `open`, `uuid.uuid4`."""
     for node in ast.walk(module.tree):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.architecture.source_tree import Module, imports_of, modules_below, parse_module
+from tests.architecture.source_tree import circles, imports_within, modules_below, parse_module
 
 # From the ground up; a name stands for a module, or for all modules of a room.
 FLOORS = (
@@ -36,15 +36,6 @@ def floor_of(name: str) -> int | None:
     return FLOOR_OF.get(rest.partition(".")[0]) if top == "simulation" else None
 
 
-def imports_within(modules: list[Module]) -> dict[str, list[str]]:
-    """Of each module, those of the others that it imports. A package is not what lies in it."""
-    own = frozenset(module.name for module in modules)
-    return {
-        module.name: sorted({name for _, name in imports_of(module, own)} & own - {module.name})
-        for module in modules
-    }
-
-
 def imports_upwards(imports: dict[str, list[str]]) -> Iterator[str]:
     for name, others in imports.items():
         here = floor_of(name)
@@ -52,15 +43,6 @@ def imports_upwards(imports: dict[str, list[str]]) -> Iterator[str]:
             there = floor_of(other)
             if here is None or there is None or there > here:
                 yield f"{name} imports {other}"
-
-
-def circles(imports: dict[str, list[str]]) -> list[str]:
-    """Modules that are left when those are taken away, again and again, that import none of the rest."""
-    left = dict(imports)
-    while done := [name for name, others in left.items() if not set(others) & left.keys()]:
-        for name in done:
-            del left[name]
-    return sorted(left)
 
 
 IMPORTS = imports_within([m for m in modules_below("simulation") if m.name != "simulation"])

@@ -25,12 +25,11 @@ from quorumd.raft.events import ConnectionLost, ConnectionMade, ConnectionRefuse
 from quorumd.raft.log_view import LogView, VoterEntry
 from quorumd.raft.node import RaftNode
 from quorumd.raft.types import Address, Endpoint, OffsetAndEpoch, ReplicaKey, Voter, VoterSet
-from quorumd.server.disk.storage_adapter import StorageAdapter
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.peer_calls import PeerCall, PeerListener, StaleRequest
 from quorumd.server.model.topic import METADATA
 from quorumd.server.net.inbound_request import InboundRequest, RequestConnection
-from quorumd.server.peers.outbound import Outbound, OutboundSettings, Use
+from quorumd.server.peers.outbound import FetchedData, Outbound, OutboundSettings, Use
 from quorumd.server.translate.voter_changes import REMOVE_VOTER
 from quorumd.wire.codec import encode
 from quorumd.wire.error_codes import ErrorCode
@@ -112,7 +111,7 @@ class Sender:
             METADATA,
             settings,
             self.node,
-            cast(StorageAdapter, None),  # nothing that is fetched here has records
+            cast(FetchedData, None),  # nothing that is fetched here has records
             Metrics(),
             self.events.append,
             self._make_link,

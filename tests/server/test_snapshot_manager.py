@@ -18,7 +18,6 @@ from quorumd.raft.log_view import LogView
 from quorumd.raft.node import RaftNode
 from quorumd.raft.status import DownloadProgress
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, SnapshotId
-from quorumd.server.disk.storage_adapter import StorageAdapter
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.partition_view import CopyProgress, SnapshotWork
 from quorumd.server.model.runtime import Reader, Runtime
@@ -29,6 +28,7 @@ from quorumd.server.snapshots.manager import (
     RETRY_MIN_S,
     SnapshotManager,
     SnapshotSettings,
+    WrittenLog,
 )
 from quorumd.server.snapshots.outgoing_copies import CHECK_AGAIN_S
 from quorumd.storage.layout import part_path
@@ -123,7 +123,7 @@ class Bench:
         )
         self.node = Node(self.log, 30)
         self.metrics = Metrics()
-        self.recorder = SimpleNamespace(written_bytes=0, base=None)
+        self.written = SimpleNamespace(written_bytes=0, base=None)
         self._numbers = itertools.count()
         self._alarms: list[tuple[float, int, Callable[[], None]]] = []
         host = SimpleNamespace(
@@ -149,7 +149,7 @@ class Bench:
             cast(Runtime, host),
             self.metrics,
             self._handle,
-            cast(StorageAdapter, self.recorder),
+            cast(WrittenLog, self.written),
             found,
             0,
         )
@@ -193,7 +193,7 @@ class Bench:
         self.now_s = end_s
 
     def write(self, size_bytes: int) -> None:
-        self.recorder.written_bytes += size_bytes
+        self.written.written_bytes += size_bytes
         self.snapshots.look()
 
     def grow(self, end_offset: int) -> None:
