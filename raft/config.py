@@ -24,6 +24,15 @@ class RaftConfig:
     """
 
     local: ReplicaKey
+    fetch_timeout_ms: int
+    election_timeout_ms: int
+    election_backoff_max_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    is_witness: bool
+    auto_join: bool
+    snapshot_bytes_per_s: int | None
+    """How fast a snapshot is copied from the leader at most; None: as fast as can be."""
     endpoints: tuple[Endpoint, ...] = ()
     configured_voters: VoterSet = field(default_factory=VoterSet)
     formatted_voters: VoterSet = field(default_factory=VoterSet)
@@ -31,16 +40,7 @@ class RaftConfig:
     is_bootstrap: bool = False
     cluster_id: str | None = None
     new_cluster_id: str = ""
-    fetch_timeout_ms: int = 2000
-    election_timeout_ms: int = 1000
-    election_backoff_max_ms: int = 1000
-    retry_backoff_ms: int = 20
-    retry_backoff_max_ms: int = 1000
-    is_witness: bool = False
-    auto_join: bool = False
     was_removed: bool = False
-    snapshot_bytes_per_s: int | None = None
-    """How fast a snapshot is copied from the leader at most; None: as fast as can be."""
 
     @property
     def initial_voters(self) -> VoterSet:

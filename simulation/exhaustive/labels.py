@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 from uuid import UUID
 
-from quorumd.raft.config import RaftConfig
 from quorumd.raft.control import VotersRecord
 from quorumd.raft.log_view import VoterEntry
 from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet
+from simulation.default_raft_config import default_raft_config
 
 CLUSTER = "cluster"
 IDS = (1, 2, 3)
@@ -38,7 +38,7 @@ VOTERS_ENTRY = VoterEntry(1, VotersRecord(VOTERS, CLUSTER))
 """The record at offset 1 of every log names the voters."""
 
 CONFIGS = {
-    i: RaftConfig(local=key_of(i), endpoints=endpoints_of(i), cluster_id=CLUSTER) for i in IDS
+    i: default_raft_config(key_of(i), endpoints=endpoints_of(i), cluster_id=CLUSTER) for i in IDS
 }
 
 

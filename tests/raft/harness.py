@@ -45,6 +45,7 @@ from quorumd.raft.log_view import LogView, VoterEntry
 from quorumd.raft.node import RaftNode
 from quorumd.raft.roles import Role
 from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter, VoterSet
+from simulation.default_raft_config import default_raft_config
 
 CLUSTER = "cluster-a"
 E = TypeVar("E")
@@ -299,12 +300,11 @@ class Bench:
 def config_of(local: ReplicaKey | None = None, size: int = 3, **more: Any) -> RaftConfig:
     me = key(1) if local is None else local
     values: dict[str, Any] = {
-        "local": me,
         "endpoints": endpoints(me.id),
         "configured_voters": voter_set(*range(1, size + 1), by_id=True),
         "cluster_id": CLUSTER,
     } | more
-    return RaftConfig(**values)
+    return default_raft_config(me, **values)
 
 
 def unattached(size: int = 3, log: LogView | None = None, **more: Any) -> Bench:

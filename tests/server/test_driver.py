@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quorumd.raft.config import RaftConfig, StoredState
+from quorumd.raft.config import StoredState
 from quorumd.raft.effects import (
     AnnounceHighWatermark,
     AnnounceRole,
@@ -40,6 +40,7 @@ from quorumd.raft.node import RaftNode
 from quorumd.raft.roles import Role
 from quorumd.raft.types import OffsetAndEpoch
 from quorumd.server.partition.driver import Driver
+from simulation.default_raft_config import default_raft_config
 from tests.raft.harness import endpoints, key, log_of, voter_set
 
 CLUSTER = "cluster-a"
@@ -143,8 +144,8 @@ class World:
 
 def world(log: LogView | None = None, *, applied_offset: int = 0, voters: int = 3) -> World:
     ids = range(1, voters + 1)
-    config = RaftConfig(
-        local=key(1),
+    config = default_raft_config(
+        key(1),
         endpoints=endpoints(1),
         configured_voters=voter_set(*ids, by_id=True),
         is_bootstrap=True,

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from quorumd.raft.config import RaftConfig, StoredState
+from quorumd.raft.config import StoredState
 from quorumd.raft.control import VotersRecord
 from quorumd.raft.effects import (
     BeginQuorumEpoch,
@@ -57,6 +57,7 @@ from quorumd.wire.messages.vote import (
     VoteResponseTopic,
 )
 from quorumd.wire.schema import Message
+from simulation.default_raft_config import default_raft_config
 
 BOOTSTRAP: tuple[Address, ...] = (("b1", 1), ("b2", 2), ("here", 1))
 EPOCH = 5
@@ -94,8 +95,8 @@ class Sender:
     ) -> None:
         self.events: list[Event] = []
         self.links: list[FakeLink] = []
-        config = RaftConfig(
-            local=key(1),
+        config = default_raft_config(
+            key(1),
             endpoints=at("here"),
             configured_voters=VoterSet.of(configured),
             bootstrap_servers=len(BOOTSTRAP),

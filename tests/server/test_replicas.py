@@ -14,7 +14,7 @@ import pytest
 
 from quorumd.config.addresses import ConfiguredVoter, Listener
 from quorumd.config.model import Config
-from quorumd.raft.config import RaftConfig, StoredState
+from quorumd.raft.config import StoredState
 from quorumd.raft.effects import EndQuorumEpoch, Fetch, SendRequest
 from quorumd.raft.events import Event, FetchResponseReceived, RequestFailed, TimerFired
 from quorumd.raft.log_view import LogView, VoterEntry
@@ -60,6 +60,7 @@ from quorumd.wire.messages.fetch import (
     FetchResponseTopic,
 )
 from quorumd.wire.registry import APIS
+from simulation.default_raft_config import default_raft_config
 from tests.raft.harness import CLUSTER, endpoints, key, keyed_set, voter_set
 from tests.storage.helpers import batch
 from tests.support.asking import TOPIC, ask, question
@@ -171,8 +172,8 @@ class Sender:
             def flush(self) -> None:
                 raise AssertionError("nothing is appended here")
 
-        config = RaftConfig(
-            local=key(1),
+        config = default_raft_config(
+            key(1),
             endpoints=endpoints(1),
             configured_voters=voter_set(1, 2, 3, by_id=True),
             is_bootstrap=True,

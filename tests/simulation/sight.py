@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from quorumd.raft.config import RaftConfig, StoredState
+from quorumd.raft.config import StoredState
 from quorumd.raft.control import VotersRecord
 from quorumd.raft.invariants import CapturedState
 from quorumd.raft.log_view import LogView
@@ -16,6 +16,7 @@ from quorumd.raft.node import RaftNode
 from quorumd.raft.roles import Role
 from quorumd.raft.types import ReplicaKey, Voter, VoterSet
 from simulation.checkers import Facts, Observation
+from simulation.default_raft_config import default_raft_config
 from simulation.history.facts import Change
 from simulation.history.replica import Batch, Identity, Replica
 from simulation.history.voter_history import NamedVoters
@@ -42,8 +43,8 @@ def voters_of(*keys: ReplicaKey) -> VoterSet:
 
 
 def node_of(local: ReplicaKey, *voters: ReplicaKey, is_witness: bool = False) -> RaftNode:
-    config = RaftConfig(
-        local=local,
+    config = default_raft_config(
+        local,
         configured_voters=voters_of(*voters),
         is_bootstrap=True,
         is_witness=is_witness,
