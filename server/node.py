@@ -118,7 +118,7 @@ def _sound_snapshots(
             if facts.id.end_offset > applied_offset:
                 snapshots.verify(facts.id)
         except DamagedSnapshot as damage:
-            snapshots.leave_out(facts.id, damage)
+            snapshots.quarantine(facts.id, damage)
         else:
             sound.append(facts)
     return sound

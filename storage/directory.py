@@ -190,7 +190,7 @@ class Directory:
     def save_meta(self, meta: MetaProperties) -> None:
         """Replaces meta.properties, with the reserve given back if the disk is full."""
         with self._saving:
-            self.reserve.spend_if_full(lambda: save_meta_properties(self._fs, self.path, meta))
+            self.reserve.release_if_full(lambda: save_meta_properties(self._fs, self.path, meta))
             self._meta = meta
 
     def load_quorum_state(self) -> QuorumState | None:
@@ -200,7 +200,7 @@ class Directory:
     def save_quorum_state(self, state: QuorumState) -> None:
         """Replaces quorum-state.json, with the reserve given back if the disk is full."""
         with self._saving:
-            self.reserve.spend_if_full(
+            self.reserve.release_if_full(
                 lambda: save_quorum_state(self._fs, self.log_directory, state)
             )
 
@@ -309,7 +309,7 @@ class Reserve:
         self._is_there = True
         return True
 
-    def spend_if_full(self, action: Callable[[], None]) -> None:
+    def release_if_full(self, action: Callable[[], None]) -> None:
         """Runs `action`; if the disk is full, frees the reserve and runs it again.
 
         Raises DiskFull only if that was not enough. The reserve comes back with the next call that

@@ -44,15 +44,15 @@ from quorumd.storage.errors import (
 )
 from quorumd.storage.filesystem import Buffer, FileSystem
 from quorumd.storage.log_writer import Chunk, ChunkSummary, LogWriter, new_segment
-from quorumd.storage.recovery import Observer, Recovered, recover
+from quorumd.storage.recovery import BatchObserver, Recovered, recover
 from quorumd.storage.recovery_report import RecoveryReport
 from quorumd.storage.segment import ActiveFile
-from quorumd.storage.segment_reads import RecordPlace
+from quorumd.storage.segment_reads import TimestampAndOffset
 from quorumd.storage.segment_table import ClosedSegment, SegmentTable
 from quorumd.storage.tail_cache import TailCache
 from quorumd.wire.records import BatchHeader, read_header
 
-__all__ = ["Chunk", "ChunkSummary", "ClosedSegment", "Log", "RecordPlace", "RecoveryReport"]
+__all__ = ["Chunk", "ChunkSummary", "ClosedSegment", "Log", "RecoveryReport", "TimestampAndOffset"]
 
 T = TypeVar("T")
 
@@ -107,7 +107,7 @@ class Log:
         index_interval_bytes: int = 4096,
         committed_offset: int = 0,
         snapshots: Sequence[SnapshotId] = (),
-        observe: Observer | None = None,
+        observe: BatchObserver | None = None,
     ) -> Log:
         """Recovers the log in an existing directory and opens it for writing.
 
@@ -373,7 +373,7 @@ class Log:
         return self._unless_overtaken(lambda: self._read(offset, max_bytes, end_offset))
 
     def _read(self, offset: int, max_bytes: int, end_offset: int) -> bytes:
-        start_offset, written_end_offset, view = self._table.place_of(offset)
+        start_offset, written_end_offset, view = self._table.location_of(offset)
         reset_to = self._unfinished_reset()
         if reset_to is not None:
             start_offset = written_end_offset = reset_to
@@ -424,7 +424,7 @@ class Log:
                     )
                 yield data
 
-    def offset_for_timestamp(self, timestamp_ms: int, end_offset: int) -> RecordPlace | None:
+    def offset_for_timestamp(self, timestamp_ms: int, end_offset: int) -> TimestampAndOffset | None:
         """The first record with this timestamp or a later one, among those written below `end_offset`.
 
         Compressed batches are unpacked; one that does not unpack counts as empty. Raises DamagedLog,
@@ -436,7 +436,7 @@ class Log:
             )
         )
 
-    def offset_of_max_timestamp(self, end_offset: int) -> RecordPlace | None:
+    def offset_of_max_timestamp(self, end_offset: int) -> TimestampAndOffset | None:
         """The first record with the greatest timestamp among those written below `end_offset`.
 
         Raises DamagedLog, DiskFailed.
@@ -447,7 +447,7 @@ class Log:
             )
         )
 
-    def _look_up(self, look: Callable[[], RecordPlace | None]) -> RecordPlace | None:
+    def _look_up(self, look: Callable[[], TimestampAndOffset | None]) -> TimestampAndOffset | None:
         return self._unless_overtaken(lambda: look() if self._unfinished_reset() is None else None)
 
     def _one_batch(self, offset: int) -> bytes:

@@ -31,7 +31,7 @@ Batches = list[tuple[int, BatchHeader]]
 """(position, header) of batches that follow each other."""
 
 
-class Piece(NamedTuple):
+class RangeChunk(NamedTuple):
     """Some bytes, and the whole batches in them.
 
     There may be none: then work was done, and there is more.
@@ -74,11 +74,11 @@ class LogRange:
         """About as much will be read: the files from first to last."""
         self.read_bytes = 0
 
-    def pieces(self) -> Iterator[Piece]:
-        """All batches, in pieces of some hundred KiB. Raises UnsuitableOffset, DamagedLog, DiskFailed."""
+    def chunks(self) -> Iterator[RangeChunk]:
+        """All batches, in chunks of some hundred KiB. Raises UnsuitableOffset, DamagedLog, DiskFailed."""
         try:
             for base_offset in self._bases:
-                yield from self._segment_pieces(base_offset)
+                yield from self._segment_chunks(base_offset)
         finally:
             self.close()
         if self._next_offset < self._end_offset:
@@ -92,7 +92,7 @@ class LogRange:
 
     # --- one segment
 
-    def _segment_pieces(self, base_offset: int) -> Iterator[Piece]:
+    def _segment_chunks(self, base_offset: int) -> Iterator[RangeChunk]:
         path = layout.log_path(self._directory, base_offset)
         before_bytes = self.read_bytes
         try:
@@ -108,19 +108,19 @@ class LogRange:
                     offset=min(base_offset, self._next_offset),
                 )
             while self._next_offset < self._end_offset:
-                piece = self._read_piece(path, position, size, base_offset == self._last_base)
-                if not piece.batches:
+                chunk = self._read_chunk(path, position, size, base_offset == self._last_base)
+                if not chunk.batches:
                     break
-                at, last = piece.batches[-1]
+                at, last = chunk.batches[-1]
                 position += at + last.size_bytes
                 self.read_bytes = before_bytes + position
-                yield piece
+                yield chunk
             self.close()
         except OSError as error:
             raise from_os_error(error, path, "reading") from error
         self.read_bytes = before_bytes + size
 
-    def _read_piece(self, path: Path, position: int, size: int, is_last: bool) -> Piece:
+    def _read_chunk(self, path: Path, position: int, size: int, is_last: bool) -> RangeChunk:
         """The next batches from `position`; none where the data of the segment end."""
         window = self._fs.pread(self._handle, min(WINDOW_BYTES, size - position), position)
         batches, problem = _whole_batches(window)
@@ -132,9 +132,9 @@ class LogRange:
                 problem = error
         if not batches:
             if problem is None or (is_last and not window[:LEADING_ZEROS].strip(b"\0")):
-                return Piece(window, batches)
+                return RangeChunk(window, batches)
             raise self._damaged(path, position, problem) from problem
-        return Piece(window, self._in_sequence(path, position, batches))
+        return RangeChunk(window, self._in_sequence(path, position, batches))
 
     def _in_sequence(self, path: Path, position: int, batches: Batches) -> Batches:
         """Those of the range, at least one. Runs once per batch, so what is rare is decided elsewhere."""
@@ -177,7 +177,7 @@ class LogRange:
                 f" {header.last_offset} of {path.name}, byte {position}"
             )
 
-    def _seek(self, path: Path, base_offset: int, size: int) -> Generator[Piece, None, int]:
+    def _seek(self, path: Path, base_offset: int, size: int) -> Generator[RangeChunk, None, int]:
         """The position of the batch at the start offset, by headers alone; pauses now and then."""
         wanted = self._start_offset
         problem = CorruptBatch(f"no batch begins at offset {wanted}, where the snapshot ends")
@@ -194,7 +194,7 @@ class LogRange:
                         break
                     next_offset, end = header.next_offset, position + header.size_bytes
                     if count % _SEEK_BATCHES == 0:
-                        yield Piece(b"", [])
+                        yield RangeChunk(b"", [])
             except CorruptBatch as error:
                 problem = error
             if next_offset == wanted:

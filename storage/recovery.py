@@ -25,7 +25,7 @@ also after a failed fsync in an earlier life, and is durable before the node cou
 segments were synced before the next one was begun: their headers are checked (structure, offsets,
 epochs), their contents whenever they are read (`Log.read`, `Log.scan_headers`). With an observer
 every CRC is verified, because state is built from what it sees. What ends below the newest snapshot
-is not observed, and segments that do so are not walked through: quorumd.storage.history.
+is not observed, and segments that do so are not walked through: quorumd.storage.closed_segment_check.
 
 A log holds what a snapshot stands for if its record before the snapshot's end has the snapshot's
 epoch, or if it starts there or later. If not, it ends too early or diverges from what is committed;
@@ -40,8 +40,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from quorumd.raft.types import SnapshotId
-from quorumd.storage import history, layout
+from quorumd.storage import layout
 from quorumd.storage.batch_walk import reason_of, walk
+from quorumd.storage.closed_segment_check import check_closed_segment
 from quorumd.storage.epoch_checkpoint import (
     EpochStart,
     epoch_at,
@@ -58,11 +59,11 @@ from quorumd.storage.recovery_report import RecoveryReport
 from quorumd.storage.segment import Segment, write_indexes
 from quorumd.storage.segment_removal import empty_log, segment_bases
 from quorumd.storage.sequence_check import sequence_problem
-from quorumd.storage.torn_tail import Tail, examine_tail, lacks_sector
+from quorumd.storage.torn_tail import Tail, examine_tail, has_unwritten_sector
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import BatchHeader
 
-Observer = Callable[[BatchHeader], object]
+BatchObserver = Callable[[BatchHeader], object]
 
 _CODEC_BITS = 7
 """Attributes up to this say nothing but the codec: most batches."""
@@ -89,7 +90,7 @@ def recover(
     index_interval_bytes: int,
     committed_offset: int = 0,
     snapshots: Sequence[SnapshotId] = (),
-    observe: Observer | None = None,
+    observe: BatchObserver | None = None,
 ) -> Recovered:
     """Checks and repairs the log in `directory`, which must exist.
 
@@ -131,7 +132,7 @@ class _Inspection:
     index_interval_bytes: int
     snapshots: Sequence[SnapshotId]
     newest: SnapshotId
-    observe: Observer | None
+    observe: BatchObserver | None
     found: list[FoundSegment] = field(default_factory=list)
     epochs: list[EpochStart] = field(default_factory=list)
     control_offsets: list[int] = field(default_factory=list)
@@ -238,7 +239,7 @@ class _Inspection:
     def _take_segment(self, base: int, end: int, epochs: Sequence[EpochStart]) -> None:
         found = None
         if base == self.end_offset:
-            found = history.look_at(
+            found = check_closed_segment(
                 self.fs, self.directory, base, end, epochs, self.index_interval_bytes
             )
         if found is None:
@@ -335,7 +336,9 @@ class _Inspection:
             return
         # The first 17 bytes of a header are not covered by its CRC: a batch without the sector in
         # which it begins can look valid, with its offset gone.
-        if is_last and lacks_sector(self.fs, handle, position, position + 1, self.end_offset):
+        if is_last and has_unwritten_sector(
+            self.fs, handle, position, position + 1, self.end_offset
+        ):
             raise _TornHeader
         raise DamagedLog(what, path=path, position=position, offset=self.end_offset)
 

@@ -21,7 +21,7 @@ from quorumd.storage.filesystem import Buffer, FileSystem, write_all
 from quorumd.storage.log import Log
 from quorumd.storage.reader import LogFile
 from quorumd.storage.snapshot_file import read_facts
-from quorumd.wire.control_records import strike_voters
+from quorumd.wire.control_records import mask_voters
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import read_header
 
@@ -109,7 +109,7 @@ def _without_voters(source: Path, position: int, batch: bytes) -> bytes:
     if not header.is_control:
         return batch
     try:
-        return strike_voters(batch)
+        return mask_voters(batch)
     except CorruptBatch as error:
         raise DamagedLog(
             f"a control batch can't be read: {reason_of(error)}",

@@ -18,7 +18,7 @@ from quorumd.storage.errors import DiskFailed, DiskFull, from_os_error
 from quorumd.storage.filesystem import Buffer, FileSystem, replace_file, write_all
 from quorumd.storage.index import SegmentIndex
 from quorumd.storage.layout import INDEX_SUFFIX, TIME_INDEX_SUFFIX
-from quorumd.storage.write_marker import TRAILER_BYTES, build_trailer
+from quorumd.storage.write_marker import MARKER_BYTES, build_marker
 
 ZERO_STEP_BYTES = 4 << 20
 _ZEROS = bytes(1 << 20)
@@ -81,10 +81,10 @@ class ActiveFile:
         """
         end = self.size_bytes + total_bytes
         try:
-            if end + TRAILER_BYTES > self._zeros_end:
+            if end + MARKER_BYTES > self._zeros_end:
                 self._fill_zeros(end)
-            trailer = build_trailer(self._synced_bytes, end)
-            write_all(self._fs, self._handle, [*buffers, trailer], self.size_bytes)
+            marker = build_marker(self._synced_bytes, end)
+            write_all(self._fs, self._handle, [*buffers, marker], self.size_bytes)
         except OSError as error:
             failure = from_os_error(error, self._path, "writing")
             if isinstance(failure, DiskFull):
@@ -109,7 +109,7 @@ class ActiveFile:
     def _fill_zeros(self, end: int) -> None:
         at = self._zeros_end
         # The mark must fit, even where that makes the file longer than a segment.
-        target = max(end + TRAILER_BYTES, min(end + ZERO_STEP_BYTES, self._segment_bytes))
+        target = max(end + MARKER_BYTES, min(end + ZERO_STEP_BYTES, self._segment_bytes))
         left = target - at
         zeros: list[Buffer] = [_ZEROS] * (left // len(_ZEROS))
         zeros.append(memoryview(_ZEROS)[: left % len(_ZEROS)])

@@ -24,7 +24,7 @@ from quorumd.wire.records import BatchHeader, iter_records, read_header, scan
 _SEEK_WINDOW_BYTES = 64 << 10
 
 
-class RecordPlace(NamedTuple):
+class TimestampAndOffset(NamedTuple):
     """A record found by its timestamp (ms)."""
 
     offset: int
@@ -168,7 +168,7 @@ def first_at_or_after(
     end_offset: int,
     times: list[tuple[int, int]] | None,
     read: Callable[[int], bytes],
-) -> RecordPlace | None:
+) -> TimestampAndOffset | None:
     """The first record below `end_offset` with this timestamp or a later one in one segment.
 
     `times` are the entries of the time index if it is in memory, `read` gives the verified batch at
@@ -230,17 +230,17 @@ def _greatest_from(
     return best
 
 
-def record_with_timestamp(batch: bytes, timestamp: int) -> RecordPlace | None:
+def record_with_timestamp(batch: bytes, timestamp: int) -> TimestampAndOffset | None:
     """The first record of a batch with exactly this timestamp."""
     return _first_record(batch, lambda found: found == timestamp)
 
 
-def _first_record(batch: bytes, wanted: Callable[[int], bool]) -> RecordPlace | None:
+def _first_record(batch: bytes, wanted: Callable[[int], bool]) -> TimestampAndOffset | None:
     epoch = read_header(batch).epoch
     try:
         for record in iter_records(batch):
             if wanted(record.timestamp):
-                return RecordPlace(record.offset, record.timestamp, epoch)
+                return TimestampAndOffset(record.offset, record.timestamp, epoch)
     except CorruptBatch:
         # Its CRC is right: the producer sent contents that are no records. Empty for every reader.
         return None

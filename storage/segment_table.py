@@ -33,7 +33,7 @@ class SegmentView(NamedTuple):
     start: int | None
 
 
-class Place(NamedTuple):
+class OffsetLocation(NamedTuple):
     """Where an offset is, and the bounds of the log at that moment; `end_offset` is exclusive.
 
     An offset below the start gets the first segment.
@@ -119,12 +119,12 @@ class SegmentTable:
     def _index_bytes_of(self, segment: Segment) -> int:
         return self.index_bytes[segment.base_offset]
 
-    def place_of(self, offset: int) -> Place:
+    def location_of(self, offset: int) -> OffsetLocation:
         """Where `offset` is, all as of one moment."""
         with self._lock:
             at = max(0, bisect_right(self._bases, offset) - 1)
             view = _view(self._segments[at], offset)
-            return Place(self._bases[0], self._segments[-1].end_offset, view)
+            return OffsetLocation(self._bases[0], self._segments[-1].end_offset, view)
 
     def view_at(self, offset: int) -> SegmentView:
         """The segment that `offset` falls into; below the start, the first one."""

@@ -71,7 +71,7 @@ class SnapshotStore:
             self._ids = [facts.id for facts in found]
         return found
 
-    def leave_out(self, snapshot_id: SnapshotId, damage: DamagedSnapshot) -> None:
+    def quarantine(self, snapshot_id: SnapshotId, damage: DamagedSnapshot) -> None:
         """One that `open` found is of no use after all: count it among the damaged ones."""
         with self._lock:
             self._ids.remove(snapshot_id)

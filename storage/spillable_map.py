@@ -23,7 +23,7 @@ ENTRY_BYTES = 200
 _COUNTED_AT_ONCE = 4096
 
 
-class SpillingTable:
+class SpillableMap:
     """See the module. `newest` may be written to directly; `added` has to be told of it.
 
     Values are empty or longer than a reference (quorumd.storage.sorted_runs). Methods raise StorageError.

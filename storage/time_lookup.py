@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from quorumd.storage import segment_reads
 from quorumd.storage.filesystem import FileSystem
-from quorumd.storage.segment_reads import RecordPlace
+from quorumd.storage.segment_reads import TimestampAndOffset
 from quorumd.storage.segment_table import SegmentTable, SegmentView
 
 
@@ -16,7 +16,7 @@ def first_at_or_after(
     timestamp_ms: int,
     end_offset: int,
     read: Callable[[int], bytes],
-) -> RecordPlace | None:
+) -> TimestampAndOffset | None:
     """The first record with this timestamp or a later one below `end_offset` (exclusive).
 
     `read` gives the verified batch at an offset. Raises DamagedLog, OSError, and what `read` raises.
@@ -33,7 +33,7 @@ def first_at_or_after(
 
 def first_with_greatest(
     fs: FileSystem, table: SegmentTable, end_offset: int, read: Callable[[int], bytes]
-) -> RecordPlace | None:
+) -> TimestampAndOffset | None:
     """The first record with the greatest timestamp below `end_offset`; the rest as above."""
     best = (-1, -1)
     for view in _views_below(table, end_offset):

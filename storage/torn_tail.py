@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from quorumd.storage.batch_walk import BATCH_BYTES_MAX
 from quorumd.storage.filesystem import FileSystem
-from quorumd.storage.write_marker import LEADING_ZEROS, TRAILER_BYTES, read_trailer
+from quorumd.storage.write_marker import LEADING_ZEROS, MARKER_BYTES, read_marker
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import BATCH_OVERHEAD, crc_is_valid, read_header
 
@@ -72,7 +72,7 @@ def examine_tail(
     data_end = _end_of_data(fs, handle, start, end)
     group_start = _last_group_start(fs, handle, start, data_end)
     if group_start is not None:
-        data_end -= TRAILER_BYTES
+        data_end -= MARKER_BYTES
     if data_end == start:
         return Tail()
     # The last bytes of a batch are often zeros, so a header may begin less than 61 bytes before.
@@ -85,14 +85,16 @@ def examine_tail(
         damage = f"everything below byte {group_start} was synced"
     elif group_start is not None or found is not None:
         bad_end = data_end if found is None else found
-        if not lacks_sector(fs, handle, start, bad_end, next_offset):
+        if not has_unwritten_sector(fs, handle, start, bad_end, next_offset):
             damage = "all of its sectors were written"
         elif group_start is None and found is not None and search.is_cut_behind_batch(found):
             damage = "everything was synced before the file was cut to its data"
     return Tail(data_end - start, found, damage)
 
 
-def lacks_sector(fs: FileSystem, handle: int, start: int, end: int, next_offset: int) -> bool:
+def has_unwritten_sector(
+    fs: FileSystem, handle: int, start: int, end: int, next_offset: int
+) -> bool:
     """True if a sector with any of bytes `start` .. `end` (exclusive) was never written.
 
     A batch begins at `start` and should begin with `next_offset`. From there on such a sector has
@@ -116,7 +118,7 @@ def _sectors_from(fs: FileSystem, handle: int, start: int, end: int) -> Iterator
         wanted_bytes = min(first_bytes + _WINDOW_BYTES, sectors_end - at)
         window = bytearray(fs.pread(handle, wanted_bytes, at))
         if at == start:
-            mark = slice(LEADING_ZEROS, TRAILER_BYTES)
+            mark = slice(LEADING_ZEROS, MARKER_BYTES)
             window[mark] = bytes(len(window[mark]))
         yield window[:first_bytes]
         for begin in range(first_bytes, len(window), _SECTOR_BYTES):
@@ -146,10 +148,10 @@ def _window_sizes() -> Iterator[int]:
 
 def _last_group_start(fs: FileSystem, handle: int, start: int, data_end: int) -> int | None:
     """What the mark at the end of the data says, None if there is none."""
-    position = data_end - TRAILER_BYTES
+    position = data_end - MARKER_BYTES
     if position < start:
         return None
-    return read_trailer(fs.pread(handle, TRAILER_BYTES, position), position)
+    return read_marker(fs.pread(handle, MARKER_BYTES, position), position)
 
 
 class _Search:

@@ -21,18 +21,18 @@ LEADING_ZEROS = 17
 _FIELDS = Struct(f">{LEADING_ZEROS}xQQ")
 _END = Struct(">I4s")
 _MAGIC = b"GEND"
-TRAILER_BYTES = _FIELDS.size + _END.size
+MARKER_BYTES = _FIELDS.size + _END.size
 
 
-def build_trailer(group_start: int, position: int) -> bytes:
+def build_marker(group_start: int, position: int) -> bytes:
     """The mark that goes to byte `position` of a file that is synced below byte `group_start`."""
     fields = _FIELDS.pack(group_start, position)
     return fields + _END.pack(crc32c(fields), _MAGIC)
 
 
-def read_trailer(data: bytes, position: int) -> int | None:
+def read_marker(data: bytes, position: int) -> int | None:
     """The byte where the group begins if `data` is the mark for `position`, else None."""
-    if len(data) != TRAILER_BYTES:
+    if len(data) != MARKER_BYTES:
         return None
     group_start, _ = _FIELDS.unpack_from(data)
-    return group_start if data == build_trailer(group_start, position) else None
+    return group_start if data == build_marker(group_start, position) else None

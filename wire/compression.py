@@ -24,7 +24,7 @@ _XERIAL_BLOCK_BYTES = 32 * 1024
 _INT32 = Struct(">i")
 
 
-class Codec(IntEnum):
+class CompressionType(IntEnum):
     """Attribute bits 0-2 of a batch."""
 
     NONE = 0
@@ -36,19 +36,19 @@ class Codec(IntEnum):
 
 def pack(codec: int, data: bytes) -> bytes:
     """`data` compressed as Kafka's clients do. Raises ValueError if there is no such codec."""
-    match Codec(codec):
-        case Codec.NONE:
+    match CompressionType(codec):
+        case CompressionType.NONE:
             return data
-        case Codec.GZIP:
+        case CompressionType.GZIP:
             compressor = zlib.compressobj(wbits=31)
             return compressor.compress(data) + compressor.flush()
-        case Codec.SNAPPY:
+        case CompressionType.SNAPPY:
             return b"".join(_pack_snappy(data))
-        case Codec.LZ4:
+        case CompressionType.LZ4:
             import lz4.frame
 
             return bytes(lz4.frame.compress(data, block_size=lz4.frame.BLOCKSIZE_MAX64KB))
-        case Codec.ZSTD:
+        case CompressionType.ZSTD:
             import zstandard
 
             return zstandard.ZstdCompressor().compress(data)
@@ -57,15 +57,15 @@ def pack(codec: int, data: bytes) -> bytes:
 def unpack(codec: int, data: bytes | memoryview) -> Iterator[bytes]:
     """`data` unpacked, in chunks. Raises CorruptBatch if it is not valid for the codec."""
     match codec:
-        case Codec.NONE:
+        case CompressionType.NONE:
             chunks: Iterator[bytes] = iter((bytes(data),))
-        case Codec.GZIP:
+        case CompressionType.GZIP:
             chunks = _unpack_gzip(bytes(data))
-        case Codec.SNAPPY:
+        case CompressionType.SNAPPY:
             chunks = _unpack_snappy(bytes(data))
-        case Codec.LZ4:
+        case CompressionType.LZ4:
             chunks = _unpack_lz4(bytes(data))
-        case Codec.ZSTD:
+        case CompressionType.ZSTD:
             chunks = _unpack_zstd(bytes(data))
         case _:
             raise CorruptBatch(f"there is no compression codec {codec}")

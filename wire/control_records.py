@@ -271,7 +271,7 @@ def decode_control_batch(batch: bytes | memoryview) -> list[tuple[int, ControlRe
         raise CorruptBatch(str(error)) from error
 
 
-def strike_voters(batch: bytes) -> bytes:
+def mask_voters(batch: bytes) -> bytes:
     """A control batch in which KRaftVersion and KRaftVoters count no more: only their types differ.
 
     Every byte stays where it is. Raises CorruptBatch if it is no control batch or can't be read.

@@ -72,11 +72,11 @@ def verify(paths: tuple[Path, ...], output: str) -> int:
 
 def _verify(path: Path, show: Callable[[VerifyOutcome, LogFacts], None]) -> int:
     from quorumd.storage.verify.paths import find_subject, verify
-    from quorumd.storage.verify.report import Report
+    from quorumd.storage.verify.report import VerifyReport
 
     outcome = VerifyOutcome(find_subject(path))
     with read_progress("verifying", outcome.subject.size_bytes) as advance:
-        report = Report(
+        report = VerifyReport(
             on_finding=outcome.add,
             on_note=outcome.notes.append,
             on_bytes=advance,

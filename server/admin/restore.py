@@ -26,7 +26,7 @@ from quorumd.storage.meta_properties import MetaProperties, random_storage_id
 from quorumd.storage.quorum_state import QuorumState
 from quorumd.storage.restored_log import restore_log
 from quorumd.storage.verify.backup import verify_backup
-from quorumd.storage.verify.report import Finding, Report
+from quorumd.storage.verify.report import Finding, VerifyReport
 
 EPOCH_GAP = 1000
 """The new quorum's epochs begin so far above the backup's. A later backup of the former quorum, restored on
@@ -96,7 +96,7 @@ def restore_node(
 def _check_backup(fs: FileSystem, backup: Path, on_bytes: OnBytes) -> BackupManifest:
     """Reads all of a backup. Raises DamagedBackup, or another StorageError if there is none."""
     found: list[Finding] = []
-    report = Report(
+    report = VerifyReport(
         on_finding=found.append,
         on_note=lambda note: None,
         on_bytes=on_bytes,

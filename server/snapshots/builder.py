@@ -25,7 +25,7 @@ from quorumd.storage.log_range import LogRange
 from quorumd.storage.snapshot_file import SnapshotReader, SnapshotWriter
 from quorumd.storage.snapshot_store import SnapshotStore
 from quorumd.storage.sorted_runs import Block
-from quorumd.storage.spillable_map import ENTRY_BYTES, SpillingTable
+from quorumd.storage.spillable_map import ENTRY_BYTES, SpillableMap
 from quorumd.wire.batch_header import BATCH_OVERHEAD, CODEC_MASK, CONTROL_BIT, BatchHeader
 from quorumd.wire.control_records import ControlType, UnknownControl, raw_control_records
 from quorumd.wire.errors import CorruptBatch
@@ -79,7 +79,7 @@ class SnapshotBuilder:
         self._directory = directory
         self._end_offset = end_offset
         self._memory_bytes = memory_bytes
-        self._table = SpillingTable(
+        self._table = SpillableMap(
             fs, partial(layout.run_path, directory, end_offset), memory_bytes
         )
         self._base: SnapshotReader | None = None
@@ -147,7 +147,7 @@ class SnapshotBuilder:
             if self._unsound:
                 raise self._unsound[-1] from error
             raise
-        for data, batches in log.pieces():
+        for data, batches in log.chunks():
             for at, header in batches:
                 _, size, self._epoch, _, attributes, _, _, timestamp, producer_id, *_, count = (
                     header

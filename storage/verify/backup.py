@@ -11,13 +11,13 @@ from quorumd.storage.backup_manifest import BackupFile, BackupManifest, load_man
 from quorumd.storage.errors import DamagedFile, from_os_error
 from quorumd.storage.filesystem import FileSystem
 from quorumd.storage.verify.log import LogFacts, verify_log
-from quorumd.storage.verify.report import Finding, Report, finding_of
+from quorumd.storage.verify.report import Finding, VerifyReport, finding_of
 
 REMEDY = "Use another backup, and check the disk that this one is on; nothing was changed"
 _STEP_BYTES = 1 << 20
 
 
-def verify_backup(fs: FileSystem, backup: Path, report: Report) -> LogFacts:
+def verify_backup(fs: FileSystem, backup: Path, report: VerifyReport) -> LogFacts:
     """Raises StorageError if this is no backup, or something can't be read."""
     inner = replace(
         report,
@@ -31,7 +31,7 @@ def verify_backup(fs: FileSystem, backup: Path, report: Report) -> LogFacts:
     return facts
 
 
-def _verify(fs: FileSystem, backup: Path, report: Report) -> LogFacts:
+def _verify(fs: FileSystem, backup: Path, report: VerifyReport) -> LogFacts:
     try:
         manifest = load_manifest(fs, backup)
     except DamagedFile as error:
@@ -45,7 +45,7 @@ def _verify(fs: FileSystem, backup: Path, report: Report) -> LogFacts:
     return facts
 
 
-def _check_file(fs: FileSystem, backup: Path, file: BackupFile, report: Report) -> None:
+def _check_file(fs: FileSystem, backup: Path, file: BackupFile, report: VerifyReport) -> None:
     path = backup / file.name
     try:
         size_bytes, digest = _digest_of(fs, path, report)
@@ -64,7 +64,7 @@ def _check_file(fs: FileSystem, backup: Path, file: BackupFile, report: Report) 
         report.add(Finding(path=path, what=what, position=0))
 
 
-def _digest_of(fs: FileSystem, path: Path, report: Report) -> tuple[int, str]:
+def _digest_of(fs: FileSystem, path: Path, report: VerifyReport) -> tuple[int, str]:
     digest = hashlib.sha256()
     position = 0
     handle = fs.open(path)
@@ -79,7 +79,7 @@ def _digest_of(fs: FileSystem, path: Path, report: Report) -> tuple[int, str]:
 
 
 def _check_manifest(
-    backup: Path, manifest: BackupManifest, facts: LogFacts, report: Report
+    backup: Path, manifest: BackupManifest, facts: LogFacts, report: VerifyReport
 ) -> None:
     """What the manifest says of the log, and that nothing else lies there."""
     path = backup / layout.BACKUP_MANIFEST

@@ -19,7 +19,7 @@ from quorumd.storage.filesystem import FileSystem, read_file
 from quorumd.storage.quorum_state import load_quorum_state
 from quorumd.storage.segment_removal import segment_bases
 from quorumd.storage.snapshot_file import SnapshotFacts
-from quorumd.storage.verify.report import TRIES_MAX, Finding, Report, finding_of, settled
+from quorumd.storage.verify.report import TRIES_MAX, Finding, VerifyReport, finding_of, settled
 from quorumd.storage.verify.segment import SegmentFacts, walk_segment
 from quorumd.storage.verify.snapshot import walk_snapshot
 
@@ -51,7 +51,7 @@ class LogFacts:
 
 
 def verify_log(
-    fs: FileSystem, directory: Path, report: Report, *, is_backup: bool = False
+    fs: FileSystem, directory: Path, report: VerifyReport, *, is_backup: bool = False
 ) -> LogFacts:
     """Verifies a partition's directory, or the log of a backup: that has no indexes and no active
     segment. Raises StorageError if something can't be read.
@@ -78,7 +78,9 @@ def verify_log(
 class _Pass:
     """Everything once. `doubts` are about files that don't fit together; others are reported at once."""
 
-    def __init__(self, fs: FileSystem, directory: Path, report: Report, *, is_backup: bool) -> None:
+    def __init__(
+        self, fs: FileSystem, directory: Path, report: VerifyReport, *, is_backup: bool
+    ) -> None:
         self._fs = fs
         self._directory = directory
         self._report = report

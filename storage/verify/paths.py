@@ -14,12 +14,12 @@ from quorumd.storage.segment_removal import segment_bases
 from quorumd.storage.snapshot_file import SnapshotFacts
 from quorumd.storage.verify.backup import verify_backup
 from quorumd.storage.verify.log import LogFacts, verify_log
-from quorumd.storage.verify.report import Finding, Report, finding_of, settled
+from quorumd.storage.verify.report import Finding, VerifyReport, finding_of, settled
 from quorumd.storage.verify.segment import walk_segment
 from quorumd.storage.verify.snapshot import walk_snapshot
 
 
-class Kind(Enum):
+class PathKind(Enum):
     """What can be verified."""
 
     STORAGE = "storage"
@@ -39,7 +39,7 @@ class NothingToVerify(StorageError):
 class Subject:
     """What lies at a path. `size_bytes` is about what has to be read."""
 
-    kind: Kind
+    kind: PathKind
     path: Path
     size_bytes: int
 
@@ -64,9 +64,9 @@ def find_subject(path: Path, fs: FileSystem | None = None) -> Subject:
 def _file_subject(fs: FileSystem, path: Path) -> Subject:
     segment = layout.parse_segment_name(path.name)
     if segment is not None and segment[1] == layout.LOG_SUFFIX:
-        return Subject(Kind.SEGMENT, path, _size(fs, path))
+        return Subject(PathKind.SEGMENT, path, _size(fs, path))
     if layout.parse_snapshot_name(path.name) is not None:
-        return Subject(Kind.SNAPSHOT, path, _size(fs, path))
+        return Subject(PathKind.SNAPSHOT, path, _size(fs, path))
     raise NothingToVerify(
         "by its name this is no segment (<20 digits>.log) and no snapshot (<20 digits>-<10"
         " digits>.checkpoint)",
@@ -77,13 +77,13 @@ def _file_subject(fs: FileSystem, path: Path) -> Subject:
 
 def _directory_subject(fs: FileSystem, path: Path, names: list[str]) -> Subject:
     if layout.BACKUP_MANIFEST in names:
-        return Subject(Kind.BACKUP, path, 2 * _size_of_log(fs, path, names))
+        return Subject(PathKind.BACKUP, path, 2 * _size_of_log(fs, path, names))
     if layout.META_PROPERTIES in names or layout.PARTITION_DIRECTORY in names:
         log = path / layout.PARTITION_DIRECTORY
         size = _size_of_log(fs, log, fs.listdir(log)) if fs.exists(log) else 0
-        return Subject(Kind.STORAGE, path, size)
+        return Subject(PathKind.STORAGE, path, size)
     if any(_is_of_log(name) for name in names) or layout.EPOCH_CHECKPOINT in names:
-        return Subject(Kind.LOG, path, _size_of_log(fs, path, names))
+        return Subject(PathKind.LOG, path, _size_of_log(fs, path, names))
     raise NothingToVerify(
         "there is no log in this directory and no backup",
         path=path,
@@ -114,24 +114,24 @@ def _size(fs: FileSystem, path: Path) -> int:
         fs.close(handle)
 
 
-def verify(subject: Subject, report: Report, fs: FileSystem | None = None) -> LogFacts:
+def verify(subject: Subject, report: VerifyReport, fs: FileSystem | None = None) -> LogFacts:
     """Verifies it; what was found in it. Raises StorageError if something can't be read."""
     fs = fs or RealFileSystem()
     path = subject.path
     match subject.kind:
-        case Kind.BACKUP:
+        case PathKind.BACKUP:
             return verify_backup(fs, path, report)
-        case Kind.STORAGE:
+        case PathKind.STORAGE:
             return _verify_storage(fs, path, report)
-        case Kind.LOG:
+        case PathKind.LOG:
             return verify_log(fs, path, report)
-        case Kind.SEGMENT:
+        case PathKind.SEGMENT:
             return _verify_segment(fs, path, report)
-        case Kind.SNAPSHOT:
+        case PathKind.SNAPSHOT:
             return _verify_snapshot(fs, path, report)
 
 
-def _verify_storage(fs: FileSystem, storage_dir: Path, report: Report) -> LogFacts:
+def _verify_storage(fs: FileSystem, storage_dir: Path, report: VerifyReport) -> LogFacts:
     meta = _check_meta(fs, storage_dir, report)
     log = layout.partition_directory(storage_dir)
     if not fs.exists(log):
@@ -148,7 +148,7 @@ def _verify_storage(fs: FileSystem, storage_dir: Path, report: Report) -> LogFac
     return facts
 
 
-def _check_meta(fs: FileSystem, storage_dir: Path, report: Report) -> MetaProperties | None:
+def _check_meta(fs: FileSystem, storage_dir: Path, report: VerifyReport) -> MetaProperties | None:
     path = storage_dir / layout.META_PROPERTIES
     try:
         return read_meta_properties(fs, storage_dir)
@@ -167,7 +167,7 @@ _RESTORING = "Run the same `quorumd restore` again"
 
 
 def _check_cluster(
-    log: Path, snapshot: SnapshotFacts, meta: MetaProperties, report: Report
+    log: Path, snapshot: SnapshotFacts, meta: MetaProperties, report: VerifyReport
 ) -> None:
     named = None if snapshot.voters is None else snapshot.voters.cluster_id
     if named is not None and meta.cluster_id is not None and named != meta.cluster_id:
@@ -177,7 +177,7 @@ def _check_cluster(
         report.add(Finding(path=path, what=what, position=0, remedy=remedy))
 
 
-def _verify_segment(fs: FileSystem, path: Path, report: Report) -> LogFacts:
+def _verify_segment(fs: FileSystem, path: Path, report: VerifyReport) -> LogFacts:
     """A node writes to it only if no other segment follows, and if it is no part of a backup."""
     named = layout.parse_segment_name(path.name)
     assert named is not None, "it was found by its name"
@@ -205,7 +205,7 @@ def _verify_segment(fs: FileSystem, path: Path, report: Report) -> LogFacts:
     )
 
 
-def _verify_snapshot(fs: FileSystem, path: Path, report: Report) -> LogFacts:
+def _verify_snapshot(fs: FileSystem, path: Path, report: VerifyReport) -> LogFacts:
     snapshot_id = layout.parse_snapshot_name(path.name)
     assert snapshot_id is not None, "it was found by its name"
     seen = walk_snapshot(fs, path, snapshot_id, report)

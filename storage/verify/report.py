@@ -48,7 +48,7 @@ def finding_of(error: StorageError) -> Finding:
 
 
 @dataclass(slots=True)
-class Report:
+class VerifyReport:
     """Tells as it goes on.
 
     A note is a sentence on what is no damage; `on_bytes` gets how many more bytes were read;

@@ -13,9 +13,9 @@ from quorumd.storage.batch_walk import BatchCursor, reason_of
 from quorumd.storage.epoch_checkpoint import EpochStart
 from quorumd.storage.filesystem import FileSystem
 from quorumd.storage.sequence_check import epoch_problem, offset_problem
-from quorumd.storage.torn_tail import examine_tail, lacks_sector
+from quorumd.storage.torn_tail import examine_tail, has_unwritten_sector
 from quorumd.storage.verify.index_proof import IndexProof
-from quorumd.storage.verify.report import FINDINGS_MAX, Finding, Report
+from quorumd.storage.verify.report import FINDINGS_MAX, Finding, VerifyReport
 from quorumd.wire.control_records import raw_control_records
 from quorumd.wire.errors import CorruptBatch, RefusedBatch
 from quorumd.wire.record_walk import check_records
@@ -58,7 +58,7 @@ class SegmentFacts:
 
 
 def walk_segment(
-    fs: FileSystem, path: Path, report: Report, *, is_last: bool, has_indexes: bool = True
+    fs: FileSystem, path: Path, report: VerifyReport, *, is_last: bool, has_indexes: bool = True
 ) -> SegmentFacts:
     """Reads a segment. `is_last`: a node may write to it, or have been killed while it did.
 
@@ -75,7 +75,13 @@ class _Walk:
     """One pass. `_expected` is the offset that has to come next, None where nobody knows."""
 
     def __init__(
-        self, fs: FileSystem, path: Path, base_offset: int | None, report: Report, *, is_last: bool
+        self,
+        fs: FileSystem,
+        path: Path,
+        base_offset: int | None,
+        report: VerifyReport,
+        *,
+        is_last: bool,
     ) -> None:
         self._fs = fs
         self._report = report
@@ -134,7 +140,7 @@ class _Walk:
         expected = self._expected
         if not self._is_last or expected in (None, header.base_offset):
             return
-        if lacks_sector(self._fs, self._handle, position, position + 1, expected):
+        if has_unwritten_sector(self._fs, self._handle, position, position + 1, expected):
             raise CorruptBatch("the header of the batch is half written")
 
     def _on_bad(self, position: int, reason: str) -> int | None:

@@ -9,7 +9,7 @@ from quorumd.raft.types import SnapshotId
 from quorumd.storage.errors import DamagedSnapshot
 from quorumd.storage.filesystem import FileSystem
 from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotReader
-from quorumd.storage.verify.report import Finding, Report, finding_of
+from quorumd.storage.verify.report import Finding, VerifyReport, finding_of
 from quorumd.wire.snapshot_records import OFFSET_HEADER
 
 REMEDY = (
@@ -28,7 +28,7 @@ class SnapshotSeen:
 
 
 def walk_snapshot(
-    fs: FileSystem, path: Path, snapshot_id: SnapshotId, report: Report
+    fs: FileSystem, path: Path, snapshot_id: SnapshotId, report: VerifyReport
 ) -> SnapshotSeen:
     """Reads all of a snapshot. Raises StorageError if it can't be read."""
     seen = SnapshotSeen()

@@ -11,7 +11,7 @@ import pytest
 import snappy
 
 from quorumd.pipeline.parse import ChunkOrigin, DamagedBatch, parse, payloads, rows
-from quorumd.wire.compression import Codec
+from quorumd.wire.compression import CompressionType
 from quorumd.wire.records import Record, build_batch, read_header
 from tests.pipeline.parsed import (
     ALL,
@@ -28,7 +28,7 @@ from tests.pipeline.parsed import (
     with_crc,
 )
 
-CODECS = list(Codec)
+CODECS = list(CompressionType)
 PACKED = CODECS[1:]
 
 
@@ -136,7 +136,7 @@ def test_an_unknown_table_is_named() -> None:
 def test_batches_say_what_their_headers_do() -> None:
     settings = {"epoch": 4, "producer_id": 9, "producer_epoch": 2, "base_sequence": 7}
     first = numbered(3, 10, **settings)
-    second = numbered(2, 13, epoch=5, codec=Codec.ZSTD)
+    second = numbered(2, 13, epoch=5, codec=CompressionType.ZSTD)
     table = table_of("batches", first + second, origin=ORIGIN)
     rows = table.to_pylist()
     assert rows[0] == {
@@ -176,7 +176,7 @@ def test_batches_are_rows_whatever_their_crc_and_their_place() -> None:
 
 
 @pytest.mark.parametrize("codec", PACKED)
-def test_compressed_and_other_batches_stay_in_order(codec: Codec) -> None:
+def test_compressed_and_other_batches_stay_in_order(codec: CompressionType) -> None:
     parts = [
         numbered(3),
         numbered(400, 3, codec=codec),
@@ -196,8 +196,8 @@ def test_snappy_without_kafkas_framing_is_read_too() -> None:
     assert short(parsed(patched(batch, 22, b"\x02"))) == expected(0, 50)
 
 
-@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
-def test_a_batch_that_unpacks_to_very_much_is_refused(codec: Codec) -> None:
+@pytest.mark.parametrize("codec", [CompressionType.GZIP, CompressionType.LZ4, CompressionType.ZSTD])
+def test_a_batch_that_unpacks_to_very_much_is_refused(codec: CompressionType) -> None:
     record = Record(timestamp=NOW, value=bytes(payloads.UNPACKED_BYTES_MAX))
     bomb = build_batch([record], base_offset=7, codec=codec)
     assert len(bomb) < 1 << 20
@@ -207,7 +207,7 @@ def test_a_batch_that_unpacks_to_very_much_is_refused(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", PACKED)
 def test_a_compressed_batch_that_is_no_records_has_no_rows_and_is_named(
-    codec: Codec, caplog: pytest.LogCaptureFixture
+    codec: CompressionType, caplog: pytest.LogCaptureFixture
 ) -> None:
     packed = numbered(3, 5, codec=codec)
     unpackable = patched(packed, len(packed) - 4, b"\xff\xff\xff\xff")
@@ -223,7 +223,7 @@ def test_a_compressed_batch_that_is_no_records_has_no_rows_and_is_named(
         assert "the batch at offset 5 counts as empty" in caplog.text
 
 
-def _with_malformed_record(batch: bytes, codec: Codec) -> bytes:
+def _with_malformed_record(batch: bytes, codec: CompressionType) -> bytes:
     from quorumd.wire.compression import pack, unpack
 
     payload = bytearray(b"".join(unpack(codec, batch[61:])))
@@ -240,12 +240,13 @@ def test_many_empty_batches_among_good_ones_are_read_in_a_few_looks(
     monkeypatch.setattr(rows, "walk_records", lambda *args: looks.append(1) or walk(*args))
     parts = []
     for at in range(300):
-        packed = numbered(3, at * 3, codec=Codec.GZIP)
+        packed = numbered(3, at * 3, codec=CompressionType.GZIP)
         bad = (
             patched(packed, 57, (4).to_bytes(4, "big"))
             if at % 3 == 0
             else _with_malformed_record(
-                build_batch([Record(timestamp=NOW)] * 3, base_offset=at * 3, codec=1), Codec.GZIP
+                build_batch([Record(timestamp=NOW)] * 3, base_offset=at * 3, codec=1),
+                CompressionType.GZIP,
             )
         )
         parts.append(bad if at % 3 < 2 else packed)
@@ -263,7 +264,7 @@ def test_a_compressed_record_that_claims_an_offset_outside_is_moved_inside() -> 
     payload = bytearray(plain[61:])
     step = len(payload) // 3
     payload[3], payload[step + 3] = 1, 20  # deltas -1 and 10
-    packed = pack(Codec.GZIP, bytes(payload))
+    packed = pack(CompressionType.GZIP, bytes(payload))
     batch = plain[:8] + (49 + len(packed)).to_bytes(4, "big") + plain[12:61] + packed
     found = parsed(patched(batch, 22, b"\x01"))
     assert [row.offset for row in found] == [10, 12, 12]
@@ -298,9 +299,9 @@ def test_a_batch_may_have_holes_as_compaction_leaves_them() -> None:
     assert [row.offset for row in found] == [20, 23]
 
 
-@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+@pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.LZ4])
 def test_a_batch_with_very_many_records_comes_in_parts(
-    monkeypatch: pytest.MonkeyPatch, codec: Codec
+    monkeypatch: pytest.MonkeyPatch, codec: CompressionType
 ) -> None:
     monkeypatch.setattr(rows, "ROWS_MAX", 1000)
     count = 2017
@@ -311,8 +312,8 @@ def test_a_batch_with_very_many_records_comes_in_parts(
     assert (offsets == range(5, 5 + count)).all()
 
 
-@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-def test_a_chunk_much_larger_than_what_is_read_together(codec: Codec) -> None:
+@pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.LZ4])
+def test_a_chunk_much_larger_than_what_is_read_together(codec: CompressionType) -> None:
     values = [Random(seed).randbytes(90_000) for seed in range(5)]
     parts = []
     for at in range(0, 600, 3):

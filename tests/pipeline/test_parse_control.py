@@ -29,7 +29,7 @@ from quorumd.wire.control_records import (
     UnknownControl,
     encode_control_batch,
     encode_control_record,
-    strike_voters,
+    mask_voters,
 )
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import Record, build_batch, iter_records
@@ -134,7 +134,7 @@ def test_every_type_of_control_record_is_decoded() -> None:
 
 
 def test_what_a_restore_has_struck_out_is_decoded_under_its_new_name() -> None:
-    struck = strike_voters(control(KRaftVersion(kraft_version=1), VOTERS))
+    struck = mask_voters(control(KRaftVersion(kraft_version=1), VOTERS))
     assert decoded(struck) == [
         (1005, "FormerKRaftVersion", {"version": 0, "kraft_version": 1}),
         (1006, "FormerKRaftVoters", VOTERS_JSON),

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from quorumd.pipeline.parse import DamagedBatch
-from quorumd.wire.compression import Codec, pack
+from quorumd.wire.compression import CompressionType, pack
 from quorumd.wire.records import Record, build_batch, read_header
 from quorumd.wire.varints import encode_varint
 from tests.pipeline.parsed import (
@@ -48,7 +48,7 @@ RECORDS = st.lists(
 def logs(draw: st.DrawFn) -> list[bytes]:
     """Batches one behind the other; often so many that they are read together."""
     shapes = draw(
-        st.lists(st.tuples(RECORDS, st.sampled_from(list(Codec))), min_size=1, max_size=6)
+        st.lists(st.tuples(RECORDS, st.sampled_from(list(CompressionType))), min_size=1, max_size=6)
     )
     repeats = draw(st.sampled_from([1, 1, 3, 12]))
     offset = draw(st.sampled_from([0, 1, 1 << 40]))
@@ -177,9 +177,16 @@ def test_what_is_behind_a_batch_does_not_change_its_verdict(batch: bytes, behind
         assert len(found) == len(expected) + 30
 
 
-@given(hostile_batches(), st.sampled_from([Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]))
+@given(
+    hostile_batches(),
+    st.sampled_from(
+        [CompressionType.GZIP, CompressionType.SNAPPY, CompressionType.LZ4, CompressionType.ZSTD]
+    ),
+)
 @settings(max_examples=100)
-def test_hostile_contents_that_are_compressed_are_rows_or_none(batch: bytes, codec: Codec) -> None:
+def test_hostile_contents_that_are_compressed_are_rows_or_none(
+    batch: bytes, codec: CompressionType
+) -> None:
     packed = pack(codec, batch[61:])
     header = bytearray(batch[:61])
     header[22] = codec
@@ -194,7 +201,12 @@ def test_hostile_contents_that_are_compressed_are_rows_or_none(batch: bytes, cod
 @given(st.binary(min_size=61, max_size=400))
 @settings(max_examples=100)
 def test_garbage_that_claims_to_be_compressed_has_no_rows(payload: bytes) -> None:
-    for codec in (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD):
+    for codec in (
+        CompressionType.GZIP,
+        CompressionType.SNAPPY,
+        CompressionType.LZ4,
+        CompressionType.ZSTD,
+    ):
         batch = bytearray(build_batch([Record(timestamp=NOW)] * 2)[:61] + payload)
         batch[22] = codec
         batch[8:12] = (len(batch) - 12).to_bytes(4, "big")

@@ -31,7 +31,7 @@ from quorumd.wire.control_records import (
     SnapshotHeader,
     UnknownControl,
     encode_control_batch,
-    strike_voters,
+    mask_voters,
 )
 from quorumd.wire.records import Record, build_batch
 from tests.quorumd.conftest import Done
@@ -99,7 +99,7 @@ def test_voters_that_a_restore_has_struck_out_are_said_to_be_former_ones(
     quorumctl: Run, tmp_path: Path
 ) -> None:
     named = control(KRaftVersion(kraft_version=1), KRaftVoters(voters=(voter(1),)), at=0)
-    path = segment(tmp_path, strike_voters(named))
+    path = segment(tmp_path, mask_voters(named))
     lines = [line.strip() for line in quorumctl("dump-log", path).out.splitlines()]
     assert lines[2:4] == [
         "0  KRaftVersion of the quorum that this log was restored from",

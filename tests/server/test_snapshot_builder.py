@@ -447,14 +447,14 @@ def test_progress_grows_and_comes_to_its_end() -> None:
 def test_a_batch_that_unpacks_to_much_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but a limit of memory tells a large batch from others."""
     held = 0
-    added = spilling_table.SpillingTable.added
+    added = spilling_table.SpillableMap.added
 
-    def watched(table: spilling_table.SpillingTable, count: int, size_bytes: int) -> bool:
+    def watched(table: spilling_table.SpillableMap, count: int, size_bytes: int) -> bool:
         nonlocal held
         held = max(held, sum(map(len, table.newest.values())))
         return added(table, count, size_bytes)
 
-    monkeypatch.setattr(spilling_table.SpillingTable, "added", watched)
+    monkeypatch.setattr(spilling_table.SpillableMap, "added", watched)
     records = [Record(START_MS, START_MS, b"%05d" % n, bytes(1000)) for n in range(5000)]
     batches = log_of((records, 4), (records[:2000], 0))
     assert len(batches.data[1]) < 100_000

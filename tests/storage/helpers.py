@@ -9,7 +9,7 @@ from pathlib import Path
 from quorumd.storage.filesystem import FileSystem, replace_file
 from quorumd.storage.layout import snapshot_path
 from quorumd.storage.log import Log
-from quorumd.storage.recovery import Observer
+from quorumd.storage.recovery import BatchObserver
 from quorumd.wire.records import Record, build_batch, iter_headers
 from tests.storage.faulty_filesystem import FaultyFileSystem, PowerLoss
 
@@ -74,7 +74,7 @@ def open_log(
     index_interval_bytes: int = 4096,
     committed_offset: int = 0,
     snapshots: Sequence[tuple[int, int]] = (),
-    observe: Observer | None = None,
+    observe: BatchObserver | None = None,
 ) -> Log:
     return Log.open(
         fs,

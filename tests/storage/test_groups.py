@@ -14,7 +14,7 @@ from quorumd.storage.errors import DamagedLog
 from quorumd.storage.layout import log_path
 from quorumd.storage.log import Chunk, Log
 from quorumd.storage.reader import LogFile, TailKind
-from quorumd.storage.write_marker import TRAILER_BYTES, build_trailer
+from quorumd.storage.write_marker import MARKER_BYTES, build_marker
 from quorumd.wire.records import iter_headers
 from tests.storage.faulty_filesystem import SECTOR_BYTES, FaultyFileSystem
 from tests.storage.helpers import DIRECTORY, batch, contents, empty_disk, open_log
@@ -76,7 +76,7 @@ def assert_cut(fs: FaultyFileSystem, image: bytes, must: bytes, may: bytes) -> s
     found = contents(log)
     assert found.startswith(must)
     assert may.startswith(found)
-    assert not any(fs.contents(FIRST)[len(found) + TRAILER_BYTES :])
+    assert not any(fs.contents(FIRST)[len(found) + MARKER_BYTES :])
     return "".join(log.recovery.messages())
 
 
@@ -119,7 +119,7 @@ def test_of_one_write_any_sectors_may_be_lost(place: int, is_reopened: bool) -> 
     after, may = fs.contents(FIRST), data_of(fs)
     said = [
         assert_cut(fs, image, must, may)
-        for image in mixtures([before, after], len(must), len(may) + TRAILER_BYTES)
+        for image in mixtures([before, after], len(must), len(may) + MARKER_BYTES)
     ]
     assert sum("a valid batch follows" in text for text in said) > len(said) // 4
     assert said[0] == said[-1] == ""
@@ -134,7 +134,7 @@ def test_of_two_writes_any_sectors_may_be_lost(place: int) -> None:
     write(log, [90, 500, 20, 60], epoch=2)
     versions.append(fs.contents(FIRST))
     may = data_of(fs)
-    for image in mixtures(versions, len(must), len(may) + TRAILER_BYTES):
+    for image in mixtures(versions, len(must), len(may) + MARKER_BYTES):
         assert_cut(fs, image, must, may)
 
 
@@ -167,7 +167,7 @@ def test_the_first_write_to_a_file_without_zeros_may_be_lost_in_part(
     before = must = fs.contents(FIRST)
     write(log, [30, 400, 10, 700, 20, 300])
     after, may = fs.contents(FIRST), data_of(fs)
-    end = len(may) + TRAILER_BYTES
+    end = len(may) + MARKER_BYTES
     for image in mixtures([before, after], len(must), end):
         assert_cut(fs, image, must, may)
         # The file may have become longer in part.
@@ -230,7 +230,7 @@ def test_a_sector_that_ends_in_the_zeros_of_an_offset_does_not_pass_for_lost(pla
 def test_a_flip_in_the_mark_costs_nothing() -> None:
     fs, ends = disk_with_three_groups()
     good = fs.contents(FIRST)
-    for at in range(ends[-1], ends[-1] + TRAILER_BYTES):
+    for at in range(ends[-1], ends[-1] + MARKER_BYTES):
         fs.put(FIRST, good)
         fs.flip(FIRST, at)
         assert contents(reopen(fs)) == good[: ends[-1]]
@@ -277,7 +277,7 @@ def test_an_old_sector_in_place_of_a_synced_one_is_refused() -> None:
     write_group(log, [70])
     image = bytearray(fs.contents(FIRST))
     image[end:SECTOR_BYTES] = old[end:SECTOR_BYTES]
-    assert build_trailer(0, end) in image
+    assert build_marker(0, end) in image
     assert len(valid_part(image)) == end
     assert "was synced" in assert_refused(fs, bytes(image))
 
@@ -317,7 +317,7 @@ def test_a_lost_sector_in_a_file_that_was_cut_is_refused(is_stopped: bool) -> No
 def test_a_mark_from_elsewhere_counts_for_nothing() -> None:
     fs, ends = disk_with_three_groups()
     image = bytearray(fs.contents(FIRST))
-    image[ends[-1] : ends[-1] + TRAILER_BYTES] = build_trailer(ends[1], ends[-1] - 1)
+    image[ends[-1] : ends[-1] + MARKER_BYTES] = build_marker(ends[1], ends[-1] - 1)
     text = assert_cut(fs, bytes(image), image[: ends[-1]], image[: ends[-1]])
     assert "cut off 41 bytes of an unfinished write" in text
 
@@ -330,18 +330,18 @@ def test_every_write_ends_with_a_mark_that_names_the_last_sync() -> None:
     for _ in range(3):
         write(log, [30])
         end = len(data_of(fs))
-        assert fs.contents(FIRST)[end:].rstrip(b"\0") == build_trailer(synced, end)
+        assert fs.contents(FIRST)[end:].rstrip(b"\0") == build_marker(synced, end)
     log.sync()
     write(log, [30])
-    assert build_trailer(end, len(data_of(fs))) in fs.contents(FIRST)
+    assert build_marker(end, len(data_of(fs))) in fs.contents(FIRST)
     log.truncate(1)
     write(log, [30])
     cut_to = len(batch(0, value_bytes=10))
     assert fs.contents(FIRST).count(b"GEND") == 1
     # Readers of batches, Kafka's too, see a size of 0; the smallest batch covers all of it.
     assert fs.contents(FIRST)[len(data_of(fs)) :].startswith(bytes(17))
-    assert TRAILER_BYTES < 61
-    assert build_trailer(cut_to, len(data_of(fs))) in fs.contents(FIRST)
+    assert MARKER_BYTES < 61
+    assert build_marker(cut_to, len(data_of(fs))) in fs.contents(FIRST)
 
 
 def test_a_mark_fits_behind_a_full_segment_and_is_gone_once_it_is_closed() -> None:
@@ -349,7 +349,7 @@ def test_a_mark_fits_behind_a_full_segment_and_is_gone_once_it_is_closed() -> No
     fs = empty_disk()
     log = reopen(fs, size * 3)
     write_group(log, [100] * 3)
-    assert len(fs.contents(FIRST)) == size * 3 + TRAILER_BYTES
+    assert len(fs.contents(FIRST)) == size * 3 + MARKER_BYTES
     assert contents(reopen(fs, size * 3)) == data_of(fs)
     write_group(log, [100] * 2)
     assert fs.contents(FIRST) == data_of(fs)
@@ -361,18 +361,18 @@ def test_a_mark_fits_behind_a_full_segment_and_is_gone_once_it_is_closed() -> No
 def test_a_mark_is_always_written_over_zeros() -> None:
     size = OVERHEAD + 100
     fs = empty_disk()
-    log = reopen(fs, size * 2 + TRAILER_BYTES - 1)
+    log = reopen(fs, size * 2 + MARKER_BYTES - 1)
     write_group(log, [100])
     fs.log.clear()
     write_group(log, [100])
     assert fs.log == ["pwritev", "pwritev", "fdatasync"]
-    assert len(fs.contents(FIRST)) == size * 2 + TRAILER_BYTES
+    assert len(fs.contents(FIRST)) == size * 2 + MARKER_BYTES
 
 
 def test_a_mark_is_nothing_to_a_reader() -> None:
     fs, ends = disk_with_three_groups()
     good = fs.contents(FIRST)
-    sizes = [len(good), ends[-1] + TRAILER_BYTES]
+    sizes = [len(good), ends[-1] + MARKER_BYTES]
     for size in sizes:
         fs.put(FIRST, good[:size])
         file = LogFile(FIRST, fs)

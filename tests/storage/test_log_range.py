@@ -40,7 +40,7 @@ def disk(
 def read(fs: FaultyFileSystem, start: int, end: int, epoch: int = 0) -> list[bytes]:
     found = []
     log = LogRange(fs, DIRECTORY, start, end, epoch)
-    for data, headers in log.pieces():
+    for data, headers in log.chunks():
         found += [data[at : at + header.size_bytes] for at, header in headers]
     assert log.read_bytes == log.size_bytes or log.size_bytes > log.read_bytes > 0
     assert fs.open_handles in (0, 1)
@@ -119,7 +119,7 @@ def test_an_index_that_leads_nowhere_costs_time_only(content: bytes) -> None:
 def test_there_are_pauses_on_a_long_way_to_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_range, "_SEEK_BATCHES", 5)
     fs, _ = disk(segment_bytes=1 << 20)
-    pieces = list(LogRange(fs, DIRECTORY, 100, 120, 0).pieces())
+    pieces = list(LogRange(fs, DIRECTORY, 100, 120, 0).chunks())
     assert len([piece for piece in pieces if not piece.batches]) >= 9
 
 

@@ -40,7 +40,7 @@ from quorumd.wire.control_records import (
     KRaftVersion,
     KRaftVoters,
     decode_control_batch,
-    strike_voters,
+    mask_voters,
 )
 from quorumd.wire.records import BatchHeader, read_header
 from tests.server.snapshot_logs import Batches
@@ -113,8 +113,7 @@ def open_restored(fs: FileSystem) -> tuple[Log, list[SnapshotFacts], list[BatchH
 def expected(batches: Batches, first: int = 0) -> bytes:
     """The batches, those that name voters changed."""
     return b"".join(
-        strike_voters(data) if read_header(data).is_control else data
-        for data in batches.data[first:]
+        mask_voters(data) if read_header(data).is_control else data for data in batches.data[first:]
     )
 
 

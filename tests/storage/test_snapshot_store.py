@@ -295,7 +295,7 @@ def test_parts_are_dropped_alone_or_with_all_else_that_a_build_has_left() -> Non
 def test_one_that_is_of_no_use_after_all_is_left_out() -> None:
     store = opened(disk_with(FIRST, SECOND))
     damage = DamagedSnapshot("foreign", path=store.path(FIRST), position=0)
-    store.leave_out(FIRST, damage)
+    store.quarantine(FIRST, damage)
     assert store.ids == [SECOND]
     assert store.damaged == [damage]
     with pytest.raises(SnapshotNotFound):

@@ -15,7 +15,7 @@ from quorumd.storage import spillable_map as spilling_table
 from quorumd.storage.errors import DiskFailed, DiskFull
 from quorumd.storage.layout import run_path
 from quorumd.storage.sorted_runs import Block, Run, merge, run_of, sorted_parts
-from quorumd.storage.spillable_map import ENTRY_BYTES, SpillingTable
+from quorumd.storage.spillable_map import ENTRY_BYTES, SpillableMap
 from tests.storage.faulty_filesystem import FaultyFileSystem
 from tests.storage.helpers import DIRECTORY, empty_disk
 
@@ -36,18 +36,18 @@ def blocks_of(contents: dict[bytes, bytes], size: int) -> Iterator[Block]:
         yield Block(some, [contents[key] for key in some])
 
 
-def table(fs: FaultyFileSystem, memory_bytes: int = 1000) -> SpillingTable:
-    return SpillingTable(fs, lambda number: run_path(DIRECTORY, 9, number), memory_bytes)
+def table(fs: FaultyFileSystem, memory_bytes: int = 1000) -> SpillableMap:
+    return SpillableMap(fs, lambda number: run_path(DIRECTORY, 9, number), memory_bytes)
 
 
-def put(spilling: SpillingTable, contents: dict[bytes, bytes]) -> int:
+def put(spilling: SpillableMap, contents: dict[bytes, bytes]) -> int:
     """How often there was a pause."""
     spilling.newest.update(contents)
     size = sum(len(key) + len(value) for key, value in contents.items())
     return len(list(spilling.make_room())) if spilling.added(len(contents), size) else 0
 
 
-def everything(spilling: SpillingTable, below: Iterator[Block] | None = None) -> list[tuple]:
+def everything(spilling: SpillableMap, below: Iterator[Block] | None = None) -> list[tuple]:
     found = []
     for some in spilling.merged(below):
         if some is not None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from quorumd.storage.backup_manifest import BackupManifest, load_manifest, render_manifest
 from quorumd.storage.layout import BACKUP_MANIFEST, log_path
-from quorumd.storage.verify.paths import Kind, find_subject
+from quorumd.storage.verify.paths import PathKind, find_subject
 from tests.storage.backups import put_backup
 from tests.storage.faulty_filesystem import FaultyFileSystem
 from tests.storage.verified_node import batches_of
@@ -37,7 +37,7 @@ def test_a_sound_backup_is_sound(first: int, snapshot_after: int | None) -> None
     fs, manifest = a_backup(first=first, snapshot_after=snapshot_after)
     done = verified(BACKUP, fs)
     assert (done.texts, done.notes) == ([], [])
-    assert find_subject(BACKUP, fs).kind is Kind.BACKUP
+    assert find_subject(BACKUP, fs).kind is PathKind.BACKUP
     assert done.read_bytes == 2 * manifest.size_bytes
     for file in manifest.files:
         assert verified(BACKUP / file.name, fs).texts == []

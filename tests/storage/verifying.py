@@ -13,7 +13,7 @@ from quorumd.storage.snapshot_file import SnapshotWriter
 from quorumd.storage.snapshot_store import SnapshotStore
 from quorumd.storage.verify.log import LogFacts
 from quorumd.storage.verify.paths import find_subject, verify
-from quorumd.storage.verify.report import Finding, Report
+from quorumd.storage.verify.report import Finding, VerifyReport
 from tests.storage.helpers import DIRECTORY, START_MS
 
 
@@ -43,7 +43,7 @@ def verified(
         assert step_bytes >= 0
         done.read_bytes += step_bytes
 
-    report = Report(done.findings.append, done.notes.append, count, pause)
+    report = VerifyReport(done.findings.append, done.notes.append, count, pause)
     done.facts = verify(find_subject(path, fs), report, fs)
     assert report.findings == len(done.findings)
     assert all(finding.remedy for finding in done.findings)

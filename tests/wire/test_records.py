@@ -12,7 +12,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumd.wire.compression import Codec, pack, unpack
+from quorumd.wire.compression import CompressionType, pack, unpack
 from quorumd.wire.control_records import (
     KRaftVersion,
     KRaftVoter,
@@ -45,7 +45,7 @@ with warnings.catch_warnings():
     from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 NOW = 1_700_000_000_000
-CODECS = list(Codec)
+CODECS = list(CompressionType)
 PACKED = CODECS[1:]
 
 BYTES = st.binary(max_size=40) | st.integers(60, 200).map(bytes)
@@ -139,7 +139,7 @@ def test_batches_of_kafka_python_are_accepted_and_read(records, codec):
     assert header.size_bytes == len(batch)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 0, 7)
     assert list(iter_records(batch)) == at_offsets(records)
-    if codec is Codec.NONE:
+    if codec is CompressionType.NONE:
         ours = build_batch(records, producer_id=9, producer_epoch=0, base_sequence=7)
         assert stamp(ours, 0, read_header(batch).epoch) == batch
 
@@ -286,9 +286,9 @@ def test_a_batch_that_must_not_be_appended_is_refused_with_kafkas_code(data, err
 
 
 def test_zstd_needs_version_7_and_size_is_checked_before_the_crc():
-    packed = build_batch([Record(timestamp=NOW)], codec=Codec.ZSTD)
+    packed = build_batch([Record(timestamp=NOW)], codec=CompressionType.ZSTD)
     assert refusal(packed, version=6).error is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-    assert check(packed, version=7).codec == Codec.ZSTD
+    assert check(packed, version=7).codec == CompressionType.ZSTD
     batch = build_batch([Record(timestamp=NOW)])
     assert check(batch, limit=len(batch)).size_bytes == len(batch)
     damaged = batch[:-1] + b"\1"
@@ -524,7 +524,7 @@ def test_a_record_larger_than_the_limit_is_refused_before_it_is_unpacked(codec):
         list(iter_records(batch, record_bytes_max=1_000_000))
 
 
-@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+@pytest.mark.parametrize("codec", [CompressionType.GZIP, CompressionType.LZ4, CompressionType.ZSTD])
 def test_unpacking_yields_small_chunks(codec):
     chunks = list(unpack(codec, pack(codec, bytes(1_000_000))))
     assert sum(map(len, chunks)) == 1_000_000
@@ -534,14 +534,14 @@ def test_unpacking_yields_small_chunks(codec):
 def test_a_bare_snappy_block_is_read_too_and_its_claimed_size_is_checked():
     import snappy
 
-    assert b"".join(unpack(Codec.SNAPPY, snappy.compress(b"abc" * 100))) == b"abc" * 100
+    assert b"".join(unpack(CompressionType.SNAPPY, snappy.compress(b"abc" * 100))) == b"abc" * 100
     with pytest.raises(CorruptBatch, match="unpacks to 268435455 bytes"):
-        list(unpack(Codec.SNAPPY, bytes.fromhex("ffffff7f") + b"\0abc"))
+        list(unpack(CompressionType.SNAPPY, bytes.fromhex("ffffff7f") + b"\0abc"))
 
 
 def test_gzip_members_that_follow_each_other_are_one_stream():
-    data = pack(Codec.GZIP, b"one") + pack(Codec.GZIP, b"two")
-    assert b"".join(unpack(Codec.GZIP, data)) == b"onetwo"
+    data = pack(CompressionType.GZIP, b"one") + pack(CompressionType.GZIP, b"two")
+    assert b"".join(unpack(CompressionType.GZIP, data)) == b"onetwo"
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])

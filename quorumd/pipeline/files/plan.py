@@ -22,7 +22,7 @@ from quorumd.storage.errors import StorageError, from_os_error
 from quorumd.storage.filesystem import FileSystem, RealFileSystem
 from quorumd.storage.reader import FileTail, TailKind
 from quorumd.storage.sequence_check import offset_problem
-from quorumd.storage.torn_tail import Tail, examine_tail, lacks_sector
+from quorumd.storage.torn_tail import Tail, examine_tail, has_unwritten_sector
 from quorumd.wire.batch_header import BATCH_OVERHEAD, BatchHeader, read_header
 from quorumd.wire.errors import CorruptBatch
 
@@ -274,7 +274,7 @@ class _SegmentWalk:
         expected = self._cutter.expected
         if not self._segment.may_be_unfinished or expected is None:
             return False
-        return lacks_sector(self._fs, self._handle, position, position + 1, expected)
+        return has_unwritten_sector(self._fs, self._handle, position, position + 1, expected)
 
     def _examine(self) -> Tail:
         cutter = self._cutter

@@ -17,7 +17,7 @@ from quorumd.pipeline.parse.arrays import Bools, Int64s
 from quorumd.pipeline.parse.headers import BatchHeaders, damaged
 from quorumd.pipeline.parse.origin import ChunkOrigin
 from quorumd.wire.batch_header import BATCH_OVERHEAD
-from quorumd.wire.compression import Codec, unpack
+from quorumd.wire.compression import CompressionType, unpack
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import RECORD_BYTES_MAX
 
@@ -52,7 +52,7 @@ def groups_of(
     chunk: memoryview, batches: BatchHeaders, origin: ChunkOrigin
 ) -> Iterator[PayloadGroup]:
     """All batches, in groups. Raises DamagedBatch for an unknown codec, and for a decompression bomb."""
-    unknown = np.flatnonzero(batches.codecs > max(Codec))
+    unknown = np.flatnonzero(batches.codecs > max(CompressionType))
     if len(unknown):
         at = int(unknown[0])
         what = f"there is no compression codec {batches.codecs[at]}"

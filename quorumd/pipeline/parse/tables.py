@@ -19,13 +19,16 @@ from quorumd.pipeline.parse.headers import BatchHeaders
 from quorumd.pipeline.parse.origin import ChunkOrigin
 from quorumd.pipeline.parse.rows import ParsedRecords
 from quorumd.pipeline.schemas import BATCHES, CONTROL, RECORDS
-from quorumd.wire.compression import Codec
+from quorumd.wire.compression import CompressionType
 
 _INT32 = pa.int32()
 _INT64 = pa.int64()
 _TEXT = pa.string()
 _UNKNOWN_CODEC: Final = "unknown"
-_CODECS: Final = [*(codec.name.lower() for codec in Codec), *[_UNKNOWN_CODEC] * (8 - len(Codec))]
+_CODECS: Final = [
+    *(codec.name.lower() for codec in CompressionType),
+    *[_UNKNOWN_CODEC] * (8 - len(CompressionType)),
+]
 
 
 def record_rows(

@@ -20,7 +20,7 @@ from quorumd.wire.control_records import (
     decode_control_batch,
     encode_control_batch,
     encode_control_record,
-    strike_voters,
+    mask_voters,
 )
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import Record, build_batch, crc_is_valid, read_header
@@ -60,28 +60,28 @@ def test_voters_are_struck_out_and_nothing_else_changes(
     batch = encode_control_batch(
         records, base_offset=base_offset, epoch=epoch, timestamp_ms=timestamp_ms
     )
-    after = strike_voters(batch)
+    after = mask_voters(batch)
     header = read_header(after)
     assert header._replace(crc=0) == read_header(batch)._replace(crc=0)
     assert crc_is_valid(after, 0, header)
     assert len(after) == len(batch)
     offsets = range(base_offset, base_offset + len(records))
     assert decode_control_batch(after) == list(zip(offsets, map(struck, records), strict=True))
-    assert strike_voters(after) == after
+    assert mask_voters(after) == after
 
 
 def test_what_names_no_voters_stays_byte_for_byte() -> None:
     batch = encode_control_batch(
         [LeaderChange(leader_id=1)], base_offset=9, epoch=2, timestamp_ms=3
     )
-    assert strike_voters(batch) == batch
+    assert mask_voters(batch) == batch
 
 
 def test_other_batches_are_refused() -> None:
     records = [Record(key=b"\0\0\0\6", value=b"x")]
     with pytest.raises(CorruptBatch, match="not an uncompressed control batch"):
-        strike_voters(build_batch(records))
+        mask_voters(build_batch(records))
     with pytest.raises(CorruptBatch, match="not an uncompressed control batch"):
-        strike_voters(build_batch(records, codec=1, is_control=True))
+        mask_voters(build_batch(records, codec=1, is_control=True))
     with pytest.raises(CorruptBatch):
-        strike_voters(build_batch([Record(key=b"\0", value=b"x")], is_control=True))
+        mask_voters(build_batch([Record(key=b"\0", value=b"x")], is_control=True))

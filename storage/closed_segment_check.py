@@ -30,7 +30,7 @@ from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import BATCH_OVERHEAD, BatchHeader, read_header
 
 
-def look_at(
+def check_closed_segment(
     fs: FileSystem,
     directory: Path,
     base_offset: int,
