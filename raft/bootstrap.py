@@ -30,7 +30,7 @@ def write_first_voters(core: Core) -> None:
     ):
         return
     named = [voter.key for voter in configured if voter.key.uuid is not None]
-    keys = {key.id: key for key in (*core.known_uuids.values(), *named, core.local)}
+    keys = {key.id: key for key in (*core.first_voters.known_uuids.values(), *named, core.local)}
     if any(voter.key.id not in keys for voter in configured):
         return
     voters = VoterSet.of(
@@ -44,7 +44,12 @@ def write_first_voters(core: Core) -> None:
         return
     # A set that is replaced may be committed without this leader knowing it: its cluster id stays.
     logged = core.electorate.entry.record.cluster_id
-    cluster_id = core.cluster_id or logged or core.heard_cluster_id or core.config.new_cluster_id
+    cluster_id = (
+        core.cluster_id
+        or logged
+        or core.first_voters.heard_cluster_id
+        or core.config.new_cluster_id
+    )
     record = VotersRecord(voters, cluster_id or None)
     append_control(core, leader, (KRaftVersionRecord(1), record) if first else (record,))
 
@@ -52,9 +57,13 @@ def write_first_voters(core: Core) -> None:
 def learn_voter(core: Core, key: ReplicaKey, cluster_id: str | None) -> None:
     """Remember the uuid and the cluster id that a replica shows: a first leader needs both."""
     if key.uuid is not None and key.id in core.config.initial_voters.ids:
-        core.known_uuids[key.id] = key
-    if cluster_id is not None and core.heard_cluster_id is None and core.voters.find(key):
-        core.heard_cluster_id = cluster_id
+        core.first_voters.known_uuids[key.id] = key
+    if (
+        cluster_id is not None
+        and core.first_voters.heard_cluster_id is None
+        and core.voters.find(key)
+    ):
+        core.first_voters.heard_cluster_id = cluster_id
 
 
 def note_storage_id(
@@ -80,7 +89,9 @@ def bootstrap_problem(core: Core) -> str:
     missing = [
         str(key.id)
         for key in core.voters.keys
-        if key.uuid is None and not core.is_local(key) and key.id not in core.known_uuids
+        if key.uuid is None
+        and not core.is_local(key)
+        and key.id not in core.first_voters.known_uuids
     ]
     if missing:
         return f"this quorum is new and waits for voter {', '.join(missing)} to be seen once"

@@ -13,6 +13,7 @@ from quorumd.raft.events import VoteResponseReceived
 from quorumd.raft.leader_discovery import LAST_EPOCH, absorb
 from quorumd.raft.leadership import become_leader
 from quorumd.raft.pre_vote import lose_pre_votes
+from quorumd.raft.role_changes import move_to
 from quorumd.raft.roles import Candidate, Prospective
 from quorumd.raft.transitions import Trigger
 from quorumd.raft.types import ReplicaKey
@@ -26,7 +27,7 @@ def become_prospective(core: Core, trigger: Trigger) -> None:
     assert core.is_voter, "only voters campaign"
     own = core.voters.find(core.local)
     deadline = core.now_ms + core.random_election_timeout_ms()
-    core.move_to(trigger, Prospective(deadline, {} if own is None else {own.key: True}))
+    move_to(core, trigger, Prospective(deadline, {} if own is None else {own.key: True}))
     _count_votes(core)
 
 
@@ -39,7 +40,7 @@ def _become_candidate(core: Core, trigger: Trigger) -> None:
     core.voted, core.leader, core.leader_endpoints = core.local, None, ()
     core.persist()
     deadline = core.now_ms + core.random_election_timeout_ms()
-    core.move_to(trigger, Candidate(deadline, vote_write=core.state_write))
+    move_to(core, trigger, Candidate(deadline, vote_write=core.writes.state))
     return None
 
 
@@ -53,7 +54,7 @@ def ask_for_votes(core: Core) -> None:
     request = Vote(epoch=core.epoch, last=core.log.end, pre_vote=isinstance(state, Prospective))
     for key in core.other_voters():
         if key not in state.votes and core.can_send(key, Vote):
-            core.send(key, request, after=core.state_write)
+            core.send(key, request, after=core.writes.state)
 
 
 def on_vote_response(core: Core, event: VoteResponseReceived) -> None:
@@ -125,4 +126,4 @@ def _count_votes(core: Core) -> None:
 
 def _is_absent(core: Core, voter: ReplicaKey) -> bool:
     """True if this voter cannot be asked at present: one refusal more may decide against this round."""
-    return voter.id in core.unreachable or (voter, Vote) in core.backoffs
+    return voter.id in core.unreachable or (voter, Vote) in core.requests.backoffs

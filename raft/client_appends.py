@@ -37,9 +37,8 @@ def on_append_requested(core: Core, event: AppendRequested) -> None:
     assert isinstance(leader, Leader), "nobody else appends"
     base = core.log.end_offset
     core.log.append(base + event.record_count, ((core.epoch, base),))
+    write = core.writes.next_of_log(core.log.end_offset)
     core.effects.append(
-        AppendClient(
-            write=core.next_log_write(), base_offset=base, epoch=core.epoch, token=event.token
-        )
+        AppendClient(write=write, base_offset=base, epoch=core.epoch, token=event.token)
     )
     wake_fetches(core, leader)

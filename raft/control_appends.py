@@ -19,9 +19,8 @@ def append_control(core: Core, leader: Leader, records: tuple[RaftControlRecord,
             core.announce_voters()
             leader.heard_from.intersection_update(core.other_voters())
             leader.next_begin_ms = core.now_ms
+    write = core.writes.next_of_log(core.log.end_offset)
     core.effects.append(
-        AppendControl(
-            write=core.next_log_write(), base_offset=base, epoch=core.epoch, records=records
-        )
+        AppendControl(write=write, base_offset=base, epoch=core.epoch, records=records)
     )
     wake_fetches(core, leader)

@@ -1,22 +1,31 @@
-"""The state that all rules share, and the few verbs that change it.
+"""The state that all rules share, and the few verbs that change nothing but it.
 
-`Core` owns the durable triple (epoch, leader, vote), the view of the log, the role, the numbering of
-writes and requests, and the list of effects of the current step. It decides nothing: the rules live in
-the other modules.
+`Core` holds epoch, leader and vote, the log as the rules see it, the role, numbered writes and requests, and
+the effects of the current step. What a role needs to remember is in `roles`, what one feature needs in
+`core_parts`. The rules are in the other modules: functions that take a core, and the event or the role that
+they are about.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
 
 from quorumd.raft import quorum
 from quorumd.raft.config import RaftConfig, StoredState
 from quorumd.raft.control import VotersRecord
+from quorumd.raft.core_parts import (
+    Backoff,
+    FailedDownload,
+    FirstVoters,
+    InFlightRequest,
+    Registration,
+    Requests,
+    SnapshotDownload,
+    WitnessState,
+    Writes,
+)
 from quorumd.raft.effects import (
-    AdoptClusterId,
-    AnnounceHighWatermark,
     AnnounceRole,
     AnnounceVoters,
     CancelHeldRequests,
@@ -25,33 +34,19 @@ from quorumd.raft.effects import (
     FetchReply,
     Peer,
     PersistQuorumState,
-    PersistRemoval,
     Reply,
     Report,
     Request,
-    ResetLog,
     SendReply,
     SendRequest,
-    TruncateLog,
     VoterChangeReply,
 )
 from quorumd.raft.electorate import Electorate
 from quorumd.raft.errors import KafkaError
-from quorumd.raft.invariants import CapturedState, require
+from quorumd.raft.invariants import CapturedState
 from quorumd.raft.log_view import LogView, VoterEntry
-from quorumd.raft.outstanding import Backoff, FailedDownload, InFlightRequest, SnapshotDownload
-from quorumd.raft.roles import (
-    ROLE_OF,
-    Follower,
-    Leader,
-    Observer,
-    Resigned,
-    Role,
-    State,
-    Unattached,
-)
-from quorumd.raft.transitions import TRANSITIONS, Trigger
-from quorumd.raft.types import Endpoint, ReplicaKey, SnapshotId, VoterSet
+from quorumd.raft.roles import ROLE_OF, Observer, Role, State
+from quorumd.raft.types import Endpoint, ReplicaKey, VoterSet
 
 
 class Core:
@@ -63,58 +58,54 @@ class Core:
         self.config = config
         self.local = config.local
         self.draw = draw
+        self.now_ms = 0
+        # What the replica is: on disk, but for the role and what is known of the leader.
+        self.epoch = stored.epoch
+        self.leader: ReplicaKey | None = stored.leader
+        self.voted: ReplicaKey | None = stored.voted
+        self.recorded_offset = stored.applied_offset
+        """A committed offset (exclusive) that is on disk with the three: nothing below is truncated."""
+        self.state: State = Observer()
+        self.context = (self.epoch, self.leader)
+        """Epoch and leader of the role; what was asked in another context is void."""
+        self.leader_endpoints: tuple[Endpoint, ...] = ()
+        self.last_contact_ms: int | None = None
+        """When the leader answered last; None if it has not yet."""
+        self.leader_has_ended = False
+        """It said that it resigns."""
+        self.election_attempts = 0
+        """Campaigns in a row that failed."""
+        self.is_shutting_down = False
+        self.was_removed = config.was_removed
+        # The log, and what is known to be committed of it.
         self.log = log
         self.log.voter_entries.insert(
             0, VoterEntry(-1, VotersRecord(config.initial_voters, config.cluster_id))
         )
         self._electorate = Electorate.of(self.log.voter_entries[-1], config)
-        self._has_bootstrapped = False
-        self.now_ms = 0
-        self.epoch = stored.epoch
-        self.leader: ReplicaKey | None = stored.leader
-        self.leader_endpoints: tuple[Endpoint, ...] = ()
-        self.voted: ReplicaKey | None = stored.voted
         snapshot = log.snapshot
         self.committed_offset = max(
             stored.applied_offset, 0 if snapshot is None else snapshot.offset
         )
-        self.recorded_offset = stored.applied_offset
         self.high_watermark: int | None = None
         self.cluster_id = config.cluster_id
-        self.heard_cluster_id: str | None = None
-        self.known_uuids: dict[int, ReplicaKey] = {}
+        self.problem: str | None = None
+        """Why this replica cannot take over what its leader has, in words."""
+        # What goes on with others, and with the disk.
         self.unreachable: set[int] = set()
-        self.foreign_leader: dict[int, int] = {}
+        """Ids of replicas whose processes are known to be gone."""
+        self.effects: list[Effect] = []
+        """Of the step that is being made."""
+        self.writes = Writes()
+        self.requests = Requests()
+        # What one feature needs.
         self.download: SnapshotDownload | None = None
-        self.useless_copy: FailedDownload | None = None
-        self.election_attempts = 0
-        self.is_shutting_down = False
-        self.state: State = Observer()
-        self.context = (self.epoch, self.leader)
-        self.last_contact_ms: int | None = None
-        self.leader_has_ended = False
-        self.next_word_ms = 0
-        """When the leader is told the next time where this replica is reached."""
-        self.told_in: tuple[int, ReplicaKey | None] | None = None
-        """Epoch and leader that know it."""
-        self.was_removed = config.was_removed
-        self.must_lead = False
-        """This witness holds records that the others lack."""
-        self.others_turn_until_ms: int | None = None
-        """When this witness stops waiting for a voter that could win, None if none has shown up."""
+        self.failed_download: FailedDownload | None = None
+        self.first_voters = FirstVoters()
+        self.registration = Registration()
+        self.witness = WitnessState()
         self.handed_over_at: int | None = None
         """Offset of the voter set under which this leader resigned for others to remove it."""
-        self.obstacle: str | None = None
-        """Why this replica cannot take over what its leader has, in words."""
-        self.effects: list[Effect] = []
-        self.last_write = 0
-        self.completed_write = 0
-        self.state_write = 0
-        self.log_writes: deque[tuple[int, int]] = deque()
-        self.last_request_id = 0
-        self.in_flight: dict[int, InFlightRequest] = {}
-        self.busy: set[tuple[Peer, type[Request]]] = set()
-        self.backoffs: dict[tuple[Peer, type[Request]], Backoff] = {}
 
     # -- who is who
 
@@ -188,41 +179,29 @@ class Core:
     def report(self, reason: str) -> None:
         self.effects.append(Report(reason=reason))
 
-    def answer(self, reply_to: int, answer: Reply) -> None:
+    def reply(self, reply_to: int, reply: Reply) -> None:
         """Answers leave once the quorum state that they speak of is on disk."""
-        self.effects.append(SendReply(reply_to=reply_to, answer=answer, after=self.state_write))
-
-    def next_write(self) -> int:
-        self.last_write += 1
-        return self.last_write
-
-    def next_log_write(self) -> int:
-        """The number of a write after which the log is synced up to its present end."""
-        write = self.next_write()
-        self.log_writes.append((write, self.log.end_offset))
-        return write
+        self.effects.append(SendReply(reply_to=reply_to, reply=reply, after=self.writes.state))
 
     def complete_writes(self, write: int) -> bool:
         """Note that everything up to `write` is on disk. Returns True if the synced end moved."""
-        assert write <= self.last_write, "a write completed that was never asked for"
-        self.completed_write = max(self.completed_write, write)
+        writes = self.writes
+        assert write <= writes.last, "a write completed that was never asked for"
+        writes.completed = max(writes.completed, write)
         before = self.log.synced_end_offset
-        while self.log_writes and self.log_writes[0][0] <= write:
-            self.log.synced_end_offset = self.log_writes.popleft()[1]
-        moved = self.log.synced_end_offset != before
-        if moved:
-            self._record_voter_set()
-        return moved
+        while writes.log and writes.log[0][0] <= write:
+            self.log.synced_end_offset = writes.log.popleft()[1]
+        return self.log.synced_end_offset != before
 
     def persist(self) -> None:
         """Have the durable triple written; nothing that depends on it leaves before."""
-        self.state_write = self.next_write()
+        self.writes.state = self.writes.next()
         self.recorded_offset = max(
             self.recorded_offset, min(self.committed_offset, self.log.synced_end_offset)
         )
         self.effects.append(
             PersistQuorumState(
-                write=self.state_write,
+                write=self.writes.state,
                 epoch=self.epoch,
                 leader=self.leader,
                 voted=self.voted,
@@ -235,78 +214,37 @@ class Core:
         """Everything below is known to be committed, now or when the state was written: it stays."""
         return max(self.committed_offset, self.recorded_offset)
 
-    def refuse_to_drop(self, request: InFlightRequest, demand: str) -> None:
-        """The leader demands what would drop committed records; `demand` completes "leader 2 ..."."""
-        self.obstacle = (
-            f"leader {self.leader} of epoch {self.epoch} {demand}, but everything below "
-            f"{self.kept_offset} is committed: its log is not the one this replica knows. Nothing was "
-            "dropped. Check whether the other voters lost their disks, and restore them from this "
-            "replica."
-        )
-        self.report(self.obstacle)
-        self.back_off(request)
-
-    def truncate(self, end_offset: int) -> None:
-        """Drop a diverging tail. A leader never truncates, nobody below what it knows committed."""
-        require(not isinstance(self.state, Leader), "a leader truncates its log")
-        require(
-            end_offset >= self.kept_offset,
-            f"truncation to {end_offset} below the committed offset {self.committed_offset}",
-        )
-        changed = self.log.truncate(end_offset)
-        self.log_writes = deque((write, min(end, end_offset)) for write, end in self.log_writes)
-        self.effects.append(TruncateLog(write=self.next_log_write(), end_offset=end_offset))
-        if changed:
-            self.follow_voter_set()
-
-    def reset_log(self, snapshot: SnapshotId, voters: VotersRecord | None) -> None:
-        """Go on behind a verified snapshot. A leader never does, nobody gives up what is committed."""
-        require(not isinstance(self.state, Leader), "a leader resets its log")
-        require(
-            snapshot.offset >= self.kept_offset,
-            f"snapshot {snapshot} ends below the committed offset {self.committed_offset}",
-        )
-        had_voted = self.committed_voters.record.voters.find(self.local) is not None
-        self.log.reset(snapshot, voters)
-        self.log_writes = deque((write, snapshot.offset) for write, _ in self.log_writes)
-        self.effects.append(ResetLog(write=self.next_log_write(), snapshot=snapshot))
-        self.follow_voter_set()
-        self.commit(snapshot.offset)
-        if had_voted and not self.electorate.has_local and not self.was_removed:
-            self.was_removed = True
-            self.effects.append(PersistRemoval())
-
     def drop_download(self) -> None:
         """Forget an unfinished copy of a snapshot, if there is one."""
         if self.download is not None:
-            dropped = DropSnapshot(write=self.next_write(), snapshot=self.download.snapshot)
+            dropped = DropSnapshot(write=self.writes.next(), snapshot=self.download.snapshot)
             self.effects.append(dropped)
             self.download = None
 
     # -- requests
 
     def send(self, to: Peer, request: Request, after: int) -> None:
-        self.last_request_id += 1
-        self.in_flight[self.last_request_id] = InFlightRequest(to, request)
-        self.busy.add((to, type(request)))
+        self.requests.last_id += 1
+        self.requests.in_flight[self.requests.last_id] = InFlightRequest(to, request)
+        self.requests.busy.add((to, type(request)))
         self.effects.append(
-            SendRequest(request_id=self.last_request_id, to=to, request=request, after=after)
+            SendRequest(request_id=self.requests.last_id, to=to, request=request, after=after)
         )
 
     def can_send(self, to: Peer, kind: type[Request]) -> bool:
         """True if no such request to this peer is in flight and the peer is not backing off."""
-        if (to, kind) in self.busy:
+        if (to, kind) in self.requests.busy:
             return False
-        if not self.backoffs:
+        if not self.requests.backoffs:
             return True
-        backoff = self.backoffs.get((to, kind))
+        backoff = self.requests.backoffs.get((to, kind))
         return backoff is None or backoff.retry_at_ms <= self.now_ms
 
     def take(self, request_id: int) -> InFlightRequest | None:
         """The request of an answer; None if it belongs to an epoch or leader that is gone."""
-        request = self.in_flight.pop(request_id, None)
+        request = self.requests.in_flight.pop(request_id, None)
         if request is not None:
-            self.busy.discard((request.to, type(request.request)))
+            self.requests.busy.discard((request.to, type(request.request)))
         return request
 
     def back_off(self, request: InFlightRequest) -> None:
@@ -314,7 +252,7 @@ class Core:
 
         Kinds wait apart: that a peer has no records to give must not keep a vote from being asked.
         """
-        backoff = self.backoffs.setdefault((request.to, type(request.request)), Backoff())
+        backoff = self.requests.backoffs.setdefault((request.to, type(request.request)), Backoff())
         backoff.attempts += 1
         backoff.retry_at_ms = self.now_ms + quorum.backoff_ms(
             backoff.attempts, self.config.retry_backoff_ms, self.config.retry_backoff_max_ms
@@ -322,9 +260,9 @@ class Core:
 
     def forget_requests(self) -> None:
         """Answers to what was sent in another epoch or role are ignored from now on."""
-        self.in_flight.clear()
-        self.busy.clear()
-        self.backoffs.clear()
+        self.requests.in_flight.clear()
+        self.requests.busy.clear()
+        self.requests.backoffs.clear()
         self.effects.append(CancelHeldRequests())
 
     # -- transitions
@@ -333,59 +271,16 @@ class Core:
         """Fresh, uniform in [E, 2E), so that elections rarely collide (KIP-595)."""
         return self.config.election_timeout_ms + self.draw(self.config.election_timeout_ms)
 
-    def move_to(self, trigger: Trigger, state: State) -> None:
-        """Change the role. The table decides whether that is possible."""
-        expected = TRANSITIONS.get((self.role, trigger))
-        is_outside = self.role is not Role.OBSERVER and not self.is_voter
-        if is_outside and expected in (Role.UNATTACHED, Role.FOLLOWER):
-            expected = Role.OBSERVER
-        require(
-            expected is ROLE_OF[type(state)],
-            f"no transition from {self.role} to {ROLE_OF[type(state)]}: {trigger}",
-        )
-        former = self.state
-        if isinstance(former, Leader):
-            self.high_watermark = self.committed_offset
-        self.state = state
-        if self.context != (self.epoch, self.leader):
-            self.context = (self.epoch, self.leader)
-            self.last_contact_ms = None
-            self.leader_has_ended = False
-            self.obstacle = None
-            self.next_word_ms = 0
-            self.must_lead = False
-            self.others_turn_until_ms = None
-            self.forget_requests()
-        if isinstance(former, Leader):
-            self._refuse_waiting(former)
-        self.announce(trigger)
-
-    def _refuse_waiting(self, former: Leader) -> None:
-        """Whoever still waits for an answer of this leader is told that it leads no more."""
-        for reply_to in former.parked:
-            self.refuse_fetch(reply_to, KafkaError.NOT_LEADER_OR_FOLLOWER)
-        waiting = [change.reply_to for change in former.changes]
-        transfer = former.transfer
-        if transfer is not None and transfer.reply_to is not None:
-            waiting.append(transfer.reply_to)
-        for reply_to in waiting:
-            self.answer_change(
-                reply_to,
-                KafkaError.NOT_LEADER_OR_FOLLOWER,
-                f"replica {self.local.id} stopped leading before this was committed: whether it will "
-                "be is up to the next leader. Ask that one again, it is safe to repeat",
-            )
-
-    def answer_change(
+    def reply_to_change(
         self, reply_to: int, error: KafkaError | None = None, message: str | None = None
     ) -> None:
         """Answer a request to change voters or leader."""
-        self.answer(
+        self.reply(
             reply_to,
             VoterChangeReply(
                 epoch=self.epoch,
                 leader_id=self.leader_id,
-                leader_endpoints=self.leader_endpoints_for_answers(),
+                leader_endpoints=self.leader_endpoints_for_replies(),
                 error=error,
                 message=message,
             ),
@@ -405,18 +300,18 @@ class Core:
         self, reply_to: int, error: KafkaError | None, top_level_error: KafkaError | None = None
     ) -> None:
         """Answer a Fetch with an error; epoch and leader go along so that the asker can move on."""
-        self.answer(
+        self.reply(
             reply_to,
             FetchReply(
                 epoch=self.epoch,
                 leader_id=self.leader_id,
-                leader_endpoints=self.leader_endpoints_for_answers(),
+                leader_endpoints=self.leader_endpoints_for_replies(),
                 error=error,
                 top_level_error=top_level_error,
             ),
         )
 
-    def leader_endpoints_for_answers(self) -> tuple[Endpoint, ...]:
+    def leader_endpoints_for_replies(self) -> tuple[Endpoint, ...]:
         return () if self.leader is None else self.endpoints_of(self.leader.id)
 
     @property
@@ -433,110 +328,7 @@ class Core:
             and self.leader.id not in self.unreachable
         )
 
-    def become_unattached(
-        self, trigger: Trigger, epoch: int, timeout_ms: int | None = None
-    ) -> None:
-        """No leader of `epoch` is known: look for one; a voter does so until its election timeout."""
-        if epoch != self.epoch:
-            self.epoch, self.voted = epoch, None
-        self.leader, self.leader_endpoints = None, ()
-        self.persist()
-        if self.is_voter:
-            timeout = self.random_election_timeout_ms() if timeout_ms is None else timeout_ms
-            self.move_to(trigger, Unattached(self.now_ms + timeout))
-        else:
-            self.move_to(trigger, Observer())
-
-    def become_follower(
-        self, trigger: Trigger, epoch: int, leader: ReplicaKey, endpoints: tuple[Endpoint, ...]
-    ) -> None:
-        """Fetch from `leader` from now on."""
-        require(
-            epoch > self.epoch or self.leader is None or self.leader.id == leader.id,
-            f"two leaders in epoch {epoch}: {self.leader} and {leader}",
-        )
-        require(not self.is_local(leader), f"replica {self.local} follows itself")
-        changed = (epoch, leader) != (self.epoch, self.leader)
-        if epoch != self.epoch:
-            self.epoch, self.voted = epoch, None
-        self.leader, self.leader_endpoints = leader, endpoints
-        self.election_attempts = 0
-        if changed:
-            self.persist()
-        if self.is_voter:
-            self.move_to(trigger, Follower(self.now_ms + self.config.fetch_timeout_ms))
-        else:
-            self.move_to(trigger, Observer())
-
-    def follow_voter_set(self) -> None:
-        """Take the role that the latest voter set gives this replica (KIP-856, internal listener)."""
-        self.announce_voters()
-        if self.leader is not None and self.leader.uuid is None:
-            self.leader = self.key_of(self.leader.id)
-            self.context = (self.epoch, self.leader)
-        self._take_role()
-
-    def _take_role(self) -> None:
-        """That of a voter, or of an observer, by the latest voter set and what of it is committed."""
-        if self.is_voter and isinstance(self.state, Observer):
-            if self.leader is not None:
-                fetch_deadline = self.now_ms + self.config.fetch_timeout_ms
-                self.move_to(Trigger.JOINED_VOTERS_WITH_LEADER, Follower(fetch_deadline))
-            else:
-                deadline = self.now_ms + self.random_election_timeout_ms()
-                self.move_to(Trigger.JOINED_VOTERS, Unattached(deadline))
-        elif not self.is_voter and not isinstance(self.state, (Observer, Leader, Resigned)):
-            self.move_to(Trigger.LEFT_VOTERS, Observer())
-
     # -- commitment
-
-    def commit(self, offset: int) -> None:
-        """Everything below `offset` is committed; a smaller offset than before changes nothing."""
-        if self.high_watermark is not None and offset <= self.high_watermark:
-            return
-        if offset < self.committed_offset:
-            return
-        self.high_watermark = self.committed_offset = offset
-        self.effects.append(AnnounceHighWatermark(offset=offset))
-        if self.cluster_id is None:
-            entry = self.log.voter_entries[-1]
-            if 0 <= entry.offset < offset:
-                self._adopt_cluster_id(entry.record.cluster_id)
-        self._record_voter_set()
-
-    def _record_voter_set(self) -> None:
-        """Keep on disk that the latest voter set is committed, as soon as it is in this log's.
-
-        That says for ever that bootstrapping is over.
-        """
-        named_at = self.log.voter_entries[-1].offset
-        if not self.electorate.has_local:
-            self._note_removal()
-            self._take_role()
-        if (
-            self.recorded_offset
-            <= named_at
-            < min(self.committed_offset, self.log.synced_end_offset)
-        ):
-            self.persist()
-
-    def _note_removal(self) -> None:
-        """This replica voted by a committed set, and does not by the latest one, committed too."""
-        if self.was_removed:
-            return
-        committed = [
-            entry.record.voters.find(self.local) is not None
-            for entry in self.log.voter_entries
-            if 0 <= entry.offset < self.committed_offset
-        ]
-        if True in committed and self.log.voters_offset < self.committed_offset:
-            self.was_removed = True
-            self.effects.append(PersistRemoval())
-
-    def _adopt_cluster_id(self, cluster_id: str | None) -> None:
-        if self.cluster_id is None and cluster_id is not None:
-            self.cluster_id = cluster_id
-            self.effects.append(AdoptClusterId(cluster_id=cluster_id))
 
     @property
     def is_bootstrapping(self) -> bool:
@@ -549,9 +341,9 @@ class Core:
         """
         if self.log.voters_offset < 0:
             return True
-        if not self._has_bootstrapped:
-            self._has_bootstrapped = self._knows_first_voters()
-        return not self._has_bootstrapped
+        if not self.first_voters.are_known:
+            self.first_voters.are_known = self._knows_first_voters()
+        return not self.first_voters.are_known
 
     def _knows_first_voters(self) -> bool:
         logged = self.log.voter_entries[1:]
@@ -563,7 +355,7 @@ class Core:
             or any(_is_change(*pair) for pair in pairwise(logged))
         )
 
-    def snapshot(self) -> CapturedState:
+    def capture(self) -> CapturedState:
         """The part of the state that the invariants speak of."""
         return CapturedState(
             role=self.role,

@@ -215,7 +215,7 @@ class VoterChangeReply(Reply):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSnapshotChunk:
-    """Write the piece under this token to byte `position` of an unfinished snapshot."""
+    """Write the chunk under this token to byte `position` of an unfinished snapshot."""
 
     write: int
     snapshot: SnapshotId
@@ -261,7 +261,7 @@ class SendReply:
     """Answer the request that came with `reply_to`."""
 
     reply_to: int
-    answer: Reply
+    reply: Reply
     after: int
 
 

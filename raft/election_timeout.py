@@ -7,6 +7,7 @@ from quorumd.raft.campaign_delays import CAMPAIGN_DELAY_MS
 from quorumd.raft.core import Core
 from quorumd.raft.leader_discovery import LAST_EPOCH
 from quorumd.raft.pre_vote import lose_pre_votes
+from quorumd.raft.role_changes import become_unattached
 from quorumd.raft.roles import (
     Candidate,
     Follower,
@@ -53,7 +54,7 @@ def _campaign_after_silence(core: Core, state: Follower) -> None:
 def _end_resignation(core: Core) -> None:
     """Nobody took over: take part in elections again, in an epoch that this replica did not lead."""
     if core.epoch < LAST_EPOCH:
-        core.become_unattached(Trigger.RESIGNATION_OVER, core.epoch + 1, 0)
+        become_unattached(core, Trigger.RESIGNATION_OVER, core.epoch + 1, 0)
     elif isinstance(core.state, Resigned):
         core.state.election_deadline_ms = core.now_ms + core.random_election_timeout_ms()
 

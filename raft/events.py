@@ -126,7 +126,7 @@ class FetchResponseReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshotRequestReceived:
-    """A replica, or a client that wants the state, asks for a piece of a snapshot (KIP-630)."""
+    """A replica, or a client that wants the state, asks for a chunk of a snapshot (KIP-630)."""
 
     reply_to: int
     cluster_id: str | None
@@ -143,7 +143,7 @@ class SnapshotChunk:
     position: int
     size_bytes: int
     """Of the whole snapshot."""
-    piece_bytes: int
+    chunk_bytes: int
     token: int
 
 
@@ -152,7 +152,7 @@ class FetchSnapshotResponseReceived:
     request_id: int
     error: str | None
     hint: LeaderHint
-    piece: SnapshotChunk | None = None
+    chunk: SnapshotChunk | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +166,7 @@ class SnapshotVerified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkNotStored:
-    """There was no room for a piece of this snapshot: what was copied of it is deleted already."""
+    """There was no room for a chunk of this snapshot: what was copied of it is deleted already."""
 
     snapshot: SnapshotId
     problem: str

@@ -6,6 +6,7 @@ Sources: KIP-595 (Fetch request handling, step 4; extra condition on commitment)
 from __future__ import annotations
 
 from quorumd.raft import quorum
+from quorumd.raft.commitment import commit
 from quorumd.raft.core import Core
 from quorumd.raft.parked_fetches import announce_high_watermark
 from quorumd.raft.roles import Leader
@@ -29,7 +30,7 @@ def advance_high_watermark(core: Core, leader: Leader) -> None:
     offset = quorum.majority_end_offset(offsets)
     if offset <= leader.epoch_start_offset or offset <= (core.high_watermark or 0):
         return
-    core.commit(offset)
+    commit(core, offset)
     announce_high_watermark(core, leader)
 
 

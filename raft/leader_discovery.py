@@ -9,9 +9,10 @@ from __future__ import annotations
 from quorumd.raft import quorum
 from quorumd.raft.campaign_delays import campaign_soon
 from quorumd.raft.core import Core
+from quorumd.raft.core_parts import InFlightRequest
 from quorumd.raft.errors import KafkaError
 from quorumd.raft.events import LeaderHint
-from quorumd.raft.outstanding import InFlightRequest
+from quorumd.raft.role_changes import become_follower, become_unattached
 from quorumd.raft.roles import Candidate, Prospective, Resigned, Unattached
 from quorumd.raft.transitions import Trigger
 from quorumd.raft.types import Endpoint, ReplicaKey
@@ -45,13 +46,13 @@ def adopt(
         return f"replica {leader_id} is called the leader of epoch {epoch}, which {core.leader} is"
     if leader_id is None:
         if epoch > core.epoch:
-            core.become_unattached(Trigger.HIGHER_EPOCH, epoch, _remaining_timeout_ms(core))
+            become_unattached(core, Trigger.HIGHER_EPOCH, epoch, _remaining_timeout_ms(core))
         return None
     endpoints = endpoints or core.endpoints_of(leader_id)
     if not endpoints:
         return f"nobody said where replica {leader_id}, leader of epoch {epoch}, can be reached"
     if epoch > core.epoch or core.leader is None:
-        core.become_follower(Trigger.LEADER_LEARNT, epoch, core.key_of(leader_id), endpoints)
+        become_follower(core, Trigger.LEADER_LEARNT, epoch, core.key_of(leader_id), endpoints)
     elif len(endpoints) > len(core.leader_endpoints):
         core.leader_endpoints = endpoints
     return None
@@ -85,7 +86,7 @@ def absorb(core: Core, request: InFlightRequest, error: str | None, hint: Leader
         or hint.leader_id != leader_id
         or len(hint.endpoints) > len(core.leader_endpoints)
     )
-    if error is None and not is_news and not core.backoffs:
+    if error is None and not is_news and not core.requests.backoffs:
         return True
     before = core.context
     named = hint.leader_id
@@ -103,8 +104,8 @@ def absorb(core: Core, request: InFlightRequest, error: str | None, hint: Leader
     if error is not None:
         core.back_off(request)
         return False
-    if core.backoffs:
-        core.backoffs.pop((to, type(request.request)), None)
+    if core.requests.backoffs:
+        core.requests.backoffs.pop((to, type(request.request)), None)
     return True
 
 
@@ -120,11 +121,17 @@ def on_leaderless_voter(core: Core, peer: ReplicaKey) -> None:
     bootstrapping procedure, step 6. Pre-vote makes it safe.
     """
     state = core.state
-    if not isinstance(state, Unattached) or state.vacant is None or core.voted is not None:
+    if (
+        not isinstance(state, Unattached)
+        or state.leaderless_voters is None
+        or core.voted is not None
+    ):
         return
-    if peer.id in state.vacant:
+    if peer.id in state.leaderless_voters:
         return
-    state.vacant.add(peer.id)
-    agreeing = sum(key.id in state.vacant or core.is_local(key) for key in core.voters.keys)
+    state.leaderless_voters.add(peer.id)
+    agreeing = sum(
+        key.id in state.leaderless_voters or core.is_local(key) for key in core.voters.keys
+    )
     if quorum.is_won(agreeing, len(core.voters)):
         campaign_soon(core, state)

@@ -14,6 +14,7 @@ from quorumd.raft.core import Core
 from quorumd.raft.effects import EndQuorumEpoch
 from quorumd.raft.events import ResignationRequested
 from quorumd.raft.replica_progress import synced_end_offset
+from quorumd.raft.role_changes import move_to
 from quorumd.raft.roles import Candidate, Leader, Prospective, Resigned
 from quorumd.raft.transitions import Trigger
 from quorumd.raft.types import ReplicaKey
@@ -34,7 +35,7 @@ def become_leader(core: Core, granting: tuple[ReplicaKey, ...]) -> None:
         check_quorum_deadline_ms=core.now_ms + check_quorum_ms(core),
         elected_at_ms=core.now_ms,
     )
-    core.move_to(Trigger.VOTES_WON, leader)
+    move_to(core, Trigger.VOTES_WON, leader)
     change = LeaderChangeRecord(core.local, core.voters.keys, granting)
     append_control(core, leader, (change,))
     write_first_voters(core)
@@ -49,7 +50,7 @@ def resign(core: Core, leader: Leader, trigger: Trigger, first: ReplicaKey | Non
     if first is not None:
         successors = (first, *(key for key in successors if key != first))
     deadline = core.now_ms + core.random_election_timeout_ms()
-    core.move_to(trigger, Resigned(deadline, set(others), successors))
+    move_to(core, trigger, Resigned(deadline, set(others), successors))
 
 
 def on_resignation_requested(core: Core, event: ResignationRequested) -> None:
@@ -62,7 +63,7 @@ def on_resignation_requested(core: Core, event: ResignationRequested) -> None:
     elif isinstance(state, (Candidate, Prospective)) and event.shutting_down:
         end = EndQuorumEpoch(epoch=core.epoch, leader_id=None, successors=())
         for key in core.other_voters():
-            core.send(key, end, after=core.state_write)
+            core.send(key, end, after=core.writes.state)
 
 
 def leader_deadline_ms(leader: Leader) -> int:

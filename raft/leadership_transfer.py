@@ -38,18 +38,18 @@ def on_transfer_requested(core: Core, event: TransferRequested) -> None:
         return
     to = event.to
     if to is not None and core.is_local(to):
-        core.answer_change(event.reply_to)
+        core.reply_to_change(event.reply_to)
         return
     others = [key for key in core.other_voters() if to is None or to.matches(key)]
     if to is not None and len(others) != 1:
         text = f"{to} is not one voter: the voters are {listed(core.voters.keys)}"
-        core.answer_change(event.reply_to, KafkaError.VOTER_NOT_FOUND, text)
+        core.reply_to_change(event.reply_to, KafkaError.VOTER_NOT_FOUND, text)
     elif not any(is_fetching(core, leader, key) for key in others):
         text = f"none of {listed(others) or 'no other voter'} has fetched lately: is it running?"
-        core.answer_change(event.reply_to, KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE, text)
+        core.reply_to_change(event.reply_to, KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE, text)
     elif leader.transfer is not None:
         text = "another transfer is under way"
-        core.answer_change(event.reply_to, KafkaError.REQUEST_TIMED_OUT, text)
+        core.reply_to_change(event.reply_to, KafkaError.REQUEST_TIMED_OUT, text)
     else:
         wait_ms = min(event.timeout_ms, core.config.election_timeout_ms)
         key = None if to is None else others[0]
@@ -68,7 +68,7 @@ def advance_transfer(core: Core, leader: Leader, transfer: Transfer) -> None:
     else:
         waited = core.now_ms - transfer.asked_at_ms
         text = f"{transfer.to or 'no voter'} had not everything after {waited} ms. Repeat it"
-        core.answer_change(transfer.reply_to, KafkaError.REQUEST_TIMED_OUT, text)
+        core.reply_to_change(transfer.reply_to, KafkaError.REQUEST_TIMED_OUT, text)
 
 
 def hand_over(core: Core, leader: Leader, transfer: Transfer | None) -> bool:
@@ -82,7 +82,7 @@ def hand_over(core: Core, leader: Leader, transfer: Transfer | None) -> bool:
             if transfer is not None:
                 leader.transfer = None
                 if transfer.reply_to is not None:
-                    core.answer_change(transfer.reply_to)
+                    core.reply_to_change(transfer.reply_to)
             core.report(f"leadership is handed to {key}")
             resign(core, leader, Trigger.RESIGNATION, first=key)
             return True

@@ -105,7 +105,7 @@ class LogView:
         if record is not None:
             self.add_voters(snapshot.offset - 1, record)
 
-    def clean(self, start_offset: int, snapshots: Iterable[SnapshotId]) -> None:
+    def delete_prefix(self, start_offset: int, snapshots: Iterable[SnapshotId]) -> None:
         """Drop what is below `start_offset`, and all snapshots but these."""
         self.snapshots[:] = snapshots
         assert self.start_offset <= start_offset <= self.end_offset

@@ -26,6 +26,7 @@ from quorumd.raft import (
     startup,
     vote_requests,
 )
+from quorumd.raft.commitment import record_voter_set
 from quorumd.raft.config import RaftConfig, StoredState
 from quorumd.raft.core import Core
 from quorumd.raft.effects import AddVoter, Effect, Halt, RemoveVoter, UpdateVoter
@@ -103,15 +104,15 @@ class RaftNode:
             ConnectionRefused: peer_connections.on_connection_refused,
             ConnectionLost: peer_connections.on_connection_lost,
             ConnectionMade: peer_connections.on_connection_made,
-            FetchRequestReceived: replication.on_fetch_received,
-            FetchResponseReceived: replication.on_fetch_answered,
+            FetchRequestReceived: replication.on_fetch_requested,
+            FetchResponseReceived: replication.on_fetch_response,
             RequestFailed: replication.on_request_failed,
-            FetchSnapshotRequestReceived: snapshots.on_snapshot_requested,
-            FetchSnapshotResponseReceived: replication.on_piece_answered,
+            FetchSnapshotRequestReceived: snapshots.on_fetch_snapshot_requested,
+            FetchSnapshotResponseReceived: replication.on_fetch_snapshot_response,
             SnapshotVerified: snapshots.on_snapshot_verified,
-            ChunkNotStored: snapshots.on_piece_not_stored,
+            ChunkNotStored: snapshots.on_chunk_not_stored,
             SnapshotTaken: snapshots.on_snapshot_taken,
-            LogDeletionRequested: snapshots.on_cleaning_requested,
+            LogDeletionRequested: snapshots.on_log_deletion_requested,
             AddVoterRequested: add_voter.on_add_voter_requested,
             RemoveVoterRequested: remove_voter.on_remove_voter_requested,
             UpdateVoterRequested: update_voter.on_update_voter_requested,
@@ -131,7 +132,7 @@ class RaftNode:
         reason = startup.halt_reason(core)
         if reason is not None:
             return [Halt(reason=reason)]
-        startup.take_role(core)
+        startup.restore_role(core)
         return self._finish(core)
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
@@ -173,9 +174,9 @@ class RaftNode:
             )
             return min(due for due in deadlines if due is not None)
         own = election_timeout.election_deadline_ms(core)
-        if not core.backoffs and core.download is None:
+        if not core.requests.backoffs and core.download is None:
             return own
-        dues = (own, replication.retry_deadline_ms(core), snapshots.next_piece_ms(core))
+        dues = (own, replication.retry_deadline_ms(core), snapshots.next_chunk_ms(core))
         return min((due for due in dues if due is not None), default=None)
 
     # -- for operators
@@ -317,6 +318,8 @@ class RaftNode:
 def _on_write_completed(core: Core, event: WriteCompleted) -> None:
     """Count what is on disk now: the own log end as a leader, the own vote as a candidate."""
     moved = core.complete_writes(event.write)
+    if moved:
+        record_voter_set(core)
     state = core.state
     if isinstance(state, Leader):
         if moved:

@@ -17,7 +17,7 @@ ANNOUNCE_DELAY_MS = 5
 """How long a new high watermark waits for records to travel with, before it travels alone."""
 
 
-def answer_fetch(
+def reply_to_fetch(
     core: Core,
     reply_to: int,
     fetch: ParkedFetch,
@@ -33,7 +33,7 @@ def answer_fetch(
         snapshot = core.log.snapshot
     goes_on = diverging is None and snapshot is None
     more = goes_on and fetch.position.offset < core.log.end_offset
-    core.answer(
+    core.reply(
         reply_to,
         FetchReply(
             epoch=core.epoch,
@@ -55,7 +55,7 @@ def park_fetch(core: Core, leader: Leader, reply_to: int, fetch: ParkedFetch) ->
         for older, parked in list(leader.parked.items()):
             if parked.replica == fetch.replica:
                 del leader.parked[older]
-                answer_fetch(core, older, parked)
+                reply_to_fetch(core, older, parked)
     leader.parked[reply_to] = fetch
     _hasten_if_behind(core, fetch)
     _note_earliest_due(leader)
@@ -78,7 +78,7 @@ def wake_fetches(core: Core, leader: Leader) -> None:
         if core.is_bootstrapping or fetch.replica in voters:
             missing -= 1
             del leader.parked[reply_to]
-            answer_fetch(core, reply_to, fetch)
+            reply_to_fetch(core, reply_to, fetch)
     for fetch in leader.parked.values():
         fetch.due_ms = min(fetch.due_ms, core.now_ms + SPREAD_DELAY_MS)
     _note_earliest_due(leader)
@@ -98,7 +98,7 @@ def expire_fetches(core: Core, leader: Leader) -> None:
     for reply_to, fetch in list(leader.parked.items()):
         if core.now_ms >= fetch.due_ms:
             del leader.parked[reply_to]
-            answer_fetch(core, reply_to, fetch)
+            reply_to_fetch(core, reply_to, fetch)
     _note_earliest_due(leader)
 
 

@@ -36,9 +36,9 @@ def on_connection_made(core: Core, event: ConnectionMade) -> None:
     if event.id not in core.unreachable:
         return
     core.unreachable.discard(event.id)
-    for peer, kind in list(core.backoffs):
+    for peer, kind in list(core.requests.backoffs):
         if isinstance(peer, ReplicaKey) and peer.id == event.id:
-            del core.backoffs[peer, kind]
+            del core.requests.backoffs[peer, kind]
     state = core.state
     if isinstance(state, Follower) and event.id == core.leader_id and core.has_leader_contact:
         state.campaign_at_ms = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from quorumd.raft.campaign_delays import CAMPAIGN_DELAY_MS, campaign_backoff_ms, campaign_soon
 from quorumd.raft.core import Core
 from quorumd.raft.events import VoteRequestReceived
+from quorumd.raft.role_changes import move_to
 from quorumd.raft.roles import Follower, Leader, Observer, Prospective, Unattached
 from quorumd.raft.transitions import Trigger
 from quorumd.raft.types import ReplicaKey
@@ -45,10 +46,12 @@ def lose_pre_votes(core: Core) -> None:
     """Go back, and try again after a random delay that doubles each time."""
     backoff = campaign_backoff_ms(core)
     if core.leader is None:
-        core.move_to(Trigger.PRE_VOTES_LOST, Unattached(core.now_ms + backoff))
+        move_to(core, Trigger.PRE_VOTES_LOST, Unattached(core.now_ms + backoff))
         return
     contact = core.last_contact_ms
     expires = core.now_ms if contact is None else contact + core.config.fetch_timeout_ms
-    core.move_to(
-        Trigger.PRE_VOTES_LOST_TO_LEADER, Follower(expires, campaign_at_ms=core.now_ms + backoff)
+    move_to(
+        core,
+        Trigger.PRE_VOTES_LOST_TO_LEADER,
+        Follower(expires, campaign_at_ms=core.now_ms + backoff),
     )

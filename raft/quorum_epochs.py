@@ -33,7 +33,7 @@ def announce_epoch(core: Core, leader: Leader) -> None:
         if now >= progress.begin_due_ms:
             progress.begin_due_ms = now + interval_ms
             if core.can_send(key, BeginQuorumEpoch):
-                core.send(key, BeginQuorumEpoch(epoch=core.epoch), after=core.state_write)
+                core.send(key, BeginQuorumEpoch(epoch=core.epoch), after=core.writes.state)
         leader.next_begin_ms = min(leader.next_begin_ms, progress.begin_due_ms)
 
 
@@ -45,13 +45,13 @@ def on_begin_quorum_epoch_requested(core: Core, event: BeginQuorumEpochRequestRe
     """
     refusal = _follow_sender(core, event.cluster_id, event.epoch, event.leader_id, event.endpoints)
     if refusal is not None:
-        return core.answer(event.reply_to, refusal)
+        return core.reply(event.reply_to, refusal)
     if event.endpoints and event.leader_id == core.leader_id != core.local.id:
         # The leader itself knows best where it is; what others said may be where it was.
         core.leader_endpoints = event.endpoints
     if event.voter is not None and not core.is_local(event.voter):
-        return core.answer(event.reply_to, _reply(core, KafkaError.INVALID_VOTER_KEY))
-    return core.answer(event.reply_to, _reply(core))
+        return core.reply(event.reply_to, _reply(core, KafkaError.INVALID_VOTER_KEY))
+    return core.reply(event.reply_to, _reply(core))
 
 
 def on_begin_quorum_epoch_response(core: Core, event: BeginQuorumEpochResponseReceived) -> None:
@@ -66,7 +66,7 @@ def announce_end(core: Core, state: Resigned) -> None:
     end = EndQuorumEpoch(epoch=core.epoch, leader_id=core.local.id, successors=state.successors)
     for key in sorted(state.unacknowledged, key=lambda key: key.sort_key()):
         if core.can_send(key, EndQuorumEpoch):
-            core.send(key, end, after=core.state_write)
+            core.send(key, end, after=core.writes.state)
 
 
 def on_end_quorum_epoch_requested(core: Core, event: EndQuorumEpochRequestReceived) -> None:
@@ -77,7 +77,7 @@ def on_end_quorum_epoch_requested(core: Core, event: EndQuorumEpochRequestReceiv
     """
     refusal = _follow_sender(core, event.cluster_id, event.epoch, event.leader_id, event.endpoints)
     if refusal is not None:
-        return core.answer(event.reply_to, refusal)
+        return core.reply(event.reply_to, refusal)
     if event.leader_id is None:
         if isinstance(core.state, Unattached):
             campaign_soon(core, core.state)
@@ -86,7 +86,7 @@ def on_end_quorum_epoch_requested(core: Core, event: EndQuorumEpochRequestReceiv
         if isinstance(core.state, Follower):
             core.state.fetch_deadline_ms = core.now_ms
             core.state.campaign_at_ms = core.now_ms + _successor_delay_ms(core, event.successors)
-    return core.answer(event.reply_to, _reply(core))
+    return core.reply(event.reply_to, _reply(core))
 
 
 def _successor_delay_ms(core: Core, successors: tuple[ReplicaKey, ...]) -> int:
@@ -133,7 +133,7 @@ def _reply(
     return Reply(
         epoch=core.epoch,
         leader_id=core.leader_id,
-        leader_endpoints=core.leader_endpoints_for_answers(),
+        leader_endpoints=core.leader_endpoints_for_replies(),
         error=error,
         top_level_error=top_level,
     )

@@ -12,8 +12,10 @@ from quorumd.raft import quorum
 from quorumd.raft.bootstrap import note_storage_id
 from quorumd.raft.campaign import on_pre_vote_unsupported, on_vote_failed
 from quorumd.raft.check_quorum import note_alive, note_heard
+from quorumd.raft.commitment import commit
 from quorumd.raft.control import VotersRecord
 from quorumd.raft.core import Core
+from quorumd.raft.core_parts import InFlightRequest
 from quorumd.raft.effects import (
     AppendFetched,
     BootstrapServer,
@@ -33,18 +35,25 @@ from quorumd.raft.events import (
 )
 from quorumd.raft.high_watermark import advance_high_watermark
 from quorumd.raft.leader_discovery import absorb, is_foreign, on_leaderless_voter
-from quorumd.raft.outstanding import InFlightRequest
-from quorumd.raft.parked_fetches import answer_fetch, park_fetch
+from quorumd.raft.log_changes import refuse_to_drop, truncate
+from quorumd.raft.parked_fetches import park_fetch, reply_to_fetch
 from quorumd.raft.replica_progress import note_log_regression, note_progress
+from quorumd.raft.role_changes import follow_voter_set, move_to
 from quorumd.raft.roles import Follower, Leader, Observer, ParkedFetch, Prospective, Unattached
-from quorumd.raft.snapshots import give_up, is_copying, offer, on_snapshot_answered, send_for_piece
+from quorumd.raft.snapshots import (
+    abandon_download,
+    is_downloading,
+    offer,
+    request_chunk,
+    take_chunk,
+)
 from quorumd.raft.transitions import Trigger
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
 
 # -- the leader's end
 
 
-def on_fetch_received(core: Core, event: FetchRequestReceived) -> None:
+def on_fetch_requested(core: Core, event: FetchRequestReceived) -> None:
     """KIP-595, Fetch request handling.
 
     Errors: INCONSISTENT_CLUSTER_ID and UNKNOWN_SERVER_ERROR (top level), FENCED_LEADER_EPOCH,
@@ -78,16 +87,16 @@ def on_fetch_received(core: Core, event: FetchRequestReceived) -> None:
         if event.replica is not None:
             note_log_regression(core, leader, event.replica, position.offset)
             note_heard(core, leader, event.replica)
-        return answer_fetch(core, event.reply_to, fetch, snapshot=snapshot)
+        return reply_to_fetch(core, event.reply_to, fetch, snapshot=snapshot)
     if not core.log.contains(position):
-        return answer_fetch(core, event.reply_to, fetch, core.log.diverging_from(position))
+        return reply_to_fetch(core, event.reply_to, fetch, core.log.diverging_from(position))
     if event.replica is not None:
         note_progress(core, leader, event.replica, position.offset)
         if core.is_bootstrapping:
             note_storage_id(core, leader, event.replica, event.cluster_id)
         advance_high_watermark(core, leader)
     if position.offset < core.log.end_offset or event.max_wait_ms == 0:
-        answer_fetch(core, event.reply_to, fetch)
+        reply_to_fetch(core, event.reply_to, fetch)
     else:
         park_fetch(core, leader, event.reply_to, fetch)
     return None
@@ -96,7 +105,7 @@ def on_fetch_received(core: Core, event: FetchRequestReceived) -> None:
 # -- the follower's end
 
 
-def on_fetch_answered(core: Core, event: FetchResponseReceived) -> None:
+def on_fetch_response(core: Core, event: FetchResponseReceived) -> None:
     """KIP-595, Fetch response handling: a new leader, a place to truncate to, or records."""
     request = core.take(event.request_id)
     if request is None:
@@ -128,16 +137,16 @@ def on_fetch_answered(core: Core, event: FetchResponseReceived) -> None:
     if diverging is not None:
         _truncate(core, request, diverging)
         return
-    core.obstacle = None
+    core.problem = None
     if event.records is not None and not _append(core, request, event.records):
         return
     if event.high_watermark is not None:
-        core.commit(min(core.log.end_offset, event.high_watermark))
+        commit(core, min(core.log.end_offset, event.high_watermark))
 
 
-def on_piece_answered(core: Core, event: FetchSnapshotResponseReceived) -> None:
-    """A piece of a snapshot; it keeps the leader alive as records do."""
-    if on_snapshot_answered(core, event):
+def on_fetch_snapshot_response(core: Core, event: FetchSnapshotResponseReceived) -> None:
+    """A chunk of a snapshot; it keeps the leader alive as records do."""
+    if take_chunk(core, event):
         _note_contact(core)
 
 
@@ -151,7 +160,7 @@ def _note_contact(core: Core) -> None:
         core.unreachable.discard(core.leader.id)
     deadline = core.now_ms + core.config.fetch_timeout_ms
     if isinstance(core.state, Prospective):
-        core.move_to(Trigger.LEADER_ANSWERED, Follower(deadline))
+        move_to(core, Trigger.LEADER_ANSWERED, Follower(deadline))
     elif isinstance(core.state, Follower):
         core.state.fetch_deadline_ms = deadline
         core.state.campaign_at_ms = None
@@ -161,12 +170,12 @@ def _truncate(core: Core, request: InFlightRequest, diverging: OffsetAndEpoch) -
     """Cut what diverges from the leader's log, but nothing that is known to be committed."""
     end_offset = core.log.truncation_point(diverging)
     if end_offset < core.kept_offset:
-        core.refuse_to_drop(request, f"asks to drop records from {end_offset} on")
+        refuse_to_drop(core, request, f"asks to drop records from {end_offset} on")
     elif end_offset == core.log.end_offset:
         core.report(f"leader {core.leader} asks to truncate to the present end {end_offset}")
         core.back_off(request)
     else:
-        core.truncate(end_offset)
+        truncate(core, end_offset)
 
 
 def _append(core: Core, request: InFlightRequest, records: FetchedRecords) -> bool:
@@ -183,7 +192,7 @@ def _append(core: Core, request: InFlightRequest, records: FetchedRecords) -> bo
     log.append(records.end_offset, records.epochs)
     core.effects.append(
         AppendFetched(
-            write=core.next_log_write(),
+            write=core.writes.next_of_log(core.log.end_offset),
             token=records.token,
             base_offset=records.base_offset,
             end_offset=records.end_offset,
@@ -193,7 +202,7 @@ def _append(core: Core, request: InFlightRequest, records: FetchedRecords) -> bo
     for offset, record in named:
         log.add_voters(offset, record)
     if named:
-        core.follow_voter_set()
+        follow_voter_set(core)
     return True
 
 
@@ -223,7 +232,7 @@ def on_request_failed(core: Core, event: RequestFailed) -> None:
     core.back_off(request)
     if isinstance(request.request, FetchSnapshot) and event.error is not None:
         # How a Kafka leader says that it has no such snapshot, or does not lead.
-        give_up(core, f"{request.to} refuses: {event.reason}")
+        abandon_download(core, f"{request.to} refuses: {event.reason}")
     if event.error == KafkaError.UNSUPPORTED_VERSION and isinstance(request.request, Vote):
         on_pre_vote_unsupported(core, request.to)
     elif isinstance(request.request, Vote):
@@ -242,10 +251,10 @@ def _note_foreign(core: Core, to: Peer, event: RequestFailed) -> None:
     core.report(f"{to} belongs to another cluster than {core.cluster_id}")
     if not isinstance(to, ReplicaKey) or event.leader_id is None or core.log.end_offset > 0:
         return
-    core.foreign_leader[to.id] = event.leader_id
+    core.first_voters.foreign_leader[to.id] = event.leader_id
     ids = core.config.configured_voters.ids
-    naming = sum(core.foreign_leader.get(voter) == event.leader_id for voter in ids)
-    if event.leader_id in core.foreign_leader and quorum.is_won(naming, len(ids)):
+    naming = sum(core.first_voters.foreign_leader.get(voter) == event.leader_id for voter in ids)
+    if event.leader_id in core.first_voters.foreign_leader and quorum.is_won(naming, len(ids)):
         core.effects.append(
             Halt(
                 reason=f"the quorum led by node {event.leader_id} is another cluster than "
@@ -266,8 +275,10 @@ def send_fetches(core: Core) -> None:
     leader = core.leader
     if leader is not None and isinstance(core.state, (Follower, Observer, Prospective)):
         _send_fetch(core, leader)
-        if core.backoffs:
-            failures = (core.backoffs.get((leader, kind)) for kind in (Fetch, FetchSnapshot))
+        if core.requests.backoffs:
+            failures = (
+                core.requests.backoffs.get((leader, kind)) for kind in (Fetch, FetchSnapshot)
+            )
             if any(failed is not None and failed.attempts > 1 for failed in failures):
                 _discover(core)
     elif isinstance(core.state, (Unattached, Observer)):
@@ -287,13 +298,13 @@ def _send_fetch(core: Core, to: Peer) -> None:
 
     While a snapshot is copied, and until it has been verified, it only keeps in touch.
     """
-    if to == core.leader and is_copying(core):
-        send_for_piece(core, to)
+    if to == core.leader and is_downloading(core):
+        request_chunk(core, to)
         return
     if core.can_send(to, Fetch):
         known = -1 if core.high_watermark is None else core.high_watermark
         fetch = Fetch(epoch=core.epoch, position=core.log.end, high_watermark=known)
-        core.send(to, fetch, after=core.last_write)
+        core.send(to, fetch, after=core.writes.last)
 
 
 def retry_deadline_ms(core: Core) -> int | None:
@@ -301,7 +312,7 @@ def retry_deadline_ms(core: Core) -> int | None:
     return min(
         (
             backoff.retry_at_ms
-            for backoff in core.backoffs.values()
+            for backoff in core.requests.backoffs.values()
             if backoff.retry_at_ms > core.now_ms
         ),
         default=None,

@@ -29,7 +29,7 @@ class Unattached:
     """A voter that knows no leader; looks for one until its election timeout."""
 
     election_deadline_ms: int
-    vacant: set[int] | None = field(default_factory=set)
+    leaderless_voters: set[int] | None = field(default_factory=set)
     """Ids of voters that answered in this epoch that they know no leader either; None once a candidate of
     this epoch was refused."""
 
@@ -153,8 +153,8 @@ class Leader:
     changes: list[VoterChange] = field(default_factory=list)
     """In the order in which they were asked for."""
     transfer: Transfer | None = None
-    told: dict[ReplicaKey, Voter] = field(default_factory=dict)
-    """Observers that have said where they are reached."""
+    registered_observers: dict[ReplicaKey, Voter] = field(default_factory=dict)
+    """Observers that have said where they are reached; voters that were removed are among them."""
 
 
 @dataclass(slots=True)

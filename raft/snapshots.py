@@ -1,7 +1,7 @@
 """Copying a snapshot by FetchSnapshot, seen from both ends; taking and cleaning.
 
 A replica that has less than its leader's log starts with is offered the newest snapshot. It copies it
-piece by piece, has it verified, and only then gives up its own log for it. Sources: KIP-595 (log
+chunk by chunk, has it verified, and only then gives up its own log for it. Sources: KIP-595 (log
 compaction and snapshots), KIP-630, KIP-856 (snapshots).
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from quorumd.raft.check_quorum import note_alive, note_heard
 from quorumd.raft.core import Core
+from quorumd.raft.core_parts import FailedDownload, InFlightRequest, SnapshotDownload
 from quorumd.raft.effects import (
     DeleteLogPrefix,
     Fetch,
@@ -28,21 +29,21 @@ from quorumd.raft.events import (
     SnapshotVerified,
 )
 from quorumd.raft.leader_discovery import absorb, is_foreign
-from quorumd.raft.outstanding import FailedDownload, InFlightRequest, SnapshotDownload
+from quorumd.raft.log_changes import refuse_to_drop, reset_log
 from quorumd.raft.roles import Leader
 from quorumd.raft.types import ReplicaKey, SnapshotId
 
-PIECE_BYTES = 2**20
+CHUNK_BYTES = 2**20
 """What is asked for at a time: Kafka's own figure."""
 
-COPY_AGAIN_MS = 1_000
-COPY_AGAIN_MAX_MS = 10_000
+DOWNLOAD_RETRY_MS = 1_000
+DOWNLOAD_RETRY_MAX_MS = 10_000
 """How long a snapshot that was copied in vain is not copied again: at first, and at most."""
 
 # -- the leader's end
 
 
-def on_snapshot_requested(core: Core, event: FetchSnapshotRequestReceived) -> None:
+def on_fetch_snapshot_requested(core: Core, event: FetchSnapshotRequestReceived) -> None:
     """FetchSnapshot request handling.
 
     Errors: INCONSISTENT_CLUSTER_ID and UNKNOWN_SERVER_ERROR (top level), FENCED_LEADER_EPOCH,
@@ -51,36 +52,36 @@ def on_snapshot_requested(core: Core, event: FetchSnapshotRequestReceived) -> No
     """
     if is_foreign(core, event.cluster_id):
         core.report(f"snapshot for {event.replica} refused: cluster {event.cluster_id}")
-        return _answer(core, event, top_level=KafkaError.INCONSISTENT_CLUSTER_ID)
+        return _reply(core, event, top_level=KafkaError.INCONSISTENT_CLUSTER_ID)
     if event.replica is not None and core.is_local(event.replica):
         core.report(f"snapshot for {event.replica} refused: that is this replica")
-        return _answer(core, event, top_level=KafkaError.UNKNOWN_SERVER_ERROR)
+        return _reply(core, event, top_level=KafkaError.UNKNOWN_SERVER_ERROR)
     note_alive(core, event.replica)
     if event.epoch < core.epoch:
-        return _answer(core, event, KafkaError.FENCED_LEADER_EPOCH)
+        return _reply(core, event, KafkaError.FENCED_LEADER_EPOCH)
     if event.epoch > core.epoch:
-        return _answer(core, event, KafkaError.UNKNOWN_LEADER_EPOCH)
+        return _reply(core, event, KafkaError.UNKNOWN_LEADER_EPOCH)
     if not isinstance(core.state, Leader):
-        return _answer(core, event, KafkaError.NOT_LEADER_OR_FOLLOWER)
+        return _reply(core, event, KafkaError.NOT_LEADER_OR_FOLLOWER)
     if event.snapshot not in core.log.snapshots:
-        return _answer(core, event, KafkaError.SNAPSHOT_NOT_FOUND)
+        return _reply(core, event, KafkaError.SNAPSHOT_NOT_FOUND)
     if event.replica is not None:
         note_heard(core, core.state, event.replica)
-    return _answer(core, event)
+    return _reply(core, event)
 
 
-def _answer(
+def _reply(
     core: Core,
     event: FetchSnapshotRequestReceived,
     error: KafkaError | None = None,
     top_level: KafkaError | None = None,
 ) -> None:
-    core.answer(
+    core.reply(
         event.reply_to,
         SnapshotReply(
             epoch=core.epoch,
             leader_id=core.leader_id,
-            leader_endpoints=core.leader_endpoints_for_answers(),
+            leader_endpoints=core.leader_endpoints_for_replies(),
             error=error,
             top_level_error=top_level,
             snapshot=event.snapshot if error is None and top_level is None else None,
@@ -98,7 +99,7 @@ def offer(core: Core, request: InFlightRequest, snapshot: SnapshotId) -> None:
         core.back_off(request)
         return
     if snapshot.offset < core.kept_offset:
-        core.refuse_to_drop(request, f"offers a snapshot that ends at {snapshot.offset}")
+        refuse_to_drop(core, request, f"offers a snapshot that ends at {snapshot.offset}")
         return
     if snapshot.epoch > core.epoch:
         core.report(f"snapshot {snapshot} of {request.to} ignored: it is of a later epoch")
@@ -111,7 +112,7 @@ def offer(core: Core, request: InFlightRequest, snapshot: SnapshotId) -> None:
         core.drop_download()
         download = core.download = SnapshotDownload(snapshot, core.context)
         core.report(f"copying the snapshot that ends at {snapshot.offset} from {core.leader}")
-    elif is_copying(core):
+    elif is_downloading(core):
         # The leader was asked as a bootstrap server, too: it has nothing new to say.
         core.back_off(request)
     download.context = core.context
@@ -119,90 +120,90 @@ def offer(core: Core, request: InFlightRequest, snapshot: SnapshotId) -> None:
         _verify(core, download)
 
 
-def is_copying(core: Core) -> bool:
-    """True if pieces are asked for instead of records: the leader of now has offered them."""
+def is_downloading(core: Core) -> bool:
+    """True if chunks are asked for instead of records: the leader of now has offered them."""
     download = core.download
     return download is not None and download.context == core.context and not download.is_complete
 
 
-def send_for_piece(core: Core, leader: ReplicaKey) -> None:
-    """Ask for the next piece once the one before is stored and the bandwidth allows it."""
+def request_chunk(core: Core, leader: ReplicaKey) -> None:
+    """Ask for the next chunk once the one before is stored and the bandwidth allows it."""
     download = core.download
     assert download is not None
-    if core.now_ms < download.next_at_ms or (leader, Fetch) in core.busy:
+    if core.now_ms < download.next_at_ms or (leader, Fetch) in core.requests.busy:
         return
     if core.can_send(leader, FetchSnapshot):
-        piece = FetchSnapshot(
+        chunk = FetchSnapshot(
             epoch=core.epoch,
             snapshot=download.snapshot,
             position=download.position,
-            max_bytes=_piece_bytes(core),
+            max_bytes=_chunk_bytes(core),
         )
-        core.send(leader, piece, after=max(download.stored_write, core.state_write))
+        core.send(leader, chunk, after=max(download.stored_write, core.writes.state))
 
 
-def _piece_bytes(core: Core) -> int:
+def _chunk_bytes(core: Core) -> int:
     """So little that the limit never keeps a follower silent for long."""
     limit = core.config.snapshot_bytes_per_s
     if limit is None:
-        return PIECE_BYTES
-    return max(1, min(PIECE_BYTES, limit * core.config.fetch_timeout_ms // 4000))
+        return CHUNK_BYTES
+    return max(1, min(CHUNK_BYTES, limit * core.config.fetch_timeout_ms // 4000))
 
 
-def on_snapshot_answered(core: Core, event: FetchSnapshotResponseReceived) -> bool:
+def take_chunk(core: Core, event: FetchSnapshotResponseReceived) -> bool:
     """FetchSnapshot response handling. Returns True if the leader is alive and answered."""
     request = core.take(event.request_id)
     if request is None:
         return False
     asked = request.request
-    assert isinstance(asked, FetchSnapshot), "a piece answers a FetchSnapshot request"
+    assert isinstance(asked, FetchSnapshot), "a chunk answers a FetchSnapshot request"
     download = core.download
     is_current = download is not None and download.snapshot == asked.snapshot
     if is_current and event.error in (
         KafkaError.SNAPSHOT_NOT_FOUND,
         KafkaError.POSITION_OUT_OF_RANGE,
     ):
-        give_up(core, f"{request.to} answers {event.error}")
+        abandon_download(core, f"{request.to} answers {event.error}")
     if not absorb(core, request, event.error, event.hint):
         return False
-    piece = event.piece
-    if download is None or download is not core.download or not is_current or piece is None:
+    chunk = event.chunk
+    if download is None or download is not core.download or not is_current or chunk is None:
         return True
-    if not _fits(download, asked, piece):
-        give_up(core, f"{request.to} sent {piece} for {asked}")
+    if not _fits(download, asked, chunk):
+        abandon_download(core, f"{request.to} sent {chunk} for {asked}")
         core.back_off(request)
-    elif not piece.piece_bytes:
+    elif not chunk.chunk_bytes:
         core.back_off(request)
     else:
-        _store(core, download, piece)
+        _store(core, download, chunk)
     return True
 
 
-def _fits(download: SnapshotDownload, asked: FetchSnapshot, piece: SnapshotChunk) -> bool:
-    end = piece.position + piece.piece_bytes
+def _fits(download: SnapshotDownload, asked: FetchSnapshot, chunk: SnapshotChunk) -> bool:
+    end = chunk.position + chunk.chunk_bytes
     return (
-        piece.snapshot == asked.snapshot
-        and piece.position == asked.position == download.position
-        and download.size_bytes in (None, piece.size_bytes)
-        and end <= piece.size_bytes
+        chunk.snapshot == asked.snapshot
+        and chunk.position == asked.position == download.position
+        and download.size_bytes in (None, chunk.size_bytes)
+        and end <= chunk.size_bytes
     )
 
 
-def _store(core: Core, download: SnapshotDownload, piece: SnapshotChunk) -> None:
-    download.stored_write = core.next_write()
+def _store(core: Core, download: SnapshotDownload, chunk: SnapshotChunk) -> None:
+    download.stored_write = core.writes.next()
     core.effects.append(
         StoreSnapshotChunk(
             write=download.stored_write,
             snapshot=download.snapshot,
-            position=piece.position,
-            token=piece.token,
+            position=chunk.position,
+            token=chunk.token,
         )
     )
-    download.size_bytes = piece.size_bytes
-    download.position += piece.piece_bytes
+    download.size_bytes = chunk.size_bytes
+    download.position += chunk.chunk_bytes
     limit = core.config.snapshot_bytes_per_s
     if limit is not None:
-        download.next_at_ms = core.now_ms + piece.piece_bytes * 1000 // limit
+        download.next_at_ms = core.now_ms + chunk.chunk_bytes * 1000 // limit
     if download.is_complete:
         _verify(core, download)
 
@@ -217,49 +218,49 @@ def on_snapshot_verified(core: Core, event: SnapshotVerified) -> None:
     if download is None or download.snapshot != event.snapshot or not download.is_complete:
         return
     if event.problem is not None:
-        _note_useless(core, download, event.problem)
+        _note_failed_download(core, download, event.problem)
         return
     if download.context != core.context:
         # Whoever leads now has not offered it yet.
         return
     snapshot = event.snapshot
     if snapshot.offset < core.kept_offset or core.log.contains(snapshot):
-        give_up(core, "this replica has got further by itself")
+        abandon_download(core, "this replica has got further by itself")
         return
     core.download = None
-    core.reset_log(snapshot, event.voters)
-    core.backoffs.clear()
+    reset_log(core, snapshot, event.voters)
+    core.requests.backoffs.clear()
 
 
-def on_piece_not_stored(core: Core, event: ChunkNotStored) -> None:
+def on_chunk_not_stored(core: Core, event: ChunkNotStored) -> None:
     """The disk is full. What was copied must not take the space that votes and records need."""
     download = core.download
     if download is not None and download.snapshot == event.snapshot:
-        _note_useless(core, download, event.problem)
+        _note_failed_download(core, download, event.problem)
 
 
-def _note_useless(core: Core, download: SnapshotDownload, problem: str) -> None:
+def _note_failed_download(core: Core, download: SnapshotDownload, problem: str) -> None:
     """All of it, or as much as there is room for, was copied in vain: let time pass before the next try.
 
     Meanwhile the leader may find out that its file is damaged, or have a newer one.
     """
     attempts = 1
-    last = core.useless_copy
+    last = core.failed_download
     if last is not None and (last.snapshot, last.context) == (download.snapshot, download.context):
         attempts += last.attempts
-    pause_ms = min(COPY_AGAIN_MAX_MS, COPY_AGAIN_MS << min(attempts - 1, 10))
-    core.useless_copy = FailedDownload(
+    pause_ms = min(DOWNLOAD_RETRY_MAX_MS, DOWNLOAD_RETRY_MS << min(attempts - 1, 10))
+    core.failed_download = FailedDownload(
         download.snapshot, download.context, attempts, core.now_ms + pause_ms
     )
-    core.obstacle = (
+    core.problem = (
         f"the snapshot of leader {core.leader} that ends at {download.snapshot.offset} could not be "
         f"taken over: {problem}"
     )
-    give_up(core, problem)
+    abandon_download(core, problem)
 
 
 def _is_too_soon(core: Core, snapshot: SnapshotId) -> bool:
-    useless = core.useless_copy
+    useless = core.failed_download
     return (
         useless is not None
         and useless.snapshot == snapshot
@@ -268,7 +269,7 @@ def _is_too_soon(core: Core, snapshot: SnapshotId) -> bool:
     )
 
 
-def give_up(core: Core, reason: str) -> None:
+def abandon_download(core: Core, reason: str) -> None:
     """Drop the copy, if there is one, and ask the leader anew what to do."""
     if core.download is not None:
         core.report(
@@ -277,10 +278,10 @@ def give_up(core: Core, reason: str) -> None:
     core.drop_download()
 
 
-def next_piece_ms(core: Core) -> int | None:
-    """When the bandwidth allows the next piece, if something waits for that."""
+def next_chunk_ms(core: Core) -> int | None:
+    """When the bandwidth allows the next chunk, if something waits for that."""
     download = core.download
-    if download is None or not is_copying(core) or download.next_at_ms <= core.now_ms:
+    if download is None or not is_downloading(core) or download.next_at_ms <= core.now_ms:
         return None
     return download.next_at_ms
 
@@ -301,14 +302,14 @@ def on_snapshot_taken(core: Core, event: SnapshotTaken) -> None:
             core.persist()
 
 
-def on_cleaning_requested(core: Core, event: LogDeletionRequested) -> None:
+def on_log_deletion_requested(core: Core, event: LogDeletionRequested) -> None:
     """Drop history that a snapshot stands for; a slow follower gets the snapshot then."""
     kept = tuple(s for s in core.log.snapshots if s in event.snapshots)
     newest = core.log.snapshot
     if newest is None or newest not in kept:
         return
     start_offset = max(core.log.start_offset, min(event.start_offset, newest.offset))
-    core.log.clean(start_offset, kept)
+    core.log.delete_prefix(start_offset, kept)
     core.effects.append(
-        DeleteLogPrefix(write=core.next_write(), start_offset=start_offset, snapshots=kept)
+        DeleteLogPrefix(write=core.writes.next(), start_offset=start_offset, snapshots=kept)
     )

@@ -39,7 +39,7 @@ def unexpected_voters(core: Core, voters: VoterSet) -> tuple[int, ...]:
     return tuple(voter for voter in voters.ids if permitted and voter not in permitted)
 
 
-def take_role(core: Core) -> None:
+def restore_role(core: Core) -> None:
     """Take up the role that the stored epoch, leader and vote imply.
 
     A stored vote for this replica makes it neither candidate nor leader again: its votes are lost

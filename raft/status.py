@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from quorumd.raft.bootstrap import bootstrap_problem
 from quorumd.raft.core import Core
 from quorumd.raft.replica_progress import progress_of
-from quorumd.raft.roles import Leader, Progress, Role
+from quorumd.raft.roles import Leader, Progress, Role, State
 from quorumd.raft.startup import unexpected_voters
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, Voter, VoterSet
 from quorumd.raft.voter_changes.reassignment import reassignment_waits_for
@@ -99,7 +99,7 @@ def status_of(core: Core) -> RaftStatus:
         cluster_id=core.cluster_id,
         has_leader_contact=core.has_leader_contact,
         bootstrap_problem=bootstrap_problem(core) if core.is_bootstrapping else None,
-        problem=core.obstacle,
+        problem=core.problem,
         unreachable=frozenset(core.unreachable),
         voters=core.voters,
         voters_offset=log.voters_offset,
@@ -109,7 +109,9 @@ def status_of(core: Core) -> RaftStatus:
         voters_without_endpoints=tuple(
             voter_id for voter_id in core.voters.ids if not core.endpoints_of(voter_id)
         ),
-        registered_observers=tuple(leader.told.values()) if isinstance(leader, Leader) else (),
+        registered_observers=tuple(leader.registered_observers.values())
+        if isinstance(leader, Leader)
+        else (),
         pending_changes=_pending_changes(core, leader) if isinstance(leader, Leader) else (),
         log_start_offset=log.start_offset,
         log_end=log.end,
@@ -117,7 +119,13 @@ def status_of(core: Core) -> RaftStatus:
     )
 
 
-def _pending_changes(core: Core, leader: Leader) -> tuple[PendingVoterChange, ...]:
+def _registered_observers(leader: State) -> tuple[Voter, ...]:
+    return tuple(leader.registered_observers.values()) if isinstance(leader, Leader) else ()
+
+
+def _pending_changes(core: Core, leader: State) -> tuple[PendingVoterChange, ...]:
+    if not isinstance(leader, Leader):
+        return ()
     found = [
         PendingVoterChange(
             kind=change.kind,

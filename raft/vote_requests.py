@@ -55,9 +55,9 @@ def on_vote_requested(core: Core, event: VoteRequestReceived) -> None:
         consider_witness_leadership(core, event)
     if event.pre_vote and not granted:
         campaign_against(core, candidate)
-    elif not granted and isinstance(core.state, Unattached) and not core.must_lead:
+    elif not granted and isinstance(core.state, Unattached) and not core.witness.must_lead:
         # Others may have voted for it: that they know no leader yet means nothing.
-        core.state.vacant = None
+        core.state.leaderless_voters = None
     return _reply_to_vote(core, event.reply_to, granted)
 
 
@@ -85,12 +85,12 @@ def _reply_to_vote(
     error: KafkaError | None = None,
     top_level: KafkaError | None = None,
 ) -> None:
-    core.answer(
+    core.reply(
         reply_to,
         VoteReply(
             epoch=core.epoch,
             leader_id=core.leader_id,
-            leader_endpoints=core.leader_endpoints_for_answers(),
+            leader_endpoints=core.leader_endpoints_for_replies(),
             error=error,
             top_level_error=top_level,
             granted=granted,

@@ -19,17 +19,19 @@ def consider_witness_leadership(core: Core, event: VoteRequestReceived) -> None:
     if core.has_leader_contact or not may_vote(core):
         return
     if not is_up_to_date(core, event.last):
-        core.must_lead = core.must_lead or core.now_ms >= (core.others_turn_until_ms or 0)
-    elif core.others_turn_until_ms is None:
+        core.witness.must_lead = core.witness.must_lead or core.now_ms >= (
+            core.witness.defers_until_ms or 0
+        )
+    elif core.witness.defers_until_ms is None:
         config = core.config
         patience_ms = 2 * config.election_timeout_ms + config.election_backoff_max_ms
-        core.others_turn_until_ms = core.now_ms + config.fetch_timeout_ms + patience_ms
-        core.must_lead = False
+        core.witness.defers_until_ms = core.now_ms + config.fetch_timeout_ms + patience_ms
+        core.witness.must_lead = False
 
 
 def may_campaign(core: Core) -> bool:
     """False for a witness, unless no other voter can win, or perhaps none knows that it is one."""
-    if not core.config.is_witness or core.must_lead:
+    if not core.config.is_witness or core.witness.must_lead:
         return True
     committed = core.committed_voters.record.voters
     return any(all(map(core.is_local, voters.keys)) for voters in (core.voters, committed))

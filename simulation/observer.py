@@ -79,7 +79,7 @@ class Observer:
         if not self.is_watching:
             return
         self._show_snapshots(process)
-        now = node.core.snapshot()
+        now = node.core.capture()
         known = self._states.get(replica.key)
         before = known[1] if known is not None and known[0] is process else None
         if now == before:

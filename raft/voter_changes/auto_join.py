@@ -23,7 +23,7 @@ def register_with_leader(core: Core) -> None:
     """Send what is due, once every fetch timeout."""
     leader = core.leader
     if (
-        core.now_ms < core.next_word_ms
+        core.now_ms < core.registration.next_ms
         or leader is None
         or core.last_contact_ms is None
         or core.log.voters_offset < 0
@@ -32,9 +32,9 @@ def register_with_leader(core: Core) -> None:
         return
     request = registration_request(core)
     if request is None or core.can_send(leader, type(request)):
-        core.next_word_ms = core.now_ms + core.config.fetch_timeout_ms
+        core.registration.next_ms = core.now_ms + core.config.fetch_timeout_ms
         if request is not None:
-            core.send(leader, request, after=core.state_write)
+            core.send(leader, request, after=core.writes.state)
 
 
 def registration_request(core: Core) -> UpdateVoter | AddVoter | RemoveVoter | None:
@@ -45,7 +45,7 @@ def registration_request(core: Core) -> UpdateVoter | AddVoter | RemoveVoter | N
     own = core.voters.find(core.local)
     if own is not None and own.endpoints != endpoints:
         return UpdateVoter(epoch=core.epoch, endpoints=endpoints)
-    if own is None and core.told_in != core.context:
+    if own is None and core.registration.registered_in != core.context:
         return UpdateVoter(epoch=core.epoch, endpoints=endpoints)
     rivals = [key for key in core.voters.keys if key.id == core.local.id and key != core.local]
     if not config.auto_join or core.was_removed or not rivals:
@@ -65,4 +65,4 @@ def on_voter_change_response(core: Core, event: VoterChangeResponseReceived) -> 
         core.report(f"{request.to} answers {what}: {event.error}: {event.message or 'no reason'}")
         core.back_off(request)
     elif isinstance(request.request, UpdateVoter):
-        core.told_in = core.context
+        core.registration.registered_in = core.context

@@ -49,7 +49,7 @@ def _answer_committed(core: Core, leader: Leader) -> None:
             continue
         if not change.ack_when_committed or offset < (core.high_watermark or 0):
             leader.changes.remove(change)
-            core.answer_change(change.reply_to)
+            core.reply_to_change(change.reply_to)
 
 
 def _append_next(core: Core, leader: Leader) -> None:
@@ -60,7 +60,7 @@ def _append_next(core: Core, leader: Leader) -> None:
             refusal = _refusal_of(core, leader, change)
             if refusal is not None:
                 leader.changes.remove(change)
-                core.answer_change(change.reply_to, *refusal)
+                core.reply_to_change(change.reply_to, *refusal)
                 continue
             problem = _append(core, leader, change)
             if problem is None:
@@ -104,7 +104,7 @@ def _expire(core: Core, leader: Leader) -> None:
             text = f"the change is in the log and may still be committed, but {text}"
         elif change.kind is ChangeKind.ADD and voter and voter.key not in leader.progress:
             error = KafkaError.INVALID_REQUEST
-        core.answer_change(change.reply_to, error, f"{text}. It is safe to ask again")
+        core.reply_to_change(change.reply_to, error, f"{text}. It is safe to ask again")
 
 
 def due_ms(leader: Leader) -> int | None:

@@ -154,7 +154,7 @@ def _promotable_observer(core: Core, leader: Leader, replica_id: int) -> Voter |
     problem = catch_up_problem(core, leader, keys[0])
     if problem is not None:
         return problem
-    registered = leader.told.get(keys[0])
+    registered = leader.registered_observers.get(keys[0])
     return registered or f"replica {keys[0]} has not said yet where it is reached"
 
 

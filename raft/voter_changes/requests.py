@@ -19,11 +19,11 @@ def leader_of_request(core: Core, reply_to: int, cluster_id: str | None) -> Lead
     leader = core.state
     if is_foreign(core, cluster_id):
         text = f"this is cluster {core.cluster_id}, not {cluster_id}"
-        core.answer_change(reply_to, KafkaError.INCONSISTENT_CLUSTER_ID, text)
+        core.reply_to_change(reply_to, KafkaError.INCONSISTENT_CLUSTER_ID, text)
     elif not isinstance(leader, Leader) or core.is_shutting_down:
         known = "no leader is known" if core.leader is None else f"replica {core.leader.id} leads"
         text = f"replica {core.local.id} does not lead: {known}"
-        core.answer_change(reply_to, KafkaError.NOT_LEADER_OR_FOLLOWER, text)
+        core.reply_to_change(reply_to, KafkaError.NOT_LEADER_OR_FOLLOWER, text)
     else:
         return leader
     return None
@@ -35,6 +35,6 @@ def queue(core: Core, leader: Leader, change: VoterChange, refusal: Refusal | No
         text = f"{MAX_CHANGES} changes of the voters wait already"
         refusal = Refusal(KafkaError.REQUEST_TIMED_OUT, text)
     if refusal is not None:
-        core.answer_change(change.reply_to, *refusal)
+        core.reply_to_change(change.reply_to, *refusal)
     else:
         leader.changes.append(change)

@@ -38,7 +38,7 @@ def on_update_voter_requested(core: Core, event: UpdateVoterRequested) -> None:
     if event.epoch != core.epoch and not is_foreign(core, event.cluster_id):
         is_old = event.epoch < core.epoch
         error = KafkaError.FENCED_LEADER_EPOCH if is_old else KafkaError.UNKNOWN_LEADER_EPOCH
-        core.answer_change(event.reply_to, error, f"the epoch is {core.epoch}")
+        core.reply_to_change(event.reply_to, error, f"the epoch is {core.epoch}")
         return
     leader = leader_of_request(core, event.reply_to, event.cluster_id)
     if leader is None:
@@ -47,11 +47,14 @@ def on_update_voter_requested(core: Core, event: UpdateVoterRequested) -> None:
     problem = voter_problem(core, voter)
     if problem is not None or core.is_local(voter.key):
         core.report(f"what {voter.key} says of its endpoints is refused: {problem}")
-        core.answer_change(event.reply_to, KafkaError.UNKNOWN_SERVER_ERROR, "impossible values")
+        core.reply_to_change(event.reply_to, KafkaError.UNKNOWN_SERVER_ERROR, "impossible values")
     elif voter.key not in core.voters.keys:
-        if len(leader.told) < MAX_OBSERVERS or voter.key in leader.told:
-            leader.told[voter.key] = voter
-        core.answer_change(event.reply_to)
+        if (
+            len(leader.registered_observers) < MAX_OBSERVERS
+            or voter.key in leader.registered_observers
+        ):
+            leader.registered_observers[voter.key] = voter
+        core.reply_to_change(event.reply_to)
     else:
         note_heard(core, leader, voter.key)
         _append(core, leader, event.reply_to, voter)
@@ -60,15 +63,15 @@ def on_update_voter_requested(core: Core, event: UpdateVoterRequested) -> None:
 def _append(core: Core, leader: Leader, reply_to: int, voter: Voter) -> None:
     """Steps 4 to 6."""
     if voter in core.voters.voters:
-        core.answer_change(reply_to)
+        core.reply_to_change(reply_to)
         return
     problem = pending_change_problem(core, leader)
     if problem is not None:
-        core.answer_change(reply_to, KafkaError.REQUEST_TIMED_OUT, problem)
+        core.reply_to_change(reply_to, KafkaError.REQUEST_TIMED_OUT, problem)
         return
     core.report(f"voter {voter.key} is reached at {listed(voter.endpoints)} from now on")
     append_voters(core, leader, with_voter(core.voters, voter), core.electorate.entry.record.target)
-    core.answer_change(reply_to)
+    core.reply_to_change(reply_to)
 
 
 def update_own_endpoints(core: Core, leader: Leader) -> None:

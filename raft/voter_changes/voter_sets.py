@@ -17,9 +17,9 @@ def append_voters(
     """Write the next voter set; it counts from now on. Where those are that leave it stays known."""
     former = core.electorate.entry.record
     append_control(core, leader, (VotersRecord(voters, former.cluster_id, target),))
-    leader.told |= {voter.key: voter for voter in former.voters}
+    leader.registered_observers |= {voter.key: voter for voter in former.voters}
     for key in voters.keys:
-        leader.told.pop(key, None)
+        leader.registered_observers.pop(key, None)
 
 
 def with_voter(voters: VoterSet, voter: Voter) -> VoterSet:

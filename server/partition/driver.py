@@ -121,7 +121,7 @@ class Driver:
             DeleteLogPrefix: records.clean,
             SendRequest: self._when_written(send_request),
             SendReply: self._when_written(
-                lambda effect: send_answer(effect.reply_to, effect.answer)
+                lambda effect: send_answer(effect.reply_to, effect.reply)
             ),
             CancelHeldRequests: self._drop_held_requests,
             AnnounceHighWatermark: lambda effect: listener.on_high_watermark(effect.offset),

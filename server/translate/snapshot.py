@@ -155,13 +155,13 @@ def snapshot_response_received(
             snapshot=SnapshotId(found.snapshot_id.end_offset, found.snapshot_id.epoch),
             position=found.position,
             size_bytes=found.size,
-            piece_bytes=len(found.unaligned_records),
+            chunk_bytes=len(found.unaligned_records),
             token=request_id,
         )
     event = FetchSnapshotResponseReceived(
         request_id=request_id,
         error=error,
         hint=leader_hint(leader.leader_id, leader.leader_epoch, nodes, listener),
-        piece=piece,
+        chunk=piece,
     )
     return event, found.unaligned_records

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, NamedTuple
 
+from quorumd.raft import core_parts, roles
 from quorumd.raft import effects as fx
-from quorumd.raft import roles
 from quorumd.raft.config import StoredState
 from quorumd.raft.core import Core
+from quorumd.raft.core_parts import Backoff, InFlightRequest
 from quorumd.raft.log_view import LogView
 from quorumd.raft.node import RaftNode
-from quorumd.raft.outstanding import Backoff, FailedDownload, InFlightRequest, SnapshotDownload
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
 from quorumd.server.partition.driver import Driver
 from simulation.exhaustive.labels import CLUSTER, CONFIGS, VOTERS_ENTRY, Labels, Place
@@ -46,53 +47,67 @@ KEPT, DERIVED, CONSTANT, TIME, UNREAD = "kept", "derived", "constant", "time", "
 """What becomes of a field. TIME: only delays follow from it, and every delay is explored. UNREAD: within
 the scope no rule reads it."""
 
+
+def _each_field(part: type, fate: str) -> dict[str, str]:
+    """For a part that no replica has within the scope, or one whose fields all share a fate."""
+    return {field.name: fate for field in fields(part)}
+
+
 FIELDS: Mapping[type, Mapping[str, str]] = {
     RaftNode: {"core": KEPT, "_handlers": CONSTANT},
     Core: {
         "config": CONSTANT,
         "local": CONSTANT,
         "draw": CONSTANT,
-        "log": KEPT,
-        "_electorate": DERIVED,
-        "_has_bootstrapped": DERIVED,
         "now_ms": TIME,
         "epoch": KEPT,
         "leader": KEPT,
-        "leader_endpoints": DERIVED,
         "voted": KEPT,
-        "committed_offset": KEPT,
         "recorded_offset": KEPT,
-        "high_watermark": KEPT,
-        "cluster_id": CONSTANT,
-        "heard_cluster_id": UNREAD,
-        "known_uuids": CONSTANT,
-        "unreachable": CONSTANT,
-        "foreign_leader": CONSTANT,
-        "download": CONSTANT,
-        "useless_copy": CONSTANT,
-        "election_attempts": TIME,
-        "is_shutting_down": CONSTANT,
         "state": KEPT,
         "context": DERIVED,
+        "leader_endpoints": DERIVED,
         "last_contact_ms": KEPT,
         "leader_has_ended": KEPT,
-        "next_word_ms": TIME,
-        "told_in": CONSTANT,
+        "election_attempts": TIME,
+        "is_shutting_down": CONSTANT,
         "was_removed": CONSTANT,
-        "must_lead": CONSTANT,
-        "others_turn_until_ms": CONSTANT,
-        "handed_over_at": CONSTANT,
-        "obstacle": UNREAD,
+        "log": KEPT,
+        "_electorate": DERIVED,
+        "committed_offset": KEPT,
+        "high_watermark": KEPT,
+        "cluster_id": CONSTANT,
+        "problem": UNREAD,
+        "unreachable": CONSTANT,
         "effects": CONSTANT,
-        "last_write": DERIVED,
-        "completed_write": DERIVED,
-        "state_write": KEPT,
-        "log_writes": KEPT,
-        "last_request_id": DERIVED,
+        "writes": KEPT,
+        "requests": KEPT,
+        "download": CONSTANT,
+        "failed_download": CONSTANT,
+        "first_voters": DERIVED,
+        "registration": TIME,
+        "witness": CONSTANT,
+        "handed_over_at": CONSTANT,
+    },
+    core_parts.Writes: {"last": DERIVED, "completed": DERIVED, "state": KEPT, "log": KEPT},
+    core_parts.Requests: {
+        "last_id": DERIVED,
         "in_flight": KEPT,
         "busy": DERIVED,
         "backoffs": KEPT,
     },
+    core_parts.InFlightRequest: {"to": KEPT, "request": KEPT},
+    core_parts.Backoff: {"attempts": KEPT, "retry_at_ms": KEPT},
+    core_parts.SnapshotDownload: _each_field(core_parts.SnapshotDownload, UNREAD),
+    core_parts.FailedDownload: _each_field(core_parts.FailedDownload, UNREAD),
+    core_parts.FirstVoters: {
+        "are_known": DERIVED,
+        "known_uuids": CONSTANT,
+        "heard_cluster_id": UNREAD,
+        "foreign_leader": CONSTANT,
+    },
+    core_parts.Registration: {"next_ms": TIME, "registered_in": CONSTANT},
+    core_parts.WitnessState: _each_field(core_parts.WitnessState, CONSTANT),
     LogView: {
         "start_offset": CONSTANT,
         "end_offset": DERIVED,
@@ -101,23 +116,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "voter_entries": CONSTANT,
         "snapshots": CONSTANT,
     },
-    SnapshotDownload: {
-        "snapshot": UNREAD,
-        "context": UNREAD,
-        "position": UNREAD,
-        "size_bytes": UNREAD,
-        "stored_write": UNREAD,
-        "next_at_ms": UNREAD,
-    },
-    FailedDownload: {
-        "snapshot": UNREAD,
-        "context": UNREAD,
-        "attempts": UNREAD,
-        "again_at_ms": UNREAD,
-    },
-    InFlightRequest: {"to": KEPT, "request": KEPT},
-    Backoff: {"attempts": KEPT, "retry_at_ms": KEPT},
-    roles.Unattached: {"election_deadline_ms": TIME, "vacant": TIME},
+    roles.Unattached: {"election_deadline_ms": TIME, "leaderless_voters": TIME},
     roles.Follower: {"fetch_deadline_ms": TIME, "campaign_at_ms": KEPT},
     roles.Prospective: {"deadline_ms": TIME, "votes": KEPT},
     roles.Candidate: {
@@ -152,24 +151,10 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "next_begin_ms": TIME,
         "changes": CONSTANT,
         "transfer": CONSTANT,
-        "told": CONSTANT,
+        "registered_observers": CONSTANT,
     },
-    roles.VoterChange: dict.fromkeys(
-        (
-            "reply_to",
-            "kind",
-            "asked_at_ms",
-            "deadline_ms",
-            "voter",
-            "target",
-            "ack_when_committed",
-            "force",
-            "offset",
-            "waits_for",
-        ),
-        UNREAD,
-    ),
-    roles.Transfer: dict.fromkeys(("reply_to", "to", "asked_at_ms", "deadline_ms"), UNREAD),
+    roles.VoterChange: _each_field(roles.VoterChange, UNREAD),
+    roles.Transfer: _each_field(roles.Transfer, UNREAD),
     roles.Resigned: {"election_deadline_ms": TIME, "unacknowledged": KEPT, "successors": TIME},
     roles.Observer: {},
     Driver: {
@@ -263,8 +248,8 @@ def freeze(
         role_detail=_freeze_role(core, labels, completed, traffic),
         in_flight=_freeze_requests(core, labels),
         retries=_freeze_retries(core, labels, traffic),
-        state_write=max(0, core.state_write - completed),
-        log_writes=tuple((write - completed, end) for write, end in core.log_writes),
+        state_write=max(0, core.writes.state - completed),
+        log_writes=tuple((write - completed, end) for write, end in core.writes.log),
         synced_end_offset=core.log.synced_end_offset,
     )
 
@@ -276,20 +261,31 @@ def _check_constants(core: Core, labels: Labels, records: Records, completed: in
     assert (log.start_offset, log.end_offset) == (0, len(records)), "the log is what was written"
     assert tuple(log.epoch_starts) == epoch_starts(records), "the log's epochs are those written"
     assert log.voter_entries[1:] == [VOTERS_ENTRY], "the voters do not change"
-    assert (core.cluster_id, core.completed_write) == (CLUSTER, completed)
+    assert (core.cluster_id, core.writes.completed) == (CLUSTER, completed)
     assert core.download is None, "nobody takes snapshots"
-    nothing = (core.known_uuids, core.unreachable, core.foreign_leader, log.snapshots, core.effects)
+    nothing = (
+        core.first_voters.known_uuids,
+        core.unreachable,
+        core.first_voters.foreign_leader,
+        log.snapshots,
+        core.effects,
+    )
     assert not any(nothing), "learnt only while a quorum begins, or from events outside the scope"
     assert not any((core.is_shutting_down, core.is_bootstrapping))
     assert core.context == (core.epoch, core.leader)
     assert not core.has_leader_contact or core.role is roles.Role.FOLLOWER
     assert core.leader is None or core.leader_endpoints == core.endpoints_of(core.leader.id)
-    assert core.busy == {(item.to, type(item.request)) for item in core.in_flight.values()}
+    assert core.requests.busy == {
+        (item.to, type(item.request)) for item in core.requests.in_flight.values()
+    }
 
 
 def _freeze_requests(core: Core, labels: Labels) -> tuple[tuple[Slot, RequestBody], ...]:
-    rows = {request_slot(item, labels): body_of(item.request) for item in core.in_flight.values()}
-    assert len(rows) == len(core.in_flight), "one request of each kind to each replica"
+    rows = {
+        request_slot(item, labels): body_of(item.request)
+        for item in core.requests.in_flight.values()
+    }
+    assert len(rows) == len(core.requests.in_flight), "one request of each kind to each replica"
     return tuple(sorted(rows.items()))
 
 
@@ -301,7 +297,7 @@ def request_slot(item: InFlightRequest | fx.SendRequest, labels: Labels) -> Slot
 def _freeze_retries(core: Core, labels: Labels, traffic: Traffic) -> tuple[Retry, ...]:
     """Left out is what can only delay a request that is under way, or one that no rule would send."""
     rows = []
-    for (peer, request_type), backoff in core.backoffs.items():
+    for (peer, request_type), backoff in core.requests.backoffs.items():
         assert isinstance(peer, ReplicaKey)
         kind = _TYPES.index(request_type)
         is_over = backoff.retry_at_ms <= core.now_ms
@@ -385,21 +381,21 @@ def thaw(value: NodeValue, labels: Labels, records: Records, last_write: int) ->
         core.leader_endpoints = core.endpoints_of(core.leader.id)
     core.last_contact_ms = NOW_MS if value.has_contact else None
     core.leader_has_ended = value.leader_has_ended
-    core.last_write = last_write
-    core.state_write = value.state_write
-    core.log_writes = deque(value.log_writes)
-    core.last_request_id = FIRST_REQUEST_ID
+    core.writes.last = last_write
+    core.writes.state = value.state_write
+    core.writes.log = deque(value.log_writes)
+    core.requests.last_id = FIRST_REQUEST_ID
     for slot, body in value.in_flight:
         place, kind = place_and_kind(slot)
         request, to = request_of(kind, body, labels.me), labels.key(place)
         assert to is not None
-        core.in_flight[slot + 1] = InFlightRequest(to, request)
-        core.busy.add((to, type(request)))
+        core.requests.in_flight[slot + 1] = InFlightRequest(to, request)
+        core.requests.busy.add((to, type(request)))
     for retry in value.retries:
         peer = labels.key(retry.place)
         assert peer is not None
         due = NOW_MS if retry.is_over else LATER_MS
-        core.backoffs[peer, _TYPES[retry.kind]] = Backoff(1 + retry.is_repeated, due)
+        core.requests.backoffs[peer, _TYPES[retry.kind]] = Backoff(1 + retry.is_repeated, due)
     core.state = _thaw_role(value, labels)
     return node
 

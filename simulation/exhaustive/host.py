@@ -13,10 +13,10 @@ from quorumd.raft import effects as fx
 from quorumd.raft import events as ev
 from quorumd.raft import roles
 from quorumd.raft.config import StoredState
+from quorumd.raft.core_parts import InFlightRequest
 from quorumd.raft.invariants import InvariantViolation, check_state, check_step, require
 from quorumd.raft.log_view import LogView
 from quorumd.raft.node import RaftNode
-from quorumd.raft.outstanding import InFlightRequest
 from quorumd.raft.types import SnapshotId
 from quorumd.server.partition.driver import Driver
 from simulation.exhaustive.frozen import (
@@ -98,11 +98,11 @@ def step(
     host = Host.of(local, labels, traffic)
     if notes is not None:
         host.notes = notes
-    before = host.node.core.snapshot()
-    asked = dict(host.node.core.in_flight)
+    before = host.node.core.capture()
+    asked = dict(host.node.core.requests.in_flight)
     try:
         answered = host.let(happening)
-        check_step(before, host.node.core.snapshot())
+        check_step(before, host.node.core.capture())
         host.check()
     except AssertionError as error:
         return Outcome(local, violation=violation_text(error))
@@ -234,7 +234,7 @@ class Host:
         node, voter = self.node, self.labels.key(1)
         assert voter is not None
         asked = fx.Vote(epoch=node.epoch, last=node.core.log.end, pre_vote=True)
-        node.core.in_flight[PRE_VOTE_ID] = InFlightRequest(voter, asked)
+        node.core.requests.in_flight[PRE_VOTE_ID] = InFlightRequest(voter, asked)
         hint = ev.LeaderHint(epoch=node.epoch)
         self.driver.handle(
             ev.VoteResponseReceived(request_id=PRE_VOTE_ID, error=None, hint=hint, granted=True)
@@ -249,7 +249,9 @@ class Host:
             place, kind = place_and_kind(about)
             peer = self.labels.key(place)
             assert peer is not None
-            node.core.backoffs[peer, type(request_of(kind, RequestBody(0), 0))].retry_at_ms = now
+            node.core.requests.backoffs[
+                peer, type(request_of(kind, RequestBody(0), 0))
+            ].retry_at_ms = now
             return
         match state:
             case roles.Leader() as leader if timer is TimerKind.CHECK_QUORUM:
@@ -258,7 +260,7 @@ class Host:
                 voter = self.labels.key(about)
                 assert voter is not None
                 leader.next_begin_ms = leader.progress[voter].begin_due_ms = now
-                node.core.backoffs.pop((voter, fx.BeginQuorumEpoch), None)
+                node.core.requests.backoffs.pop((voter, fx.BeginQuorumEpoch), None)
             case roles.Leader() as leader:
                 list(leader.parked.values())[about].due_ms = now
                 leader.fetch_due_ms = now
@@ -427,7 +429,7 @@ class Host:
     def check(self) -> None:
         """What must hold of this replica by itself; notes its vote for itself once it counts."""
         node = self.node
-        check_state(node.core.snapshot())
+        check_state(node.core.capture())
         require(node.epoch >= self.stored.epoch, "the epoch is below the one on disk")
         log = node.core.log
         is_same = log.end_offset == len(self.log) and tuple(log.epoch_starts) == epoch_starts(
@@ -445,7 +447,7 @@ class Host:
 
     def outcome(self, asked: dict[int, Slot], answered: int | None) -> Outcome:
         """The replica as a value again. `asked` are the slots of the requests before the step."""
-        labels, in_flight = self.labels, self.node.core.in_flight
+        labels, in_flight = self.labels, self.node.core.requests.in_flight
         sent = []
         for item in self.sent:
             if isinstance(item, fx.SendRequest):
@@ -475,21 +477,21 @@ class Host:
         for effect in self.driver._held:
             after = effect.after - self.completed
             if isinstance(effect, fx.SendRequest):
-                assert effect.request_id in self.node.core.in_flight, "given up, but not dropped"
+                assert effect.request_id in self.node.core.requests.in_flight, (
+                    "given up, but not dropped"
+                )
                 slot = request_slot(effect, self.labels)
                 yield Held(after, False, slot, body_of(effect.request))
             elif isinstance(effect, fx.VerifySnapshot):
                 raise AssertionError(NO_SNAPSHOTS)
             elif effect.reply_to < STALE_REPLIES:
-                yield Held(
-                    after, True, effect.reply_to - 1, answer_body(effect.answer, self.labels)
-                )
+                yield Held(after, True, effect.reply_to - 1, answer_body(effect.reply, self.labels))
 
     def _thaw_held(self, held: Held) -> fx.SendRequest | fx.SendReply:
         place, kind = place_and_kind(held.slot)
         if isinstance(held.body, AnswerBody):
             answer = answer_of(kind, held.body, self.labels)
-            return fx.SendReply(reply_to=held.slot + 1, answer=answer, after=held.after)
+            return fx.SendReply(reply_to=held.slot + 1, reply=answer, after=held.after)
         to = self.labels.key(place)
         assert to is not None
         request = request_of(kind, held.body, self.labels.me)

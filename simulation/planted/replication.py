@@ -15,10 +15,10 @@ from quorumd.raft import (
     replication,
 )
 from quorumd.raft.core import Core
+from quorumd.raft.core_parts import InFlightRequest
 from quorumd.raft.effects import Effect, Fetch, Halt, Peer
 from quorumd.raft.log_view import LogView
 from quorumd.raft.node import RaftNode
-from quorumd.raft.outstanding import InFlightRequest
 from quorumd.raft.roles import Leader
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, VoterSet
 from simulation.planted.table import POWER, SPLITS, Plant, planted
@@ -51,7 +51,7 @@ def _follower_acknowledges_unsynced(plant: Plant) -> None:
     right = Core.send
 
     def wrong(core: Core, to: Peer, request: Any, after: int) -> None:
-        right(core, to, request, core.state_write if isinstance(request, Fetch) else after)
+        right(core, to, request, core.writes.state if isinstance(request, Fetch) else after)
 
     plant(Core, "send", wrong)
 
@@ -139,7 +139,11 @@ def _first_voter_set_is_partial(plant: Plant) -> None:
 
     def wrong(core: Core) -> None:
         configured = core.config.configured_voters
-        seen = [v for v in configured if v.key.id in core.known_uuids or v.key.id == core.local.id]
+        seen = [
+            v
+            for v in configured
+            if v.key.id in core.first_voters.known_uuids or v.key.id == core.local.id
+        ]
         config = replace(core.config, configured_voters=VoterSet.of(seen))
         with patch.object(core, "config", config):
             right(core)

@@ -18,6 +18,7 @@ from quorumd.raft import (
 from quorumd.raft.config import StoredState
 from quorumd.raft.core import Core
 from quorumd.raft.effects import Peer, Reply, SendReply, Vote
+from quorumd.raft.role_changes import become_follower
 from quorumd.raft.roles import Leader
 from quorumd.raft.transitions import Trigger
 from quorumd.raft.types import Endpoint
@@ -33,10 +34,10 @@ from simulation.planted.table import SPLITS, Plant, planted
     seeds=5,
 )
 def _granted_vote_leaves_unsynced(plant: Plant) -> None:
-    def wrong(core: Core, reply_to: int, answer: Reply) -> None:
-        core.effects.append(SendReply(reply_to=reply_to, answer=answer, after=0))
+    def wrong(core: Core, reply_to: int, reply: Reply) -> None:
+        core.effects.append(SendReply(reply_to=reply_to, reply=reply, after=0))
 
-    plant(Core, "answer", wrong)
+    plant(Core, "reply", wrong)
 
 
 @planted(
@@ -129,7 +130,7 @@ def _smaller_epoch_is_followed(plant: Plant) -> None:
     ) -> Reply | None:
         if epoch < core.epoch and leader_id is not None and core.leader is None:
             leader = core.key_of(leader_id)
-            core.become_follower(Trigger.LEADER_LEARNT, epoch, leader, endpoints)
+            become_follower(core, Trigger.LEADER_LEARNT, epoch, leader, endpoints)
             return None
         return right(core, cluster_id, epoch, leader_id, endpoints)
 

@@ -78,12 +78,12 @@ def changed(bench: Bench, make: Any, **values: Any) -> VoterChangeReply | None:
 
 def answers(bench: Bench) -> list[VoterChangeReply]:
     """Those of the last step."""
-    found = [effect.answer for effect in bench.find(SendReply)]
+    found = [effect.reply for effect in bench.find(SendReply)]
     return [answer for answer in found if isinstance(answer, VoterChangeReply)]
 
 
 def last_answer(bench: Bench) -> VoterChangeReply:
-    found = [e.answer for e in bench.find_all(SendReply) if isinstance(e.answer, VoterChangeReply)]
+    found = [e.reply for e in bench.find_all(SendReply) if isinstance(e.reply, VoterChangeReply)]
     return found[-1]
 
 

@@ -60,7 +60,7 @@ def piece(bench: Bench, size: int = SIZE, length: int = MIB, **more: Any) -> lis
         "snapshot": wanted.snapshot,
         "position": wanted.position,
         "size_bytes": size,
-        "piece_bytes": min(length, size - wanted.position),
+        "chunk_bytes": min(length, size - wanted.position),
         "token": request.request_id,
     } | more
     error = values.pop("error", None)
@@ -68,7 +68,7 @@ def piece(bench: Bench, size: int = SIZE, length: int = MIB, **more: Any) -> lis
     found = None if error else SnapshotChunk(**values)
     return bench.step(
         FetchSnapshotResponseReceived(
-            request_id=request.request_id, error=error, hint=hint, piece=found
+            request_id=request.request_id, error=error, hint=hint, chunk=found
         )
     )
 

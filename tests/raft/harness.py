@@ -98,7 +98,7 @@ class Bench:
         self._note(self.node.start(now_ms))
 
     def _note(self, effects: list[Effect]) -> list[Effect]:
-        check_state(self.node.core.snapshot())
+        check_state(self.node.core.capture())
         self.last = effects
         self.all += effects
         return effects
@@ -107,14 +107,14 @@ class Bench:
 
     def step(self, event: Event, after_ms: int = 0) -> list[Effect]:
         self.now_ms += after_ms
-        before = self.node.core.snapshot()
+        before = self.node.core.capture()
         effects = self.node.step(event, self.now_ms)
-        check_step(before, self.node.core.snapshot())
+        check_step(before, self.node.core.capture())
         return self._note(effects)
 
     def sync(self, after_ms: int = 0) -> list[Effect]:
         """Everything written so far reaches the disk."""
-        return self.step(WriteCompleted(self.node.core.last_write), after_ms)
+        return self.step(WriteCompleted(self.node.core.writes.last), after_ms)
 
     def fire(self) -> list[Effect]:
         """Let time pass until the replica's own deadline."""
@@ -163,7 +163,7 @@ class Bench:
     def answer_to(self, reply_to: int) -> Reply | None:
         found = [e for e in self.all if isinstance(e, SendReply) and e.reply_to == reply_to]
         assert len(found) <= 1, "a request is answered once"
-        return found[0].answer if found else None
+        return found[0].reply if found else None
 
     def requests(self, kind: type[R], effects: list[Effect] | None = None) -> list[SendRequest]:
         """The requests of this kind among the effects, by default those of the last step."""
@@ -173,7 +173,7 @@ class Bench:
     def outstanding(self, kind: type[R], to: Peer | None = None) -> SendRequest:
         """The newest request of this kind (and to this peer) that still waits for its answer."""
         for effect in reversed(self.requests(kind, self.all)):
-            if effect.request_id in self.node.core.in_flight and to in (None, effect.to):
+            if effect.request_id in self.node.core.requests.in_flight and to in (None, effect.to):
                 return effect
         raise AssertionError(f"no {kind.__name__} to {to} is in flight")
 

@@ -100,16 +100,16 @@ class Replica:
             if not isinstance(event, ev.TimerFired):
                 self.inbox.append(event)
             return
-        before = self.node.core.snapshot()
+        before = self.node.core.capture()
         effects = self.node.step(event, self.cluster.now_ms)
-        after = self.node.core.snapshot()
+        after = self.node.core.capture()
         check_step(before, after)
         self.perform(effects)
 
     # -- effects
 
     def perform(self, effects: list[fx.Effect]) -> None:
-        check_state(self.node.core.snapshot())
+        check_state(self.node.core.capture())
         self.cluster.steps += 1
         for effect in effects:
             match effect:
@@ -182,7 +182,7 @@ class Replica:
 
     def _release(self) -> None:
         """Send what waits for nothing any more."""
-        first = self.disk.pending[0][0] if self.disk.pending else self.node.core.last_write + 1
+        first = self.disk.pending[0][0] if self.disk.pending else self.node.core.writes.last + 1
         ready = [effect for effect in self.held if effect.after < first]
         self.held = [effect for effect in self.held if effect.after >= first]
         for effect in ready:
@@ -435,13 +435,13 @@ class Cluster:
 
     def reply(self, sender: Replica, effect: fx.SendReply) -> None:
         if effect.reply_to not in self.waiting:
-            assert isinstance(effect.answer, fx.VoterChangeReply)
+            assert isinstance(effect.reply, fx.VoterChangeReply)
             assert effect.reply_to not in self.answers, "a request is answered once"
-            self.answers[effect.reply_to] = effect.answer
-            self.note(f"{sender.local.id} answers {effect.answer.error} {effect.answer.message}")
+            self.answers[effect.reply_to] = effect.reply
+            self.note(f"{sender.local.id} answers {effect.reply.error} {effect.reply.message}")
             return
         asker, make_answer = self.waiting.pop(effect.reply_to)
-        answer, records = effect.answer, []
+        answer, records = effect.reply, []
         if isinstance(answer, fx.FetchReply) and answer.read_from is not None:
             end = min(answer.read_to, answer.read_from + RECORDS_MAX)
             records = sender.records[answer.read_from : end]

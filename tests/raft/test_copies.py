@@ -226,7 +226,7 @@ def test_a_snapshot_whose_size_changes_is_given_up() -> None:
 def test_an_empty_piece_is_asked_for_again_later() -> None:
     bench = follower()
     offered(bench)
-    piece(bench, piece_bytes=0)
+    piece(bench, chunk_bytes=0)
     assert not bench.requests(FetchSnapshot)
     bench.wait(100)
     assert bench.requests(FetchSnapshot)
@@ -241,8 +241,8 @@ def test_a_copy_that_is_not_sound_is_dropped_and_begun_anew() -> None:
     assert bench.find(DropSnapshot)
     assert not bench.find(ResetLog)
     assert bench.node.core.log.end == (3, 2)
-    assert bench.node.core.obstacle is not None
-    assert "the CRC does not match" in bench.node.core.obstacle
+    assert bench.node.core.problem is not None
+    assert "the CRC does not match" in bench.node.core.problem
     bench.sync()
     copied_again(bench)
     verified(bench)
@@ -253,7 +253,7 @@ def waits_for(bench: Bench, kind: type[Fetch | FetchSnapshot]) -> bool:
     """Whether such a request to the leader has no answer yet."""
     sent = bench.requests(kind, bench.all)
     return any(
-        each.request_id in bench.node.core.in_flight and each.to == bench.node.leader
+        each.request_id in bench.node.core.requests.in_flight and each.to == bench.node.leader
         for each in sent
     )
 
@@ -310,8 +310,8 @@ def test_a_copy_that_there_is_no_room_for_is_dropped_and_tried_again_later() -> 
     piece(bench)
     bench.step(ChunkNotStored(snapshot=SNAPSHOT, problem="no space left"))
     assert bench.find(DropSnapshot)
-    assert bench.node.core.obstacle is not None
-    assert "no space left" in bench.node.core.obstacle
+    assert bench.node.core.problem is not None
+    assert "no space left" in bench.node.core.problem
     bench.sync()
     piece(bench)
     assert not bench.find(StoreSnapshotChunk)
@@ -325,7 +325,7 @@ def test_a_piece_of_another_snapshot_that_was_not_stored_is_nothing_new() -> Non
     offered(bench)
     bench.step(ChunkNotStored(snapshot=OffsetAndEpoch(7, 3), problem="no space left"))
     assert bench.node.core.download is not None
-    assert bench.node.core.obstacle is None
+    assert bench.node.core.problem is None
 
 
 def test_a_copy_that_was_verified_under_a_former_leader_waits_for_the_next_one() -> None:
@@ -361,8 +361,8 @@ def test_a_snapshot_that_ends_below_what_is_committed_here_is_refused() -> None:
     )
     offered(bench, OffsetAndEpoch(15, 3))
     assert not bench.requests(FetchSnapshot)
-    assert bench.node.core.obstacle is not None
-    assert "restore" in bench.node.core.obstacle
+    assert bench.node.core.problem is not None
+    assert "restore" in bench.node.core.problem
 
 
 def test_a_snapshot_of_a_later_epoch_is_refused() -> None:

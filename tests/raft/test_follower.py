@@ -70,14 +70,14 @@ def test_held_fetches_are_dropped_on_a_change_of_epoch() -> None:
     held = bench.requests(Fetch)[0]
     bench.vote(key(3), 4, (9, 3))
     assert bench.find(CancelHeldRequests)
-    assert held.request_id not in bench.node.core.in_flight
+    assert held.request_id not in bench.node.core.requests.in_flight
 
 
 def test_answers_of_a_former_epoch_are_ignored() -> None:
     bench = follower()
     late = bench.outstanding(Fetch)
     bench.begin(3, 4)
-    before = bench.node.core.snapshot()
+    before = bench.node.core.capture()
     bench.step(
         FetchResponseReceived(
             request_id=late.request_id,
@@ -87,7 +87,7 @@ def test_answers_of_a_former_epoch_are_ignored() -> None:
             diverging=OffsetAndEpoch(0, 0),
         )
     )
-    assert bench.node.core.snapshot() == before
+    assert bench.node.core.capture() == before
 
 
 # -- truncation
@@ -158,7 +158,7 @@ def test_a_diverging_answer_to_an_older_position_cuts_nothing() -> None:
     boot = next(
         e for e in reversed(bench.requests(Fetch, bench.all)) if isinstance(e.to, BootstrapServer)
     )
-    assert boot.request_id in bench.node.core.in_flight
+    assert boot.request_id in bench.node.core.requests.in_flight
     bench.wait(40)
     bench.fetched(diverging=(2, 1), to=key(2))
     bench.fetched(epochs=[2, 3], to=key(2))
@@ -219,7 +219,7 @@ def test_records_that_do_not_continue_the_log_are_ignored(
     base: int, end: int, epochs: tuple[tuple[int, int], ...]
 ) -> None:
     bench = follower()
-    before = bench.node.core.snapshot()
+    before = bench.node.core.capture()
     bench.step(
         FetchResponseReceived(
             request_id=bench.outstanding(Fetch).request_id,
@@ -229,16 +229,16 @@ def test_records_that_do_not_continue_the_log_are_ignored(
             records=FetchedRecords(token=1, base_offset=base, end_offset=end, epochs=epochs),
         )
     )
-    assert bench.node.core.snapshot() == before
+    assert bench.node.core.capture() == before
     assert not bench.requests(Fetch)
     assert "do not continue" in bench.reports
 
 
 def test_an_answer_of_who_does_not_lead_is_ignored() -> None:
     bench = unattached()
-    before = bench.node.core.snapshot()
+    before = bench.node.core.capture()
     bench.fetched(epochs=[3], high_watermark=4, hint=LeaderHint(epoch=3), to=key(2))
-    assert bench.node.core.snapshot() == before
+    assert bench.node.core.capture() == before
 
 
 @pytest.mark.parametrize(
@@ -263,12 +263,12 @@ def test_a_higher_epoch_without_leader_is_taken_over() -> None:
 
 def test_a_hint_that_contradicts_changes_nothing() -> None:
     bench = follower()
-    before = bench.node.core.snapshot()
+    before = bench.node.core.capture()
     bench.fetched(error="NOT_LEADER_OR_FOLLOWER", hint=LeaderHint(epoch=3, leader_id=3))
-    assert bench.node.core.snapshot() == before
+    assert bench.node.core.capture() == before
     bench.wait(20)
     bench.fetched(error="NOT_LEADER_OR_FOLLOWER", hint=LeaderHint(epoch=9, leader_id=1))
-    assert bench.node.core.snapshot() == before
+    assert bench.node.core.capture() == before
 
 
 def test_failed_fetches_back_off_up_to_the_bound() -> None:
@@ -330,13 +330,15 @@ def test_others_are_asked_beside_a_leader_that_cannot_be_reached() -> None:
 def test_a_leaderless_peer_of_a_lower_epoch_is_no_news(role: Role) -> None:
     bench = BUILDERS[role]()
     requests = [
-        e for e in bench.requests(Fetch, bench.all) if e.request_id in bench.node.core.in_flight
+        e
+        for e in bench.requests(Fetch, bench.all)
+        if e.request_id in bench.node.core.requests.in_flight
     ]
     if not requests:
         return
-    before = bench.node.core.snapshot()
+    before = bench.node.core.capture()
     bench.fetched(error="UNKNOWN_LEADER_EPOCH", hint=LeaderHint(epoch=1))
-    assert bench.node.core.snapshot() == before
+    assert bench.node.core.capture() == before
 
 
 # -- cluster ids

@@ -126,8 +126,8 @@ def test_a_fetch_at_the_end_waits_for_records() -> None:
     assert bench.fetch(key(2), 4, 4, high_watermark=4) is None
     bench.step(AppendRequested(1, 1))
     [sent] = bench.find(SendReply)
-    assert isinstance(sent.answer, FetchReply)
-    assert (sent.answer.read_from, sent.answer.read_to) == (4, 5)
+    assert isinstance(sent.reply, FetchReply)
+    assert (sent.reply.read_from, sent.reply.read_to) == (4, 5)
 
 
 def test_a_fetch_waits_no_longer_than_it_says() -> None:
@@ -137,9 +137,9 @@ def test_a_fetch_waits_no_longer_than_it_says() -> None:
     assert not bench.find(SendReply)
     bench.wait(1)
     [sent] = bench.find(SendReply)
-    assert isinstance(sent.answer, FetchReply)
-    assert sent.answer.read_from is None
-    assert sent.answer.error is None
+    assert isinstance(sent.reply, FetchReply)
+    assert sent.reply.read_from is None
+    assert sent.reply.error is None
 
 
 def test_a_newer_fetch_of_a_replica_ends_its_older_one() -> None:
@@ -158,8 +158,8 @@ def test_a_new_high_watermark_travels_alone_after_5_ms() -> None:
     assert not bench.find(SendReply)
     bench.wait(1)
     [sent] = bench.find(SendReply)
-    assert isinstance(sent.answer, FetchReply)
-    assert sent.answer.high_watermark == 4
+    assert isinstance(sent.reply, FetchReply)
+    assert sent.reply.high_watermark == 4
 
 
 def test_a_new_high_watermark_travels_with_records_if_there_are_any() -> None:
@@ -167,8 +167,8 @@ def test_a_new_high_watermark_travels_with_records_if_there_are_any() -> None:
     bench.fetch(key(2), 4, 4, high_watermark=-1)
     bench.step(AppendRequested(1, 1))
     [sent] = bench.find(SendReply)
-    assert isinstance(sent.answer, FetchReply)
-    assert (sent.answer.high_watermark, sent.answer.read_to) == (4, 5)
+    assert isinstance(sent.reply, FetchReply)
+    assert (sent.reply.high_watermark, sent.reply.read_to) == (4, 5)
     assert bench.wait(100) == bench.requests(BeginQuorumEpoch)
 
 
@@ -215,11 +215,11 @@ def test_impossible_fetches_are_refused_and_change_nothing(
     who: ReplicaKey, offset: int, epoch: int, more: dict[str, int]
 ) -> None:
     bench = settled()
-    before, rows = bench.node.core.snapshot(), bench.node.progress()
+    before, rows = bench.node.core.capture(), bench.node.progress()
     answer = bench.fetch(who, offset, epoch, **more)
     assert answer is not None
     assert answer.top_level_error == "UNKNOWN_SERVER_ERROR"
-    assert (bench.node.core.snapshot(), bench.node.progress()) == (before, rows)
+    assert (bench.node.core.capture(), bench.node.progress()) == (before, rows)
 
 
 def test_a_fetch_of_a_foreign_cluster_is_refused() -> None:
@@ -249,7 +249,7 @@ def test_parked_fetches_are_refused_when_leadership_ends() -> None:
     bench.fetch(key(2), 4, 4, high_watermark=4)
     bench.step(ResignationRequested("maintenance", shutting_down=False))
     [sent] = bench.find(SendReply)
-    assert sent.answer.error == "NOT_LEADER_OR_FOLLOWER"
+    assert sent.reply.error == "NOT_LEADER_OR_FOLLOWER"
 
 
 # -- commitment
@@ -473,10 +473,10 @@ def test_a_leader_of_the_same_epoch_is_followed_and_the_vote_kept(role: Role) ->
 @pytest.mark.parametrize("role", [Role.FOLLOWER, Role.LEADER, Role.RESIGNED, Role.OBSERVER])
 def test_a_second_leader_of_an_epoch_is_refused(role: Role) -> None:
     bench = BUILDERS[role]()
-    before = bench.node.core.snapshot()
+    before = bench.node.core.capture()
     answer = bench.begin(3, bench.node.epoch)
     assert answer.top_level_error == "UNKNOWN_SERVER_ERROR"
-    assert bench.node.core.snapshot() == before
+    assert bench.node.core.capture() == before
     assert "is called the leader" in bench.reports
 
 

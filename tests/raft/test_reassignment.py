@@ -86,7 +86,7 @@ def test_an_observer_that_says_where_it_is_stands_in_memory_only() -> None:
     assert not written(bench)
     state = bench.node.core.state
     assert isinstance(state, Leader)
-    assert state.told == {key_of(4): Voter(key_of(4), MOVED)}
+    assert state.registered_observers == {key_of(4): Voter(key_of(4), MOVED)}
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def newcomer(**more: Any) -> Bench:
 def answer_word(bench: Bench, error: str | None = None) -> None:
     for kind in (UpdateVoter, AddVoter, RemoveVoter):
         for sent in bench.requests(kind, bench.all):
-            if sent.request_id in bench.node.core.in_flight:
+            if sent.request_id in bench.node.core.requests.in_flight:
                 bench.step(VoterChangeResponseReceived(request_id=sent.request_id, error=error))
 
 

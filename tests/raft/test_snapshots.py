@@ -223,7 +223,7 @@ def test_cleaning_that_was_asked_for_before_a_reset_changes_nothing() -> None:
 def test_the_epochs_of_a_cleaned_log_are_those_that_are_left() -> None:
     log = log_of(1, 1, 2, 2, 3, 3, voters=voter_set(1, 2, 3))
     log.snapshots = [OffsetAndEpoch(3, 2)]
-    log.clean(3, log.snapshots)
+    log.delete_prefix(3, log.snapshots)
     assert log.epoch_starts == [(2, 3), (3, 4)]
     assert log.contains(OffsetAndEpoch(3, 2))
     assert not log.contains(OffsetAndEpoch(3, 1))

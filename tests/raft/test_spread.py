@@ -30,8 +30,8 @@ def answered_with_records(effects: list[object]) -> list[int]:
         effect.reply_to
         for effect in effects
         if isinstance(effect, SendReply)
-        and isinstance(effect.answer, FetchReply)
-        and effect.answer.read_from is not None
+        and isinstance(effect.reply, FetchReply)
+        and effect.reply.read_from is not None
     ]
 
 

@@ -63,7 +63,7 @@ def test_with_peers_that_fail_at_once_no_role_is_a_busy_loop(role: Role) -> None
         steps += 1
         sent = [e for e in bench.last if isinstance(e, SendRequest)]
         for effect in sent:
-            if effect.request_id in bench.node.core.in_flight:
+            if effect.request_id in bench.node.core.requests.in_flight:
                 bench.fail(type(effect.request), effect.to)  # type: ignore[arg-type]  # never by index
                 break
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quorumd.raft.invariants import InvariantViolation
+from quorumd.raft.role_changes import move_to
 from quorumd.raft.roles import (
     Candidate,
     Follower,
@@ -53,11 +54,11 @@ def test_a_pair_of_roles_is_in_the_table_or_raises(start: Role, end: Role) -> No
         core = BUILDERS[start]().node.core
         assert core.role is start
         if TRANSITIONS.get((start, trigger)) is end:
-            core.move_to(trigger, STATES[end])
+            move_to(core, trigger, STATES[end])
             assert core.role is end
         else:
             with pytest.raises(InvariantViolation, match="no transition"):
-                core.move_to(trigger, STATES[end])
+                move_to(core, trigger, STATES[end])
             assert core.role is start
 
 

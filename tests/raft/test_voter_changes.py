@@ -157,13 +157,13 @@ def test_asking_again_for_a_change_that_is_not_committed_waits_for_it() -> None:
     assert add(bench, key_of(4)) is None
     assert len(written(bench)) == 1
     fetch_all(bench)
-    answered = [e.answer for e in bench.all if isinstance(e, SendReply)]
+    answered = [e.reply for e in bench.all if isinstance(e, SendReply)]
     assert [a.error for a in answered if isinstance(a, VoterChangeReply)] == [None, None]
     gone = leading()
     remove(gone, key_of(3))
     assert remove(gone, key_of(3)) is None
     fetch_all(gone)
-    answered = [e.answer for e in gone.all if isinstance(e, SendReply)]
+    answered = [e.reply for e in gone.all if isinstance(e, SendReply)]
     assert [a.error for a in answered if isinstance(a, VoterChangeReply)] == [None, None]
 
 

@@ -168,11 +168,11 @@ def test_impossible_votes_are_refused_and_change_nothing(
     bench = BUILDERS[role](local=key(1)) if role is not Role.OBSERVER else observer()
     if role is Role.OBSERVER and who.id == 1:
         return
-    before = bench.node.core.snapshot()
+    before = bench.node.core.capture()
     answer = bench.vote(who, epoch, last)
     assert answer.top_level_error == "UNKNOWN_SERVER_ERROR"
     assert not answer.granted
-    assert bench.node.core.snapshot() == before
+    assert bench.node.core.capture() == before
 
 
 def test_one_request_cannot_use_up_the_epochs() -> None:
@@ -201,10 +201,10 @@ def test_the_last_epoch_of_all_is_never_left() -> None:
 @pytest.mark.parametrize("role", [Role.UNATTACHED, Role.PROSPECTIVE, Role.CANDIDATE, Role.RESIGNED])
 def test_a_pre_vote_is_granted_without_contact_to_a_leader(role: Role) -> None:
     bench = BUILDERS[role]()
-    before, (end, epoch) = bench.node.core.snapshot(), bench.node.core.log.end
+    before, (end, epoch) = bench.node.core.capture(), bench.node.core.log.end
     assert bench.pre_vote(key(2), bench.node.epoch, (end, epoch)).granted
     assert not bench.pre_vote(key(2), bench.node.epoch, (end - 1, epoch)).granted
-    assert bench.node.core.snapshot() == before
+    assert bench.node.core.capture() == before
     assert not bench.find(PersistQuorumState)
 
 

@@ -135,7 +135,7 @@ class World:
         return taken
 
     def synced(self) -> None:
-        self.driver.on_writes_completed(self.node.core.last_write)
+        self.driver.on_writes_completed(self.node.core.writes.last)
 
     def handle(self, event: Event) -> list[Any]:
         self.driver.handle(event)
@@ -203,7 +203,7 @@ def test_a_vote_leaves_only_when_it_is_on_disk() -> None:
     told = at.handle(vote(7, epoch=2))
     assert [type(what) for what in told if not isinstance(what, tuple)][-1] is PersistQuorumState
     assert not [what for what in told if isinstance(what, tuple) and what[0] == 7]
-    at.driver.on_writes_completed(at.node.core.last_write - 1)
+    at.driver.on_writes_completed(at.node.core.writes.last - 1)
     assert (7,) not in [what[:1] for what in at.take() if isinstance(what, tuple)]
     at.synced()
     (answered,) = [what for what in at.take() if isinstance(what, tuple) and what[0] == 7]

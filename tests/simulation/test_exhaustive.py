@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from quorumd.raft import (
     campaign,
     core,
+    core_parts,
     high_watermark,
     log_view,
     node,
@@ -27,6 +28,8 @@ from quorumd.raft import (
     vote_requests,
 )
 from quorumd.raft.effects import Fetch, Reply, SendReply
+from quorumd.raft.log_changes import truncate as truncate_log
+from quorumd.raft.role_changes import become_unattached
 from quorumd.raft.transitions import Trigger
 from quorumd.raft.types import OffsetAndEpoch
 from quorumd.server.partition.driver import Driver
@@ -144,7 +147,7 @@ def test_every_field_of_the_core_and_the_driver_is_accounted_for() -> None:
 
 
 def test_every_mutable_part_of_the_core_is_accounted_for() -> None:
-    modules = (core, log_view, roles)
+    modules = (core, core_parts, log_view, roles)
     parts = [value for module in modules for value in vars(module).values()]
     mutable = {
         part
@@ -172,7 +175,11 @@ def test_what_a_state_leaves_out_changes_nothing(
 
     def thaw_otherwise(*args: Any) -> node.RaftNode:
         thawed = thaw(*args)
-        thawed.core.election_attempts, thawed.core.heard_cluster_id, thawed.core.obstacle = (
+        (
+            thawed.core.election_attempts,
+            thawed.core.first_voters.heard_cluster_id,
+            thawed.core.problem,
+        ) = (
             5,
             "other",
             "none",
@@ -194,7 +201,7 @@ def _fill_in(state: roles.State, thawed: node.RaftNode) -> None:
     match state:
         case roles.Unattached():
             state.election_deadline_ms += 5000
-            state.vacant = {key.id for key in thawed.core.other_voters()[:1]}
+            state.leaderless_voters = {key.id for key in thawed.core.other_voters()[:1]}
         case roles.Follower():
             state.fetch_deadline_ms += 7000
             thawed.core.last_contact_ms = NOW_MS
@@ -269,10 +276,10 @@ def test_a_committed_record_on_one_disk_is_noticed() -> None:
 
 
 def an_answer_before_its_vote_is_on_disk(patch: pytest.MonkeyPatch) -> None:
-    def answer(self: core.Core, reply_to: int, answer: Reply) -> None:
-        self.effects.append(SendReply(reply_to=reply_to, answer=answer, after=0))
+    def answer(self: core.Core, reply_to: int, reply: Reply) -> None:
+        self.effects.append(SendReply(reply_to=reply_to, reply=reply, after=0))
 
-    patch.setattr(core.Core, "answer", answer)
+    patch.setattr(core.Core, "reply", answer)
 
 
 def a_leader_that_counts_what_it_has_not_synced(patch: pytest.MonkeyPatch) -> None:
@@ -337,7 +344,7 @@ def a_smaller_epoch_that_is_adopted(patch: pytest.MonkeyPatch) -> None:
 
     def follow(core: core.Core, cluster: Any, epoch: int, *more: Any) -> Any:
         if epoch < core.epoch:
-            core.become_unattached(Trigger.HIGHER_EPOCH, epoch)
+            become_unattached(core, Trigger.HIGHER_EPOCH, epoch)
         return real(core, cluster, epoch, *more)
 
     patch.setattr(quorum_epochs, "_follow_sender", follow)
@@ -351,7 +358,7 @@ def a_cut_below_what_is_committed(patch: pytest.MonkeyPatch) -> None:
         return found._replace(offset=found.offset - 1)
 
     def truncate(core: core.Core, request: Any, diverging: OffsetAndEpoch) -> None:
-        core.truncate(core.log.truncation_point(diverging))
+        truncate_log(core, core.log.truncation_point(diverging))
 
     patch.setattr(log_view.LogView, "diverging_from", diverging)
     patch.setattr(replication, "_truncate", truncate)
