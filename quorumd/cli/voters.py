@@ -80,7 +80,7 @@ Examples:
     multiple=True,
     callback=to_endpoints,
     metavar="NAME://HOST:PORT",
-    help="Where it is reached, if it has not told the leader; may be repeated.",
+    help="Its listener, if the leader does not know it; may be repeated.",
 )
 @change_timeout_option
 @output_option("text", "json")

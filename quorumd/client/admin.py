@@ -420,7 +420,7 @@ def _reachable(goal: str, replica: ReplicaState) -> ReplicaState:
         return replica
     raise ReplicaNotFound(
         goal,
-        f"{replica.key} has not told the leader where it is reached",
+        f"{replica.key} has not told the leader its listeners",
         "Name its listeners: --endpoint NAME://host:port",
     )
 

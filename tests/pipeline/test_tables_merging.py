@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from quorumd.pipeline.tables import compaction as merging
+from quorumd.pipeline.tables import compaction
 from quorumd.pipeline.tables import output as output_module
 from quorumd.pipeline.tables.commit import commit_log, commit_state
 from quorumd.pipeline.tables.manifests import DataFile, manifest_path, read_chain, table_files
@@ -19,7 +19,7 @@ from quorumd.pipeline.tables.parquet import TableWriter, read_rows
 from quorumd.pipeline.tables.schemas import KEY_HISTORY
 from tests.pipeline.written import Log
 
-BATCHES = merging.MANIFESTS_MAX + 5
+BATCHES = compaction.MANIFESTS_MAX + 5
 
 
 def filled(output: Output, log: Log, batches: int = BATCHES) -> None:
@@ -49,7 +49,7 @@ def test_many_small_files_become_one_with_the_same_rows(log: Log, tmp_path: Path
         filled(output, log)
         before, leaders = rows(tmp_path / "t"), read_rows(tmp_path / "t", "leadership")
         arrivals = [each for one in read_chain(tmp_path / "t", "log") for each in one.arrivals]
-        merging.compact(output)
+        compaction.compact(output)
         assert rows(tmp_path / "t") == before
         assert len(table_files(tmp_path / "t", "records")) == 1
         (manifest,) = read_chain(tmp_path / "t", "log")
@@ -65,9 +65,9 @@ def test_many_small_files_become_one_with_the_same_rows(log: Log, tmp_path: Path
 
 def test_a_short_chain_is_left_alone(log: Log, tmp_path: Path) -> None:
     with held_output(tmp_path / "t") as output:
-        filled(output, log, merging.MANIFESTS_MAX)
-        merging.compact(output)
-        assert len(read_chain(tmp_path / "t", "log")) == merging.MANIFESTS_MAX
+        filled(output, log, compaction.MANIFESTS_MAX)
+        compaction.compact(output)
+        assert len(read_chain(tmp_path / "t", "log")) == compaction.MANIFESTS_MAX
 
 
 def test_what_is_committed_while_files_are_merged_stays(
@@ -75,15 +75,15 @@ def test_what_is_committed_while_files_are_merged_stays(
 ) -> None:
     with held_output(tmp_path / "t") as output:
         filled(output, log)
-        real = merging._as_one
+        real = compaction._as_one
 
         def meanwhile(folder: Path, table: str, files: list[DataFile]) -> list[DataFile]:
             log.elect(2, [1, 2, 3])
             log.take(output)
             return real(folder, table, files)
 
-        monkeypatch.setattr(merging, "_as_one", meanwhile)
-        merging.compact(output)
+        monkeypatch.setattr(compaction, "_as_one", meanwhile)
+        compaction.compact(output)
     assert [row["offset"] for row in rows(tmp_path / "t")] == list(range(log.end))
     assert len(table_files(tmp_path / "t", "records")) == 2
     assert [row["leader_id"] for row in read_rows(tmp_path / "t", "leadership")] == [1, 2]
@@ -99,14 +99,14 @@ def test_readers_have_ten_minutes_for_what_was_merged(
         for path in old:
             # How old a file is says nothing: it was replaced just now.
             os.utime(path, (0, 0))
-        merging.compact(output)
+        compaction.compact(output)
         assert all(path.exists() for path in old)
     with held_output(folder) as output:
         assert all(path.exists() for path in old), "the next run keeps them, too"
         assert manifest_path(folder, "log", 0).exists()
         now = time.time() + output_module.REPLACED_KEPT_S + 1
         monkeypatch.setattr(output_module.time, "time", lambda: now)
-        merging.compact(output)
+        compaction.compact(output)
         assert not any(path.exists() for path in old)
         assert not manifest_path(folder, "log", 0).exists()
         assert [row["offset"] for row in rows(folder)] == list(range(log.end))
@@ -130,7 +130,7 @@ def test_key_history_is_merged_and_state_is_not(log: Log, tmp_path: Path) -> Non
             ]
             commit_state(folder, output.token, log.end, history_file(folder, changes))
         before = ds.dataset(table_files(folder, "key_history")).to_table()
-        merging.compact(output)
+        compaction.compact(output)
         assert ds.dataset(table_files(folder, "key_history")).to_table() == before
         assert len(table_files(folder, "key_history")) == 1
         assert read_chain(folder, "state")[0].rows == before.num_rows
@@ -144,11 +144,11 @@ def history_file(folder: Path, changes: list[dict[str, object]]) -> list[tuple[s
 
 
 def test_large_files_are_not_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merging, "SMALL_BYTES", 50)
-    monkeypatch.setattr(merging, "MERGED_BYTES", 100)
+    monkeypatch.setattr(compaction, "SMALL_BYTES", 50)
+    monkeypatch.setattr(compaction, "MERGED_BYTES", 100)
     sizes = [10, 20, 60, 49, 49, 49, 50, 1, 99, 1]
     files = [DataFile(f"records/{i}", 1, size) for i, size in enumerate(sizes)]
-    groups = [[file.size_bytes for file in group] for group in merging._groups(files)]
+    groups = [[file.size_bytes for file in group] for group in compaction._groups(files)]
     assert groups == [[10, 20], [60], [49, 49], [49], [50], [1], [99], [1]]
 
 
@@ -157,7 +157,7 @@ def test_a_run_that_was_replaced_merges_nothing(log: Log, tmp_path: Path) -> Non
         filled(straggler, log)
     with held_output(tmp_path / "t") as output:
         with pytest.raises(RunReplaced):
-            merging.compact(straggler)
+            compaction.compact(straggler)
         written = log.written(output.folder, log.end, log.end)
         commit_log(output.folder, output.token, [written])
     assert len(read_chain(tmp_path / "t", "log")) == BATCHES

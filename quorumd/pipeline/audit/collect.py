@@ -51,7 +51,7 @@ def audit_copies(
     run_tasks: TaskRunner = in_this_process,
     on_bytes: OnAuditProgress = lambda done, total: None,
 ) -> AuditReport:
-    """Audits them against each other. What a copy lacks is a finding, too."""
+    """Audits the copies against each other. A copy that is not complete is a finding, too."""
     begun = [each for each in copies if each.address is not None]
     audited = AuditReport()
     if begun:
@@ -131,13 +131,13 @@ async def _collect(
 
 
 def _replicas(quorum: QuorumDescription) -> list[ReplicaState]:
-    """Those that live first: what a dead one calls its address may be another's by now."""
+    """Voters and live observers, live replicas first: a dead one's address may be another's by now."""
     observers = [each for each in quorum.observers if quorum.is_alive(each)]
     return sorted((*quorum.voters, *observers), key=lambda each: not quorum.is_alive(each))
 
 
 def _addresses(replica: ReplicaState, servers: Sequence[Address]) -> list[Address]:
-    """Where it listens; first what was named, because that is the listener for this network."""
+    """The replica's listeners; those in `servers` first, because they are for this network."""
     found = [Address(each.host, each.port) for each in replica.endpoints]
     return sorted(found, key=lambda each: each not in servers)
 

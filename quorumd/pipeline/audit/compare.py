@@ -63,7 +63,7 @@ class RangeResult:
 
 
 def examine_range(task: RangeTask) -> RangeResult:
-    """Raises nothing: what can't be read is a finding."""
+    """Raises nothing: an unreadable file is a finding."""
     done = RangeResult()
     parts: dict[int, list[LoadedBatches]] = defaultdict(list)
     for wanted in task.ranges:
@@ -143,7 +143,7 @@ def _compare(task: RangeTask, parts: dict[int, list[LoadedBatches]], done: Range
 
 
 def _sound_batches(parts: Sequence[LoadedBatches]) -> list[BatchFingerprint]:
-    """In order, each offset once: what comes again has a finding of its own."""
+    """In order, each offset once: repeated offsets have findings of their own."""
     batches: list[BatchFingerprint] = []
     for part in parts:
         for row, is_ok in zip(part.numbers.tolist(), part.crc_ok.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""What an audit finds: which kind, where, on which replicas; and the findings as an Arrow table."""
+"""The findings of an audit: kind, offsets, replicas; and the findings as an Arrow table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 
 class FindingKind(Enum):
-    """The kinds; the last four are no damage, and what is unread may be none."""
+    """The kinds of findings; the last four are no damage, and `UNREAD` may be none."""
 
     BAD_CRC = "bad_crc"
     NO_BATCH = "no_batch"
@@ -60,7 +60,7 @@ class AuditFinding:
 
     @property
     def is_damage(self) -> bool:
-        """False for what a sound quorum has, too: a note."""
+        """False for notes: what sound replicas have, too."""
         return self.kind not in _NOTES
 
     @property
@@ -76,7 +76,7 @@ class AuditFinding:
 
     @property
     def identity(self) -> tuple[FindingKind, int, tuple[str, ...]]:
-        """What stays the same if a running node appends while it is looked at twice."""
+        """The part of a finding that stays the same in two passes beside a running node."""
         return (self.kind, self.offset, self.replicas)
 
 

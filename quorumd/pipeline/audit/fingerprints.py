@@ -37,7 +37,7 @@ class LoadedBatches:
 
 @dataclass(slots=True)
 class LoadedRange:
-    """The batches of a range, and what is wrong with them."""
+    """The batches of a range, and the findings about them."""
 
     parts: list[LoadedBatches] = field(default_factory=list)
     findings: list[AuditFinding] = field(default_factory=list)
@@ -74,7 +74,7 @@ def _is_as_planned(walked: WalkedChunk, planned: FileRange) -> bool:
 
 
 def _load_damaged(wanted: ReplicaRange, label: str, seen: LoadedRange) -> None:
-    """Those batches of the range that can be made out, and what is between them."""
+    """The readable batches of a damaged range, and findings about the bytes between them."""
     begin = wanted.range.origin.position
     end = begin + wanted.range.size_bytes
     plan = plan_segment(wanted.segment, by_index=False)

@@ -1,4 +1,4 @@
-"""Audit tasks spread over processes of this machine: what the audit does without Spark."""
+"""Runs audit tasks in processes of this machine: the audit without Spark."""
 
 from __future__ import annotations
 

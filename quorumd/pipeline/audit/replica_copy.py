@@ -60,14 +60,14 @@ class ReplicaCopy:
 
 
 class ReplicaReader:
-    """Copies one replica's log. What goes wrong with the replica is its copy's problem."""
+    """Copies one replica's log. An error of the replica becomes `copy.problem`."""
 
     def __init__(
         self, key: ReplicaKey, addresses: Sequence[Address], folder: Path, timeout_ms: int
     ) -> None:
         self.copy = ReplicaCopy(key, folder)
         self.cluster_ids: list[tuple[Address, str]] = []
-        """What the servers that were asked belong to."""
+        """The cluster ids that the nodes named."""
         self._addresses = addresses
         self._timeout_ms = timeout_ms
         self._connection: ClientConnection | None = None
@@ -176,7 +176,7 @@ class ReplicaReader:
             )
 
     def _begin_anew(self, start: int) -> None:
-        """The replica has deleted what was about to be read."""
+        """The replica has deleted the offsets that come next."""
         for path in sorted(self.copy.folder.glob("*")):
             path.unlink()
         self._segment, self._segment_bytes = None, 0

@@ -49,7 +49,7 @@ class BadReplicas(PipelineError):
 
 @dataclass(slots=True, kw_only=True)
 class AuditReport:
-    """What was audited, and what was found, damage first. `committed` is the committed bound (exclusive)."""
+    """Replicas and findings of an audit, damage first. `committed` is the committed bound (exclusive)."""
 
     replicas: list[ScannedReplica] = field(default_factory=list)
     findings: list[AuditFinding] = field(default_factory=list)

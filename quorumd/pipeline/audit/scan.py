@@ -1,4 +1,4 @@
-"""What each replica has, found without reading its closed segments: ranges of a few MiB to go through.
+"""Scans each replica without reading its closed segments, and splits it into ranges of a few MiB.
 
 The committed bound. Files say that offsets below some point are committed in two places: `appliedOffset`
 of quorum-state.json, written with every change of epoch or vote, and the end of each complete snapshot.
@@ -62,7 +62,7 @@ class ScannedReplica:
 
     @property
     def committed(self) -> int:
-        """What this replica's files prove to be committed (exclusive)."""
+        """The end (exclusive) of the offsets that this replica's files prove to be committed."""
         return max([self.applied_offset, *self.snapshot_ends])
 
 
@@ -214,7 +214,7 @@ def tasks_of(replicas: Sequence[ScannedReplica]) -> list[RangeTask]:
 
 
 def task_between(replicas: Sequence[ScannedReplica], start: int, end: int) -> RangeTask:
-    """What all replicas have of some offsets."""
+    """The task for these offsets on all replicas."""
     return RangeTask(
         start=start,
         end=end,

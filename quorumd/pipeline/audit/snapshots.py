@@ -1,4 +1,4 @@
-"""Snapshots: each scrubbed, all of one end offset compared, and held against what the log gives.
+"""Snapshots: each scrubbed, all of one end offset compared, and compared with the state of the log.
 
 What is compared is the decoded state, by key: value, headers, time and offset of the record. The bytes may
 differ where other programs have built them. The state at a snapshot's end is built anew from the snapshot
@@ -35,7 +35,7 @@ KeyDigests = dict[bytes, bytes]
 
 
 class SnapshotTask(NamedTuple):
-    """All replicas' snapshots with one end offset and epoch, and what the state can be built from.
+    """All replicas' snapshots with one end offset and epoch, and the log to build that state from.
 
     Without `base` the log begins with nothing; without `ranges` there is no log to build it from. A log
     with another epoch at the snapshot's end tells something only if it `is_committed` up to there.
@@ -64,7 +64,7 @@ def _size_of(snapshot: Snapshot) -> int:
 
 @dataclass(slots=True)
 class SnapshotResult:
-    """What comparing the snapshots of one end offset has given."""
+    """The findings about the snapshots of one end offset."""
 
     findings: list[AuditFinding] = field(default_factory=list)
     bytes_read: int = 0
@@ -130,7 +130,7 @@ def _grounds(
 
 
 def examine_snapshots(task: SnapshotTask) -> SnapshotResult:
-    """Raises nothing: what can't be read is a finding."""
+    """Raises nothing: an unreadable file is a finding."""
     seen = SnapshotResult()
     decoded: list[_Decoded] = []
     for label, snapshot in task.snapshots:
@@ -225,7 +225,7 @@ def _digests(rows: pa.RecordBatch) -> Iterator[tuple[bytes | None, bytes]]:
 
 
 def _control(rows: pa.RecordBatch) -> KeyDigests:
-    """What snapshots say beside their records, without the builder's own header and footer."""
+    """The control records of a snapshot, without its header and footer."""
     own = (ControlType.SNAPSHOT_HEADER, ControlType.SNAPSHOT_FOOTER)
     return {
         b"c" + name.encode(): text.encode()

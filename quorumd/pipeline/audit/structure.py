@@ -1,4 +1,4 @@
-"""What the order of a segment's batches tells: holes, repetitions, wrong offsets, bytes that are no batch."""
+"""Findings about the order of a segment's batches: holes, repetitions, wrong offsets, no batch."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def contiguous_batches(plan: FilePlan) -> list[ContiguousBatches]:
 
 def structure_findings(label: str, segment: LogSegment, plan: FilePlan) -> Iterator[AuditFinding]:
     """Every place of a segment where the next batch does not follow."""
-    stretches = contiguous_batches(plan)
+    runs = contiguous_batches(plan)
     before = ContiguousBatches(0, 0, segment.base_offset, segment.base_offset)
-    for number, here in enumerate(stretches):
-        after = _after(segment, plan, stretches, number)
+    for number, here in enumerate(runs):
+        after = _after(segment, plan, runs, number)
         if after is not None and _is_misplaced(before, here, after):
             count = after.start_offset - before.end_offset
             first = before.end_offset
@@ -60,11 +60,11 @@ def structure_findings(label: str, segment: LogSegment, plan: FilePlan) -> Itera
 
 
 def _after(
-    segment: LogSegment, plan: FilePlan, stretches: Sequence[ContiguousBatches], number: int
+    segment: LogSegment, plan: FilePlan, runs: Sequence[ContiguousBatches], number: int
 ) -> ContiguousBatches | None:
-    """What follows a stretch: another one, or the next segment."""
-    if number + 1 < len(stretches):
-        return stretches[number + 1]
+    """The start of the next contiguous batches, or of the next segment."""
+    if number + 1 < len(runs):
+        return runs[number + 1]
     if segment.next_base is None or plan.tail.kind is not TailKind.NONE:
         return None
     end = plan.tail.position
@@ -115,7 +115,7 @@ def _no_batch(
 def _end(
     label: str, segment: LogSegment, plan: FilePlan, last: ContiguousBatches
 ) -> Iterator[AuditFinding]:
-    """What lies behind the last batch, and whether the next segment goes on there."""
+    """Findings about the bytes behind the last batch, and about a next segment that does not follow."""
     tail, next_base = plan.tail, segment.next_base
     if tail.kind is TailKind.TORN and not _is_whole_batch(plan, last):
         yield AuditFinding(

@@ -32,7 +32,7 @@ class UncommittedTail(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What the differences mean; `tails` are those of them that are no damage."""
+    """The findings that the differences amount to; `tails` are differences that are no damage."""
 
     findings: list[AuditFinding]
     tails: list[UncommittedTail]
@@ -146,7 +146,7 @@ def _is_unheard_of(found: ScannedReplica, epoch: int) -> bool:
 
 
 def _known_committed(found: ScannedReplica, starts: Sequence[EpochChange]) -> int:
-    """What the replica itself knew to be committed (exclusive), in the log that it has."""
+    """The committed bound (exclusive) that the replica itself knew, as far as its log has it."""
     bound = found.applied_offset
     for snapshot in found.replica.snapshots:
         if _holds(found, starts, snapshot.end_offset, snapshot.epoch):
@@ -180,7 +180,7 @@ def _epoch_of(difference: Difference, number: int) -> int:
 
 
 def _without(tails: Sequence[UncommittedTail], difference: Difference) -> Difference | None:
-    """What a difference is among those whose tails do not explain it; None if they agree."""
+    """The difference without replicas whose tails explain it; None if the others agree."""
     ended = {tail.replica for tail in tails if tail.start <= difference.start}
     sides = [
         (tuple(number for number in group if number not in ended), epoch)

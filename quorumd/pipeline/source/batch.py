@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class QuorumdReader(DataSourceReader):
-    """Made on the driver and sent to the executors: holds nothing but what is asked for."""
+    """Made on the driver and sent to the executors: holds only options and columns."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options

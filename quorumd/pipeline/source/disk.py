@@ -1,4 +1,4 @@
-"""The logs in directories: on the driver what they hold, on executors the rows of ranges of their files.
+"""The logs in directories: on the driver their offsets, on executors the rows of ranges of their files.
 
 A node may run beside it, and is not disturbed. Which of a log's last records are committed, its files
 don't say: a batch read takes all that is there, a stream what every one of the directories has.

@@ -109,7 +109,7 @@ def start_offset(
 
 
 def offset_range(extent: LogExtent, start: int, end: int, *, strict: bool) -> OffsetRange:
-    """Offsets `start` to `end` (exclusive) of this log, what is deleted of it from its snapshot.
+    """Offsets `start` to `end` (exclusive) of this log, deleted offsets from its snapshot.
 
     Raises DataLost with `strict` if they begin below the log's start.
     """

@@ -1,4 +1,4 @@
-"""The options of the data source: their names, what they may be, and what they are when not given.
+"""The options of the data source: names, allowed values, defaults.
 
 Names and meanings are those of Spark's Kafka source where it has such an option. No Spark import.
 Source: Spark 4.3, "Structured Streaming + Kafka Integration Guide".
