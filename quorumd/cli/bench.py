@@ -21,7 +21,7 @@ from quorumd.cli.options import bootstrap_option, option_group, output_option, t
 from quorumd.cli.text import bytes_text, to_json
 
 if TYPE_CHECKING:
-    from quorumd.client.connection import ClientConnection, Sent
+    from quorumd.client.connection import ClientConnection, SentRequest
     from quorumd.client.leader import LeaderFinder
     from quorumd.raft.types import Address
 
@@ -241,7 +241,7 @@ class _Worker:
         """Sends until cancelled. Raises QuorumUnavailable, RequestRefused, NotSupported."""
         from quorumd.client.connection import connect
         from quorumd.client.errors import ConnectionFailed
-        from quorumd.client.leader import TryAgain
+        from quorumd.client.leader import RetriableError
         from quorumd.client.timing import Deadline, RetryBackoff
 
         backoff = RetryBackoff()
@@ -258,9 +258,9 @@ class _Worker:
             except ConnectionFailed as error:
                 self._failed(str(error))
                 self._finder.forget(known.address, str(error))
-            except TryAgain as error:
+            except RetriableError as error:
                 self._failed(error.reason)
-                self._finder.not_now(known.address, error)
+                self._finder.retry_later(known.address, error)
             finally:
                 if connection is not None:
                     connection.close()
@@ -280,7 +280,7 @@ class _Worker:
         body = _request_body(self._load, version)
         success = success_prefix(version)
         success_end = 4 + len(success)
-        waiting: deque[tuple[float, Sent]] = deque()
+        waiting: deque[tuple[float, SentRequest]] = deque()
         clock = time.perf_counter
         tally = self._tally
         loop = asyncio.get_running_loop()
@@ -351,7 +351,7 @@ def success_prefix(version: int) -> bytes:
     return header[4:] + body[: body.index(_MARK.to_bytes(8, "big"))]
 
 
-def _raise_refusal(connection: ClientConnection, sent: Sent, frame: bytes) -> None:
+def _raise_refusal(connection: ClientConnection, sent: SentRequest, frame: bytes) -> None:
     from quorumd.client.leader import check
     from quorumd.wire.messages.produce import ProduceResponse
 

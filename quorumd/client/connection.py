@@ -30,7 +30,7 @@ SOFTWARE_NAME = "quorumctl"
 R = TypeVar("R", bound=Message)
 
 
-class Sent(NamedTuple):
+class SentRequest(NamedTuple):
     """A request that waits for its response; `answer` becomes the whole response frame."""
 
     api_key: int
@@ -48,7 +48,7 @@ class ClientConnection(asyncio.Protocol):
         self._client_id = client_id
         self._transport: asyncio.Transport | None = None
         self._frames = FrameBuffer(RESPONSE_BYTES_MAX)
-        self._waiting: deque[Sent] = deque()
+        self._waiting: deque[SentRequest] = deque()
         self._next_correlation_id = 0
         self._failure: str | None = None
 
@@ -88,13 +88,13 @@ class ClientConnection(asyncio.Protocol):
             raise self._failed() from None
         return self.read(frame, sent, response_type)
 
-    def send(self, message: Message, version: int) -> Sent:
+    def send(self, message: Message, version: int) -> SentRequest:
         """Sends at `version` and returns at once. Raises ConnectionFailed if nothing can be sent."""
         api_key = type(message).wire_spec.api_key
         assert api_key is not None
         return self.send_body(api_key, version, encode(message, version))
 
-    def send_body(self, api_key: int, version: int, body: bytes) -> Sent:
+    def send_body(self, api_key: int, version: int, body: bytes) -> SentRequest:
         """As `send`, with a body that is encoded already."""
         transport = self._transport
         if transport is None or self._failure is not None:
@@ -103,12 +103,12 @@ class ClientConnection(asyncio.Protocol):
         self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
         header = encode_request_header(api_key, version, correlation_id, self._client_id)
         answer = asyncio.get_running_loop().create_future()
-        sent = Sent(api_key, version, correlation_id, answer)
+        sent = SentRequest(api_key, version, correlation_id, answer)
         self._waiting.append(sent)
         transport.write(b"".join(((len(header) + len(body)).to_bytes(4, "big"), header, body)))
         return sent
 
-    def read(self, frame: bytes, sent: Sent, response_type: type[R]) -> R:
+    def read(self, frame: bytes, sent: SentRequest, response_type: type[R]) -> R:
         """The response in a frame. One that can't be read ends the connection: ConnectionFailed."""
         try:
             _, at = decode_response_header(sent.api_key, sent.api_version, frame)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from quorumd.client.connection import ClientConnection
 from quorumd.client.errors import ConnectionFailed, NotSupported
-from quorumd.client.leader import LeaderFinder, TryAgain, check
+from quorumd.client.leader import LeaderFinder, RetriableError, check
 from quorumd.client.producer import TRY_TIMEOUT_MS
 from quorumd.client.reading import READ, only_fetched
 from quorumd.client.spool import SnapshotSpool
@@ -119,7 +119,7 @@ class SnapshotDownloader:
             self._spool = self._new_spool(offer.snapshot_id)
         try:
             chunk = await self._fetch_chunk(connection, self._spool, offer.epoch)
-        except (TryAgain, ConnectionFailed):
+        except (RetriableError, ConnectionFailed):
             # The leader, its epoch and its snapshots are asked for again first. On a slow connection a
             # smaller chunk may arrive in time.
             self._offer = None
@@ -174,9 +174,11 @@ class SnapshotDownloader:
             raise ConnectionFailed(f"sent nothing at position {spool.position} of {chunk.size}")
         return chunk
 
-    def _vanished(self, spool: SnapshotSpool) -> TryAgain:
+    def _vanished(self, spool: SnapshotSpool) -> RetriableError:
         self.close()
-        return TryAgain(f"the snapshot {spool.id} is gone; looking for a newer one", stay=True)
+        return RetriableError(
+            f"the snapshot {spool.id} is gone; looking for a newer one", stay=True
+        )
 
 
 async def _fetch_as_replica(connection: ClientConnection, epoch: int) -> FetchResponsePartition:

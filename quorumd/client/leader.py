@@ -39,7 +39,7 @@ _CONCLUSIVE_TIMEOUT_S = 0.25
 T = TypeVar("T")
 
 
-class TryAgain(Exception):
+class RetriableError(Exception):
     """Raised by an action at the leader: it failed for this reason, and a retry may succeed.
 
     `hint` is the address of the leader if the response named it; with `stay` the same node is asked
@@ -78,7 +78,7 @@ class LeaderFinder:
     async def at_leader(
         self, goal: str, deadline: Deadline, action: Callable[[ClientConnection], Awaitable[T]]
     ) -> T:
-        """Runs `action` at the leader, again if it raises TryAgain or ConnectionFailed.
+        """Runs `action` at the leader, again if it raises RetriableError or ConnectionFailed.
 
         `goal` completes "could not ...". Raises QuorumUnavailable when the time is up.
         """
@@ -89,8 +89,8 @@ class LeaderFinder:
                 return await action(connection)
             except ConnectionFailed as error:
                 self.forget(connection.address, str(error))
-            except TryAgain as error:
-                self.not_now(connection.address, error)
+            except RetriableError as error:
+                self.retry_later(connection.address, error)
             await self.pause(goal, deadline, backoff)
 
     async def connection(self, goal: str, deadline: Deadline) -> ClientConnection:
@@ -125,7 +125,7 @@ class LeaderFinder:
             self._leader = None
             self._failed = (address, self._epoch)
 
-    def not_now(self, address: Address, error: TryAgain) -> None:
+    def retry_later(self, address: Address, error: RetriableError) -> None:
         """The node answered with a retriable error; follows its leader hint if there is one."""
         self.failures[address] = error.reason
         if not error.stay:
@@ -283,7 +283,7 @@ def check(
     response: Any = None,
     partition: Any = None,
 ) -> None:
-    """Nothing if `code` is 0; else TryAgain for what may pass, with the leader if it is named.
+    """Nothing if `code` is 0; else RetriableError for what may pass, with the leader if it is named.
 
     Raises RequestRefused for the rest.
     """
@@ -291,9 +291,9 @@ def check(
         return
     error = error_code(code)
     if error in LEADER_MOVED:
-        raise TryAgain(explain(error), hint=leader_hint(response, partition))
+        raise RetriableError(explain(error), hint=leader_hint(response, partition))
     if error in RETRIABLE:
-        raise TryAgain(explain(error), stay=True)
+        raise RetriableError(explain(error), stay=True)
     raise RequestRefused(goal, error, message)
 
 

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from quorumd.client.connection import ClientConnection, Sent
+from quorumd.client.connection import ClientConnection, SentRequest
 from quorumd.client.errors import (
     AppendFailed,
     ConnectionFailed,
@@ -22,7 +22,7 @@ from quorumd.client.errors import (
     RequestRefused,
     error_code,
 )
-from quorumd.client.leader import LeaderFinder, TryAgain, check
+from quorumd.client.leader import LeaderFinder, RetriableError, check
 from quorumd.client.timing import Deadline, RetryBackoff
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -56,7 +56,7 @@ class _Batch:
     def __init__(self, data: bytes, count: int) -> None:
         self.data = data
         self.count = count
-        self.sent: Sent | None = None
+        self.sent: SentRequest | None = None
         self.was_sent = False
 
 
@@ -172,8 +172,8 @@ class Producer:
                     continue
                 except ConnectionFailed as error:
                     self._finder.forget(connection.address, str(error))
-                except TryAgain as error:
-                    self._finder.not_now(connection.address, error)
+                except RetriableError as error:
+                    self._finder.retry_later(connection.address, error)
                 self._send_again()
                 await self._finder.pause(_GOAL, deadline, backoff)
             except QuorumUnavailable as error:

@@ -27,7 +27,7 @@ from quorumd.client.errors import (
     QuorumUnavailable,
     error_code,
 )
-from quorumd.client.leader import LeaderFinder, TryAgain
+from quorumd.client.leader import LeaderFinder, RetriableError
 from quorumd.client.timing import Deadline, RetryBackoff
 from quorumd.raft.types import Address, Endpoint, ReplicaKey
 from quorumd.wire.error_codes import ErrorCode
@@ -268,9 +268,9 @@ class ChangeClient:
             raise
         reason = reply.message or explain(error_code(reply.code))
         if error_code(reply.code) in LEADER_MOVED:
-            self._finder.not_now(connection.address, TryAgain(reason))
+            self._finder.retry_later(connection.address, RetriableError(reason))
         elif reply.code:
-            self._finder.not_now(connection.address, TryAgain(reason, stay=True))
+            self._finder.retry_later(connection.address, RetriableError(reason, stay=True))
         return reply
 
     async def pause(self, change: QuorumChange, deadline: Deadline, backoff: RetryBackoff) -> None:
