@@ -166,6 +166,10 @@ class Operator(Client):
         role = self.cluster.role_of(self.target)
         self.env.coverage.count(self.operation, role, response.error.name)
         self.env.trace.note(self.name, f"is told {response.error.name} about: {request}")
+        self.on_answer(request, response)
+
+    def on_answer(self, request: VoterChangeRequest, response: ChangeResponse) -> None:
+        """Go on to the next request, ask again, or give up."""
         if self._is_fulfilled(request, response.error):
             request.outcome = DONE
             self.on_fulfilled(request, response.leader_id, response.leader_epoch)
@@ -174,7 +178,7 @@ class Operator(Client):
             self.change_target(response.leader_id)
             self._again(response.error.name)
         else:
-            self._end(response.error.name)
+            self.end(response.error.name)
 
     def on_fulfilled(self, request: VoterChangeRequest, leader_id: int, leader_epoch: int) -> None:
         """The leader of this epoch says that it is done."""
@@ -219,17 +223,18 @@ class Operator(Client):
 
     def _again(self, why: str) -> None:
         if self.is_stopping or self.env.scheduler.now_us > self._give_up_us:
-            self._end(why)
+            self.end(why)
         else:
             self.later(self.random.randrange(10 * MS, 200 * MS), self._send_again)
 
     def _send_again(self) -> None:
         if self.is_stopping:
-            self._end("stopped")
+            self.end("stopped")
         else:
             self._send()
 
-    def _end(self, why: str) -> None:
+    def end(self, why: str) -> None:
+        """Give up: no further request is made."""
         assert self._request is not None, "ended with a request"
         self._request.outcome = why
         self._request = None

@@ -20,7 +20,7 @@ FLOORS = (
     ("clients",),
     ("faults",),
     ("draw", "plan", "cases", "recovery", "stale_disks"),
-    ("world",),
+    ("world", "scenario"),
     ("planted", "exhaustive"),
     ("runner",),
     ("shrink", "report", "same"),

@@ -16,7 +16,8 @@ from simulation.world import World
 pytestmark = pytest.mark.sim
 
 SEEDS = range(1, 51)
-"""Of each kind: voters that stay and voters that change. Half a minute on two cores."""
+"""Of each kind: voters that stay and voters that change, with the faults of the seed, or with all common
+ones at once. A minute on two cores."""
 REGRESSIONS = {
     "fixed": {
         492: "a read error while a start repaired the log was no storage error",
@@ -70,11 +71,23 @@ test of its own beside the code that was mended."""
 FIXED, CHANGING = (Task(options=Options(membership=membership)) for membership in (False, True))
 DISK_FAULTS = "bit flip,stale sector,misplaced sector,deposed leader,snapshot asked for,lost disk"
 DAMAGED = Task(options=Options(membership=False, faults=frozenset(DISK_FAULTS.split(","))))
+COMMON_FAULTS = (
+    "loss,delay,reorder,silent deaths,isolate one,one way,minority partition,kill,pause,clean stop"
+)
+COMMON = Task(options=Options(faults=frozenset(COMMON_FAULTS.split(",")), membership=False))
+REQUESTS = "add voter,remove voter,replace voter,reassign,transfer leader"
+COMMON_AND_CHANGING = Task(
+    options=Options(faults=frozenset(f"{COMMON_FAULTS},{REQUESTS}".split(",")))
+)
 KINDS = {"fixed": FIXED, "changing": CHANGING, "damaged disks": DAMAGED}
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("task", [FIXED, CHANGING], ids=["fixed voters", "changing voters"])
+@pytest.mark.parametrize(
+    "task",
+    [FIXED, CHANGING, COMMON, COMMON_AND_CHANGING],
+    ids=["fixed voters", "changing voters", "common faults", "common faults, changing voters"],
+)
 def test_no_run_finds_anything(task: Task) -> None:
     tally = Tally()
     run_many(SEEDS, task, len(os.sched_getaffinity(0)), tally)
