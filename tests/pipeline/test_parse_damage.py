@@ -42,6 +42,17 @@ def test_damage_names_offset_file_and_position_and_can_be_pickled() -> None:
     assert short(parsed(bytes(chunk), 106, 200)) == expected(106, 109)
 
 
+def test_crcs_that_were_checked_are_not_checked_again_but_all_else_is() -> None:
+    chunk = bytearray(chunk_of(3, 3))
+    chunk[-1] ^= 1
+    (rows,) = parse("batches", bytes(chunk), 0, ALL, ORIGIN)
+    assert rows["crc_ok"].to_pylist() == [True, False]
+    (rows,) = parse("batches", bytes(chunk), 0, ALL, ORIGIN, crc_is_checked=True)
+    assert rows["crc_ok"].to_pylist() == [True, True]
+    with pytest.raises(DamagedBatch, match="the batch before it ends at offset 3"):
+        list(parse("records", numbered(3) + numbered(2, 5), 0, ALL, ORIGIN, crc_is_checked=True))
+
+
 @pytest.mark.parametrize(
     ("second", "what"),
     [
