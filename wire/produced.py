@@ -16,14 +16,14 @@ from quorumd.wire.batch_header import (
     CODEC_MASK,
     CONTROL_BIT,
     CRC_FROM,
-    HEADER,
     LOG_OVERHEAD,
     MAGIC,
     TRANSACTIONAL_BIT,
     BatchHeader,
+    read_header,
 )
 from quorumd.wire.error_codes import ErrorCode
-from quorumd.wire.errors import RefusedBatch
+from quorumd.wire.errors import CorruptBatch, RefusedBatch
 from quorumd.wire.record_walk import check_records
 
 MAX_AHEAD_MS = 3_600_000
@@ -33,7 +33,6 @@ _ZSTD = 4
 _ZSTD_FROM_VERSION = 7
 _OLD_HEADER_BYTES = 17
 _OLD_BATCH_LENGTH_MIN = 14
-_new_tuple = tuple.__new__
 
 
 def check_produced(
@@ -57,23 +56,25 @@ def check_produced(
         raise _not_a_batch(data)
     if type(data) is not bytes:
         data = bytes(data)
+    try:
+        header = read_header(data)
+    except CorruptBatch:
+        raise _not_a_batch(data) from None
     (
         base_offset,
-        length,
-        epoch,
-        magic,
+        size,
+        _,
         crc,
         attributes,
         last_offset_delta,
         base_timestamp,
         max_timestamp,
         producer_id,
-        producer_epoch,
+        _,
         base_sequence,
         record_count,
-    ) = HEADER.unpack_from(data)
-    size = length + LOG_OVERHEAD
-    if magic != MAGIC or size < BATCH_OVERHEAD or size > len(data):
+    ) = header
+    if size > len(data):
         raise _not_a_batch(data)
     if size < len(data):
         _refuse_second_batch(data, size)
@@ -123,23 +124,7 @@ def check_produced(
         )
     if not codec:
         check_records(data, BATCH_OVERHEAD, record_count, latest_ms - base_timestamp)
-    return _new_tuple(
-        BatchHeader,
-        (
-            base_offset,
-            size,
-            epoch,
-            crc,
-            attributes,
-            last_offset_delta,
-            base_timestamp,
-            max_timestamp,
-            producer_id,
-            producer_epoch,
-            base_sequence,
-            record_count,
-        ),
-    )
+    return header
 
 
 def _refused(error: ErrorCode, message: str) -> RefusedBatch:
