@@ -19,6 +19,19 @@ what is cached, is OffsetNotInLog from that moment on. `reset_cache` moves it fo
 once: until the disk thread has come to `reset`, nothing is read from disk. After a crash it may be
 lower again: files whose deletion was not durable are back.
 
+What orders the threads: the table of segments has a lock. All else that they share is plain attributes,
+each with one writer, whose writes the interpreter's lock makes visible in the order of the program:
+
+| attribute | written by | what readers rely on |
+|---|---|---|
+| `_end_offset` | event loop | nothing: an old value bounds a read as well |
+| `_resets_waiting`, `_reset` | event loop | a reset is queued before it counts; `_reset` is one tuple |
+| `_truncations_done`, `_resets_done` | disk thread | counted after the table has the new end |
+| `LogWriter.epochs` | disk thread | a tuple; an append replaces it before the table has the new end |
+| `FailureLatch.failure` | either | set once, never taken back |
+
+Where threads run without that lock (a free-threaded build) these need the table's lock on both sides.
+
 The caller gives offsets and epochs; this class insists that they continue the log. What is on disk,
 in which order, and what a start makes of it: quorumd.storage.log_writer, quorumd.storage.recovery and
 docs/storage-format.md.
@@ -37,11 +50,10 @@ from quorumd.storage.epoch_checkpoint import EpochStart
 from quorumd.storage.errors import (
     DamagedLog,
     DiskFailed,
-    DiskFull,
     OffsetNotInLog,
-    StorageError,
     from_os_error,
 )
+from quorumd.storage.failure_latch import FailureLatch
 from quorumd.storage.filesystem import Buffer, FileSystem
 from quorumd.storage.log_writer import Chunk, ChunkSummary, LogWriter, new_segment
 from quorumd.storage.recovery import BatchObserver, Recovered, recover
@@ -94,7 +106,7 @@ class Log:
         self._reset = (0, 0)
         self._resets_waiting: deque[int] = deque()
         self._resets_done = 0
-        self._failure: StorageError | None = None
+        self._latch = FailureLatch()
 
     @classmethod
     def open(
@@ -192,8 +204,8 @@ class Log:
 
         `data` is kept, not copied. Raises ValueError if it does not begin at the log end.
         """
-        if self._failure is not None:
-            self._refuse()
+        if self._latch.failure is not None:
+            self._latch.refuse()
         if base_offset != self._end_offset or end_offset <= base_offset:
             raise ValueError(
                 f"records {base_offset} .. {end_offset} do not continue the log at"
@@ -216,8 +228,8 @@ class Log:
         `offset` is neither cached nor the start of an epoch. Raises ValueError outside the log, DiskFailed,
         DamagedLog.
         """
-        if self._failure is not None:
-            self._refuse()
+        if self._latch.failure is not None:
+            self._latch.refuse()
         if not self.log_start_offset <= offset <= self._end_offset:
             raise ValueError(
                 f"can't truncate {self.log_start_offset} .. {self._end_offset} to {offset}"
@@ -233,8 +245,8 @@ class Log:
 
         Raises ValueError below the log start, DiskFailed.
         """
-        if self._failure is not None:
-            self._refuse()
+        if self._latch.failure is not None:
+            self._latch.refuse()
         if end_offset < self.log_start_offset:
             raise ValueError(
                 f"can't reset a log that starts at {self.log_start_offset} to {end_offset}"
@@ -287,7 +299,7 @@ class Log:
         headers are walked through. Raises DiskFull: nothing of the chunks is in the files and the
         same call may be repeated. After any other StorageError the log refuses everything.
         """
-        with _Guard(self):
+        with self._latch:
             self._writer.write(chunks)
 
     def sync(self) -> int:
@@ -295,14 +307,14 @@ class Log:
 
         A failure is final: it raises DiskFailed, and so does everything after it.
         """
-        with _Guard(self):
+        with self._latch:
             end_offset = self._table.end_offset
             self._writer.sync()
         return end_offset
 
     def prepare(self) -> None:
         """For an idle moment: writes zeros ahead, so that `write` finds them there."""
-        with _Guard(self):
+        with self._latch:
             self._writer.prepare()
 
     def truncate(self, offset: int) -> int:
@@ -310,7 +322,7 @@ class Log:
 
         Everything appended before must have been written. Raises ValueError outside the log.
         """
-        with _Guard(self):
+        with self._latch:
             if not self._table.start_offset <= offset <= self._table.end_offset:
                 raise ValueError(
                     f"can't truncate {self._table.start_offset} .. {self._table.end_offset} to"
@@ -332,7 +344,7 @@ class Log:
         Needs no space. To repeat it at once does nothing. Raises DiskFailed, ValueError unless
         `reset_cache` was called.
         """
-        with _Guard(self):
+        with self._latch:
             if not self._resets_waiting or self._resets_waiting[0] != end_offset:
                 if self._table.start_offset == self._table.end_offset == end_offset:
                     return
@@ -347,17 +359,18 @@ class Log:
         A snapshot that ends there or later must be durable. Syncs the directory once for each
         segment. Raises DiskFailed.
         """
-        with _Guard(self):
+        with self._latch:
             return self._writer.delete_before(offset)
 
     def close(self) -> None:
         """A clean stop: the last segment is cut to its data, everything synced. Ends all use."""
-        if self._failure is not None:
+        if self._latch.failure is not None:
             self._writer.abandon()
             return
-        with _Guard(self):
+        with self._latch:
             self._writer.close()
-        self._failure = DiskFailed("the log is closed", path=self.directory, remedy="Open it again")
+        closed = DiskFailed("the log is closed", path=self.directory, remedy="Open it again")
+        self._latch.failure = closed
 
     # --- any thread
 
@@ -368,8 +381,8 @@ class Log:
         b"" if nothing ends at or below `end_offset`, or if `offset` is not written yet. Raises
         OffsetNotInLog, also if the log start has overtaken the read, DamagedLog, DiskFailed.
         """
-        if self._failure is not None:
-            self._refuse()
+        if self._latch.failure is not None:
+            self._latch.refuse()
         return self._unless_overtaken(lambda: self._read(offset, max_bytes, end_offset))
 
     def _read(self, offset: int, max_bytes: int, end_offset: int) -> bytes:
@@ -469,34 +482,3 @@ class Log:
                 if self._table.generation == generation:
                     path = Path(error.filename) if error.filename else self.directory
                     raise from_os_error(error, path, "reading") from error
-
-    # --- failures
-
-    def _fail(self, error: StorageError) -> None:
-        self._failure = error
-
-    def _refuse(self) -> None:
-        failure = self._failure
-        assert failure is not None, "nothing has failed"
-        raise DiskFailed(
-            f"refused after an earlier failure ({failure})",
-            path=failure.path,
-            remedy=failure.remedy,
-        )
-
-
-class _Guard:
-    """Around each call of the disk thread: nothing after a failure, and a failure is remembered."""
-
-    __slots__ = ("_log",)
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-
-    def __enter__(self) -> None:
-        if self._log._failure is not None:
-            self._log._refuse()
-
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if isinstance(error, StorageError) and not isinstance(error, DiskFull):
-            self._log._fail(error)

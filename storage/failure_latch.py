@@ -1,0 +1,35 @@
+"""After a write or sync that failed nobody knows what is on the disk: no call may follow it."""
+
+from __future__ import annotations
+
+from quorumd.storage.errors import DiskFailed, DiskFull, StorageError
+
+
+class FailureLatch:
+    """Remembers the first failure that is final, which any StorageError but DiskFull is.
+
+    A `with` block is one call of the disk: refused after a failure, and its own failure is remembered.
+    """
+
+    __slots__ = ("failure",)
+
+    def __init__(self) -> None:
+        self.failure: StorageError | None = None
+
+    def refuse(self) -> None:
+        """Raises DiskFailed, which names the failure; call it only after one."""
+        failure = self.failure
+        assert failure is not None, "nothing has failed"
+        raise DiskFailed(
+            f"refused after an earlier failure ({failure})",
+            path=failure.path,
+            remedy=failure.remedy,
+        )
+
+    def __enter__(self) -> None:
+        if self.failure is not None:
+            self.refuse()
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, StorageError) and not isinstance(error, DiskFull):
+            self.failure = error
