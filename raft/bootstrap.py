@@ -1,6 +1,6 @@
 """Bootstrap of the first voter set: a new quorum writes into its log who votes.
 
-Nobody knows the storage ids of the voters that configuration names by id: each has to show its own once.
+The storage ids of voters that configuration names by id are not known: each has to show its own once.
 Clients write nothing before every voter has stored that set. Source: KIP-856, bootstrapping.
 """
 
@@ -30,7 +30,7 @@ def write_first_voters(core: Core) -> None:
     ):
         return
     named = [voter.key for voter in configured if voter.key.uuid is not None]
-    keys = {key.id: key for key in (*core.first_voters.known_uuids.values(), *named, core.local)}
+    keys = {key.id: key for key in (*core.bootstrap.known_uuids.values(), *named, core.local)}
     if any(voter.key.id not in keys for voter in configured):
         return
     voters = VoterSet.of(
@@ -45,10 +45,7 @@ def write_first_voters(core: Core) -> None:
     # A set that is replaced may be committed without this leader knowing it: its cluster id stays.
     logged = core.electorate.entry.record.cluster_id
     cluster_id = (
-        core.cluster_id
-        or logged
-        or core.first_voters.heard_cluster_id
-        or core.config.new_cluster_id
+        core.cluster_id or logged or core.bootstrap.heard_cluster_id or core.config.new_cluster_id
     )
     record = VotersRecord(voters, cluster_id or None)
     append_control(core, leader, (KRaftVersionRecord(1), record) if first else (record,))
@@ -57,13 +54,9 @@ def write_first_voters(core: Core) -> None:
 def learn_voter(core: Core, key: ReplicaKey, cluster_id: str | None) -> None:
     """Remember the uuid and the cluster id that a replica shows: a first leader needs both."""
     if key.uuid is not None and key.id in core.config.initial_voters.ids:
-        core.first_voters.known_uuids[key.id] = key
-    if (
-        cluster_id is not None
-        and core.first_voters.heard_cluster_id is None
-        and core.voters.find(key)
-    ):
-        core.first_voters.heard_cluster_id = cluster_id
+        core.bootstrap.known_uuids[key.id] = key
+    if cluster_id is not None and core.bootstrap.heard_cluster_id is None and core.voters.find(key):
+        core.bootstrap.heard_cluster_id = cluster_id
 
 
 def note_storage_id(
@@ -89,9 +82,7 @@ def bootstrap_problem(core: Core) -> str:
     missing = [
         str(key.id)
         for key in core.voters.keys
-        if key.uuid is None
-        and not core.is_local(key)
-        and key.id not in core.first_voters.known_uuids
+        if key.uuid is None and not core.is_local(key) and key.id not in core.bootstrap.known_uuids
     ]
     if missing:
         return f"this quorum is new and waits for voter {', '.join(missing)} to be seen once"

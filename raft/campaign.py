@@ -32,7 +32,7 @@ def become_prospective(core: Core, trigger: Trigger) -> None:
 
 
 def _become_candidate(core: Core, trigger: Trigger) -> None:
-    """A new epoch, the own vote in it, on disk before anybody is asked (KIP-595, Vote)."""
+    """A new epoch, the own vote in it, on disk before others are asked (KIP-595, Vote)."""
     if core.epoch >= LAST_EPOCH:
         core.report(f"no election: epoch {core.epoch} is the last one")
         return lose_pre_votes(core)

@@ -46,7 +46,7 @@ def note_heard(core: Core, leader: Leader, replica: ReplicaKey) -> ReplicaKey | 
 
 
 def note_alive(core: Core, replica: ReplicaKey | None) -> None:
-    """Whatever this replica is answered: its disk is not lost."""
+    """A replica asked for something: whatever the answer is, its disk is not lost."""
     leader = core.state
     if isinstance(leader, Leader) and replica is not None:
         known = leader.progress.get(replica)
@@ -55,7 +55,7 @@ def note_alive(core: Core, replica: ReplicaKey | None) -> None:
 
 
 def _voter_of(core: Core, replica: ReplicaKey) -> ReplicaKey | None:
-    """The voter that a fetch counts for: the same key, or an id whose storage id nobody knows yet.
+    """The voter that a fetch counts for: the same key, or an id whose storage id is not known yet.
 
     A replica that does not say its storage id counts for no voter that has one.
     """

@@ -16,8 +16,8 @@ from quorumd.raft.config import RaftConfig, StoredState
 from quorumd.raft.control import VotersRecord
 from quorumd.raft.core_parts import (
     Backoff,
+    BootstrapState,
     FailedDownload,
-    FirstVoters,
     InFlightRequest,
     Registration,
     Requests,
@@ -101,7 +101,7 @@ class Core:
         # What one feature needs.
         self.download: SnapshotDownload | None = None
         self.failed_download: FailedDownload | None = None
-        self.first_voters = FirstVoters()
+        self.bootstrap = BootstrapState()
         self.registration = Registration()
         self.witness = WitnessState()
         self.handed_over_at: int | None = None
@@ -111,6 +111,7 @@ class Core:
 
     @property
     def role(self) -> Role:
+        """The kind of `state`."""
         return ROLE_OF[type(self.state)]
 
     @property
@@ -145,6 +146,7 @@ class Core:
 
     @property
     def leader_id(self) -> int | None:
+        """Id of the leader of this epoch; None if it is not known."""
         return None if self.leader is None else self.leader.id
 
     @property
@@ -154,9 +156,11 @@ class Core:
         return next(entry for entry in entries if entry.offset < self.committed_offset)
 
     def is_local(self, key: ReplicaKey) -> bool:
+        """True if this key, perhaps one without uuid, can be this replica's."""
         return self.local.matches(key)
 
     def other_voters(self) -> tuple[ReplicaKey, ...]:
+        """Keys of the latest voter set without this replica."""
         return self.electorate.others
 
     def key_of(self, replica_id: int) -> ReplicaKey:
@@ -177,6 +181,7 @@ class Core:
     # -- effects
 
     def report(self, reason: str) -> None:
+        """Have this written to the node's log: something was ignored or refused, or is wrong."""
         self.effects.append(Report(reason=reason))
 
     def reply(self, reply_to: int, reply: Reply) -> None:
@@ -224,6 +229,7 @@ class Core:
     # -- requests
 
     def send(self, to: Peer, request: Request, after: int) -> None:
+        """Send a request once write `after` is on disk. The caller has asked `can_send`."""
         self.requests.last_id += 1
         self.requests.in_flight[self.requests.last_id] = InFlightRequest(to, request)
         self.requests.busy.add((to, type(request)))
@@ -287,6 +293,7 @@ class Core:
         )
 
     def announce(self, reason: str) -> None:
+        """Tell the node which role, epoch and leader there is now, and why."""
         self.effects.append(
             AnnounceRole(
                 role=self.role, epoch=self.epoch, leader_id=self.leader_id, reason=str(reason)
@@ -294,6 +301,7 @@ class Core:
         )
 
     def announce_voters(self) -> None:
+        """Tell the node that the latest voter set has changed."""
         self.effects.append(AnnounceVoters(voters=self.voters))
 
     def refuse_fetch(
@@ -312,6 +320,7 @@ class Core:
         )
 
     def leader_endpoints_for_replies(self) -> tuple[Endpoint, ...]:
+        """Where the leader is reached, for those that ask this replica; empty if it is not known."""
         return () if self.leader is None else self.endpoints_of(self.leader.id)
 
     @property
@@ -341,9 +350,9 @@ class Core:
         """
         if self.log.voters_offset < 0:
             return True
-        if not self.first_voters.are_known:
-            self.first_voters.are_known = self._knows_first_voters()
-        return not self.first_voters.are_known
+        if not self.bootstrap.first_voters_are_known:
+            self.bootstrap.first_voters_are_known = self._knows_first_voters()
+        return not self.bootstrap.first_voters_are_known
 
     def _knows_first_voters(self) -> bool:
         logged = self.log.voter_entries[1:]

@@ -103,10 +103,10 @@ class FailedDownload:
 
 
 @dataclass(slots=True)
-class FirstVoters:
-    """What a replica learns while nobody knows who the first voters are (KIP-856, bootstrapping)."""
+class BootstrapState:
+    """What a replica learns while it is not known who the first voters are (KIP-856, bootstrapping)."""
 
-    are_known: bool = False
+    first_voters_are_known: bool = False
     """Once they are, they are for ever."""
     known_uuids: dict[int, ReplicaKey] = field(default_factory=dict)
     """Keys of initial voters, by id, as they have shown them."""

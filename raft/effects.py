@@ -71,6 +71,8 @@ class TruncateLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
+    """Ask for a vote in `epoch`, or for a pre-vote; `last` is where the asker's log ends."""
+
     epoch: int
     last: OffsetAndEpoch
     pre_vote: bool
@@ -78,6 +80,8 @@ class Vote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginQuorumEpoch:
+    """Say to a voter that this replica leads `epoch`."""
+
     epoch: int
 
 
@@ -92,6 +96,11 @@ class EndQuorumEpoch:
 
 @dataclass(slots=True, kw_only=True)
 class Fetch:
+    """Ask for records from `position` on; everything before it is on this replica's disk.
+
+    `high_watermark` is the one that this replica knows, -1 if none.
+    """
+
     epoch: int
     position: OffsetAndEpoch
     high_watermark: int | None
@@ -183,6 +192,8 @@ class Reply:
 
 @dataclass(slots=True, kw_only=True)
 class VoteReply(Reply):
+    """To Vote."""
+
     granted: bool = False
 
 

@@ -52,7 +52,7 @@ def _campaign_after_silence(core: Core, state: Follower) -> None:
 
 
 def _end_resignation(core: Core) -> None:
-    """Nobody took over: take part in elections again, in an epoch that this replica did not lead."""
+    """No voter took over: take part in elections again, in an epoch that this replica did not lead."""
     if core.epoch < LAST_EPOCH:
         become_unattached(core, Trigger.RESIGNATION_OVER, core.epoch + 1, 0)
     elif isinstance(core.state, Resigned):

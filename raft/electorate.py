@@ -27,6 +27,7 @@ class Electorate:
 
     @staticmethod
     def of(entry: VoterEntry, config: RaftConfig) -> Electorate:
+        """Work it out for a voter set of the log, or of configuration."""
         voters, local = entry.record.voters, config.local
         others = tuple(key for key in voters.keys if not local.matches(key))
         own = voters.find(local)

@@ -89,6 +89,8 @@ class VoteResponseReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginQuorumEpochResponseReceived:
+    """A voter answers BeginQuorumEpoch."""
+
     request_id: int
     error: str | None
     hint: LeaderHint
@@ -96,6 +98,8 @@ class BeginQuorumEpochResponseReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochResponseReceived:
+    """A voter answers EndQuorumEpoch."""
+
     request_id: int
     error: str | None
     hint: LeaderHint
@@ -115,6 +119,11 @@ class FetchedRecords:
 
 @dataclass(slots=True, kw_only=True)
 class FetchResponseReceived:
+    """An answer to Fetch: records, or where the logs diverge, or a snapshot to copy first.
+
+    `error` is the name of a Kafka error code, None if there was none.
+    """
+
     request_id: int
     error: str | None
     hint: LeaderHint
@@ -149,6 +158,8 @@ class SnapshotChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshotResponseReceived:
+    """An answer to FetchSnapshot: a chunk, unless there is an error."""
+
     request_id: int
     error: str | None
     hint: LeaderHint
@@ -210,7 +221,7 @@ class ConnectionRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLost:
-    """The connection to this replica is gone; whether its process is, nobody knows yet."""
+    """The connection to this replica is gone; its process may live."""
 
     id: int
 

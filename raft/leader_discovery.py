@@ -115,7 +115,7 @@ def is_foreign(core: Core, cluster_id: str | None) -> bool:
 
 
 def on_leaderless_voter(core: Core, peer: ReplicaKey) -> None:
-    """A voter knows no leader of this epoch either: once a majority says so, nobody need wait.
+    """A voter knows no leader of this epoch either: once a majority says so, waiting is no use.
 
     But for a candidate of this epoch that has asked for votes: it may be about to lead. Source: KIP-642,
     bootstrapping procedure, step 6. Pre-vote makes it safe.

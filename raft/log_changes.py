@@ -17,7 +17,7 @@ from quorumd.raft.types import SnapshotId
 
 
 def truncate(core: Core, end_offset: int) -> None:
-    """Drop a diverging tail. A leader never truncates, nobody below what it knows committed."""
+    """Drop a diverging tail. A leader never truncates, no replica below what it knows committed."""
     require(not isinstance(core.state, Leader), "a leader truncates its log")
     require(
         end_offset >= core.kept_offset,
@@ -32,7 +32,7 @@ def truncate(core: Core, end_offset: int) -> None:
 
 
 def reset_log(core: Core, snapshot: SnapshotId, voters: VotersRecord | None) -> None:
-    """Go on behind a verified snapshot. A leader never does, nobody gives up what is committed."""
+    """Go on behind a verified snapshot. A leader never does, and what is committed stays."""
     require(not isinstance(core.state, Leader), "a leader resets its log")
     require(
         snapshot.offset >= core.kept_offset,

@@ -51,6 +51,7 @@ class LogView:
 
     @property
     def end(self) -> OffsetAndEpoch:
+        """Where the log ends, and the epoch of its last record."""
         return OffsetAndEpoch(self.end_offset, self.last_epoch)
 
     @property
@@ -82,6 +83,7 @@ class LogView:
         self.end_offset = end_offset
 
     def add_voters(self, offset: int, record: VotersRecord) -> None:
+        """The record at `offset` names the voters from now on."""
         self.voter_entries.append(VoterEntry(offset, record))
 
     def truncate(self, end_offset: int) -> bool:

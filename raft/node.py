@@ -87,7 +87,7 @@ class RaftNode:
     """See the module's docstring. Construct it, then call `start` once before any step.
 
     The properties cost nothing and change with every step; `status` and `progress` make frozen values.
-    `core` is for the rules, the invariants and the simulator: nobody else reads it.
+    `core` is for the rules, the invariants and the simulator; the daemon must not read it.
     """
 
     def __init__(
@@ -193,6 +193,7 @@ class RaftNode:
 
     @property
     def config(self) -> RaftConfig:
+        """What this replica was told when it was made."""
         return self.core.config
 
     @property
@@ -211,6 +212,7 @@ class RaftNode:
 
     @property
     def role(self) -> Role:
+        """What this replica is in its epoch."""
         return self.core.role
 
     @property
@@ -220,6 +222,7 @@ class RaftNode:
 
     @property
     def epoch(self) -> int:
+        """The latest epoch that this replica knows; it never goes back."""
         return self.core.epoch
 
     @property
@@ -229,11 +232,12 @@ class RaftNode:
 
     @property
     def leader_id(self) -> int | None:
+        """Id of `leader`, None if it is not known."""
         return self.core.leader_id
 
     @property
     def leader_endpoints(self) -> tuple[Endpoint, ...]:
-        """As the leader, or others who know it, said; empty if nobody did."""
+        """As the leader, or others that know it, said; empty if none did."""
         return self.core.leader_endpoints
 
     @property
@@ -302,6 +306,7 @@ class RaftNode:
 
     @property
     def newest_snapshot(self) -> SnapshotId | None:
+        """The last of `snapshots`; None if there is none."""
         return self.core.log.snapshot
 
     @property

@@ -66,7 +66,7 @@ def wake_fetches(core: Core, leader: Leader) -> None:
 
     As many voters as a commit needs get the records at once, those that came back last first: they are
     the fast ones. The rest get them a moment later, or with the next records, which thus find a voter
-    that is free. Before the first voter set is committed everybody is needed.
+    that is free. Before the first voter set is committed every voter is needed.
     """
     voters = core.electorate.keys
     missing = core.electorate.majority - core.electorate.has_local

@@ -12,7 +12,7 @@ from quorumd.raft.types import ReplicaKey
 def on_connection_refused(core: Core, event: ConnectionRefused) -> None:
     """The leader's process is gone: ask for pre-votes after a short random delay.
 
-    Nobody forgets the leader on this event alone; only a silent leader has to be waited for. The same
+    The leader is not forgotten on this event alone; only a silent leader has to be waited for. The same
     holds for a candidate that has this replica's vote.
     """
     core.unreachable.add(event.id)

@@ -17,7 +17,7 @@ from quorumd.raft.events import (
     EndQuorumEpochResponseReceived,
 )
 from quorumd.raft.leader_discovery import absorb, adopt, is_foreign
-from quorumd.raft.roles import Follower, Leader, Progress, Resigned, Unattached
+from quorumd.raft.roles import FetchProgress, Follower, Leader, Resigned, Unattached
 from quorumd.raft.types import Endpoint, ReplicaKey
 
 
@@ -29,7 +29,7 @@ def announce_epoch(core: Core, leader: Leader) -> None:
     interval_ms = core.config.fetch_timeout_ms // 2
     leader.next_begin_ms = now + interval_ms
     for key in core.other_voters():
-        progress = leader.progress.setdefault(key, Progress(begin_due_ms=now))
+        progress = leader.progress.setdefault(key, FetchProgress(begin_due_ms=now))
         if now >= progress.begin_due_ms:
             progress.begin_due_ms = now + interval_ms
             if core.can_send(key, BeginQuorumEpoch):
@@ -91,13 +91,14 @@ def on_end_quorum_epoch_requested(core: Core, event: EndQuorumEpochRequestReceiv
 
 def _successor_delay_ms(core: Core, successors: tuple[ReplicaKey, ...]) -> int:
     position = next((i for i, key in enumerate(successors) if core.is_local(key)), None)
-    if not successors:  # a leader that restarted: anybody may try
+    if not successors:  # a leader that restarted: any voter may try
         return core.draw(CAMPAIGN_DELAY_MS)
     config = core.config
     return quorum.successor_delay_ms(position, config.retry_backoff_ms, config.retry_backoff_max_ms)
 
 
 def on_end_quorum_epoch_response(core: Core, event: EndQuorumEpochResponseReceived) -> None:
+    """A voter knows that this leader has resigned: it need not be told again."""
     request = core.take(event.request_id)
     if request is None or not absorb(core, request, event.error, event.hint):
         return

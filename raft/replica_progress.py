@@ -1,6 +1,6 @@
 """What a leader knows of every other replica: how far its log is on disk, and when it fetched.
 
-Progress is kept by id and storage id (KIP-856). Source: KIP-595, Fetch request handling.
+FetchProgress is kept by id and storage id (KIP-856). Source: KIP-595, Fetch request handling.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from quorumd.raft.check_quorum import note_heard
 from quorumd.raft.config import OBSERVER_FORGOTTEN_MS
 from quorumd.raft.core import Core
-from quorumd.raft.roles import Leader, Progress
+from quorumd.raft.roles import FetchProgress, Leader
 from quorumd.raft.types import ReplicaKey
 
 MAX_OBSERVERS = 1000
@@ -34,9 +34,9 @@ def note_progress(core: Core, leader: Leader, replica: ReplicaKey, end_offset: i
         progress.begin_due_ms = now + core.config.fetch_timeout_ms // 2
 
 
-def _new_progress(core: Core, leader: Leader, replica: ReplicaKey) -> Progress:
+def _new_progress(core: Core, leader: Leader, replica: ReplicaKey) -> FetchProgress:
     """Start to keep account of a replica; observers that fell silent make room."""
-    progress, voters = Progress(last_heard_ms=core.now_ms), core.electorate.keys
+    progress, voters = FetchProgress(last_heard_ms=core.now_ms), core.electorate.keys
     if replica not in voters and len(leader.progress) >= MAX_OBSERVERS:
         return progress
     for key, known in list(leader.progress.items()):
@@ -64,7 +64,7 @@ def log_regression(replica: ReplicaKey, acknowledged: int, end_offset: int) -> s
     )
 
 
-def progress_of(leader: Leader, voter: ReplicaKey) -> Progress | None:
+def progress_of(leader: Leader, voter: ReplicaKey) -> FetchProgress | None:
     """What is known of a voter; one known by id alone is whoever fetched last under that id."""
     exact = leader.progress.get(voter)
     if voter.uuid is not None:

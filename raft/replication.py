@@ -251,10 +251,10 @@ def _note_foreign(core: Core, to: Peer, event: RequestFailed) -> None:
     core.report(f"{to} belongs to another cluster than {core.cluster_id}")
     if not isinstance(to, ReplicaKey) or event.leader_id is None or core.log.end_offset > 0:
         return
-    core.first_voters.foreign_leader[to.id] = event.leader_id
+    core.bootstrap.foreign_leader[to.id] = event.leader_id
     ids = core.config.configured_voters.ids
-    naming = sum(core.first_voters.foreign_leader.get(voter) == event.leader_id for voter in ids)
-    if event.leader_id in core.first_voters.foreign_leader and quorum.is_won(naming, len(ids)):
+    naming = sum(core.bootstrap.foreign_leader.get(voter) == event.leader_id for voter in ids)
+    if event.leader_id in core.bootstrap.foreign_leader and quorum.is_won(naming, len(ids)):
         core.effects.append(
             Halt(
                 reason=f"the quorum led by node {event.leader_id} is another cluster than "

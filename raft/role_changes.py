@@ -110,7 +110,7 @@ def take_role(core: Core) -> None:
 
 
 def _refuse_waiting(core: Core, former: Leader) -> None:
-    """Whoever still waits for an answer of this leader is told that it leads no more."""
+    """Answer what still waits for this leader: it leads no more."""
     for reply_to in former.parked:
         core.refuse_fetch(reply_to, KafkaError.NOT_LEADER_OR_FOLLOWER)
     waiting = [change.reply_to for change in former.changes]

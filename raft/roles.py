@@ -46,6 +46,7 @@ class Follower:
 
     @property
     def election_deadline_ms(self) -> int:
+        """When it asks for pre-votes, unless the leader answers first."""
         return self.fetch_deadline_ms if self.campaign_at_ms is None else self.campaign_at_ms
 
 
@@ -65,20 +66,20 @@ class Candidate:
     vote_write: int
     votes: dict[ReplicaKey, bool] = field(default_factory=dict)
     is_lost: bool = False
-    """No majority can be reached any more: nobody else is asked."""
+    """No majority can be reached any more: no other voter is asked."""
     is_doubtful: bool = False
-    """Somebody refused: the other answers are waited for only briefly."""
+    """A voter refused: the other answers are waited for only briefly."""
 
 
 @dataclass(slots=True)
-class Progress:
+class FetchProgress:
     """What the leader knows of another replica. Times are the leader's, in ms; None is never."""
 
     end_offset: int = -1
     last_fetch_ms: int | None = None
     last_caught_up_ms: int | None = None
     last_heard_ms: int | None = None
-    """Its last fetch, or, of a voter, word of another kind."""
+    """Its last fetch, or, of a voter, a request of another kind."""
     leader_end_at_last_fetch: int = 0
     begin_due_ms: int = 0
 
@@ -126,7 +127,7 @@ class VoterChange:
 class Transfer:
     """Leadership is about to be handed to `to`, or to any voter. Times are ms.
 
-    Nobody waits for an answer if it is a step of a reassignment.
+    `reply_to` is None if it is a step of a reassignment.
     """
 
     reply_to: int | None
@@ -142,7 +143,7 @@ class Leader:
     epoch_start_offset: int
     check_quorum_deadline_ms: int
     elected_at_ms: int = 0
-    progress: dict[ReplicaKey, Progress] = field(default_factory=dict)
+    progress: dict[ReplicaKey, FetchProgress] = field(default_factory=dict)
     heard_from: set[ReplicaKey] = field(default_factory=set)
     """Voters that fetched since the check-quorum timer was restarted."""
     parked: dict[int, ParkedFetch] = field(default_factory=dict)

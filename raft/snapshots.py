@@ -47,8 +47,8 @@ def on_fetch_snapshot_requested(core: Core, event: FetchSnapshotRequestReceived)
     """FetchSnapshot request handling.
 
     Errors: INCONSISTENT_CLUSTER_ID and UNKNOWN_SERVER_ERROR (top level), FENCED_LEADER_EPOCH,
-    UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER, SNAPSHOT_NOT_FOUND. Whether the position is inside is
-    for whoever has the file. Source: KIP-630, FetchSnapshot request handling.
+    UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER, SNAPSHOT_NOT_FOUND. Whether the position is inside
+    the file is not checked here. Source: KIP-630, FetchSnapshot request handling.
     """
     if is_foreign(core, event.cluster_id):
         core.report(f"snapshot for {event.replica} refused: cluster {event.cluster_id}")
@@ -221,7 +221,7 @@ def on_snapshot_verified(core: Core, event: SnapshotVerified) -> None:
         _note_failed_download(core, download, event.problem)
         return
     if download.context != core.context:
-        # Whoever leads now has not offered it yet.
+        # The leader of now has not offered it yet.
         return
     snapshot = event.snapshot
     if snapshot.offset < core.kept_offset or core.log.contains(snapshot):

@@ -1,4 +1,4 @@
-"""What a replica tells of itself to operators: frozen values, made when somebody asks.
+"""What a replica tells of itself to operators: frozen values, made on demand.
 
 Hot paths read the properties of `RaftNode` instead, which make nothing. Times are those of `step`, in
 ms; offsets are exclusive ends, except the start of the log.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from quorumd.raft.bootstrap import bootstrap_problem
 from quorumd.raft.core import Core
 from quorumd.raft.replica_progress import progress_of
-from quorumd.raft.roles import Leader, Progress, Role, State
+from quorumd.raft.roles import FetchProgress, Leader, Role, State
 from quorumd.raft.startup import unexpected_voters
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, Voter, VoterSet
 from quorumd.raft.voter_changes.reassignment import reassignment_waits_for
@@ -46,7 +46,7 @@ class PendingVoterChange:
     key: ReplicaKey | None
     """None where it is about more than one replica, or any."""
     asked_at_ms: int | None
-    """None for a reassignment that is under way: it goes on whoever asked for it."""
+    """None for a reassignment that is under way: it goes on without a request."""
     waits_for: str
 
 
@@ -78,7 +78,7 @@ class RaftStatus:
     unexpected_voters: tuple[int, ...]
     """Ids that vote although quorum.voters is there and does not name them."""
     voters_without_endpoints: tuple[int, ...]
-    """Ids of voters that nobody has said the address of."""
+    """Ids of voters whose addresses are not known."""
     registered_observers: tuple[Voter, ...]
     """Observers that told this leader where they are reached."""
     pending_changes: tuple[PendingVoterChange, ...]
@@ -172,13 +172,13 @@ def progress_of_replicas(core: Core) -> list[ReplicaProgress]:
                 )
             )
         else:
-            rows.append(_row(key, True, progress_of(leader, key) or Progress()))
+            rows.append(_row(key, True, progress_of(leader, key) or FetchProgress()))
     observers = [key for key in leader.progress if core.voters.find(key) is None]
     observers.sort(key=lambda key: key.sort_key())
     return rows + [_row(key, False, leader.progress[key]) for key in observers]
 
 
-def _row(key: ReplicaKey, is_voter: bool, known: Progress) -> ReplicaProgress:
+def _row(key: ReplicaKey, is_voter: bool, known: FetchProgress) -> ReplicaProgress:
     return ReplicaProgress(
         key=key,
         is_voter=is_voter,

@@ -136,6 +136,7 @@ class VoterSet:
 
     @property
     def keys(self) -> tuple[ReplicaKey, ...]:
+        """Keys in the order of the set."""
         return tuple(voter.key for voter in self.voters)
 
     @property

@@ -1,6 +1,6 @@
 """A witness votes and copies the log, but leads only where no other voter can, and hands over at once.
 
-It refuses votes to those whose log lacks what it holds; only if nobody else turns up does it campaign.
+It refuses votes to those whose log lacks what it holds; only if no other voter turns up does it campaign.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from quorumd.raft.vote_rules import is_up_to_date, may_vote
 
 
 def consider_witness_leadership(core: Core, event: VoteRequestReceived) -> None:
-    """A witness leads where nobody else can: it refuses a candidate whose log lacks what it holds.
+    """A witness leads where no other voter can: it refuses a candidate whose log lacks what it holds.
 
     If another one has asked that lacks nothing, that one shall win. It is given the time until all have
     missed the leader and it has asked them again, but no more: something may keep it from winning.

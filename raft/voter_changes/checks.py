@@ -42,7 +42,7 @@ def voter_problem(core: Core, voter: Voter) -> Refusal | None:
 
 
 def pending_change_problem(core: Core, leader: Leader) -> str | None:
-    """Why the voter set must not be changed now, whoever asks: the last one is not committed.
+    """Why the voter set must not be changed now: the last one is not committed.
 
     Nor must it before this leader has committed a record of its epoch (Ongaro, bug in single-server
     membership changes), or while the quorum is new.

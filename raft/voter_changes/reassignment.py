@@ -10,13 +10,13 @@ The leader handles the request in these steps:
  5. Append the present voters with the target.
  6. Wait until that is committed, and answer.
 
-The record keeps the target, so that whoever leads goes on. Whenever the latest set is committed, one step:
+The record keeps the target, so that the next leader goes on. Whenever the latest set is committed, one step:
 
  7. While as many ids come as go, or more: add one that comes and has caught up.
  8. Else remove one that goes, the one that fetched longest ago first, if a majority of the rest fetches.
     The leader goes last: it resigns, and its successor removes it. If it is elected again, because those
     that remain do not campaign, it removes itself.
- 9. When nobody comes or goes, append the same set without the target: the reassignment is complete.
+ 9. When no id comes or goes, append the same set without the target: the reassignment is complete.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def take_next_step(core: Core, leader: Leader, target: tuple[int, ...]) -> None:
         core.report(f"reassignment to {listed(target)}: the voters are {listed(voters.keys)}")
         append_voters(core, leader, voters, None if voters == core.voters else target)
     elif voters is None and core.handed_over_at == core.log.voters_offset:
-        # It leads once more: whoever remains does not campaign, as witnesses do not.
+        # It leads once more: those that remain do not campaign: witnesses.
         rest = VoterSet.of(voter for voter in core.voters if not core.is_local(voter.key))
         if majority_problem(core, leader, rest) is None:
             core.report(f"reassignment to {listed(target)}: this leader removes itself")

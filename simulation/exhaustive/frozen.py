@@ -84,7 +84,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "requests": KEPT,
         "download": CONSTANT,
         "failed_download": CONSTANT,
-        "first_voters": DERIVED,
+        "bootstrap": DERIVED,
         "registration": TIME,
         "witness": CONSTANT,
         "handed_over_at": CONSTANT,
@@ -100,8 +100,8 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
     core_parts.Backoff: {"attempts": KEPT, "retry_at_ms": KEPT},
     core_parts.SnapshotDownload: _each_field(core_parts.SnapshotDownload, UNREAD),
     core_parts.FailedDownload: _each_field(core_parts.FailedDownload, UNREAD),
-    core_parts.FirstVoters: {
-        "are_known": DERIVED,
+    core_parts.BootstrapState: {
+        "first_voters_are_known": DERIVED,
         "known_uuids": CONSTANT,
         "heard_cluster_id": UNREAD,
         "foreign_leader": CONSTANT,
@@ -126,7 +126,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "is_lost": KEPT,
         "is_doubtful": TIME,
     },
-    roles.Progress: {
+    roles.FetchProgress: {
         "end_offset": KEPT,
         "last_fetch_ms": UNREAD,
         "last_caught_up_ms": UNREAD,
@@ -264,9 +264,9 @@ def _check_constants(core: Core, labels: Labels, records: Records, completed: in
     assert (core.cluster_id, core.writes.completed) == (CLUSTER, completed)
     assert core.download is None, "nobody takes snapshots"
     nothing = (
-        core.first_voters.known_uuids,
+        core.bootstrap.known_uuids,
         core.unreachable,
-        core.first_voters.foreign_leader,
+        core.bootstrap.foreign_leader,
         log.snapshots,
         core.effects,
     )
@@ -426,7 +426,7 @@ def _thaw_leader(detail: tuple[Any, ...], labels: Labels) -> roles.Leader:
     for place, end_offset in ends:
         key = labels.key(place)
         assert key is not None
-        leader.progress[key] = roles.Progress(end_offset, begin_due_ms=LATER_MS)
+        leader.progress[key] = roles.FetchProgress(end_offset, begin_due_ms=LATER_MS)
     for at, (place, is_wanted, offset, epoch, known) in enumerate(parked):
         reply = slot_of(place, FETCH) + 1 if is_wanted else STALE_REPLIES + at
         position = OffsetAndEpoch(offset, epoch)

@@ -142,7 +142,7 @@ def _first_voter_set_is_partial(plant: Plant) -> None:
         seen = [
             v
             for v in configured
-            if v.key.id in core.first_voters.known_uuids or v.key.id == core.local.id
+            if v.key.id in core.bootstrap.known_uuids or v.key.id == core.local.id
         ]
         config = replace(core.config, configured_voters=VoterSet.of(seen))
         with patch.object(core, "config", config):

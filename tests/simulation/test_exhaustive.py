@@ -177,7 +177,7 @@ def test_what_a_state_leaves_out_changes_nothing(
         thawed = thaw(*args)
         (
             thawed.core.election_attempts,
-            thawed.core.first_voters.heard_cluster_id,
+            thawed.core.bootstrap.heard_cluster_id,
             thawed.core.problem,
         ) = (
             5,
