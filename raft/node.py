@@ -15,13 +15,17 @@ from quorumd.raft import (
     check_quorum,
     client_appends,
     election_timeout,
+    fetch_requests,
+    fetching,
     high_watermark,
     leadership,
     leadership_transfer,
     parked_fetches,
     peer_connections,
     quorum_epochs,
-    replication,
+    request_failures,
+    snapshot_download,
+    snapshot_requests,
     snapshots,
     startup,
     vote_requests,
@@ -104,13 +108,13 @@ class RaftNode:
             ConnectionRefused: peer_connections.on_connection_refused,
             ConnectionLost: peer_connections.on_connection_lost,
             ConnectionMade: peer_connections.on_connection_made,
-            FetchRequestReceived: replication.on_fetch_requested,
-            FetchResponseReceived: replication.on_fetch_response,
-            RequestFailed: replication.on_request_failed,
-            FetchSnapshotRequestReceived: snapshots.on_fetch_snapshot_requested,
-            FetchSnapshotResponseReceived: replication.on_fetch_snapshot_response,
-            SnapshotVerified: snapshots.on_snapshot_verified,
-            ChunkNotStored: snapshots.on_chunk_not_stored,
+            FetchRequestReceived: fetch_requests.on_fetch_requested,
+            FetchResponseReceived: fetching.on_fetch_response,
+            RequestFailed: request_failures.on_request_failed,
+            FetchSnapshotRequestReceived: snapshot_requests.on_fetch_snapshot_requested,
+            FetchSnapshotResponseReceived: fetching.on_fetch_snapshot_response,
+            SnapshotVerified: snapshot_download.on_snapshot_verified,
+            ChunkNotStored: snapshot_download.on_chunk_not_stored,
             SnapshotTaken: snapshots.on_snapshot_taken,
             LogDeletionRequested: snapshots.on_log_deletion_requested,
             AddVoterRequested: add_voter.on_add_voter_requested,
@@ -159,7 +163,7 @@ class RaftNode:
             quorum_epochs.announce_end(core, core.state)
         elif not isinstance(core.state, Leader):
             campaign.ask_for_votes(core)
-            replication.send_fetches(core)
+            fetching.send_fetches(core)
             auto_join.register_with_leader(core)
         effects, core.effects = core.effects, []
         return effects
@@ -176,7 +180,11 @@ class RaftNode:
         own = election_timeout.election_deadline_ms(core)
         if not core.requests.backoffs and core.download is None:
             return own
-        dues = (own, replication.retry_deadline_ms(core), snapshots.next_chunk_ms(core))
+        dues = (
+            own,
+            request_failures.retry_deadline_ms(core),
+            snapshot_download.next_chunk_ms(core),
+        )
         return min((due for due in dues if due is not None), default=None)
 
     # -- for operators

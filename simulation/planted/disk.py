@@ -137,7 +137,7 @@ def _recovered_log_is_not_synced(plant: Plant) -> None:
     faults=AT_A_WRITE | {"slow disk"},
 )
 def _torn_group_is_damage(plant: Plant) -> None:
-    plant(torn_tail, "lacks_sector", lambda *place: False)
+    plant(torn_tail, "has_unwritten_sector", lambda *place: False)
 
 
 @planted(

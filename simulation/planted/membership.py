@@ -9,9 +9,9 @@ from unittest.mock import patch
 
 from quorumd.raft import (
     election_timeout,
+    fetch_requests,
     high_watermark,
     leadership_transfer,
-    replication,
 )
 from quorumd.raft.bootstrap import bootstrap_problem
 from quorumd.raft.core import Core
@@ -88,7 +88,7 @@ def _removed_leader_counts_itself(plant: Plant) -> None:
         with patch.object(core, "_electorate", replace(core.electorate, has_local=True)):
             right(core, leader)
 
-    for module in (high_watermark, replication):
+    for module in (high_watermark, fetch_requests):
         plant(module, "advance_high_watermark", wrong)
 
 

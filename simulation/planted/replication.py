@@ -8,11 +8,12 @@ from unittest.mock import patch
 
 from quorumd.raft import (
     bootstrap,
+    fetch_requests,
+    fetching,
     high_watermark,
     leadership,
     quorum,
     replica_progress,
-    replication,
 )
 from quorumd.raft.core import Core
 from quorumd.raft.core_parts import InFlightRequest
@@ -38,7 +39,7 @@ def _leader_counts_unsynced(plant: Plant) -> None:
         right(core, leader)
 
     plant(high_watermark, "advance_high_watermark", wrong)
-    plant(replication, "advance_high_watermark", wrong)
+    plant(fetch_requests, "advance_high_watermark", wrong)
 
 
 @planted(
@@ -88,7 +89,7 @@ def _follower_keeps_a_diverging_tail(plant: Plant) -> None:
     def wrong(core: Core, request: InFlightRequest, diverging: OffsetAndEpoch) -> None:
         core.back_off(request)
 
-    plant(replication, "_truncate", wrong)
+    plant(fetching, "_truncate", wrong)
 
 
 @planted(
@@ -105,7 +106,7 @@ def _new_storage_id_counts(plant: Plant) -> None:
     def wrong(core: Core, leader: Leader, replica: ReplicaKey, end_offset: int) -> None:
         right(core, leader, core.key_of(replica.id), end_offset)
 
-    plant(replication, "note_progress", wrong)
+    plant(fetch_requests, "note_progress", wrong)
 
 
 @planted(

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from quorumd.raft import (
+    fetch_requests,
     high_watermark,
     leader_discovery,
     pre_vote,
     quorum,
     quorum_epochs,
-    replication,
     vote_requests,
     witness,
 )
@@ -88,7 +88,7 @@ def _old_epoch_is_committed(plant: Plant) -> None:
         leader.epoch_start_offset = start_offset
 
     plant(high_watermark, "advance_high_watermark", wrong)
-    plant(replication, "advance_high_watermark", wrong)
+    plant(fetch_requests, "advance_high_watermark", wrong)
 
 
 @planted(

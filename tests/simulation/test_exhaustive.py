@@ -18,12 +18,13 @@ from quorumd.raft import (
     campaign,
     core,
     core_parts,
+    fetch_requests,
+    fetching,
     high_watermark,
     log_view,
     node,
     quorum,
     quorum_epochs,
-    replication,
     roles,
     vote_requests,
 )
@@ -290,7 +291,7 @@ def a_leader_that_counts_what_it_has_not_synced(patch: pytest.MonkeyPatch) -> No
         real(core, leader)
         core.log.synced_end_offset = synced
 
-    for module in (high_watermark, replication):
+    for module in (high_watermark, fetch_requests):
         patch.setattr(module, "advance_high_watermark", advance)
 
 
@@ -361,7 +362,7 @@ def a_cut_below_what_is_committed(patch: pytest.MonkeyPatch) -> None:
         truncate_log(core, core.log.truncation_point(diverging))
 
     patch.setattr(log_view.LogView, "diverging_from", diverging)
-    patch.setattr(replication, "_truncate", truncate)
+    patch.setattr(fetching, "_truncate", truncate)
 
 
 @pytest.mark.parametrize(

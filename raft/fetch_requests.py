@@ -1,0 +1,66 @@
+"""Fetch: a replica asks this leader for records, and so acknowledges what it has.
+
+Sources: KIP-595 (Fetch request handling), KIP-630 (a snapshot first), KIP-856 (id and storage id).
+"""
+
+from __future__ import annotations
+
+from quorumd.raft.bootstrap import note_storage_id
+from quorumd.raft.check_quorum import note_alive, note_heard
+from quorumd.raft.core import Core
+from quorumd.raft.errors import KafkaError
+from quorumd.raft.events import FetchRequestReceived
+from quorumd.raft.high_watermark import advance_high_watermark
+from quorumd.raft.leader_discovery import is_foreign
+from quorumd.raft.parked_fetches import park_fetch, reply_to_fetch
+from quorumd.raft.replica_progress import note_log_regression, note_progress
+from quorumd.raft.roles import Leader, ParkedFetch
+
+
+def on_fetch_requested(core: Core, event: FetchRequestReceived) -> None:
+    """KIP-595, Fetch request handling.
+
+    Errors: INCONSISTENT_CLUSTER_ID and UNKNOWN_SERVER_ERROR (top level), FENCED_LEADER_EPOCH,
+    UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER. Epoch and leader go with every one of them.
+    """
+    if is_foreign(core, event.cluster_id):
+        core.report(f"fetch of {event.replica} refused: cluster {event.cluster_id}")
+        return core.refuse_fetch(event.reply_to, None, KafkaError.INCONSISTENT_CLUSTER_ID)
+    position = event.position
+    if (
+        (event.replica is not None and core.is_local(event.replica))
+        or position.offset < 0
+        or not 0 <= position.epoch <= max(event.epoch, 0)
+        or event.max_wait_ms < 0
+    ):
+        core.report(f"fetch of {event.replica} refused: impossible values ({event})")
+        return core.refuse_fetch(event.reply_to, None, KafkaError.UNKNOWN_SERVER_ERROR)
+    note_alive(core, event.replica)
+    if event.epoch < core.epoch:
+        return core.refuse_fetch(event.reply_to, KafkaError.FENCED_LEADER_EPOCH)
+    if event.epoch > core.epoch:
+        return core.refuse_fetch(event.reply_to, KafkaError.UNKNOWN_LEADER_EPOCH)
+    leader = core.state
+    if not isinstance(leader, Leader):
+        return core.refuse_fetch(event.reply_to, KafkaError.NOT_LEADER_OR_FOLLOWER)
+    fetch = ParkedFetch(
+        event.replica, position, core.now_ms + event.max_wait_ms, event.high_watermark
+    )
+    snapshot = core.log.snapshot_for(position)
+    if snapshot is not None:
+        if event.replica is not None:
+            note_log_regression(core, leader, event.replica, position.offset)
+            note_heard(core, leader, event.replica)
+        return reply_to_fetch(core, event.reply_to, fetch, snapshot=snapshot)
+    if not core.log.contains(position):
+        return reply_to_fetch(core, event.reply_to, fetch, core.log.diverging_from(position))
+    if event.replica is not None:
+        note_progress(core, leader, event.replica, position.offset)
+        if core.is_bootstrapping:
+            note_storage_id(core, leader, event.replica, event.cluster_id)
+        advance_high_watermark(core, leader)
+    if position.offset < core.log.end_offset or event.max_wait_ms == 0:
+        reply_to_fetch(core, event.reply_to, fetch)
+    else:
+        park_fetch(core, leader, event.reply_to, fetch)
+    return None
