@@ -21,7 +21,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3
 	"$$python" -c "$(NEW_ENOUGH)" >/dev/null 2>&1 && { echo "$$python"; break; }; done)
 
 SEEDS ?= 1..20000
-PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+PARALLEL := --dist loadfile --no-loadscope-reorder --numprocesses
 
 help:
 	@echo "make run     three nodes on this machine, with a live table (quorumd demo)"
@@ -59,15 +59,15 @@ pipeline: $(SPARK_READY)
 		--output $(PIPELINE)/report.html
 
 quick: check
-	@$(BIN)/python -m pytest $(PARALLEL) -m "not live and not java and not spark and not sim and not browser"
+	@$(BIN)/python -m pytest $(PARALLEL) 2 -m "not live and not java and not spark and not sim and not browser"
 
-# Two at a time: most tests wait for a live quorum most of the time.
+# Three at a time, for two cores: most tests wait for a live quorum most of the time.
 test: check
 	@$(BIN)/python -m tests.support.kafka_jars
 	@$(BIN)/python -m tests.pipeline.spark_kafka_jars
 	@$(BIN)/python -m tests.pipeline.quick_start
 	@$(BIN)/python -m tests.deploy.prometheus
-	@$(BIN)/python -m pytest $(PARALLEL)
+	@$(BIN)/python -m pytest $(PARALLEL) 3
 
 test-containers: $(DEV_READY)
 	@$(BIN)/python -m tests.containers.drill

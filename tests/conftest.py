@@ -6,6 +6,7 @@ HYPOTHESIS_PROFILE=explore.
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import sys
@@ -34,15 +35,22 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 TESTS = Path(__file__).parent
-MARKS_OF_FOLDERS = {"clients": "live", "daemon": "live", "demo": "live", "kafka": "live"}
+MARKS_OF_FOLDERS = {
+    "clients": "live",
+    "daemon": "live",
+    "demo": "live",
+    "kafka": "live",
+    "packaging": "live",
+}
 MARKS_OF_FIXTURES = {"browser": "browser", "healthy": "live", "quick_start": "spark"}
 MARKS_OF_TYPES = dict.fromkeys(
     ("Cluster", "Iterator[Cluster]", "Iterator[CleanedLog]", "Iterator[Watched]"), "live"
 )
 """Of what fixtures give."""
+MARKS_OF_NAMES = dict.fromkeys(("COMMAND", "on_a_terminal", "running_cluster", "started"), "live")
+"""Of what a test's function calls."""
 MARKS_FOR_PROGRAMS = {
-    "node": {"live"},
-    "quorumd": {"live"},
+    **{name: {"live"} for name in ("node", "quorumctl", "quorumd", "quorumd-pipeline")},
     "java": {"java", "spark"},
     "spark-submit": {"spark"},
     **{name: {"browser"} for name in browser.NAMES},
@@ -54,9 +62,10 @@ _marks: set[str] | None = None
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """A folder's tests and a fixture's users get their mark."""
+    """Folders, fixtures and helpers that start something give their users a mark."""
     marks = {MARKS_OF_FOLDERS.get(item.path.relative_to(TESTS).parts[0])}
     if isinstance(item, pytest.Function):
+        marks |= set(map(MARKS_OF_NAMES.get, inspect.unwrap(item.function).__code__.co_names))
         for name, definitions in item._fixtureinfo.name2fixturedefs.items():
             given = [each.func.__annotations__.get("return") for each in definitions]
             marks |= {MARKS_OF_FIXTURES.get(name), *map(MARKS_OF_TYPES.get, given)}

@@ -147,6 +147,7 @@ def test_an_installed_wheel_works_beside_modules_of_the_bare_names(
         installed.run("quorumd", "demo", "--stop")
 
 
+@pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_spark_finds_the_data_source_of_an_installed_wheel(
     wheel: Path, folder: Path, tmp_path: Path

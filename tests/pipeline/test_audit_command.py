@@ -24,6 +24,8 @@ from tests.storage.helpers import append, batch, open_log
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.live
+
 BATCHES = [batch(10 * i, count=10, epoch=1 + i // 8, value_bytes=200) for i in range(40)]
 
 

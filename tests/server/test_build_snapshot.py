@@ -27,6 +27,8 @@ from quorumd.storage.snapshot_file import verify_snapshot
 from quorumd.wire.records import Record, build_batch
 from tests.storage.helpers import START_MS
 
+pytestmark = pytest.mark.live
+
 RECORDS_PER_BATCH = 500
 
 

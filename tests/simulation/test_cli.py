@@ -50,6 +50,8 @@ from simulation.shrink import Shrinker
 from simulation.violation import Violation
 from simulation.world import World
 
+pytestmark = pytest.mark.sim
+
 ROOT = Path(__file__).resolve().parents[2]
 PLANTED_PROPERTY = "nobody is killed and paused"
 PLANTED_KINDS = {"kill", "pause"}

@@ -55,6 +55,8 @@ from simulation.exhaustive.scope import BASE, Scope
 from simulation.exhaustive.search import Count, Failed, explore
 from simulation.exhaustive.space import Space
 
+pytestmark = pytest.mark.sim
+
 ROOT = Path(__file__).resolve().parents[2]
 ALL_TRAFFIC = Traffic(pre_votes=True, discovery=True, resignation=True)
 TINY = Scope(epochs=2, appends=0, in_flight=3, losses=0, crashes=0)
