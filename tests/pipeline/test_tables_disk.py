@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from quorumd.pipeline.tables import ingest as filling
+from quorumd.pipeline.tables import ingest
 from quorumd.pipeline.tables.manifests import table_files
 from quorumd.pipeline.tables.output import held_output
 from quorumd.storage.layout import PARTITION_DIRECTORY, log_path
@@ -102,10 +102,10 @@ class Tries:
 
 
 def fill(tries: Tries, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filling, "RETRY_S", 0)
-    monkeypatch.setattr(filling, "register_sink", lambda spark: None)
-    monkeypatch.setattr(filling, "_fill", tries)
-    filling.run_once(*[None] * 3)
+    monkeypatch.setattr(ingest, "RETRY_S", 0)
+    monkeypatch.setattr(ingest, "register_sink", lambda spark: None)
+    monkeypatch.setattr(ingest, "_ingest", tries)
+    ingest.run_once(*[None] * 3)
 
 
 def test_a_batch_is_tried_again_when_a_python_worker_starts_too_late(
