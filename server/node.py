@@ -81,7 +81,7 @@ def open_log(
         )
     except DamagedLog:
         for damage in snapshots.damaged:
-            LOG.error("a snapshot is of no use", reason=str(damage))
+            LOG.error("snapshot unusable", reason=str(damage))
         raise
     LOG.info(
         "log opened",
@@ -94,8 +94,7 @@ def open_log(
         LOG.warning(message)
     for damage in snapshots.damaged:
         LOG.error(
-            "a snapshot is of no use and left alone: the log does not need it. Delete it when you have"
-            " looked at it",
+            "snapshot unusable, ignored: the log does not need it. Delete it when you have looked at it",
             reason=f"{damage.path}: {damage.what}",
         )
     return RecoveredLog(
@@ -106,7 +105,7 @@ def open_log(
 def _sound_snapshots(
     snapshots: SnapshotStore, cluster_id: str | None, applied_offset: int
 ) -> list[SnapshotFacts]:
-    """What the snapshots of a directory say, ascending, without those that are of no use.
+    """What the snapshots of a directory say, ascending, without the unusable ones.
 
     One that ends above what is known to be committed may stand for more than the log holds, which is
     dropped then: all of it is read before. Raises StorageError if the disk fails.

@@ -107,7 +107,7 @@ class LeaderView:
             try:
                 problem = self._take(decode(DescribeQuorumResponse, VERSION, frame, body_at))
             except ValueError as error:
-                problem = f"the leader's answer is of no use: {error}"
+                problem = f"the leader's response is invalid: {error}"
             end(problem)
 
         self._source.ask_leader(_REQUEST, VERSION, answered, end)

@@ -387,7 +387,7 @@ class Outbound:
         try:
             event = self._event(key, request_id, version, frame, at)
         except ValueError as error:  # what wire raises, WrongShape, and values that make no sense
-            LOG.warning("unusable answer", peer=self._name(to), reason=str(error))
+            LOG.warning("invalid response", peer=self._name(to), reason=str(error))
             event = RequestFailed(request_id=request_id, reason=str(error))
         self._handle(event)
         self.addresses.note(to, event)

@@ -443,7 +443,7 @@ class SnapshotManager:
         """True if it is news, and of a snapshot that counts."""
         if snapshot in self._damaged or snapshot not in self._node.snapshots:
             return False
-        LOG.error("a snapshot is damaged: nobody gets it any more", reason=problem)
+        LOG.error("snapshot damaged and withdrawn", reason=problem)
         self._metrics.snapshots_damaged += 1
         self._damaged.add(snapshot)
         self._to_repair = sorted([*self._to_repair, snapshot])

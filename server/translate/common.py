@@ -82,7 +82,7 @@ def endpoint_on(endpoints: Sequence[Endpoint], listener: str) -> Endpoint | None
 def leader_hint(
     leader_id: int, epoch: int, nodes: tuple[tuple[int, str, int], ...], listener: str
 ) -> LeaderHint:
-    """What an answer says of epoch and leader; endpoints of other nodes are of no use."""
+    """What an answer says of epoch and leader; endpoints of other nodes do not count."""
     endpoints = tuple(
         Endpoint(listener, host, port)
         for node_id, host, port in nodes

@@ -1,4 +1,4 @@
-"""Snapshot files that are of no use: at a start, where the log covers them and where it does not."""
+"""Unusable snapshot files: at a start, where the log covers them and where it does not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DAMAGED = 3
 VICTIM = 3
 SETTINGS = {"log.segment.bytes": 8192, "log.max.batch.bytes": 4096}
 NO_HISTORY = {"retention.bytes": 0}
-LEFT_ALONE = "a snapshot is of no use and left alone: the log does not need it"
+LEFT_ALONE = "snapshot unusable, ignored: the log does not need it"
 LATER = "which this one does not know"
 HOW_TO_GO_ON = (
     "format a new directory (without --bootstrap): its node copies the log from the quorum"
@@ -274,7 +274,7 @@ def test_a_bad_snapshot_without_which_the_log_is_not_whole_stops_the_node_with_3
     path, complaint = spoil(cleaned, kind)
     before = {each: look(each) for each in needed.iterdir()}
     text = refused(cleaned)
-    assert f'a snapshot is of no use reason="{path}: ' in text
+    assert f'snapshot unusable reason="{path}: ' in text
     assert complaint in text
     assert "the log begins at offset" in text
     assert f"{path.name}, which holds what was before, was not found sound" in text

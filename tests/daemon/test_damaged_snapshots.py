@@ -22,7 +22,7 @@ SETTINGS = {
 }
 OBSERVER = 4
 RECOVERED_S = 40.0
-DAMAGED_LINE = "a snapshot is damaged: nobody gets it any more"
+DAMAGED_LINE = "snapshot damaged and withdrawn"
 
 
 @pytest.fixture

@@ -202,7 +202,7 @@ def test_a_new_leader_is_asked_at_once_though_the_last_one_has_not_answered(
 @pytest.mark.parametrize(
     ("says", "words"),
     [
-        (b"\x00\x01", "of no use"),
+        (b"\x00\x01", "the leader's response is invalid"),
         (DescribeQuorumResponse(error_message=""), "0 partitions"),
         (described(error_code=6, error_message="ask node 3"), "ask node 3"),
         (described(error_code=-1, error_message=None), "error -1"),
