@@ -156,7 +156,7 @@ class Dispatch:
         self._named_partition(request).raft_handler.fetch_snapshot(request)
 
     def _named_partition(self, request: InboundRequest) -> Partition:
-        """The partition that the request names first; whoever gets it checks the rest."""
+        """The partition that the request names first; its handler checks the rest."""
         if len(self._partitions) == 1:
             return self._first
         cls = APIS[request.api_key].request
@@ -187,7 +187,7 @@ class Dispatch:
 
         Software of this project is told who leads instead: it asks that one itself. What a leader was
         asked for and did not answer is not done here as well, though this node may lead meanwhile:
-        perhaps nobody waits for it any more, or somebody has asked for the opposite.
+        its client may have given up, and another one may have asked for the opposite.
         """
         view, software = self._first.view, request.connection.client_software_name
         is_own = software in (cluster_api.OWN_SOFTWARE, NODE_SOFTWARE)

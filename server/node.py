@@ -135,7 +135,7 @@ def _check_cluster(facts: SnapshotFacts, cluster_id: str | None, path: Path) -> 
 
 
 def raft_config(config: Config, directory: Directory, new_cluster_id: str) -> RaftConfig:
-    """What the rules are told, from configuration and meta.properties."""
+    """The configuration of the rules, from the node's and from meta.properties."""
     meta = directory.meta
     peers_listener = config.advertised_listeners[0].name
     return RaftConfig(

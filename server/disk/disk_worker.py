@@ -72,7 +72,7 @@ def carry_out(files: Files, jobs: Sequence[Job]) -> Iterator[Step | NotStored | 
             chunks.clear()
             unsynced = True
         if isinstance(job, StoreChunk):
-            yield _store_piece(files.snapshots, job)
+            yield _store_chunk(files.snapshots, job)
         else:
             yield from _when_there_is_space(partial(_carry_out_alone, files, job))
     if chunks:
@@ -83,7 +83,7 @@ def carry_out(files: Files, jobs: Sequence[Job]) -> Iterator[Step | NotStored | 
         log.sync()
 
 
-def _store_piece(snapshots: SnapshotStore, job: StoreChunk) -> Step | NotStored:
+def _store_chunk(snapshots: SnapshotStore, job: StoreChunk) -> Step | NotStored:
     """It is durable only with the whole snapshot. A copy never waits for space: votes wait behind it."""
     try:
         snapshots.write_part(job.snapshot, job.position, job.data)
@@ -210,7 +210,7 @@ class DiskWorker:
                 self._note_space(is_full=True)
                 self._stopping.wait(FULL_DISK_RETRY_S)
             elif isinstance(step, NotStored):
-                self._call_on_loop(self._listener.on_piece_not_stored, *step)
+                self._call_on_loop(self._listener.on_chunk_not_stored, *step)
             else:
                 self._note_space(is_full=False)
                 if step is Step.SYNC_NEXT:

@@ -43,7 +43,7 @@ class LogReader:
         """Run an action that reads the disk; `done` gets its result, or what went wrong."""
 
         def finished(future: Future[T]) -> None:
-            if future.cancelled():  # the node stops: nobody waits for it any more
+            if future.cancelled():  # the node stops
                 return
             error = future.exception()
             outcome: T | BaseException = future.result() if error is None else error

@@ -1,4 +1,4 @@
-"""What a start finds in a partition's directory, and what of it the rules are told."""
+"""What a start finds in a partition's directory, and what the rules get of it."""
 
 from __future__ import annotations
 

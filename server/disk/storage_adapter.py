@@ -52,7 +52,7 @@ class StorageAdapter:
     """See the module's docstring. `cluster_id` is asked whenever the state is written.
 
     `on_installed` is told what the snapshot says with which the log begins anew. `base` is what the
-    newest snapshot says, if there is one; whoever takes newer ones sets it.
+    newest snapshot says, if there is one; the snapshot manager sets newer ones.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class StorageAdapter:
         self._fetched.clear()
         self._fetched[token] = (data, batches)
 
-    def hold_piece(self, token: int, data: bytes) -> None:
+    def hold_chunk(self, token: int, data: bytes) -> None:
         """Keep the bytes of a snapshot's piece until the rules decide on them."""
         self._pieces.clear()
         self._pieces[token] = data
@@ -125,13 +125,13 @@ class StorageAdapter:
             self._recount_producers(effect.end_offset)
         self._disk.submit(Truncate(effect.write, effect.end_offset))
 
-    def store_piece(self, effect: StoreSnapshotChunk) -> None:
+    def store_chunk(self, effect: StoreSnapshotChunk) -> None:
         data = self._pieces.pop(effect.token)
         self._metrics.copied_bytes += len(data)
         snapshot = effect.snapshot
         self._disk.submit(StoreChunk(effect.write, snapshot, effect.position, data))
 
-    def drop_pieces(self, effect: DropSnapshot) -> None:
+    def drop_chunks(self, effect: DropSnapshot) -> None:
         self._disk.submit(DropChunks(effect.write, effect.snapshot))
 
     def reset(self, effect: ResetLog) -> None:

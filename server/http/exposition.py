@@ -126,8 +126,8 @@ class QuorumCollector(Collector):
         """The windowed figures of KIP-595. Without a sample an average is left out: 0 would be a lie."""
         metrics = self._metrics
         for name, what, window in (
-            ("election_latency", "until a leader was known", metrics.election_window),
-            ("commit_latency", "from append to commit", metrics.commit_window),
+            ("election_latency", "until a leader was known", metrics.election_stats),
+            ("commit_latency", "from append to commit", metrics.commit_stats),
         ):
             average, maximum = window.average(), window.maximum()
             if average is not None and maximum is not None:

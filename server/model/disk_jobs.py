@@ -1,4 +1,4 @@
-"""What the disk thread is asked to write, and who is told of it."""
+"""The jobs of the disk thread, and the listener for their completion."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ Job = WriteRecords | Truncate | SaveState | StoreChunk | DropChunks | InstallSna
 
 
 class DiskListener(Protocol):
-    """Who is told, on the event loop."""
+    """Called on the event loop."""
 
     def on_writes_completed(self, write: int, sync_s: float | None) -> None:
         """Everything up to this write is on disk; `sync_s` is how long the log's sync took."""
@@ -73,7 +73,7 @@ class DiskListener(Protocol):
     def on_disk_full(self, is_full: bool) -> None:
         """Writing stands still for lack of space, or goes on again."""
 
-    def on_piece_not_stored(self, snapshot: SnapshotId, problem: str) -> None:
+    def on_chunk_not_stored(self, snapshot: SnapshotId, problem: str) -> None:
         """There is no room for a snapshot that is copied: what there was of it is deleted."""
 
 

@@ -1,6 +1,6 @@
 """Log lines: `2026-11-20T19:00:00.123Z INFO  raft  became leader epoch=5`, one per state change.
 
-Lines are written by a thread of their own, so that a terminal or pipe that nobody empties holds up no
+Lines are written by a thread of their own, so that a terminal or pipe that is not read holds up no
 node: beyond `BACKLOG_MAX` waiting lines the newest are dropped, and how many is said once there is room.
 Bytes that peers have sent cannot forge a line or reach a terminal raw: whatever is not printable is escaped.
 """
@@ -215,7 +215,7 @@ class BackgroundHandler(logging.Handler):
             self._stream.write(text)
             self._stream.flush()
         except (OSError, ValueError):
-            # Nobody is left to tell: the reader of the log has gone. The node works on.
+            # The reader of the log has gone. The node works on.
             return
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from quorumd.server.model.sampled_stats import Histogram, Window
+from quorumd.server.model.sampled_stats import Histogram, SampledStats
 from quorumd.wire.registry import APIS
 
 LATENCY_BOUNDS_SECONDS = (
@@ -42,13 +42,13 @@ class Metrics:
         "bytes_received",
         "bytes_sent",
         "commit_seconds",
-        "commit_window",
+        "commit_stats",
         "connections_closed",
         "connections_opened",
         "connections_refused",
         "copied_bytes",
         "duplicate_batches",
-        "election_window",
+        "election_stats",
         "elections",
         "fetch_records",
         "fetched_bytes",
@@ -78,7 +78,7 @@ class Metrics:
         self.connections_refused = 0
         """Closed at once, because `max.connections` was reached."""
         self.connections_closed: dict[str, int] = {}
-        """By reason, a word of `quorumd.server.net.connection`."""
+        """By `quorumd.server.net.connection_state.CloseReason`."""
         self.bytes_received = 0
         self.bytes_sent = 0
         # These and `elections` from the start: Prometheus sees no increase in a counter that begins with
@@ -119,10 +119,10 @@ class Metrics:
         self.commit_seconds = Histogram(LATENCY_BOUNDS_SECONDS)
         self.fsync_seconds = Histogram(LATENCY_BOUNDS_SECONDS)
         self.batch_bytes = Histogram(BATCH_BOUNDS_BYTES)
-        self.commit_window = Window(clock)
-        self.election_window = Window(clock)
-        self.append_records = Window(clock)
-        self.fetch_records = Window(clock)
+        self.commit_stats = SampledStats(clock)
+        self.election_stats = SampledStats(clock)
+        self.append_records = SampledStats(clock)
+        self.fetch_records = SampledStats(clock)
 
     @property
     def connections_open(self) -> int:
@@ -146,12 +146,12 @@ class Metrics:
 
     def observe_election(self, seconds: float) -> None:
         """From the loss of a leader, or the start of a campaign, until a leader was known."""
-        self.election_window.record(seconds)
+        self.election_stats.record(seconds)
 
     def observe_commit(self, seconds: float) -> None:
         """On the leader: from the append of a turn's batches until the high watermark passed them."""
         self.commit_seconds.observe(seconds)
-        self.commit_window.record(seconds)
+        self.commit_stats.record(seconds)
 
     def observe_fsync(self, seconds: float) -> None:
         """One write and fdatasync of the log."""

@@ -39,8 +39,7 @@ class PendingChange(NamedTuple):
 class PartitionView(Protocol):
     """The partition as this node sees it now. Offsets are exclusive ends, except the log's start.
 
-    Properties cost little; methods build their result. Figures that are asked for are copied by nobody
-    before.
+    Properties cost little; methods build their result. Nothing is copied before it is asked for.
     """
 
     @property
@@ -64,7 +63,7 @@ class PartitionView(Protocol):
     def leader_id(self) -> int | None:
         """The leader of `leader_epoch`, None if unknown. This node may know itself as leader.
 
-        None also on a leader that has resigned: clients find nobody there to write to.
+        None also on a leader that has resigned: clients cannot write to it.
         """
 
     @property

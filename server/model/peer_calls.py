@@ -1,4 +1,4 @@
-"""Requests to a peer: what is sent, and who is told what came of it."""
+"""Requests to a peer: what is sent, and the callbacks for what came of it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from quorumd.raft.types import Address
 
 
 class PeerListener(Protocol):
-    """Whose link it is: is told about the peer's process, and asked where else the peer may be."""
+    """The owner of a channel: hears of the peer's process, and knows where else the peer may be."""
 
-    def on_link_up(self) -> None:
+    def on_connection_made(self) -> None:
         """The peer has answered at an address of its own, or has shown at another one who it is."""
 
-    def on_link_lost(self) -> None:
+    def on_connection_lost(self) -> None:
         """The connection to the peer is gone."""
 
-    def on_link_refused(self) -> None:
-        """Nobody listens at any of the peer's own addresses."""
+    def on_connection_refused(self) -> None:
+        """All of the peer's own addresses refuse connections."""
 
     def elsewhere(self) -> Sequence[Address]:
-        """Where the peer may be though nobody names the address as its own, the best first."""
+        """Addresses that are not known as the peer's own, but where it may be; the best first."""
 
 
 class StaleRequest(Exception):
@@ -30,11 +30,11 @@ class StaleRequest(Exception):
 
 class PeerCall(NamedTuple):
     """A request to be sent: `build(version, correlation id)` makes its frame, length and header included,
-    or raises Outdated.
+    or raises StaleRequest.
 
     Exactly one of `answered(version, frame, body position, address)` and `failed(reason, error)` is
     called; `error` is the name of a Kafka error code, or None. `answered` returns True if the answer shows
-    that the peer is at that address, False if it shows somebody else, None if it shows neither.
+    that the peer is at that address, False if it shows another node, None if it shows neither.
     """
 
     api_key: int

@@ -1,6 +1,6 @@
-"""What a partition needs of the process that it lives in: clocks, alarms, a disk thread, links to peers.
+"""What a partition needs of the process that it lives in: clocks, timers, a disk thread, channels to peers.
 
-The daemon's host is an event loop, threads and sockets. The simulator has one of its own, on which all of
+The daemon's runtime is an event loop, threads and sockets. The simulator has one of its own, on which all of
 it is drawn from a seed.
 """
 
@@ -27,7 +27,7 @@ class TimerHandle(Protocol):
 
 
 class PartitionDisk(Disk, Protocol):
-    """Whoever writes to a partition's directory, in the order of the jobs."""
+    """Writes to a partition's directory, in the order of the jobs."""
 
     def start(self) -> None: ...
     def stop(self) -> None:
@@ -35,7 +35,7 @@ class PartitionDisk(Disk, Protocol):
 
 
 class Reader(Protocol):
-    """Reads from a partition's log without holding anybody up; see `quorumd.server.disk.log_reader`."""
+    """Reads from a partition's log without blocking the caller; see `quorumd.server.disk.log_reader`."""
 
     def cached(
         self, offset: int, max_bytes: int, end_offset: int
@@ -61,7 +61,7 @@ class PeerChannel(Protocol):
 
 
 class PeerChannelFactory(Protocol):
-    """Makes links; the arguments are those of `quorumd.server.peers.peer_channel.Link`."""
+    """Makes channels; the arguments are those of `quorumd.server.peers.peer_channel.TcpPeerChannel`."""
 
     def __call__(
         self,
@@ -77,7 +77,7 @@ class PeerChannelFactory(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """`monotonic_s` and `monotonic_ms` are one clock that never goes back; alarms are set on it.
+    """`monotonic_s` and `monotonic_ms` are one clock that never goes back; timers are set on it.
 
     `draw(n)` is a random integer in [0, n).
     """

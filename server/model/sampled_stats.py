@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 SAMPLE_SECONDS = 30.0
 
 
-class Window:
+class SampledStats:
     """Average, maximum and rate of the values of the last 30 to 60 seconds."""
 
     __slots__ = (

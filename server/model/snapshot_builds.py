@@ -28,7 +28,7 @@ class Build(Protocol):
     """A snapshot that is being built."""
 
     def cancel(self, ended: Callable[[], None]) -> None:
-        """Give it up. Nobody is told but `ended`, once, when nothing of it runs any more."""
+        """Give it up: `done` is not called; `ended` is, once, when nothing of it runs any more."""
 
 
 class Builder(Protocol):

@@ -1,4 +1,4 @@
-"""The listeners of a node: opens them, takes connections, looks after idle ones, closes them in order.
+"""The listeners of a node: opens them, takes connections, closes idle ones, closes all in order.
 
 What happens on a connection is `net.connection`'s business. Belongs to the event loop's thread.
 """
@@ -140,7 +140,7 @@ class Listeners:
         """Close connections that have been idle, or whose peer has not read, for too long.
 
         One with a request unanswered is not idle: a long poll may be parked for any time. Half a
-        request is no activity, so that nobody stays by sending a byte now and then.
+        request is no activity: a byte now and then does not keep a connection.
         """
         latest_ns = monotonic_ns() - self._max_idle_ms * 1_000_000
         for connection in self.connections:

@@ -40,13 +40,13 @@ class WaitingChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageFacts:
-    """`asking_problem` is why the leader does not tell more."""
+    """`asking_problem` is why there is no report of the leader."""
 
     problems: Sequence[str]
     warnings: Sequence[str]
     rows: Sequence[ReplicaRow]
     is_told: bool
-    """The rows are the leader's word."""
+    """The rows are those of the leader's report."""
     is_owed: bool
     """There is a leader, and it had the time to say something."""
     asking_problem: str

@@ -1,7 +1,7 @@
 """What the leader says of the quorum: only it knows how far the others are, and what is waited for.
 
-It is asked with DescribeQuorum, over this node's own connection to it, when somebody looks, and at most once
-in ASK_AGAIN_S however many look. A leader that looks at itself gives the same answer without a question.
+It is asked with DescribeQuorum, over this node's own connection to it, for requests of the page, and at most
+once in ASK_AGAIN_S however many there are. On the leader itself the same report is made without a request.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from quorumd.wire.messages.describe_quorum import (
 
 ASK_AGAIN_S: Final = 0.5
 ANSWER_WAIT_S: Final = 0.4
-"""Who looks is not held up for longer: an older answer will do."""
+"""A request for the page waits no longer: an older response will do."""
 VERSION: Final = 2
 
 _REQUEST: Final = DescribeQuorumRequest(
@@ -65,7 +65,7 @@ class LeaderView:
         self._answered_s = 0.0
         self._problem = ""
 
-    async def look(self) -> LeaderReport:
+    async def report(self) -> LeaderReport:
         """Never fails, and takes ANSWER_WAIT_S at most."""
         view, leader_id = self._view, self._source.leader_id()
         if view.is_leader:
@@ -75,9 +75,9 @@ class LeaderView:
             self._begin_if_due((leader_id, view.leader_epoch))
             if self._asking is not None:
                 await asyncio.wait([self._asking], timeout=ANSWER_WAIT_S)
-        return self._told()
+        return self._latest_report()
 
-    def _told(self) -> LeaderReport:
+    def _latest_report(self) -> LeaderReport:
         leader_id, answer = self._source.leader_id(), self._answer
         if leader_id is None:
             return LeaderReport(None, (), 0.0, "")

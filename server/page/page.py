@@ -4,8 +4,8 @@
     /page.json      what is so now: the page asks for it every second
     /history.json   the last five minutes, a row for each second
 
-Nothing is asked of anybody, and nothing read from disk, before somebody looks. Figures of the other replicas
-are the leader's; where it can't be asked, the page says so.
+Nothing is requested from other nodes or read from disk before a request for the page. Figures of the other
+replicas are the leader's; where the leader cannot be asked, the page says so.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class QuorumPage:
         self._watch()
 
     def _watch(self) -> None:
-        """Nobody writes down when a reassignment or a leadership began: when was it seen first?"""
+        """Neither reassignments nor leaderships carry a start time: remember when each was seen first."""
         view, now_s = self._source.view, self._clock_s()
         if view.target_voters != self._target.value:
             self._target = _Seen(view.target_voters, now_s)
@@ -159,12 +159,12 @@ class QuorumPage:
 
     async def now(self) -> dict[str, object]:
         """What `/page.json` holds."""
-        told, on_disk = await asyncio.gather(self._leader.look(), self._look_at_disk())
-        source, view, partition = self._source, self._source.view, told.partition
+        report, on_disk = await asyncio.gather(self._leader.report(), self._disk_figures())
+        source, view, partition = self._source, self._source.view, report.partition
         self._watch()
         led_ms = (self._clock_s() - self._leadership.since_s) * 1000
         is_new_leader = led_ms < source.fetch_timeout_ms
-        rows = rows_of(source, told, is_new_leader)
+        rows = rows_of(source, report, is_new_leader)
         sets = _voter_sets(view, partition)
         facts = PageFacts(
             problems=source.problems(),
@@ -172,8 +172,8 @@ class QuorumPage:
             rows=rows,
             is_told=partition is not None,
             is_owed=source.leader_id() is not None and not is_new_leader,
-            asking_problem=told.problem,
-            changes=self._changes(told),
+            asking_problem=report.problem,
+            changes=self._changes(report),
             is_settled=sets.in_force == sets.committed,
             epochs_begun=self._history.epochs_begun(),
             snapshot_problem=source.snapshot_problem(),
@@ -189,8 +189,8 @@ class QuorumPage:
             "leader_id": source.leader_id(),
             "told": {
                 "by": None if partition is None else partition.leader_id,
-                "age_s": round(told.age_s, 3),
-                "problem": told.problem,
+                "age_s": round(report.age_s, 3),
+                "problem": report.problem,
             },
             "findings": [found._asdict() for found in findings(facts)],
             "replicas": [row.as_json() for row in rows],
@@ -211,12 +211,12 @@ class QuorumPage:
             "samples": self._history.newest(SAMPLES_WITH_PAGE),
         }
 
-    def _changes(self, told: LeaderReport) -> list[WaitingChange]:
+    def _changes(self, report: LeaderReport) -> list[WaitingChange]:
         """What the leader waits for."""
-        if told.partition is None:
+        if report.partition is None:
             return []
         waiting = []
-        for change in told.partition.pending_changes or ():
+        for change in report.partition.pending_changes or ():
             key = as_key(change.replica_id, change.replica_directory_id)
             waiting_ms, is_seen = change.waiting_ms, change.waiting_ms < 0
             if is_seen:
@@ -227,8 +227,8 @@ class QuorumPage:
             )
         return waiting
 
-    async def _look_at_disk(self) -> _OnDisk:
-        """Not older than DISK_AGAIN_S, unless the disk is slow: it holds nobody up."""
+    async def _disk_figures(self) -> _OnDisk:
+        """Not older than DISK_AGAIN_S, unless the disk is slow: the page does not wait for it."""
         now_s = self._clock_s()
         if self._reading is None and now_s >= self._read_at_s + DISK_AGAIN_S:
             self._read_at_s = now_s
@@ -264,7 +264,7 @@ def _read_disk(storage_dir: Path, snapshot_path: Path | None) -> _OnDisk:
 def _voter_sets(
     view: PartitionView, partition: DescribeQuorumResponsePartition | None
 ) -> _VoterSets:
-    """As the leader tells them; without its word, as this node knows them."""
+    """As the leader reports them; without a report, as this node knows them."""
     if partition is None:
         return _VoterSets(view.voters.keys, view.committed_voters.keys, view.target_voters)
     in_force = tuple(

@@ -68,14 +68,14 @@ def as_key(replica_id: int, uuid: UUID) -> ReplicaKey:
     return ReplicaKey(replica_id, None if uuid == ZERO_UUID else uuid)
 
 
-def rows_of(source: PageSource, told: LeaderReport, is_new_leader: bool) -> list[ReplicaRow]:
-    """As the leader tells it; without its word, the voters as this node knows them.
+def rows_of(source: PageSource, report: LeaderReport, is_new_leader: bool) -> list[ReplicaRow]:
+    """As the leader reports them; without a report, the voters as this node knows them.
 
-    Of a new leader nobody needs to have fetched.
+    Replicas need not have fetched from a new leader yet.
     """
-    if told.partition is None:
+    if report.partition is None:
         return [_unheard(source, voter) for voter in source.view.voters]
-    return _Heard(source, told, is_new_leader).rows()
+    return _Heard(source, report, is_new_leader).rows()
 
 
 def _unheard(source: PageSource, voter: Voter) -> ReplicaRow:
@@ -99,9 +99,9 @@ def _unheard(source: PageSource, voter: Voter) -> ReplicaRow:
 class _Heard:
     """The leader's answer, read."""
 
-    def __init__(self, source: PageSource, told: LeaderReport, is_new_leader: bool) -> None:
-        assert told.partition is not None, "there is an answer"
-        self._answer = answer = told.partition
+    def __init__(self, source: PageSource, report: LeaderReport, is_new_leader: bool) -> None:
+        assert report.partition is not None, "there is an answer"
+        self._answer = answer = report.partition
         self._view = source.view
         self._unreachable = source.unreachable()
         self._copied = {
@@ -111,9 +111,9 @@ class _Heard:
         }
         self._fetch_timeout_ms = source.fetch_timeout_ms
         self._is_new_leader = is_new_leader
-        self._age_ms = int(told.age_s * 1000)
+        self._age_ms = int(report.age_s * 1000)
         self._addresses: dict[ReplicaKey | int, tuple[str, ...]] = {}
-        for node in told.nodes:
+        for node in report.nodes:
             key = as_key(node.node_id, node.directory_id)
             at = tuple(f"{each.host}:{each.port}" for each in node.listeners)
             self._addresses[key if key.uuid else key.id] = at

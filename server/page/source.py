@@ -1,4 +1,4 @@
-"""What the page shows of a node: callables, asked when somebody looks, and nothing that changes anything."""
+"""What the page shows of a node: callables without side effects, called for each request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PageSource:
 
     view: PartitionView
     leader_id: Callable[[], int | None]
-    """Who leads, and has answered this node lately; None if there is nobody like that."""
+    """The leader, if it has answered this node lately; else None."""
     metrics: Metrics
     status: Callable[[], Mapping[str, object]]
     problems: Callable[[], list[str]]

@@ -1,8 +1,8 @@
-"""Carries out what the rules ask for, in order, and tells them what happened.
+"""Carries out the effects of the rules, in order, and passes events to them.
 
 The driver makes no decision. It holds an effect back until the write that the effect names is on disk,
-keeps one timer, and passes everything else on: records to the log, requests to peers, answers to whoever
-asked, news to listeners. It knows no socket, thread or clock, so that a simulator can run it as it is.
+keeps one timer, and passes everything else on: records to the log, requests to peers, replies to request
+handlers, news to listeners. It knows no socket, thread or clock, so that a simulator can run it as it is.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class PartitionStorage(Protocol):
     def append_fetched(self, effect: AppendFetched) -> None: ...
     def truncate(self, effect: TruncateLog) -> None: ...
     def persist(self, effect: PersistQuorumState) -> None: ...
-    def store_piece(self, effect: StoreSnapshotChunk) -> None: ...
-    def drop_pieces(self, effect: DropSnapshot) -> None: ...
+    def store_chunk(self, effect: StoreSnapshotChunk) -> None: ...
+    def drop_chunks(self, effect: DropSnapshot) -> None: ...
     def reset(self, effect: ResetLog) -> None: ...
     def clean(self, effect: DeleteLogPrefix) -> None: ...
     def flush(self) -> None:
@@ -67,7 +67,7 @@ class PartitionListener(Protocol):
         """This replica was taken out of the voter set."""
 
     def on_snapshot_copied(self, snapshot: SnapshotId) -> None:
-        """It is all there: have it verified, and tell the rules."""
+        """It is all there: have it verified, and pass the result to the rules."""
 
     def on_report(self, reason: str) -> None: ...
     def on_halt(self, reason: str) -> None: ...
@@ -82,8 +82,8 @@ class Timer(Protocol):
 class Driver:
     """Runs one `RaftNode`. `now_ms` is a clock that never goes back.
 
-    `send_request` and `send_answer` bring requests to peers, and answers to whoever asked under a
-    number.
+    `send_request` and `send_reply` take requests to peers, and replies with the number of their
+    request.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Driver:
         node: RaftNode,
         records: PartitionStorage,
         send_request: Callable[[SendRequest], None],
-        send_answer: Callable[[int, Reply], None],
+        send_reply: Callable[[int, Reply], None],
         listener: PartitionListener,
         timer: Timer,
         now_ms: Callable[[], int],
@@ -112,18 +112,16 @@ class Driver:
             AppendFetched: records.append_fetched,
             TruncateLog: records.truncate,
             PersistQuorumState: records.persist,
-            StoreSnapshotChunk: records.store_piece,
-            DropSnapshot: records.drop_pieces,
+            StoreSnapshotChunk: records.store_chunk,
+            DropSnapshot: records.drop_chunks,
             VerifySnapshot: self._when_written(
                 lambda effect: listener.on_snapshot_copied(effect.snapshot)
             ),
             ResetLog: records.reset,
             DeleteLogPrefix: records.clean,
             SendRequest: self._when_written(send_request),
-            SendReply: self._when_written(
-                lambda effect: send_answer(effect.reply_to, effect.reply)
-            ),
-            CancelHeldRequests: self._drop_held_requests,
+            SendReply: self._when_written(lambda effect: send_reply(effect.reply_to, effect.reply)),
+            CancelHeldRequests: self._cancel_held_requests,
             AnnounceHighWatermark: lambda effect: listener.on_high_watermark(effect.offset),
             AnnounceRole: listener.on_role,
             AnnounceVoters: listener.on_voters,
@@ -162,7 +160,7 @@ class Driver:
         self._carry_on()
 
     def on_writes_completed(self, write: int) -> None:
-        """Let everything go that waited for this write or an earlier one; then tell the rules."""
+        """Let everything go that waited for this write or an earlier one; then pass it to the rules."""
         assert write >= self._completed_write, "writes complete in order"
         self._completed_write = write
         if self._held:
@@ -202,7 +200,7 @@ class Driver:
 
         return perform
 
-    def _drop_held_requests(self, effect: CancelHeldRequests) -> None:
+    def _cancel_held_requests(self, effect: CancelHeldRequests) -> None:
         self._held = deque(held for held in self._held if not isinstance(held, SendRequest))
 
     def _carry_on(self) -> None:

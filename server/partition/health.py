@@ -1,4 +1,4 @@
-"""How a partition does: what operators are told, in words and for `/status`."""
+"""The health of a partition, for operators: problems in words, and all of it for `/status`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quorumd.server.snapshots.manager import SnapshotManager
 
 
 class PartitionHealth:
-    """Asked when somebody looks; `last_report` is the newest of the rules' remarks, empty if none."""
+    """Computed at each call; `last_report` is the newest of the rules' remarks, empty if none."""
 
     def __init__(
         self,

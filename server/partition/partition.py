@@ -205,7 +205,7 @@ class Partition:
         self.fetch_handler.on_leadership_lost()
 
     async def _wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
-        """Look again whenever something was committed or a role changed; give up after a while."""
+        """Check again whenever something was committed or a role changed; give up after a while."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not condition():
@@ -281,7 +281,7 @@ class Partition:
         else:
             LOG.info("there is space on the disk again")
 
-    def on_piece_not_stored(self, snapshot: SnapshotId, problem: str) -> None:
+    def on_chunk_not_stored(self, snapshot: SnapshotId, problem: str) -> None:
         LOG.error("there is no room for the leader's snapshot: what was copied is deleted")
         self.metrics.snapshot_copies_failed += 1
         self.handle(ChunkNotStored(snapshot=snapshot, problem=problem))
@@ -292,7 +292,7 @@ class Partition:
         self.producers.commit(offset)
         self.produce_handler.on_high_watermark(offset)
         self.fetch_handler.on_high_watermark()
-        self.snapshots.look()
+        self.snapshots.build_if_due()
         self._progress.set()
 
     def _on_snapshot_installed(self, facts: SnapshotFacts) -> None:

@@ -1,4 +1,4 @@
-"""The view of a partition that is read from the rules at each question, and copied by nobody before."""
+"""The view of a partition that is read from the rules when it is asked, and never copied before."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RaftPartitionView:
 
     @property
     def leader_id(self) -> int | None:
-        """None on a leader that has resigned, too: clients find nobody there to write to."""
+        """None on a leader that has resigned, too: clients cannot write to it."""
         return None if self._node.role is Role.RESIGNED else self._node.leader_id
 
     @property
@@ -156,8 +156,8 @@ class RaftPartitionView:
     def in_sync_ids(self) -> tuple[int, ...]:
         node = self._node
         if not self.is_leader:
-            # Who fetches from the leader is not seen from here. To leave somebody out without need
-            # would raise an alarm about a partition that is fine.
+            # Fetches from the leader are not seen from here. To leave a voter out without need would
+            # raise an alarm about a partition that is fine.
             known = () if self.leader_id is None else node.voters.ids
             unreachable = node.status().unreachable
             return tuple(voter_id for voter_id in known if voter_id not in unreachable)

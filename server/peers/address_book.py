@@ -1,8 +1,8 @@
 """Where a peer is reached: what others say of it, and what was found there.
 
-Addresses change hands, and a peer may be at one that nobody names as its own. Its own addresses are
-trusted: who listens there is taken for the peer, until an answer shows somebody else. All others are in
-doubt until an answer shows the peer.
+Addresses change hands, and a peer may be at one that is not known as its own. Its own addresses are trusted:
+the node that listens there is taken for the peer, until a response shows another one. All others are in doubt
+until a response shows the peer.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from quorumd.raft.types import Address
 OWN_AGAIN_S = 0.1
 """So soon an address of its own that was found wrong may be tried again: the peer may have moved back."""
 ABSENT_AGAIN_S = 1.0
-"""So soon any other, if nobody was there."""
+"""So soon any other, if no node was there."""
 STRANGER_AGAIN_S = 10.0
-"""So soon any other, if somebody else was there."""
+"""So soon any other, if another node was there."""
 
 
 class AddressBook:
-    """Of one peer. `own` are the addresses that somebody names as its own, the best first; `elsewhere`
+    """Of one peer. `own` are the addresses that are known as its own, the best first; `elsewhere`
     are those where it may be all the same. `now` is a clock in seconds."""
 
     def __init__(
@@ -46,7 +46,7 @@ class AddressBook:
         return [address for address in self._own() if address not in self._wrong]
 
     def doubtful(self) -> list[Address]:
-        """Where else to look now, the best first."""
+        """Where else to search now, the best first."""
         own, now = self._own(), self._now()
         due = [at for at in self._elsewhere() if at not in own and self._due(at) <= now]
         wrong = [at for at in own if at in self._wrong and self._wrong[at] <= now]
@@ -61,7 +61,7 @@ class AddressBook:
         self._wrong.pop(address, None)
 
     def deny(self, address: Address) -> None:
-        """Somebody else is there, or somebody who did not say who it is."""
+        """Another node is there, or one that did not say who it is."""
         if address == self._found:
             self._found = None
         if address in self._named():
@@ -70,7 +70,7 @@ class AddressBook:
             self._not_before[address] = self._now() + STRANGER_AGAIN_S
 
     def miss(self, address: Address) -> None:
-        """Nobody answered there. Those that are trusted stay so."""
+        """No node answered there. Addresses that are trusted stay so."""
         self._not_before[address] = self._now() + ABSENT_AGAIN_S
         if address in self._wrong:
             self._wrong[address] = self._now() + OWN_AGAIN_S

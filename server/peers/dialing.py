@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 class HostResolver:
-    """Looks up host names, each in a thread of its own: one that hangs holds nobody else up.
+    """Resolves host names, each in a thread of its own: one that hangs does not delay the others.
 
     The event loop's look-ups share a few threads, and wait for each other there. A name is looked up
-    once at a time; whoever asks meanwhile gets the same outcome.
+    once at a time; callers that come meanwhile get the same outcome.
     """
 
     def __init__(self) -> None:
@@ -58,13 +58,13 @@ class HostResolver:
         except Exception as error:  # an odd host name provokes more than OSError
             found = error
 
-        def tell() -> None:
+        def deliver() -> None:
             self._running.pop(host, None)
             if not outcome.done():
                 outcome.set_result(found)
 
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(tell)
+            loop.call_soon_threadsafe(deliver)
 
 
 def _is_ip(host: str) -> bool:

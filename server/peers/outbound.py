@@ -93,7 +93,7 @@ class Use(Enum):
 
 
 class _PeerListener:
-    """Tells the rules whether a voter's process is there, and its channel where else it may be."""
+    """Passes to the rules whether a voter's process is there, and to its channel where else it may be."""
 
     def __init__(
         self, peer: Peer, use: Use, addresses: PeerAddresses, handle: Callable[[Event], None]
@@ -103,16 +103,16 @@ class _PeerListener:
         self._addresses = addresses
         self._handle = handle
 
-    def on_link_up(self) -> None:
-        self._tell(ConnectionMade)
+    def on_connection_made(self) -> None:
+        self._notify(ConnectionMade)
 
-    def on_link_lost(self) -> None:
-        self._tell(ConnectionLost)
+    def on_connection_lost(self) -> None:
+        self._notify(ConnectionLost)
 
-    def on_link_refused(self) -> None:
-        self._tell(ConnectionRefused)
+    def on_connection_refused(self) -> None:
+        self._notify(ConnectionRefused)
 
-    def _tell(self, event: type[ConnectionMade | ConnectionLost | ConnectionRefused]) -> None:
+    def _notify(self, event: type[ConnectionMade | ConnectionLost | ConnectionRefused]) -> None:
         if isinstance(self._peer, ReplicaKey) and self._addresses.speaks_for_its_id(self._peer):
             self._handle(event(id=self._peer.id))
 
@@ -127,7 +127,7 @@ class FetchedData(Protocol):
     def hold_fetched(
         self, token: int, data: bytes | memoryview, batches: list[tuple[int, BatchHeader]]
     ) -> None: ...
-    def hold_piece(self, token: int, data: bytes) -> None:
+    def hold_chunk(self, token: int, data: bytes) -> None:
         """A chunk of a snapshot."""
 
 
@@ -219,7 +219,7 @@ class Outbound:
             key, message = self._message(request, to)
             build = partial(self._frame, key, message)
             if isinstance(request, (AddVoter, RemoveVoter)):
-                build = partial(self._frame_of_wish, request, build)
+                build = partial(self._registration_frame, request, build)
             timeout_ms = self._settings.request_timeout_ms
         call = PeerCall(
             api_key=key,
@@ -252,18 +252,18 @@ class Outbound:
     def _frame(self, key: int, message: Message, version: int, correlation_id: int) -> bytes:
         return request_frame(key, message, version, correlation_id, self._client_id)
 
-    def _frame_of_wish(
+    def _registration_frame(
         self,
-        wish: AddVoter | RemoveVoter,
+        request: AddVoter | RemoveVoter,
         build: Callable[[int, int], bytes],
         version: int,
         correlation_id: int,
     ) -> bytes:
-        """It names no epoch, so that no leader could tell that the voters have changed since.
+        """The request names no epoch: a leader could not see that the voters have changed since.
 
-        Raises Outdated if they have.
+        Raises StaleRequest if they have.
         """
-        if self.node.registration_request != wish:
+        if self.node.registration_request != request:
             raise StaleRequest("the voters have changed while this waited for a connection")
         return build(version, correlation_id)
 
@@ -386,7 +386,7 @@ class Outbound:
     ) -> bool | None:
         try:
             event = self._event(key, request_id, version, frame, at)
-        except ValueError as error:  # what wire raises, WrongShape, and values that make no sense
+        except ValueError as error:  # what wire raises, InvalidRequestShape, and invalid values
             LOG.warning("invalid response", peer=self._name(to), reason=str(error))
             event = RequestFailed(request_id=request_id, reason=str(error))
         self._handle(event)
@@ -406,7 +406,7 @@ class Outbound:
             return fetched.event
         if key == FETCH_SNAPSHOT:
             event, data = snapshot_response_received(version, frame, at, request_id, listener)
-            self._fetched.hold_piece(request_id, data)
+            self._fetched.hold_chunk(request_id, data)
             return event
         if key in CHANGES:
             return voter_changes.change_response_received(

@@ -1,7 +1,7 @@
 """Where the other replicas are, by what the log, the leader and configuration say; and who has answered.
 
 The log may name addresses that a voter has left, and that another one has taken. Vote and BeginQuorumEpoch
-name the replica that they are meant for, so that somebody else says so: INVALID_VOTER_KEY.
+name the replica that they are meant for, so that another one refuses them: INVALID_VOTER_KEY.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class PeerAddresses:
         return node.leader == peer or all(key.matches(peer) for key in namesakes)
 
     def note(self, to: Peer, event: Event) -> None:
-        """Remember where an answer places the leader. The rules keep the first word on it, which may be
+        """Remember where a response places the leader. The rules keep the first place, which may be
         what a restarted replica found in its log."""
         if not isinstance(event, ANSWERS) or isinstance(event, RequestFailed) or event.hint is None:
             return

@@ -1,6 +1,6 @@
-"""Connections to other replicas: made again and again, asked one after another, answered in order.
+"""Connections to other replicas: made again and again, requests sent one after another, answered in order.
 
-A link is one connection to one peer. It begins with ApiVersions, so that every request is sent in the
+A channel is one connection to one peer. It begins with ApiVersions, so that every request is sent in the
 highest version that both sides know. Addresses are resolved anew at each attempt. What failed is reported
 at once; whether and when to ask again is the rules' business.
 
@@ -60,7 +60,7 @@ class _Pending(NamedTuple):
 
 @dataclass(slots=True)
 class _Search:
-    """One look for the peer: which addresses were begun with, and which refused."""
+    """One search for the peer: which addresses were begun with, and which refused."""
 
     begun: dict[Address, bool] = field(default_factory=dict)
     """True for those that were trusted then."""
@@ -158,7 +158,7 @@ class TcpPeerChannel:
         while not self._is_trusted and not self._lost.is_set():
             await _wait(self._lost, DOUBT_S)
             if not self._is_trusted and not self._pending:
-                self._disown("nobody there said who it is")
+                self._reject_address("nobody there said who it is")
         await self._lost.wait()
 
     # -- looking for the peer
@@ -202,10 +202,10 @@ class TcpPeerChannel:
         if is_own and isinstance(error, REFUSALS):
             self._search.refused.add(address)
             if self._search.refused.issuperset(self._where.trusted()):
-                self._listener.on_link_refused()
+                self._listener.on_connection_refused()
 
     async def _dial(self, address: Address) -> PeerConnection:
-        """A connection to this address on which somebody has answered."""
+        """A connection to this address on which the handshake was answered."""
         host, port = address
         async with asyncio.timeout(self._connect_timeout_s):
             ips = await self._names.ips_of(host)
@@ -249,7 +249,7 @@ class TcpPeerChannel:
         self._metrics.peer_connections_opened += 1
         if self._is_trusted:
             self._where.confirm(address)
-            self._listener.on_link_up()
+            self._listener.on_connection_made()
         connection.hand_to(self)
         queue, self._queue = self._queue, deque()
         for call in queue:
@@ -261,10 +261,10 @@ class TcpPeerChannel:
         self._where.confirm(self._address)
         if not self._is_trusted:
             self._is_trusted = True
-            self._listener.on_link_up()
+            self._listener.on_connection_made()
 
-    def _disown(self, reason: str) -> None:
-        """The peer is not at this address: look for it at the others."""
+    def _reject_address(self, reason: str) -> None:
+        """The peer is not at this address: search for it at the others."""
         if self._transport is not None:
             host, port = self._address
             self._give_up(
@@ -281,11 +281,11 @@ class TcpPeerChannel:
         if not self._is_trusted:
             self._where.deny(self._address)
         elif not self._is_closed:
-            self._listener.on_link_lost()
+            self._listener.on_connection_lost()
         if was_used:
             self._failures = 0
         else:
-            # Whoever is there serves nothing: to try again at once would make a busy loop.
+            # The node there serves nothing: to try again at once would make a busy loop.
             self._failures = max(1, self._failures)
         self._connecting = not self._failures and not self._is_closed
         self._fail_all(self._last_error)
@@ -349,9 +349,9 @@ class TcpPeerChannel:
         if is_peer is True:
             self._confirm()
         elif is_peer is False:
-            self._disown("somebody else answered")
+            self._reject_address("somebody else answered")
 
-    def on_nonsense(self, error: MalformedMessage) -> None:
+    def on_malformed(self, error: MalformedMessage) -> None:
         """What came is no answer."""
         self._give_up(f"{self._name} sent what is no answer: {error}")
 

@@ -21,20 +21,20 @@ ANSWER_BYTES_MAX = 128 * 2**20
 
 
 class Receiver(Protocol):
-    """Whoever has taken a connection."""
+    """The channel that has taken a connection."""
 
     def on_frame(self, frame: bytes) -> None:
-        """A frame has come. Raises MalformedMessage if it makes no sense."""
+        """A frame has come. Raises MalformedMessage."""
 
-    def on_nonsense(self, error: MalformedMessage) -> None:
-        """What came makes no sense; nothing more of it is passed on."""
+    def on_malformed(self, error: MalformedMessage) -> None:
+        """What came is malformed; nothing more of it is passed on."""
 
     def on_lost(self, exc: Exception | None) -> None:
         """The connection is gone, whoever ended it."""
 
 
 class PeerConnection(asyncio.Protocol):
-    """Shakes hands, then passes frames on to the link that has taken it.
+    """Shakes hands, then passes frames on to the channel that has taken it.
 
     That is not so from the beginning: uvloop tells of a connection whose attempt was given up in that very
     moment, and never of its end.
@@ -80,7 +80,7 @@ class PeerConnection(asyncio.Protocol):
             self._transport.abort()
 
     def hand_to(self, receiver: Receiver) -> None:
-        """From now on the link gets the frames, and hears of the end."""
+        """From now on the channel gets the frames, and hears of the end."""
         self._receiver = receiver
         try:
             for frame in self._early:
@@ -88,7 +88,7 @@ class PeerConnection(asyncio.Protocol):
             if self._problem is not None:
                 raise self._problem
         except MalformedMessage as error:
-            receiver.on_nonsense(error)
+            receiver.on_malformed(error)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -101,7 +101,7 @@ class PeerConnection(asyncio.Protocol):
                 for frame in frames:
                     self._on_frame(frame)
         except MalformedMessage as error:
-            self._on_nonsense(error)
+            self._on_malformed(error)
 
     def _on_frame(self, frame: bytes) -> None:
         if self._receiver is not None:
@@ -111,9 +111,9 @@ class PeerConnection(asyncio.Protocol):
         else:
             self._early.append(frame)
 
-    def _on_nonsense(self, error: MalformedMessage) -> None:
+    def _on_malformed(self, error: MalformedMessage) -> None:
         if self._receiver is not None:
-            self._receiver.on_nonsense(error)
+            self._receiver.on_malformed(error)
         elif not self._first.done():
             self._first.set_result(error)
         else:

@@ -1,4 +1,4 @@
-"""Answers that need no more than a look at the quorum: message in, message out, nothing is changed.
+"""Requests that only read the view of the quorum: message in, message out, nothing is changed.
 
 Brokers, for clients, are the voters and a leader outside their set; the controller is the raft leader. Knows
 no socket and no log. Source: KIP-35, 511, 584 (ApiVersions), 516, 700, 919 (Metadata, DescribeCluster),

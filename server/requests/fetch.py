@@ -55,7 +55,8 @@ SWEEP_S = 5.0
 LEADER_ERRORS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 """Errors after which a consumer looks for the leader: the answer says where it is."""
 DEBUGGING_CONSUMER = -2
-"""The replica id of who wants the log of whoever is asked. Source: Kafka, ReplicaVerificationTool."""
+"""The replica id of a consumer that wants the log of the replica that it asks. Source: Kafka,
+ReplicaVerificationTool."""
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = range(-1, -7, -1)
 SPECIAL_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
@@ -95,11 +96,11 @@ def is_for_debugging(message: FetchRequest) -> bool:
 class FetchHandler:
     """Answers consumers for one partition."""
 
-    def __init__(self, view: PartitionView, log: Log, reader: Reader, host: Runtime) -> None:
+    def __init__(self, view: PartitionView, log: Log, reader: Reader, runtime: Runtime) -> None:
         self._view = view
         self._log = log
         self._reader = reader
-        self._host = host
+        self._runtime = runtime
         self._parked: list[ConsumerFetch] = []
         self._alarm: TimerHandle | None = None
         self._alarm_at = 0.0
@@ -131,7 +132,7 @@ class FetchHandler:
                     served = slot
         # Who waits is sent to the next leader when there is one, and that is another log.
         wait_ms = 0 if is_debugging else max(0, message.max_wait_ms)
-        deadline = self._host.monotonic_s() + wait_ms / 1000
+        deadline = self._runtime.monotonic_s() + wait_ms / 1000
         fetch = ConsumerFetch(request, message, slots, served, is_debugging, deadline)
         if served is None:
             self._answer(fetch)
@@ -189,7 +190,7 @@ class FetchHandler:
 
     def _park(self, fetch: ConsumerFetch) -> bool:
         """Let the fetch wait, if it has time left and there is room."""
-        if fetch.deadline <= self._host.monotonic_s() or len(self._parked) >= PARKED_MAX:
+        if fetch.deadline <= self._runtime.monotonic_s() or len(self._parked) >= PARKED_MAX:
             return False
         self._parked.append(fetch)
         self._arm(fetch.deadline)
@@ -249,19 +250,19 @@ class FetchHandler:
             self._answer(fetch)
 
     def _arm(self, deadline: float) -> None:
-        """Set the alarm for a deadline, unless it goes off before; at the latest for a look around."""
-        at = min(deadline, self._host.monotonic_s() + SWEEP_S)
+        """Set the alarm for a deadline, unless it goes off before; at the latest for the next sweep."""
+        at = min(deadline, self._runtime.monotonic_s() + SWEEP_S)
         if self._alarm is not None:
             if self._alarm_at <= at:
                 return
             self._alarm.cancel()
         self._alarm_at = at
-        self._alarm = self._host.call_at(at, self._on_alarm)
+        self._alarm = self._runtime.call_at(at, self._on_alarm)
 
     def _on_alarm(self) -> None:
-        """Answer the fetches whose time is over with what there is, and forget those of nobody."""
+        """Answer the fetches whose time is over; forget those whose connection is gone."""
         self._alarm = None
-        now = self._host.monotonic_s()
+        now = self._runtime.monotonic_s()
         due = [fetch for fetch in self._parked if fetch.deadline <= now]
         self._parked = [
             fetch

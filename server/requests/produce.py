@@ -121,7 +121,7 @@ class ProduceHandler:
         producers: ProducerState,
         metrics: Metrics,
         max_batch_bytes: int,
-        host: Runtime,
+        runtime: Runtime,
         call_soon: Callable[[Callable[[], None]], object],
     ) -> None:
         self._view = view
@@ -131,7 +131,7 @@ class ProduceHandler:
         self._producers = producers
         self._metrics = metrics
         self._max_batch_bytes = max_batch_bytes
-        self._host = host
+        self._runtime = runtime
         self._call_soon = call_soon
         self._turn: list[PendingBatch] = []
         self._last_turn_size = 0
@@ -218,7 +218,7 @@ class ProduceHandler:
                 records,
                 produce_version=answering.request.api_version,
                 max_batch_bytes=self._max_batch_bytes,
-                now_ms=self._host.wall_ms(),
+                now_ms=self._runtime.wall_ms(),
             )
         except RefusedBatch as refused:
             self._refuse(
@@ -230,7 +230,7 @@ class ProduceHandler:
         self._turn.append(PendingBatch(answering, at, bytes(data), header))
         if len(self._turn) == 1:
             if self._last_turn_size == 1 and not self._parked:
-                self._append_turn()  # a lone client that waits for its answer: nobody else will come
+                self._append_turn()  # a lone client that waits for its answer: no other batch will come
             else:
                 self._call_soon(self._end_turn)
 
@@ -252,12 +252,12 @@ class ProduceHandler:
         """One append for the whole turn; nothing is in its way, as was just asked."""
         turn, self._turn = self._turn, []
         self._last_turn_size = len(turn)
-        now = self._host.monotonic_s()
+        now = self._runtime.monotonic_s()
         offset = self._view.log_end_offset
         accepted: list[PendingBatch] = []
         for waiting in turn:
             header = waiting.header
-            if header.producer_id >= 0 and not self._sort_out(waiting, offset):
+            if header.producer_id >= 0 and not self._check_sequence(waiting, offset):
                 continue
             waiting.base_offset = offset
             offset += header.record_count
@@ -278,7 +278,7 @@ class ProduceHandler:
         if accepted:
             self._target.append(self._token, offset - accepted[0].base_offset)
 
-    def _sort_out(self, waiting: PendingBatch, offset: int) -> bool:
+    def _check_sequence(self, waiting: PendingBatch, offset: int) -> bool:
         """Idempotence. True if the batch is new and goes to `offset`; else it is answered or noted."""
         header = waiting.header
         verdict = self._producers.check(
@@ -292,7 +292,7 @@ class ProduceHandler:
             waiting.base_offset = verdict.base_offset
             waiting.end_offset = verdict.last_offset + 1
             waiting.data = b""
-            waiting.since = self._host.monotonic_s()
+            waiting.since = self._runtime.monotonic_s()
             self._duplicates.append(waiting)
             return False
         last_offset = offset + header.record_count - 1
@@ -336,7 +336,7 @@ class ProduceHandler:
     def on_high_watermark(self, offset: int) -> None:
         """Answer everything below the high watermark, in the order of the log."""
         parked = self._parked
-        now = self._host.monotonic_s()
+        now = self._runtime.monotonic_s()
         while parked and parked[0].end_offset <= offset:
             waiting = parked.popleft()
             self._metrics.observe_commit(now - waiting.since)
@@ -389,13 +389,13 @@ class ProduceHandler:
 
     def _arm_sweeper(self) -> None:
         if self._sweeper is None:
-            at = self._host.monotonic_s() + SWEEP_S
-            self._sweeper = self._host.call_at(at, self._sweep)
+            at = self._runtime.monotonic_s() + SWEEP_S
+            self._sweeper = self._runtime.call_at(at, self._sweep)
 
     def _sweep(self) -> None:
-        """Tell requests whose time is over; their records stay appended and may still commit."""
+        """Answer requests whose time is over; their records stay appended and may still commit."""
         self._sweeper = None
-        now = self._host.monotonic_s()
+        now = self._runtime.monotonic_s()
         has_idle_duplicates = False
         for waiting in self._parked:
             if not waiting.done and waiting.answering.deadline <= now:

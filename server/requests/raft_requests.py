@@ -1,4 +1,4 @@
-"""Raft requests of other replicas: bytes to events, the rules' answers back to whoever asked.
+"""Raft requests of other replicas: bytes to events, and the rules' replies back as responses.
 
 Source: KIP-595, KIP-853. What is no valid raft request is answered 42 at top level, as Kafka does, and
 never reaches the rules.

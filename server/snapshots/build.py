@@ -4,7 +4,7 @@
 
 Prints JSON, an object a line: {"done", "total"} (bytes) now and then, at last {"end_offset",
 "epoch", "size_bytes", "records", "empty_batches"}, or {"error", "kind", "path"} with the exit code of
-the error. The whole snapshot then is at its part's path, durable, to be named by whoever asked for it.
+the error. The whole snapshot then is at its part's path, durable, to be named by the parent.
 Its standard input must stay open for so long: at its end it deletes what it has written and stops.
 """
 

@@ -1,4 +1,4 @@
-"""Building a snapshot, seen from the process that does it: its command line, and what it tells its parent."""
+"""Building a snapshot in a process of its own: its command line, and its reports to its parent."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def main() -> int:
 
 
 def _has_turn(fs: FileSystem, directory: Path) -> bool:
-    """Waits until no other process builds in a directory; False if nobody waits for this one any more.
+    """Waits until no other process builds in a directory; False if the parent has given this one up.
 
     One whose node was killed may need a moment to notice it, and uses the same names.
     """
@@ -83,7 +83,7 @@ def _has_turn(fs: FileSystem, directory: Path) -> bool:
 
 
 def _build(builder: SnapshotBuilder, directory: Path) -> BuiltSnapshot | None:
-    """None if nobody waits for it any more. Raises StorageError."""
+    """None if the parent has given it up. Raises StorageError."""
     steps = builder.run()
     report_at = time.monotonic()
     while True:
@@ -117,7 +117,7 @@ def _print(**fields: object) -> None:
 
 
 def _is_input_at_end() -> bool:
-    """True once whoever holds the other end of standard input has closed it or died."""
+    """True once the parent has closed its end of standard input, or died."""
     while select.select([0], [], [], 0)[0]:
         if not os.read(0, 4096):
             return True

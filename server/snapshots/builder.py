@@ -2,7 +2,7 @@
 
 A pure function of the log: the file is the same byte for byte on every replica, whatever snapshot it was
 built from and however little memory there was. Reads files only, and works in steps of some ms with a
-pause behind each, so that a process of its own can look after other things and a simulator can let
+pause behind each, so that a process of its own can do other things and a simulator can let
 something happen in between. docs/storage-format.md says what is in a snapshot.
 """
 

@@ -51,7 +51,7 @@ class SnapshotSettings:
     retention_bytes: int | None
     retention_ms: int | None
     copier_silent_s: float
-    """Who has not asked for the next piece of a snapshot for so long does not copy it any more."""
+    """Who has not asked for the next chunk of a snapshot for so long does not copy it any more."""
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class SnapshotManager:
         log: Log,
         store: SnapshotStore,
         reader: Reader,
-        host: Runtime,
+        runtime: Runtime,
         metrics: Metrics,
         handle: Callable[[Event], None],
         written: WrittenLog,
@@ -102,25 +102,25 @@ class SnapshotManager:
         self._log = log
         self._store = store
         self._reader = reader
-        self._host = host
+        self._runtime = runtime
         self._metrics = metrics
         self._handle = handle
         self._written = written
         self._facts = {facts.id: facts for facts in found}
         self._bytes_before = -new_bytes
         """What was written when the newest snapshot was begun."""
-        self._begun_at_s = host.monotonic_s()
+        self._begun_at_s = runtime.monotonic_s()
         self._failures = 0
         self._not_before_s = 0.0
         self._building: RunningBuild | None = None
-        self._told: list[OnSnapshot] = []
+        self._callbacks: list[OnSnapshot] = []
         self._damaged: set[SnapshotId] = set()
-        """Known to be damaged: nobody gets them any more."""
+        """Known to be damaged: not served any more."""
         self._to_repair: list[SnapshotId] = []
         """Of these the ones to be built anew, ascending."""
         self._resign_not_before_s = 0.0
         self._copies = OutgoingCopies(
-            node, store, reader, host, settings.copier_silent_s, self.on_damage
+            node, store, reader, runtime, settings.copier_silent_s, self.on_damage
         )
         self._alarm: TimerHandle | None = None
         self._is_closed = False
@@ -129,7 +129,7 @@ class SnapshotManager:
         """Why the last attempt failed; empty if it did not."""
 
     def start(self) -> None:
-        """Begin to look at the clock."""
+        """Begin to watch the clock."""
         self._arm()
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class SnapshotManager:
             self._building.build.cancel(self._has_ended.set)
         else:
             self._has_ended.set()
-        self._tell("the node stops")
+        self._notify("the node stops")
 
     async def ended(self) -> None:
         """After `close`: wait until nothing of it is left."""
@@ -155,11 +155,11 @@ class SnapshotManager:
 
     def _arm(self) -> None:
         wait_s = min(CLEAN_INTERVAL_S, self._settings.interval_s)
-        self._alarm = self._host.call_at(self._host.monotonic_s() + wait_s, self._on_alarm)
+        self._alarm = self._runtime.call_at(self._runtime.monotonic_s() + wait_s, self._on_alarm)
 
     def _on_alarm(self) -> None:
         self._arm()
-        self.look()
+        self.build_if_due()
         self._clean()
 
     # -- when
@@ -175,17 +175,17 @@ class SnapshotManager:
         if building is not None and building.build is not None:
             building.build.cancel(partial(self._drop_parts, building))
         self._end_build()
-        self._tell(facts.id)
+        self._notify(facts.id)
         self._keep([facts])
         self._bytes_before = self._written.written_bytes
 
-    def look(self) -> None:
+    def build_if_due(self) -> None:
         """Begin a build if it is time for one; called whenever something was committed."""
         if self._building is not None or self._node.snapshot_download is not None:
             return
         if self._is_pausing:
             return
-        now_s = self._host.monotonic_s()
+        now_s = self._runtime.monotonic_s()
         is_due = self.new_bytes >= self._settings.max_new_record_bytes
         is_due = is_due or now_s - self._begun_at_s >= self._settings.interval_s
         if is_due or self._to_repair:
@@ -194,15 +194,15 @@ class SnapshotManager:
     @property
     def _is_pausing(self) -> bool:
         """A build has failed, and it is too soon for the next one."""
-        return self._host.monotonic_s() < self._not_before_s
+        return self._runtime.monotonic_s() < self._not_before_s
 
-    def take(self, told: OnSnapshot) -> None:
-        """An operator asks for one; `told` hears of it when it is there."""
+    def take(self, done: OnSnapshot) -> None:
+        """An operator asks for one; `done` is called when it is there."""
         if self._building is not None and self._building.end_offset < self._end_offset():
             # What goes on is not new enough: another one follows it.
-            self._told.append(lambda _: self.take(told))
+            self._callbacks.append(lambda _: self.take(done))
             return
-        self._told.append(told)
+        self._callbacks.append(done)
         if self._building is None:
             self._begin()
 
@@ -219,7 +219,7 @@ class SnapshotManager:
                 alarm.cancel()
                 respond(response)
 
-        def told(outcome: SnapshotId | str) -> None:
+        def done(outcome: SnapshotId | str) -> None:
             if isinstance(outcome, str):
                 error = ErrorCode.KAFKA_STORAGE_ERROR
                 say(TakeSnapshotResponse(error_code=error, error_message=outcome))
@@ -237,8 +237,8 @@ class SnapshotManager:
             say(TakeSnapshotResponse(error_code=error, error_message=text))
 
         wait_s = max(0, request.timeout_ms) / 1000
-        alarm = self._host.call_at(self._host.monotonic_s() + wait_s, late)
-        self.take(told)
+        alarm = self._runtime.call_at(self._runtime.monotonic_s() + wait_s, late)
+        self.take(done)
 
     def _end_offset(self) -> int:
         """Everything below is committed, and on this disk."""
@@ -249,22 +249,22 @@ class SnapshotManager:
         if self._to_repair:
             self._build(self._to_repair[0].end_offset, repairs=self._to_repair[0])
             return
-        self._begun_at_s = self._host.monotonic_s()
+        self._begun_at_s = self._runtime.monotonic_s()
         newest = self._node.newest_snapshot
         end_offset = self._end_offset()
         if end_offset <= (0 if newest is None else newest.offset):
-            self._tell(newest or "nothing is committed yet")
+            self._notify(newest or "nothing is committed yet")
             return
         self._build(end_offset)
 
     def _build(self, end_offset: int, repairs: SnapshotId | None = None) -> None:
         self._metrics.snapshot_build_ratio = 0.0
         self._building = building = RunningBuild(
-            end_offset, self._written.written_bytes, self._host.monotonic_s(), repairs
+            end_offset, self._written.written_bytes, self._runtime.monotonic_s(), repairs
         )
         what = "taking a snapshot" if repairs is None else "building a damaged snapshot anew"
         LOG.info(what, end_offset=end_offset)
-        building.build = self._host.build(
+        building.build = self._runtime.build(
             self._log.directory,
             end_offset,
             self._on_progress,
@@ -321,7 +321,7 @@ class SnapshotManager:
                 self._repaired(completed)
             else:
                 self._bytes_before = building.written_bytes
-                self._taken(completed, self._host.monotonic_s() - building.begun_at_s)
+                self._taken(completed, self._runtime.monotonic_s() - building.begun_at_s)
 
         self._reader.run(complete, done)
 
@@ -338,10 +338,10 @@ class SnapshotManager:
         self._to_repair.remove(facts.id)
         self._end_build()
         self._failures, self.problem = 0, ""
-        if self._to_repair or self._told:
+        if self._to_repair or self._callbacks:
             self._begin()
         else:
-            self.look()
+            self.build_if_due()
 
     def _taken(self, facts: SnapshotFacts, seconds: float) -> None:
         self._metrics.snapshots_taken += 1
@@ -358,12 +358,12 @@ class SnapshotManager:
         self._finished(facts.id)
         self._clean()
         # What came meanwhile may be enough for the next one.
-        self.look()
+        self.build_if_due()
 
     def _finished(self, newest: SnapshotId) -> None:
         self._end_build()
         self._failures, self.problem = 0, ""
-        self._tell(newest)
+        self._notify(newest)
 
     def _end_build(self) -> None:
         self._building = None
@@ -377,13 +377,13 @@ class SnapshotManager:
         self._end_build()
         self.problem = problem
         if repairs is not None and newest is not None and repairs != newest:
-            # Nobody needs it, and nothing is built on it.
+            # It is not the newest, and nothing is built on it.
             self._to_repair.remove(repairs)
-        if not self._told:
+        if not self._callbacks:
             pause_s = min(RETRY_MAX_S, RETRY_MIN_S * 2 ** min(self._failures, 10))
             self._failures += 1
-            self._not_before_s = self._host.monotonic_s() + pause_s
-        self._tell(problem)
+            self._not_before_s = self._runtime.monotonic_s() + pause_s
+        self._notify(problem)
         if repairs is not None:
             self._copies.check(repairs, partial(self._read_again, repairs))
 
@@ -396,15 +396,15 @@ class SnapshotManager:
         self._to_repair = [other for other in self._to_repair if other != snapshot]
         self.problem = ""
 
-    def _tell(self, outcome: SnapshotId | str) -> None:
-        told, self._told = self._told, []
-        for callback in told:
+    def _notify(self, outcome: SnapshotId | str) -> None:
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
             callback(outcome)
 
     # -- others copy it
 
     def serve(self, snapshot: SnapshotId, replica: ReplicaKey | None, position: int) -> bool:
-        """Somebody asks for the piece at `position`: may it be given?
+        """A replica, or a client if it is None, asks for the chunk at `position`: may it have it?
 
         A leader that can't make its newest snapshot anew lets another one lead, who has a sound one.
         """
@@ -416,7 +416,7 @@ class SnapshotManager:
         return False
 
     def _let_another_lead(self) -> None:
-        now_s = self._host.monotonic_s()
+        now_s = self._runtime.monotonic_s()
         if self._node.is_leader and now_s >= self._resign_not_before_s:
             self._resign_not_before_s = now_s + RESIGN_INTERVAL_S
             reason = "its snapshot is damaged, and others need one"
@@ -478,7 +478,7 @@ class SnapshotManager:
             segments,
             self._log.size_bytes + sum(snapshot.size_bytes for snapshot in snapshots),
             start_offset=node.log_start_offset,
-            now_ms=self._host.wall_ms(),
+            now_ms=self._runtime.wall_ms(),
             retention_bytes=self._settings.retention_bytes,
             retention_ms=self._settings.retention_ms,
             copied_offset=self._copies.copied_offset(),

@@ -1,7 +1,7 @@
-"""Who copies which snapshot from this replica, how far they are, and whether what they get is sound.
+"""Which replicas copy which snapshot from here, how far they are, and whether what they get is sound.
 
-Pieces are served as they lie on the disk, and nobody says that a copy arrived damaged. But whoever got one
-begins again: then the file is read and checked here, step by step between other reads.
+Chunks are served as they lie on the disk, and no request says that a copy arrived damaged. But a replica that
+got a damaged one begins again: then the file is read and checked here, step by step between other reads.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class _Copy(NamedTuple):
 class OutgoingCopies:
     """See the module's docstring. All methods are for the event loop's thread.
 
-    Who has not asked for the next piece for `silent_s` does not copy any more. `on_damage` is told what
-    is wrong with a snapshot.
+    A replica that has not asked for the next chunk for `silent_s` does not copy any more. `on_damage` takes
+    what is wrong with a snapshot.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class OutgoingCopies:
         node: RaftNode,
         store: SnapshotStore,
         reader: Reader,
-        host: Runtime,
+        runtime: Runtime,
         silent_s: float,
         on_damage: Callable[[SnapshotId, str], None],
     ) -> None:
         self._node = node
         self._store = store
         self._reader = reader
-        self._host = host
+        self._runtime = runtime
         self._silent_s = silent_s
         self._on_damage = on_damage
         self._served: dict[SnapshotId, float] = {}
@@ -65,11 +65,11 @@ class OutgoingCopies:
         self._is_closed = True
 
     def note(self, snapshot: SnapshotId, replica: ReplicaKey | None, position: int) -> None:
-        """A replica, or a client if it is None, has all before `position` and asks for the next piece."""
-        now_s = self._host.monotonic_s()
+        """A replica, or a client if it is None, has all before `position` and asks for the next chunk."""
+        now_s = self._runtime.monotonic_s()
         self._served[snapshot] = now_s
         if replica is not None:
-            self._copies[replica] = _Copy(snapshot, position, self._host.monotonic_ms())
+            self._copies[replica] = _Copy(snapshot, position, self._runtime.monotonic_ms())
         if position == 0:
             if snapshot not in self._check_from:
                 self._check_from[snapshot] = now_s
@@ -77,8 +77,8 @@ class OutgoingCopies:
                 self.check(snapshot, partial(self._checked, snapshot))
 
     def copied_offset(self) -> int | None:
-        """Where the oldest snapshot ends that somebody copies at present."""
-        silent_since_s = self._host.monotonic_s() - self._silent_s
+        """Where the oldest snapshot ends that is being copied at present."""
+        silent_since_s = self._runtime.monotonic_s() - self._silent_s
         self._served = {key: at for key, at in self._served.items() if at >= silent_since_s}
         return min((snapshot.end_offset for snapshot in self._served), default=None)
 
@@ -88,7 +88,7 @@ class OutgoingCopies:
 
     def progress(self, known: Mapping[SnapshotId, SnapshotFacts]) -> dict[ReplicaKey, CopyProgress]:
         """The replicas that copy one of these, and have fetched no records since."""
-        oldest_ms = self._host.monotonic_ms() - int(self._silent_s * 1000)
+        oldest_ms = self._runtime.monotonic_ms() - int(self._silent_s * 1000)
         self._copies = {key: copy for key, copy in self._copies.items() if copy.at_ms >= oldest_ms}
         fetched_ms = {row.key: row.last_fetch_ms or 0 for row in self._node.progress()}
         return {
@@ -101,14 +101,14 @@ class OutgoingCopies:
         if problem:
             self._on_damage(snapshot, problem)
             return
-        self._check_from[snapshot] = self._host.monotonic_s() + CHECK_AGAIN_S
+        self._check_from[snapshot] = self._runtime.monotonic_s() + CHECK_AGAIN_S
         LOG.info(
             "a snapshot that is copied again and again was read and is sound",
             end_offset=snapshot.end_offset,
         )
 
-    def check(self, snapshot: SnapshotId, told: Callable[[str], None]) -> None:
-        """Read all of it, a batch at a time, unless another one is being read. `told` gets what is wrong
+    def check(self, snapshot: SnapshotId, done: Callable[[str], None]) -> None:
+        """Read all of it, a batch at a time, unless another one is being read. `done` gets what is wrong
         with it, "" if nothing is."""
         if self._is_checking:
             return
@@ -118,18 +118,18 @@ class OutgoingCopies:
         def is_at_end() -> bool:
             return next(steps, None) is None
 
-        def done(outcome: bool | BaseException) -> None:
+        def on_step(outcome: bool | BaseException) -> None:
             if self._is_closed:
                 return
             if outcome is False:
-                self._reader.run(is_at_end, done)
+                self._reader.run(is_at_end, on_step)
                 return
             self._is_checking = False
             if isinstance(outcome, (StorageError, SnapshotNotFound)):
-                told(str(outcome))
+                done(str(outcome))
             elif isinstance(outcome, BaseException):
                 raise outcome
             else:
-                told("")
+                done("")
 
-        self._reader.run(is_at_end, done)
+        self._reader.run(is_at_end, on_step)

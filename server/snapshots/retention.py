@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 SNAPSHOTS_KEPT = 2
-"""Whoever copies the one before the newest can finish. Older ones serve nobody."""
+"""A replica that copies the one before the newest can finish. Older ones are of no use."""
 
 
 class Deletable(NamedTuple):
@@ -45,7 +45,7 @@ def plan_cleaning(
     """The oldest history goes first, until the rest is small and young enough; None is no limit.
 
     Snapshots and closed segments ascend. `total_bytes` is the size of log and snapshots together.
-    `copied_offset` is the end of the oldest snapshot that somebody copies at present: it stays, with
+    `copied_offset` is the end of the oldest snapshot that is being copied at present: it stays, with
     all that follows it, or a slow replica would never be done.
     """
     if not snapshots:

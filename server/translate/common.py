@@ -45,7 +45,7 @@ def error_code(name: str | None) -> ErrorCode:
 
 
 def error_name(code: int) -> str | None:
-    """The name of a Kafka error code, None for none; a code that nobody knows is a server error."""
+    """The name of a Kafka error code, None for none; an unknown code is a server error."""
     if code == 0:
         return None
     try:

@@ -312,10 +312,10 @@ class Host:
         self._note(f"cuts its log from {len(self.log)} to {effect.end_offset}")
         self._write(Truncation(effect.end_offset), effect.write)
 
-    def store_piece(self, effect: fx.StoreSnapshotChunk) -> None:
+    def store_chunk(self, effect: fx.StoreSnapshotChunk) -> None:
         raise AssertionError(NO_SNAPSHOTS)
 
-    def drop_pieces(self, effect: fx.DropSnapshot) -> None:
+    def drop_chunks(self, effect: fx.DropSnapshot) -> None:
         raise AssertionError(NO_SNAPSHOTS)
 
     def reset(self, effect: fx.ResetLog) -> None:

@@ -145,7 +145,7 @@ class SimPeerChannel:
                     return
                 self._address_book.miss(address)
                 if is_own and not own and is_refused:
-                    self._listener.on_link_refused()
+                    self._listener.on_connection_refused()
                 go_on(is_refused=is_refused)
 
             self._scheduler.call_later(there_us, arrive)
@@ -162,7 +162,7 @@ class SimPeerChannel:
         peer.connections.append(self)
         if is_own:
             self._address_book.confirm(address)
-            self._listener.on_link_up()
+            self._listener.on_connection_made()
         else:
             self._process.call(DOUBT_US, self._doubt(self._connection))
         queue, self._queue = self._queue, []
@@ -205,7 +205,7 @@ class SimPeerChannel:
         if self.is_up and not self._is_closed:
             self._hang_up()
             if self._is_trusted:
-                self._listener.on_link_lost()
+                self._listener.on_connection_lost()
             else:
                 self._address_book.deny(self._address)
             self._fail_all("the connection was lost")
@@ -296,7 +296,7 @@ class SimPeerChannel:
         elif is_peer and not self._is_trusted and self.is_up:
             self._is_trusted = True
             self._address_book.confirm(self._address)
-            self._listener.on_link_up()
+            self._listener.on_connection_made()
 
     def _time_out(self) -> None:
         """As in `quorumd.server.peers.peer_channel`: a late answer costs the connection."""

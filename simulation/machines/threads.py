@@ -105,7 +105,7 @@ class SimDiskThread:
                 self._listener.on_disk_full(False)
             if isinstance(step, NotStored):
                 self._process.count("full disk")
-                self._listener.on_piece_not_stored(*step)
+                self._listener.on_chunk_not_stored(*step)
             wait_us = machine.sync_us() if step is Step.SYNC_NEXT else machine.write_us()
             if step is Step.SYNC_NEXT and machine.on_written is not None:
                 machine.on_written()

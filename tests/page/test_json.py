@@ -111,7 +111,7 @@ def test_epochs_count_from_the_first_leader_on() -> None:
 
 
 def look(source: PageSource, clock: Clock | None = None) -> LeaderReport:
-    return run(LeaderView(source, clock or Clock()).look())
+    return run(LeaderView(source, clock or Clock()).report())
 
 
 def test_a_leader_asks_nobody_and_hides_nothing() -> None:
@@ -127,16 +127,16 @@ def test_however_many_look_the_leader_is_asked_once_in_a_while() -> None:
     async def work() -> None:
         leader, clock = FakeLeader(), Clock()
         view = LeaderView(source_for(FOLLOWER, leader), clock)
-        looking = [asyncio.ensure_future(view.look()) for _ in range(5)]
+        looking = [asyncio.ensure_future(view.report()) for _ in range(5)]
         await asyncio.sleep(0)
         leader.answer(described(replica(2)))
         assert {(await each).partition is not None for each in looking} == {True}
         assert leader.asked == [2]
-        await view.look()
+        await view.report()
         assert leader.asked == [2]
         clock.now_s += leader_module.ASK_AGAIN_S
         leader.says = described(replica(2))
-        await view.look()
+        await view.report()
         assert leader.asked == [2, 2]
 
     run(work())
@@ -150,16 +150,16 @@ def test_a_leader_that_does_not_answer_holds_nobody_up_and_its_last_word_stays_f
     async def work() -> None:
         leader, clock = FakeLeader(described(replica(2))), Clock()
         view = LeaderView(source_for(FOLLOWER, leader), clock)
-        await view.look()
+        await view.report()
         leader.says = None
         clock.now_s += 3
-        told = await view.look()
+        told = await view.report()
         assert (told.partition is not None, told.age_s, told.problem) == (True, 3, "")
         leader.answer("it did not answer in 2000 ms")
-        told = await view.look()
+        told = await view.report()
         assert told.problem == "it did not answer in 2000 ms"
         clock.now_s += 1
-        assert (await view.look()).partition is None
+        assert (await view.report()).partition is None
 
     run(work())
 
@@ -168,11 +168,11 @@ def test_the_word_of_an_earlier_leader_does_not_count() -> None:
     async def work() -> None:
         seen = replace(FOLLOWER)
         view = LeaderView(source_for(seen, FakeLeader(described(replica(2)))), Clock())
-        assert (await view.look()).partition is not None
+        assert (await view.report()).partition is not None
         seen.leader_epoch = 8
-        assert (await view.look()).partition is None
+        assert (await view.report()).partition is None
         seen.leader_epoch, seen.leader_id = 7, None
-        assert (await view.look()) == LeaderReport(None, (), 0.0, "")
+        assert (await view.report()) == LeaderReport(None, (), 0.0, "")
 
     run(work())
 
@@ -185,15 +185,15 @@ def test_a_new_leader_is_asked_at_once_though_the_last_one_has_not_answered(
     async def work() -> None:
         leader, seen = FakeLeader(), replace(FOLLOWER)
         view = LeaderView(source_for(seen, leader), Clock())
-        assert (await view.look()).partition is None
+        assert (await view.report()).partition is None
         seen.leader_id, seen.leader_epoch = 3, 8
-        looking = asyncio.ensure_future(view.look())
+        looking = asyncio.ensure_future(view.report())
         await asyncio.sleep(0)
         leader.waiting.reverse()
         leader.answer(described(replica(3), leader_id=3, leader_epoch=8))
         assert (await looking).partition is not None
         leader.answer("the connection was lost")
-        told = await view.look()
+        told = await view.report()
         assert (told.partition is not None, told.problem) == (True, "")
 
     run(work())

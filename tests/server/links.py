@@ -144,13 +144,13 @@ class Owner:
     def elsewhere(self) -> list[Address]:
         return self.others
 
-    def on_link_up(self) -> None:
+    def on_connection_made(self) -> None:
         self.ups += 1
 
-    def on_link_lost(self) -> None:
+    def on_connection_lost(self) -> None:
         self.losses += 1
 
-    def on_link_refused(self) -> None:
+    def on_connection_refused(self) -> None:
         self.refusals += 1
 
     def vote(

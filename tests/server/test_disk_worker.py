@@ -72,7 +72,7 @@ class Told:
     def on_disk_full(self, is_full: bool) -> None:
         self.news.put(("full", is_full))
 
-    def on_piece_not_stored(self, snapshot: SnapshotId, problem: str) -> None:
+    def on_chunk_not_stored(self, snapshot: SnapshotId, problem: str) -> None:
         self.news.put(("not stored", snapshot, problem))
 
     def next(self) -> tuple[Any, ...]:

@@ -88,10 +88,10 @@ class World:
     def persist(self, effect: PersistQuorumState) -> None:
         self.note(effect)
 
-    def store_piece(self, effect: StoreSnapshotChunk) -> None:
+    def store_chunk(self, effect: StoreSnapshotChunk) -> None:
         self.note(effect)
 
-    def drop_pieces(self, effect: DropSnapshot) -> None:
+    def drop_chunks(self, effect: DropSnapshot) -> None:
         self.note(effect)
 
     def reset(self, effect: ResetLog) -> None:

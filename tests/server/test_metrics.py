@@ -19,7 +19,7 @@ from quorumd.server.http.exposition import IdleRatio, MetricsText
 from quorumd.server.http.http_server import MetricsPage
 from quorumd.server.model.metrics import LABELS_MAX, Metrics
 from quorumd.server.model.partition_view import PartitionView, ReplicaStatus
-from quorumd.server.model.sampled_stats import Histogram, Window
+from quorumd.server.model.sampled_stats import Histogram, SampledStats
 from quorumd.wire.registry import APIS
 from tests.support.cluster import FixedView
 from tests.support.serving import run
@@ -58,7 +58,7 @@ def scrape(
 
 def test_a_window_covers_the_last_30_to_60_seconds() -> None:
     clock = Clock()
-    window = Window(clock)
+    window = SampledStats(clock)
     window.record(10)
     clock.now += 29
     window.record(20)
@@ -74,7 +74,7 @@ def test_a_window_covers_the_last_30_to_60_seconds() -> None:
 
 def test_a_window_forgets_at_once_what_is_a_minute_old() -> None:
     clock = Clock()
-    window = Window(clock)
+    window = SampledStats(clock)
     window.record(10)
     clock.now += 60
     assert window.average() is None
@@ -84,7 +84,7 @@ def test_a_window_forgets_at_once_what_is_a_minute_old() -> None:
 
 def test_a_rate_is_per_second_and_a_young_window_counts_as_30_seconds() -> None:
     clock = Clock()
-    window = Window(clock)
+    window = SampledStats(clock)
     window.record(300)
     assert window.rate() == 10
     clock.now += 45

@@ -412,9 +412,9 @@ def test_a_bootstrap_server_is_whoever_answers() -> None:
 def test_a_voters_process_is_known_by_its_link() -> None:
     sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")))
     for peer in (key(2), BootstrapServer(index=0)):
-        sender.link(peer).listener.on_link_lost()
-        sender.link(peer).listener.on_link_refused()
-        sender.link(peer).listener.on_link_up()
+        sender.link(peer).listener.on_connection_lost()
+        sender.link(peer).listener.on_connection_refused()
+        sender.link(peer).listener.on_connection_made()
     assert sender.events == [ConnectionLost(id=2), ConnectionRefused(id=2), ConnectionMade(id=2)]
 
 
@@ -423,19 +423,19 @@ def test_a_lost_disk_that_is_gone_does_not_depose_the_new_one_under_its_id() -> 
         Voter(key(1), at("here")), Voter(key(2, 0), at("lost")), Voter(key(2, 1), at("new"))
     )
     lost, new = sender.link(key(2, 0)).listener, sender.link(key(2, 1)).listener
-    lost.on_link_refused()
-    new.on_link_refused()
+    lost.on_connection_refused()
+    new.on_connection_refused()
     assert sender.events == [], "nobody knows which of the two is meant"
     sender.lead(key(2, 1), "new")
-    lost.on_link_refused()
-    lost.on_link_up()
+    lost.on_connection_refused()
+    lost.on_connection_made()
     assert sender.events == []
-    new.on_link_refused()
+    new.on_connection_refused()
     assert sender.events == [ConnectionRefused(id=2)]
 
 
 def test_a_leader_known_by_its_id_alone_is_no_other_than_the_voter_under_it() -> None:
     sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")))
     sender.lead(ReplicaKey(2), "two")
-    sender.link(key(2)).listener.on_link_refused()
+    sender.link(key(2)).listener.on_connection_refused()
     assert sender.events == [ConnectionRefused(id=2)]

@@ -194,7 +194,7 @@ class Bench:
 
     def write(self, size_bytes: int) -> None:
         self.written.written_bytes += size_bytes
-        self.snapshots.look()
+        self.snapshots.build_if_due()
 
     def grow(self, end_offset: int) -> None:
         """So much is committed now."""
