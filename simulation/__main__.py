@@ -6,7 +6,8 @@ import json
 import os
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
@@ -17,6 +18,8 @@ from simulation.progress import shrink_progress, tally_progress
 from simulation.report import coverage_lines, run_json, run_text, tally_json, tally_text, to_word
 from simulation.runner import TIMEOUT_S_DEFAULT, Tally, Task, WorkerLost, run_many, run_one
 from simulation.shrink import Shrinker
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -117,69 +120,89 @@ def _to_plant(
     )
 
 
+_SEED_OPTIONS = (
+    click.option("--seed", type=int, metavar="N", help="Run this one."),
+    click.option(
+        "--seeds", callback=_to_seeds, metavar="A..B", help="Run all of these, both ends included."
+    ),
+    click.option(
+        "--jobs",
+        type=click.IntRange(1),
+        default=lambda: len(os.sched_getaffinity(0)),
+        show_default="all cores",
+        help="With --seeds: how many processes.",
+    ),
+)
+_CHAOS_OPTIONS = (
+    click.option(
+        "--faults",
+        callback=_to_faults,
+        metavar="A,B",
+        help="Just these kinds of faults and operations; all or none. Without it the seed chooses.",
+    ),
+    click.option(
+        "--fixed-voters",
+        is_flag=True,
+        help="Nobody changes the voters: all nodes run with quorum.voters.",
+    ),
+    click.option(
+        "--only",
+        "numbers",
+        callback=_to_numbers,
+        metavar="3,7,9",
+        help="With --seed: of its schedule just these faults, by number, or none.",
+    ),
+    click.option(
+        "--steps",
+        type=click.IntRange(0),
+        metavar="N",
+        help="End the faults after so many events; what heals afterwards is watched as always.",
+    ),
+)
+_REPORT_OPTIONS = (
+    click.option(
+        "--trace", is_flag=True, help="With --seed: show the last events also on success."
+    ),
+    click.option(
+        "--shrink", is_flag=True, help="With --seed: find a smaller run that fails alike."
+    ),
+    click.option("--coverage", is_flag=True, help="List what has never occurred."),
+    click.option(
+        "--plant",
+        callback=_to_plant,
+        is_eager=True,
+        metavar="NAME",
+        help="Break a rule in the code first, and use the faults that show it; `--plant list` shows all.",
+    ),
+    click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+        default=TIMEOUT_S_DEFAULT,
+        show_default=True,
+        help="A run that needs more processor time than this has failed.",
+    ),
+    click.option(
+        "--output",
+        "-o",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="For people, or for programs.",
+    ),
+)
+
+
+def _options(command: F) -> F:
+    """All of them; --help shows them in this order."""
+    for option in reversed(_SEED_OPTIONS + _CHAOS_OPTIONS + _REPORT_OPTIONS):
+        command = option(command)
+    return command
+
+
 @click.command(help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--seed", type=int, metavar="N", help="Run this one.")
-@click.option(
-    "--seeds", callback=_to_seeds, metavar="A..B", help="Run all of these, both ends included."
-)
-@click.option(
-    "--jobs",
-    type=click.IntRange(1),
-    default=lambda: len(os.sched_getaffinity(0)),
-    show_default="all cores",
-    help="With --seeds: how many processes.",
-)
-@click.option(
-    "--faults",
-    callback=_to_faults,
-    metavar="A,B",
-    help="Just these kinds of faults and operations; all or none. Without it the seed chooses.",
-)
-@click.option(
-    "--fixed-voters",
-    is_flag=True,
-    help="Nobody changes the voters: all nodes run with quorum.voters.",
-)
-@click.option(
-    "--only",
-    "numbers",
-    callback=_to_numbers,
-    metavar="3,7,9",
-    help="With --seed: of its schedule just these faults, by number, or none.",
-)
-@click.option(
-    "--steps",
-    type=click.IntRange(0),
-    metavar="N",
-    help="End the faults after so many events; what heals afterwards is watched as always.",
-)
-@click.option("--trace", is_flag=True, help="With --seed: show the last events also on success.")
-@click.option("--shrink", is_flag=True, help="With --seed: find a smaller run that fails alike.")
-@click.option("--coverage", is_flag=True, help="List what has never occurred.")
-@click.option(
-    "--plant",
-    callback=_to_plant,
-    is_eager=True,
-    metavar="NAME",
-    help="Break a rule in the code first, and use the faults that show it; `--plant list` shows all.",
-)
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    default=TIMEOUT_S_DEFAULT,
-    show_default=True,
-    help="A run that needs more processor time than this has failed.",
-)
-@click.option(
-    "--output",
-    "-o",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="For people, or for programs.",
-)
+@_options
 def cli(
     seed: int | None,
     seeds: range | None,

@@ -13,7 +13,7 @@ from quorumd.wire.registry import APIS
 from quorumd.wire.schema import Message as WireMessage
 from simulation.cluster import Cluster
 from simulation.machines.channel import Channel
-from simulation.machines.network import Message
+from simulation.machines.network import NetworkMessage
 from simulation.scheduler import MS, Timer
 
 FETCH = 1
@@ -73,7 +73,7 @@ class Client(ABC):
                 answered(answer)
 
         def reply(answer: bytes) -> None:
-            network.send(Message(host, self.name, f"{kind} answer", answer), arrived, lost)
+            network.send(NetworkMessage(host, self.name, f"{kind} answer", answer), arrived, lost)
 
         def deliver(data: bytes) -> None:
             process = cluster.process_at(host)
@@ -86,7 +86,7 @@ class Client(ABC):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = scheduler.call_later(GIVE_UP_US, lost)
-        request = Message(self.name, host, kind, frame, is_repeatable)
+        request = NetworkMessage(self.name, host, kind, frame, is_repeatable)
         network.send(request, deliver, lost)
 
     def change_target(self, leader_id: int = -1) -> None:

@@ -14,7 +14,7 @@ from quorumd.raft import events as ev
 from quorumd.raft import roles
 from quorumd.raft.config import StoredState
 from quorumd.raft.core_parts import InFlightRequest
-from quorumd.raft.invariants import InvariantViolation, check_state, check_step, require
+from quorumd.raft.invariants import InvariantViolation, check_state, require
 from quorumd.raft.log_view import LogView
 from quorumd.raft.node import RaftNode
 from quorumd.raft.types import SnapshotId
@@ -53,21 +53,19 @@ from simulation.exhaustive.messages import (
 )
 from simulation.exhaustive.replica import (
     CONTROL,
-    Append,
-    Crash,
+    ClientAppend,
     Delivery,
     Expiry,
-    Failure,
     Happening,
     Held,
     Local,
     Outcome,
+    RequestFailure,
     Stored,
     Sync,
     TimerKind,
     Truncation,
     Write,
-    disk_after,
     written,
 )
 
@@ -75,59 +73,6 @@ NO_SNAPSHOTS = "nobody takes snapshots in this scope"
 NEW_STALE_REPLY = 2 * STALE_REPLIES
 PRE_VOTE_ID = 0
 """Of the request whose answer stands for all pre-votes."""
-
-
-def started(stored: Stored, records: Records, traffic: Traffic) -> Local:
-    """A replica that has just started from this disk, seen from itself."""
-    labels = Labels(1, 2, 3)
-    host = Host(labels, traffic, stored, records, (), (), records, None)
-    host.start()
-    return host.outcome({}, None).local
-
-
-def step(
-    local: Local,
-    happening: Happening,
-    labels: Labels,
-    traffic: Traffic,
-    notes: list[str] | None = None,
-) -> Outcome:
-    """What happens next on this replica; `notes` gets it in words."""
-    if isinstance(happening, Crash):
-        return _restart(local, happening, labels, traffic, notes)
-    host = Host.of(local, labels, traffic)
-    if notes is not None:
-        host.notes = notes
-    before = host.node.core.capture()
-    asked = dict(host.node.core.requests.in_flight)
-    try:
-        answered = host.let(happening)
-        check_step(before, host.node.core.capture())
-        host.check()
-    except AssertionError as error:
-        return Outcome(local, violation=violation_text(error))
-    return host.outcome({i: request_slot(item, labels) for i, item in asked.items()}, answered)
-
-
-def violation_text(error: AssertionError) -> str:
-    kind = "" if isinstance(error, InvariantViolation) else "an assertion of the core: "
-    return f"{kind}{error}"
-
-
-def _restart(
-    local: Local, crash: Crash, labels: Labels, traffic: Traffic, notes: list[str] | None
-) -> Outcome:
-    stored, records = disk_after(local, crash)
-    host = Host(labels, traffic, stored, records, (), (), records, local.granted)
-    if notes is not None:
-        host.notes = notes
-    try:
-        host.start()
-        host.check()
-    except AssertionError as error:
-        return Outcome(local, violation=violation_text(error))
-    outcome = host.outcome({}, None)
-    return outcome._replace(forgotten=tuple(slot for slot, _ in local.node.in_flight))
 
 
 @dataclass
@@ -195,7 +140,7 @@ class Host:
         match happening:
             case Delivery(message):
                 return self._deliver(message)
-            case Failure(slot):
+            case RequestFailure(slot):
                 self.driver.handle(ev.RequestFailed(request_id=slot + 1, reason="no answer"))
                 return slot + 1
             case Expiry(timer, about):
@@ -210,7 +155,7 @@ class Host:
                     self._to_disk(write)
                 self.completed = writes
                 self.driver.on_writes_completed(writes)
-            case Append(value):
+            case ClientAppend(value):
                 self.value = value
                 self.driver.handle(ev.AppendRequested(1, 1))
         return None

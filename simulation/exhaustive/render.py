@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simulation.exhaustive.host import step
 from simulation.exhaustive.labels import SIZE, Labels, labels_at
 from simulation.exhaustive.messages import (
     FETCH,
@@ -16,13 +15,13 @@ from simulation.exhaustive.messages import (
     place_and_kind,
 )
 from simulation.exhaustive.replica import (
-    Append,
+    ClientAppend,
     Crash,
     Delivery,
     Expiry,
-    Failure,
     Happening,
     Local,
+    RequestFailure,
     Stored,
     Sync,
     TimerKind,
@@ -30,6 +29,7 @@ from simulation.exhaustive.replica import (
 )
 from simulation.exhaustive.search import Failed
 from simulation.exhaustive.space import Space, State
+from simulation.exhaustive.step import step
 
 
 def lines(space: Space, failed: Failed) -> Iterator[str]:
@@ -65,7 +65,7 @@ def _in_words(happening: Happening, local: Local, labels: Labels) -> str:
         case Delivery(message):
             sender = labels_at((labels.me - 1 - message.to) % SIZE)
             return f"gets {message_in_words(message, sender)}"
-        case Failure(slot):
+        case RequestFailure(slot):
             place, kind = place_and_kind(slot)
             return f"gives up its {KIND_NAMES[kind]} request to replica {labels[place]}"
         case Expiry(TimerKind.BEGIN, place):
@@ -79,7 +79,7 @@ def _in_words(happening: Happening, local: Local, labels: Labels) -> str:
             return f"{timer.value} runs out"
         case Sync(groups):
             return f"reaches the disk: {'; '.join(_writes(local, groups, labels))}"
-        case Append(value):
+        case ClientAppend(value):
             return f"a client appends value {value}"
         case Crash(kept, states_kept):
             return (

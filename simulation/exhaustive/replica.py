@@ -80,7 +80,7 @@ class Delivery(NamedTuple):
     message: Message
 
 
-class Failure(NamedTuple):
+class RequestFailure(NamedTuple):
     """The transport gives up waiting for the answer to a request of this replica."""
 
     slot: Slot
@@ -107,7 +107,7 @@ class Sync(NamedTuple):
     groups: int
 
 
-class Append(NamedTuple):
+class ClientAppend(NamedTuple):
     value: int
 
 
@@ -119,7 +119,7 @@ class Crash(NamedTuple):
     states_kept: int
 
 
-Happening = Delivery | Failure | Expiry | Sync | Append | Crash
+Happening = Delivery | RequestFailure | Expiry | Sync | ClientAppend | Crash
 
 
 class Outcome(NamedTuple):

@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from quorumd.raft import roles
-from simulation.exhaustive.host import step
 from simulation.exhaustive.labels import ALL_LABELS, SIZE, mirrored
 from simulation.exhaustive.messages import SLOTS, Message, Records, Slot, place_and_kind, slot_of
 from simulation.exhaustive.networks import Networks
 from simulation.exhaustive.replica import (
-    Append,
+    ClientAppend,
     Delivery,
     Expiry,
-    Failure,
     Happening,
     Local,
     Outcome,
+    RequestFailure,
     Sync,
     TimerKind,
     awaited,
@@ -29,6 +28,7 @@ from simulation.exhaustive.replica import (
     timers,
 )
 from simulation.exhaustive.scope import Scope
+from simulation.exhaustive.step import step
 
 Flights = tuple[int, ...]
 
@@ -194,7 +194,7 @@ class Replicas:
         key = (replica, value)
         found = self._appended.get(key)
         if found is None:
-            taken = self._step(replica, Append(value))
+            taken = self._step(replica, ClientAppend(value))
             found = self._appended[key] = () if taken is None else (taken,)
         return found
 
@@ -209,7 +209,7 @@ class Replicas:
         key = (replica, slot)
         found = self._failed.get(key)
         if found is None:
-            found = self._step(replica, Failure(slot))
+            found = self._step(replica, RequestFailure(slot))
             assert found is not None, "to give a request up starts no epoch"
             self._failed[key] = found
         return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from simulation.exhaustive.scope import Scope
-from simulation.exhaustive.space import BUDGET_BITS, Action, Space, State, Violation
+from simulation.exhaustive.space import BUDGET_BITS, Action, PropertyViolation, Space, State
 
 KEY_BYTES = 16
 
@@ -105,7 +105,7 @@ def explore(
     search = Search(Space(scope))
     try:
         search.run(on_layer)
-    except Violation:
+    except PropertyViolation:
         return search.space, search.count, find_way(search)
     return search.space, search.count, None
 
@@ -125,12 +125,12 @@ def _keys(layer: bytearray) -> Iterator[int]:
         yield int.from_bytes(layer[at : at + KEY_BYTES], "big")
 
 
-def _breaks(space: Space, state: State) -> Violation | None:
+def _breaks(space: Space, state: State) -> PropertyViolation | None:
     """The property that an action in this state breaks, if any."""
     try:
         for action, new in space.successors(state):
             space.check(action, new)
-    except Violation as violation:
+    except PropertyViolation as violation:
         return violation
     return None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from simulation.exhaustive.host import started
 from simulation.exhaustive.labels import SIZE, labels_at, mirrored
 from simulation.exhaustive.messages import BEGIN, SLOTS, place_and_kind, slot_of
 from simulation.exhaustive.networks import Arrival, Networks, turned_position
@@ -12,6 +11,7 @@ from simulation.exhaustive.properties import check_disks, check_logs
 from simulation.exhaustive.replica import Delivery, Expiry, Stored, Sync, TimerKind
 from simulation.exhaustive.replicas import Flights, Replicas, Step
 from simulation.exhaustive.scope import BASE, FIRST_EPOCH, Scope
+from simulation.exhaustive.step import started
 
 LOCAL_BITS, NETWORK_BITS, BUDGET_BITS = 20, 24, 5
 """Room in a key: for the number of a replica's state, of a network, and for losses and crashes."""
@@ -40,7 +40,7 @@ Action = tuple[int, Step | None, Arrival | None]
 Found = list[tuple[Action, State]]
 
 
-class Violation(Exception):
+class PropertyViolation(Exception):
     """A property does not hold after this action."""
 
     def __init__(self, state: State, action: Action, text: str) -> None:
@@ -132,7 +132,7 @@ class Space:
         """Add the states after a replica's step: several if not all that it sends finds room."""
         action: Action = (position, step, None)
         if step.violation is not None:
-            raise Violation(state, action, step.violation)
+            raise PropertyViolation(state, action, step.violation)
         a, b, c, _, leaders, committed, appends, losses, crashes = state
         if position == 0:
             a = step.replica
@@ -223,12 +223,12 @@ class Space:
         if known:
             names = f"{labels_at(known - 1).me} and {labels_at(position).me}"
             text = f"two leaders in epoch {step.elected_in}: {names}"
-            raise Violation(state, action, text)
+            raise PropertyViolation(state, action, text)
         committed = self.replicas.prefixes[state.committed]
         log = self.replicas.values[step.replica].log
         if state.leaders >> shift == 0 and log[: len(committed)] != committed:
             text = f"leader completeness: the log {log} of the new leader lacks of {committed}"
-            raise Violation(state, action, text)
+            raise PropertyViolation(state, action, text)
         return state.leaders | (position + 1) << shift
 
     def _commit(self, state: State, action: Action, step: Step) -> int:
@@ -238,7 +238,7 @@ class Space:
         short = min(len(known), len(said))
         if known[:short] != said[:short]:
             text = f"two committed histories: {known} and {said}"
-            raise Violation(state, action, text)
+            raise PropertyViolation(state, action, text)
         return step.committed if len(said) > len(known) else state.committed
 
     def check(self, action: Action, state: State) -> None:
@@ -252,7 +252,7 @@ class Space:
         text = check_logs([log for log, _ in values])
         text = text or check_disks([disk for _, disk in values], committed)
         if text is not None:
-            raise Violation(state, action, text)
+            raise PropertyViolation(state, action, text)
         self._fine.add(key)
 
     # -- keys

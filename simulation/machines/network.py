@@ -45,7 +45,7 @@ class NetworkConditions:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class NetworkMessage:
     """A frame on its way. `kind` names it for people: `Fetch`, `Fetch answer`."""
 
     source: str
@@ -108,7 +108,7 @@ class Network:
     # -- sending
 
     def send(
-        self, message: Message, deliver: Callable[[bytes], None], lost: Callable[[], None]
+        self, message: NetworkMessage, deliver: Callable[[bytes], None], lost: Callable[[], None]
     ) -> None:
         """Bring a message to its target: `deliver` is called there, never or once or more often.
 
@@ -157,7 +157,7 @@ class Network:
         flipped[at] ^= 1 << self._random.randrange(8)
         return bytes(flipped)
 
-    def _arrive(self, message: Message, deliver: Callable[[bytes], None]) -> None:
+    def _arrive(self, message: NetworkMessage, deliver: Callable[[bytes], None]) -> None:
         if (message.source, message.target) in self._cuts:
             self._note(self._cuts[message.source, message.target][-1], message)
             return
@@ -165,7 +165,7 @@ class Network:
 
     def _send_pieces(
         self,
-        message: Message,
+        message: NetworkMessage,
         arrival_us: int,
         deliver: Callable[[bytes], None],
         lost: Callable[[], None],
@@ -192,6 +192,6 @@ class Network:
         if is_broken_off:
             self._scheduler.call_at(arrival_us, lost)
 
-    def _note(self, fault: str, message: Message) -> None:
+    def _note(self, fault: str, message: NetworkMessage) -> None:
         self._coverage.count(fault, self._role_of(message.source), message.kind)
         self._journal(message.source, fault, f"{message.kind} to {message.target}")

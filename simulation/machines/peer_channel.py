@@ -16,7 +16,7 @@ from quorumd.server.peers.peer_channel import DOUBT_S, NODE_SOFTWARE, RECONNECT_
 from quorumd.wire.headers import decode_response_header
 from quorumd.wire.registry import APIS
 from simulation.machines.channel import Channel
-from simulation.machines.network import Message, Network
+from simulation.machines.network import Network, NetworkMessage
 from simulation.machines.process import Process
 from simulation.scheduler import MS, SECOND, Scheduler, Timer
 
@@ -262,13 +262,13 @@ class SimPeerChannel:
                 self._process.call(0, self.reset)
 
         def reply(answer: bytes) -> None:
-            message = Message(target, me, f"{kind} answer", answer)
+            message = NetworkMessage(target, me, f"{kind} answer", answer)
             network.send(message, lambda data: self._receive(f"{kind} answer", data), lost)
 
         def deliver(data: bytes) -> None:
             peer.receive(data, channel, kind, reply, lost)
 
-        network.send(Message(me, target, kind, frame), deliver, lost)
+        network.send(NetworkMessage(me, target, kind, frame), deliver, lost)
 
     def _receive(self, kind: str, frame: bytes) -> None:
         """An answer has arrived."""
