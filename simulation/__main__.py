@@ -34,7 +34,7 @@ begin when. The same seed gives the same events, on every machine.
 Look for failures, on all cores:
   python -m simulation --seeds 1..20000
 \b
-Look at one seed; a failure is told with its last events:
+One seed; a failure is printed with its last events:
   python -m simulation --seed 17
   python -m simulation --seed 17 --trace
 \b
@@ -143,7 +143,7 @@ _CHAOS_OPTIONS = (
     click.option(
         "--fixed-voters",
         is_flag=True,
-        help="Nobody changes the voters: all nodes run with quorum.voters.",
+        help="The voters never change: all nodes run with quorum.voters.",
     ),
     click.option(
         "--only",
@@ -285,8 +285,8 @@ def _run_seeds(seeds: range, task: Task, jobs: int, output: str, *, coverage: bo
     return exit_code or (EXIT_FAILED if tally.failures else 0)
 
 
-def _print_json(told: dict[str, Any]) -> None:
-    click.echo(json.dumps(told, ensure_ascii=False))
+def _print_json(fields: dict[str, Any]) -> None:
+    click.echo(json.dumps(fields, ensure_ascii=False))
 
 
 def main() -> None:

@@ -1,12 +1,12 @@
-"""Which cases of fault, role and message can occur, so that those that never have can be told.
+"""Which cases of fault, role and message can occur, so that those that never have can be listed.
 
 What a case means depends on the fault. One that hits messages or links counts the role of the sender
 and the message that was hit: all that a process of that role sends. One that hits a machine counts
 the role of its process and the message that it got last, for that is the moment it was hit at: all
-that a process of that role may have just got. Machines that are down, and whoever was there when a
+that a process of that role may have just got. Machines that are down, and all that were there when a
 partition began, count in sums only.
 
-Of an operation, what its operator can be told is a case, whoever says it; and each operation is a pair
+Of an operation, each answer is a case, whichever node gives it; and each operation is a pair
 with each fault that can begin while it is under way.
 """
 
@@ -19,7 +19,7 @@ from quorumd.raft.roles import Role
 from simulation.coverage import Case, Coverage, Pair
 from simulation.faults import FAULTS, OPERATIONS
 
-CLIENT, ANYBODY = "client", "anybody"
+CLIENT, ANY_NODE = "client", "anybody"
 MESSAGE_FAULTS = ("loss", "reset", "duplicate", "partial frame", "delay", "reorder")
 PARTITIONS = (
     *("majority partition", "minority partition", "isolate one", "ring", "bridge", "one way"),
@@ -51,7 +51,7 @@ _SENDS: Mapping[str, frozenset[Role]] = {
     "Consumer fetch answer": _ALL,
     **{f"{change} answer": _ALL for change in _CHANGES},
 }
-"""Who sends what; whoever is no leader answers with a refusal."""
+"""Which roles send a message; a node that does not lead answers with a refusal."""
 _MAY_HAVE_GOT: Mapping[str, frozenset[Role]] = {
     "start": _ALL - {Role.CANDIDATE},
     "Vote": _ALL,
@@ -73,7 +73,7 @@ _MAY_HAVE_GOT: Mapping[str, frozenset[Role]] = {
     "Consumer fetch": _ALL,
     **dict.fromkeys(_CHANGES, _ALL),
 }
-"""Who may have got what last; what has come may just have made it what it is."""
+"""Which roles may have got a message last; it may just have given the node this role."""
 
 
 _ALWAYS = ("NONE", "NOT_LEADER_OR_FOLLOWER", "REQUEST_TIMED_OUT")
@@ -86,7 +86,7 @@ _RESPONSES: Mapping[str, tuple[str, ...]] = {
     "reassign otherwise": (*_ALWAYS, "NO_REASSIGNMENT_IN_PROGRESS"),
     "transfer leader": (*_ALWAYS, "VOTER_NOT_FOUND", "ELIGIBLE_LEADERS_NOT_AVAILABLE"),
 }
-"""What an operator can be told."""
+"""The answers that an operation can get."""
 
 
 @cache
@@ -105,7 +105,7 @@ def possible_cases() -> tuple[Case, ...]:
         if fault in MESSAGE_FAULTS:
             cases += [(fault, CLIENT, message) for message in _CLIENTS_SEND]
     cases += [
-        (operation, ANYBODY, answer)
+        (operation, ANY_NODE, answer)
         for operation in OPERATIONS
         for answer in _RESPONSES.get(operation, ())
     ]
@@ -114,11 +114,11 @@ def possible_cases() -> tuple[Case, ...]:
 
 def missing_cases(coverage: Coverage) -> list[Case]:
     """Those that have not occurred."""
-    told = {(fault, message) for fault, _, message in coverage.cases}
+    answered = {(fault, message) for fault, _, message in coverage.cases}
     return [
         case
         for case in possible_cases()
-        if not coverage.cases[case] and not (case[1] == ANYBODY and (case[0], case[2]) in told)
+        if not coverage.cases[case] and not (case[1] == ANY_NODE and (case[0], case[2]) in answered)
     ]
 
 

@@ -17,7 +17,7 @@ def draw_settings(
 ) -> Settings:
     """The settings of a seed. `only` restricts the faults; everything else stays as it is.
 
-    Without `membership` voters are those of quorum.voters, and nobody changes them.
+    Without `membership` voters are those of quorum.voters, and never change.
     """
     random = Random(f"{seed}/settings")
     fetch_timeout_ms = random.choice([100, 200, 200, 500, 1000, 2000])

@@ -171,7 +171,7 @@ class Observer:
     # -- clients
 
     def on_acknowledged(self, append: Append) -> None:
-        """A client is told the offset of its batch."""
+        """A client gets the offset of its batch."""
         self._trace.note(append.client, f"is told offset {append.offset}")
         if self.is_watching:
             self._acknowledged.on_acknowledged(append)

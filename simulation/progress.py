@@ -22,7 +22,7 @@ LINE_EVERY_S = 60.0
 def tally_progress(tally: Tally, runs: int) -> Iterator[Show]:
     """A bar from 0 to `runs`; what is yielded shows how far `tally` has come.
 
-    The first failures are said at once: a run of many hours is not waited for to look at them.
+    The first failures are said at once: a run of many hours is not waited for.
     """
     begin_s = time.perf_counter()
     said = 0
@@ -45,7 +45,7 @@ def tally_progress(tally: Tally, runs: int) -> Iterator[Show]:
 
 @contextmanager
 def shrink_progress(shrinker: Shrinker) -> Iterator[Show]:
-    """Nobody knows how many runs it takes: just the smallest run so far, and how many were tried."""
+    """How many runs it takes is not known: just the smallest run so far, and how many were tried."""
 
     def text() -> str:
         run = shrinker.run

@@ -66,7 +66,7 @@ def _wait_until_well(chaos: Chaos, begin_us: int, bound_us: int) -> None:
 
 
 def is_well(chaos: Chaos) -> bool:
-    """Who has the leader's id, and another disk, has to wait until somebody else leads."""
+    """A node with the leader's id, and another disk, has to wait until another one leads."""
     leader = chaos.cluster.leader_machine()
     if leader is None or leader.process is None:
         return False

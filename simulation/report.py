@@ -75,7 +75,7 @@ def run_text(run: Run, task: Task, *, with_trace: bool) -> str:
         f"events     {run.steps:,} in {run.wall_s:.2f} s ({_rate(run.steps, run.wall_s)} events/s)",
         f"simulated  {run.simulated_us / SECOND:.3f} s",
         f"committed  {run.committed_records:,} records",
-        f"told       {run.acknowledged:,} appends are acknowledged",
+        f"acked      {run.acknowledged:,} appends",
     ]
     if run.failure is not None:
         lines += ["", "schedule of faults, as far as it had begun: number, seconds, name"]
@@ -114,7 +114,7 @@ def _last_events(run: Run) -> Iterator[str]:
 
 
 def run_json(run: Run, task: Task, *, with_trace: bool) -> dict[str, Any]:
-    told = {
+    fields: dict[str, Any] = {
         "seed": run.seed,
         "command": command(run.seed, task),
         "failure": None if run.failure is None else _failure_json(run.failure, task),
@@ -131,8 +131,8 @@ def run_json(run: Run, task: Task, *, with_trace: bool) -> dict[str, Any]:
         "coverage": _cases_json(run.coverage),
     }
     if run.failure is not None or with_trace:
-        told["last_events"] = dict(run.last_events)
-    return told
+        fields["last_events"] = dict(run.last_events)
+    return fields
 
 
 def _failure_json(failure: Failure, task: Task) -> dict[str, Any]:
@@ -182,8 +182,8 @@ def _failing_seeds(failures: Sequence[Failure]) -> Iterator[str]:
 
 def coverage_lines(coverage: Coverage, *, with_missing: bool) -> Iterator[str]:
     """How often each fault and operation has met each role, and what has never occurred."""
-    yield "how often each fault has occurred, by the role of the process that it met; and what operators"
-    yield "were told, by the role of the process that they had asked"
+    yield "how often each fault has occurred, by the role of the process that it met; and the answers that"
+    yield "operators have got, by the role of the process that they had asked"
     rows = [["fault", "all", *ROLES_SHOWN]]
     others = {fault for fault, _, _ in coverage.cases} - set(ACTS)
     for fault in (*ACTS, *sorted(others)):

@@ -111,7 +111,7 @@ class Tally:
 
 
 class WorkerLost(Exception):
-    """A process that ran seeds is gone; which seeds it had is told."""
+    """A process that ran seeds is gone; the message says which seeds it had."""
 
 
 # -- one run
@@ -203,7 +203,7 @@ def _signals(timeout_s: float) -> Iterator[_Signals]:
     old_interrupt = signal.getsignal(signal.SIGINT)
     if old_interrupt is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signals.on_interrupt)
-    # Time of the processor: a busy machine is no reason. Again every second, in case that somebody
+    # Time of the processor: a busy machine is no reason. Again every second, in case that some code
     # swallows it.
     old_timer = signal.setitimer(signal.ITIMER_PROF, timeout_s, 1.0)
     try:

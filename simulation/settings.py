@@ -27,8 +27,8 @@ class Settings:
     """Times are µs. `values_bytes_max` is for all values of a batch together. Snapshots are
     taken after `snapshot_bytes` of records, and built with `snapshot_memory_bytes`.
 
-    `voters` is how many nodes begin as voters. If the quorum is dynamic, anybody may become one, and
-    nobody stays one for ever; otherwise quorum.voters names their ids. There is a second machine, with
+    `voters` is how many nodes begin as voters. If the quorum is dynamic, any node may become one, and
+    none stays one for ever; otherwise quorum.voters names their ids. There is a second machine, with
     a disk of its own, under the id `twin`. `movers` are ids of nodes that may be reached elsewhere after
     a restart.
 

@@ -62,7 +62,7 @@ def start_from_stale_disk(chaos: Chaos, copies: dict[str, DiskCopy]) -> None:
     kind = random.choice(["none", "none", "rollback", "clone"])
     if kind == "none":
         return
-    # Who leads is the only one that knows how far a replica was: nothing may change that any more.
+    # Only the leader knows how far a replica was: nothing may change that any more.
     settle(chaos)
     leader = chaos.cluster.leader_machine()
     if leader is None:
@@ -73,7 +73,7 @@ def start_from_stale_disk(chaos: Chaos, copies: dict[str, DiskCopy]) -> None:
         return
     victim = random.choice(others)
     copy = copies[victim.host]
-    # What was synced a moment ago, and not acknowledged yet, nobody can miss.
+    # What was synced a moment ago, and not acknowledged yet, cannot be missed.
     acknowledged = _acknowledged(leader, victim.replica.key)
     if copy.end_offset >= acknowledged or copy.key != victim.replica.key:
         return
@@ -103,7 +103,7 @@ def start_from_stale_disk(chaos: Chaos, copies: dict[str, DiskCopy]) -> None:
             raise Violation(
                 "an old copy of a directory is noticed",
                 f"{kind} of {victim.replica.key} from {acknowledged} to"
-                f" {copy.end_offset}: nobody has said so within 10 s",
+                f" {copy.end_offset}: no node has reported it within 10 s",
             )
         chaos.scheduler.run_until(chaos.scheduler.now_us + 20 * MS)
 
@@ -117,6 +117,6 @@ def _acknowledged(leader: Machine, key: ReplicaKey) -> int:
 
 
 def _is_noticed(chaos: Chaos, key: ReplicaKey, machine: Machine) -> bool:
-    """True if it refused to start, or somebody reports that it went back."""
+    """True if it refused to start, or a node reports that it went back."""
     report = log_regression(key, 0, 0).partition(" from offset ")[0]
     return machine.process is None or any(report in said for said in chaos.env.observer.reports)

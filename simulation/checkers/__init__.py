@@ -25,7 +25,7 @@ from simulation.history.facts import Facts
 
 __all__ = ["Checker", "Facts", "Observation", "all_checkers"]
 
-# The committed history comes first: others look at it.
+# The committed history comes first: others use it.
 _KINDS: tuple[type[Checker], ...] = (
     Monotonic,
     CommittedPrefix,

@@ -1,4 +1,4 @@
-"""What was acknowledged is in the committed log, exactly once, at the offset that was told.
+"""What was acknowledged is in the committed log, exactly once, at the offset that was answered.
 
 A refused or timed-out append may be there or not, but not twice. Source: the promise of docs/protocol,
 appends; KIP-98 for idempotence.
@@ -17,7 +17,7 @@ NAME = "acknowledged appends are present exactly once"
 
 
 class Acknowledged:
-    """Looked at whenever a client is told, and at the end."""
+    """Checked at every acknowledgement, and at the end."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts

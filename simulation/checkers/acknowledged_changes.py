@@ -1,4 +1,4 @@
-"""What an operator was told is true: a voter that was added is in a committed set, a removed one out of it.
+"""What an operator gets as an answer is true: an added voter is in a committed set, a removed one out of it.
 
 Source: KIP-856, AddVoter and RemoveVoter (answered when the change is committed); KIP-642 for the target of
 a reassignment.

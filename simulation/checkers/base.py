@@ -19,7 +19,7 @@ from simulation.violation import Violation
 
 @dataclass(slots=True)
 class Observation:
-    """A process after an event; `before` is the look before that, None after a start."""
+    """A process after an event; `before` is its state after the event before that, None after a start."""
 
     replica: Replica
     node: RaftNode
@@ -33,7 +33,7 @@ class Observation:
 
 
 class Checker:
-    """Does nothing; each property overrides what it looks at. `name` is the property's."""
+    """Does nothing; each property overrides what it needs. `name` is the property's."""
 
     name = ""
 

@@ -1,7 +1,7 @@
 """What is committed is the same everywhere and for ever.
 
 Source: KIP-595, high watermark; Raft, figure 3, "State Machine Safety". This checker keeps the one
-committed history that the others look at.
+committed history that the others use.
 """
 
 from __future__ import annotations

@@ -24,7 +24,9 @@ class Durability(Checker):
     def on_recovered(self, replica: Replica, found: list[Batch], state: QuorumState | None) -> None:
         invented = [batch for batch in found if batch not in self.ever]
         if invented:
-            raise self.fail(f"{replica.key} comes back with {invented[0]}, which nobody appended")
+            raise self.fail(
+                f"{replica.key} comes back with {invented[0]}, which was never appended"
+            )
         if replica.key in self.facts.excused:
             return
         back = [batch for batch in found if batch in replica.dropped]

@@ -29,7 +29,7 @@ def check_linearizable(appends: Sequence[Append], committed: Sequence[Batch]) ->
         if append.invoked_us > moment_us:
             moment_us, latest = append.invoked_us, append
         if append.acknowledged_us is not None and append.acknowledged_us < moment_us:
-            assert latest is not None, "somebody moved the moment"
+            assert latest is not None, "an append has moved the moment"
             raise Violation(
                 NAME,
                 f"{append.client}'s append at {batch} was acknowledged at {append.acknowledged_us} µs,"

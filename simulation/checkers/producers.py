@@ -19,10 +19,12 @@ def check_producers(key: ReplicaKey, log: Iterable[Batch], producers: ProducerSt
     """Raise Violation unless the producer state of this process is what all its batches make."""
     anew = ProducerState()
     for batch in log:
-        told = batch.identity
-        if told.producer_id >= 0:
+        identity = batch.identity
+        if identity.producer_id >= 0:
             last_offset = batch.end_offset - 1
-            anew.append(told.producer_id, 0, told.base_sequence, batch.base_offset, last_offset)
+            anew.append(
+                identity.producer_id, 0, identity.base_sequence, batch.base_offset, last_offset
+            )
     expected, found = anew.remembered(), producers.remembered()
     if expected != found:
         raise Violation(NAME, f"{key}: the log says {expected}, the process has {found}")

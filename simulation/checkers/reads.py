@@ -16,7 +16,7 @@ NAME = "reads are prefixes of the committed log"
 
 
 class Reads:
-    """Looked at whenever a consumer gets records."""
+    """Checked whenever a consumer gets records."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts

@@ -1,4 +1,4 @@
-"""Voters come and go only if somebody has asked for it: an operator, or a replica for itself.
+"""Voters come and go only on request: of an operator, or of a replica for itself.
 
 A replica may ask for itself to take the place of a storage id under its id, unless it knows that it was
 removed. Source: KIP-853, automatic joining; KIP-642 for the steps of a reassignment.

@@ -81,8 +81,8 @@ class Snapshots(Checker):
             raise self.fail(f"{where} has the keys {list(found)}, the log {sorted(expected)}")
         for key, (offset, record) in expected.items():
             one = found[key]
-            told = dict(one.headers).get(OFFSET_HEADER)
-            if (one.value, one.timestamp, told) != (
+            in_header = dict(one.headers).get(OFFSET_HEADER)
+            if (one.value, one.timestamp, in_header) != (
                 record.value,
                 record.timestamp,
                 b"%d" % offset,

@@ -1,6 +1,6 @@
 """A witness leads only where no other voter can: because none has all that it has.
 
-Judged when nothing is disturbed; otherwise who could have been elected is anybody's guess. Whoever led
+Judged when nothing is disturbed; otherwise it is not known who could have been elected. Whoever led
 before has given its office up, or died: it need not be waited for. Source: docs/protocol, witness.
 """
 

@@ -143,7 +143,7 @@ class Operator(Client):
                 to_directory_id=uuid_or_zero(None if key is None else key.uuid),
                 timeout_ms=timeout_ms,
             )
-        assert key is not None, "somebody is added or removed"
+        assert key is not None, "a replica is added or removed"
         if request.kind is VoterChangeKind.REMOVE:
             return RemoveRaftVoterRequest(
                 voter_id=key.id, voter_directory_id=uuid_or_zero(key.uuid), timeout_ms=timeout_ms
@@ -199,7 +199,7 @@ class Operator(Client):
                 )
 
     def _is_fulfilled(self, request: VoterChangeRequest, error: ErrorCode) -> bool:
-        """Before the log names the voters nobody can say who they are not."""
+        """Before the log names the voters it is not known which replicas are none."""
         is_so_already = bool(request.sets_before) and error is _FULFILLED.get(request.kind)
         return error is ErrorCode.NONE or is_so_already
 

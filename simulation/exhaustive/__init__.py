@@ -10,7 +10,7 @@ messages, and takes every action in every state:
   that, and of later ones the quorum states and truncations, which do not wait for the sync of records.
 
 The scope. Three voters, named by the log; two records, synced and committed, in every log. At the start
-one replica leads the first epoch and all that it wrote is committed everywhere (or nobody has led yet).
+one replica leads the first epoch and all that it wrote is committed everywhere (or no replica has led yet).
 
 - `epochs`: so many epochs can have a leader, that of the start included. What would begin another epoch,
   or a campaign for one, does not happen.
@@ -20,7 +20,7 @@ one replica leads the first epoch and all that it wrote is committed everywhere 
 - A request that can have no answer any more, because it or its answer was lost or the receiver crashed,
   fails at once. A crash takes no message out of the network. An answer that its asker does not wait for
   any more is no message: the core drops it unseen.
-- Peers' processes are never reported as gone, and nobody shuts down.
+- Peers' processes are never reported as gone, and none shuts down.
 
 Time is left to chance: only whether a timer runs is kept, never for how long. So every order of timeouts is
 explored, also those that real clocks rule out, but for two: while a fetch is parked, a leader neither
@@ -44,14 +44,14 @@ What makes it small enough, and why nothing is lost by it:
 - A request that its sender has given up is dropped once the receiver's disk makes it void for good; the
   answer to BeginQuorumEpoch that tells the leader nothing arrives at once.
 - With a leader known, the vote in its epoch is forgotten: it can only have been for that leader, for the
-  voter itself, or for nobody, which is checked.
+  voter itself, or for none, which is checked.
 
 Checked in every step: `quorumd.raft.invariants`, the assertions of the core, one vote an epoch over crashes,
 and that the log is what the rules believe. In every state: log matching, and that what was ever said to be
 committed is on the disks of a majority. Whenever it happens: one leader an epoch, completeness of the new
 leader's log, one committed history.
 
-Complete, with no violation, `epochs` being 2 and somebody leading at the start:
+Complete, with no violation, `epochs` being 2 and a leader at the start:
 
     appends  in_flight  losses  crashes      states  transitions  depth
           0          3       0        0       3,921       15,138     26

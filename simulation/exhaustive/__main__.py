@@ -45,7 +45,7 @@ from simulation.exhaustive.search import Count, explore
     show_default=True,
     help="Crashes with a restart.",
 )
-@click.option("--leader/--no-leader", default=True, help="Whether somebody leads at the start.")
+@click.option("--leader/--no-leader", default=True, help="Whether there is a leader at the start.")
 @click.option("--pre-votes", is_flag=True, help="Explore pre-votes instead of granting them all.")
 @click.option("--discovery", is_flag=True, help="Let Fetch find the leader, too.")
 @click.option("--resignation", is_flag=True, help="Let leaders resign and send EndQuorumEpoch.")

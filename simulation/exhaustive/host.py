@@ -69,7 +69,7 @@ from simulation.exhaustive.replica import (
     written,
 )
 
-NO_SNAPSHOTS = "nobody takes snapshots in this scope"
+NO_SNAPSHOTS = "there are no snapshots in this scope"
 NEW_STALE_REPLY = 2 * STALE_REPLIES
 PRE_VOTE_ID = 0
 """Of the request whose answer stands for all pre-votes."""
@@ -77,7 +77,7 @@ PRE_VOTE_ID = 0
 
 @dataclass
 class Host:
-    """What a driver needs around it: a disk, a network, somebody who listens."""
+    """What a driver needs around it: a disk, a network, a listener."""
 
     labels: Labels
     traffic: Traffic
@@ -335,7 +335,7 @@ class Host:
         voted = stored.voted if stored.leader is None else stored.leader
         return None if voted is None else (stored.epoch, voted)
 
-    # -- the news, as `quorumd.server.partition.driver.Listener` and `quorumd.server.partition.driver.Timer`
+    # -- notifications, as `Listener` and `Timer` of `quorumd.server.partition.driver`
 
     def on_high_watermark(self, offset: int) -> None:
         require(offset <= len(self.log), "committed beyond the end of the log")

@@ -1,6 +1,6 @@
 """Messages as values without ids: the places in them are seen from the sender.
 
-A message says whether its request still waits for an answer. An answer that nobody waits for is no
+A message says whether its request still waits for an answer. An answer that no request waits for is no
 message: the core drops it unseen.
 """
 
@@ -210,7 +210,7 @@ def answer_of(kind: int, body: AnswerBody, labels: Labels) -> fx.Reply:
 
 
 def answer_event(kind: int, body: AnswerBody, labels: Labels, request_id: int) -> ev.Event:
-    """How an answer enters the core; `body` is in the view of whoever gets it."""
+    """How an answer enters the core; `body` is in the view of its receiver."""
     if body.top_level_error is not None:
         return ev.RequestFailed(request_id=request_id, reason="refused", error=body.top_level_error)
     leader_id = None if body.leader is None else labels[body.leader]

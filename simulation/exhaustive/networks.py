@@ -43,7 +43,7 @@ class Networks:
         self.covered: list[int] = []
         """The requests that a network carries or answers: a bit for each slot of each position."""
         self.given_up: list[tuple[Arrival, ...]] = []
-        """Requests in a network that nobody waits for."""
+        """Requests in a network whose sender does not wait."""
         self._arrivals: dict[Network, tuple[Arrival, ...]] = {}
         self._joined: dict[tuple[Network, tuple[Flight, ...]], tuple[Network, ...]] = {}
         self._turned: list[dict[Network, Network]] = [{} for _ in range(TURNS)]

@@ -21,7 +21,7 @@ class State(NamedTuple):
     """The replicas at positions 0, 1 and 2 and the network by number, and what has happened so far.
 
     `leaders` holds two bits for each epoch: 1 + the position of the leader that it had. `committed` is
-    the number of the longest log prefix that anybody said is committed.
+    the number of the longest log prefix that any replica said is committed.
     """
 
     a: int
@@ -165,7 +165,7 @@ class Space:
                 found.append((action, new))
 
     def _settle(self, action: Action, state: State, found: Found) -> None:
-        """Whoever waits for an answer that cannot come any more gives up at once."""
+        """A replica that waits for an answer that cannot come any more gives up at once."""
         a, b, c = state[:SIZE]
         owed, awaited = self.replicas.owed, self.replicas.awaited
         waiting = awaited[a][0] | awaited[b][1] | awaited[c][2]
@@ -183,7 +183,7 @@ class Space:
     def _forget(
         self, numbers: tuple[int, int, int], network: int, position: int, slots: tuple[int, ...]
     ) -> tuple[int, int, int, int]:
-        """A replica has given requests up: whoever has them need not answer."""
+        """A replica has given requests up: their receivers need not answer."""
         changed = list(numbers)
         for slot in slots:
             place, kind = place_and_kind(slot)

@@ -25,7 +25,7 @@ def clock_drift(chaos: Chaos, random: Random) -> None:
 
 @FAULTS.fault("wall clock step")
 def wall_clock_step(chaos: Chaos, random: Random) -> None:
-    """Somebody sets the clock, back or forth, by up to half an hour."""
+    """The clock is set, back or forth, by up to half an hour."""
     victim = chaos.victim(random)
     victim.count("wall clock step")
     victim.clock.wall_offset_us = random.randrange(-1800, 1800) * SECOND

@@ -1,6 +1,6 @@
 """What operators do, by name: each operation begins at a moment of the schedule, as faults do.
 
-An operation is skipped if there is nobody to do it with, or if it could leave the quorum without a
+An operation is skipped if no node fits, or if it could leave the quorum without a
 majority: `simulation.history.risk`.
 """
 
@@ -52,7 +52,7 @@ def add_voter(chaos: Chaos, random: Random) -> list[VoterChangeRequest]:
 
 @_operation("remove voter")
 def remove_voter(chaos: Chaos, random: Random) -> list[VoterChangeRequest]:
-    """Anybody; often somebody who is gone for good, or by mistake the one that has taken its place."""
+    """Any voter; often one that is gone for good, or by mistake the one that has taken its place."""
     keys, lost = chaos.facts.voters.current, chaos.facts.excused
     gone = [key for key in keys if key in lost]
     heirs = [key for key in keys if key not in lost and key.id in {old.id for old in gone}]
@@ -91,9 +91,9 @@ def replace_voter(chaos: Chaos, random: Random) -> list[VoterChangeRequest]:
 
 
 def _target(chaos: Chaos, random: Random) -> tuple[int, ...]:
-    """Ids that can vote: under that of a twin, nobody could tell which of the two is meant.
+    """Ids that can vote: under that of a twin it is not clear which of the two is meant.
 
-    A witness alone is no quorum that anybody wants.
+    A witness alone is no useful quorum.
     """
     settings = chaos.env.settings
     if not settings.is_dynamic:

@@ -87,9 +87,9 @@ def deposed_leader(chaos: Chaos, random: Random) -> None:
         machine.count("deposed leader")
     give_up_us = chaos.scheduler.now_us + 5 * SECOND
 
-    def look() -> None:
+    def await_election() -> None:
         if chaos.cluster.leader_machine() is leader and chaos.scheduler.now_us < give_up_us:
-            chaos.scheduler.call_later(20 * MS, look)
+            chaos.scheduler.call_later(20 * MS, await_election)
         else:
             chaos.scheduler.call_later(random.randrange(300 * MS), end)
 
@@ -97,7 +97,7 @@ def deposed_leader(chaos: Chaos, random: Random) -> None:
         for source, target in pairs:
             chaos.network.mend(source, target, "deposed leader")
 
-    look()
+    await_election()
 
 
 @FAULTS.fault(LONE_WITNESS)
@@ -134,7 +134,7 @@ def lone_witness(chaos: Chaos, random: Random) -> None:
 
 @FAULTS.fault(LEADER_FAILS)
 def leader_fails_at_a_change(chaos: Chaos, random: Random) -> None:
-    """The next leader that appends a voter set is cut off, dies, or stops, before anybody has it."""
+    """The next leader that appends a voter set is cut off, dies, or stops, before another replica has it."""
 
     def fail(leader: Machine) -> None:
         leader.count(LEADER_FAILS)
@@ -160,7 +160,7 @@ def isolate_one(chaos: Chaos, random: Random) -> None:
 
 @FAULTS.fault("ring")
 def ring(chaos: Chaos, random: Random) -> None:
-    """Everybody reaches two neighbours only."""
+    """Every node reaches two neighbours only."""
     hosts = _shuffled(chaos, random)
     count = len(hosts)
     pairs = [
@@ -184,7 +184,7 @@ def bridge(chaos: Chaos, random: Random) -> None:
 
 @FAULTS.fault("one way")
 def one_way(chaos: Chaos, random: Random) -> None:
-    """Some can be heard, but hear nothing, or the other way round."""
+    """Messages of some nodes arrive, but none arrives at them; or the other way round."""
     hosts = _shuffled(chaos, random)
     count = random.randint(1, max(1, len(hosts) // 2))
     some, others = hosts[:count], hosts[count:]

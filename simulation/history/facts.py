@@ -18,7 +18,7 @@ from simulation.history.voter_history import NamedVoters, VoterHistory
 class Change(NamedTuple):
     """A leader has appended a voter set behind a `former` one; None: it is the first of its log.
 
-    `is_first` if it may replace the former one just like that: nobody has written anything yet, and the
+    `is_first` if it may replace the former one just like that: no client has written anything yet, and the
     ids of the voters are the same (KIP-856, bootstrapping).
     """
 
@@ -52,7 +52,7 @@ class Facts:
     excused: set[ReplicaKey] = field(default_factory=set)
     """Replicas whose disk was damaged behind their back: what they lost is no fault of the code."""
     change_requests: list[VoterChangeRequest] = field(default_factory=list)
-    """What anybody has asked for of the voter set, or of the leader."""
+    """All requests for changes of the voter set, or of the leader."""
     contacts: dict[ReplicaKey, int] = field(default_factory=dict)
     """When a leader last had a request of this replica for records; µs."""
     is_undisturbed: bool = True

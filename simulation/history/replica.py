@@ -70,7 +70,7 @@ class Replica:
     """See the module's docstring. Outlives the processes that run on its storage.
 
     `committed_below` gives the batches that are committed below an offset, by whatever is known.
-    `note_control` is told of the control batches that are appended, and of their bytes.
+    `note_control` gets the control batches that are appended, and their bytes.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Replica:
         self.log: list[Batch] = []
         """What the process has appended, on disk or not."""
         self.synced: list[Batch] = []
-        """What its disk has synced and not been told to drop since: no crash may lose it."""
+        """What its disk has synced and was not to drop since: no crash may lose it."""
         self.dropped: set[Batch] = set()
         """What its disk has dropped durably and not got again since: no crash may bring it back."""
         self.state: QuorumState | None = None
@@ -95,7 +95,7 @@ class Replica:
         self._batches: dict[int, list[Batch]] = {}
         """Of each write under way: what it writes or drops."""
         self.disk_updates: list[DiskUpdate] = []
-        """What was appended or dropped since the checkers looked last."""
+        """What was appended or dropped since it was shown to the checkers last."""
 
     @property
     def end_offset(self) -> int:

@@ -1,4 +1,4 @@
-"""What somebody wants of the voter set or of the leader, and what came of it."""
+"""Requests for changes of the voter set or of the leader, and what came of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class VoterChangeRequest:
     sent: int = 0
     answered: int = 0
     outcome: str | None = None
-    """What the last answer said, once nobody asks any more: `done` or the name of an error."""
+    """What the last answer said, once it is not sent again: `done` or the name of an error."""
 
     @property
     def is_over(self) -> bool:

@@ -8,7 +8,7 @@ from quorumd.config.addresses import Listener
 from quorumd.raft.types import ReplicaKey
 
 Reply = Callable[[bytes], None]
-"""Takes a complete response frame, length included, back to whoever asked."""
+"""Takes a complete response frame, length included, back to the client."""
 
 
 class Channel:

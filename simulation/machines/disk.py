@@ -128,7 +128,7 @@ class SimDisk:
         self._opened: dict[int, _Opened] = {}
         self._next_handle = self._first_handle = 3
         self._process_number = 1
-        # Anything of these makes a call look twice.
+        # With any of these a call checks more.
         self._crash_in: int | None = None
         self._failures: dict[str, int] = {}
 

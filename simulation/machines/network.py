@@ -1,8 +1,8 @@
 """The simulated network: single messages between machines, lost, late, doubled, swapped, cut to pieces.
 
 A message is a complete frame. What becomes of it is drawn when it is sent and again judged when it would
-arrive: whoever is cut off by then does not get it. Machines are named; a partition is a set of directed
-pairs that do not reach each other.
+arrive: a machine that is cut off by then does not get it. Machines are named; a partition is a set of
+directed pairs that do not reach each other.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class NetworkConditions:
     damage: float = 0.0
     """Share of the pieces of snapshots in which a bit is flipped."""
     silent_deaths: bool = False
-    """Nobody is told when a process dies: its connections just fall silent."""
+    """The death of a process resets no connection: they just fall silent."""
 
 
 @dataclass(frozen=True, slots=True)

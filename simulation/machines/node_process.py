@@ -150,7 +150,7 @@ class NodeProcess(Process):
         return disk.contents(complete if is_there else part_path(LOG_DIRECTORY, snapshot))
 
     def take_snapshot(self) -> None:
-        """As an operator asks for it; nobody waits for the answer."""
+        """As an operator asks for it; no client waits for the answer."""
         self.partition.snapshots.take(lambda outcome: None)
 
     # -- what checkers see
@@ -197,7 +197,7 @@ class NodeProcess(Process):
         self.run(handle)
 
     def on_request(self, api_key: int, version: int, frame: bytes) -> None:
-        """A request leaves: a candidate's own vote is told by its request."""
+        """A request leaves: a candidate's own vote is implied by its request."""
         if api_key in (ADD_VOTER, REMOVE_VOTER):
             self._note_own_request(api_key, version, frame)
         elif api_key == VOTE:

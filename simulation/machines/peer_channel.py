@@ -30,7 +30,7 @@ class Endpoints(Protocol):
         """The machine that is reached under this name, as the network knows it."""
 
     def listening_at(self, address: str) -> Process | None:
-        """The process that listens there now, None if nobody does."""
+        """The process that listens there now, None if none does."""
 
 
 class _Pending:
@@ -94,7 +94,7 @@ class SimPeerChannel:
         return self._target is not None
 
     def _connect(self) -> None:
-        """Try each address once; whoever is cut off finds out only when time is up."""
+        """Try each address once; a machine that is cut off notices only when time is up."""
         if self._is_closed or self.is_up or self._is_connecting:
             return
         self._is_connecting = True
@@ -181,7 +181,7 @@ class SimPeerChannel:
         return ask
 
     def _reject_address(self) -> None:
-        """Somebody else is at this address, or nobody who says who it is."""
+        """Another node is at this address, or none that identifies itself."""
         self._is_trusted = False
         self.reset()
 
@@ -217,11 +217,11 @@ class SimPeerChannel:
         if target is None or self._network.conditions.silent_deaths:
             return
 
-        def told() -> None:
+        def notice() -> None:
             if connection == self._connection and self._network.reaches(target, self._process.host):
                 self.reset()
 
-        self._process.call(self._network.latency_us(), told)
+        self._process.call(self._network.latency_us(), notice)
 
     # -- asking
 

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class SimDiskThread:
-    """A `PartitionDisk`. The replica is told of every job submitted and completed."""
+    """A `PartitionDisk`. The replica's book gets every job submitted and completed."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class SimDiskThread:
             self._process.call(wait_us, lambda: self._continue(jobs, steps))
             return
         self._process.replica.complete(jobs)
-        # The event loop is told in order, as by call_soon_threadsafe.
+        # The event loop is notified in order, as by call_soon_threadsafe.
         now_us = self._process.scheduler.now_us
         self._notified_us = max(self._notified_us, now_us + machine.thread_us())
         self._process.call(self._notified_us - now_us, lambda: self._completed(jobs[-1].write))
@@ -159,7 +159,7 @@ class SimBuild:
         self._next()
 
     def cancel(self, ended: Callable[[], None]) -> None:
-        """The process is killed: what it has written stays until somebody deletes it."""
+        """The process is killed: what it has written stays until it is deleted."""
         self._is_cancelled = True
         self._steps.close()
         self._process.call(self._process.machine.thread_us(), ended)
@@ -210,7 +210,7 @@ class SimReader:
             outcome: T | BaseException
             try:
                 outcome = action()
-            except Exception as error:  # as the daemon's reader: whoever asked decides
+            except Exception as error:  # as the daemon's reader: the caller decides
                 outcome = error
             self._process.call(self._process.machine.thread_us(), lambda: done(outcome))
 

@@ -1,4 +1,4 @@
-"""Planted bugs of what clients are told."""
+"""Planted bugs in answers to clients."""
 
 from __future__ import annotations
 
