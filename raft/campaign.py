@@ -117,9 +117,9 @@ def _count_votes(core: Core) -> None:
         if is_lost:
             return lose_pre_votes(core)
         state.deadline_ms = min(state.deadline_ms, core.now_ms + REFUSAL_GRACE_MS)
-    elif not state.is_lost and (is_lost or not state.is_doubtful):
+    elif not state.is_lost and (is_lost or not state.is_contested):
         wait_ms = campaign_backoff_ms(core) + (0 if is_lost else REFUSAL_GRACE_MS)
-        state.is_lost, state.is_doubtful = is_lost, True
+        state.is_lost, state.is_contested = is_lost, True
         state.deadline_ms = min(state.deadline_ms, core.now_ms + wait_ms)
     return None
 

@@ -27,7 +27,7 @@ class Writes:
 
     def next_of_log(self, end_offset: int) -> int:
         """The number of the next write, after which the log is synced up to `end_offset`."""
-        write = self.next()
+        self.last = write = self.last + 1
         self.log.append((write, end_offset))
         return write
 

@@ -67,7 +67,7 @@ class Candidate:
     votes: dict[ReplicaKey, bool] = field(default_factory=dict)
     is_lost: bool = False
     """No majority can be reached any more: no other voter is asked."""
-    is_doubtful: bool = False
+    is_contested: bool = False
     """A voter refused: the other answers are waited for only briefly."""
 
 

@@ -124,7 +124,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "vote_write": KEPT,
         "votes": KEPT,
         "is_lost": KEPT,
-        "is_doubtful": TIME,
+        "is_contested": TIME,
     },
     roles.FetchProgress: {
         "end_offset": KEPT,

@@ -27,7 +27,7 @@ from quorumd.raft.events import (
     VoterChangeResponseReceived,
     VoteRequestReceived,
 )
-from quorumd.raft.roles import Leader, Role
+from quorumd.raft.roles import Role
 from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter
 from tests.raft.changes import (
     FREE,
@@ -84,9 +84,7 @@ def test_an_observer_that_says_where_it_is_stands_in_memory_only() -> None:
     bench = leading()
     assert refused(update(bench, Voter(key_of(4), MOVED))) == (None, "")
     assert not written(bench)
-    state = bench.node.core.state
-    assert isinstance(state, Leader)
-    assert state.registered_observers == {key_of(4): Voter(key_of(4), MOVED)}
+    assert bench.node.status().registered_observers == (Voter(key_of(4), MOVED),)
 
 
 @pytest.mark.parametrize(
