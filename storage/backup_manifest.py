@@ -98,7 +98,7 @@ def parse_manifest(data: bytes) -> BackupManifest:
 
 
 def load_manifest(fs: FileSystem, backup: Path) -> BackupManifest:
-    """That of the backup in a directory.
+    """The manifest of the backup in a directory.
 
     Raises DamagedFile if it can't be understood, StorageError if there is none.
     """

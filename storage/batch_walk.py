@@ -1,7 +1,7 @@
 """Walking through a file of record batches in windows: `walk` for a file that is taken as it is,
 `BatchCursor` for one that a running node writes to, or that may have bad batches in the middle.
 
-Knows positions, not offsets or epochs: what may follow what says quorumd.storage.sequence_check.
+Knows positions, not offsets or epochs: their order is checked by quorumd.storage.sequence_check.
 """
 
 from __future__ import annotations
@@ -116,14 +116,14 @@ class BatchCursor:
         return found if is_valid or not self.reread(position) else self._take(position)
 
     def reread(self, position: int) -> bool:
-        """Forgets what was read ahead. False if the last read began at this position: it is as new."""
+        """Reads anew from a position what was read ahead. False, without a read, if nothing was."""
         if self._window_at == position:
             return False
         self._load(position, WINDOW_BYTES)
         return True
 
     def has_changed(self, position: int) -> bool:
-        """True if somebody has written to the bytes at a position since the last read, of them."""
+        """True if a node has written at a position since the last read, which began there."""
         assert self._window_at == position, "what is not sound was read from its start"
         before = self._window
         self._load(position, len(before))

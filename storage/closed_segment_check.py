@@ -38,9 +38,9 @@ def check_closed_segment(
     epochs: Sequence[EpochStart],
     index_interval_bytes: int,
 ) -> FoundSegment | None:
-    """The closed segment with offsets `base_offset` .. `end_offset` (exclusive), if it looks sound.
+    """Checks the closed segment with offsets `base_offset` .. `end_offset` (exclusive) by a few reads.
 
-    `epochs` are those of the log. None if the segment must be walked through. Raises OSError.
+    `epochs` are those of the log. Returns None if the segment must be walked through. Raises OSError.
     """
     path = layout.log_path(directory, base_offset)
     segment = Segment(base_offset, path, 0, end_offset)

@@ -179,7 +179,7 @@ class SegmentIndex:
         self.due_above = interval_bytes
 
     def add(self, position: int, last_offset: int, max_timestamp: int) -> None:
-        """The next batch."""
+        """Takes the next batch."""
         if position > self.due_above:
             self.add_entry(position, last_offset)
         if max_timestamp > self.max_timestamp:

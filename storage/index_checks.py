@@ -47,7 +47,7 @@ class IndexChecks:
             self._times = None
 
     def add(self, position: int, last_offset: int, max_timestamp: int) -> None:
-        """The next batch: into the new index, and compared with the old one."""
+        """Takes the next batch into the new index, and compares it with the old one."""
         index = self._found.index
         if self._positions is not None and self._positions.get(position) == last_offset:
             self._matched += 1

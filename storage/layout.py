@@ -94,7 +94,7 @@ def parse_snapshot_name(name: str) -> SnapshotId | None:
 
 
 def is_part(name: str) -> bool:
-    """True for what nobody will finish after a start, Kafka's parts included."""
+    """True for an unfinished snapshot, or a run for one, which a start deletes; Kafka's included."""
     return _PART.fullmatch(name) is not None
 
 

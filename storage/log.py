@@ -273,7 +273,7 @@ class Log:
             raise from_os_error(error, view.path, "reading") from error
 
     def read_cached(self, offset: int, max_bytes: int, end_offset: int) -> list[Buffer] | None:
-        """As `read`, in pieces and without copying; None if `offset` is not in memory."""
+        """As `read`, in several buffers and without copying; None if `offset` is not in memory."""
         if not self.log_start_offset <= offset <= self._end_offset:
             raise OffsetNotInLog(offset, self.log_start_offset, self._end_offset)
         if offset >= end_offset or offset == self._end_offset:

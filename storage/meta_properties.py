@@ -56,7 +56,7 @@ class LogOwner(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
-    """The contents. `cluster_id` is None while it is not known; `others` are keys of strangers."""
+    """The contents. `cluster_id` is None while it is not known; `others` are unknown keys."""
 
     node_id: int
     storage_id: UUID

@@ -72,7 +72,7 @@ class SnapshotStore:
         return found
 
     def quarantine(self, snapshot_id: SnapshotId, damage: DamagedSnapshot) -> None:
-        """One that `open` found is of no use after all: count it among the damaged ones."""
+        """Counts a snapshot that `open` found sound among the damaged ones; its file stays."""
         with self._lock:
             self._ids.remove(snapshot_id)
         self.damaged.append(damage)

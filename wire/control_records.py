@@ -3,7 +3,7 @@
 Knows the bytes of keys, values and batches; ids and uuids stay as they are on the wire. Kafka writes
 version 0 of every value and reads it as such, whatever its version field says; so does this module.
 Tags 10000 and up of KRaftVoters are this project's own, and Kafka's readers skip them; so are the types
-from 1001 on: 1001 is in snapshots only, the others stand where a restore has struck out 5 and 6.
+from 1001 on: 1001 is in snapshots only, the others stand where a restore has masked out 5 and 6.
 Source: KIP-595 (LeaderChange), KIP-630 (snapshots), KIP-853 (KRaftVersion, KRaftVoters).
 """
 
@@ -272,14 +272,14 @@ def decode_control_batch(batch: bytes | memoryview) -> list[tuple[int, ControlRe
 
 
 def mask_voters(batch: bytes) -> bytes:
-    """A control batch in which KRaftVersion and KRaftVoters count no more: only their types differ.
+    """A control batch with its KRaftVersion and KRaftVoters records masked: readers skip their new types.
 
-    Every byte stays where it is. Raises CorruptBatch if it is no control batch or can't be read.
+    All but the types and the CRC stays as it is. Raises CorruptBatch if it is no control batch or can't be read.
     """
     header = read_header(batch)
     if not header.is_control or header.attributes & CODEC_MASK:
         raise CorruptBatch("it is not an uncompressed control batch")
-    struck = bytearray(batch)
+    masked = bytearray(batch)
     at = BATCH_OVERHEAD
     for raw, _ in raw_control_records(batch):
         size, at = read_varint(batch, at)
@@ -287,7 +287,7 @@ def mask_voters(batch: bytes) -> bytes:
         _, at = read_varlong(batch, at + 1)
         _, at = read_varint(batch, at)
         _, key_at = read_varint(batch, at)
-        _TYPE.pack_into(struck, key_at + _TYPE.size, _FORMER.get(raw.type, raw.type))
+        _TYPE.pack_into(masked, key_at + _TYPE.size, _FORMER.get(raw.type, raw.type))
         at = end
-    _CRC.pack_into(struck, CRC_FROM - _CRC.size, crc32c(memoryview(struck)[CRC_FROM:]))
-    return bytes(struck)
+    _CRC.pack_into(masked, CRC_FROM - _CRC.size, crc32c(memoryview(masked)[CRC_FROM:]))
+    return bytes(masked)

@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """A result as a response carries it; an unknown number reads as UNKNOWN_SERVER_ERROR."""
+    """A result as a response carries it. Source: Apache Kafka 4.3, Errors."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

@@ -6,7 +6,8 @@ headers, which is zero; or, if the offset is `COMPLETE`, they are all that a sna
 value, count of headers, headers, the last of them `OFFSET_HEADER`. `DELETED` is held of a record whose
 value is null.
 
-Records of equal shape that follow each other are read together, as in quorumd.wire.record_walk.
+Records of equal shape that follow each other are read together, as in quorumd.wire.record_walk. The walk
+from record to record stands in both modules: to share it would cost a call for each record.
 Source of the record format: KIP-98; Apache Kafka 4.3, DefaultRecord.
 """
 

@@ -51,7 +51,7 @@ class IndexProof:
             self._has_times = False
 
     def add(self, position: int, last_offset: int, max_timestamp: int) -> None:
-        """The next batch."""
+        """Takes the next batch."""
         entries = self._entries
         if self._bad is None and self._next < len(entries):
             offset, at = entries[self._next]

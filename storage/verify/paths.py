@@ -115,7 +115,7 @@ def _size(fs: FileSystem, path: Path) -> int:
 
 
 def verify(subject: Subject, report: VerifyReport, fs: FileSystem | None = None) -> LogFacts:
-    """Verifies it; what was found in it. Raises StorageError if something can't be read."""
+    """Verifies a subject and returns what it holds. Raises StorageError if something can't be read."""
     fs = fs or RealFileSystem()
     path = subject.path
     match subject.kind:

@@ -49,7 +49,7 @@ def finding_of(error: StorageError) -> Finding:
 
 @dataclass(slots=True)
 class VerifyReport:
-    """Tells as it goes on.
+    """Where a verification reports while it runs.
 
     A note is a sentence on what is no damage; `on_bytes` gets how many more bytes were read;
     `pause` is called before something is looked at again.
@@ -68,7 +68,7 @@ class VerifyReport:
 
 
 class HasFindings(Protocol):
-    """What was seen of a file."""
+    """The result of one look at a file."""
 
     findings: list[Finding]
 
@@ -77,7 +77,10 @@ T = TypeVar("T", bound=HasFindings)
 
 
 def settled(look: Callable[[], T], pause: Callable[[], object]) -> T:
-    """What `look` sees twice in a row if something is wrong: a running node may just have written there."""
+    """Looks once, or, if something is wrong, until two looks in a row agree, a few times at the most.
+
+    A running node may just have written there.
+    """
     seen = look()
     for _ in range(TRIES_MAX):
         if not seen.findings:
