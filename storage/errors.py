@@ -53,7 +53,7 @@ class DiskFull(StorageError):
 
 
 class DiskFailed(StorageError):
-    """A read, write or fsync failed. After a failed fsync nobody knows what is on the disk: the
+    """A read, write or fsync failed. After a failed fsync it is unknown what is on the disk: the
     process has to end, and the call is never repeated."""
 
 

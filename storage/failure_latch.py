@@ -1,4 +1,4 @@
-"""After a write or sync that failed nobody knows what is on the disk: no call may follow it."""
+"""After a write or sync that failed it is unknown what is on the disk: no call may follow it."""
 
 from __future__ import annotations
 

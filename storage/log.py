@@ -14,7 +14,7 @@ what `sync` returned is.
 
 It has one start, `log_start_offset`, which every thread sees alike and which only grows, segment by
 segment, each time before the files below it go. `delete_before` moves it at any moment from the disk
-thread; so whoever looks twice may find it higher, the event loop too, and a read below it, also of
+thread; so a second look may find it higher, in the event loop too, and a read below it, also of
 what is cached, is OffsetNotInLog from that moment on. `reset_cache` moves it for all threads at
 once: until the disk thread has come to `reset`, nothing is read from disk. After a crash it may be
 lower again: files whose deletion was not durable are back.

@@ -1,9 +1,9 @@
 """The log of a backup as the log of a new quorum: every byte as it was, but for the former voters.
 
 The records of the log that say who votes (KRaftVersion, KRaftVoters) belong to the former quorum. They
-stay where they are under another type, which nobody reads, and so they do in the snapshot. So the log names
-no voters, as that of any new quorum: its first leader does, in the first records behind the backup's
-end. The result depends on the backup alone, so all who restore it have the same log.
+stay where they are under another type, which every reader skips, and so they do in the snapshot. So the
+log names no voters, as that of any new quorum: its first leader does, in the first records behind the
+backup's end. The result depends on the backup alone, so all who restore it have the same log.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def restore_log(
     segment_bytes: int,
     on_bytes: Callable[[int], object] = lambda step_bytes: None,
 ) -> None:
-    """Makes the log in an empty directory, durably; `on_bytes` is told how many more were copied.
+    """Makes the log in an empty directory, durably; `on_bytes` gets how many more were copied.
 
     The backup has to be sound. Raises DamagedLog if it is not what its manifest says, DiskFull, or
     another StorageError; what is in the directory is of no use then.

@@ -50,7 +50,7 @@ _FOOTER_BYTES = len(
 )
 _STATE_TYPES = (ControlType.KRAFT_VERSION, ControlType.KRAFT_VOTERS)
 _FORMER_TYPES = (ControlType.FORMER_KRAFT_VERSION, ControlType.FORMER_KRAFT_VOTERS)
-"""What a restore has struck out; nobody reads it."""
+"""What a restore has masked; readers skip it."""
 _NO_FILE = frozenset(
     {
         errno.ENOENT,
@@ -127,7 +127,7 @@ class SnapshotWriter:
         self.write_batch([batch], len(records))
 
     def write_batch(self, buffers: Sequence[Buffer], record_count: int) -> None:
-        """Appends a whole batch, in as many pieces as it is; it begins at `next_offset`."""
+        """Appends a whole batch, in as many buffers as it is; it begins at `next_offset`."""
         try:
             write_all(self._fs, self._handle, buffers, self.size_bytes)
             self.size_bytes += sum(map(len, buffers))
@@ -381,7 +381,7 @@ def verify_snapshot(
     snapshot_id: SnapshotId,
     on_bytes: Callable[[int], object] = lambda position: None,
 ) -> SnapshotFacts:
-    """Reads all of a snapshot; `on_bytes` is told, now and then, how many bytes were found good.
+    """Reads all of a snapshot; `on_bytes` gets, now and then, how many bytes were found good.
 
     Everything is checked: that batches are whole, their CRCs, offsets and epoch, that records are
     well formed and keys ascend, header first, footer last, and nothing behind it.

@@ -180,7 +180,7 @@ class SnapshotStore:
         snapshot_id: SnapshotId,
         on_bytes: Callable[[int], object] = lambda position: None,
     ) -> SnapshotFacts:
-        """Reads and checks all of a part; `on_bytes` is told how far it is, as by `verify_snapshot`.
+        """Reads and checks all of a part; `on_bytes` gets the position, as by `verify_snapshot`.
 
         Raises DamagedSnapshot, SnapshotNotFound.
         """

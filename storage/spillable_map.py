@@ -24,7 +24,7 @@ _COUNTED_AT_ONCE = 4096
 
 
 class SpillableMap:
-    """See the module. `newest` may be written to directly; `added` has to be told of it.
+    """See the module. `newest` may be written to directly; `added` must be called then.
 
     Values are empty or longer than a reference (quorumd.storage.sorted_runs). Methods raise StorageError.
     """

@@ -4,7 +4,7 @@ It lies in the zeros written ahead, is written together with the batches before 
 replaces all of it, being longer. All that is written between two syncs is one group, and every mark
 in it names the byte where the group begins: everything below that was durable before.
 
-    17 bytes  zeros: whoever reads batches finds an end here, as in the zeros written ahead
+    17 bytes  zeros: a reader of batches finds an end here, as in the zeros written ahead
     uint64    byte of the file where the group begins
     uint64    byte of the file where its data ends, which is where this mark begins
     uint32    CRC32C of everything above

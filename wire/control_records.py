@@ -78,7 +78,7 @@ class LeaderChange(Message, versions="0-1", flexible="0+"):
 class SnapshotHeader(Message, versions="0", flexible="0+"):
     """The first record of a snapshot; the time (ms) is that of the last record it stands for.
 
-    `end_offset` (exclusive) is that of the snapshot's name, -1 if it is not told.
+    `end_offset` (exclusive) is that of the snapshot's name, -1 if unknown.
     """
 
     version: int = field(INT16)
@@ -274,7 +274,8 @@ def decode_control_batch(batch: bytes | memoryview) -> list[tuple[int, ControlRe
 def mask_voters(batch: bytes) -> bytes:
     """A control batch with its KRaftVersion and KRaftVoters records masked: readers skip their new types.
 
-    All but the types and the CRC stays as it is. Raises CorruptBatch if it is no control batch or can't be read.
+    All but the types and the CRC stays as it is. Raises CorruptBatch if it is no control batch or can't
+    be read.
     """
     header = read_header(batch)
     if not header.is_control or header.attributes & CODEC_MASK:

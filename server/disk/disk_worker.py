@@ -48,7 +48,7 @@ class Step(Enum):
 
 
 class NotStored(NamedTuple):
-    """`carry_out` pauses: there was no room for a piece of this snapshot, and it is given up."""
+    """`carry_out` pauses: there was no room for a chunk of this snapshot, and it is given up."""
 
     snapshot: SnapshotId
     problem: str

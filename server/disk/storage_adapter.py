@@ -76,7 +76,7 @@ class StorageAdapter:
         self._on_installed = on_installed
         self._wall_ms = wall_ms
         self._fetched: dict[int, tuple[bytes | memoryview, list[tuple[int, BatchHeader]]]] = {}
-        self._pieces: dict[int, bytes] = {}
+        self._chunks: dict[int, bytes] = {}
         self._copied: SnapshotFacts | None = None
         self.base = base
         self.written_bytes = 0
@@ -90,9 +90,9 @@ class StorageAdapter:
         self._fetched[token] = (data, batches)
 
     def hold_chunk(self, token: int, data: bytes) -> None:
-        """Keep the bytes of a snapshot's piece until the rules decide on them."""
-        self._pieces.clear()
-        self._pieces[token] = data
+        """Keep the bytes of a snapshot's chunk until the rules decide on them."""
+        self._chunks.clear()
+        self._chunks[token] = data
 
     def hold_copied(self, facts: SnapshotFacts) -> None:
         """Keep what a verified snapshot says until the rules decide on it."""
@@ -126,7 +126,7 @@ class StorageAdapter:
         self._disk.submit(Truncate(effect.write, effect.end_offset))
 
     def store_chunk(self, effect: StoreSnapshotChunk) -> None:
-        data = self._pieces.pop(effect.token)
+        data = self._chunks.pop(effect.token)
         self._metrics.copied_bytes += len(data)
         snapshot = effect.snapshot
         self._disk.submit(StoreChunk(effect.write, snapshot, effect.position, data))

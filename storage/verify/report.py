@@ -1,4 +1,4 @@
-"""What a verification finds, and how it is told."""
+"""What a verification finds, and where it reports that."""
 
 from __future__ import annotations
 

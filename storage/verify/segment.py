@@ -72,7 +72,7 @@ def walk_segment(
 
 
 class _Walk:
-    """One pass. `_expected` is the offset that has to come next, None where nobody knows."""
+    """One pass. `_expected` is the offset that has to come next, None where that is unknown."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ class AddRaftVoterRequest(Message, api_key=80, versions="0-1", flexible="0+"):
 
 
 class AddRaftVoterResponse(Message, api_key=80, versions="0-1", flexible="0+"):
-    """Leader id and epoch are -1 if they are not told."""
+    """Leader id and epoch are -1 if unknown."""
 
     throttle_time_ms: int = field(INT32)
     error_code: int = field(INT16)

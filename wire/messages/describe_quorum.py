@@ -49,7 +49,7 @@ class DescribeQuorumResponseCommittedVoter(Struct):
 
 
 class DescribeQuorumResponsePendingChange(Struct):
-    """A change of membership that somebody asked for and that is not done.
+    """A voter change that was requested and is not committed yet.
 
     `kind` is "add", "remove", "reassign" or "transfer"; the replica is the one that it is about.
     It was asked for `waiting_ms` ago; `waits_for` says to people what has to come first.
@@ -84,7 +84,7 @@ class DescribeQuorumResponsePartition(Struct):
     """`committed_voters` is None if the current voters are committed.
 
     `target_voters` are the ids that a reassignment is on its way to, None if there is none;
-    `pending_changes` and `snapshot_copies` are None if they are not told.
+    `pending_changes` and `snapshot_copies` are None if the node does not say.
     """
 
     partition_index: int = field(INT32)

@@ -1,4 +1,4 @@
-"""FetchSnapshot: a replica copies a snapshot, piece by piece (KIP-630, KIP-853).
+"""FetchSnapshot: a replica copies a snapshot, chunk by chunk (KIP-630, KIP-853).
 
 Source: Apache Kafka 4.4, FetchSnapshotRequest.json and FetchSnapshotResponse.json.
 """

@@ -26,7 +26,7 @@ class RemoveRaftVoterRequest(Message, api_key=81, versions="0", flexible="0+"):
 
 
 class RemoveRaftVoterResponse(Message, api_key=81, versions="0", flexible="0+"):
-    """Leader id and epoch are -1 if they are not told."""
+    """Leader id and epoch are -1 if unknown."""
 
     throttle_time_ms: int = field(INT32)
     error_code: int = field(INT16)
