@@ -42,8 +42,11 @@ def start_quickly(folder: Path, environ: MutableMapping[str, str] = os.environ) 
     _use_options(java_options(), folder, environ)
 
 
-def archive_classes() -> Path:
-    """The archive, made if there is none: by a JVM that fills tables from a small log."""
+def archive_classes() -> Path | None:
+    """The archive, made if there is none: by a JVM that fills tables from a small log.
+
+    None if that JVM has made none: then all of them start more slowly.
+    """
     archive = _archive()
     if not archive.exists():
         archive.parent.mkdir(parents=True, exist_ok=True)
@@ -60,11 +63,11 @@ def archive_classes() -> Path:
                 env=environ,
                 capture_output=True,
                 timeout=MAKE_TIMEOUT_S,
-                check=True,
+                check=False,
             )
             if made.exists():
                 made.rename(archive)
-    return archive
+    return archive if archive.exists() else None
 
 
 def _archive() -> Path:
@@ -80,6 +83,6 @@ def _use_options(options: str, folder: Path, environ: MutableMapping[str, str]) 
 
 if __name__ == "__main__":  # before the tests, so that no test's time limit covers it
     try:
-        print(f"Spark's classes: {archive_classes()}")
+        print(f"Spark's classes: {archive_classes() or 'no archive'}")
     except JavaMissing as error:
         print(f"Spark's classes: {error}")
