@@ -27,6 +27,7 @@ from quorumd.cli.main import cli as quorumctl
 from quorumd.pipeline.cli import cli as quorumd_pipeline
 from quorumd.server.main import cli as quorumd
 from tests.pipeline.quick_start import start_quickly
+from tests.support.demo_files import configure_demo
 from tests.support.ports import free_ports
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
@@ -164,6 +165,7 @@ class Place:
     def prepare(self) -> None:
         """The demo runs, and every offset and every key that the documents name is in its log."""
         folder = self.folder
+        configure_demo(folder / "demo-data")
         self.run("quorumd demo --detach")
         configs = [(folder / f"demo-data/node{node}.yaml").read_text() for node in (1, 2, 3)]
         addresses = re.findall(r"^listeners: CONTROLLER://(.+)$", "".join(configs), re.MULTILINE)

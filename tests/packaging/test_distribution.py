@@ -18,6 +18,7 @@ from tests.packaging.built import (
     copy_sources,
     unpacked,
 )
+from tests.support.demo_files import configure_demo
 
 LINKED = ("config", "raft", "server", "storage", "wire")
 HOSTILE = ("config.py", "raft.py", "server.py", "storage/__init__.py", "wire.py")
@@ -134,6 +135,7 @@ def test_an_installed_wheel_works_beside_modules_of_the_bare_names(
     for program in ("quorumd", "quorumctl", "quorumd-pipeline"):
         version = f"{program}, version {quorumd.__version__} (commit {REVISION})\n"
         assert installed.run(program, "--version") == version
+    configure_demo(folder / "demo-data")
     installed.run("quorumd", "demo", "--detach")
     try:
         server = first_server(folder)
@@ -153,6 +155,7 @@ def test_spark_finds_the_data_source_of_an_installed_wheel(
     wheel: Path, folder: Path, tmp_path: Path
 ) -> None:
     installed = Installation(tmp_path / "venv", wheel, folder, extra="spark")
+    configure_demo(folder / "demo-data")
     installed.run("quorumd", "demo", "--detach")
     try:
         server = first_server(folder)
