@@ -135,7 +135,7 @@ class FetchHandler:
         deadline = self._runtime.monotonic_s() + wait_ms / 1000
         fetch = ConsumerFetch(request, message, slots, served, is_debugging, deadline)
         if served is None:
-            self._answer(fetch)
+            self._respond(fetch)
         else:
             self._serve(fetch)
 
@@ -179,14 +179,14 @@ class FetchHandler:
             offset = slot.asked.fetch_offset
             if not view.log_start_offset <= offset <= view.committed_offset:
                 slot.error = ErrorCode.OFFSET_OUT_OF_RANGE
-                self._answer(fetch)
+                self._respond(fetch)
                 return
             if offset < view.committed_offset:
                 self._read(fetch, slot)
                 return
         asked_for_none = min(fetch.message.min_bytes, fetch.message.max_bytes) <= 0
         if asked_for_none or not self._park(fetch):
-            self._answer(fetch)
+            self._respond(fetch)
 
     def _park(self, fetch: ConsumerFetch) -> bool:
         """Let the fetch wait, if it has time left and there is room."""
@@ -207,10 +207,10 @@ class FetchHandler:
         def done(outcome: bytes | BaseException) -> None:
             if isinstance(outcome, OffsetNotInLog):
                 slot.error = ErrorCode.OFFSET_OUT_OF_RANGE
-                self._answer(fetch)
+                self._respond(fetch)
             elif isinstance(outcome, BaseException):
                 slot.error = ErrorCode.KAFKA_STORAGE_ERROR
-                self._answer(fetch)
+                self._respond(fetch)
             else:
                 self._on_read(fetch, slot, [outcome], end)
 
@@ -233,7 +233,7 @@ class FetchHandler:
         elif size < wanted and self._park(fetch):
             return
         slot.records = records
-        self._answer(fetch)
+        self._respond(fetch)
 
     def on_high_watermark(self) -> None:
         """There may be something for the fetches that wait."""
@@ -247,7 +247,7 @@ class FetchHandler:
         for fetch in parked:
             assert fetch.slot is not None, "only fetches of this partition are parked"
             fetch.slot.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            self._answer(fetch)
+            self._respond(fetch)
 
     def _arm(self, deadline: float) -> None:
         """Set the alarm for a deadline, unless it goes off before; at the latest for the next sweep."""
@@ -279,7 +279,7 @@ class FetchHandler:
         if self._alarm is not None:
             self._alarm.cancel()
 
-    def _answer(self, fetch: ConsumerFetch) -> None:
+    def _respond(self, fetch: ConsumerFetch) -> None:
         request, message = fetch.request, fetch.message
         responses = tuple(
             FetchResponseTopic(
@@ -358,7 +358,7 @@ class FetchHandler:
                 row.append(self._listed(request.api_version, asked, error))
             rows.append((topic.name, row))
         if not lookups:
-            self._answer_list_offsets(request, rows)
+            self._respond_list_offsets(request, rows)
             return
 
         def look_up() -> list[tuple[int, int, int] | None]:
@@ -379,7 +379,7 @@ class FetchHandler:
                         leader_epoch=epoch if request.api_version >= 4 else -1,
                     )
                 rows[i][1][k] = answer
-            self._answer_list_offsets(request, rows)
+            self._respond_list_offsets(request, rows)
 
         self._reader.run(look_up, done)
 
@@ -435,7 +435,7 @@ class FetchHandler:
             leader_epoch=view.leader_epoch if version >= 4 and offset >= 0 else -1,
         )
 
-    def _answer_list_offsets(
+    def _respond_list_offsets(
         self,
         request: InboundRequest,
         rows: Sequence[tuple[str, list[ListOffsetsResponsePartition]]],

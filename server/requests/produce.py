@@ -60,7 +60,7 @@ class AppendTarget(Protocol):
 
 
 @dataclass(slots=True)
-class PartitionAnswer:
+class PartitionResult:
     """What one partition of a Produce request gets."""
 
     error: ErrorCode = ErrorCode.NONE
@@ -78,15 +78,15 @@ class PendingProduce:
     deadline: float
     fast: FastProduce | None = None
     topics: tuple[ProduceRequestTopic, ...] = ()
-    answers: dict[tuple[int, int], PartitionAnswer] = field(default_factory=dict)
-    waiting: int = 0
+    results: dict[tuple[int, int], PartitionResult] = field(default_factory=dict)
+    unanswered: int = 0
+    """Partitions without a result."""
 
 
 class PendingBatch:
     """One batch between its arrival and its answer. Offsets are inclusive and exclusive as named."""
 
     __slots__ = (
-        "answering",
         "appended_bytes",
         "at",
         "base_offset",
@@ -94,13 +94,14 @@ class PendingBatch:
         "done",
         "end_offset",
         "header",
+        "pending",
         "since",
     )
 
     def __init__(
-        self, answering: PendingProduce, at: tuple[int, int], data: bytes, header: BatchHeader
+        self, pending: PendingProduce, at: tuple[int, int], data: bytes, header: BatchHeader
     ) -> None:
-        self.answering = answering
+        self.pending = pending
         self.at = at
         self.data = data
         self.header = header
@@ -152,22 +153,22 @@ class ProduceHandler:
             self._handle_any(request)
             return
         deadline = request.received_ns / 1e9 + fast.timeout_ms / 1000
-        answering = PendingProduce(request, fast.acks, deadline, fast)
+        pending = PendingProduce(request, fast.acks, deadline, fast)
         error = self._wrong_topic(version, fast.topic, fast.partition)
         if error is None and fast.acks not in (-1, 0, 1):
             error = ErrorCode.INVALID_REQUIRED_ACKS
         if error is not None:
-            answering.answers[0, 0] = PartitionAnswer(error)
-            self._answer(answering)
+            pending.results[0, 0] = PartitionResult(error)
+            self._respond(pending)
             return
-        self._take_in(answering, (0, 0), fast.records)
+        self._take_batch(pending, (0, 0), fast.records)
 
     def _handle_any(self, request: InboundRequest) -> None:
         """The general form: any number of topics and partitions, each answered on its own."""
         version = request.api_version
         message = decode(ProduceRequest, version, request.frame, request.body_at)
         deadline = request.received_ns / 1e9 + message.timeout_ms / 1000
-        answering = PendingProduce(request, message.acks, deadline, topics=message.topic_data)
+        pending = PendingProduce(request, message.acks, deadline, topics=message.topic_data)
         batches: list[tuple[tuple[int, int], ProduceRequestPartition]] = []
         for i, topic in enumerate(message.topic_data):
             for k, partition in enumerate(topic.partition_data):
@@ -180,13 +181,13 @@ class ProduceHandler:
                 if error is None:
                     batches.append(((i, k), partition))
                 else:
-                    answering.answers[i, k] = PartitionAnswer(error)
-        answering.waiting = 1  # until every partition was looked at
+                    pending.results[i, k] = PartitionResult(error)
+        pending.unanswered = 1  # until every partition is checked
         for at, partition in batches:
-            self._take_in(answering, at, partition.records)
-        answering.waiting -= 1
-        if not answering.waiting:
-            self._answer(answering)
+            self._take_batch(pending, at, partition.records)
+        pending.unanswered -= 1
+        if not pending.unanswered:
+            self._respond(pending)
 
     def _wrong_topic(self, version: int, topic: bytes, index: int) -> ErrorCode | None:
         """`topic` is the name as UTF-8, or from version 13 the bytes of the id."""
@@ -197,11 +198,11 @@ class ProduceHandler:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return None if index == self._view.topic.index else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    def _take_in(
-        self, answering: PendingProduce, at: tuple[int, int], records: bytes | memoryview | None
+    def _take_batch(
+        self, pending: PendingProduce, at: tuple[int, int], records: bytes | memoryview | None
     ) -> None:
         """Check a batch; what passes is appended at the end of this turn of the event loop."""
-        answering.waiting += 1
+        pending.unanswered += 1
         obstacle = self._target.append_obstacle
         if obstacle is None and self._uncommitted_bytes > UNCOMMITTED_BYTES_MAX:
             obstacle = Refusal(
@@ -209,25 +210,23 @@ class ProduceHandler:
                 f"more than {UNCOMMITTED_BYTES_MAX} bytes wait for a majority of the voters",
             )
         if obstacle is not None:
-            self._refuse(
-                answering, at, PartitionAnswer(error_code(obstacle.error), obstacle.reason)
-            )
+            self._finish(pending, at, PartitionResult(error_code(obstacle.error), obstacle.reason))
             return
         try:
             header = check_produced(
                 records,
-                produce_version=answering.request.api_version,
+                produce_version=pending.request.api_version,
                 max_batch_bytes=self._max_batch_bytes,
                 now_ms=self._runtime.wall_ms(),
             )
         except RefusedBatch as refused:
-            self._refuse(
-                answering, at, PartitionAnswer(refused.error, refused.message, refused.record_index)
+            self._finish(
+                pending, at, PartitionResult(refused.error, refused.message, refused.record_index)
             )
             return
         assert records is not None, "a batch that passed has bytes"
         data = records if len(records) == header.size_bytes else records[: header.size_bytes]
-        self._turn.append(PendingBatch(answering, at, bytes(data), header))
+        self._turn.append(PendingBatch(pending, at, bytes(data), header))
         if len(self._turn) == 1:
             if self._last_turn_size == 1 and not self._parked:
                 self._append_turn()  # a lone client that waits for its answer: no other batch will come
@@ -244,9 +243,9 @@ class ProduceHandler:
             return
         turn, self._turn = self._turn, []
         self._last_turn_size = len(turn)
-        answer = PartitionAnswer(error_code(obstacle.error), obstacle.reason)
-        for waiting in turn:
-            self._refuse(waiting.answering, waiting.at, answer)
+        result = PartitionResult(error_code(obstacle.error), obstacle.reason)
+        for batch in turn:
+            self._finish(batch.pending, batch.at, result)
 
     def _append_turn(self) -> None:
         """One append for the whole turn; nothing is in its way, as was just asked."""
@@ -255,17 +254,17 @@ class ProduceHandler:
         now = self._runtime.monotonic_s()
         offset = self._view.log_end_offset
         accepted: list[PendingBatch] = []
-        for waiting in turn:
-            header = waiting.header
-            if header.producer_id >= 0 and not self._check_sequence(waiting, offset):
+        for batch in turn:
+            header = batch.header
+            if header.producer_id >= 0 and not self._check_sequence(batch, offset):
                 continue
-            waiting.base_offset = offset
+            batch.base_offset = offset
             offset += header.record_count
-            waiting.end_offset = offset
-            waiting.since = now
-            waiting.appended_bytes = header.size_bytes + WAITING_BYTES
-            self._uncommitted_bytes += waiting.appended_bytes
-            accepted.append(waiting)
+            batch.end_offset = offset
+            batch.since = now
+            batch.appended_bytes = header.size_bytes + WAITING_BYTES
+            self._uncommitted_bytes += batch.appended_bytes
+            accepted.append(batch)
         if accepted:
             self._token += 1
             self._appending[self._token] = accepted
@@ -273,27 +272,27 @@ class ProduceHandler:
             self._arm_sweeper()
         if self._duplicates:
             duplicates, self._duplicates = self._duplicates, []
-            for waiting in duplicates:
-                self._park_duplicate(waiting)
+            for batch in duplicates:
+                self._park_duplicate(batch)
         if accepted:
             self._target.append(self._token, offset - accepted[0].base_offset)
 
-    def _check_sequence(self, waiting: PendingBatch, offset: int) -> bool:
+    def _check_sequence(self, batch: PendingBatch, offset: int) -> bool:
         """Idempotence. True if the batch is new and goes to `offset`; else it is answered or noted."""
-        header = waiting.header
+        header = batch.header
         verdict = self._producers.check(
             header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
         )
         if isinstance(verdict, Refused):
-            answer = PartitionAnswer(error_code(verdict.error), verdict.message)
-            self._refuse(waiting.answering, waiting.at, answer)
+            result = PartitionResult(error_code(verdict.error), verdict.message)
+            self._finish(batch.pending, batch.at, result)
             return False
         if isinstance(verdict, Duplicate):
-            waiting.base_offset = verdict.base_offset
-            waiting.end_offset = verdict.last_offset + 1
-            waiting.data = b""
-            waiting.since = self._runtime.monotonic_s()
-            self._duplicates.append(waiting)
+            batch.base_offset = verdict.base_offset
+            batch.end_offset = verdict.last_offset + 1
+            batch.data = b""
+            batch.since = self._runtime.monotonic_s()
+            self._duplicates.append(batch)
             return False
         last_offset = offset + header.record_count - 1
         self._producers.append(
@@ -301,15 +300,15 @@ class ProduceHandler:
         )
         return True
 
-    def _park_duplicate(self, waiting: PendingBatch) -> None:
+    def _park_duplicate(self, batch: PendingBatch) -> None:
         """A duplicate is answered when the original is committed, in the order of offsets."""
-        if waiting.end_offset <= self._view.committed_offset:
-            self._complete(waiting)
+        if batch.end_offset <= self._view.committed_offset:
+            self._complete(batch)
             return
         at = len(self._parked)
-        while at and self._parked[at - 1].end_offset > waiting.end_offset:
+        while at and self._parked[at - 1].end_offset > batch.end_offset:
             at -= 1
-        self._parked.insert(at, waiting)
+        self._parked.insert(at, batch)
         self._arm_sweeper()
 
     def take_batches(self, effect: AppendClient) -> Chunk:
@@ -319,73 +318,73 @@ class ProduceHandler:
         assert first.base_offset == effect.base_offset, "the rules appended elsewhere"
         parts = []
         newest, newest_offset = first.header.max_timestamp, first.end_offset - 1
-        for waiting in accepted:
-            parts.append(stamp(waiting.data, waiting.base_offset, epoch))
-            self._metrics.observe_batch(len(waiting.data))
-            waiting.data = b""
-            if waiting.header.max_timestamp > newest:
-                newest, newest_offset = waiting.header.max_timestamp, waiting.end_offset - 1
+        for batch in accepted:
+            parts.append(stamp(batch.data, batch.base_offset, epoch))
+            self._metrics.observe_batch(len(batch.data))
+            batch.data = b""
+            if batch.header.max_timestamp > newest:
+                newest, newest_offset = batch.header.max_timestamp, batch.end_offset - 1
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         end_offset = accepted[-1].end_offset
         return Chunk(
             data, first.base_offset, end_offset, ChunkSummary(epoch, newest, newest_offset)
         )
 
-    # -- the end of waiting
+    # -- commits and time-outs
 
     def on_high_watermark(self, offset: int) -> None:
         """Answer everything below the high watermark, in the order of the log."""
         parked = self._parked
         now = self._runtime.monotonic_s()
         while parked and parked[0].end_offset <= offset:
-            waiting = parked.popleft()
-            self._metrics.observe_commit(now - waiting.since)
-            self._uncommitted_bytes -= waiting.appended_bytes
-            if not waiting.done:
-                self._complete(waiting)
+            batch = parked.popleft()
+            self._metrics.observe_commit(now - batch.since)
+            self._uncommitted_bytes -= batch.appended_bytes
+            if not batch.done:
+                self._complete(batch)
 
     def on_leadership_lost(self) -> None:
         """What is parked may or may not survive: the producer has to ask the new leader."""
         parked, self._parked = self._parked, deque()
         self._uncommitted_bytes = 0
-        for waiting in parked:
-            if not waiting.done:
-                answer = PartitionAnswer(
+        for batch in parked:
+            if not batch.done:
+                result = PartitionResult(
                     ErrorCode.NOT_LEADER_OR_FOLLOWER, "leadership was lost before the commit"
                 )
-                self._refuse(waiting.answering, waiting.at, answer)
+                self._finish(batch.pending, batch.at, result)
 
     @property
     def parked_count(self) -> int:
         """Batches that wait for their commit."""
         return len(self._parked) + len(self._turn)
 
-    def _complete(self, waiting: PendingBatch) -> None:
-        waiting.done = True
-        answering = waiting.answering
-        fast = answering.fast
-        if fast is not None and answering.acks:
-            request = answering.request
+    def _complete(self, batch: PendingBatch) -> None:
+        batch.done = True
+        pending = batch.pending
+        fast = pending.fast
+        if fast is not None and pending.acks:
+            request = pending.request
             frame = encode_produce_response(
                 request.api_version,
                 request.correlation_id,
                 fast.topic,
                 fast.partition,
                 0,
-                waiting.base_offset,
+                batch.base_offset,
                 self._view.log_start_offset,
             )
             request.respond((frame,))
             return
-        self._refuse(answering, waiting.at, PartitionAnswer(base_offset=waiting.base_offset))
+        self._finish(pending, batch.at, PartitionResult(base_offset=batch.base_offset))
 
-    def _refuse(
-        self, answering: PendingProduce, at: tuple[int, int], answer: PartitionAnswer
+    def _finish(
+        self, pending: PendingProduce, at: tuple[int, int], result: PartitionResult
     ) -> None:
-        answering.answers[at] = answer
-        answering.waiting -= 1
-        if not answering.waiting:
-            self._answer(answering)
+        pending.results[at] = result
+        pending.unanswered -= 1
+        if not pending.unanswered:
+            self._respond(pending)
 
     def _arm_sweeper(self) -> None:
         if self._sweeper is None:
@@ -397,18 +396,18 @@ class ProduceHandler:
         self._sweeper = None
         now = self._runtime.monotonic_s()
         has_idle_duplicates = False
-        for waiting in self._parked:
-            if not waiting.done and waiting.answering.deadline <= now:
-                waiting.done = True
-                answer = PartitionAnswer(
+        for batch in self._parked:
+            if not batch.done and batch.pending.deadline <= now:
+                batch.done = True
+                result = PartitionResult(
                     ErrorCode.REQUEST_TIMED_OUT,
                     "appended, but not committed in time: no majority of the voters answers",
                 )
-                self._refuse(waiting.answering, waiting.at, answer)
-                has_idle_duplicates = has_idle_duplicates or not waiting.appended_bytes
+                self._finish(batch.pending, batch.at, result)
+                has_idle_duplicates = has_idle_duplicates or not batch.appended_bytes
         if has_idle_duplicates:
             self._parked = deque(
-                waiting for waiting in self._parked if waiting.appended_bytes or not waiting.done
+                batch for batch in self._parked if batch.appended_bytes or not batch.done
             )
         if self._parked:
             self._arm_sweeper()
@@ -418,83 +417,78 @@ class ProduceHandler:
         if self._sweeper is not None:
             self._sweeper.cancel()
 
-    # -- answering
+    # -- responses
 
-    def _answer(self, answering: PendingProduce) -> None:
+    def _respond(self, pending: PendingProduce) -> None:
         """The answer in its general form; acks=0 has none, and errors close its connection."""
-        request = answering.request
-        errors = {answer.error for answer in answering.answers.values()} - {ErrorCode.NONE}
+        request = pending.request
+        errors = {result.error for result in pending.results.values()} - {ErrorCode.NONE}
         for error in errors:
             self._metrics.count_refused(error.name)
-        if answering.acks == 0:
+        if pending.acks == 0:
             if errors:
                 names = ", ".join(sorted(error.name for error in errors))
                 request.close(f"a batch without acknowledgement was refused: {names}")
             else:
                 request.finish_without_response()
             return
-        request.respond_message(self._response(answering))
+        request.respond_message(self._response(pending))
 
-    def _response(self, answering: PendingProduce) -> ProduceResponse:
-        fast, version = answering.fast, answering.request.api_version
+    def _response(self, pending: PendingProduce) -> ProduceResponse:
+        fast, version = pending.fast, pending.request.api_version
         if fast is not None:
             topics: tuple[ProduceRequestTopic, ...] = (_topic_of(fast, version),)
         else:
-            topics = answering.topics
+            topics = pending.topics
         responses = tuple(
             ProduceResponseTopic(
                 name=topic.name,
                 topic_id=topic.topic_id,
                 partition_responses=tuple(
-                    self._partition_response(version, partition.index, answering.answers[i, k])
+                    self._partition_response(version, partition.index, pending.results[i, k])
                     for k, partition in enumerate(topic.partition_data)
                 ),
             )
             for i, topic in enumerate(topics)
         )
-        return ProduceResponse(
-            responses=responses, node_endpoints=self._leader_endpoints(answering)
-        )
+        return ProduceResponse(responses=responses, node_endpoints=self._leader_endpoints(pending))
 
     def _partition_response(
-        self, version: int, index: int, answer: PartitionAnswer
+        self, version: int, index: int, result: PartitionResult
     ) -> ProduceResponsePartition:
         current = ProduceResponseCurrentLeader()
-        if answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER and version >= 10:
+        if result.error is ErrorCode.NOT_LEADER_OR_FOLLOWER and version >= 10:
             leader_id = self._view.leader_id
             current = ProduceResponseCurrentLeader(
                 leader_id=-1 if leader_id is None else leader_id,
                 leader_epoch=self._view.leader_epoch,
             )
         record_errors: tuple[ProduceResponseRecordError, ...] = ()
-        if answer.record_index is not None:
+        if result.record_index is not None:
             record_errors = (
                 ProduceResponseRecordError(
-                    batch_index=answer.record_index, batch_index_error_message=answer.message
+                    batch_index=result.record_index, batch_index_error_message=result.message
                 ),
             )
-        ok = answer.error is ErrorCode.NONE
+        ok = result.error is ErrorCode.NONE
         return ProduceResponsePartition(
             index=index,
-            error_code=int(answer.error),
-            base_offset=answer.base_offset,
+            error_code=int(result.error),
+            base_offset=result.base_offset,
             log_start_offset=self._view.log_start_offset if ok else -1,
             record_errors=record_errors,
-            error_message=answer.message,
+            error_message=result.message,
             current_leader=current,
         )
 
-    def _leader_endpoints(
-        self, answering: PendingProduce
-    ) -> tuple[ProduceResponseNodeEndpoint, ...]:
+    def _leader_endpoints(self, pending: PendingProduce) -> tuple[ProduceResponseNodeEndpoint, ...]:
         leader_id = self._view.leader_id
         asked_for = any(
-            answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
-            for answer in answering.answers.values()
+            result.error is ErrorCode.NOT_LEADER_OR_FOLLOWER for result in pending.results.values()
         )
-        if not asked_for or leader_id is None or answering.request.api_version < 10:
+        if not asked_for or leader_id is None or pending.request.api_version < 10:
             return ()
-        at = endpoint_on(self._view.leader_endpoints, answering.request.listener.name)
+        at = endpoint_on(self._view.leader_endpoints, pending.request.listener.name)
         if at is None:
             return ()
         return (ProduceResponseNodeEndpoint(node_id=leader_id, host=at.host, port=at.port),)

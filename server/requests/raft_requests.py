@@ -153,14 +153,14 @@ class RaftRequestHandler:
 
     def give_change_up(self, request: InboundRequest) -> None:
         """The leader that was asked for a change of the voters is gone: the client has to ask again."""
-        answer = VoterChangeReply(
+        reply = VoterChangeReply(
             epoch=-1,
             leader_id=None,
             leader_endpoints=(),
             error=KafkaError.NOT_LEADER_OR_FOLLOWER,
             message="the leader was lost before it answered; it may have made the change. Ask again",
         )
-        self._respond(request, self._change_response(request, answer))
+        self._respond(request, self._change_response(request, reply))
 
     def refuse_fetch(self, request: InboundRequest) -> None:
         """A replica's fetch that does not hold exactly this partition."""
@@ -198,78 +198,78 @@ class RaftRequestHandler:
 
     # -- responses
 
-    def send_reply(self, reply_to: int, answer: Reply) -> None:
+    def send_reply(self, reply_to: int, reply: Reply) -> None:
         """Answer the request under this number; a connection that is gone takes it too."""
         request, asked = self._asked.pop(reply_to)
-        if isinstance(answer, FetchReply):
-            self._send_fetch_answer(request, answer, asked.max_bytes)
+        if isinstance(reply, FetchReply):
+            self._send_fetch_response(request, reply, asked.max_bytes)
             return
-        if isinstance(answer, SnapshotReply):
-            self._send_snapshot_answer(request, answer, asked)
+        if isinstance(reply, SnapshotReply):
+            self._send_snapshot_response(request, reply, asked)
             return
-        if isinstance(answer, VoterChangeReply):
-            self._respond(request, self._change_response(request, answer))
+        if isinstance(reply, VoterChangeReply):
+            self._respond(request, self._change_response(request, reply))
             return
         key, version, listener = request.api_key, request.api_version, request.listener.name
-        response = elections.election_response(key, answer, self._topic, version, listener)
+        response = elections.election_response(key, reply, self._topic, version, listener)
         self._respond(request, response)
 
-    def _change_response(self, request: InboundRequest, answer: VoterChangeReply) -> Message:
+    def _change_response(self, request: InboundRequest, reply: VoterChangeReply) -> Message:
         return voter_changes.change_response(
-            request.api_key, answer, self._topic, request.listener.name
+            request.api_key, reply, self._topic, request.listener.name
         )
 
-    def _send_fetch_answer(
-        self, request: InboundRequest, answer: FetchReply, max_bytes: int
+    def _send_fetch_response(
+        self, request: InboundRequest, reply: FetchReply, max_bytes: int
     ) -> None:
-        if answer.read_from is None:
-            self._respond_fetch(request, answer, ())
+        if reply.read_from is None:
+            self._respond_fetch(request, reply, ())
             return
         try:
-            cached = self._reader.cached(answer.read_from, max_bytes, answer.read_to)
+            cached = self._reader.cached(reply.read_from, max_bytes, reply.read_to)
         except OffsetNotInLog as error:
             request.close(f"the log was truncated while an answer waited for the disk: {error}")
             return
         if cached is not None:
-            self._respond_fetch(request, answer, cached)
+            self._respond_fetch(request, reply, cached)
             return
 
         def done(outcome: bytes | BaseException) -> None:
             if isinstance(outcome, BaseException):
                 request.close(f"the log could not be read for a replica: {outcome}")
             else:
-                self._respond_fetch(request, answer, (outcome,))
+                self._respond_fetch(request, reply, (outcome,))
 
-        self._reader.read(answer.read_from, max_bytes, answer.read_to, done)
+        self._reader.read(reply.read_from, max_bytes, reply.read_to, done)
 
     def _respond_fetch(
         self,
         request: InboundRequest,
-        answer: FetchReply,
+        reply: FetchReply,
         records: Sequence[bytes | memoryview],
     ) -> None:
         version, listener = request.api_version, request.listener.name
-        goes_elsewhere = answer.diverging is not None or answer.snapshot is not None
-        if answer.top_level_error is not None or goes_elsewhere:
-            response = fetch_response(answer, self._topic, version, listener)
+        goes_elsewhere = reply.diverging is not None or reply.snapshot is not None
+        if reply.top_level_error is not None or goes_elsewhere:
+            response = fetch_response(reply, self._topic, version, listener)
             self._respond(request, response)
             return
         request.respond(
             fetch_response_frame(
-                answer, self._topic, version, request.correlation_id, listener, records
+                reply, self._topic, version, request.correlation_id, listener, records
             )
         )
 
-    def _send_snapshot_answer(
-        self, request: InboundRequest, answer: SnapshotReply, asked: ChunkRange
+    def _send_snapshot_response(
+        self, request: InboundRequest, reply: SnapshotReply, asked: ChunkRange
     ) -> None:
-        if answer.snapshot is None:
-            self._respond_snapshot(request, answer, None)
+        if reply.snapshot is None:
+            self._respond_snapshot(request, reply, None)
             return
-        snapshot = answer.snapshot
+        snapshot = reply.snapshot
         if not self._snapshots.serve(snapshot, asked.replica, asked.position):
-            answer.error, answer.snapshot = KafkaError.SNAPSHOT_NOT_FOUND, None
-            self._respond_snapshot(request, answer, None)
+            reply.error, reply.snapshot = KafkaError.SNAPSHOT_NOT_FOUND, None
+            self._respond_snapshot(request, reply, None)
             return
 
         def read() -> ChunkBytes:
@@ -279,24 +279,24 @@ class RaftRequestHandler:
         def done(outcome: ChunkBytes | BaseException) -> None:
             if isinstance(outcome, SnapshotNotFound):
                 self._snapshots.on_damage(snapshot, f"somebody has deleted its file: {outcome}")
-                answer.error, answer.snapshot = KafkaError.SNAPSHOT_NOT_FOUND, None
+                reply.error, reply.snapshot = KafkaError.SNAPSHOT_NOT_FOUND, None
             elif isinstance(outcome, PositionOutOfRange):
-                answer.error, answer.snapshot = KafkaError.POSITION_OUT_OF_RANGE, None
+                reply.error, reply.snapshot = KafkaError.POSITION_OUT_OF_RANGE, None
             elif isinstance(outcome, BaseException):
                 if isinstance(outcome, StorageError):
                     self._snapshots.on_damage(snapshot, str(outcome))
                 request.close(f"a snapshot could not be read: {outcome}")
                 return
             piece = outcome if isinstance(outcome, ChunkBytes) else None
-            self._respond_snapshot(request, answer, piece)
+            self._respond_snapshot(request, reply, piece)
 
         self._reader.run(read, done)
 
     def _respond_snapshot(
-        self, request: InboundRequest, answer: SnapshotReply, piece: ChunkBytes | None
+        self, request: InboundRequest, reply: SnapshotReply, piece: ChunkBytes | None
     ) -> None:
         version, listener = request.api_version, request.listener.name
-        response = snapshot_response(answer, self._topic, version, listener, piece)
+        response = snapshot_response(reply, self._topic, version, listener, piece)
         self._respond(request, response)
 
     def _respond(self, request: InboundRequest, response: Message) -> None:

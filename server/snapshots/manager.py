@@ -68,7 +68,7 @@ class RunningBuild:
     build: Build | None = None
 
 
-class WrittenLog(Protocol):
+class WriteProgress(Protocol):
     """What was written to the log, as far as snapshots depend on it."""
 
     base: SnapshotFacts | None
@@ -90,7 +90,7 @@ class SnapshotManager:
         runtime: Runtime,
         metrics: Metrics,
         handle: Callable[[Event], None],
-        written: WrittenLog,
+        written: WriteProgress,
         found: Sequence[SnapshotFacts],
         new_bytes: int,
     ) -> None:

@@ -28,7 +28,7 @@ from quorumd.server.snapshots.manager import (
     RETRY_MIN_S,
     SnapshotManager,
     SnapshotSettings,
-    WrittenLog,
+    WriteProgress,
 )
 from quorumd.server.snapshots.outgoing_copies import CHECK_AGAIN_S
 from quorumd.storage.layout import part_path
@@ -149,7 +149,7 @@ class Bench:
             cast(Runtime, host),
             self.metrics,
             self._handle,
-            cast(WrittenLog, self.written),
+            cast(WriteProgress, self.written),
             found,
             0,
         )
