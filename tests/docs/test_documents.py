@@ -72,3 +72,11 @@ def test_the_diagram_of_the_roles_is_that_of_the_transition_table() -> None:
     _, found, after = role_diagram.parts_of(role_diagram.DOCUMENT.read_text())
     assert found == role_diagram.diagram(), "run python -m tests.docs.role_diagram --write"
     assert after
+
+
+def test_files_that_the_map_names_exist() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    folders = "raft|wire|storage|config|server|quorumd|simulation|tests"
+    named = set(re.findall(rf"`((?:{folders})/[\w/.]*)`", text))
+    assert len(named) > 40
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []
