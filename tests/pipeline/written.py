@@ -7,7 +7,7 @@ from pathlib import Path
 from uuid import UUID
 
 from quorumd.pipeline.parse import ChunkOrigin, parse
-from quorumd.pipeline.tables.commit import WrittenLog, commit_log
+from quorumd.pipeline.tables.commit import TaskOutput, commit_log
 from quorumd.pipeline.tables.output import Output
 from quorumd.pipeline.tables.sink import write_log
 from quorumd.wire.control_records import (
@@ -52,7 +52,7 @@ class Log:
         self.data += build_batch(records, base_offset=self.end, epoch=self.epoch)
         self.end += len(records)
 
-    def written(self, folder: Path, start: int, end: int) -> WrittenLog:
+    def written(self, folder: Path, start: int, end: int) -> TaskOutput:
         """What a task writes of this range."""
         return write_log(folder, parse("records", bytes(self.data), start, end, ChunkOrigin()))
 

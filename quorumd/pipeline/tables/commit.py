@@ -28,7 +28,7 @@ class NotContinued(PipelineError):
 
 
 @dataclass(slots=True)
-class WrittenLog:
+class TaskOutput:
     """The files that one task has written; `last_crcs` are those of its last offset's batches."""
 
     files: list[DataFile] = field(default_factory=list)
@@ -40,7 +40,7 @@ class WrittenLog:
 def commit_log(
     folder: Path,
     token: str,
-    written: Iterable[WrittenLog],
+    written: Iterable[TaskOutput],
     origin: Mapping[str, str] | None = None,
 ) -> None:
     """Commits a range of the log.

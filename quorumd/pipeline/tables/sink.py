@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from quorumd.pipeline.tables.commit import WrittenLog, commit_log, commit_state
+from quorumd.pipeline.tables.commit import TaskOutput, commit_log, commit_state
 from quorumd.pipeline.tables.manifests import DataFile
 from quorumd.pipeline.tables.origin import control_rows
 from quorumd.pipeline.tables.output import unusable
@@ -64,7 +64,7 @@ class TablesSink(DataSource):
 
 @dataclass(slots=True)
 class _LogMessage(WriterCommitMessage):
-    written: WrittenLog
+    written: TaskOutput
 
 
 @dataclass(slots=True)
@@ -123,9 +123,9 @@ class _StateWriter(DataSourceArrowWriter):
             commit_state(self._folder, self._token, self._end_offset, files)
 
 
-def write_log(folder: Path, batches: Iterator[pa.RecordBatch]) -> WrittenLog:
+def write_log(folder: Path, batches: Iterator[pa.RecordBatch]) -> TaskOutput:
     """The files of `records` out of rows of the log, with the facts that the commit needs."""
-    written = WrittenLog()
+    written = TaskOutput()
     writer = TableWriter(folder, "records")
     last = -1
     for rows in batches:
@@ -166,5 +166,5 @@ def _writing(folder: Path) -> Iterator[None]:
         raise unusable(folder, error) from None
 
 
-def _written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenLog]:
+def _written(messages: Sequence[WriterCommitMessage | None]) -> list[TaskOutput]:
     return [each.written for each in messages if isinstance(each, _LogMessage)]
