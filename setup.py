@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import shutil
 from pathlib import Path
 
 from setuptools import setup
@@ -25,9 +26,13 @@ def write_revision(root: Path) -> None:
 
 class BuildWithRevision(build_py):
     def run(self) -> None:
+        if self.editable_mode:
+            super().run()
+            return
+        # setuptools would publish what an earlier build has left there: modules that are gone since.
+        shutil.rmtree(self.build_lib, ignore_errors=True)
         super().run()
-        if not self.editable_mode:
-            write_revision(Path(self.build_lib))
+        write_revision(Path(self.build_lib))
 
 
 class SdistWithRevision(sdist):

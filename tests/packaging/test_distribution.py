@@ -123,6 +123,16 @@ def test_the_sdist_holds_the_same_and_builds_the_same_wheel(
     assert contents(again) == contents(wheel)
 
 
+def test_a_build_takes_nothing_from_an_earlier_one(tmp_path: Path) -> None:
+    source = copy_sources(tmp_path / "source")
+    gone = source / "wire" / "gone.py"
+    gone.write_text("")
+    assert "quorumd/wire/gone.py" in contents(build(source, tmp_path / "first", "wheel", REVISION))
+    gone.unlink()
+    again = contents(build(source, tmp_path / "again", "wheel"))
+    assert {"quorumd/wire/gone.py", "quorumd/revision.txt"} & again.keys() == set()
+
+
 @pytest.mark.timeout(300)
 def test_an_installed_wheel_works_beside_modules_of_the_bare_names(
     wheel: Path, folder: Path, tmp_path: Path
