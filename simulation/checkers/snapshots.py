@@ -48,14 +48,14 @@ class Snapshots(Checker):
         where = f"the snapshot {snapshot} of {replica.key}"
         known = self.known.get(snapshot)
         if known is None:
-            self._look_into(where, snapshot[0], data)
+            self._check_contents(where, snapshot[0], data)
             self.known[snapshot] = data
         elif known != data:
             raise self.fail(
                 f"{where} has {len(data)} bytes, another one of the same id {len(known)}"
             )
 
-    def _look_into(self, where: str, end_offset: int, data: bytes) -> None:
+    def _check_contents(self, where: str, end_offset: int, data: bytes) -> None:
         """It has all its parts, and what the log makes below its end."""
         batches = [data[at : at + header.size_bytes] for at, header in scan(data)]
         if sum(map(len, batches)) != len(data):

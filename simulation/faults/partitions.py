@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from random import Random
 
@@ -44,6 +45,22 @@ def _cut(chaos: Chaos, random: Random, why: str, pairs: list[tuple[str, str]]) -
     chaos.scheduler.call_later(span_us(random), end)
 
 
+def _cut_off(chaos: Chaos, few: list[Machine], why: str) -> Callable[[], None]:
+    """A few machines and the rest do not reach each other. Returns what mends that."""
+    rest = [machine for machine in chaos.machines if machine not in few]
+    pairs = [pair for a in few for b in rest for pair in ((a.host, b.host), (b.host, a.host))]
+    for source, target in pairs:
+        chaos.network.cut([source], [target], why)
+    for machine in few:
+        machine.count(why)
+
+    def mend() -> None:
+        for source, target in pairs:
+            chaos.network.mend(source, target, why)
+
+    return mend
+
+
 def _shuffled(chaos: Chaos, random: Random) -> list[str]:
     """All nodes; the leader, if there is one, is as often in front as anywhere."""
     hosts = [machine.host for machine in chaos.machines]
@@ -79,23 +96,14 @@ def deposed_leader(chaos: Chaos, random: Random) -> None:
         return
     voters = [m for m in chaos.machines if chaos.cluster.is_voter(m) and m is not leader]
     few = [leader, *random.sample(voters, min(len(voters), random.randrange(most_cut)))]
-    rest = [m for m in chaos.machines if m not in few]
-    pairs = [pair for a in few for b in rest for pair in ((a.host, b.host), (b.host, a.host))]
-    for source, target in pairs:
-        chaos.network.cut([source], [target], "deposed leader")
-    for machine in few:
-        machine.count("deposed leader")
+    mend = _cut_off(chaos, few, "deposed leader")
     give_up_us = chaos.scheduler.now_us + 5 * SECOND
 
     def await_election() -> None:
         if chaos.cluster.leader_machine() is leader and chaos.scheduler.now_us < give_up_us:
             chaos.scheduler.call_later(20 * MS, await_election)
         else:
-            chaos.scheduler.call_later(random.randrange(300 * MS), end)
-
-    def end() -> None:
-        for source, target in pairs:
-            chaos.network.mend(source, target, "deposed leader")
+            chaos.scheduler.call_later(random.randrange(300 * MS), mend)
 
     await_election()
 
@@ -104,30 +112,22 @@ def deposed_leader(chaos: Chaos, random: Random) -> None:
 def lone_witness(chaos: Chaos, random: Random) -> None:
     """A bare majority goes on without the others, and all of it but the witness dies: only the witness
     has the newest records."""
-    leader, voters = (
-        chaos.cluster.leader_machine(),
-        [m for m in chaos.machines if chaos.cluster.is_voter(m)],
-    )
+    leader = chaos.cluster.leader_machine()
+    voters = [m for m in chaos.machines if chaos.cluster.is_voter(m)]
     witnesses = [m for m in voters if m.config.quorum_witness and m is not leader]
     if leader is None or not witnesses or len(voters) < 3:
         return
     others = [m for m in voters if m is not leader and m is not witnesses[0]]
     dying = [leader, *random.sample(others, len(voters) // 2 - 1)]
     few = [witnesses[0], *dying]
-    rest = [m for m in chaos.machines if m not in few]
-    pairs = [pair for a in few for b in rest for pair in ((a.host, b.host), (b.host, a.host))]
-    for source, target in pairs:
-        chaos.network.cut([source], [target], LONE_WITNESS)
-    for machine in few:
-        machine.count(LONE_WITNESS)
+    mend = _cut_off(chaos, few, LONE_WITNESS)
 
     def end() -> None:
         for machine in dying:
             machine.is_wanted = False
             machine.end_process("kill -9")
             chaos.scheduler.call_later(span_us(random), machine.start)
-        for source, target in pairs:
-            chaos.network.mend(source, target, LONE_WITNESS)
+        mend()
 
     chaos.later(random.randrange(50 * MS, SECOND), end)
 

@@ -28,7 +28,7 @@ def crash_at_an_effect(chaos: Chaos, random: Random) -> None:
 
 @FAULTS.fault("crash at a call")
 def crash_at_a_call(chaos: Chaos, random: Random) -> None:
-    """Killed at a call of the file system, of this life or of its next start."""
+    """Killed at a call of the file system, of this process or of the next one's start."""
     victim = chaos.victim(random)
     if random.random() < 0.3:
         victim.end_process("kill -9")

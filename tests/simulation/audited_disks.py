@@ -45,9 +45,9 @@ def has_log(machine: Machine) -> bool:
 
 
 class Auditor:
-    """Looks at all disks of a run, as often as it is asked to; `problems` are where judges disagree.
+    """Audits all disks of a run, as often as it is asked to; `problems` are where judges disagree.
 
-    `counted` has the findings by kind; "damaged", looks at a damaged disk, and "provably damaged", those of
+    `counted` has the findings by kind; "damaged", audits of a damaged disk, and "provably damaged", those of
     them in which the audit had to find something; "snapshots".
     """
 
@@ -57,24 +57,24 @@ class Auditor:
         self.counted: Counter[str] = Counter()
         self.problems: list[str] = []
 
-    def look(self, when: str) -> None:
+    def audit_disks(self, when: str) -> None:
         """Audits what the disks hold now, if any holds something."""
         paths = {
             written_out(machine.disk, self.folder / when / machine.host): machine
             for machine in self.world.cluster.machines
             if has_log(machine)
         }
-        look = self._audited(when, paths)
-        if look is not None:
-            self.counted += look.counted()
-            self.problems += [f"{when}: {problem}" for problem in look.problems()]
+        found = self._audited(when, paths)
+        if found is not None:
+            self.counted += found.counted()
+            self.problems += [f"{when}: {problem}" for problem in found.problems()]
         rmtree(self.folder / when, ignore_errors=True)
 
-    def _audited(self, when: str, paths: dict[Path, Machine]) -> Look | None:
+    def _audited(self, when: str, paths: dict[Path, Machine]) -> OneAudit | None:
         """Without those whose damaged meta.properties names another cluster."""
         while paths:
             try:
-                return Look(audit(list(paths)), paths)
+                return OneAudit(audit(list(paths)), paths)
             except BadReplicas as error:
                 named = (path for path in paths if f"{path} " in f"{error} ")
                 bad = next((path for path in named if paths[path].is_damaged), None)
@@ -85,7 +85,7 @@ class Auditor:
         return None
 
 
-class Look:
+class OneAudit:
     """One audit, and the disks that were audited."""
 
     def __init__(self, audited: AuditReport, paths: dict[Path, Machine]) -> None:
@@ -107,7 +107,7 @@ class Look:
         """Where the audit invents something, and where it misses something."""
         for finding in self._audited.findings:
             if finding.is_damage and not self._is_caused(finding):
-                yield f"invented: {self._told(finding)}"
+                yield f"invented: {self._described(finding)}"
         for machine in self.machines:
             # What is behind the first may be part of the same finding, or follow from it.
             for what, offset in self.wrong_for_sure(machine)[:1]:
@@ -127,7 +127,7 @@ class Look:
             if finding.is_damage and self._machines[label] is machine
         )
 
-    def _told(self, finding: AuditFinding) -> str:
+    def _described(self, finding: AuditFinding) -> str:
         hosts = [self._machines[label].host for label in finding.replicas]
         against = [self._machines[label].host for label in finding.against]
         place = f"{finding.offset}..{finding.end_offset}"

@@ -65,7 +65,7 @@ def audited_run(seed: int, options: Options) -> Auditor:
         chaos_us = world.settings.chaos_us
         for part in (1, 2):
             world.env.scheduler.call_at(
-                chaos_us * part // 3, partial(auditor.look, f"chaos, part {part}")
+                chaos_us * part // 3, partial(auditor.audit_disks, f"chaos, part {part}")
             )
         world.env.scheduler.call_at(chaos_us, partial(go_dark, auditor, "end of chaos"))
         world.run()
@@ -76,7 +76,7 @@ def audited_run(seed: int, options: Options) -> Auditor:
 def go_dark(auditor: Auditor, when: str) -> None:
     for machine in auditor.world.cluster.machines:
         machine.end_process("power loss of all", power=True)
-    auditor.look(when)
+    auditor.audit_disks(when)
 
 
 @cache
@@ -148,5 +148,5 @@ def _is_found(seed: int, options: Options, kind: FindingKind) -> bool:
         for later_us in AFTERMATH_US:
             with suppress(Violation):
                 scheduler.run_until(scheduler.now_us + later_us)
-            auditor.look("afterwards")
+            auditor.audit_disks("afterwards")
     return auditor.counted[kind.value] > 0 and any("invented" in each for each in auditor.problems)

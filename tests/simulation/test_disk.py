@@ -141,7 +141,7 @@ def test_a_replaced_file_is_the_old_or_the_new_one_whenever_the_machine_dies() -
         assert disk.contents(FILE) in ([b"new" * 400] if is_done else [b"old", b"new" * 400])
 
 
-# --- the end of a life
+# --- the end of a process
 
 
 def test_a_crash_keeps_the_cache_and_makes_nothing_durable() -> None:
