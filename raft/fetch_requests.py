@@ -1,5 +1,14 @@
 """Fetch: a replica asks this leader for records, and so acknowledges what it has.
 
+The leader handles the request in these steps:
+
+1. It must name this cluster, if any, and not hold impossible values.
+2. It must be of this epoch, which this replica leads.
+3. A log that ends below the start of this one, or is empty, is offered the newest snapshot.
+4. A log that diverges is told where its last epoch, or the one before it, ends here.
+5. What comes before the position is on the replica's disk: the high watermark may advance.
+6. Answer with all that follows. If nothing does, wait for it: see `parked_fetches`.
+
 Sources: KIP-595 (Fetch request handling), KIP-630 (a snapshot first), KIP-856 (id and storage id).
 """
 

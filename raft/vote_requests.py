@@ -1,5 +1,15 @@
 """Vote: a replica asks for this one's vote or pre-vote.
 
+This replica handles the request in these steps:
+
+1. It must name this cluster, if any, and not hold impossible values.
+2. One of an older epoch is refused; a later epoch is taken over.
+3. It must be meant for this replica, if it says for which one it is.
+4. A pre-vote is granted if this replica has no contact with a leader; a vote if it knows no leader of this
+   epoch and has not voted in it, or for the same candidate. In either case the other log must end with a
+   later epoch, or be at least as long.
+5. A vote is on disk before the answer leaves. A refused pre-vote is a reason to campaign.
+
 Sources: KIP-595 (Vote request handling), KIP-996 (pre-vote), KIP-856 (keys; every replica votes). A hostile
 or impossible request gets a top-level UNKNOWN_SERVER_ERROR: it changes nothing here, and no error that would
 end a Kafka peer is sent.
