@@ -27,7 +27,7 @@ from quorumd.server.model.topic import METADATA, TopicPartition
 from quorumd.server.net.listeners import Listeners
 from quorumd.server.partition.partition import Partition, PartitionHooks, PartitionSettings
 from quorumd.server.peers.outbound import OutboundSettings
-from quorumd.server.snapshots.manager import SnapshotSettings
+from quorumd.server.snapshots.settings import SnapshotSettings
 from quorumd.server.translate.fetch import FETCH_MAX_WAIT_MS
 from quorumd.storage.directory import Directory
 from quorumd.storage.errors import DamagedFile, DamagedLog, DamagedSnapshot, StorageError

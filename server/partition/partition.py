@@ -40,7 +40,8 @@ from quorumd.server.peers.outbound import Outbound, OutboundSettings
 from quorumd.server.requests.fetch import FetchHandler
 from quorumd.server.requests.produce import ProduceHandler
 from quorumd.server.requests.raft_requests import RaftRequestHandler
-from quorumd.server.snapshots.manager import SnapshotManager, SnapshotSettings
+from quorumd.server.snapshots.manager import SnapshotManager
+from quorumd.server.snapshots.settings import SnapshotSettings
 from quorumd.storage.errors import DamagedSnapshot, StorageError
 from quorumd.storage.quorum_state import QuorumState
 from quorumd.storage.snapshot_file import SnapshotFacts

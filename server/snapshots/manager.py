@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from quorumd.raft.events import Event, LogDeletionRequested, ResignationRequested, SnapshotTaken
 from quorumd.raft.node import RaftNode
@@ -23,6 +22,7 @@ from quorumd.server.model.runtime import Reader, Runtime, TimerHandle
 from quorumd.server.model.snapshot_builds import Build, BuildFailed, BuildResult
 from quorumd.server.snapshots.outgoing_copies import OutgoingCopies
 from quorumd.server.snapshots.retention import Deletable, plan_cleaning
+from quorumd.server.snapshots.settings import SnapshotSettings, WriteProgress
 from quorumd.storage.errors import StorageError
 from quorumd.storage.log import Log
 from quorumd.storage.snapshot_file import SnapshotFacts
@@ -42,18 +42,6 @@ OnSnapshot = Callable[[SnapshotId | str], None]
 """Gets the newest snapshot, or why there is none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotSettings:
-    """None is no limit."""
-
-    max_new_record_bytes: int
-    interval_s: float
-    retention_bytes: int | None
-    retention_ms: int | None
-    copier_silent_s: float
-    """Who has not asked for the next chunk of a snapshot for so long does not copy it any more."""
-
-
 @dataclass(slots=True)
 class RunningBuild:
     """A build that goes on; `written_bytes` is how much had been written when it began.
@@ -66,15 +54,6 @@ class RunningBuild:
     begun_at_s: float
     repairs: SnapshotId | None
     build: Build | None = None
-
-
-class WriteProgress(Protocol):
-    """What was written to the log, as far as snapshots depend on it."""
-
-    base: SnapshotFacts | None
-    """What the newest snapshot says; the manager sets it for one that was taken here."""
-    written_bytes: int
-    """Of records, since the start."""
 
 
 class SnapshotManager:

@@ -27,10 +27,9 @@ from quorumd.server.snapshots.manager import (
     RETRY_MAX_S,
     RETRY_MIN_S,
     SnapshotManager,
-    SnapshotSettings,
-    WriteProgress,
 )
 from quorumd.server.snapshots.outgoing_copies import CHECK_AGAIN_S
+from quorumd.server.snapshots.settings import SnapshotSettings, WriteProgress
 from quorumd.storage.layout import part_path
 from quorumd.storage.log import Log
 from quorumd.storage.snapshot_file import SnapshotWriter
