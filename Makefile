@@ -7,6 +7,9 @@
 .DELETE_ON_ERROR:
 .PHONY: help venv run pipeline quick test test-containers sim same check fix bench clean
 
+# Where it is set, each process of the tests compiles all of them anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.ready-run

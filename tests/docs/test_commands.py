@@ -44,7 +44,7 @@ OURS: dict[str, click.Group] = {
 }
 LINE_BY_LINE = (*OURS, "make", "kafka-console-producer.sh")
 """A block that begins so is not left out as a whole if its first line cannot run."""
-ENDLESS = {"quorumctl tail": "", "quorumctl watch": "", "quorumd start": " leader "}
+ENDLESS = {"quorumctl tail --follow": "", "quorumctl watch": "", "quorumd start": " leader "}
 """Interrupted as soon as they have printed a line with this."""
 
 _OUTPUT = "no command: what is printed, or in a file"

@@ -326,10 +326,10 @@ def test_following_waits_for_a_quorum_that_is_gone_and_says_so_once(
     quorum: QuorumThread, quorumctl: Run
 ) -> None:
     quorumctl("append", "one")
-    with started("tail", "--follow", "--timeout", "0.2") as process:
+    with started("tail", "--follow", "--timeout", "2") as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        process.stdout.readline()
+        assert process.stdout.readline() == b"0\t<null>\tone\n"
         for node in quorum.quorum.nodes.values():
             quorum.call(lambda _, node=node: node.stop())
         assert b"no leader can be reached" in process.stderr.readline()

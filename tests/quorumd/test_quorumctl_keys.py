@@ -369,10 +369,10 @@ def test_only_the_keys_that_are_named_are_watched(quorum: QuorumThread) -> None:
 
 def test_a_watch_waits_for_a_quorum_that_is_gone_and_says_so_once(quorum: QuorumThread) -> None:
     set_keys(quorum, (b"a", b"1"))
-    with started("watch", "--prefix", "a", "--timeout", "0.2") as process:
+    with started("watch", "--prefix", "a", "--timeout", "2") as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        process.stdout.readline()
+        assert process.stdout.readline() == b"0\ta\t1\n"
         for node in quorum.quorum.nodes.values():
             quorum.call(lambda _, node=node: node.stop())
         assert b"no leader can be reached" in process.stderr.readline()
