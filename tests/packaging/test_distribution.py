@@ -133,6 +133,7 @@ def test_a_build_takes_nothing_from_an_earlier_one(tmp_path: Path) -> None:
     assert {"quorumd/wire/gone.py", "quorumd/revision.txt"} & again.keys() == set()
 
 
+@pytest.mark.live
 @pytest.mark.timeout(300)
 def test_an_installed_wheel_works_beside_modules_of_the_bare_names(
     wheel: Path, folder: Path, tmp_path: Path
