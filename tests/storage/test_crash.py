@@ -27,6 +27,8 @@ from tests.storage.helpers import (
     open_log,
 )
 
+pytestmark = pytest.mark.sim
+
 SEGMENT_BYTES = 700
 SIZES = [10, 1200, 40, 300, 5000, 90]
 

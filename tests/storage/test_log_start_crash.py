@@ -25,6 +25,8 @@ from tests.storage.helpers import (
     put_snapshot,
 )
 
+pytestmark = pytest.mark.sim
+
 SEGMENT_BYTES = 700
 
 
