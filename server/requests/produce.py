@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
@@ -20,9 +19,10 @@ from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.model.producer_state import Duplicate, ProducerState, Refused
 from quorumd.server.model.runtime import Runtime, TimerHandle
 from quorumd.server.net.inbound_request import InboundRequest
+from quorumd.server.requests.pending_produce import PartitionResult, PendingBatch, PendingProduce
 from quorumd.server.translate.common import endpoint_on, error_code
 from quorumd.storage.log import Chunk, ChunkSummary
-from quorumd.wire.batch_header import BatchHeader, stamp
+from quorumd.wire.batch_header import stamp
 from quorumd.wire.codec import decode
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import RefusedBatch
@@ -57,59 +57,6 @@ class AppendTarget(Protocol):
 
     def append(self, token: int, record_count: int) -> None:
         """Have the batches under this token appended; `ProduceHandler.take_batches` hands them over."""
-
-
-@dataclass(slots=True)
-class PartitionResult:
-    """What one partition of a Produce request gets."""
-
-    error: ErrorCode = ErrorCode.NONE
-    message: str | None = None
-    record_index: int | None = None
-    base_offset: int = -1
-
-
-@dataclass(slots=True)
-class PendingProduce:
-    """A Produce request on its way: answered when no partition is waited for any more."""
-
-    request: InboundRequest
-    acks: int
-    deadline: float
-    fast: FastProduce | None = None
-    topics: tuple[ProduceRequestTopic, ...] = ()
-    results: dict[tuple[int, int], PartitionResult] = field(default_factory=dict)
-    unanswered: int = 0
-    """Partitions without a result."""
-
-
-class PendingBatch:
-    """One batch between its arrival and its answer. Offsets are inclusive and exclusive as named."""
-
-    __slots__ = (
-        "appended_bytes",
-        "at",
-        "base_offset",
-        "data",
-        "done",
-        "end_offset",
-        "header",
-        "pending",
-        "since",
-    )
-
-    def __init__(
-        self, pending: PendingProduce, at: tuple[int, int], data: bytes, header: BatchHeader
-    ) -> None:
-        self.pending = pending
-        self.at = at
-        self.data = data
-        self.header = header
-        self.base_offset = -1
-        self.end_offset = -1
-        self.appended_bytes = 0
-        self.since = 0.0
-        self.done = False
 
 
 class ProduceHandler:

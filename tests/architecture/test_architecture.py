@@ -125,7 +125,8 @@ NOT_IN_RAFT = frozenset(
 GENERATES_UUID = re.compile(r"(^|\.)(uuid[1-8]|getnode|urandom)$")
 TOUCHES_DISK = frozenset({"fcntl", "glob", "mmap", "os", "shutil", "tempfile"})
 DISK_CALL = re.compile(r"(^open|^io\.open|\.(read|write)_(text|bytes))$")
-LINES_MAX = 610
+LINES_MAX = 500
+TEST_LINES_MAX = 610
 # How the project came to be is no part of it. "Session" alone is a word of Kafka's protocol.
 PROVENANCE = re.compile(
     r"/work/|\bshared/|design\.md|contracts\.md|kafka-facts|examples-to-follow|bench-peers"
@@ -263,7 +264,12 @@ def test_every_module_says_what_it_is() -> None:
 
 def test_no_file_is_longer_than_its_limit() -> None:
     lengths = [(str(m.path), len(m.text.splitlines())) for m in ALL_MODULES]
-    assert [(path, lines) for path, lines in lengths if lines > LINES_MAX] == []
+    too_long = [
+        (path, lines)
+        for path, lines in lengths
+        if lines > (TEST_LINES_MAX if path.startswith("tests/") else LINES_MAX)
+    ]
+    assert too_long == []
 
 
 def test_no_bare_except() -> None:
