@@ -6,11 +6,9 @@ closed. A traceback is shown only if QUORUMCTL_TRACEBACK is set.
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
@@ -21,6 +19,13 @@ from quorumd.cli.describe import describe
 from quorumd.cli.dump_log import dump_log
 from quorumd.cli.get import get
 from quorumd.cli.options import BOOTSTRAP_VARIABLE, TRACEBACK_VARIABLE
+from quorumd.cli.program import (
+    EXIT_FAILED,
+    CommandGroup,
+    escape_what_the_terminal_lacks,
+    own_failure,
+    run_program,
+)
 from quorumd.cli.put import delete, put
 from quorumd.cli.reassign import reassign
 from quorumd.cli.snapshot import snapshot
@@ -31,10 +36,7 @@ from quorumd.cli.voters import add_voter, remove_voter, replace_voter
 from quorumd.cli.watch import watch
 from quorumd.version_option import version_option
 
-EXIT_FAILED = 1
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
-EXIT_BROKEN_PIPE = 141
 
 _HELP = f"""Ask a running quorum, append to its log and read it, or look into its files.
 
@@ -74,29 +76,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 damaged files, 130 interrupted.
 """
 
 
-class _OutputClosed(Exception):
-    """Whoever read the output has gone."""
-
-
-class _Interrupted(Exception):
-    """Ctrl-C."""
-
-
-class _Commands(click.Group):
-    """The group; click has ends of its own for a closed output and for Ctrl-C."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            raise _OutputClosed from None
-        except KeyboardInterrupt:
-            raise _Interrupted from None
-        return result
-
-
-@click.group(cls=_Commands, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @version_option("quorumctl")
 def cli() -> None:
     """The group of all subcommands."""
@@ -126,22 +106,7 @@ for _command in (
 
 def run(arguments: Sequence[str]) -> int:
     """Runs one command line and returns its exit code; prints whatever goes wrong on stderr."""
-    try:
-        result = cli.main(list(arguments), prog_name="quorumctl", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (_Interrupted, click.Abort, KeyboardInterrupt):
-        if sys.stderr.isatty():
-            # The terminal has just shown ^C; the prompt belongs on the next line.
-            click.echo(err=True)
-        return EXIT_INTERRUPTED
-    except _OutputClosed:
-        _discard_output()
-        return EXIT_BROKEN_PIPE
-    except Exception as error:
-        return _failed(error)
-    return result if isinstance(result, int) else 0
+    return run_program(cli, "quorumctl", arguments, _failed)
 
 
 def _failed(error: Exception) -> int:
@@ -156,23 +121,11 @@ def _failed(error: Exception) -> int:
         where = f"{error.filename}: " if error.filename else ""
         click.echo(f"Error: {where}{error.strerror or error}", err=True)
     else:
-        click.echo(
-            f"Error: quorumctl itself failed: {type(error).__name__}: {error}\n"
-            f"Please report this; with {TRACEBACK_VARIABLE}=1 in the environment it says where.",
-            err=True,
-        )
+        click.echo(f"Error: {own_failure('quorumctl', error, TRACEBACK_VARIABLE)}", err=True)
     return EXIT_FAILED
-
-
-def _discard_output() -> None:
-    """So that the interpreter's own flush at exit does not complain about the pipe again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main() -> None:
     """The entry point of the installed command."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # A terminal that has no such character gets an escape, not an exception.
-            stream.reconfigure(errors="backslashreplace")
+    escape_what_the_terminal_lacks()
     sys.exit(run(sys.argv[1:]))

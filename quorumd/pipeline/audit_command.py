@@ -19,9 +19,10 @@ from quorumd.cli.options import (
     timeout_option,
     to_ms,
 )
+from quorumd.cli.program import EXIT_FAILED
 from quorumd.cli.text import bytes_text, counted, duration_text, to_json
 from quorumd.client.addresses import parse_addresses
-from quorumd.pipeline.cli import EXIT_DAMAGED, EXIT_FAILED
+from quorumd.pipeline.cli import EXIT_DAMAGED
 from quorumd.raft.types import Address
 
 if TYPE_CHECKING:

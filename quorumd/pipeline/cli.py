@@ -7,22 +7,25 @@ closed. A traceback is shown only if QUORUMD_PIPELINE_TRACEBACK is set.
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import click
 
+from quorumd.cli.program import (
+    EXIT_FAILED,
+    CommandGroup,
+    escape_what_the_terminal_lacks,
+    own_failure,
+    run_program,
+)
 from quorumd.pipeline.errors import plain_message
 from quorumd.version_option import version_option
 
-EXIT_FAILED = 1
 EXIT_DAMAGED = 3
-EXIT_INTERRUPTED = 130
-EXIT_BROKEN_PIPE = 141
 TRACEBACK_VARIABLE = "QUORUMD_PIPELINE_TRACEBACK"
 
 
@@ -81,15 +84,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 damage, 130 interrupted.
 """
 
 
-class _OutputClosed(Exception):
-    """Whoever read the output has gone."""
-
-
-class _Interrupted(Exception):
-    """Ctrl-C."""
-
-
-class _Commands(click.Group):
+class _Commands(CommandGroup):
     """Subcommands that are imported when they are needed; help needs none of them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -107,17 +102,6 @@ class _Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, place.short_help) for name, place in COMMANDS.items()])
 
-    def invoke(self, ctx: click.Context) -> Any:
-        # click has ends of its own for a closed output and for Ctrl-C.
-        try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            raise _OutputClosed from None
-        except KeyboardInterrupt:
-            raise _Interrupted from None
-        return result
-
 
 @click.group(cls=_Commands, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @version_option("quorumd-pipeline")
@@ -127,39 +111,24 @@ def cli() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Runs one command line and returns its exit code; prints whatever goes wrong on stderr."""
-    try:
-        result = cli.main(list(arguments), prog_name="quorumd-pipeline", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (_Interrupted, click.Abort, KeyboardInterrupt):
-        if sys.stderr.isatty():
-            # The terminal has just shown ^C; the prompt belongs on the next line.
-            click.echo(err=True)
-        return EXIT_INTERRUPTED
-    except _OutputClosed:
-        # So that the interpreter's own flush at exit does not complain about the pipe again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_BROKEN_PIPE
-    except Exception as error:
-        if TRACEBACK_VARIABLE in os.environ:
-            raise
-        click.echo(f"Error: {_told(error)}", err=True)
-        return exit_code_of(error)
-    return result if isinstance(result, int) else 0
+    return run_program(cli, "quorumd-pipeline", arguments, _failed)
 
 
-def _told(error: Exception) -> str:
+def _failed(error: Exception) -> int:
+    if TRACEBACK_VARIABLE in os.environ:
+        raise error
+    click.echo(f"Error: {_message(error)}", err=True)
+    return exit_code_of(error)
+
+
+def _message(error: Exception) -> str:
     """The error in a line; one that was not made for users is ours, and says so."""
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
     is_known = hasattr(error, "exit_code") or type(error).__name__ == "DamagedBatch"
     if is_known or type(error).__module__.startswith(("pyspark.", "py4j.")):
         return plain_message(error)
-    return (
-        f"quorumd-pipeline itself failed: {type(error).__name__}: {error}\n"
-        f"Please report this; with {TRACEBACK_VARIABLE}=1 in the environment it says where."
-    )
+    return own_failure("quorumd-pipeline", error, TRACEBACK_VARIABLE)
 
 
 def exit_code_of(error: BaseException) -> int:
@@ -172,8 +141,5 @@ def exit_code_of(error: BaseException) -> int:
 
 def main() -> None:
     """The entry point of the installed command."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # A terminal that has no such character gets an escape, not an exception.
-            stream.reconfigure(errors="backslashreplace")
+    escape_what_the_terminal_lacks()
     sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,78 @@
+"""What our command lines share: how they end, whatever goes wrong, and what they say then."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+
+class _OutputClosed(Exception):
+    """The reader of the output has gone."""
+
+
+class _Interrupted(Exception):
+    """Ctrl-C."""
+
+
+class CommandGroup(click.Group):
+    """A group of commands; click has ends of its own for a closed output and for Ctrl-C."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise _OutputClosed from None
+        except KeyboardInterrupt:
+            raise _Interrupted from None
+        return result
+
+
+def run_program(
+    group: CommandGroup, name: str, arguments: Sequence[str], on_error: Callable[[Exception], int]
+) -> int:
+    """Runs one command line and returns its exit code; click's errors are printed on stderr.
+
+    `on_error` gets any other error, prints it and returns the exit code.
+    """
+    try:
+        result = group.main(list(arguments), prog_name=name, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (_Interrupted, click.Abort, KeyboardInterrupt):
+        if sys.stderr.isatty():
+            # The terminal has just shown ^C; the prompt belongs on the next line.
+            click.echo(err=True)
+        return EXIT_INTERRUPTED
+    except _OutputClosed:
+        # So that the interpreter's own flush at exit does not complain about the pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    except Exception as error:
+        return on_error(error)
+    return result if isinstance(result, int) else 0
+
+
+def own_failure(name: str, error: Exception, traceback_variable: str) -> str:
+    """What to print of an error that was not made for users: it is ours."""
+    return (
+        f"{name} itself failed: {type(error).__name__}: {error}\n"
+        f"Please report this; with {traceback_variable}=1 in the environment it says where."
+    )
+
+
+def escape_what_the_terminal_lacks() -> None:
+    """A terminal that has no such character gets an escape, not an exception."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
