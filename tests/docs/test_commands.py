@@ -17,7 +17,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
@@ -175,7 +175,9 @@ class Place:
             f"node.id: 1\nstorage.dir: {folder}/node\nlisteners: CONTROLLER://{own}\n"
             f"quorum.voters: 1@{own}\n"
         )
-        today = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        # Later than every record: in seconds alone, now may be before the first one.
+        soon = datetime.now(UTC) + timedelta(minutes=1)
+        today = soon.isoformat(timespec="seconds").replace("+00:00", "Z")
         self._replaced = [
             (r"(\$PWD/)?\.venv/bin|/opt/quorumd/bin", str(BIN)),
             (r"127\.0\.0\.1:1909\d(,127\.0\.0\.1:1909\d)+", ",".join(addresses)),
