@@ -38,7 +38,7 @@ OnChunk = Callable[[], None]
 _HELP = """Append records to the log, and wait until a majority has them on disk.
 
 Each VALUE becomes one record. Without a VALUE each line of standard input does, or of --file.
-What is reported as appended is never lost. Records are sent in batches, in order, and each is
+A record reported as appended is never lost. Records are sent in batches, in order, and each is
 appended once even if the leader changes meanwhile.
 
 \b

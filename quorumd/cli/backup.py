@@ -33,7 +33,7 @@ _HELP = """Copy everything that is committed from a running quorum into a new DI
 
 That is the log from its start to where it was committed when the backup began, batch for batch as the
 leader has it, and the newest snapshot if there is one. The quorum goes on meanwhile; a change of leader
-only costs time. All of it is durable when the command ends. What ends early leaves nothing behind.
+only costs time. All of it is durable when the command ends. A backup that ends early leaves nothing behind.
 
 A backup is for `quorumd restore`, which begins a NEW quorum with it; `quorumctl verify` proves it sound.
 

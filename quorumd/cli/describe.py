@@ -32,14 +32,14 @@ _COLOURS = {"Leader": "green", "Follower": "", "Observer": "dim"}
 
 _HELP = """Show the state of a quorum, as its leader sees it.
 
---status (the default) shows who leads, in which epoch, up to which offset the log is committed, how
-far the slowest voter is behind, and who votes. CouldBeVoters are the observers that can be added to
-the voters. While the voters change it also shows those that are committed (CommittedVoters), the ids that a
-reassignment is on its way to (TargetVoters), and what waits for what, and since when (PendingChanges).
+--status (the default) shows leader, epoch, high watermark, the lag of the slowest voter, and the voters.
+CouldBeVoters are the observers that can be added to the voters. During a voter change --status also
+shows the committed voters (CommittedVoters), the target of a reassignment (TargetVoters), and each
+pending change with what it waits for, and since when (PendingChanges).
 
---replication shows one line for each replica. Lag is the number of offsets that it is behind the
-leader's log end; LagTimeMs is for how long it has not been caught up (-1: not known). A column Snapshot
-is there while a replica copies a snapshot from the leader, or the leader builds one.
+--replication shows one line for each replica. Lag is the number of offsets from its log end to the
+leader's; LagTimeMs is the time since it was caught up (-1: not known). A column Snapshot appears
+while a replica downloads a snapshot from the leader, or the leader builds one.
 
 Works for a real Kafka cluster, too: name one of its controllers or brokers.
 

@@ -26,7 +26,7 @@ directory above it. The files may be those of a real Kafka controller. Nothing i
 lock is taken, so it can be used beside a running node.
 
 Control records are always decoded; each voter set is also shown as the difference (ADD, REMOVE,
-UPDATE) to the one before. Every CRC is checked. Whatever is damaged is named with its position on
+UPDATE) to the one before. Every CRC is checked. Damage is reported with its position on
 stderr, and the exit code is 3; zeros written ahead at the end of a file are no damage.
 
 \b
@@ -42,7 +42,7 @@ Examples:
 @click.argument(
     "paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
 )
-@click.option("--print-data", is_flag=True, help="Unpack and show the records themselves, too.")
+@click.option("--print-data", is_flag=True, help="Show the records, too, decompressed.")
 @click.option("--summary", is_flag=True, help="Only one line for each file.")
 @output_option("text", "json")
 def dump_log(paths: tuple[Path, ...], print_data: bool, summary: bool, output: str) -> int:

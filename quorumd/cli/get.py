@@ -28,15 +28,15 @@ NO_OP = b"quorumctl get --linearizable"
 
 _HELP = f"""Print the present values of keys.
 
-The value is that of the newest committed record with the key; one with a null value has deleted it. The
-newest snapshot and the log behind it are read for that, from the leader.
+The value is that of the newest committed record with the key; a null value means that the key is deleted.
+The command reads the leader's newest snapshot and the log behind it.
 
-What is printed is what the leader knew to be committed when it was asked. That may be a moment old if
+It prints the state at the leader's high watermark at the time of the request. That may be a moment old if
 another leader has just been elected:
 
 \b
---min-offset     waits for the record at this offset: what `put` has printed is seen
---linearizable   whatever was put anywhere before this command began is seen. Appends a record
+--min-offset     waits for the record at this offset, as printed by `put`
+--linearizable   shows everything that any client put before this command began. Appends a record
                  without a key, value "{NO_OP.decode()}", and waits for its offset
 
 \b
@@ -66,9 +66,9 @@ Examples:
     "--min-offset",
     type=click.IntRange(min=0),
     metavar="OFFSET",
-    help="Wait until the record at this offset is seen.",
+    help="Wait for the record at this offset.",
 )
-@click.option("--linearizable", is_flag=True, help="See everything that was put before.")
+@click.option("--linearizable", is_flag=True, help="Show everything that was put before.")
 @output_option("text", "json", "raw")
 @timeout_option
 def get(

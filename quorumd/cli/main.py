@@ -38,14 +38,14 @@ from quorumd.version_option import version_option
 
 EXIT_USAGE = 2
 
-_HELP = f"""Ask a running quorum, append to its log and read it, or look into its files.
+_HELP = f"""Describe a running quorum, append to its log and read it, or inspect its files.
 
 \b
-Find out how the quorum is:
+Describe the quorum:
   quorumctl describe --bootstrap-server host1:9093,host2:9093 --status
   quorumctl describe --replication
 \b
-Change who votes, and who leads:
+Change the voters and the leader:
   quorumctl add-voter --replica-id 4
   quorumctl replace-voter 3
   quorumctl reassign --voters 4,5,6 --watch
@@ -64,7 +64,7 @@ Use it as a map of keys to values:
 Keep a copy of everything:
   quorumctl backup /backup/2026-11-20
 \b
-Look into a directory, no daemon needed, or prove it sound:
+Read a directory without a daemon, or check it:
   quorumctl dump-log /var/lib/quorumd
   quorumctl verify /var/lib/quorumd
 

@@ -76,7 +76,7 @@ Examples:
     type=click.Choice(("tab", "json")),
     default="tab",
     show_default=True,
-    help="What a line of the file is.",
+    help="Format of a line of the file.",
 )
 @output_option("text", "json")
 @timeout_option

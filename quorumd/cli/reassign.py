@@ -33,20 +33,20 @@ _GOES_ON = (
 )
 _MAY_GO_ON = "the leader may have taken the target. `quorumctl reassign` shows whether it has."
 
-_HELP = """Move the quorum to other voters, or show how far that is.
+_HELP = """Move the quorum to other voters, or show the progress of that.
 
-Start the new nodes first, formatted without --bootstrap: they copy the log and observe. Then name all ids
-that are to vote in the end. The leader adds and removes one after the other, new voters once they have
-caught up, itself last; the quorum serves meanwhile, and goes on by itself if the leader changes.
+Start the new nodes first, formatted without --bootstrap: they copy the log and observe. Then name the ids
+of the final voters. The leader adds and removes voters one after the other, each new one once it has
+caught up, itself last. The quorum serves meanwhile. A new leader goes on with the reassignment.
 
-Without --voters and --cancel it shows what is under way.
+Without --voters and --cancel the command shows the pending reassignment.
 
 \b
 Examples:
   quorumctl reassign -b localhost:9093 --voters 4,5,6 --watch
   quorumctl reassign
   quorumctl reassign --watch
-  quorumctl reassign --cancel             the voters stay as they are then
+  quorumctl reassign --cancel             the present voters stay
   quorumctl reassign --voters 1,2,3       back again
 
 \b
@@ -71,9 +71,9 @@ def _to_ids(
 
 @click.command(help=_HELP, short_help="Move the quorum to other voters.")
 @bootstrap_option
-@click.option("--voters", callback=_to_ids, metavar="N,...", help="The ids that are to vote.")
-@click.option("--cancel", is_flag=True, help="Stay with the voters of now.")
-@click.option("--watch", is_flag=True, help="Show how it goes until it is done.")
+@click.option("--voters", callback=_to_ids, metavar="N,...", help="Ids of the new voters.")
+@click.option("--cancel", is_flag=True, help="Cancel; the present voters stay.")
+@click.option("--watch", is_flag=True, help="Show progress until all is done.")
 @click.option(
     "--timeout",
     "timeout_s",
@@ -112,10 +112,10 @@ def reassign(
     quorum = run_change(watching, _GOES_ON)
     if quorum.target_voters is not None:
         other = ", ".join(map(str, quorum.target_voters))
-        click.echo(f"Error: somebody has set another target: {other}", err=True)
+        click.echo(f"Error: another target was set: {other}", err=True)
         return EXIT_FAILED
     if voters is not None and quorum.voter_ids != voters:
-        _show_end(quorum, "the target was not reached: somebody cancelled it", is_json)
+        _show_end(quorum, "the target was not reached: the reassignment was cancelled", is_json)
         return EXIT_FAILED
     _show_end(quorum, "done" if voters is not None else _NONE, is_json)
     return 0

@@ -23,9 +23,9 @@ EXIT_FAILED = 1
 
 _HELP = """Have every voter take a snapshot of all that is committed, now.
 
-Nodes take snapshots by themselves, after so many bytes of new records and after so long
-(snapshot.max.new.record.bytes, snapshot.interval.ms). This is for before an upgrade or a backup, or
-to let retention delete history at once. What a node has only just received may be left to the next one.
+Nodes take snapshots by themselves, by the amount of new records and by time
+(snapshot.max.new.record.bytes, snapshot.interval.ms). Use the command before an upgrade or a backup, or
+to let retention delete history at once. The newest records may be left to the next snapshot.
 
 \b
 Examples:

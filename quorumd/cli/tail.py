@@ -40,7 +40,7 @@ Without an option for the beginning these are the last 10. Only what a majority 
 shown, in the order of the log. Control records of the quorum itself are left out, so offsets may
 jump.
 
---follow goes on with what comes, also when the leader changes or no node can be reached for a while;
+--follow goes on with new records, also when the leader changes or no node can be reached for a while;
 Ctrl-C ends it.
 
 \b
@@ -82,7 +82,7 @@ class TailRange:
     type=click.IntRange(min=0),
     default=LINES_DEFAULT,
     show_default=True,
-    help="Otherwise: begin with so many records before the end.",
+    help="Else begin with so many records before the end.",
 )
 @click.option("--follow", "-f", is_flag=True, help="Go on with new records until Ctrl-C.")
 @click.option("--max-records", type=click.IntRange(min=1), help="Stop after so many records.")

@@ -33,7 +33,11 @@ Exit codes: 0 done, 1 failed, or another voter came to lead.
 @click.command("transfer-leader", help=_HELP, short_help="Have another voter lead.")
 @bootstrap_option
 @click.option(
-    "--to", "to_id", type=click.IntRange(0, 2**31 - 1), metavar="N", help="Who is to lead."
+    "--to",
+    "to_id",
+    type=click.IntRange(0, 2**31 - 1),
+    metavar="N",
+    help="The voter that leads next.",
 )
 @timeout_option
 @output_option("text", "json")

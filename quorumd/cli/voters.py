@@ -30,8 +30,8 @@ _MAY_GO_ON = "the leader may still do it. `quorumctl describe` shows what there 
 _ADD_HELP = """Make an observer a voter.
 
 Start the new node first: formatted without --bootstrap, with quorum.bootstrap.servers naming nodes of this
-quorum. The leader waits until it has caught up, then adds it; the command returns when that is committed on
-a majority. Storage id and endpoints are found by themselves if just one replica with that id fetches.
+quorum. The leader waits until the node has caught up, then adds it; the command returns when the change is
+committed. It finds storage id and endpoints by itself if just one replica with that id fetches.
 
 \b
 Examples:
@@ -44,9 +44,9 @@ It is safe to repeat: a voter stays a voter.
 
 _REMOVE_HELP = """Make a voter an observer, for good.
 
-The node goes on as an observer; stop it afterwards if it is to go. Removing the leader moves leadership to
-another voter. Refused if the voters that stay could not commit anything, because too few of them are up;
---force does it all the same. The last voter cannot be removed.
+The node goes on as an observer; stop it afterwards if you retire it. If it leads, leadership moves to
+another voter. Refused while too few of the remaining voters are up to commit; --force removes the voter
+nevertheless. The last voter cannot be removed.
 
 \b
 Examples:
@@ -62,7 +62,7 @@ _REPLACE_HELP = """Give the vote of a lost disk to the new disk of the same node
 3. start the node: it copies the log and observes
 4. quorumctl replace-voter N
 
-This adds the new storage id, then removes the old one, each when it is safe. It can be interrupted and
+The command adds the new storage id, then removes the old one, each when it is safe. It can be interrupted and
 repeated at any point.
 
 \b
@@ -111,7 +111,7 @@ def add_voter(
 @bootstrap_option
 @replica_options
 @click.option(
-    "--force", is_flag=True, help="Also if the voters that stay could commit nothing now."
+    "--force", is_flag=True, help="Also if the remaining voters could commit nothing now."
 )
 @change_timeout_option
 @output_option("text", "json")

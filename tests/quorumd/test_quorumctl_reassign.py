@@ -168,7 +168,7 @@ def test_a_watch_goes_on_while_nobody_can_be_reached(
 
 @pytest.mark.parametrize(
     ("target", "text"),
-    [((1, 2, 5), "somebody has set another target: 1, 2, 5"), (None, "somebody cancelled it")],
+    [((1, 2, 5), "another target was set: 1, 2, 5"), (None, "the reassignment was cancelled")],
 )
 def test_a_target_that_somebody_else_changes_is_not_reached(
     fake: FakeVoters, quorumctl: Run, target: tuple[int, ...] | None, text: str
