@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import MutableMapping
 from importlib.metadata import version
 from pathlib import Path
@@ -65,9 +66,27 @@ def archive_classes() -> Path | None:
                 timeout=MAKE_TIMEOUT_S,
                 check=False,
             )
+            _wait_for_process_with(str(made))
             if made.exists():
                 made.rename(archive)
     return archive if archive.exists() else None
+
+
+def _wait_for_process_with(argument: str) -> None:
+    """Until no process has this in its command line: Java writes the archive after Python has ended."""
+    deadline_s = time.monotonic() + MAKE_TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        commands = (_command_line(path) for path in Path("/proc").glob("[0-9]*/cmdline"))
+        if not any(argument.encode() in command for command in commands):
+            return
+        time.sleep(0.1)
+
+
+def _command_line(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it has just ended
+        return b""
 
 
 def _archive() -> Path:
