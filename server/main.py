@@ -154,7 +154,7 @@ def restore_command(
     standalone: bool,
     initial_voters: str | None,
 ) -> None:
-    """Begin a NEW quorum with what a backup holds, in place of `format --bootstrap`.
+    """Begin a NEW quorum from a backup, in place of `format --bootstrap`.
 
     Give the same command, with the same BACKUP, on EVERY node of quorum.voters, then start them all. The
     quorum has the records of the backup at the offsets that they had, knows the idempotent producers of
@@ -162,8 +162,8 @@ def restore_command(
     are refused. Without an option the cluster id follows from the backup and the first voters, so that
     all nodes agree.
 
-    All of the backup is verified before anything is written. storage.dir must be empty. What is
-    interrupted can't be started; run it again.
+    The command verifies the whole backup before it writes. storage.dir must be empty. A node cannot
+    start on an interrupted restore; run it again.
 
     \b
     Exit codes: 0 restored, 1 failed, 2 wrong configuration or usage, 3 the backup is damaged.

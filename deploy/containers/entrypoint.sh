@@ -2,10 +2,10 @@
 # Entry point of the image: `quorumd` with these arguments. Before `start`, a directory without
 # meta.properties is formatted, as QUORUMD_FORMAT says:
 #
-#   join       (default) for a quorum that exists: the node copies the log and observes until somebody
-#              gives it a vote. This is what has to happen to a volume that was lost and replaced.
+#   join       (default) for an existing quorum: the node copies the log and observes until a command
+#              makes it a voter. A volume that replaces a lost one has to join like this.
 #   bootstrap  for the first day of a new quorum. The container formats and ends; it never starts a
-#              node, so that the word cannot stay with a service and make a replaced volume vote.
+#              node, so that the value cannot stay with a service and make a replaced volume vote.
 set -eu
 
 how=${QUORUMD_FORMAT:-join}

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 _PUT_HELP = """Set a key, or many, and wait until a majority has it on disk.
 
-Prints the offset of the record, of the last one if there are several. What is printed as put is never
-lost, and each record is appended once even if the leader changes meanwhile.
+Prints the offset of the last record. A record reported as put is never lost, and each is appended once
+even if the leader changes meanwhile.
 
---file reads one key from each line, and - is standard input. Lines are not put all or none: what comes
-before a line that is wrong is put.
+--file reads one key from each line, and - is standard input. The file is not
+put atomically: lines before a wrong one are put.
 
 \b
 --format tab    KEY, a tab, VALUE, as they are; the value may hold further tabs
 --format json   {"key": ..., "value": ...}, as `get --output json` prints them; other members are
-                passed over. {"base64": "..."} stands for bytes that are no text, null deletes
+                ignored. {"base64": "..."} stands for bytes that are no text, null deletes
 
 A value that begins with - needs -- before the key.
 
