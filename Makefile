@@ -61,10 +61,10 @@ pipeline: $(SPARK_READY)
 	$(BIN)/quorumd-pipeline report $(PIPELINE)/tables --findings $(PIPELINE)/audit \
 		--output $(PIPELINE)/report.html
 
+# Three at a time, for two cores: most tests wait for a live quorum, a disk or a clock most of the time.
 quick: check
-	@$(BIN)/python -m pytest $(PARALLEL) 2 -m "not live and not java and not spark and not sim and not browser"
+	@$(BIN)/python -m pytest $(PARALLEL) 3 -m "not live and not java and not spark and not sim and not browser"
 
-# Three at a time, for two cores: most tests wait for a live quorum most of the time.
 test: check
 	@$(BIN)/python -m tests.support.kafka_jars
 	@$(BIN)/python -m tests.pipeline.spark_kafka_jars

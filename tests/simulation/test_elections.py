@@ -11,6 +11,8 @@ from quorumd.server.peers.peer_channel import RECONNECT_MAX_MS
 from simulation.machines.machine import Machine
 from simulation.scenario import Scenario, settings_of
 
+pytestmark = pytest.mark.sim
+
 
 def established(seed: int, voters: int = 3) -> Scenario:
     """A quorum that has elected its first leader, named its voters and committed some records."""

@@ -11,6 +11,8 @@ from simulation.machines.machine import Machine
 from simulation.machines.node_process import STORAGE
 from simulation.scenario import Scenario, settings_of
 
+pytestmark = pytest.mark.sim
+
 ADD, REMOVE = VoterChangeKind.ADD, VoterChangeKind.REMOVE
 REASSIGN, TRANSFER = VoterChangeKind.REASSIGN, VoterChangeKind.TRANSFER
 
