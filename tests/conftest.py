@@ -36,6 +36,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 TESTS = Path(__file__).parent
+BIN = Path(sys.executable).parent
 MARKS_OF_FOLDERS = {
     "clients": "live",
     "daemon": "live",
@@ -51,7 +52,8 @@ MARKS_OF_TYPES = dict.fromkeys(
 MARKS_OF_NAMES = dict.fromkeys(("COMMAND", "on_a_terminal", "running_cluster", "started"), "live")
 """Of what a test's function calls."""
 MARKS_FOR_PROGRAMS = {
-    **{name: {"live"} for name in ("node", "quorumctl", "quorumd", "quorumd-pipeline")},
+    **{name: {"live"} for name in ("node", "quorumctl", "quorumd")},
+    "quorumd-pipeline": {"live", "spark"},
     "java": {"java", "spark"},
     "spark-submit": {"spark"},
     **{name: {"browser"} for name in browser.NAMES},
@@ -90,7 +92,7 @@ def _check_start(event: str, arguments: tuple[object, ...]) -> None:
         return
     executable, words = Path(os.fsdecode(arguments[0])), arguments[1]
     wanted = MARKS_FOR_PROGRAMS.get(executable.name, set())
-    is_made_up = executable.is_relative_to(tempfile.gettempdir())
+    is_made_up = executable.is_relative_to(tempfile.gettempdir()) and BIN not in executable.parents
     asks_version = isinstance(words, list) and "-version" in words
     if wanted and not wanted & _marks and not is_made_up and not asks_version:
         raise AssertionError(f"who starts {executable} is marked {' or '.join(sorted(wanted))}")

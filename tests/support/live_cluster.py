@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.error import HTTPError
 
+from quorumd.storage.errors import StorageError
 from quorumd.storage.layout import LOG_SUFFIX, PARTITION_DIRECTORY
 from quorumd.storage.reader import TailKind, find_files
 from quorumd.wire.codec import decode, encode
@@ -394,10 +395,15 @@ class Cluster:
         for file in find_files(self.log_folder(node)):
             if file.path.suffix != LOG_SUFFIX:
                 continue
-            for batch in file.batches():
-                assert batch.crc_is_valid, f"{file.path} at byte {batch.position}"
-                if is_control is None or batch.header.is_control == is_control:
-                    yield batch.data
+            try:
+                for batch in file.batches():
+                    assert batch.crc_is_valid, f"{file.path} at byte {batch.position}"
+                    if is_control is None or batch.header.is_control == is_control:
+                        yield batch.data
+            except StorageError as error:
+                if isinstance(error.__cause__, FileNotFoundError):
+                    continue  # A snapshot took its place since the files were listed.
+                raise
             tail = file.tail
             assert tail is not None, "the walk is over"
             assert tail.kind is not TailKind.DAMAGE, f"{file.path}: {tail.reason}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import quorumd
@@ -58,12 +59,13 @@ def path_of(cluster: Cluster, node: int, snapshot: SnapshotId) -> Path:
 
 
 def files(cluster: Cluster, node: int) -> dict[SnapshotId, bytes]:
-    """The complete snapshots of a node."""
+    """The complete snapshots of a node, without one that it deletes meanwhile."""
     found = {}
     for path in cluster.log_folder(node).iterdir():
         parsed = parse_snapshot_name(path.name)
         if parsed is not None:
-            found[SnapshotId(*parsed)] = path.read_bytes()
+            with suppress(FileNotFoundError):
+                found[SnapshotId(*parsed)] = path.read_bytes()
     return found
 
 
