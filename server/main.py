@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -235,9 +236,16 @@ def start(config_path: Path | None) -> None:
     Exit codes: 0 stopped, 1 failed, 2 wrong configuration, 3 damaged storage. QUORUMD_LOG_LEVEL sets
     how much is logged: debug, info, warning or error.
     """
-    from quorumd.server.run import run_node
+    # Until the node handles them itself; as process 1 of a container it would not even end by SIGTERM.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        from quorumd.server.run import run_node
 
-    raise SystemExit(run_node(load_config(config_path)))
+        code = run_node(load_config(config_path))
+    except KeyboardInterrupt:
+        click.echo("quorumd: stopped before the node was up", err=True)
+        code = 0
+    raise SystemExit(code)
 
 
 @cli.command()

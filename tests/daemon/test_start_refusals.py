@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -248,3 +250,26 @@ def test_formatting_below_a_read_only_directory_is_refused(node: Cluster) -> Non
     assert ended.exit_code == FAILED
     assert "Read-only file system" in ended.output
     assert "Traceback" not in ended.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_node_is_up_stops_it_without_a_failure(
+    node: Cluster, number: signal.Signals
+) -> None:
+    command = [Path(sys.executable).with_name("quorumd"), "start", "--config", node.config_path(1)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as it:
+        # Both are handled from here on; half a second of imports follows.
+        while not handles(it.pid, signal.SIGTERM):
+            time.sleep(0.001)
+        it.send_signal(number)
+        text, _ = it.communicate(timeout=20)
+    assert it.returncode == 0, text
+    assert text == "quorumd: stopped before the node was up\n"
+
+
+def handles(pid: int, number: signal.Signals) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    (caught,) = [line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")]
+    return bool(int(caught, 16) >> (number - 1) & 1)
