@@ -206,13 +206,14 @@ class Dispatch:
         self._first.snapshots.answer(message, request.respond_message)
 
     def _on_add_or_remove_voter(self, request: InboundRequest) -> None:
-        self._for_leader(request, lambda: self._first.raft_handler.change(request))
+        # Read before it is forwarded: what is malformed closes its connection, whoever leads.
+        self._for_leader(request, self._first.raft_handler.change(request))
 
     def _on_change(self, request: InboundRequest) -> None:
-        self._first.raft_handler.change(request)
+        self._first.raft_handler.change(request)()
 
     def _on_alter_partition_reassignments(self, request: InboundRequest) -> None:
-        self._for_leader(request, lambda: self._first.raft_handler.reassign(request))
+        self._for_leader(request, self._first.raft_handler.reassign(request))
 
     # -- the cluster
 

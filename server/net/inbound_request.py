@@ -9,6 +9,7 @@ from typing import Protocol
 from quorumd.config.addresses import Listener
 from quorumd.server.net.connection_state import CloseReason
 from quorumd.wire.codec import encode
+from quorumd.wire.errors import MalformedMessage
 from quorumd.wire.headers import encode_response_header
 from quorumd.wire.schema import Message
 
@@ -90,11 +91,18 @@ class InboundRequest:
         self.connection.send(self, buffers)
 
     def respond_message(self, message: Message, version: int | None = None) -> None:
-        """Answer with a message in the request's version, or in another (ApiVersions' error 35)."""
+        """Answer with a message in the request's version, or in another (ApiVersions' error 35).
+
+        One that does not fit that version closes the connection: who answers late has nobody to raise to.
+        """
         if version is None:
             version = self.api_version
         header = encode_response_header(self.api_key, version, self.correlation_id)
-        body = encode(message, version)
+        try:
+            body = encode(message, version)
+        except MalformedMessage as error:
+            self.close(f"the answer does not fit version {version}: {error}")
+            return
         self.respond((_LENGTH.pack(len(header) + len(body)) + header + body,))
 
     def finish_without_response(self) -> None:

@@ -7,6 +7,7 @@ never reaches the rules.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from quorumd.raft.effects import FetchReply, Reply, SnapshotReply, VoterChangeReply
@@ -36,7 +37,6 @@ from quorumd.storage.errors import OffsetNotInLog, StorageError
 from quorumd.storage.snapshot_store import PositionOutOfRange, SnapshotNotFound, SnapshotStore
 from quorumd.wire.codec import decode
 from quorumd.wire.error_codes import ErrorCode
-from quorumd.wire.errors import MalformedMessage
 from quorumd.wire.fast import FastFetch
 from quorumd.wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
 from quorumd.wire.messages.fetch import FetchResponse
@@ -123,8 +123,11 @@ class RaftRequestHandler:
             return
         self._take(request, reply_to, event, asked._replace(max_bytes=_at_most(asked.max_bytes)))
 
-    def change(self, request: InboundRequest) -> None:
-        """A request that changes a voter or the leader: the answer may take as long as the change."""
+    def change(self, request: InboundRequest) -> Callable[[], None]:
+        """Read a request that changes a voter or the leader. Raises MalformedMessage.
+
+        What is returned puts it to the rules; the answer may take as long as the change.
+        """
         reply_to = self._next_reply_to()
         event = voter_changes.change_request_received(
             request.api_key,
@@ -134,22 +137,20 @@ class RaftRequestHandler:
             reply_to,
             self._request_timeout_ms,
         )
-        self._take(request, reply_to, event)
+        return partial(self._take, request, reply_to, event)
 
-    def reassign(self, request: InboundRequest) -> None:
-        """Change the voters to others, one after the other, or end that."""
+    def reassign(self, request: InboundRequest) -> Callable[[], None]:
+        """As `change`: the voters become others, one after the other, or that is ended."""
         version = request.api_version
         message = decode(
             AlterPartitionReassignmentsRequest, version, request.frame, request.body_at
         )
         misplaced = voter_changes.misplaced_reassignment(message, self._topic)
         if misplaced is not None:
-            request.respond_message(misplaced)
-            return
+            return partial(request.respond_message, misplaced)
         reply_to = self._next_reply_to()
-        self._take(
-            request, reply_to, voter_changes.reassignment_request_received(message, reply_to)
-        )
+        event = voter_changes.reassignment_request_received(message, reply_to)
+        return partial(self._take, request, reply_to, event)
 
     def give_change_up(self, request: InboundRequest) -> None:
         """The leader that was asked for a change of the voters is gone: the client has to ask again."""
@@ -160,7 +161,7 @@ class RaftRequestHandler:
             error=KafkaError.NOT_LEADER_OR_FOLLOWER,
             message="the leader was lost before it answered; it may have made the change. Ask again",
         )
-        self._respond(request, self._change_response(request, reply))
+        request.respond_message(self._change_response(request, reply))
 
     def refuse_fetch(self, request: InboundRequest) -> None:
         """A replica's fetch that does not hold exactly this partition."""
@@ -208,11 +209,11 @@ class RaftRequestHandler:
             self._send_snapshot_response(request, reply, asked)
             return
         if isinstance(reply, VoterChangeReply):
-            self._respond(request, self._change_response(request, reply))
+            request.respond_message(self._change_response(request, reply))
             return
         key, version, listener = request.api_key, request.api_version, request.listener.name
         response = elections.election_response(key, reply, self._topic, version, listener)
-        self._respond(request, response)
+        request.respond_message(response)
 
     def _change_response(self, request: InboundRequest, reply: VoterChangeReply) -> Message:
         return voter_changes.change_response(
@@ -252,7 +253,7 @@ class RaftRequestHandler:
         goes_elsewhere = reply.diverging is not None or reply.snapshot is not None
         if reply.top_level_error is not None or goes_elsewhere:
             response = fetch_response(reply, self._topic, version, listener)
-            self._respond(request, response)
+            request.respond_message(response)
             return
         request.respond(
             fetch_response_frame(
@@ -297,13 +298,7 @@ class RaftRequestHandler:
     ) -> None:
         version, listener = request.api_version, request.listener.name
         response = snapshot_response(reply, self._topic, version, listener, piece)
-        self._respond(request, response)
-
-    def _respond(self, request: InboundRequest, response: Message) -> None:
-        try:
-            request.respond_message(response)
-        except MalformedMessage as error:
-            request.close(f"the answer does not fit version {request.api_version}: {error}")
+        request.respond_message(response)
 
 
 def _at_most(max_bytes: int) -> int:
