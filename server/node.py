@@ -24,6 +24,7 @@ from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.producer_state import ProducerState
 from quorumd.server.model.runtime import Runtime
 from quorumd.server.model.topic import METADATA, TopicPartition
+from quorumd.server.model.unhandled import end_on_unhandled
 from quorumd.server.net.listeners import Listeners
 from quorumd.server.partition.partition import Partition, PartitionHooks, PartitionSettings
 from quorumd.server.peers.outbound import OutboundSettings
@@ -294,6 +295,7 @@ class Node:
     async def run(self) -> None:
         """Start, serve, and stop in order on SIGTERM or SIGINT. Raises ListenError."""
         loop = asyncio.get_running_loop()
+        end_on_unhandled(loop, self.fail)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
         await self.listeners.open()
@@ -340,7 +342,7 @@ class Node:
         if isinstance(error, StorageError):
             LOG.error(reason, error=str(error))
         elif error is not None:
-            LOG.exception(reason, error)
+            LOG.critical(reason, error)
         else:
             LOG.error(reason)
         self._exit_process(error.exit_code if isinstance(error, StorageError) else EXIT_FAILED)

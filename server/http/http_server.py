@@ -19,6 +19,7 @@ from quorumd.raft.types import Address
 from quorumd.server.model.logs import Logger
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.partition_view import PartitionView
+from quorumd.server.model.unhandled import unawaited
 from quorumd.server.net.listeners import listen_error
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class HttpServer:
         if len(self._tasks) >= CONNECTIONS_MAX:
             writer.transport.abort()
             return
-        task = asyncio.ensure_future(self._serve(reader, writer))
+        task = unawaited(asyncio.get_running_loop().create_task(self._serve(reader, writer)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

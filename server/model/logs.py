@@ -117,6 +117,10 @@ class Logger:
         if self._logger.isEnabledFor(logging.ERROR):
             self._logger.error(message, exc_info=error, extra={_FIELDS: fields})
 
+    def critical(self, message: str, error: BaseException) -> None:
+        """The error that ends the process, with its traceback."""
+        self._logger.critical(message, exc_info=error)
+
     def _write(self, level: int, message: str, fields: dict[str, object]) -> None:
         if self._logger.isEnabledFor(level):
             self._logger.log(level, message, extra={_FIELDS: fields})

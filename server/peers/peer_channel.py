@@ -21,6 +21,7 @@ from quorumd.raft.types import Address
 from quorumd.server.model.logs import Logger
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.peer_calls import PeerCall, PeerListener, StaleRequest
+from quorumd.server.model.unhandled import unawaited
 from quorumd.server.peers.address_book import AddressBook
 from quorumd.server.peers.dialing import HostResolver, happy_eyeballs
 from quorumd.server.peers.peer_connection import API_VERSIONS_VERSION, HANDSHAKE_ID, PeerConnection
@@ -121,7 +122,9 @@ class TcpPeerChannel:
         """Connect, and connect again whenever the connection is lost: at once after one that was in
         use, else later and later."""
         self._connecting = True
-        self._keeper = self._loop.create_task(self._keep_connected(), name=f"link {self._name}")
+        self._keeper = unawaited(
+            self._loop.create_task(self._keep_connected(), name=f"link {self._name}")
+        )
 
     async def close(self) -> None:
         """Give the connection up; requests without an answer fail."""

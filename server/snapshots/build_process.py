@@ -12,6 +12,7 @@ from typing import Any
 
 from quorumd.raft.types import SnapshotId
 from quorumd.server.model.snapshot_builds import BuildFailed, BuildResult
+from quorumd.server.model.unhandled import unawaited
 from quorumd.storage.errors import DamagedSnapshot
 from quorumd.storage.layout import parse_snapshot_name
 
@@ -36,7 +37,9 @@ class BuildProcess:
     ) -> None:
         self._progress = progress
         self._done = done
-        self._task = asyncio.get_running_loop().create_task(self._run(directory, end_offset))
+        self._task = unawaited(
+            asyncio.get_running_loop().create_task(self._run(directory, end_offset))
+        )
 
     def cancel(self, ended: Callable[[], None]) -> None:
         self._task.add_done_callback(lambda _: ended())
@@ -48,6 +51,8 @@ class BuildProcess:
             outcome = await self._build(directory, end_offset)
         except OSError as error:
             outcome = BuildFailed(f"the process that builds snapshots could not be run: {error}")
+        except (ValueError, KeyError) as error:
+            outcome = BuildFailed(f"the process that builds snapshots reports nonsense: {error!r}")
         self._done(outcome)
 
     async def _build(self, directory: Path, end_offset: int) -> BuildResult | BuildFailed:
