@@ -1,11 +1,11 @@
-# make run | pipeline | quick | test | sim | check | fix | bench | clean      needs: Python 3.11 or newer, and make
+# make run | pipeline | quick | test | sim | chaos | check | fix | bench | clean      needs: Python 3.11 or newer, and make
 #
 # Everything is installed into .venv, once; after that nothing here needs the network (the first
 # test run fetches Apache Kafka's jars with Maven where Java and Maven are installed).
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv run pipeline quick test test-containers sim same check fix bench clean
+.PHONY: help venv run pipeline quick test test-containers sim chaos same check fix bench clean
 
 # Where it is set, each process of the tests compiles all of them anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -33,6 +33,7 @@ help:
 	@echo "make test    check, and every test"
 	@echo "make test-containers    image and compose file, run and mistreated; needs Docker, or root and dockerd"
 	@echo "make sim     simulate a quorum with faults, 20,000 times over (SEEDS=A..B: those instead)"
+	@echo "make chaos   real processes and clients under faults for HOURS=1; cut links and full disks need root"
 	@echo "make same    prove that events, messages and files are those of a commit (BASE=commit)"
 	@echo "make check   ruff, formatting and types; changes nothing"
 	@echo "make fix     let ruff correct and format"
@@ -77,6 +78,10 @@ test-containers: $(DEV_READY)
 
 sim: $(RUN_READY)
 	@$(BIN)/python -m simulation --seeds $(SEEDS)
+
+HOURS ?= 1
+chaos: $(DEV_READY)
+	@$(BIN)/python -m chaos --hours $(HOURS)
 
 # After a change that must not change anything: events, messages and files are those of BASE.
 BASE ?= HEAD
