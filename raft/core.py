@@ -164,19 +164,22 @@ class Core:
         return self.electorate.others
 
     def key_of(self, replica_id: int) -> ReplicaKey:
-        """The key of the only voter under this id; without uuid if that is not clear."""
-        keys = [key for key in self.voters.keys if key.id == replica_id]
+        """The key of the only other voter under this id; without uuid if that is not clear."""
+        keys = [key for key in self.other_voters() if key.id == replica_id]
         return keys[0] if len(keys) == 1 else ReplicaKey(replica_id)
 
-    def endpoints_of(self, replica_id: int) -> tuple[Endpoint, ...]:
-        """Where a replica is reached, as far as voter set and leader hints tell."""
-        if replica_id == self.leader_id and self.leader_endpoints:
+    def endpoints_of(self, replica: ReplicaKey) -> tuple[Endpoint, ...]:
+        """Where a replica is reached, as far as voter set and leader hints tell.
+
+        A key under the own id that lacks the uuid means a rival.
+        """
+        if replica == self.leader and self.leader_endpoints:
             return self.leader_endpoints
-        if replica_id == self.local.id:
+        if replica == self.local:
             return self.config.endpoints
-        return self.voters.endpoints_of(replica_id) or self.config.initial_voters.endpoints_of(
-            replica_id
-        )
+        named = (*self.voters, *self.config.initial_voters)
+        found = (v for v in named if v.key.matches(replica) and not self.is_local(v.key))
+        return next((voter.endpoints for voter in found if voter.endpoints), ())
 
     # -- effects
 
@@ -208,11 +211,16 @@ class Core:
             PersistQuorumState(
                 write=self.writes.state,
                 epoch=self.epoch,
-                leader=self.leader,
+                leader=None if self._follows_unknown_rival else self.leader,
                 voted=self.voted,
                 applied_offset=self.recorded_offset,
             )
         )
+
+    @property
+    def _follows_unknown_rival(self) -> bool:
+        """On disk, a leader with the own id and no storage id would be this replica."""
+        return self.leader is not None and self.leader != self.local and self.is_local(self.leader)
 
     @property
     def kept_offset(self) -> int:
@@ -321,7 +329,7 @@ class Core:
 
     def leader_endpoints_for_replies(self) -> tuple[Endpoint, ...]:
         """Where the leader is reached, for those that ask this replica; empty if it is not known."""
-        return () if self.leader is None else self.endpoints_of(self.leader.id)
+        return () if self.leader is None else self.endpoints_of(self.leader)
 
     @property
     def has_leader_contact(self) -> bool:

@@ -42,7 +42,7 @@ def send_fetches(core: Core) -> None:
 
 def _discover(core: Core) -> None:
     for key in core.other_voters():
-        if core.leader is None or key.id != core.leader.id:
+        if core.leader is None or not key.matches(core.leader):
             _send_fetch(core, key)
     for index in range(core.config.bootstrap_servers):
         _send_fetch(core, BootstrapServer(index=index))

@@ -81,7 +81,7 @@ def check_step(before: CapturedState, after: CapturedState) -> None:
 
 def _check_step_in_epoch(before: CapturedState, after: CapturedState) -> None:
     former, leader = before.leader, after.leader
-    if former is not None and leader is not None and former.id != leader.id:
+    if former is not None and leader is not None and not former.matches(leader):
         raise InvariantViolation(f"two leaders in epoch {after.epoch}: {former} and {leader}")
     if before.voted is not None and after.voted != before.voted and leader != after.local:
         raise InvariantViolation(

@@ -38,9 +38,9 @@ def adopt(
         return f"epoch {epoch} is above the limit of {EPOCH_LIMIT}"
     if epoch < core.epoch:
         return None
-    if leader_id == core.local.id:
-        if epoch == core.epoch and core.leader is not None and core.leader.id == leader_id:
-            return None
+    if epoch == core.epoch and core.leader == core.local and leader_id == core.local.id:
+        return None
+    if leader_id == core.local.id and not _is_rival(core, endpoints):
         return f"this replica is called the leader of epoch {epoch}, which it is not"
     if epoch == core.epoch and leader_id not in (None, core.leader_id) and core.leader is not None:
         return f"replica {leader_id} is called the leader of epoch {epoch}, which {core.leader} is"
@@ -48,14 +48,24 @@ def adopt(
         if epoch > core.epoch:
             become_unattached(core, Trigger.HIGHER_EPOCH, epoch, _remaining_timeout_ms(core))
         return None
-    endpoints = endpoints or core.endpoints_of(leader_id)
+    leader = core.key_of(leader_id)
+    endpoints = endpoints or core.endpoints_of(leader)
     if not endpoints:
         return f"nobody said where replica {leader_id}, leader of epoch {epoch}, can be reached"
     if epoch > core.epoch or core.leader is None:
-        become_follower(core, Trigger.LEADER_LEARNT, epoch, core.key_of(leader_id), endpoints)
+        become_follower(core, Trigger.LEADER_LEARNT, epoch, leader, endpoints)
     elif len(endpoints) > len(core.leader_endpoints):
         core.leader_endpoints = endpoints
     return None
+
+
+def _is_rival(core: Core, endpoints: tuple[Endpoint, ...]) -> bool:
+    """True if who leads under this replica's id is another one: messages name leaders by id alone.
+
+    It has another storage id (KIP-856), and is reached elsewhere. A replica knows whether it leads itself.
+    """
+    at = endpoints or core.endpoints_of(core.key_of(core.local.id))
+    return core.local.uuid is not None and bool(set(at) - set(core.config.endpoints))
 
 
 def is_out_of_reach(core: Core, epoch: int) -> bool:
@@ -90,7 +100,8 @@ def absorb(core: Core, request: InFlightRequest, error: str | None, hint: Leader
         return True
     before = core.context
     named = hint.leader_id
-    if named == core.local.id and hint.epoch == core.epoch and named != leader_id:
+    is_own_id = named == core.local.id and hint.epoch == core.epoch and named != leader_id
+    if is_own_id and not _is_rival(core, hint.endpoints):
         # Who answers takes this replica for the leader that it is not any more: no news, and no reason
         # to disregard a vote that comes along.
         named = None
@@ -127,11 +138,9 @@ def on_leaderless_voter(core: Core, peer: ReplicaKey) -> None:
         or core.voted is not None
     ):
         return
-    if peer.id in state.leaderless_voters:
+    if peer in state.leaderless_voters:
         return
-    state.leaderless_voters.add(peer.id)
-    agreeing = sum(
-        key.id in state.leaderless_voters or core.is_local(key) for key in core.voters.keys
-    )
+    state.leaderless_voters.add(peer)
+    agreeing = sum(key in state.leaderless_voters or core.is_local(key) for key in core.voters.keys)
     if quorum.is_won(agreeing, len(core.voters)):
         campaign_soon(core, state)

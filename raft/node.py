@@ -258,9 +258,9 @@ class RaftNode:
         """The latest voter set, committed or not."""
         return self.core.voters
 
-    def endpoints_of(self, replica_id: int) -> tuple[Endpoint, ...]:
+    def endpoints_of(self, replica: ReplicaKey) -> tuple[Endpoint, ...]:
         """Where a replica is reached, as far as voter set and leader hints tell."""
-        return self.core.endpoints_of(replica_id)
+        return self.core.endpoints_of(replica)
 
     @property
     def registration_request(self) -> UpdateVoter | AddVoter | RemoveVoter | None:

@@ -46,7 +46,7 @@ def on_begin_quorum_epoch_requested(core: Core, event: BeginQuorumEpochRequestRe
     refusal = _follow_sender(core, event.cluster_id, event.epoch, event.leader_id, event.endpoints)
     if refusal is not None:
         return core.reply(event.reply_to, refusal)
-    if event.endpoints and event.leader_id == core.leader_id != core.local.id:
+    if event.endpoints and event.leader_id == core.leader_id and core.leader != core.local:
         # The leader itself knows best where it is; what others said may be where it was.
         core.leader_endpoints = event.endpoints
     if event.voter is not None and not core.is_local(event.voter):

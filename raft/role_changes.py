@@ -70,10 +70,10 @@ def become_follower(
 ) -> None:
     """Fetch from `leader` from now on."""
     require(
-        epoch > core.epoch or core.leader is None or core.leader.id == leader.id,
+        epoch > core.epoch or core.leader is None or core.leader.matches(leader),
         f"two leaders in epoch {epoch}: {core.leader} and {leader}",
     )
-    require(not core.is_local(leader), f"replica {core.local} follows itself")
+    require(leader != core.local, f"replica {core.local} follows itself")
     changed = (epoch, leader) != (core.epoch, core.leader)
     if epoch != core.epoch:
         core.epoch, core.voted = epoch, None

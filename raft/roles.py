@@ -29,8 +29,8 @@ class Unattached:
     """A voter that knows no leader; looks for one until its election timeout."""
 
     election_deadline_ms: int
-    leaderless_voters: set[int] | None = field(default_factory=set)
-    """Ids of voters that answered in this epoch that they know no leader either; None once a candidate of
+    leaderless_voters: set[ReplicaKey] | None = field(default_factory=set)
+    """Voters that answered in this epoch that they know no leader either; None once a candidate of
     this epoch was refused."""
 
 

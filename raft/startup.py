@@ -47,9 +47,8 @@ def restore_role(core: Core) -> None:
     """
     if core.epoch < core.log.last_epoch:
         core.epoch, core.leader, core.voted = core.log.last_epoch, None, None
-    if core.leader is not None and core.leader.id == core.local.id:
-        led = core.is_voter and core.is_local(core.leader)
-        core.leader = core.local if led else None
+    if core.leader is not None and core.is_local(core.leader):
+        core.leader = core.local if core.is_voter else None
     timeout = core.random_election_timeout_ms()
     if core.leader == core.local:
         core.leader_endpoints = core.config.endpoints
@@ -57,13 +56,13 @@ def restore_role(core: Core) -> None:
         core.state = Resigned(core.now_ms + timeout if others else core.now_ms, others, ())
     elif not core.is_voter:
         core.state = Observer()
-    elif core.leader is not None and core.endpoints_of(core.leader.id):
+    elif core.leader is not None and core.endpoints_of(core.leader):
         core.state = Follower(core.now_ms + core.config.fetch_timeout_ms)
     else:
         core.leader = None
         core.state = Unattached(core.now_ms + (timeout if core.other_voters() else 0))
     if core.leader is not None:
-        core.leader_endpoints = core.endpoints_of(core.leader.id)
+        core.leader_endpoints = core.endpoints_of(core.leader)
     core.context = (core.epoch, core.leader)
     core.persist()
     core.announce("started")

@@ -107,7 +107,7 @@ def status_of(core: Core) -> RaftStatus:
         target_voters=core.electorate.entry.record.target,
         unexpected_voters=unexpected_voters(core, core.voters),
         voters_without_endpoints=tuple(
-            voter_id for voter_id in core.voters.ids if not core.endpoints_of(voter_id)
+            key.id for key in core.other_voters() if not core.endpoints_of(key)
         ),
         registered_observers=tuple(leader.registered_observers.values())
         if isinstance(leader, Leader)

@@ -54,8 +54,8 @@ class RaftPartitionView:
 
     @property
     def leader_endpoints(self) -> tuple[Endpoint, ...]:
-        leader_id = self.leader_id
-        return () if leader_id is None else self._node.endpoints_of(leader_id)
+        leader = self._node.leader
+        return () if leader is None or self.leader_id is None else self._node.endpoints_of(leader)
 
     @property
     def is_leader(self) -> bool:

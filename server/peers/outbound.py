@@ -310,7 +310,7 @@ class Outbound:
         one again until its time is over.
         """
         leader = self.node.leader
-        if leader is None or self.node.is_local(leader) or self._is_closed:
+        if leader is None or leader == self.node.local or self._is_closed:
             otherwise()
             return
         asked = request.api_version
@@ -353,7 +353,7 @@ class Outbound:
         once, the former with an answer in this version."""
         leader, key = self.node.leader, message.wire_spec.api_key
         assert key is not None, "requests have one"
-        if leader is None or self.node.is_local(leader) or self._is_closed:
+        if leader is None or leader == self.node.local or self._is_closed:
             failed("nobody else is known to lead")
             return
 

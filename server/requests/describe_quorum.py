@@ -196,7 +196,8 @@ def _nodes(view: PartitionView, by_key: bool) -> list[tuple[ReplicaKey, tuple[En
         key = replica.key
         found[key if by_key else key.id] = key, replica.endpoints
     if view.leader_id is not None and view.leader_endpoints:
-        led_by = [key for key in view.voters.keys if key.id == view.leader_id]
+        others = [key for key in view.voters.keys if key != view.local]
+        led_by = [key for key in others if key.id == view.leader_id]
         leader = view.local if view.is_leader else (led_by or [ReplicaKey(view.leader_id)])[0]
         found[leader if by_key else leader.id] = leader, view.leader_endpoints
     return sorted(found.values(), key=lambda row: row[0].sort_key())

@@ -274,7 +274,7 @@ def _check_constants(core: Core, labels: Labels, records: Records, completed: in
     assert not any((core.is_shutting_down, core.is_bootstrapping))
     assert core.context == (core.epoch, core.leader)
     assert not core.has_leader_contact or core.role is roles.Role.FOLLOWER
-    assert core.leader is None or core.leader_endpoints == core.endpoints_of(core.leader.id)
+    assert core.leader is None or core.leader_endpoints == core.endpoints_of(core.leader)
     assert core.requests.busy == {
         (item.to, type(item.request)) for item in core.requests.in_flight.values()
     }
@@ -378,7 +378,7 @@ def thaw(value: NodeValue, labels: Labels, records: Records, last_write: int) ->
     core.high_watermark = value.high_watermark
     core.context = (core.epoch, core.leader)
     if core.leader is not None:
-        core.leader_endpoints = core.endpoints_of(core.leader.id)
+        core.leader_endpoints = core.endpoints_of(core.leader)
     core.last_contact_ms = NOW_MS if value.has_contact else None
     core.leader_has_ended = value.leader_has_ended
     core.writes.last = last_write

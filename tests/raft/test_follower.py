@@ -311,7 +311,7 @@ def test_an_observer_starts_from_bootstrap_servers_alone() -> None:
     hint = LeaderHint(epoch=4, leader_id=2, endpoints=endpoints(2))
     bench.fetched(error="FENCED_LEADER_EPOCH", hint=hint, to=fetch.to)
     assert bench.node.leader_id == 2
-    assert bench.node.endpoints_of(2) == endpoints(2)
+    assert bench.node.leader_endpoints == endpoints(2)
     bench.sync()
     bench.fetched(epochs=[1, 1, 1], control=first_batch(), high_watermark=3)
     assert bench.node.leader == key(2)

@@ -53,8 +53,8 @@ def test_who_leads_and_whether_it_answers() -> None:
 def test_voters_without_a_known_address_are_named() -> None:
     bench = unattached(configured_voters=voter_set(1, 2, 3))
     assert bench.node.status().voters_without_endpoints == ()
-    assert bench.node.endpoints_of(2) == endpoints(2)
-    assert bench.node.endpoints_of(9) == ()
+    assert bench.node.endpoints_of(key(2)) == endpoints(2)
+    assert bench.node.endpoints_of(key(9)) == ()
 
 
 def test_a_status_is_a_value_and_asking_for_it_changes_nothing() -> None:

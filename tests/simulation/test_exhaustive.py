@@ -204,7 +204,7 @@ def _fill_in(state: roles.State, thawed: node.RaftNode) -> None:
     match state:
         case roles.Unattached():
             state.election_deadline_ms += 5000
-            state.leaderless_voters = {key.id for key in thawed.core.other_voters()[:1]}
+            state.leaderless_voters = set(thawed.core.other_voters()[:1])
         case roles.Follower():
             state.fetch_deadline_ms += 7000
             thawed.core.last_contact_ms = NOW_MS
