@@ -12,7 +12,7 @@ from quorumd.server.requests import cluster as cluster_api
 from quorumd.server.requests.describe_quorum import describe_quorum
 from quorumd.server.requests.fetch import DEBUGGING_CONSUMER, is_for_debugging
 from quorumd.wire.codec import decode, warm
-from quorumd.wire.fast import parse_fetch_request
+from quorumd.wire.fast import FastFetch, parse_fetch_request
 from quorumd.wire.messages.api_versions import ApiVersionsRequest
 from quorumd.wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest
 from quorumd.wire.messages.describe_cluster import DescribeClusterRequest
@@ -33,8 +33,6 @@ from quorumd.wire.messages.vote import VoteRequest
 from quorumd.wire.registry import API_VERSIONS_KEY, APIS
 from quorumd.wire.schema import Message
 
-REPLICA_FETCH_SINCE = 12
-"""Fetches below this version have no last fetched epoch: consumers send them."""
 ELECTION_KEYS = (52, 53, 54)
 CHANGE_WAIT_MS = 300_000
 """How long a node waits for the leader's answer to a change of the voters, for a client that may give up
@@ -100,18 +98,21 @@ class Dispatch:
         self._named_partition(request).produce_handler.handle(request)
 
     def _on_fetch(self, request: InboundRequest) -> None:
-        version = request.api_version
-        fast = parse_fetch_request(version, request.frame, request.body_at)
+        version, message = request.api_version, None
+        asked = parse_fetch_request(version, request.frame, request.body_at)
+        if asked is None:
+            message = decode(FetchRequest, version, request.frame, request.body_at)
+            asked = FastFetch.from_message(message, version)
         if (
-            fast is not None
-            and fast.last_fetched_epoch >= 0
-            and fast.replica_id != DEBUGGING_CONSUMER
+            asked is not None
+            and asked.last_fetched_epoch >= 0
+            and asked.replica_id != DEBUGGING_CONSUMER
         ):
-            self._partition(fast.topic, fast.partition).raft_handler.fetch(request, fast)
+            self._partition(asked.topic, asked.partition).raft_handler.fetch(request, asked)
             return
-        message = decode(FetchRequest, version, request.frame, request.body_at)
-        is_replicas = version >= REPLICA_FETCH_SINCE and not is_for_debugging(message)
-        if is_replicas and any(
+        if message is None:
+            message = decode(FetchRequest, version, request.frame, request.body_at)
+        if not is_for_debugging(message) and any(
             partition.last_fetched_epoch >= 0
             for topic in message.topics
             for partition in topic.partitions

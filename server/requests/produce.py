@@ -121,10 +121,10 @@ class ProduceHandler:
             for k, partition in enumerate(topic.partition_data):
                 name = topic.topic_id.bytes if version >= 13 else topic.name.encode()
                 error = self._wrong_topic(version, name, partition.index)
-                if message.acks not in (-1, 0, 1):
-                    error = ErrorCode.INVALID_REQUIRED_ACKS
-                elif message.transactional_id is not None:
+                if message.transactional_id is not None:
                     error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                elif error is None and message.acks not in (-1, 0, 1):
+                    error = ErrorCode.INVALID_REQUIRED_ACKS
                 if error is None:
                     batches.append(((i, k), partition))
                 else:

@@ -29,7 +29,6 @@ from quorumd.server.translate.common import (
     id_or_none,
     leader_hint,
     leader_nodes,
-    only_topic,
     request_failed,
     uuid_or_none,
     uuid_or_zero,
@@ -41,6 +40,7 @@ from quorumd.wire.codec import decode
 from quorumd.wire.errors import CorruptBatch, UnsupportedVersion
 from quorumd.wire.fast import (
     FastFetch,
+    FastFetchResponse,
     FetchEndpoint,
     encode_fetch_request,
     encode_fetch_response,
@@ -207,19 +207,14 @@ def fetch_response_received(
     answer = parse_fetch_response(version, frame, at)
     if answer is None:
         message = decode(FetchResponse, version, frame, at)
-        if not message.error_code:
-            only_topic(message.responses)
-            raise InvalidRequestShape("a fetch answer in a form that replicas don't use")
-        leader_id = message.node_endpoints[0].node_id if message.node_endpoints else None
-        return ParsedFetchResponse(
-            request_failed(request_id, message.error_code, leader_id), b"", []
-        )
-    nodes = tuple((node.node_id, node.host, node.port) for node in answer.node_endpoints)
+        if message.error_code:
+            return _refused(request_id, message.error_code, message.node_endpoints)
+        answer = FastFetchResponse.from_message(message, version)
+        if answer is None:
+            raise InvalidRequestShape("a fetch answer is about exactly one partition")
     if answer.error_code:
-        leader_id = nodes[0][0] if nodes else None
-        return ParsedFetchResponse(
-            request_failed(request_id, answer.error_code, leader_id), b"", []
-        )
+        return _refused(request_id, answer.error_code, answer.node_endpoints)
+    nodes = tuple((node.node_id, node.host, node.port) for node in answer.node_endpoints)
     batches = scan(answer.records)
     diverging, snapshot = answer.diverging_epoch, answer.snapshot_id
     if snapshot is not None and min(snapshot) < 0:
@@ -239,6 +234,14 @@ def fetch_response_received(
         end = batches[-1][0] + batches[-1][1].size_bytes
         data = data if end == len(data) else data[:end]
     return ParsedFetchResponse(event, data, batches)
+
+
+def _refused(
+    request_id: int, code: int, nodes: Sequence[FetchEndpoint | FetchResponseNodeEndpoint]
+) -> ParsedFetchResponse:
+    """A top-level error; the first node that it names is the leader."""
+    leader_id = nodes[0].node_id if nodes else None
+    return ParsedFetchResponse(request_failed(request_id, code, leader_id), b"", [])
 
 
 def _fetched_records(

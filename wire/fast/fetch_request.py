@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from quorumd.wire.headers import encode_request_header
+from quorumd.wire.messages.fetch import FetchRequest
 from quorumd.wire.schema import ZERO_UUID
 from quorumd.wire.varints import encode_unsigned_varint
 
@@ -57,6 +58,34 @@ class FastFetch(NamedTuple):
     partition_max_bytes: int
     replica_directory_id: UUID
     high_watermark: int
+
+    @classmethod
+    def from_message(cls, message: FetchRequest, version: int) -> FastFetch | None:
+        """The same of a decoded request; None unless it asks for exactly one partition."""
+        if len(message.topics) != 1 or len(message.topics[0].partitions) != 1:
+            return None
+        (topic,) = message.topics
+        (asked,) = topic.partitions
+        has_state = version >= _REPLICA_STATE_FROM
+        return cls(
+            message.cluster_id,
+            message.replica_state.replica_id if has_state else message.replica_id,
+            message.max_wait_ms,
+            message.min_bytes,
+            message.max_bytes,
+            message.isolation_level,
+            message.session_id,
+            message.session_epoch,
+            topic.topic_id.bytes if version >= _TOPIC_ID_FROM else topic.topic.encode(),
+            asked.partition,
+            asked.current_leader_epoch,
+            asked.fetch_offset,
+            asked.last_fetched_epoch,
+            asked.log_start_offset,
+            asked.partition_max_bytes,
+            asked.replica_directory_id,
+            asked.high_watermark,
+        )
 
 
 def parse_fetch_request(version: int, body: bytes | memoryview, at: int = 0) -> FastFetch | None:
@@ -104,6 +133,8 @@ def _parse(version: int, body: bytes | memoryview, at: int) -> FastFetch | None:
     high_watermark = HIGH_WATERMARK_ABSENT
     tags = body[at]
     at += 1
+    if tags > 2:
+        return None
     for _ in range(tags):
         tag = body[at]
         if tag == 0 and version >= _DIRECTORY_FROM and body[at + 1] == 16:
@@ -123,6 +154,8 @@ def _parse(version: int, body: bytes | memoryview, at: int) -> FastFetch | None:
     cluster_id = None
     tags = body[at]
     at += 1
+    if tags > 2:
+        return None
     for _ in range(tags):
         tag = body[at]
         if tag == 0:

@@ -12,6 +12,7 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 # it is struct that breaks the convention
 from typing import NamedTuple
 
+from quorumd.wire.messages.fetch import FetchResponse
 from quorumd.wire.varints import encode_unsigned_varint, read_unsigned_varint
 
 _FLEXIBLE_FROM = 12
@@ -51,6 +52,37 @@ class FastFetchResponse(NamedTuple):
     """End offset (exclusive), and epoch."""
     records: bytes | memoryview
     node_endpoints: tuple[FetchEndpoint, ...]
+
+    @classmethod
+    def from_message(cls, message: FetchResponse, version: int) -> FastFetchResponse | None:
+        """The same of a decoded response; None unless it is about exactly one partition."""
+        if len(message.responses) != 1 or len(message.responses[0].partitions) != 1:
+            return None
+        (topic,) = message.responses
+        (found,) = topic.partitions
+        diverging, leader, snapshot = (
+            found.diverging_epoch,
+            found.current_leader,
+            found.snapshot_id,
+        )
+        return cls(
+            message.error_code,
+            topic.topic_id.bytes if version >= _TOPIC_ID_FROM else topic.topic.encode(),
+            found.partition_index,
+            found.error_code,
+            found.high_watermark,
+            found.last_stable_offset,
+            found.log_start_offset,
+            _pair(diverging.epoch, diverging.end_offset),
+            leader.leader_id,
+            leader.leader_epoch,
+            _pair(snapshot.end_offset, snapshot.epoch),
+            found.records or b"",
+            tuple(
+                FetchEndpoint(node.node_id, node.host, node.port, node.rack)
+                for node in message.node_endpoints
+            ),
+        )
 
 
 # length, correlation id, header tags, throttle time, error, session id, topic count
@@ -210,17 +242,19 @@ def _parse(version: int, body: bytes | memoryview, at: int) -> FastFetchResponse
     leader_id = leader_epoch = -1
     tags = body[at]
     at += 1
+    if tags > 3:
+        return None
     for _ in range(tags):
         tag, size = body[at], body[at + 1]
         at += 2
         if tag == 1 and size == 9:
             leader_id, leader_epoch, inner = _LEADER.unpack_from(body, at)
         elif tag == 0 and size == 13:
-            *diverging, inner = _DIVERGING.unpack_from(body, at)
-            diverging_epoch = _pair(diverging)
+            epoch, end_offset, inner = _DIVERGING.unpack_from(body, at)
+            diverging_epoch = _pair(epoch, end_offset)
         elif tag == 2 and size == 13:
-            *snapshot, inner = _SNAPSHOT.unpack_from(body, at)
-            snapshot_id = _pair(snapshot)
+            end_offset, epoch, inner = _SNAPSHOT.unpack_from(body, at)
+            snapshot_id = _pair(end_offset, epoch)
         else:
             return None
         if inner:
@@ -260,9 +294,8 @@ def _parse(version: int, body: bytes | memoryview, at: int) -> FastFetchResponse
     )
 
 
-def _pair(values: list[int]) -> tuple[int, int] | None:
+def _pair(first: int, second: int) -> tuple[int, int] | None:
     """Both values; None where both are -1, which is how an absent struct reads."""
-    first, second = values
     return None if first == second == -1 else (first, second)
 
 
