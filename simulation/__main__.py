@@ -34,6 +34,10 @@ begin when. The same seed gives the same events, on every machine.
 Look for failures, on all cores:
   python -m simulation --seeds 1..20000
 \b
+On several hosts, and then all in one report:
+  python -m simulation --seeds 1..1000000 --shard 3/16 --output json > shard-3.json
+  python -m simulation.merge shard-*.json
+\b
 One seed; a failure is printed with its last events:
   python -m simulation --seed 17
   python -m simulation --seed 17 --trace
@@ -66,6 +70,21 @@ def _to_seeds(
     if not seeds:
         raise click.BadParameter(f"{value!r} holds no seed: the first is above the last")
     return seeds
+
+
+def _to_shard(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    number, _, count = value.partition("/")
+    try:
+        shard = int(number), int(count)
+    except ValueError:
+        raise click.BadParameter(f"{value!r}: give I/N, such as 3/16") from None
+    if not 1 <= shard[0] <= shard[1]:
+        raise click.BadParameter(f"{value!r}: shards are numbered from 1 to their count")
+    return shard
 
 
 def _to_faults(
@@ -124,6 +143,12 @@ _SEED_OPTIONS = (
     click.option("--seed", type=int, metavar="N", help="Run this one."),
     click.option(
         "--seeds", callback=_to_seeds, metavar="A..B", help="Run all of these, both ends included."
+    ),
+    click.option(
+        "--shard",
+        callback=_to_shard,
+        metavar="I/N",
+        help="With --seeds: run every Nth of them, from the Ith on; another host runs the others.",
     ),
     click.option(
         "--jobs",
@@ -206,6 +231,7 @@ def _options(command: F) -> F:
 def cli(
     seed: int | None,
     seeds: range | None,
+    shard: tuple[int, int] | None,
     jobs: int,
     faults: tuple[str, ...] | None,
     fixed_voters: bool,
@@ -226,6 +252,12 @@ def cli(
     task = Task(options=options, plant=None if plant is None else plant.name, timeout_s=timeout_s)
     if (seed is None) == (seeds is None):
         raise click.UsageError("Give either --seed or --seeds.")
+    if shard is not None:
+        if seeds is None:
+            raise click.UsageError("--shard is for --seeds.")
+        seeds = seeds[shard[0] - 1 :: shard[1]]
+        if not seeds:
+            raise click.UsageError("There are fewer seeds than shards: this one has none.")
     if seeds is not None:
         if numbers is not None or trace or shrink:
             raise click.UsageError("--only, --trace and --shrink are for a single --seed.")

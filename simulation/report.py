@@ -221,18 +221,36 @@ def _table(rows: list[list[str]]) -> Iterator[str]:
 def tally_json(tally: Tally, task: Task, seeds: range, wall_s: float) -> dict[str, Any]:
     failures = sorted(tally.failures, key=lambda failure: failure.seed)
     return {
-        "first_seed": seeds[0],
+        "first_seed": seeds.start,
         "last_seed": seeds[-1],
+        "step": seeds.step,
+        "task": dataclasses.asdict(task),
         "runs": tally.runs,
         "is_complete": tally.runs == len(seeds),
         "failures": [_failure_json(failure, task) for failure in failures],
         "events": tally.steps,
         "simulated_hours": tally.simulated_us / SECOND / 3600,
         "wall_s": round(wall_s, 3),
+        "simulated_us": tally.simulated_us,
         "coverage": _cases_json(tally.coverage),
+        "coverage_of_pairs": [[*pair, n] for pair, n in sorted(tally.coverage.pairs.items())],
         "never": [list(case) for case in missing_cases(tally.coverage)],
         "never_together": [list(pair) for pair in missing_pairs(tally.coverage)],
     }
+
+
+def tally_of_json(fields: dict[str, Any]) -> Tally:
+    """What `tally_json` was made of."""
+    coverage = Coverage()
+    for case in fields["coverage"]:
+        coverage.cases[case["fault"], case["role"], case["message"]] = case["count"]
+    for operation, fault, count in fields["coverage_of_pairs"]:
+        coverage.pairs[operation, fault] = count
+    failures = [
+        Failure(seed=found["seed"], violated=found["violated"], what=found["what"])
+        for found in fields["failures"]
+    ]
+    return Tally(fields["runs"], fields["events"], fields["simulated_us"], coverage, failures)
 
 
 def _rate(count: int, wall_s: float) -> str:

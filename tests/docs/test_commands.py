@@ -102,6 +102,8 @@ NOT_HERE = {
     "tables/": _OUTPUT,
     # simulation.md
     "make sim": "takes half an hour",
+    "python -m simulation --seeds 1..1000000 ": "takes days; tests/simulation/test_merge.py",
+    "python -m simulation.merge ": "tests/simulation/test_merge.py",
     # spark-cluster.md, spark-source.md
     "python3.11 -m venv ": "fetches packages",
     "quorumd-pipeline doctor --master ": _CLUSTER,
