@@ -11,7 +11,9 @@ from quorumd.server.peers.peer_channel import NODE_SOFTWARE
 from quorumd.server.requests import cluster as cluster_api
 from quorumd.server.requests.describe_quorum import describe_quorum
 from quorumd.server.requests.fetch import DEBUGGING_CONSUMER, is_for_debugging
+from quorumd.server.requests.refusal import refusal
 from quorumd.wire.codec import decode, warm
+from quorumd.wire.errors import LimitExceeded
 from quorumd.wire.fast import FastFetch, parse_fetch_request
 from quorumd.wire.messages.api_versions import ApiVersionsRequest
 from quorumd.wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest
@@ -81,8 +83,15 @@ class Dispatch:
         )
 
     def dispatch(self, request: InboundRequest) -> None:
-        """Raises MalformedMessage if the request's bytes are none."""
-        self._handlers[request.api_key](request)
+        """Raises MalformedMessage if the request's bytes are none, LimitExceeded if they are too many."""
+        try:
+            self._handlers[request.api_key](request)
+        except LimitExceeded as error:
+            answer = refusal(request.api_key, request.api_version, str(error))
+            if answer is None:
+                raise
+            self._metrics.count_ignored("request beyond its limits")
+            request.respond_message(answer)
 
     def _partition(self, topic: bytes, index: int) -> Partition:
         """The partition of this topic name or id; the first one answers for unknown ones."""

@@ -8,13 +8,15 @@ Source of the rules: KIP-482; Apache Kafka 4.3, the generated message classes.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from io import BytesIO
 from struct import error as StructError  # noqa: N812 # it is struct that breaks the convention
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from quorumd.wire.errors import MalformedMessage, UnsupportedVersion
+from quorumd.wire.errors import LimitExceeded, MalformedMessage, UnsupportedVersion
 from quorumd.wire.primitives import Source
+from quorumd.wire.request_limits import REQUEST_LIMITS, RESPONSE_ELEMENTS_MAX, RequestLimit
 from quorumd.wire.schema import FieldSpec, Kind, Message, Struct
 
 if TYPE_CHECKING:
@@ -29,8 +31,10 @@ class Codec(NamedTuple):
     construct: StructType
     parse: Callable[[Source, None], Message]
     build: Callable[[Message, BytesIO, None], object]
+    limit: RequestLimit
 
 
+_NO_REQUEST = RequestLimit(RESPONSE_ELEMENTS_MAX, sys.maxsize)
 _codecs: dict[tuple[type[Message], int], Codec] = {}
 
 
@@ -56,10 +60,16 @@ def encode(message: Message, version: int) -> bytes:
 def decode(cls: type[M], version: int, data: bytes | memoryview, at: int = 0) -> M:
     """The message of type `cls` whose body begins at `data[at]`; bytes behind it are ignored.
 
-    Raises MalformedMessage, and nothing else, whatever the bytes are.
+    Raises MalformedMessage, and nothing else, whatever the bytes are: LimitExceeded for a request that
+    holds more than its kind may, before more than that was read.
     """
     codec = codec_for(cls, version)
-    io = Source(data)
+    elements_max, size_max = codec.limit
+    if len(data) > size_max:
+        raise LimitExceeded(
+            f"{cls.__name__} version {version}: {len(data)} bytes where {size_max} are allowed"
+        )
+    io = Source(data, elements_max)
     io.seek(at)
     try:
         message = codec.parse(io, None)
@@ -67,7 +77,8 @@ def decode(cls: type[M], version: int, data: bytes | memoryview, at: int = 0) ->
         # A compiled parser may fail in any way on bytes that are no message, and no packet may
         # get further than this.
         why = "it ends too early" if isinstance(error, StructError) else str(error)
-        raise MalformedMessage(
+        kind = LimitExceeded if isinstance(error, LimitExceeded) else MalformedMessage
+        raise kind(
             f"{cls.__name__} version {version}: {why} (near byte {io.tell()} of {io.size})"
         ) from error
     assert isinstance(message, cls)
@@ -99,7 +110,15 @@ def _compile(cls: type[Message], version: int) -> Codec:
         )
     construct = derive(cls, version, is_flexible=version in spec.flexible)
     compiled = construct.compile()
-    return Codec(construct, compiled.parsefunc, compiled.buildfunc)
+    return Codec(construct, compiled.parsefunc, compiled.buildfunc, _limit_of(cls))
+
+
+def _limit_of(cls: type[Message]) -> RequestLimit:
+    """How much of it is taken in; responses and records have no limit of bytes but their frame's."""
+    key = cls.wire_spec.api_key
+    if key is None or not cls.__name__.endswith("Request"):
+        return _NO_REQUEST
+    return REQUEST_LIMITS[key]
 
 
 def derive(cls: type[Struct], version: int, *, is_flexible: bool) -> StructType:

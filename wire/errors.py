@@ -12,6 +12,10 @@ class MalformedMessage(ValueError):
     """Bytes that are not the message they should be; the text says where and why."""
 
 
+class LimitExceeded(MalformedMessage):
+    """A message that holds more than its kind may (quorumd.wire.request_limits)."""
+
+
 class UnsupportedVersion(MalformedMessage):
     """An api key or version that is not known, or a value that a version has no field for."""
 

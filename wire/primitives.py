@@ -13,13 +13,11 @@ from __future__ import annotations
 from io import BytesIO
 from typing import TypeVar
 
-from quorumd.wire.errors import MalformedMessage, UnsupportedVersion
+from quorumd.wire.errors import LimitExceeded, MalformedMessage, UnsupportedVersion
+from quorumd.wire.request_limits import RESPONSE_ELEMENTS_MAX
 from quorumd.wire.varints import encode_unsigned_varint
 
 STRING_BYTES_MAX = 32767
-ELEMENTS_MAX = 131_072
-"""Array elements and tags that one message may hold, all its arrays together."""
-
 _INT32_SIGN = 1 << 31
 _TWO_32 = 1 << 32
 
@@ -29,12 +27,14 @@ T = TypeVar("T")
 class Source(BytesIO):
     """A message being read: the stream, its size, and what is left of its budget of elements."""
 
-    __slots__ = ("elements_left", "size")
+    __slots__ = ("elements_left", "elements_max", "size")
 
-    def __init__(self, data: bytes | bytearray | memoryview) -> None:
+    def __init__(
+        self, data: bytes | bytearray | memoryview, elements_max: int = RESPONSE_ELEMENTS_MAX
+    ) -> None:
         super().__init__(data)
         self.size = len(data)
-        self.elements_left = ELEMENTS_MAX
+        self.elements_left = self.elements_max = elements_max
 
 
 def claim(io: Source, count: int, element_bytes_min: int) -> None:
@@ -43,7 +43,7 @@ def claim(io: Source, count: int, element_bytes_min: int) -> None:
         raise MalformedMessage(f"{count} elements in the {io.size - io.tell()} bytes left")
     io.elements_left -= count
     if io.elements_left < 0:
-        raise MalformedMessage(f"more than {ELEMENTS_MAX} elements in one message")
+        raise LimitExceeded(f"more than {io.elements_max} elements in one message")
 
 
 def read_unsigned_varint(io: Source) -> int:

@@ -193,7 +193,11 @@ def metadata(
         ),
         cluster_id=view.cluster_id,
         controller_id=_reachable_leader(view, nodes),
-        topics=tuple(_topic(view, nodes, topic, version, operations) for topic in topics),
+        # Each topic once, as a broker answers, however often it is named.
+        topics=tuple(
+            _topic(view, nodes, topic, version, operations)
+            for topic in {(topic.name, topic.topic_id): topic for topic in topics}.values()
+        ),
         cluster_authorized_operations=(
             _CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else _NOT_ASKED
         ),

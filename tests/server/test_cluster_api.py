@@ -164,6 +164,12 @@ def test_metadata_gives_the_endpoints_of_the_listener_that_was_asked() -> None:
     ]
 
 
+def test_a_topic_that_is_named_often_is_described_once() -> None:
+    request_ = by_name(*[TOPIC] * 100, *["other"] * 100)
+    answer = sent(metadata(FixedView(), request_, 12, "CLIENT"), 12)
+    assert [topic.name for topic in answer.topics] == [TOPIC, "other"]
+
+
 def test_all_topics_are_an_empty_list_in_version_0_and_null_later() -> None:
     def topics(request: MetadataRequest, version: int) -> list[str | None]:
         answer = sent(metadata(FixedView(), request, version, "CLIENT"), version)

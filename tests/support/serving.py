@@ -21,11 +21,11 @@ API_VERSIONS, PRODUCE, DESCRIBE_CLUSTER = 18, 0, 60
 DEADLINE_S = 10.0
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end on an event loop like the daemon's; fails after DEADLINE_S."""
+def run(work: Coroutine[Any, Any, T], deadline_s: float = DEADLINE_S) -> T:
+    """Run to the end on an event loop like the daemon's; fails after `deadline_s`."""
 
     async def bounded() -> T:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(deadline_s):
             return await work
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -1,0 +1,167 @@
+"""No request holds the event loop up: the largest legal ones of every API, by count of work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from quorumd.config.addresses import ConfiguredVoter, Listener
+from quorumd.config.model import Config
+from quorumd.server.daemon_runtime import daemon_runtime
+from quorumd.server.dispatch import Dispatch
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.topic import METADATA
+from quorumd.server.net.connection_state import CloseReason
+from quorumd.server.net.inbound_request import InboundRequest, RequestConnection
+from quorumd.server.node import open_partition
+from quorumd.storage.directory import format_directory, open_directory
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.wire.codec import decode
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.errors import LimitExceeded
+from quorumd.wire.headers import decode_response_header
+from quorumd.wire.registry import APIS
+from quorumd.wire.request_limits import REQUEST_LIMITS
+from tests.server.worst_requests import WorstRequest, worst_requests
+from tests.support.serving import run
+from tests.support.work import STEPS_PER_MS, steps
+
+STEPS_MAX = 5 * STEPS_PER_MS
+"""Of the 10 ms that the loop may be held: the rest is for bytes, which are not counted, and for load."""
+RESPONSE_BYTES_MAX = 1 << 18
+AT = Listener("CONTROLLER", "127.0.0.1", 9093)
+
+
+class Recorder:
+    """A connection that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.listener = AT
+        self.peer = "tester"
+        self.client_software_name = self.client_software_version = ""
+        self.is_open = True
+        self.sent = b""
+        self.reason = ""
+
+    def send(self, request: InboundRequest, buffers: list[bytes]) -> None:
+        self.sent += b"".join(buffers)
+
+    def close_behind(self, request: InboundRequest, closed: CloseReason, reason: str) -> None:
+        self.reason = reason
+
+
+@asynccontextmanager
+async def leading(folder: Path) -> AsyncIterator[Dispatch]:
+    """What takes the requests of a node that leads."""
+    fs, metrics = RealFileSystem(), Metrics()
+    format_directory(fs, folder / "node", node_id=1, bootstrap=True)
+    directory = open_directory(fs, folder / "node", node_id=1)
+    config = Config(
+        node_id=1,
+        storage_dir=folder / "node",
+        listeners=(AT,),
+        advertised_listeners=(AT,),
+        quorum_voters=(ConfiguredVoter(1, AT.host, AT.port),),
+    )
+
+    def failed(reason: str, error: BaseException | None) -> None:
+        raise AssertionError(reason) from error
+
+    partition = open_partition(METADATA, config, fs, directory, metrics, failed, daemon_runtime())
+    partition.start()
+    while partition.append_obstacle is not None:  # noqa: ASYNC110 - there is no event to wait for
+        await asyncio.sleep(0.001)
+    try:
+        yield Dispatch([partition], metrics)
+    finally:
+        await partition.close()
+        directory.close()
+
+
+def asked(worst: WorstRequest) -> tuple[InboundRequest, Recorder]:
+    recorder = Recorder()
+    connection = cast(RequestConnection, recorder)
+    return InboundRequest(
+        connection, worst.api_key, worst.version, 1, "", worst.body, 0, 0
+    ), recorder
+
+
+def at_their_limits(excess: int) -> Iterator[WorstRequest]:
+    return worst_requests(lambda key: REQUEST_LIMITS[key].elements + excess)
+
+
+def once(dispatch: Dispatch, request: InboundRequest) -> Callable[[], None]:
+    def act() -> None:
+        try:
+            dispatch.dispatch(request)
+        except LimitExceeded as error:
+            request.close(str(error))
+
+    return act
+
+
+def test_the_largest_legal_request_of_every_api_is_little_work(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with leading(tmp_path) as dispatch:
+            heavy, long = [], []
+            for worst in at_their_limits(0):
+                # The first one compiles what the others need, which a node does once.
+                once(dispatch, asked(worst)[0])()
+                request, recorder = asked(worst)
+                count = steps(once(dispatch, request))
+                if count > STEPS_MAX:
+                    heavy.append((count, worst.name))
+                if len(recorder.sent) > RESPONSE_BYTES_MAX:
+                    long.append((len(recorder.sent), worst.name))
+                await asyncio.sleep(0)
+            assert (heavy, long) == ([], [])
+
+    run(work(), deadline_s=120)
+
+
+def test_a_request_beyond_its_limit_is_refused_before_it_is_work(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with leading(tmp_path) as dispatch:
+            heavy, taken = [], []
+            for worst in at_their_limits(300):
+                if worst.name.endswith("-long"):
+                    continue
+                request, recorder = asked(worst)
+                count = steps(once(dispatch, request))
+                if count > STEPS_MAX // 4:
+                    heavy.append((count, worst.name))
+                if not (recorder.reason or is_invalid_request(worst, recorder.sent)):
+                    taken.append(worst.name)
+            assert (heavy, taken) == ([], [])
+
+    run(work(), deadline_s=120)
+
+
+def is_invalid_request(worst: WorstRequest, sent: bytes) -> bool:
+    _, at = decode_response_header(worst.api_key, worst.version, sent[4:])
+    response = decode(APIS[worst.api_key].response, worst.version, sent[4:], at)
+    return getattr(response, "error_code", None) == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "has_error"),
+    [(1, 6, False), (1, 7, True), (3, 12, False), (3, 13, True), (32, 4, False), (55, 2, True)],
+)
+def test_a_refusal_is_an_error_where_the_response_has_a_place_for_it(
+    tmp_path: Path, key: int, version: int, has_error: bool
+) -> None:
+    async def work() -> None:
+        async with leading(tmp_path) as dispatch:
+            asking = worst_requests(lambda asked_key: 2_000 if asked_key == key else 0)
+            worst = next(each for each in asking if each.version == version)
+            request, recorder = asked(worst)
+            once(dispatch, request)()
+            assert bool(recorder.sent) is has_error
+            assert ("elements in one message" in recorder.reason) is not has_error
+
+    run(work())

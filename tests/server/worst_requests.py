@@ -1,0 +1,131 @@
+"""Requests that are legal and as large as they can be, made from the declarations of all APIs.
+
+A new API, field or version is covered without a line here: every array of every request is filled, alone
+and inside each other, once with names that nobody knows and once with those of the one partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from quorumd.server.model.topic import METADATA
+from quorumd.wire.codec import encode
+from quorumd.wire.registry import APIS
+from quorumd.wire.schema import FieldSpec, Kind, Message, Struct
+
+UNKNOWN_TAG = b"\x63\0"
+STRING_BYTES = 32_000
+
+
+class WorstRequest(NamedTuple):
+    """The body of a request that holds `elements` array elements or tags, or one more."""
+
+    name: str
+    api_key: int
+    version: int
+    body: bytes
+
+
+def worst_requests(elements_of: Callable[[int], int]) -> Iterator[WorstRequest]:
+    """All of them; `elements_of` says how many elements those of an api key hold, 0 for none at all."""
+    for spec in APIS.values():
+        elements = elements_of(spec.key)
+        if not elements:
+            continue
+        for version in range(spec.min_version, spec.max_version + 1):
+            for name, body in _bodies(spec.request, version, elements):
+                yield WorstRequest(f"{spec.name}-{version}-{name}", spec.key, version, body)
+
+
+def _bodies(cls: type[Message], version: int, elements: int) -> Iterator[tuple[str, bytes]]:
+    for path in _arrays(cls, version):
+        for known in (False, True):
+            for depth in range(len(path)):
+                # The outer arrays hold one element each, or all hold as many as make up the number.
+                counts = [1] * len(path)
+                counts[depth] = max(1, elements - len(path) + 1)
+                if depth < len(path) - 1:
+                    counts[depth] = max(1, elements // (len(path) - depth))
+                message = _filled(cls, version, path, counts, known=known)
+                label = ".".join(path) + ("-known" if known else "") + f"-{depth}"
+                yield label, encode(message, version)
+    if version in cls.wire_spec.flexible:
+        body = encode(_filled(cls, version, (), [], known=True), version)
+        # No tag of ours is set, so that the last byte is the number of tags.
+        yield "tags", body[:-1] + _varint(elements) + UNKNOWN_TAG * elements
+    long = _filled(cls, version, (), [], known=False, text="~" * STRING_BYTES)
+    # Bytes that are no UTF-8 are the slowest to read.
+    yield "long", encode(long, version).replace(b"~" * STRING_BYTES, b"\xff" * STRING_BYTES)
+
+
+def _arrays(cls: type[Struct], version: int) -> Iterator[tuple[str, ...]]:
+    """The path of every array that a message can hold."""
+    for field in cls.wire_spec.fields:
+        if version not in field.versions:
+            continue
+        below = [] if isinstance(field.of, Kind) else list(_arrays(field.of, version))
+        if field.is_array:
+            yield (field.name,)
+            yield from ((field.name, *path) for path in below)
+
+
+def _filled(
+    cls: type[Any],
+    version: int,
+    path: tuple[str, ...],
+    counts: list[int],
+    *,
+    known: bool,
+    text: str = "",
+    number: int = 0,
+) -> Any:
+    """With the arrays of `path` filled. `number` makes this one differ from its neighbours."""
+    values: dict[str, Any] = {}
+    for field in cls.wire_spec.fields:
+        if version not in field.versions:
+            continue
+        if path and field.name == path[0]:
+            of = field.of
+            values[field.name] = tuple(
+                _plain(field, known=known, text=text, number=i)
+                if isinstance(of, Kind)
+                else _filled(of, version, path[1:], counts[1:], known=known, text=text, number=i)
+                for i in range(counts[0])
+            )
+        elif not field.is_array and isinstance(field.of, Kind) and field.tag is None:
+            values[field.name] = _plain(field, known=known, text=text, number=number)
+    return cls(**values)
+
+
+def _plain(field: FieldSpec, *, known: bool, text: str, number: int) -> Any:
+    """A value for a field or an element that is no struct."""
+    is_name = "name" in field.name or field.name == "topic"
+    if field.of is Kind.STRING:
+        if is_name and not text:
+            return METADATA.name if known else f"t{number}"
+        if field.nullable.last >= 0 and not text:
+            return field.default if not field.is_array else text
+        return text
+    if field.of is Kind.UUID:
+        if "topic" not in field.name:
+            return UUID(int=0)
+        return METADATA.topic_id if known else UUID(int=number + 2)
+    if field.of is Kind.BYTES:
+        return b""
+    if field.of is Kind.BOOL:
+        return True
+    if field.name in ("index", "partition", "partition_index"):
+        return 0 if known else number
+    if field.is_array:
+        return number
+    return field.default
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes((*out, value))

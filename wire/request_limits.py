@@ -1,0 +1,55 @@
+"""How much a request may hold, by its api key: known before a byte of its body is read.
+
+A node serves one partition, so that what a client can mean is small; what it may ask beyond that is limited
+to what is read and answered in a few milliseconds. Responses are not limited here: a client has asked
+for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+
+class RequestLimit(NamedTuple):
+    """`elements`: array elements and tags, all of the body together. `size_bytes`: the frame."""
+
+    elements: int
+    size_bytes: int
+
+
+KIB: Final = 1 << 10
+ONE_PARTITION: Final = RequestLimit(64, 16 * KIB)
+"""For requests that mean one partition, one replica or none: with a few listeners or voters, and tags
+of a later release."""
+PARTITIONS: Final = RequestLimit(128, 64 * KIB)
+"""For requests of clients that may have other topics in mind, too."""
+RESPONSE_ELEMENTS_MAX: Final = 131_072
+
+REQUEST_LIMITS: Final[Mapping[int, RequestLimit]] = MappingProxyType(
+    {
+        0: RequestLimit(256, 16 << 20),  # Produce: two batches of the largest log.max.batch.bytes
+        1: PARTITIONS,  # Fetch
+        2: PARTITIONS,  # ListOffsets
+        3: RequestLimit(512, 160 * KIB),  # Metadata: that many names of the greatest length
+        10: PARTITIONS,  # FindCoordinator
+        18: ONE_PARTITION,  # ApiVersions
+        22: ONE_PARTITION,  # InitProducerId
+        23: PARTITIONS,  # OffsetForLeaderEpoch
+        32: RequestLimit(256, 64 * KIB),  # DescribeConfigs: resources, and names of keys
+        45: PARTITIONS,  # AlterPartitionReassignments
+        46: PARTITIONS,  # ListPartitionReassignments
+        52: ONE_PARTITION,  # Vote
+        53: ONE_PARTITION,  # BeginQuorumEpoch
+        54: PARTITIONS,  # EndQuorumEpoch: every voter may be a successor
+        55: ONE_PARTITION,  # DescribeQuorum
+        59: ONE_PARTITION,  # FetchSnapshot
+        60: ONE_PARTITION,  # DescribeCluster
+        80: ONE_PARTITION,  # AddRaftVoter
+        81: ONE_PARTITION,  # RemoveRaftVoter
+        82: ONE_PARTITION,  # UpdateRaftVoter
+        20001: ONE_PARTITION,  # TransferLeader
+        20002: ONE_PARTITION,  # TakeSnapshot
+    }
+)
