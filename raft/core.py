@@ -356,11 +356,12 @@ class Core:
         was. Named with storage ids, they are from
         the start, and the set is committed like anything else.
         """
-        if self.log.voters_offset < 0:
+        if self.log.voter_entries[-1].offset < 0:
             return True
-        if not self.bootstrap.first_voters_are_known:
-            self.bootstrap.first_voters_are_known = self._knows_first_voters()
-        return not self.bootstrap.first_voters_are_known
+        bootstrap = self.bootstrap
+        if not bootstrap.first_voters_are_known:
+            bootstrap.first_voters_are_known = self._knows_first_voters()
+        return not bootstrap.first_voters_are_known
 
     def _knows_first_voters(self) -> bool:
         logged = self.log.voter_entries[1:]

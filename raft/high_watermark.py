@@ -10,7 +10,6 @@ from quorumd.raft.commitment import commit
 from quorumd.raft.core import Core
 from quorumd.raft.parked_fetches import announce_high_watermark
 from quorumd.raft.roles import Leader
-from quorumd.raft.types import ReplicaKey
 
 
 def advance_high_watermark(core: Core, leader: Leader) -> None:
@@ -19,21 +18,19 @@ def advance_high_watermark(core: Core, leader: Leader) -> None:
     While the first voter set of the log is not committed, every voter must have synced it before
     anything is committed. Sources: KIP-595, Fetch request handling, step 4; KIP-856, bootstrapping.
     """
-    if core.log.voters_offset < 0:
-        return
     electorate = core.electorate
-    offsets = [_end_offset_of(leader, key) for key in electorate.others]
+    if electorate.entry.offset < 0:
+        return
+    offsets = []
+    for key in electorate.others:
+        known = leader.progress.get(key)
+        offsets.append(-1 if known is None else known.end_offset)
     if electorate.has_local:
         offsets.append(core.log.synced_end_offset)
-    if core.is_bootstrapping and min(offsets) <= core.log.voters_offset:
+    if core.is_bootstrapping and min(offsets) <= electorate.entry.offset:
         return
     offset = quorum.majority_end_offset(offsets)
     if offset <= leader.epoch_start_offset or offset <= (core.high_watermark or 0):
         return
     commit(core, offset)
     announce_high_watermark(core, leader)
-
-
-def _end_offset_of(leader: Leader, voter: ReplicaKey) -> int:
-    known = leader.progress.get(voter)
-    return -1 if known is None else known.end_offset

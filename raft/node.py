@@ -172,11 +172,9 @@ class RaftNode:
         """When `TimerFired` is due at the latest; None if only other events matter."""
         core = self.core
         if isinstance(core.state, Leader):
-            deadlines = (
-                leadership.leader_deadline_ms(core.state),
-                pending_changes.due_ms(core.state),
-            )
-            return min(due for due in deadlines if due is not None)
+            deadline = leadership.leader_deadline_ms(core.state)
+            due = pending_changes.due_ms(core.state)
+            return deadline if due is None else min(deadline, due)
         own = election_timeout.election_deadline_ms(core)
         if not core.requests.backoffs and core.download is None:
             return own

@@ -68,14 +68,13 @@ def wake_fetches(core: Core, leader: Leader) -> None:
     the fast ones. The rest get them a moment later, or with the next records, which thus find a voter
     that is free. Before the first voter set is committed every voter is needed.
     """
-    voters = core.electorate.keys
-    missing = core.electorate.majority - core.electorate.has_local
-    if core.is_bootstrapping:
-        missing = len(leader.parked)
+    electorate, is_bootstrapping = core.electorate, core.is_bootstrapping
+    voters = electorate.keys
+    missing = len(leader.parked) if is_bootstrapping else electorate.majority - electorate.has_local
     for reply_to, fetch in reversed(list(leader.parked.items())):
         if missing <= 0:
             break
-        if core.is_bootstrapping or fetch.replica in voters:
+        if is_bootstrapping or fetch.replica in voters:
             missing -= 1
             del leader.parked[reply_to]
             reply_to_fetch(core, reply_to, fetch)
@@ -110,4 +109,8 @@ def _hasten_if_behind(core: Core, fetch: ParkedFetch) -> None:
 
 
 def _note_earliest_due(leader: Leader) -> None:
-    leader.fetch_due_ms = min((fetch.due_ms for fetch in leader.parked.values()), default=None)
+    earliest: int | None = None
+    for fetch in leader.parked.values():
+        if earliest is None or fetch.due_ms < earliest:
+            earliest = fetch.due_ms
+    leader.fetch_due_ms = earliest

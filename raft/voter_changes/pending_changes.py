@@ -109,6 +109,8 @@ def _expire(core: Core, leader: Leader) -> None:
 
 def due_ms(leader: Leader) -> int | None:
     """When a request has waited long enough; None if none waits."""
+    if not leader.changes and leader.transfer is None:
+        return None
     dues = [change.deadline_ms for change in leader.changes]
     if leader.transfer is not None:
         dues.append(leader.transfer.deadline_ms)

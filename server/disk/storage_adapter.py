@@ -69,6 +69,7 @@ class StorageAdapter:
     ) -> None:
         self._log = log
         self._disk = disk
+        self.flush = disk.flush
         self._producers = producers
         self._metrics = metrics
         self._cluster_id = cluster_id
@@ -186,9 +187,6 @@ class StorageAdapter:
             applied_offset=effect.applied_offset,
         )
         self._disk.submit(SaveState(effect.write, state))
-
-    def flush(self) -> None:
-        self._disk.flush()
 
     def _write(self, write: int, chunk: Chunk) -> None:
         self._log.append(chunk.data, chunk.base_offset, chunk.end_offset)

@@ -7,7 +7,7 @@ Nothing here knows how the figures are published; `quorumd.server.http.expositio
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from quorumd.server.model.sampled_stats import Histogram, SampledStats
 from quorumd.wire.registry import APIS
@@ -148,18 +148,18 @@ class Metrics:
         """From the loss of a leader, or the start of a campaign, until a leader was known."""
         self.election_stats.record(seconds)
 
-    def observe_commit(self, seconds: float) -> None:
+    def observe_commit(self, seconds: float, batches: int = 1) -> None:
         """On the leader: from the append of a turn's batches until the high watermark passed them."""
-        self.commit_seconds.observe(seconds)
-        self.commit_stats.record(seconds)
+        self.commit_seconds.observe(seconds, batches)
+        self.commit_stats.record(seconds, batches)
 
     def observe_fsync(self, seconds: float) -> None:
         """One write and fdatasync of the log."""
         self.fsync_seconds.observe(seconds)
 
-    def observe_batch(self, size_bytes: int) -> None:
-        """One batch of a producer was appended."""
-        self.batch_bytes.observe(size_bytes)
+    def observe_batches(self, sizes_bytes: Iterable[int]) -> None:
+        """Batches of producers were appended."""
+        self.batch_bytes.observe_each(sizes_bytes)
 
     def count_appended(self, records: int, size_bytes: int) -> None:
         """Appended as leader; once per turn of the event loop, not per batch."""

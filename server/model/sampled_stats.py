@@ -7,7 +7,7 @@ when a value is recorded.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 SAMPLE_SECONDS = 30.0
 
@@ -35,12 +35,12 @@ class SampledStats:
         self._old_started = self._started
         self._old_count, self._old_sum, self._old_max = 0, 0.0, 0.0
 
-    def record(self, value: float) -> None:
-        """Take a value that is 0 or more."""
+    def record(self, value: float, count: int = 1) -> None:
+        """Take a value that is 0 or more, `count` times."""
         if self._clock() - self._started >= SAMPLE_SECONDS:
             self._roll()
-        self._count += 1
-        self._sum += value
+        self._count += count
+        self._sum += value * count
         if value > self._max:
             self._max = value
 
@@ -88,9 +88,16 @@ class Histogram:
         self._counts = [0] * (len(self.bounds) + 1)
         self.sum = 0.0
 
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
+    def observe(self, value: float, count: int = 1) -> None:
+        """Take a value `count` times."""
+        self._counts[bisect_left(self.bounds, value)] += count
+        self.sum += value * count
+
+    def observe_each(self, values: Iterable[float]) -> None:
+        counts, bounds = self._counts, self.bounds
+        for value in values:
+            counts[bisect_left(bounds, value)] += 1
+            self.sum += value
 
     @property
     def count(self) -> int:

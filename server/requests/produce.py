@@ -82,6 +82,7 @@ class ProduceHandler:
         self._runtime = runtime
         self._call_soon = call_soon
         self._turn: list[PendingBatch] = []
+        self._turn_ms = 0
         self._last_turn_size = 0
         self._duplicates: list[PendingBatch] = []
         self._appending: dict[int, list[PendingBatch]] = {}
@@ -150,7 +151,10 @@ class ProduceHandler:
     ) -> None:
         """Check a batch; what passes is appended at the end of this turn of the event loop."""
         pending.unanswered += 1
-        obstacle = self._target.append_obstacle
+        obstacle = None
+        if not self._turn:  # asked once a turn, and again when it ends
+            obstacle = self._target.append_obstacle
+            self._turn_ms = self._runtime.wall_ms()
         if obstacle is None and self._uncommitted_bytes > UNCOMMITTED_BYTES_MAX:
             obstacle = Refusal(
                 KafkaError.NOT_ENOUGH_REPLICAS,
@@ -164,7 +168,7 @@ class ProduceHandler:
                 records,
                 produce_version=pending.request.api_version,
                 max_batch_bytes=self._max_batch_bytes,
-                now_ms=self._runtime.wall_ms(),
+                now_ms=self._turn_ms,
             )
         except RefusedBatch as refused:
             self._finish(
@@ -250,7 +254,7 @@ class ProduceHandler:
     def _park_duplicate(self, batch: PendingBatch) -> None:
         """A duplicate is answered when the original is committed, in the order of offsets."""
         if batch.end_offset <= self._view.committed_offset:
-            self._complete(batch)
+            self._complete(batch, self._view.log_start_offset)
             return
         at = len(self._parked)
         while at and self._parked[at - 1].end_offset > batch.end_offset:
@@ -267,10 +271,10 @@ class ProduceHandler:
         newest, newest_offset = first.header.max_timestamp, first.end_offset - 1
         for batch in accepted:
             parts.append(stamp(batch.data, batch.base_offset, epoch))
-            self._metrics.observe_batch(len(batch.data))
             batch.data = b""
             if batch.header.max_timestamp > newest:
                 newest, newest_offset = batch.header.max_timestamp, batch.end_offset - 1
+        self._metrics.observe_batches(map(len, parts))
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         end_offset = accepted[-1].end_offset
         return Chunk(
@@ -282,13 +286,20 @@ class ProduceHandler:
     def on_high_watermark(self, offset: int) -> None:
         """Answer everything below the high watermark, in the order of the log."""
         parked = self._parked
-        now = self._runtime.monotonic_s()
+        if not parked or parked[0].end_offset > offset:
+            return
+        now, log_start_offset = self._runtime.monotonic_s(), self._view.log_start_offset
+        since, count = parked[0].since, 0
         while parked and parked[0].end_offset <= offset:
             batch = parked.popleft()
-            self._metrics.observe_commit(now - batch.since)
+            if batch.since != since:
+                self._metrics.observe_commit(now - since, count)
+                since, count = batch.since, 0
+            count += 1
             self._uncommitted_bytes -= batch.appended_bytes
             if not batch.done:
-                self._complete(batch)
+                self._complete(batch, log_start_offset)
+        self._metrics.observe_commit(now - since, count)
 
     def on_leadership_lost(self) -> None:
         """What is parked may or may not survive: the producer has to ask the new leader."""
@@ -306,7 +317,7 @@ class ProduceHandler:
         """Batches that wait for their commit."""
         return len(self._parked) + len(self._turn)
 
-    def _complete(self, batch: PendingBatch) -> None:
+    def _complete(self, batch: PendingBatch, log_start_offset: int) -> None:
         batch.done = True
         pending = batch.pending
         fast = pending.fast
@@ -319,7 +330,7 @@ class ProduceHandler:
                 fast.partition,
                 0,
                 batch.base_offset,
-                self._view.log_start_offset,
+                log_start_offset,
             )
             request.respond((frame,))
             return

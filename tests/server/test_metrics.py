@@ -170,20 +170,20 @@ def test_an_average_without_samples_is_left_out_and_nothing_is_ever_nan() -> Non
 
 def test_latencies_are_milliseconds_in_the_windows_and_seconds_in_the_histograms() -> None:
     metrics = Metrics()
-    metrics.observe_commit(0.002)
+    metrics.observe_commit(0.0025, 2)
     metrics.observe_commit(0.004)
     metrics.observe_election(0.25)
     metrics.observe_fsync(0.5)
-    metrics.observe_batch(100)
+    metrics.observe_batches([100, 60])
     found = scrape(metrics, FixedView())
     assert found["raft_manager_commit_latency_avg", ()] == pytest.approx(3)
     assert found["raft_manager_commit_latency_max", ()] == 4
     assert found["raft_manager_election_latency_max", ()] == 250
-    assert found["quorumd_commit_seconds_sum", ()] == pytest.approx(0.006)
-    assert found["quorumd_commit_seconds_bucket", (("le", "0.0025"),)] == 1
+    assert found["quorumd_commit_seconds_sum", ()] == pytest.approx(0.009)
+    assert found["quorumd_commit_seconds_bucket", (("le", "0.0025"),)] == 2
     assert found["quorumd_fsync_seconds_bucket", (("le", "0.5"),)] == 1
     assert found["quorumd_fsync_seconds_count", ()] == 1
-    assert found["quorumd_batch_bytes_bucket", (("le", "256.0"),)] == 1
+    assert found["quorumd_batch_bytes_bucket", (("le", "256.0"),)] == 2
 
 
 def test_requests_of_every_api_are_told_from_the_start() -> None:

@@ -25,6 +25,7 @@ _HEAD_WITH_ID = Struct(">bhib16sbi")
 _HEAD_WITH_NAME = Struct(">bhibB")
 _PARTITION = Struct(">bi")
 _NO_TAGS = b"\0\0\0"
+_new_tuple = tuple.__new__
 
 
 class FastProduce(NamedTuple):
@@ -72,7 +73,7 @@ def _parse_flexible(version: int, body: bytes | memoryview, at: int) -> FastProd
     end = at + size - 1
     if not size or body[end : end + 3] != _NO_TAGS:
         return None
-    return FastProduce(acks, timeout_ms, topic, index, body[at:end])
+    return _new_tuple(FastProduce, (acks, timeout_ms, topic, index, body[at:end]))
 
 
 def _parse_old(body: bytes | memoryview, at: int) -> FastProduce | None:
@@ -88,7 +89,7 @@ def _parse_old(body: bytes | memoryview, at: int) -> FastProduce | None:
     end = at + size
     if partitions != 1 or size < 0 or end > len(body):
         return None
-    return FastProduce(acks, timeout_ms, topic, index, body[at:end])
+    return _new_tuple(FastProduce, (acks, timeout_ms, topic, index, body[at:end]))
 
 
 # length, correlation id, header tags, topic count, topic id, partition count, index, error, base
