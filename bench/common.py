@@ -105,10 +105,18 @@ class Quorum:
     topic = TOPIC
 
     def __init__(
-        self, folder: Path, settings: Mapping[str, object] | None = None, size: int = NODES
+        self,
+        folder: Path,
+        settings: Mapping[str, object] | None = None,
+        size: int = NODES,
+        command: Sequence[str] = (),
     ) -> None:
-        """`settings` are configuration keys that differ from the defaults."""
+        """`settings` are configuration keys that differ from the defaults.
+
+        `command` runs in place of `quorumd`, and takes its arguments.
+        """
         self._folder = folder
+        self._command = list(command) or [_quorumd()]
         self._settings = dict(settings or {})
         self._processes: list[subprocess.Popen[bytes] | None] = [None] * size
         found = free_ports(2 * size)
@@ -131,7 +139,7 @@ class Quorum:
     def spawn(self, index: int) -> None:
         with self._output(index).open("ab") as output:
             self._processes[index] = subprocess.Popen(
-                [_quorumd(), "start", "--config", str(self._config(index))],
+                [*self._command, "start", "--config", str(self._config(index))],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -207,7 +215,9 @@ class Quorum:
         return self._output(index).read_text(errors="replace")[-1500:]
 
     def _run(self, *arguments: str) -> None:
-        done = subprocess.run([_quorumd(), *arguments], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*self._command, *arguments], capture_output=True, text=True, check=False
+        )
         if done.returncode:
             raise SystemExit(f"quorumd {arguments[0]} failed: {done.stdout}{done.stderr}")
 
