@@ -113,14 +113,15 @@ class SnapshotStore:
         return self._on_snapshot(snapshot_id, self._fs.size)
 
     def read(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
-        """Up to `max_bytes` from byte `position`; fewer only at the end, none only behind the last.
+        """Up to `max_bytes` from byte `position`; fewer only at the end.
 
-        Raises SnapshotNotFound, and PositionOutOfRange beyond the end.
+        Raises SnapshotNotFound, and PositionOutOfRange unless there is a byte at `position`, as Kafka's
+        leader does.
         """
 
         def read(handle: int) -> bytes:
             size = self._fs.size(handle)
-            if not 0 <= position <= size:
+            if not 0 <= position < size:
                 raise PositionOutOfRange(position, size)
             return self._fs.pread(handle, min(max_bytes, size - position), position)
 
