@@ -12,6 +12,7 @@ import errno
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from quorumd.raft.types import SnapshotId
 from quorumd.storage.batch_walk import SNAPSHOT_BATCH_BYTES_MAX, reason_of
@@ -36,10 +37,14 @@ from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import (
     BATCH_OVERHEAD,
     BatchHeader,
+    Record,
     crc_is_valid,
+    iter_records,
     read_header,
 )
 from quorumd.wire.snapshot_records import SnapshotRecords, read_snapshot_records
+
+T = TypeVar("T")
 
 PRODUCERS_PER_BATCH = 2000
 SYNC_STEP_BYTES = 8 << 20
@@ -176,6 +181,8 @@ class SnapshotReader:
         self._producers: list[ProducerStatesProducer] = []
         self._kraft_version = 0
         self._voters: KRaftVoters | None = None
+        self.is_kafkas = False
+        """Kafka has written it: its header has no field for the end offset."""
         self._handle = -1
         try:
             self._handle = fs.open(path)
@@ -216,17 +223,31 @@ class SnapshotReader:
         Without `check` it is taken for granted that values and headers are as they should be.
         """
         last_key: bytes | None = None
+
+        def read(header: BatchHeader, data: bytes) -> SnapshotRecords:
+            nonlocal last_key
+            found = read_snapshot_records(header, data, check=check)
+            if last_key is not None and found.keys[0] <= last_key:
+                raise CorruptBatch("the keys do not ascend")
+            last_key = found.keys[-1]
+            return found
+
+        return self._data(read)
+
+    def kafka_records(self) -> Iterator[list[Record]]:
+        """The records of each data batch of a snapshot of Kafka's, which have neither keys nor headers,
+        checked in their form; at the end the footer was seen."""
+        return self._data(lambda header, data: list(iter_records(data)))
+
+    def _data(self, read: Callable[[BatchHeader, bytes], T]) -> Iterator[T]:
         while not self._is_at_footer():
             header, data = self._next_batch()
             if header.is_control:
                 raise self._damaged("a control batch among or behind the records is no footer")
             try:
-                found = read_snapshot_records(header, data, check=check)
+                found = read(header, data)
             except CorruptBatch as error:
                 raise self._damaged(reason_of(error)) from error
-            if last_key is not None and found.keys[0] <= last_key:
-                raise self._damaged("the keys do not ascend")
-            last_key = found.keys[-1]
             self._move(header)
             yield found
         self._read_footer()
@@ -253,6 +274,7 @@ class SnapshotReader:
                 position=0,
                 remedy="Give the file its right name, or move it away: nothing was changed",
             )
+        self.is_kafkas = first.end_offset < 0
         self.last_contained_log_timestamp = first.last_contained_log_timestamp
         self._take_control(records[1:])
         self._move(header)

@@ -21,7 +21,7 @@ from quorumd.storage.segment_removal import segment_bases
 from quorumd.storage.snapshot_file import SnapshotFacts
 from quorumd.storage.verify.report import TRIES_MAX, Finding, VerifyReport, finding_of, settled
 from quorumd.storage.verify.segment import SegmentFacts, walk_segment
-from quorumd.storage.verify.snapshot import walk_snapshot
+from quorumd.storage.verify.snapshot import report_snapshot, walk_snapshot
 
 _EPOCHS_REMEDY = (
     "No record is in doubt. Stop the node, delete this file, and start the node: it makes the file anew"
@@ -336,7 +336,7 @@ class _Pass:
         if seen.facts is None and path.name not in self._fs.listdir(self._directory):
             # Deleted meanwhile.
             return
-        self._report.add(*seen.findings)
+        report_snapshot(seen, path, self._report)
         if seen.facts is not None:
             self.facts.snapshots.append(seen.facts)
             self.facts.size_bytes += seen.facts.size_bytes

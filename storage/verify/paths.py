@@ -16,7 +16,7 @@ from quorumd.storage.verify.backup import verify_backup
 from quorumd.storage.verify.log import LogFacts, verify_log
 from quorumd.storage.verify.report import Finding, VerifyReport, finding_of, settled
 from quorumd.storage.verify.segment import walk_segment
-from quorumd.storage.verify.snapshot import walk_snapshot
+from quorumd.storage.verify.snapshot import report_snapshot, walk_snapshot
 
 
 class PathKind(Enum):
@@ -209,7 +209,7 @@ def _verify_snapshot(fs: FileSystem, path: Path, report: VerifyReport) -> LogFac
     snapshot_id = layout.parse_snapshot_name(path.name)
     assert snapshot_id is not None, "it was found by its name"
     seen = walk_snapshot(fs, path, snapshot_id, report)
-    report.add(*seen.findings)
+    report_snapshot(seen, path, report)
     facts = LogFacts(
         start_offset=0, end_offset=snapshot_id.end_offset, last_epoch=snapshot_id.epoch
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from quorumd.storage.errors import DamagedSnapshot
 from quorumd.storage.filesystem import FileSystem
 from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotReader
 from quorumd.storage.verify.report import Finding, VerifyReport, finding_of
-from quorumd.wire.snapshot_records import OFFSET_HEADER
+from quorumd.wire.snapshot_records import OFFSET_HEADER, SnapshotRecords
 
 REMEDY = (
     "Keep a copy and check the disk. If the log does not begin at 0 the node does not start without this"
@@ -24,6 +25,7 @@ class SnapshotSeen:
     """`facts` are None if it is not sound."""
 
     facts: SnapshotFacts | None = None
+    is_kafkas: bool = False
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -37,16 +39,8 @@ def walk_snapshot(
         reader = SnapshotReader(fs, path, snapshot_id)
         try:
             _check_producers(reader.facts(), path)
-            for found in reader.records(check=True):
-                for key, held in zip(found.keys, found.held, strict=True):
-                    offset = _offset_of(held)
-                    if offset >= snapshot_id.end_offset:
-                        raise DamagedSnapshot(
-                            f"key {key!r} has a record with offset {offset}, and the snapshot ends at"
-                            f" {snapshot_id.end_offset}",
-                            path=path,
-                            position=reader.position,
-                        )
+            seen.is_kafkas = reader.is_kafkas
+            for _ in reader.kafka_records() if reader.is_kafkas else _own_records(reader, path):
                 report.on_bytes(reader.position - done_bytes)
                 done_bytes = reader.position
             report.on_bytes(reader.position - done_bytes)
@@ -59,6 +53,31 @@ def walk_snapshot(
             Finding(path=path, what=found_here.what, position=found_here.position, remedy=REMEDY)
         )
     return seen
+
+
+def report_snapshot(seen: SnapshotSeen, path: Path, report: VerifyReport) -> None:
+    """What was wrong with it, and whose it is if it is another's."""
+    report.add(*seen.findings)
+    if seen.is_kafkas and seen.facts is not None:
+        report.on_note(
+            f"{path.name} is a snapshot of Apache Kafka: quorumctl reads it, but its records have no keys,"
+            " so that a quorumd node makes no snapshot of its own from it"
+        )
+
+
+def _own_records(reader: SnapshotReader, path: Path) -> Iterator[SnapshotRecords]:
+    end_offset = reader.facts().id.end_offset
+    for found in reader.records(check=True):
+        for key, held in zip(found.keys, found.held, strict=True):
+            offset = _offset_of(held)
+            if offset >= end_offset:
+                raise DamagedSnapshot(
+                    f"key {key!r} has a record with offset {offset}, and the snapshot ends at"
+                    f" {end_offset}",
+                    path=path,
+                    position=reader.position,
+                )
+        yield found
 
 
 def _check_producers(facts: SnapshotFacts, path: Path) -> None:

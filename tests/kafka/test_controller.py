@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from quorumd.cli.main import run
 from tests.support.kafka_controller import CLUSTER_ID, running_controller
 from tests.support.kafka_jars import requires_java, run_java
 
@@ -27,6 +28,7 @@ def test_a_controller_answers_kafkas_own_tools_and_leaves_a_whole_log(tmp_path: 
     answers = {name: value.strip() for name, value in lines}
     assert (answers["ClusterId"], answers["LeaderId"]) == (CLUSTER_ID, "7")
 
+    assert run(["verify", str(controller.data_folder)]) == 0
     (segment,) = controller.log_folder.glob("*.log")
     dump = run_java(
         "org.apache.kafka.tools.DumpLogSegments",
