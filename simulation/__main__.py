@@ -21,6 +21,7 @@ from simulation.shrink import Shrinker
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_PROGRAM = "python -m simulation"
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -49,6 +50,9 @@ Make a failing seed small; then run a part of its schedule:
 Choose what goes wrong; names with "-" or "_" for spaces:
   python -m simulation --seeds 1..1000 --faults power-loss,one-way
   python -m simulation --seeds 1..1000 --faults none
+\b
+Which comparisons and orders of the rules no test and no run minds; it has options of its own:
+  python -m simulation --edges --help
 
 Faults, and what operators do: {", ".join(ACTS)}.
 
@@ -326,7 +330,11 @@ def main() -> None:
     if sys.flags.optimize:
         click.echo("simulation: python -O removes the assertions that are checked here", err=True)
         raise SystemExit(EXIT_USAGE)
-    cli(prog_name="python -m simulation")
+    if "--edges" in sys.argv[1:]:
+        from simulation.edges.command import edges
+
+        edges([word for word in sys.argv[1:] if word != "--edges"], prog_name=f"{_PROGRAM} --edges")
+    cli(prog_name=_PROGRAM)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def tally_progress(tally: Tally, runs: int) -> Iterator[Show]:
         rate = tally.runs / (time.perf_counter() - begin_s)
         return f"{rate:.1f} seeds/s, {len(tally.failures):,} failed"
 
-    with _bar("seeds", runs, lambda: tally.runs, text) as (move, say):
+    with progress_bar("seeds", runs, lambda: tally.runs, text) as (move, say):
 
         def show() -> None:
             nonlocal said
@@ -51,12 +51,12 @@ def shrink_progress(shrinker: Shrinker) -> Iterator[Show]:
         run = shrinker.run
         return f"{shrinker.tries} tried; {len(run.begun)} faults, {run.steps:,} events fail alike"
 
-    with _bar("shrinking", None, lambda: shrinker.tries, text) as (move, _):
+    with progress_bar("shrinking", None, lambda: shrinker.tries, text) as (move, _):
         yield move
 
 
 @contextmanager
-def _bar(
+def progress_bar(
     label: str, total: int | None, done: Callable[[], int], text: Callable[[], str]
 ) -> Iterator[tuple[Show, Callable[[str], None]]]:
     """How to move it, and how to say something beside it."""
@@ -91,7 +91,7 @@ def _bar(
 def _lines(
     label: str, total: int | None, done: Callable[[], int], text: Callable[[], str]
 ) -> Iterator[tuple[Show, Callable[[str], None]]]:
-    """As `_bar`, for what is no terminal."""
+    """As `progress_bar`, for what is no terminal."""
     say = partial(click.echo, err=True)
     said_s = time.monotonic()
     of = "" if total is None else f" of {total:,}"

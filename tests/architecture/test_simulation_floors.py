@@ -25,6 +25,7 @@ FLOORS = (
     ("runner",),
     ("shrink", "report", "same"),
     ("progress",),
+    ("edges",),
     ("__main__", "merge"),
 )
 FLOOR_OF = {name: number for number, names in enumerate(FLOORS) for name in names}
