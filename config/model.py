@@ -185,7 +185,8 @@ class Config:
     max_connections: int = key(
         WholeNumber(16, 1_000_000),
         default=1_000,
-        doc="How many connections are served at once. One more is closed at once.",
+        doc="How many connections of clients are served at once. One more displaces the one that is idle for "
+        "longest, or is closed. Voters, and `quorumctl` on the node's host, have places of their own.",
     )
     connections_max_idle_ms: int = key(
         WholeNumber(1_000, _A_DAY_MS, "milliseconds"),

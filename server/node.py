@@ -263,6 +263,7 @@ class Node:
             max_frame_bytes=config.socket_request_max_bytes,
             max_connections=config.max_connections,
             max_idle_ms=config.connections_max_idle_ms,
+            known=self.partition.outbound.addresses,
         )
         self.http: HttpServer | None = None
         self._page: QuorumPage | None = None
@@ -363,5 +364,6 @@ class Node:
             "storage_dir": str(self.config.storage_dir),
             "storage_id": uuid_to_text(self._directory.meta.storage_id),
             "ready": self.ready()[0],
+            "connections": dict(self.metrics.connections_by_kind),
             **self.partition.health.as_json(),
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import sys
 
 import uvloop
@@ -11,6 +12,7 @@ import uvloop
 from quorumd.config.model import Config
 from quorumd.server.model.logs import BackgroundHandler, LevelError, Logger, configure
 from quorumd.server.net.listeners import ListenError
+from quorumd.server.net.places import NEW_MAX
 from quorumd.server.node import Node
 from quorumd.storage.directory import open_directory
 from quorumd.storage.errors import StorageError
@@ -18,6 +20,8 @@ from quorumd.storage.filesystem import RealFileSystem
 
 LOG = Logger("node")
 
+OTHER_FILES = 256
+"""Of the log, of peers, of the page."""
 GC_THRESHOLD = 20_000
 """Objects made and not freed again before the garbage collector looks for cycles."""
 
@@ -42,6 +46,21 @@ def run_node(config: Config) -> int:
     return 0
 
 
+def _raise_file_limit(max_connections: int) -> None:
+    """Each connection is an open file; most systems permit a process more than it begins with."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    wanted = max_connections + NEW_MAX + OTHER_FILES
+    if hard not in (resource.RLIM_INFINITY, -1) and hard < wanted:
+        LOG.warning(
+            "fewer files may be open than max.connections can take: raise the limit (ulimit -Hn, "
+            "LimitNOFILE), or lower max.connections",
+            limit=hard,
+            wanted=wanted,
+        )
+
+
 async def _serve(config: Config, logs: BackgroundHandler) -> None:
     def exit_at_once(code: int) -> None:
         """Nothing may run any more: neither handlers nor destructors could make it better."""
@@ -50,6 +69,7 @@ async def _serve(config: Config, logs: BackgroundHandler) -> None:
 
     # What was made so far lives as long as the process; the rest is freed by reference counts, so that
     # looking for cycles is rarely worth a pause.
+    _raise_file_limit(config.max_connections)
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 50)
     fs = RealFileSystem()

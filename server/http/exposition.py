@@ -225,12 +225,18 @@ class QuorumCollector(Collector):
     def _network(self) -> Iterator[Metric]:
         metrics = self._metrics
         yield _gauge("quorumd_connections", "Inbound, open now.", metrics.connections_open)
+        kinds = GaugeMetricFamily(
+            "quorumd_connections_by_kind", "Inbound, open now.", labels=["kind"]
+        )
+        for kind, count in metrics.connections_by_kind.items():
+            kinds.add_metric([kind], count)
+        yield kinds
         yield _counter("quorumd_connections_opened", "Inbound.", metrics.connections_opened)
         yield _labelled(
             "quorumd_connections_closed", "Inbound.", "reason", metrics.connections_closed
         )
         yield _counter(
-            "quorumd_connections_refused", "Beyond max.connections.", metrics.connections_refused
+            "quorumd_connections_refused", "No place for them.", metrics.connections_refused
         )
         yield _counter("quorumd_received_bytes", "On inbound connections.", metrics.bytes_received)
         yield _counter("quorumd_sent_bytes", "On inbound connections.", metrics.bytes_sent)

@@ -43,6 +43,7 @@ class Metrics:
         "bytes_sent",
         "commit_seconds",
         "commit_stats",
+        "connections_by_kind",
         "connections_closed",
         "connections_opened",
         "connections_refused",
@@ -76,7 +77,9 @@ class Metrics:
         """`clock` gives seconds that never go back; it serves the windowed figures alone."""
         self.connections_opened = 0
         self.connections_refused = 0
-        """Closed at once, because `max.connections` was reached."""
+        """Closed at once, because there was no place for them."""
+        self.connections_by_kind = {"client": 0, "peer": 0, "operator": 0, "new": 0}
+        """Open now, by `quorumd.server.net.places.ConnectionKind`."""
         self.connections_closed: dict[str, int] = {}
         """By `quorumd.server.net.connection_state.CloseReason`."""
         self.bytes_received = 0

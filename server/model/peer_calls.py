@@ -11,7 +11,7 @@ from quorumd.raft.types import Address
 class PeerListener(Protocol):
     """The owner of a channel: hears of the peer's process, and knows where else the peer may be."""
 
-    def on_connection_made(self) -> None:
+    def on_connection_made(self, ip: str) -> None:
         """The peer has answered at an address of its own, or has shown at another one who it is."""
 
     def on_connection_lost(self) -> None:

@@ -58,6 +58,7 @@ class Connection(asyncio.Protocol):
         "_group",
         "_in_flight_bytes",
         "_is_collecting",
+        "_is_known",
         "_key",
         "_linger_timer",
         "_out",
@@ -70,6 +71,8 @@ class Connection(asyncio.Protocol):
         "active_ns",
         "client_software_name",
         "client_software_version",
+        "ip",
+        "is_local",
         "listener",
         "peer",
         "stalled_since_ns",
@@ -79,6 +82,8 @@ class Connection(asyncio.Protocol):
     def __init__(self, group: ConnectionGroup[Connection], listener: Listener) -> None:
         self.listener = listener
         self.peer = "?"
+        self.ip = ""
+        self.is_local = False
         self.client_software_name = ""
         """From ApiVersions on this connection, empty before it; set by the handler."""
         self.client_software_version = ""
@@ -101,6 +106,8 @@ class Connection(asyncio.Protocol):
         self._body_at = 0
         self._is_collecting = False
         """While frames that arrived together are dispatched: their responses leave together."""
+        self._is_known = False
+        """A request has shown for good who asks: `net.places`."""
         self._linger_timer: asyncio.TimerHandle | None = None
         self._reason: CloseReason | None = None
         """Why it is closed; None before."""
@@ -115,6 +122,11 @@ class Connection(asyncio.Protocol):
         """Requests that were dispatched and whose answers have not been sent."""
         return len(self._waiting)
 
+    @property
+    def is_silent(self) -> bool:
+        """Not a byte of a request has come that was not dispatched."""
+        return not self._partial_bytes
+
     def _enter(self, state: ConnectionState) -> None:
         assert state in TRANSITIONS[self.state], f"{state} does not follow {self.state}"
         self.state = state
@@ -125,13 +137,15 @@ class Connection(asyncio.Protocol):
         # uvloop's transports have the methods but not the base class.
         self._transport = cast(asyncio.Transport, transport)
         group = self._group
-        if len(group.connections) >= group.max_connections:
-            group.metrics.connections_refused += 1
-            self._log("too many connections", limit=f"max.connections={group.max_connections}")
+        name, own_name = (transport.get_extra_info(key) for key in ("peername", "sockname"))
+        if name:
+            self.peer = f"{name[0]}:{name[1]}"
+            self.ip = name[0].removeprefix("::ffff:")
+            self.is_local = bool(own_name) and own_name[0] == name[0]
+        if not group.places.enter(self):
+            self._note_refused("of those that have asked for nothing yet")
             self._transport.abort()
             return
-        name = transport.get_extra_info("peername")
-        self.peer = f"{name[0]}:{name[1]}" if name else "?"
         connected: socket.socket = transport.get_extra_info("socket")
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -149,6 +163,7 @@ class Connection(asyncio.Protocol):
             self._linger_timer.cancel()
         group = self._group
         group.connections.discard(self)
+        group.places.leave(self)
         group.partial_bytes -= self._partial_bytes
         if self._reason is None:
             self._reason = CloseReason.BY_PEER if exc is None else CloseReason.RESET
@@ -266,10 +281,17 @@ class Connection(asyncio.Protocol):
                 return
             key, version, correlation_id, self._client_id = header
             self._key, self._version, self._client = key, version, frame[8 : self._body_at]
+        group = self._group
+        if not self._is_known:
+            has_place, self._is_known = group.places.show(self, key, self._client_id)
+            if not has_place:
+                self._note_refused(f"max.connections={group.max_connections}")
+                self._begin_closing(CloseReason.LIMIT)
+                self._transport.abort()
+                return
         request = InboundRequest(
             self, key, version, correlation_id, self._client_id, frame, self._body_at, now_ns
         )
-        group = self._group
         self._waiting.append(request)
         self._in_flight_bytes += len(frame)
         group.metrics.requests[key] += 1
@@ -421,13 +443,17 @@ class Connection(asyncio.Protocol):
         What it still sends is read and thrown away: closing with bytes unread makes the kernel reset the
         connection, which destroys responses on their way.
         """
-        if self.state is not ConnectionState.CLOSING:
+        if self.state is not ConnectionState.CLOSING or self._transport.is_closing():
             return
         self.flush()
         self._enter(ConnectionState.LINGERING)
         self._transport.write_eof()
         self._transport.resume_reading()
         self._linger_timer = self._group.loop.call_later(LINGER_S, self._transport.abort)
+
+    def _note_refused(self, limit: str) -> None:
+        self._group.metrics.connections_refused += 1
+        self._log("too many connections", limit=limit)
 
     def _log(self, message: str, **fields: object) -> None:
         suppressed = self._group.close_lines.take()

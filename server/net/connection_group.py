@@ -11,9 +11,10 @@ from typing import Generic, Protocol, TypeVar
 from quorumd.server.model.logs import RateLimit
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.net.inbound_request import Dispatcher
+from quorumd.server.net.places import KnownPeers, Placed, Places
 
 
-class Flushable(Protocol):
+class Flushable(Placed, Protocol):
     """A connection, as its group knows it."""
 
     def flush(self) -> None:
@@ -36,6 +37,7 @@ class ConnectionGroup(Generic[C]):
         "max_partial_bytes",
         "metrics",
         "partial_bytes",
+        "places",
         "unflushed",
     )
 
@@ -47,6 +49,7 @@ class ConnectionGroup(Generic[C]):
         *,
         max_frame_bytes: int,
         max_connections: int,
+        known: KnownPeers | None = None,
     ) -> None:
         self.loop = loop
         self.dispatcher = dispatcher
@@ -54,6 +57,7 @@ class ConnectionGroup(Generic[C]):
         self.max_frame_bytes = max_frame_bytes
         self.max_connections = max_connections
         self.connections: set[C] = set()
+        self.places: Places[C] = Places(max_connections, known, metrics.connections_by_kind)
         self.partial_bytes = 0
         """Bytes of frames that are not whole yet, all connections together."""
         self.max_partial_bytes = 2 * max_frame_bytes

@@ -19,6 +19,9 @@ class CloseReason(StrEnum):
     IDLE = "idle"
     STALLED = "stalled"
     MEMORY = "memory"
+    LIMIT = "limit"
+    DISPLACED = "displaced"
+    SILENT = "silent"
     SHUTDOWN = "shutdown"
 
 

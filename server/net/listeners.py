@@ -19,9 +19,11 @@ from quorumd.server.net.connection import Connection
 from quorumd.server.net.connection_group import ConnectionGroup
 from quorumd.server.net.connection_state import CloseReason
 from quorumd.server.net.inbound_request import Dispatcher
+from quorumd.server.net.places import KnownPeers
 
 BACKLOG: Final = 512
-SWEEP_SECONDS_MAX: Final = 5.0
+SWEEP_S: Final = 1.0
+IDLE_SWEEP_MS_MAX: Final = 5_000
 
 _REMEDIES: Final = {
     errno.EADDRINUSE: "the port is in use: end the process that listens on it (`ss -ltnp` names it), "
@@ -57,8 +59,12 @@ class Listeners:
         max_frame_bytes: int,
         max_connections: int,
         max_idle_ms: int,
+        known: KnownPeers | None = None,
     ) -> None:
-        """Nothing is opened yet; the event loop runs. `max_idle_ms` of 0 or less: idle ones stay."""
+        """Nothing is opened yet; the event loop runs. `max_idle_ms` of 0 or less: idle ones stay.
+
+        `max_connections` are those of clients; peers that are `known` are counted apart.
+        """
         self._listeners = listeners
         self._max_idle_ms = max_idle_ms
         self._servers: list[asyncio.Server] = []
@@ -69,7 +75,9 @@ class Listeners:
             metrics,
             max_frame_bytes=max_frame_bytes,
             max_connections=max_connections,
+            known=known,
         )
+        self._idle_due_ns = 0
 
     @property
     def connections(self) -> frozenset[Connection]:
@@ -99,8 +107,7 @@ class Listeners:
                 self._stop_accepting()
                 raise listen_error("listeners", listener, error) from error
             self._servers.append(server)
-        if self._max_idle_ms > 0:
-            self._sweep_later(loop)
+        self._sweep_later(loop)
 
     async def close(self, grace_s: float) -> None:
         """Take nothing more, answer what was taken, and close.
@@ -133,16 +140,26 @@ class Listeners:
         self._servers.clear()
 
     def _sweep_later(self, loop: asyncio.AbstractEventLoop) -> None:
-        pause_s = min(self._max_idle_ms / 4_000, SWEEP_SECONDS_MAX)
+        idle_s = self._max_idle_ms / 4_000
+        pause_s = min(idle_s, SWEEP_S) if idle_s > 0 else SWEEP_S
         self._sweep_timer = loop.call_later(pause_s, self._sweep, loop)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        now_ns = monotonic_ns()
+        self._group.places.sweep(now_ns)
+        if self._max_idle_ms > 0 and now_ns >= self._idle_due_ns:
+            pause_ms = min(self._max_idle_ms / 4, IDLE_SWEEP_MS_MAX)
+            self._idle_due_ns = now_ns + int(pause_ms * 900_000)
+            self._close_idle(now_ns)
+        self._sweep_later(loop)
+
+    def _close_idle(self, now_ns: int) -> None:
         """Close connections that have been idle, or whose peer has not read, for too long.
 
         One with a request unanswered is not idle: a long poll may be parked for any time. Half a
         request is no activity: a byte now and then does not keep a connection.
         """
-        latest_ns = monotonic_ns() - self._max_idle_ms * 1_000_000
+        latest_ns = now_ns - self._max_idle_ms * 1_000_000
         for connection in self.connections:
             stalled_ns = connection.stalled_since_ns
             if stalled_ns is not None:
@@ -150,4 +167,3 @@ class Listeners:
                     connection.abort(CloseReason.STALLED, "the peer does not read its answers")
             elif connection.active_ns <= latest_ns and not connection.unanswered:
                 connection.close(CloseReason.IDLE, "nothing was asked for connections.max.idle.ms")
-        self._sweep_later(loop)

@@ -103,7 +103,8 @@ class _PeerListener:
         self._addresses = addresses
         self._handle = handle
 
-    def on_connection_made(self) -> None:
+    def on_connection_made(self, ip: str) -> None:
+        self._addresses.note_ip(self._peer, ip)
         self._notify(ConnectionMade)
 
     def on_connection_lost(self) -> None:

@@ -44,6 +44,7 @@ class PeerAddresses:
         self._node = node
         self._listener = listener
         self._bootstrap_servers = bootstrap_servers
+        self._ips: dict[Peer, str] = {}
         self._heard: list[Address] = []
         self._heard_of: tuple[int, int | None] = (-1, None)
 
@@ -67,6 +68,23 @@ class PeerAddresses:
         """Where a voter may be if it is at none of its own addresses."""
         is_voter = isinstance(peer, ReplicaKey)
         return self._without_local(self._bootstrap_servers) if is_voter else []
+
+    def note_ip(self, peer: Peer, ip: str) -> None:
+        """A peer was reached there."""
+        self._ips[peer] = ip
+
+    def is_voters_ip(self, ip: str) -> bool:
+        """True if a replica that votes or leads now was reached there last."""
+        return any(
+            known == ip and isinstance(peer, ReplicaKey) and self.is_voter_or_leader(peer.id)
+            for peer, known in self._ips.items()
+        )
+
+    def is_voter_or_leader(self, replica_id: int) -> bool:
+        """As logged, as configured, or as the leader is known."""
+        node = self._node
+        configured = node.config.configured_voters.ids
+        return replica_id in (*node.voters.ids, *configured, node.leader_id)
 
     def _on_listener(self, endpoints: Sequence[Endpoint]) -> list[Address]:
         at = endpoint_on(endpoints, self._listener)

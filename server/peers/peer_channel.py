@@ -252,7 +252,7 @@ class TcpPeerChannel:
         self._metrics.peer_connections_opened += 1
         if self._is_trusted:
             self._where.confirm(address)
-            self._listener.on_connection_made()
+            self._listener.on_connection_made(self._ip())
         connection.hand_to(self)
         queue, self._queue = self._queue, deque()
         for call in queue:
@@ -264,7 +264,13 @@ class TcpPeerChannel:
         self._where.confirm(self._address)
         if not self._is_trusted:
             self._is_trusted = True
-            self._listener.on_connection_made()
+            self._listener.on_connection_made(self._ip())
+
+    def _ip(self) -> str:
+        """Where the connection leads to."""
+        assert self._transport is not None, "used on a connection"
+        name = self._transport.get_extra_info("peername")
+        return str(name[0]) if name else ""
 
     def _reject_address(self, reason: str) -> None:
         """The peer is not at this address: search for it at the others."""

@@ -162,7 +162,7 @@ class SimPeerChannel:
         peer.connections.append(self)
         if is_own:
             self._address_book.confirm(address)
-            self._listener.on_connection_made()
+            self._listener.on_connection_made(self._address[0])
         else:
             self._process.call(DOUBT_US, self._doubt(self._connection))
         queue, self._queue = self._queue, []
@@ -296,7 +296,7 @@ class SimPeerChannel:
         elif is_peer and not self._is_trusted and self.is_up:
             self._is_trusted = True
             self._address_book.confirm(self._address)
-            self._listener.on_connection_made()
+            self._listener.on_connection_made(self._address[0])
 
     def _time_out(self) -> None:
         """As in `quorumd.server.peers.peer_channel`: a late answer costs the connection."""

@@ -190,6 +190,7 @@ def test_a_connection_above_the_limit_is_closed_and_the_others_work_on(narrow: C
         for client in clients:
             ask_versions(client)
         with RawClient(narrow.port(1)) as one_more:
+            one_more.send(frame(request(METADATA, 12, MetadataRequest(topics=None))))
             assert one_more.wait_hungup() == b""
         narrow.wait_for(lambda: "too many connections" in narrow.output(1), "a log line")
         assert "max.connections=16" in narrow.output(1)

@@ -144,7 +144,8 @@ class Owner:
     def elsewhere(self) -> list[Address]:
         return self.others
 
-    def on_connection_made(self) -> None:
+    def on_connection_made(self, ip: str) -> None:
+        assert ip.startswith("127.")
         self.ups += 1
 
     def on_connection_lost(self) -> None:

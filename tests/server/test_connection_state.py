@@ -14,6 +14,7 @@ from quorumd.server.net.connection import MAX_IN_FLIGHT, Connection
 from quorumd.server.net.connection_group import ConnectionGroup
 from quorumd.server.net.connection_state import TRANSITIONS, CloseReason, ConnectionState
 from quorumd.server.net.inbound_request import InboundRequest
+from quorumd.server.net.places import Places
 from tests.support.serving import answer_frame, request_frame
 
 
@@ -25,7 +26,10 @@ class Transport:
         self.sent = b""
 
     def get_extra_info(self, name: str) -> object:
-        return ("127.0.0.1", 1) if name == "peername" else self
+        return ("127.0.0.1", 1) if name.endswith("name") else self
+
+    def is_closing(self) -> bool:
+        return False
 
     def setsockopt(self, *option: int) -> None:
         """As a socket's."""
@@ -61,7 +65,7 @@ class Keeping:
 class At:
     """One connection without a network."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, max_connections: int = 1) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.transport = Transport()
         self.dispatcher = Keeping()
@@ -70,7 +74,7 @@ class At:
             self.dispatcher,
             Metrics(),
             max_frame_bytes=1 << 20,
-            max_connections=max_connections,
+            max_connections=1,
         )
         self.connection = Connection(group, Listener("PLAINTEXT", "127.0.0.1", 1))
         self.connection.connection_made(cast(asyncio.Transport, self.transport))
@@ -154,8 +158,11 @@ def test_one_whose_peer_stops_reading_again_at_once_stays_paused(
     assert "resume_reading" not in at.transport.calls
 
 
-def test_one_too_many_is_never_open(loop: asyncio.AbstractEventLoop) -> None:
-    at = At(loop, max_connections=0)
+def test_one_too_many_is_never_open(
+    loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Places, "enter", lambda places, connection: False)
+    at = At(loop)
     assert at.states == [S.NEW]
     assert not at.connection.is_open
     at.connection.connection_lost(None)

@@ -414,7 +414,7 @@ def test_a_voters_process_is_known_by_its_link() -> None:
     for peer in (key(2), BootstrapServer(index=0)):
         sender.link(peer).listener.on_connection_lost()
         sender.link(peer).listener.on_connection_refused()
-        sender.link(peer).listener.on_connection_made()
+        sender.link(peer).listener.on_connection_made("")
     assert sender.events == [ConnectionLost(id=2), ConnectionRefused(id=2), ConnectionMade(id=2)]
 
 
@@ -428,7 +428,7 @@ def test_a_lost_disk_that_is_gone_does_not_depose_the_new_one_under_its_id() -> 
     assert sender.events == [], "nobody knows which of the two is meant"
     sender.lead(key(2, 1), "new")
     lost.on_connection_refused()
-    lost.on_connection_made()
+    lost.on_connection_made("")
     assert sender.events == []
     new.on_connection_refused()
     assert sender.events == [ConnectionRefused(id=2)]

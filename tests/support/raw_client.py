@@ -21,9 +21,11 @@ class Hungup(Exception):
     """The node closed the connection instead of answering."""
 
 
-def request(key: int, version: int, message: Message, correlation_id: int = 1) -> bytes:
+def request(
+    key: int, version: int, message: Message, correlation_id: int = 1, client_id: str = CLIENT_ID
+) -> bytes:
     """A request without its length."""
-    header = encode_request_header(key, version, correlation_id, CLIENT_ID)
+    header = encode_request_header(key, version, correlation_id, client_id)
     return header + encode(message, version)
 
 

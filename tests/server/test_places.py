@@ -1,0 +1,209 @@
+"""Who gets a place among a node's inbound connections, and who has to go for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from quorumd.server.net.connection_state import CloseReason
+from quorumd.server.net.places import (
+    IDLE_NS,
+    NEW_NS,
+    OPERATOR_MAX,
+    PEER_MAX,
+    ConnectionKind,
+    Places,
+)
+
+API_VERSIONS, FETCH, VOTE = 18, 1, 52
+NEW, CLIENT, PEER, OPERATOR = ConnectionKind
+SECOND_NS = 1_000_000_000
+
+
+@dataclass(eq=False)
+class Caller:
+    """A connection that only knows when it asked for something."""
+
+    ip: str = "10.0.0.99"
+    is_local: bool = False
+    active_ns: int = 0
+    unanswered: int = 0
+    is_silent: bool = True
+    closed: list[CloseReason] = field(default_factory=list)
+
+    def abort(self, closed: CloseReason, reason: str) -> None:
+        assert reason
+        self.closed.append(closed)
+
+
+class Quorum:
+    """Voters 1 to 3; voter 2 was reached at 10.0.0.2."""
+
+    def is_voter_or_leader(self, replica_id: int) -> bool:
+        return replica_id in (1, 2, 3)
+
+    def is_voters_ip(self, ip: str) -> bool:
+        return ip == "10.0.0.2"
+
+
+class House:
+    """The places of a node."""
+
+    def __init__(self, max_clients: int = 2, new_max: int = 4) -> None:
+        self.counts = {kind.value: 0 for kind in ConnectionKind}
+        self.places: Places[Caller] = Places(max_clients, Quorum(), self.counts, new_max)
+
+    def enter(self, **about: Any) -> Caller:
+        caller = Caller(**about)
+        assert self.places.enter(caller)
+        return caller
+
+    def client(self, **about: Any) -> Caller:
+        caller = self.enter(**about)
+        assert self.places.show(caller, FETCH, "somebody") == (True, True)
+        return caller
+
+    def replica(self, replica_id: int, **about: Any) -> Caller:
+        caller = self.enter(**about)
+        assert self.places.show(caller, VOTE, f"raft-client-{replica_id}") == (True, True)
+        return caller
+
+    def is_refused(self, client_id: str, **about: Any) -> bool:
+        return not self.places.show(self.enter(**about), FETCH, client_id)[0]
+
+
+def test_each_kind_is_counted_apart_and_what_leaves_is_counted_no_more() -> None:
+    house = House()
+    callers = [house.client(), house.replica(1), house.replica(2), house.enter()]
+    operator = house.enter(is_local=True)
+    house.places.show(operator, API_VERSIONS, "quorumctl")
+    assert house.counts == {NEW: 1, CLIENT: 1, PEER: 2, OPERATOR: 1}
+    for caller in (*callers, operator, operator):
+        house.places.leave(caller)
+    assert set(house.counts.values()) == {0}
+
+
+def test_clients_at_their_limit_take_no_place_of_a_voter_or_of_an_operator() -> None:
+    house = House(max_clients=2)
+    for _ in range(2):
+        house.client()
+    assert house.is_refused("somebody")
+    for replica_id in (1, 2, 3):
+        house.replica(replica_id)
+    assert not house.is_refused("quorumctl", is_local=True)
+    assert house.is_refused("quorumctl"), "elsewhere it is a client"
+    assert house.is_refused("raft-client-4"), "nobody knows that replica"
+    assert house.is_refused("raft-client-1x")
+
+
+def test_api_versions_does_not_show_yet_who_a_client_is() -> None:
+    house = House(max_clients=1)
+    caller = house.enter()
+    assert house.places.show(caller, API_VERSIONS, "") == (True, False)
+    assert house.counts[CLIENT] == 1
+    assert house.places.show(caller, VOTE, "raft-client-2") == (True, True)
+    assert (house.counts[CLIENT], house.counts[PEER]) == (0, 1)
+
+
+def test_who_says_nothing_makes_room_for_newer_ones_the_oldest_first() -> None:
+    house = House(new_max=3)
+    first, second, third = house.enter(), house.enter(), house.enter()
+    house.places.show(second, FETCH, "somebody")
+    house.enter()
+    assert [caller.closed for caller in (first, second, third)] == [[], [], []]
+    house.enter()
+    assert first.closed == [CloseReason.DISPLACED]
+    house.enter()
+    assert third.closed == [CloseReason.DISPLACED]
+    assert second.closed == [], "it has shown who it is"
+
+
+def test_a_voters_address_is_not_displaced_by_strangers() -> None:
+    house = House(new_max=2)
+    voter, stranger = house.enter(ip="10.0.0.2"), house.enter()
+    house.enter(ip="10.0.0.2")
+    assert (voter.closed, stranger.closed) == ([], [CloseReason.DISPLACED])
+    assert not house.places.enter(Caller()), "only voters' addresses wait"
+    house.enter(ip="10.0.0.2")
+    assert voter.closed == [CloseReason.DISPLACED]
+
+
+def test_who_says_nothing_for_long_is_closed_though_there_is_room() -> None:
+    house = House()
+    silent, slow = house.enter(), house.enter(is_silent=False)
+    client = house.client()
+    house.places.sweep(NEW_NS - 1)
+    assert silent.closed == []
+    house.places.sweep(NEW_NS)
+    assert silent.closed == [CloseReason.SILENT]
+    assert (slow.closed, client.closed) == ([], [])
+    assert house.counts[NEW] == 1
+
+
+def test_the_client_that_is_idle_for_longest_makes_room_after_two_looks() -> None:
+    house = House(max_clients=3)
+    busy, waits, idle = (
+        house.client(active_ns=5),
+        house.client(active_ns=1, unanswered=1),
+        house.client(active_ns=3),
+    )
+    house.places.sweep(10)
+    assert house.is_refused("somebody"), "one look does not tell"
+    busy.active_ns = 11
+    house.places.sweep(SECOND_NS)
+    house.client(active_ns=SECOND_NS)
+    assert (busy.closed, waits.closed, idle.closed) == ([], [], [CloseReason.DISPLACED])
+    assert house.is_refused("somebody"), "nobody else is idle"
+
+
+def test_a_client_that_has_asked_again_since_the_look_stays() -> None:
+    house = House(max_clients=1)
+    client = house.client()
+    house.places.sweep(1)
+    house.places.sweep(2)
+    client.active_ns = 3
+    assert house.is_refused("somebody")
+    assert client.closed == []
+
+
+def test_places_that_were_free_in_between_are_looked_at_anew() -> None:
+    house = House(max_clients=1)
+    first = house.client()
+    house.places.sweep(1)
+    house.places.sweep(2)
+    house.places.leave(first)
+    house.places.sweep(3)
+    second = house.client()
+    assert house.is_refused("somebody")
+    assert (first.closed, second.closed) == ([], [])
+
+
+def test_a_peer_beyond_its_places_displaces_its_own_that_are_not_at_its_address_first() -> None:
+    house = House(max_clients=1)
+    others = house.replica(3)
+    real = [house.replica(2, ip="10.0.0.2", active_ns=n) for n in range(PEER_MAX - 1)]
+    liar = house.replica(2, active_ns=100)
+    house.replica(2, ip="10.0.0.2", active_ns=101)
+    assert liar.closed == [CloseReason.DISPLACED]
+    house.replica(2, ip="10.0.0.2", active_ns=102)
+    assert real[0].closed == [CloseReason.DISPLACED]
+    assert house.counts[PEER] == PEER_MAX + 1
+    assert others.closed == []
+
+
+def test_peers_that_all_wait_for_answers_keep_their_places() -> None:
+    house = House(max_clients=1)
+    for _ in range(PEER_MAX):
+        house.replica(2, unanswered=1)
+    house.replica(2)
+    assert (house.counts[PEER], house.counts[CLIENT]) == (PEER_MAX, 1), "it is taken for a client"
+    assert house.is_refused("raft-client-2")
+
+
+def test_operators_that_asked_a_moment_ago_stay_and_others_make_room() -> None:
+    house = House(max_clients=0)
+    for n in range(OPERATOR_MAX):
+        caller = house.enter(is_local=True, active_ns=n)
+        house.places.show(caller, FETCH, "quorumctl")
+    assert house.is_refused("quorumctl", is_local=True, active_ns=IDLE_NS - 1)
+    assert not house.is_refused("quorumctl", is_local=True, active_ns=IDLE_NS)
