@@ -9,9 +9,11 @@ from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.partition.partition import Partition
 from quorumd.server.peers.peer_channel import NODE_SOFTWARE
 from quorumd.server.requests import cluster as cluster_api
+from quorumd.server.requests.describe_log_dirs import describe_log_dirs
 from quorumd.server.requests.describe_quorum import describe_quorum
 from quorumd.server.requests.fetch import DEBUGGING_CONSUMER, is_for_debugging
 from quorumd.server.requests.refusal import refusal
+from quorumd.server.requests.update_features import update_features
 from quorumd.wire.codec import decode, warm
 from quorumd.wire.errors import LimitExceeded
 from quorumd.wire.fast import FastFetch, parse_fetch_request
@@ -19,6 +21,7 @@ from quorumd.wire.messages.api_versions import ApiVersionsRequest
 from quorumd.wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest
 from quorumd.wire.messages.describe_cluster import DescribeClusterRequest
 from quorumd.wire.messages.describe_configs import DescribeConfigsRequest
+from quorumd.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from quorumd.wire.messages.describe_quorum import DescribeQuorumRequest
 from quorumd.wire.messages.end_quorum_epoch import EndQuorumEpochRequest
 from quorumd.wire.messages.fetch import FetchRequest
@@ -31,6 +34,7 @@ from quorumd.wire.messages.metadata import MetadataRequest
 from quorumd.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from quorumd.wire.messages.produce import ProduceRequest
 from quorumd.wire.messages.take_snapshot import TakeSnapshotRequest
+from quorumd.wire.messages.update_features import UpdateFeaturesRequest
 from quorumd.wire.messages.vote import VoteRequest
 from quorumd.wire.registry import API_VERSIONS_KEY, APIS
 from quorumd.wire.schema import Message
@@ -59,12 +63,14 @@ class Dispatch:
             22: self._on_init_producer_id,
             23: self._on_offset_for_leader_epoch,
             32: self._on_describe_configs,
+            35: self._on_describe_log_dirs,
             45: self._on_alter_partition_reassignments,
             46: self._on_list_partition_reassignments,
             52: self._on_election,
             53: self._on_election,
             54: self._on_election,
             55: self._on_describe_quorum,
+            57: self._on_update_features,
             59: self._on_fetch_snapshot,
             60: self._on_describe_cluster,
             80: self._on_add_or_remove_voter,
@@ -257,6 +263,19 @@ class Dispatch:
         version = request.api_version
         message = decode(DescribeConfigsRequest, version, request.frame, request.body_at)
         request.respond_message(cluster_api.describe_configs(self._first.view, message))
+
+    def _on_describe_log_dirs(self, request: InboundRequest) -> None:
+        version, log = request.api_version, self._first.log
+        message = decode(DescribeLogDirsRequest, version, request.frame, request.body_at)
+        answer = describe_log_dirs(
+            message, str(log.directory.parent), self._first.topic, log.size_bytes
+        )
+        request.respond_message(answer)
+
+    def _on_update_features(self, request: InboundRequest) -> None:
+        version = request.api_version
+        message = decode(UpdateFeaturesRequest, version, request.frame, request.body_at)
+        request.respond_message(update_features(self._first.view, message, version))
 
     def _on_find_coordinator(self, request: InboundRequest) -> None:
         version = request.api_version

@@ -38,12 +38,14 @@ REQUEST_LIMITS: Final[Mapping[int, RequestLimit]] = MappingProxyType(
         22: ONE_PARTITION,  # InitProducerId
         23: PARTITIONS,  # OffsetForLeaderEpoch
         32: RequestLimit(256, 64 * KIB),  # DescribeConfigs: resources, and names of keys
+        35: PARTITIONS,  # DescribeLogDirs
         45: PARTITIONS,  # AlterPartitionReassignments
         46: PARTITIONS,  # ListPartitionReassignments
         52: ONE_PARTITION,  # Vote
         53: ONE_PARTITION,  # BeginQuorumEpoch
         54: PARTITIONS,  # EndQuorumEpoch: every voter may be a successor
         55: ONE_PARTITION,  # DescribeQuorum
+        57: ONE_PARTITION,  # UpdateFeatures
         59: ONE_PARTITION,  # FetchSnapshot
         60: ONE_PARTITION,  # DescribeCluster
         80: ONE_PARTITION,  # AddRaftVoter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import subprocess
@@ -21,6 +22,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 QUORUM = f"{TOOLS}.MetadataQuorumCommand"
 TOPICS = f"{TOOLS}.TopicCommand"
 DUMP = f"{TOOLS}.DumpLogSegments"
+UPGRADE = ("upgrade", "--feature", "kraft.version=1")
 RECORDS, RECORD_BYTES = 30, 500_000
 # Younger than anything else in the log, and within what a node takes of the future.
 FIRST_MS = int(time.time() * 1000) + 3_000_000
@@ -67,6 +69,9 @@ def asked(cluster: Cluster, written: list[int]) -> Asked:
         "cluster id": Command(f"{TOOLS}.ClusterTool", ("cluster-id", *server)),
         "features": Command(f"{TOOLS}.FeatureCommand", (*server, "describe")),
         "controller features": Command(f"{TOOLS}.FeatureCommand", (*controller, "describe")),
+        "upgrade": Command(f"{TOOLS}.FeatureCommand", (*server, *UPGRADE)),
+        "controller upgrade": Command(f"{TOOLS}.FeatureCommand", (*controller, *UPGRADE)),
+        "log dirs": Command(f"{TOOLS}.LogDirsCommand", (*server, "--describe")),
         "earliest": Command(get_offsets, (*offsets, "earliest")),
         "latest": Command(get_offsets, (*offsets, "latest")),
         "by time": Command(get_offsets, (*offsets, str(FIRST_MS + 7))),
@@ -132,6 +137,29 @@ def test_the_cluster_id_and_the_features_are_shown(cluster: Cluster, asked: Aske
         shown = r"Feature: kraft\.version\s+SupportedMinVersion: 0\s+SupportedMaxVersion: 1"
         assert re.search(shown, asked.outputs[way]), asked.outputs[way]
         assert "FinalizedVersionLevel: 1" in asked.outputs[way]
+
+
+def test_an_upgrade_to_the_level_that_is_there_succeeds(asked: Asked) -> None:
+    for way in ("upgrade", "controller upgrade"):
+        assert "kraft.version was upgraded to 1" in asked.outputs[way]
+
+
+def test_an_upgrade_of_anything_else_says_why_not(cluster: Cluster) -> None:
+    arguments = ("--bootstrap-server", cluster.bootstrap, "upgrade", "--feature", "group.version=1")
+    (done,) = run_all([Command(f"{TOOLS}.FeatureCommand", arguments)])
+    assert done.returncode == 1
+    assert "there is no feature group.version here" in done.stdout + done.stderr
+
+
+def test_the_log_of_every_node_is_described_with_its_size(cluster: Cluster, asked: Asked) -> None:
+    (line,) = (x for x in asked.outputs["log dirs"].splitlines() if x.startswith("{"))
+    found = {row["broker"]: row["logDirs"] for row in json.loads(line)["brokers"]}
+    assert found.keys() == set(cluster.ids)
+    for node, (log_dir,) in found.items():
+        assert (log_dir["logDir"], log_dir["error"]) == (str(cluster.storage_dir(node)), None)
+        (row,) = log_dir["partitions"]
+        assert row["partition"] == f"{TOPIC}-0"
+        assert row["size"] > RECORDS * RECORD_BYTES
 
 
 def test_offsets_are_found_by_name_and_by_time(
