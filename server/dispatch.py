@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.net.inbound_request import InboundRequest
@@ -52,7 +52,7 @@ class Dispatch:
         self._partitions = partitions
         self._first = partitions[0]
         self._metrics = metrics
-        self._handlers: dict[int, Callable[[InboundRequest], None]] = {
+        self._handlers: dict[int, Callable[[InboundRequest], Iterator[None] | None]] = {
             # Straight to the handler where there is no choice: this is the hottest path.
             0: self._first.produce_handler.handle if len(partitions) == 1 else self._on_produce,
             1: self._on_fetch,
@@ -88,16 +88,17 @@ class Dispatch:
             for cls in (spec.request, spec.response)
         )
 
-    def dispatch(self, request: InboundRequest) -> None:
+    def dispatch(self, request: InboundRequest) -> Iterator[None] | None:
         """Raises MalformedMessage if the request's bytes are none, LimitExceeded if they are too many."""
         try:
-            self._handlers[request.api_key](request)
+            return self._handlers[request.api_key](request)
         except LimitExceeded as error:
             answer = refusal(request.api_key, request.api_version, str(error))
             if answer is None:
                 raise
             self._metrics.count_ignored("request beyond its limits")
             request.respond_message(answer)
+            return None
 
     def _partition(self, topic: bytes, index: int) -> Partition:
         """The partition of this topic name or id; the first one answers for unknown ones."""

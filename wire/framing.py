@@ -8,25 +8,31 @@ Source: Apache Kafka protocol guide, "Network".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 
 from quorumd.wire.errors import MalformedMessage
 
 _LENGTH = Struct(">i")
 _LENGTH_BYTES = 4
+_KEY = Struct(">ih")
+_FROM_BYTES = 256 * 1024
+"""Frames below are not looked into before they are whole."""
 _CHUNKS_MAX = 1024
 
 
 class FrameBuffer:
     """Bytes go in by `feed`, whole frames come out of `frames`.
 
-    `max_frame_bytes` bounds a frame without its length. After an error the buffer is of no use.
+    `max_frame_bytes` bounds a frame without its length, and `limit_of` one that is not whole yet, by the
+    number that it begins with, a request's api key. After an error the buffer is of no use.
     """
 
-    __slots__ = ("_bytes_held", "_bytes_wanted", "_chunks", "_max_frame_bytes")
+    __slots__ = ("_bytes_held", "_bytes_wanted", "_chunks", "_limit_of", "_max_frame_bytes")
 
-    def __init__(self, max_frame_bytes: int) -> None:
+    def __init__(self, max_frame_bytes: int, limit_of: Callable[[int], int] | None = None) -> None:
         self._max_frame_bytes = max_frame_bytes
+        self._limit_of = limit_of
         self._chunks: list[bytes] = []
         self._bytes_held = 0
         self._bytes_wanted = _LENGTH_BYTES
@@ -47,8 +53,9 @@ class FrameBuffer:
     def frames(self) -> list[bytes]:
         """The frames that are whole by now, without their lengths.
 
-        Raises MalformedMessage for a length that is not 1 to `max_frame_bytes`. Whole frames before
-        it are returned first and the next call raises, so a caller goes on until nothing comes.
+        Raises MalformedMessage for a length that is not 1 to `max_frame_bytes` or is beyond `limit_of`.
+        Whole frames before it are returned first and the next call raises, so a caller goes on until
+        nothing comes.
         """
         if self._bytes_held < self._bytes_wanted:
             return []
@@ -67,7 +74,7 @@ class FrameBuffer:
                 break
             frame_end = at + _LENGTH_BYTES + length
             if frame_end > end:
-                wanted += length
+                wanted = self._wanted(data, at, length) if not found else _LENGTH_BYTES
                 break
             found.append(data[at + _LENGTH_BYTES : frame_end])
             at = frame_end
@@ -75,3 +82,17 @@ class FrameBuffer:
         self._bytes_held = end - at
         self._bytes_wanted = wanted
         return found
+
+    def _wanted(self, data: bytes, at: int, length: int) -> int:
+        """How many bytes are needed to go on with an unfinished frame. Raises MalformedMessage."""
+        if self._limit_of is None or length <= _FROM_BYTES:
+            return _LENGTH_BYTES + length
+        if len(data) - at < _KEY.size:
+            return _KEY.size
+        (_, key) = _KEY.unpack_from(data, at)
+        limit = self._limit_of(key)
+        if length > limit:
+            raise MalformedMessage(
+                f"a request of {length} bytes with the api key {key}; {limit} are allowed"
+            )
+        return _LENGTH_BYTES + length

@@ -55,3 +55,15 @@ REQUEST_LIMITS: Final[Mapping[int, RequestLimit]] = MappingProxyType(
         20002: ONE_PARTITION,  # TakeSnapshot
     }
 )
+
+
+UNFINISHED_BYTES_MAX: Final = 256 * KIB
+
+
+def frame_bytes_max(api_key: int) -> int:
+    """The largest request of this kind that is waited for until it is whole.
+
+    What is whole sooner and yet beyond its limit can be answered.
+    """
+    limit = REQUEST_LIMITS.get(api_key, ONE_PARTITION)
+    return max(limit.size_bytes, UNFINISHED_BYTES_MAX)

@@ -18,7 +18,6 @@ from time import monotonic_ns
 from typing import Final, cast
 
 from quorumd.config.addresses import Listener
-from quorumd.server.model.logs import Logger
 from quorumd.server.net.connection_group import ConnectionGroup
 from quorumd.server.net.connection_state import (
     TAKES_REQUESTS,
@@ -27,14 +26,18 @@ from quorumd.server.net.connection_state import (
     ConnectionState,
 )
 from quorumd.server.net.inbound_request import InboundRequest
+from quorumd.server.net.turns import PRODUCE, LongRequest, is_quick
 from quorumd.wire.errors import MalformedMessage, UnsupportedVersion
 from quorumd.wire.framing import FrameBuffer
 from quorumd.wire.headers import decode_request_header
+from quorumd.wire.request_limits import frame_bytes_max
 
 MAX_IN_FLIGHT: Final = 1_000
 NO_KEY: Final = 1 << 15
 HEAD_BYTES_MIN: Final = 12
 """Length, api key, version and correlation id of a request."""
+STRAYS_MAX: Final = 16
+"""When so many wait for a turn, the rest of a request is not worked on for a connection that is gone."""
 MAX_IN_FLIGHT_BYTES: Final = 16 << 20
 WRITE_BUFFER_BYTES: Final = 1 << 20
 LINGER_S: Final = 1.0
@@ -43,7 +46,6 @@ JOIN_BYTES_MAX: Final = 8 << 10
 _LENGTH = Struct(">i")
 _KEY_VERSION_AND_ID = Struct(">hhi")
 _OPEN: Final = ConnectionState.OPEN
-_LOGGER = Logger("net")
 
 
 class Connection(asyncio.Protocol):
@@ -55,10 +57,12 @@ class Connection(asyncio.Protocol):
         "_buffer",
         "_client",
         "_client_id",
+        "_error",
         "_group",
         "_in_flight_bytes",
         "_is_collecting",
         "_is_known",
+        "_is_queued",
         "_key",
         "_linger_timer",
         "_out",
@@ -68,6 +72,7 @@ class Connection(asyncio.Protocol):
         "_transport",
         "_version",
         "_waiting",
+        "_work",
         "active_ns",
         "client_software_name",
         "client_software_version",
@@ -93,7 +98,7 @@ class Connection(asyncio.Protocol):
         """Since when more than WRITE_BUFFER_BYTES wait for the peer to read; None if they don't."""
         self._group = group
         self._transport: asyncio.Transport
-        self._buffer = FrameBuffer(group.max_frame_bytes)
+        self._buffer = FrameBuffer(group.max_frame_bytes, frame_bytes_max)
         self._partial_bytes = 0
         self._backlog: deque[bytes] = deque()
         self._waiting: deque[InboundRequest] = deque()
@@ -108,6 +113,11 @@ class Connection(asyncio.Protocol):
         """While frames that arrived together are dispatched: their responses leave together."""
         self._is_known = False
         """A request has shown for good who asks: `net.places`."""
+        self._is_queued = False
+        """It waits for a turn, with requests in the backlog or work that is not done."""
+        self._work: LongRequest | None = None
+        self._error: MalformedMessage | None = None
+        """What is wrong with the bytes behind the backlog."""
         self._linger_timer: asyncio.TimerHandle | None = None
         self._reason: CloseReason | None = None
         """Why it is closed; None before."""
@@ -125,7 +135,7 @@ class Connection(asyncio.Protocol):
     @property
     def is_silent(self) -> bool:
         """Not a byte of a request has come that was not dispatched."""
-        return not self._partial_bytes
+        return not (self._partial_bytes or self._backlog)
 
     def _enter(self, state: ConnectionState) -> None:
         assert state in TRANSITIONS[self.state], f"{state} does not follow {self.state}"
@@ -170,6 +180,8 @@ class Connection(asyncio.Protocol):
         group.metrics.count_closed(self._reason)
         for request in self._waiting:
             request.frame = b""  # who waits with it may do so for long, but needs it no more
+        if len(group.turns) > STRAYS_MAX:
+            self._work = None
         self._waiting.clear()
         self._backlog.clear()
         self._out.clear()
@@ -179,7 +191,7 @@ class Connection(asyncio.Protocol):
         self._group.metrics.bytes_received += size
         if self.state not in TAKES_REQUESTS:
             return
-        if self._partial_bytes or self._backlog or size < HEAD_BYTES_MIN:
+        if self._partial_bytes or self._backlog or self._is_queued or size < HEAD_BYTES_MIN:
             self._receive_pieces(data)
             return
         (length,) = _LENGTH.unpack_from(data)
@@ -187,6 +199,10 @@ class Connection(asyncio.Protocol):
             self._receive_pieces(data)
             return
         # One whole request, as nearly all of them come.
+        if data[4:6] != PRODUCE and not is_quick(data):
+            self._backlog.append(data[4:])
+            self._go_on_later()
+            return
         self.active_ns = monotonic_ns()
         self._receive(data[4:], self.active_ns)
         if len(self._waiting) >= MAX_IN_FLIGHT or self._in_flight_bytes >= MAX_IN_FLIGHT_BYTES:
@@ -222,6 +238,8 @@ class Connection(asyncio.Protocol):
     # -- requests in
 
     def _receive_pieces(self, data: bytes) -> None:
+        if self._error is not None:
+            return
         group, buffer = self._group, self._buffer
         buffer.feed(data)
         backlog = self._backlog
@@ -229,23 +247,27 @@ class Connection(asyncio.Protocol):
             while frames := buffer.frames():
                 backlog.extend(frames)
         except MalformedMessage as error:
-            self._process_backlog()
-            self._refuse(CloseReason.MALFORMED, str(error))
-            return
+            self._error = error
         held = buffer.bytes_held
         group.partial_bytes += held - self._partial_bytes
         self._partial_bytes = held
-        if backlog:
+        if self._is_queued:
+            self._pause_reading()
+        elif backlog or self._error is not None:
             self._process_backlog()
         if held and group.partial_bytes > group.max_partial_bytes:
             self._refuse(CloseReason.MEMORY, "too many unfinished requests are held in memory")
 
-    def _process_backlog(self) -> None:
-        """Dispatch what has been received, until a limit holds this connection up."""
+    def _process_backlog(self, until_ns: int = 0) -> None:
+        """Dispatch what has been received, until a limit holds this connection up.
+
+        It takes the share of this turn that is left, unless it may go on `until_ns`.
+        """
         now_ns = self.active_ns = monotonic_ns()
+        until_ns = until_ns or self._group.turns.share(now_ns)
         backlog, waiting = self._backlog, self._waiting
         self._is_collecting = True
-        while backlog and self.state in TAKES_REQUESTS:
+        while backlog and not self._is_queued and self.state in TAKES_REQUESTS:
             if (
                 len(waiting) >= MAX_IN_FLIGHT
                 or self._in_flight_bytes >= MAX_IN_FLIGHT_BYTES
@@ -254,12 +276,32 @@ class Connection(asyncio.Protocol):
             ):
                 self._pause_reading()
                 break
+            if monotonic_ns() >= until_ns:
+                self._go_on_later()
+                break
             self._receive(backlog.popleft(), now_ns)
         self._is_collecting = False
+        if self._error is not None and not backlog and not self._is_queued:
+            self._refuse(CloseReason.MALFORMED, str(self._error))
         self.flush()
         if not waiting:
             self._linger()
         self._resume_reading_soon()
+
+    def _go_on_later(self) -> None:
+        self._is_queued = True
+        self._group.turns.later(self)
+
+    def go_on(self, until_ns: int) -> None:
+        """Go on with work or with the backlog: it is this connection's turn."""
+        self._is_queued = False
+        if self._work is not None:
+            if not self._work.go_on(until_ns):
+                self._go_on_later()
+                return
+            self._work = None
+        if self.state in TAKES_REQUESTS:
+            self._process_backlog(until_ns)
 
     def _receive(self, frame: bytes, now_ns: int) -> None:
         """Take one request.
@@ -296,18 +338,13 @@ class Connection(asyncio.Protocol):
         self._in_flight_bytes += len(frame)
         group.metrics.requests[key] += 1
         try:
-            group.dispatcher.dispatch(request)
-        except MalformedMessage as error:
-            self._fail(request, CloseReason.MALFORMED, str(error))
+            work = group.dispatcher.dispatch(request)
         except Exception as error:  # a fault of ours must not reach other connections
-            _LOGGER.exception("request failed", error, peer=self.peer, api_key=key, version=version)
-            self._fail(request, CloseReason.FAILED, f"the request could not be handled: {error}")
-
-    def _fail(self, request: InboundRequest, closed: CloseReason, reason: str) -> None:
-        if request.response is None:
-            request.close(reason, closed)
-        else:
-            self.close(closed, reason)
+            request.fail(error)
+            return
+        if work is not None:
+            self._work = LongRequest(request, work)
+            self._go_on_later()
 
     def _refuse(self, closed: CloseReason, reason: str) -> None:
         """Answer what came before, then close."""
@@ -397,7 +434,9 @@ class Connection(asyncio.Protocol):
 
     def _has_room(self) -> bool:
         return (
-            self.stalled_since_ns is None
+            not self._is_queued
+            and self._error is None
+            and self.stalled_since_ns is None
             and len(self._waiting) <= MAX_IN_FLIGHT // 2
             and self._in_flight_bytes <= MAX_IN_FLIGHT_BYTES // 2
         )
@@ -410,8 +449,13 @@ class Connection(asyncio.Protocol):
             self._enter(ConnectionState.PAUSED)
             return
         self._enter(_OPEN)
-        self._process_backlog()
-        if self.state is _OPEN:
+        if self._backlog:
+            self._process_backlog()
+        if self.state is not _OPEN:
+            return
+        if self._is_queued:
+            self._enter(ConnectionState.PAUSED)
+        else:
             self._transport.resume_reading()
 
     # -- the end
@@ -425,7 +469,7 @@ class Connection(asyncio.Protocol):
     def _stop_reading(self, closed: CloseReason, reason: str) -> None:
         """Take no further request, and say in the log why, unless it is closing already."""
         if self._begin_closing(closed):
-            self._log("connection closed", why=closed.value, reason=reason)
+            self._group.log(self, "connection closed", why=closed.value, reason=reason)
 
     def _begin_closing(self, closed: CloseReason) -> bool:
         """False if it is closing already."""
@@ -453,15 +497,4 @@ class Connection(asyncio.Protocol):
 
     def _note_refused(self, limit: str) -> None:
         self._group.metrics.connections_refused += 1
-        self._log("too many connections", limit=limit)
-
-    def _log(self, message: str, **fields: object) -> None:
-        suppressed = self._group.close_lines.take()
-        if suppressed is None:
-            return
-        if suppressed:
-            fields["lines_suppressed"] = suppressed
-        client = f"{self.client_software_name} {self.client_software_version}".strip()
-        if client:
-            fields["client"] = client
-        _LOGGER.warning(message, peer=self.peer, listener=self.listener.name, **fields)
+        self._group.log(self, "too many connections", limit=limit)

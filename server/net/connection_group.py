@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 from typing import Generic, Protocol, TypeVar
 
-from quorumd.server.model.logs import RateLimit
+from quorumd.server.model.logs import Logger, RateLimit
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.net.inbound_request import Dispatcher
+from quorumd.server.net.inbound_request import Dispatcher, RequestConnection
 from quorumd.server.net.places import KnownPeers, Placed, Places
+from quorumd.server.net.turns import Turns
+
+_LOGGER = Logger("net")
 
 
 class Flushable(Placed, Protocol):
@@ -38,6 +41,7 @@ class ConnectionGroup(Generic[C]):
         "metrics",
         "partial_bytes",
         "places",
+        "turns",
         "unflushed",
     )
 
@@ -62,6 +66,7 @@ class ConnectionGroup(Generic[C]):
         """Bytes of frames that are not whole yet, all connections together."""
         self.max_partial_bytes = 2 * max_frame_bytes
         self.close_lines = RateLimit(per_second=20, burst=100)
+        self.turns = Turns(loop)
         self.unflushed: list[C] = []
         """Those with responses that are collected for one write at the end of this turn."""
 
@@ -75,3 +80,16 @@ class ConnectionGroup(Generic[C]):
         connections, self.unflushed = self.unflushed, []
         for connection in connections:
             connection.flush()
+
+    def log(self, connection: RequestConnection, message: str, **fields: object) -> None:
+        """Write a line about a connection, unless there were too many of late."""
+        suppressed = self.close_lines.take()
+        if suppressed is None:
+            return
+        if suppressed:
+            fields["lines_suppressed"] = suppressed
+        name, version = connection.client_software_name, connection.client_software_version
+        if client := f"{name} {version}".strip():
+            fields["client"] = client
+        at = {"peer": connection.peer, "listener": connection.listener.name}
+        _LOGGER.warning(message, **at, **fields)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Protocol
 
 from quorumd.config.addresses import Listener
+from quorumd.server.model.logs import Logger
 from quorumd.server.net.connection_state import CloseReason
 from quorumd.wire.codec import encode
 from quorumd.wire.errors import MalformedMessage
@@ -14,6 +15,7 @@ from quorumd.wire.headers import encode_response_header
 from quorumd.wire.schema import Message
 
 _LENGTH = Struct(">i")
+_LOGGER = Logger("net")
 
 
 class RequestConnection(Protocol):
@@ -33,6 +35,9 @@ class RequestConnection(Protocol):
 
     def close_behind(self, request: InboundRequest, closed: CloseReason, reason: str) -> None:
         """Take no further request, and close once all before this one are answered."""
+
+    def close(self, closed: CloseReason, reason: str) -> None:
+        """Close as soon as what has been answered is sent; nothing more is read or answered."""
 
 
 class InboundRequest:
@@ -118,12 +123,27 @@ class InboundRequest:
         self.response = closed
         self.connection.close_behind(self, closed, reason)
 
+    def fail(self, error: Exception) -> None:
+        """Close the connection, because bytes are malformed or because of a fault of ours."""
+        closed, reason = CloseReason.MALFORMED, str(error)
+        if not isinstance(error, MalformedMessage):
+            closed, reason = CloseReason.FAILED, f"the request could not be handled: {error}"
+            about = {"api_key": self.api_key, "version": self.api_version}
+            _LOGGER.exception("request failed", error, peer=self.connection.peer, **about)
+        if self.response is None:
+            self.close(reason, closed)
+        else:
+            self.connection.close(closed, reason)
+
 
 class Dispatcher(Protocol):
     """Takes the requests of all connections."""
 
-    def dispatch(self, request: InboundRequest) -> None:
+    def dispatch(self, request: InboundRequest) -> Iterator[None] | None:
         """Take one request, and answer it now or later; called while its bytes are received.
 
-        MalformedMessage closes the connection as the peer's fault, any other exception as ours.
+        What would take long is returned as an iterator: its steps, of less than a millisecond each, are
+        made in turns of the event loop to come, and no further request of the connection is dispatched
+        before the last one. MalformedMessage closes the connection as the peer's fault, any other
+        exception as ours.
         """

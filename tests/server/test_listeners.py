@@ -115,9 +115,9 @@ def test_requests_may_come_in_pieces_of_any_size(piece_bytes: int) -> None:
 
 def test_a_large_request_and_a_large_answer_pass_whole() -> None:
     async def work() -> None:
-        async with serving(Parking(answering), max_frame_bytes=40 * MIB) as served:
+        async with serving(Parking(answering), max_frame_bytes=16 * MIB) as served:
             client = await served.connect()
-            body = random.Random(3).randbytes(32 * MIB)
+            body = random.Random(3).randbytes(15 * MIB)
             sending = asyncio.ensure_future(client.send(request_frame(5, body=body)))
             correlation_id, answer = await client.answer()
             await sending

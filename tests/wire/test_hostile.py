@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 import time
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from quorumd.wire.messages.fetch import FetchRequest
 from quorumd.wire.messages.metadata import MetadataRequest, MetadataResponse
 from quorumd.wire.primitives import Source
 from quorumd.wire.registry import APIS
-from quorumd.wire.request_limits import REQUEST_LIMITS, RESPONSE_ELEMENTS_MAX
+from quorumd.wire.request_limits import REQUEST_LIMITS, RESPONSE_ELEMENTS_MAX, frame_bytes_max
 from tests.wire.wire_values import ALL_BODIES, BODY_IDS, examples, messages
 
 MANY = examples(300)
@@ -238,6 +239,31 @@ def test_a_length_that_is_no_length_is_refused_after_the_frames_before_it(length
     assert buffer.frames() == [b"one", b"two"]
     with pytest.raises(MalformedMessage, match=f"a frame of {length} bytes; 1 to 100"):
         buffer.frames()
+
+
+@pytest.mark.parametrize(
+    ("key", "length", "allowed"),
+    [(3, 300_000, 262_144), (52, 100_000_000, 262_144), (0, 20_000_000, 16 << 20)],
+)
+def test_a_request_too_large_for_its_kind_is_refused_before_it_is_whole(key, length, allowed):
+    buffer = FrameBuffer(max_frame_bytes=1 << 30, limit_of=frame_bytes_max)
+    head = struct.pack(">ih", length, key)
+    for at in range(5):
+        buffer.feed(head[at : at + 1])
+        assert buffer.frames() == []
+    buffer.feed(head[5:] + bytes(1000))
+    with pytest.raises(MalformedMessage, match=f"api key {key}; {allowed} are allowed"):
+        buffer.frames()
+
+
+def test_a_large_produce_request_is_waited_for():
+    buffer = FrameBuffer(max_frame_bytes=1 << 30, limit_of=frame_bytes_max)
+    buffer.feed(framed(b"first") + struct.pack(">ih", 9_000_000, 0) + bytes(8_000_000))
+    assert buffer.frames() == [b"first"]
+    assert buffer.frames() == []
+    buffer.feed(bytes(1_000_000))
+    assert [len(each) for each in buffer.frames()] == [9_000_000]
+    assert buffer.bytes_held == 2
 
 
 def test_a_frame_of_the_largest_size_is_taken():

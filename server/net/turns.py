@@ -1,0 +1,103 @@
+"""Turns of the event loop: how long connections that have much to do may use it before others get theirs.
+
+A request that is small and quick is taken as it comes in. What else waits on a connection, be it further
+requests or the rest of a long one, is gone on with in turns: connection by connection, a share of each turn.
+Belongs to the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from time import monotonic_ns
+from typing import Final, Protocol
+
+from quorumd.server.net.inbound_request import InboundRequest
+
+TURN_NS: Final = 4_000_000
+"""Of each turn, for all connections that wait here together; what they ask last may take longer."""
+SHARE_NS: Final = 1_000_000
+"""Of each turn, for one of them."""
+
+
+PRODUCE: Final = b"\0\0"
+QUICK_BYTES_MAX: Final = 512
+_QUICK_KEYS: Final = frozenset(key.to_bytes(2, "big") for key in (0, 1, 52, 53, 54, 59, 82))
+
+
+def is_quick(data: bytes) -> bool:
+    """True for a whole request that is taken as it comes in, whatever else waits: all those of replicas.
+
+    `data` begins with its length. A Produce request of any size is: what is long of it is returned as work.
+    """
+    return len(data) <= QUICK_BYTES_MAX and data[4:6] in _QUICK_KEYS
+
+
+class LongRequest:
+    """The work that a request leaves to turns to come."""
+
+    __slots__ = ("_request", "_steps")
+
+    def __init__(self, request: InboundRequest, steps: Iterator[None]) -> None:
+        self._request = request
+        self._steps = steps
+
+    def go_on(self, until_ns: int) -> bool:
+        """Make steps until then (`time.monotonic_ns`), at least one; True if the last one is made."""
+        try:
+            for _ in self._steps:
+                if monotonic_ns() >= until_ns:
+                    return False
+        except Exception as error:  # a fault of ours must not reach other connections
+            self._request.fail(error)
+        return True
+
+
+class Waiting(Protocol):
+    """A connection with something to go on with."""
+
+    def go_on(self, until_ns: int) -> None:
+        """Go on with it until then, and ask for a further turn if that is not enough."""
+
+
+class Turns:
+    """The connections of a process that wait for their share, in the order in which they asked."""
+
+    __slots__ = ("_ends_ns", "_is_scheduled", "_loop", "_queue")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._queue: deque[Waiting] = deque()
+        self._is_scheduled = False
+        self._ends_ns = 0
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def share(self, now_ns: int) -> int:
+        """Until when a connection may use this turn at once; in the past if its time is used up."""
+        if not self._is_scheduled:
+            self._schedule()
+            self._ends_ns = now_ns + TURN_NS
+        return min(now_ns + SHARE_NS, self._ends_ns)
+
+    def later(self, connection: Waiting) -> None:
+        """Let a connection go on in a turn to come; it must not be waiting yet."""
+        self._queue.append(connection)
+        if not self._is_scheduled:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        self._is_scheduled = True
+        self._loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        now_ns = monotonic_ns()
+        self._ends_ns = now_ns + TURN_NS
+        while self._queue and now_ns < self._ends_ns:
+            self._queue.popleft().go_on(now_ns + SHARE_NS)
+            now_ns = monotonic_ns()
+        self._is_scheduled = False
+        if self._queue:
+            self._schedule()
