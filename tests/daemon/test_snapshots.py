@@ -11,9 +11,18 @@ import pytest
 import quorumd
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.snapshot_file import verify_snapshot
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.fetch_snapshot import (
+    FetchSnapshotRequest,
+    FetchSnapshotRequestPartition,
+    FetchSnapshotRequestSnapshotId,
+    FetchSnapshotRequestTopic,
+    FetchSnapshotResponse,
+    FetchSnapshotResponsePartition,
+)
 from quorumd.wire.records import build_batch
 from tests.support.commands import quorumctl
-from tests.support.live_cluster import Cluster, running_cluster
+from tests.support.live_cluster import TOPIC, Cluster, running_cluster
 from tests.support.live_snapshots import files, path_of, put, take
 from tests.support.load import produce, produce_of
 from tests.support.raw_client import RawClient
@@ -72,6 +81,34 @@ def test_the_same_snapshot_has_the_same_bytes_everywhere(quorum: Cluster) -> Non
     assert len(ids) == 1
     contents = {files(quorum, node)[next(iter(ids))] for node in quorum.ids}
     assert len(contents) == 1
+
+
+def test_a_chunk_begins_at_a_byte_that_the_snapshot_has(quorum: Cluster) -> None:
+    put(quorum, 100, first=8_000)
+    leader = quorum.wait_leader()
+    snapshot = take(quorum, leader)
+    size = path_of(quorum, leader, snapshot).stat().st_size
+    epoch = quorum.status(leader)["epoch"]
+
+    def asked(position: int) -> FetchSnapshotResponsePartition:
+        partition = FetchSnapshotRequestPartition(
+            current_leader_epoch=epoch,
+            snapshot_id=FetchSnapshotRequestSnapshotId(
+                end_offset=snapshot.end_offset, epoch=snapshot.epoch
+            ),
+            position=position,
+        )
+        topic = FetchSnapshotRequestTopic(name=TOPIC, partitions=(partition,))
+        request = FetchSnapshotRequest(topics=(topic,))
+        answer = quorum.ask(leader, request, FetchSnapshotResponse, 1)
+        assert answer is not None
+        assert answer.error_code == 0
+        return answer.topics[0].partitions[0]
+
+    last = asked(size - 1)
+    assert (last.error_code, len(last.unaligned_records), last.size) == (0, 1, size)
+    for position in (-1, size, size + 1):
+        assert asked(position).error_code == ErrorCode.POSITION_OUT_OF_RANGE
 
 
 def test_a_node_starts_from_its_snapshot_and_what_follows(quorum: Cluster) -> None:

@@ -2,7 +2,8 @@
 
 Each function here agrees with the declared message on everything that it handles (tests/wire prove it
 on generated input). What a parser doesn't handle - several topics, unusual tags, damaged bytes - it
-answers with None; quorumd.wire.codec then has the last word.
+answers with None; quorumd.wire.codec then has the last word, and what it reads is served alike
+(`FastFetch.from_message`).
 """
 
 from quorumd.wire.fast.fetch_request import FastFetch, encode_fetch_request, parse_fetch_request
