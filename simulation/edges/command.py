@@ -94,7 +94,7 @@ def edges(only: str, seeds: range, shard: tuple[int, int], reached: bool, output
         for mutant in mutants_of(module.name, module.source)
     ]
     mine = mine[shard[0] - 1 :: shard[1]]
-    results = Results(CACHE / "results.jsonl", modules)
+    results = Results(CACHE / "results.jsonl", modules, seeds)
     left = [
         results.with_runs(trial) for trial in mine if results.of(trial, reached=reached) is None
     ]

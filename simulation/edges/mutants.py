@@ -226,11 +226,16 @@ def _may_be_left_out(statement: ast.stmt, *, is_last: bool) -> bool:
 
 def _trade(first: ast.stmt, second: ast.stmt) -> bool:
     """Both act, at least one by a call: their order may be seen from outside."""
-    acts = [_acts_by_call(first), _acts_by_call(second)]
-    return any(acts) and all(
-        by_call or (isinstance(each, (ast.Assign, ast.AugAssign)) and _is_of_object(each))
-        for by_call, each in zip(acts, (first, second), strict=True)
+    if _acts_by_call(first) and _acts_by_call(second):
+        return True
+    return (_acts_by_call(first) and _is_of_object(second) and not _collects(first)) or (
+        _is_of_object(first) and _acts_by_call(second) and not _collects(second)
     )
+
+
+def _collects(statement: ast.stmt) -> bool:
+    """Adds an effect to those of the step: the state that is set beside it is seen after the step."""
+    return ".append(" in ast.unparse(statement).partition("effects")[2][:9]
 
 
 def _acts_by_call(statement: ast.stmt) -> bool:
@@ -246,7 +251,9 @@ def _acts_by_call(statement: ast.stmt) -> bool:
     return True
 
 
-def _is_of_object(statement: ast.Assign | ast.AugAssign) -> bool:
+def _is_of_object(statement: ast.stmt) -> bool:
+    if not isinstance(statement, (ast.Assign, ast.AugAssign)):
+        return False
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     return any(isinstance(target, (ast.Attribute, ast.Subscript)) for target in targets)
 

@@ -19,10 +19,10 @@ class Results:
     anything has changed, by runs only if what they execute has.
     """
 
-    def __init__(self, path: Path, modules: Iterable[ModuleSource]) -> None:
+    def __init__(self, path: Path, modules: Iterable[ModuleSource], seeds: range) -> None:
         self._path = path
-        self._product = product_digest()
-        self._tree = _tree_digest(self._product, modules)
+        self._runs = digest_of([product_digest(), str(seeds)])
+        self._tree = _tree_digest(self._runs, modules)
         self._known: dict[tuple[str, str], dict[str, Any]] = {}
         if path.exists():
             for line in path.read_text().splitlines():
@@ -35,7 +35,7 @@ class Results:
         values = {
             "key": key,
             "source": source,
-            "product": self._product,
+            "runs": self._runs,
             "tree": self._tree,
             "outcome": asdict(outcome),
         }
@@ -57,15 +57,15 @@ class Results:
     def with_runs(self, trial: Trial) -> Trial:
         """The trial, with what runs of the same code have shown."""
         known = self._known.get((trial.mutant.key, trial.module.digest))
-        if known is None or known["product"] != self._product or known["outcome"]["runs"] is None:
+        if known is None or known["runs"] != self._runs or known["outcome"]["runs"] is None:
             return trial
         return replace(trial, simulated=Outcome(**known["outcome"]))
 
 
-def _tree_digest(product: str, modules: Iterable[ModuleSource]) -> str:
+def _tree_digest(runs: str, modules: Iterable[ModuleSource]) -> str:
     """Of all that decides whether a mutant is caught."""
     folders = sorted({module.tests for module in modules})
     tests = [
         path.read_text() for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))
     ]
-    return digest_of([product, *tests])
+    return digest_of([runs, *tests])

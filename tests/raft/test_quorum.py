@@ -63,6 +63,11 @@ def test_backoff_doubles_up_to_its_bound(attempts: int) -> None:
     assert quorum.backoff_ms(attempts, 20, 1000) == min(1000, 20 * 2 ** min(attempts - 1, 10))
 
 
+def test_delays_double_twenty_times_at_most() -> None:
+    assert quorum.backoff_ms(100, 1, 2**40) == 2**20
+    assert quorum.successor_delay_ms(100, 1, 2**40) == 2**20
+
+
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(-1, 9)), unique_by=lambda x: x[0]))
 def test_preferred_successors_are_ordered_by_offset(rows: list[tuple[int, int]]) -> None:
     ordered = quorum.preferred_successors((key(i), offset) for i, offset in rows)

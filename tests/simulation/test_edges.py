@@ -245,21 +245,23 @@ def test_what_was_caught_stays_so_and_a_survivor_is_tried_again_after_a_change(
     (tmp_path / "test_it.py").write_text("")
     module = ModuleSource("m", "m.py", "def f(a):\n    return a > 1\n", str(tmp_path))
     caught, survives, *_ = [Trial(each, module) for each in mutants_of("m", module.source)]
-    results = Results(tmp_path / "results.jsonl", [module])
+    results = Results(tmp_path / "results.jsonl", [module], range(3))
     results.add(caught, Outcome(test="test_it"))
     results.add(survives, Outcome(runs=3, differed=1))
 
-    again = Results(tmp_path / "results.jsonl", [module])
+    again = Results(tmp_path / "results.jsonl", [module], range(3))
     assert again.of(caught) == Outcome(test="test_it")
     assert again.of(survives) == Outcome(runs=3, differed=1)
     assert again.of(caught, reached=True) is None
 
     (tmp_path / "test_it.py").write_text("# another test")
-    again = Results(tmp_path / "results.jsonl", [module])
+    again = Results(tmp_path / "results.jsonl", [module], range(3))
     assert again.of(caught) == Outcome(test="test_it")
     assert again.of(survives) is None
     assert again.with_runs(survives).simulated == Outcome(runs=3, differed=1)
 
+    other_runs = Results(tmp_path / "results.jsonl", [module], range(4))
+    assert other_runs.with_runs(survives).simulated is None
     changed = ModuleSource("m", "m.py", module.source + "\n", str(tmp_path))
     assert again.of(Trial(caught.mutant, changed)) is None
 
