@@ -9,15 +9,19 @@ from quorumd.raft.core import Core
 from quorumd.raft.effects import (
     AdoptClusterId,
     AnnounceHighWatermark,
+    FetchReply,
     PersistQuorumState,
     PersistRemoval,
+    SendReply,
 )
 from quorumd.raft.electorate import Electorate
 from quorumd.raft.high_watermark import advance_high_watermark
 from quorumd.raft.log_view import LogView, VoterEntry
+from quorumd.raft.parked_fetches import ANNOUNCE_DELAY_MS
 from quorumd.raft.roles import Leader
-from quorumd.raft.types import VoterSet
+from quorumd.raft.types import ReplicaKey, VoterSet
 from tests.raft.harness import CLUSTER, config_of, key, leader, log_of, unattached, voter_set
+from tests.raft.test_bootstrap import first_leader
 
 
 def kinds(core: Core, *wanted: type) -> list[object]:
@@ -57,6 +61,7 @@ def test_a_commit_is_announced_once_and_nothing_smaller_is() -> None:
 def test_the_cluster_id_is_adopted_when_the_record_that_names_it_is_committed() -> None:
     for at in (0, 1):
         core = core_with((at, voter_set(1, 2, 3)), cluster_id=None)
+        commit(core, 0)
         commit(core, at)
         assert (core.cluster_id, kinds(core, AdoptClusterId)) == (None, [])
         commit(core, at + 1)
@@ -136,8 +141,9 @@ def test_voters_named_by_the_first_record_of_the_log_commit() -> None:
 
 def test_nothing_is_committed_while_the_log_names_no_voters() -> None:
     core, state = led((1, voter_set(1, 2, 3)))
-    for other in (key(2), key(3)):
-        state.progress[other].end_offset = core.log.end_offset
+    for each in (key(2), key(3)):
+        state.progress[each].end_offset = core.log.end_offset
+        state.progress[ReplicaKey(each.id)] = state.progress[each]
     del core.log.voter_entries[1:]
     advance_high_watermark(core, state)
     assert core.high_watermark is None
@@ -157,6 +163,33 @@ def test_the_same_high_watermark_is_announced_once() -> None:
     for other in (key(2), key(3)):
         bench.fetch(other, *bench.node.core.log.end)
     assert len(bench.find_all(AnnounceHighWatermark)) == 1
+
+
+def test_the_voters_are_not_committed_before_each_of_them_has_their_record() -> None:
+    bench = first_leader()
+    bench.fetch(key(2), 0, 0)
+    bench.fetch(key(3), 0, 0)
+    bench.sync()
+    end, epoch = bench.node.core.log.end
+    named_at = bench.node.core.log.voters_offset
+    bench.fetch(key(2), end, epoch)
+    bench.fetch(key(3), named_at, epoch)
+    assert bench.node.high_watermark is None
+    bench.fetch(key(3), end, epoch)
+    assert bench.node.high_watermark == end
+
+
+def test_a_fetch_that_waits_hears_of_a_commit_that_another_brings_about() -> None:
+    bench = leader(5)
+    end = bench.node.core.log.end
+    assert bench.fetch(key(2), *end) is None
+    assert bench.node.high_watermark is None
+    assert bench.fetch(key(3), *end, max_wait_ms=0) is not None
+    assert bench.node.high_watermark == end.offset
+    bench.wait(ANNOUNCE_DELAY_MS)
+    (answer,) = bench.find(SendReply)
+    assert isinstance(answer.reply, FetchReply)
+    assert answer.reply.high_watermark == end.offset
 
 
 # -- what a voter set means

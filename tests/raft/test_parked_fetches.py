@@ -1,0 +1,69 @@
+"""When a fetch that waits at a leader is answered."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumd.raft.effects import FetchReply, SendReply
+from quorumd.raft.events import TimerFired
+from quorumd.raft.parked_fetches import ANNOUNCE_DELAY_MS
+from tests.raft.changes import leading
+from tests.raft.harness import Bench, key
+from tests.raft.test_bootstrap import first_leader
+
+
+def replies(bench: Bench) -> list[int]:
+    """Requests that were answered in the last step, by number."""
+    return [
+        effect.reply_to for effect in bench.find(SendReply) if isinstance(effect.reply, FetchReply)
+    ]
+
+
+def settled(size: int = 3) -> Bench:
+    """A leader at which no fetch waits."""
+    bench = leading(size)
+    bench.wait(ANNOUNCE_DELAY_MS)
+    return bench
+
+
+def park(bench: Bench, replica: int, **more: int) -> None:
+    assert bench.fetch(key(replica), *bench.node.core.log.end, **more) is None
+
+
+@pytest.mark.parametrize("waits_ms", [(200, 100), (100, 200), (100, 300, 200), (300, 100, 200)])
+def test_each_fetch_waits_its_own_time(waits_ms: tuple[int, ...]) -> None:
+    bench = settled(5)
+    first = bench._next_reply + 1
+    for replica, wait_ms in enumerate(waits_ms, 2):
+        park(bench, replica, max_wait_ms=wait_ms, high_watermark=4)
+    begin_ms = bench.now_ms
+    for wait_ms in sorted(waits_ms):
+        bench.wait(begin_ms + wait_ms - 1 - bench.now_ms)
+        assert replies(bench) == []
+        bench.wait(1)
+        assert replies(bench) == [first + waits_ms.index(wait_ms)]
+
+
+def test_a_late_timer_answers_all_whose_time_is_over() -> None:
+    bench = settled()
+    park(bench, 2, max_wait_ms=100, high_watermark=4)
+    park(bench, 3, max_wait_ms=200, high_watermark=4)
+    bench.step(TimerFired(), after_ms=300)
+    assert len(replies(bench)) == 2
+
+
+def test_a_replica_that_knows_a_higher_high_watermark_is_told_nothing_soon() -> None:
+    bench = settled()
+    park(bench, 2, max_wait_ms=100, high_watermark=9)
+    bench.wait(99)
+    assert replies(bench) == []
+
+
+def test_while_the_first_voters_are_named_everybody_gets_the_records_at_once() -> None:
+    bench = first_leader()
+    bench.sync()
+    bench.fetch(key(2), 0, 0, max_wait_ms=0)
+    park(bench, 2)
+    waiting = bench._next_reply
+    bench.fetch(key(3), 0, 0)
+    assert waiting in replies(bench)
