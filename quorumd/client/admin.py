@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from quorumd.client.base import BaseClient
-from quorumd.client.description import SILENT_AFTER_MS, QuorumDescription, ReplicaState
+from quorumd.client.description import QuorumDescription, ReplicaState
 from quorumd.client.error_messages import LEADER_MOVED, explain
 from quorumd.client.errors import (
     ChangeRefused,
@@ -60,8 +60,6 @@ GRACE_MS = 5_000
 """How long to wait for a replica that has just been started, or that a new leader does not know yet."""
 
 _NEW_LEADER_POLL_S = 0.01
-# Longer than any fetch timeout in use: a leader that still calls the replica alive has other reasons.
-_RIVAL_FORGOTTEN_MS = 30_000
 # Two descriptions give slightly different times for one and the same fetch.
 _NEXT_FETCH_MS = 50
 
@@ -145,6 +143,7 @@ class QuorumAdmin(BaseClient):
         """
         deadline = self._deadline(timeout_ms)
         goal = f"add {ReplicaKey(replica_id, replica_uuid)} to the voters"
+        fetches = _NextFetches()
 
         def find(quorum: QuorumDescription) -> ReplicaState:
             try:
@@ -155,6 +154,9 @@ class QuorumAdmin(BaseClient):
                 # All is known: the leader waits until it fetches.
                 found = ReplicaState(key=ReplicaKey(replica_id, replica_uuid), log_end_offset=-1)
             if found in quorum.voters:
+                if replica_uuid is None and not fetches.seen(quorum, found):
+                    # It may have died a moment ago, and another one be meant, on a new disk.
+                    raise ReplicaNotFound(goal, f"{found.key} has not fetched since this was asked")
                 return found
             return _reachable(goal, replace(found, endpoints=tuple(endpoints) or found.endpoints))
 
@@ -162,7 +164,7 @@ class QuorumAdmin(BaseClient):
         if replica in quorum.voters and quorum.committed_voters is None:
             return AddedVoter(replica.key, replica.endpoints, was_voter=True)
         change = _addition(goal, quorum.cluster_id, replica)
-        error = await self._changes.make(change, deadline, on_progress)
+        error = await self._add(change, deadline, on_progress)
         return AddedVoter(replica.key, replica.endpoints, was_voter=bool(error))
 
     async def remove_voter(
@@ -210,13 +212,12 @@ class QuorumAdmin(BaseClient):
         deadline = self._deadline(timeout_ms)
         goal = f"replace the disk of voter {replica_id}"
 
-        first_fetch_ms: dict[ReplicaKey, int] = {}
+        fetches = _NextFetches()
 
         def find(quorum: QuorumDescription) -> DiskReplacement:
             found = disk_replacement(quorum, goal, replica_id)
-            fetched_ms = found.new.last_fetch_timestamp_ms
-            first_ms = first_fetch_ms.setdefault(found.new.key, fetched_ms)
-            if found.old is None and fetched_ms < first_ms + _NEXT_FETCH_MS:
+            is_alive = fetches.seen(quorum, found.new)
+            if found.old is None and not is_alive:
                 # It may have died a moment ago, when its disk did.
                 raise ReplicaNotFound(goal, f"{found.new.key} has not fetched since this was asked")
             if not found.is_added:
@@ -230,9 +231,7 @@ class QuorumAdmin(BaseClient):
         for voters in ([*rest, old, new], [*rest, new]):
             check_survives(quorum, goal, voters, "Start the others first, then repeat this")
         if not is_added:
-            await self._add_beside(
-                _addition(goal, quorum.cluster_id, new), old, deadline, on_progress
-            )
+            await self._add(_addition(goal, quorum.cluster_id, new), deadline, on_progress)
             if on_step is not None:
                 on_step(AddedVoter(new.key, new.endpoints, was_voter=False))
         removal = RemoveVoterChange(goal=goal, key=old.key, cluster_id=quorum.cluster_id)
@@ -362,26 +361,29 @@ class QuorumAdmin(BaseClient):
                 return before.leader_epoch
             await self._changes.pause(change, deadline, backoff)
 
-    async def _add_beside(
+    async def _add(
         self,
-        change: QuorumChange,
-        old: ReplicaState,
+        change: AddVoterChange,
         deadline: Deadline,
         on_progress: OnChangeProgress | None,
-    ) -> None:
-        """Adds a second storage id under a voter's id; refused until the leader counts the old as dead."""
+    ) -> ErrorCode:
+        """Adds a voter. The leader refuses that while it counts another storage id under the id as alive.
+
+        One that has just been lost is waited for; one that still fetches is not.
+        """
+        fetches = _NextFetches()
         while True:
             try:
-                await self._changes.make(change, deadline, on_progress)
-                return
+                return await self._changes.make(change, deadline, on_progress)
             except ChangeRefused as error:
                 quorum = await self._changes.describe(deadline)
-                silent = [quorum.silent_ms(each) for each in quorum.voters if each.key == old.key]
-                is_recent = silent and SILENT_AFTER_MS <= silent[0] < _RIVAL_FORGOTTEN_MS
-                if error.error is not ErrorCode.INVALID_REQUEST or not is_recent:
+                same_id = [each for each in quorum.voters if each.key.id == change.key.id]
+                rivals = [each for each in same_id if each.key != change.key]
+                is_permanent = error.error is not ErrorCode.INVALID_REQUEST or not rivals
+                if is_permanent or any(fetches.seen(quorum, each) for each in rivals):
                     raise
                 _report(on_progress, quorum, str(error))
-                if deadline.has_passed:
+                if deadline.remaining_s() <= POLL_S:
                     raise
             await asyncio.sleep(POLL_S)
 
@@ -407,6 +409,21 @@ class QuorumAdmin(BaseClient):
                 problem = error
                 _report(on_progress, quorum, error.brief)
             await asyncio.sleep(min(POLL_S, grace.remaining_s()))
+
+
+class _NextFetches:
+    """Tells replicas that fetch from those that did so before they died."""
+
+    def __init__(self) -> None:
+        self._first_ms: dict[ReplicaKey, int] = {}
+
+    def seen(self, quorum: QuorumDescription, replica: ReplicaState) -> bool:
+        """True for the leader, and if the replica lives and has fetched since it was looked at first."""
+        fetched_ms = replica.last_fetch_timestamp_ms
+        first_ms = self._first_ms.setdefault(replica.key, fetched_ms)
+        is_leader = quorum.leader is not None and quorum.leader.key == replica.key
+        has_fetched = fetched_ms >= first_ms + _NEXT_FETCH_MS
+        return is_leader or (has_fetched and quorum.is_alive(replica))
 
 
 def _addition(goal: str, cluster_id: str, replica: ReplicaState) -> AddVoterChange:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -276,6 +277,48 @@ def test_a_lost_disk_is_replaced_by_one_command(folder: Path) -> None:
         load.stop()
         nodes.assert_same_logs()
     load.assert_nothing_lost()
+
+
+def follower(cluster: Cluster) -> int:
+    leader = cluster.wait_leader()
+    return next(node for node in cluster.ids if node != leader)
+
+
+@pytest.mark.parametrize("command", [("replace-voter",), ("add-voter", "--replica-id")])
+def test_a_disk_that_was_lost_a_moment_ago_is_waited_for(
+    folder: Path, command: tuple[str, ...]
+) -> None:
+    with running_cluster(folder) as nodes:
+        lost = follower(nodes)
+        nodes.kill(lost)
+        nodes.new_disk(lost)
+        nodes.start(lost)
+        found = quorumctl(nodes, *command, lost)
+        assert found.code == 0, found
+        assert f"({lost}, {nodes.status(lost)['storage_id']}) " in found.out
+
+
+def test_a_voter_that_hangs_is_waited_for_until_the_timeout_and_named(folder: Path) -> None:
+    """Its connections stand, so that only silence tells; one that fetches is not waited for."""
+    with running_cluster(folder) as nodes:
+        node = follower(nodes)
+        old = nodes.status(node)["storage_id"]
+        uuid = uuid_to_text(random_storage_id())
+        add = ("add-voter", "--replica-id", node, "--replica-uuid", uuid, "--timeout", 3)
+        at = ("--endpoint", f"CONTROLLER://{nodes.address(node)}")
+        alive = f"the voter ({node}, {old}) is alive: stop it, and wait 6000 ms"
+        begun_s = time.monotonic()
+        assert alive in refused(nodes, *add, *at)
+        assert time.monotonic() - begun_s < 2.5
+        nodes.suspend(node)
+        begun_s = time.monotonic()
+        found = quorumctl(nodes, *add, *at)
+        assert 2.0 < time.monotonic() - begun_s < 5.0
+        assert found.code == FAILED
+        progress, _, error = found.err.partition("Error: ")
+        assert alive in progress
+        assert alive in error
+        nodes.resume(node)
 
 
 def test_a_replacement_that_was_interrupted_after_the_first_step_is_finished(
