@@ -11,7 +11,7 @@ from quorumd.server.peers.peer_channel import NODE_SOFTWARE
 from quorumd.server.requests import cluster as cluster_api
 from quorumd.server.requests.describe_log_dirs import describe_log_dirs
 from quorumd.server.requests.describe_quorum import describe_quorum
-from quorumd.server.requests.fetch import DEBUGGING_CONSUMER, is_for_debugging
+from quorumd.server.requests.fetch import is_of_replica
 from quorumd.server.requests.refusal import refusal
 from quorumd.server.requests.update_features import update_features
 from quorumd.wire.codec import decode, warm
@@ -119,17 +119,16 @@ class Dispatch:
         if asked is None:
             message = decode(FetchRequest, version, request.frame, request.body_at)
             asked = FastFetch.from_message(message, version)
-        if (
-            asked is not None
-            and asked.last_fetched_epoch >= 0
-            and asked.replica_id != DEBUGGING_CONSUMER
+        if asked is not None and is_of_replica(
+            asked.replica_id, asked.cluster_id, asked.last_fetched_epoch
         ):
             self._partition(asked.topic, asked.partition).raft_handler.fetch(request, asked)
             return
         if message is None:
             message = decode(FetchRequest, version, request.frame, request.body_at)
-        if not is_for_debugging(message) and any(
-            partition.last_fetched_epoch >= 0
+        replica_id = message.replica_state.replica_id if version >= 15 else message.replica_id
+        if any(
+            is_of_replica(replica_id, message.cluster_id, partition.last_fetched_epoch)
             for topic in message.topics
             for partition in topic.partitions
         ):
@@ -148,7 +147,7 @@ class Dispatch:
         if message.topics and message.topics[0].partitions:
             topic = message.topics[0]
             chosen = self._partition(topic.name.encode(), topic.partitions[0].partition_index)
-        chosen.fetch_handler.list_offsets(request, message)
+        chosen.offsets_handler.list_offsets(request, message)
 
     def _on_offset_for_leader_epoch(self, request: InboundRequest) -> None:
         version = request.api_version
@@ -157,7 +156,7 @@ class Dispatch:
         if message.topics and message.topics[0].partitions:
             topic = message.topics[0]
             chosen = self._partition(topic.topic.encode(), topic.partitions[0].partition)
-        chosen.fetch_handler.offset_for_leader_epoch(request, message)
+        chosen.offsets_handler.offset_for_leader_epoch(request, message)
 
     def _on_init_producer_id(self, request: InboundRequest) -> None:
         version = request.api_version

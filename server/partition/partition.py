@@ -38,6 +38,7 @@ from quorumd.server.partition.raft_view import RaftPartitionView
 from quorumd.server.partition.runtime_timer import RuntimeTimer
 from quorumd.server.peers.outbound import Outbound, OutboundSettings
 from quorumd.server.requests.fetch import FetchHandler
+from quorumd.server.requests.offsets import OffsetsHandler
 from quorumd.server.requests.produce import ProduceHandler
 from quorumd.server.requests.raft_requests import RaftRequestHandler
 from quorumd.server.snapshots.manager import SnapshotManager
@@ -129,6 +130,7 @@ class Partition:
         """Those of clients, storage, snapshots and peers: each is given what it calls."""
         runtime, metrics = self._runtime, self.metrics
         self.fetch_handler = FetchHandler(self.view, self.log, self.reader, runtime)
+        self.offsets_handler = OffsetsHandler(self.view, self.log, self.reader)
         self.produce_handler = ProduceHandler(
             self.view,
             self,

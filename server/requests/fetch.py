@@ -1,4 +1,4 @@
-"""Consumers: Fetch up to the high watermark, ListOffsets, OffsetForLeaderEpoch.
+"""Consumers' Fetch: up to the high watermark. The questions for offsets are in `offsets`.
 
 Only the leader answers, and only once a record of its own epoch is committed: before that it may not
 know everything that was committed under an earlier leader. A fetch with nothing to return waits for the
@@ -11,10 +11,10 @@ protocol; KIP-320, KIP-392.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from quorumd.raft.types import OffsetAndEpoch
 from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.model.runtime import Reader, Runtime, TimerHandle
 from quorumd.server.net.inbound_request import InboundRequest
@@ -27,23 +27,10 @@ from quorumd.wire.messages.fetch import (
     FetchRequestPartition,
     FetchResponse,
     FetchResponseCurrentLeader,
+    FetchResponseDivergingEpoch,
     FetchResponseNodeEndpoint,
     FetchResponsePartition,
     FetchResponseTopic,
-)
-from quorumd.wire.messages.list_offsets import (
-    ListOffsetsRequest,
-    ListOffsetsRequestPartition,
-    ListOffsetsResponse,
-    ListOffsetsResponsePartition,
-    ListOffsetsResponseTopic,
-)
-from quorumd.wire.messages.offset_for_leader_epoch import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochRequestPartition,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderEpochResponsePartition,
-    OffsetForLeaderEpochResponseTopic,
 )
 
 FETCH_BYTES_MAX = 16 * 2**20
@@ -58,10 +45,6 @@ DEBUGGING_CONSUMER = -2
 """The replica id of a consumer that wants the log of the replica that it asks. Source: Kafka,
 ReplicaVerificationTool."""
 
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = range(-1, -7, -1)
-SPECIAL_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
-"""The version from which each special timestamp is known; -1 and -2 always were."""
-
 
 @dataclass(slots=True)
 class PartitionFetch:
@@ -71,6 +54,8 @@ class PartitionFetch:
     asked: FetchRequestPartition
     error: ErrorCode = ErrorCode.NONE
     records: list[bytes | memoryview] = field(default_factory=list)
+    diverging: OffsetAndEpoch | None = None
+    """Where the records that the consumer has read part from this log."""
 
 
 @dataclass(slots=True)
@@ -88,9 +73,30 @@ class ConsumerFetch:
     deadline: float
 
 
+def check_epoch(view: PartitionView, epoch: int) -> ErrorCode:
+    """Whether a client knows the leader's epoch; a negative one is not compared (KIP-320)."""
+    if epoch < 0 or epoch == view.leader_epoch:
+        return ErrorCode.NONE
+    if epoch < view.leader_epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    return ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
 def is_for_debugging(message: FetchRequest) -> bool:
     """True for a fetch of the debugging consumer, in any version."""
     return DEBUGGING_CONSUMER in (message.replica_id, message.replica_state.replica_id)
+
+
+def is_of_replica(replica_id: int, cluster_id: str | None, last_fetched_epoch: int) -> bool:
+    """True for a fetch of a replica, which copies the log, what is not committed too.
+
+    A replica tells the epoch of its last record, and its id or its cluster: one without id, as Kafka's
+    are that only observe, always names the cluster. Some consumers tell that epoch, too (KIP-320,
+    kafka-python), but neither id nor cluster.
+    """
+    return last_fetched_epoch >= 0 and (
+        replica_id >= 0 or (replica_id != DEBUGGING_CONSUMER and cluster_id is not None)
+    )
 
 
 class FetchHandler:
@@ -104,8 +110,6 @@ class FetchHandler:
         self._parked: list[ConsumerFetch] = []
         self._alarm: TimerHandle | None = None
         self._alarm_at = 0.0
-
-    # -- Fetch
 
     def fetch(self, request: InboundRequest, message: FetchRequest) -> None:
         """Answer a consumer's fetch, now or when there is something to say."""
@@ -162,14 +166,7 @@ class FetchHandler:
             return ErrorCode.UNKNOWN_SERVER_ERROR
         if not (view.is_leader or is_debugging):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return self._check_epoch(asked.current_leader_epoch)
-
-    def _check_epoch(self, epoch: int) -> ErrorCode:
-        if epoch < 0 or epoch == self._view.leader_epoch:
-            return ErrorCode.NONE
-        if epoch < self._view.leader_epoch:
-            return ErrorCode.FENCED_LEADER_EPOCH
-        return ErrorCode.UNKNOWN_LEADER_EPOCH
+        return check_epoch(view, asked.current_leader_epoch)
 
     def _serve(self, fetch: ConsumerFetch) -> None:
         """Read if there is enough below the high watermark, else park."""
@@ -181,12 +178,27 @@ class FetchHandler:
                 slot.error = ErrorCode.OFFSET_OUT_OF_RANGE
                 self._respond(fetch)
                 return
+            if slot.asked.last_fetched_epoch >= 0 and not fetch.is_debugging:
+                self._compare_epochs(slot)
+                if slot.error is not ErrorCode.NONE or slot.diverging is not None:
+                    self._respond(fetch)
+                    return
             if offset < view.committed_offset:
                 self._read(fetch, slot)
                 return
         asked_for_none = min(fetch.message.min_bytes, fetch.message.max_bytes) <= 0
         if asked_for_none or not self._park(fetch):
             self._respond(fetch)
+
+    def _compare_epochs(self, slot: PartitionFetch) -> None:
+        """Whether the consumer's last record is one of this log, as a replica's would be (KIP-595)."""
+        asked, view = slot.asked, self._view
+        if asked.last_fetched_epoch > view.leader_epoch:
+            slot.error = ErrorCode.OFFSET_OUT_OF_RANGE
+            return
+        end = view.end_offset_for(asked.last_fetched_epoch)
+        if end.epoch < asked.last_fetched_epoch or end.offset < asked.fetch_offset:
+            slot.diverging = end
 
     def _park(self, fetch: ConsumerFetch) -> bool:
         """Let the fetch wait, if it has time left and there is room."""
@@ -323,166 +335,16 @@ class FetchHandler:
         knows = view.has_committed_in_epoch or fetch.is_debugging
         committed = view.committed_offset if knows else -1
         records = slot.records
+        diverging = FetchResponseDivergingEpoch()
+        if slot.diverging is not None:
+            end_offset, epoch = slot.diverging
+            diverging = FetchResponseDivergingEpoch(epoch=epoch, end_offset=end_offset)
         return FetchResponsePartition(
             partition_index=slot.index,
             high_watermark=committed,
             last_stable_offset=committed,
             log_start_offset=view.log_start_offset,
+            diverging_epoch=diverging,
             aborted_transactions=(),
             records=records[0] if len(records) == 1 else b"".join(records),
-        )
-
-    # -- ListOffsets
-
-    def list_offsets(self, request: InboundRequest, message: ListOffsetsRequest) -> None:
-        """Answer once the disk was read where that is needed."""
-        seen: dict[tuple[str, int], int] = {}
-        for topic in message.topics:
-            for asked in topic.partitions:
-                key = (topic.name, asked.partition_index)
-                seen[key] = seen.get(key, 0) + 1
-        repeated = {key for key, count in seen.items() if count > 1}
-        end = self._view.committed_offset
-        rows: list[tuple[str, list[ListOffsetsResponsePartition]]] = []
-        lookups: list[tuple[int, int, int]] = []
-        for i, topic in enumerate(message.topics):
-            row: list[ListOffsetsResponsePartition] = []
-            for k, asked in enumerate(topic.partitions):
-                error = self._check_list_offsets(request.api_version, message, topic.name, asked)
-                if (topic.name, asked.partition_index) in repeated:
-                    error = ErrorCode.INVALID_REQUEST
-                if error is ErrorCode.NONE and (
-                    asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP
-                ):
-                    lookups.append((i, k, asked.timestamp))
-                row.append(self._listed(request.api_version, asked, error))
-            rows.append((topic.name, row))
-        if not lookups:
-            self._respond_list_offsets(request, rows)
-            return
-
-        def look_up() -> list[tuple[int, int, int] | None]:
-            return [self._look_up(timestamp, end) for _, _, timestamp in lookups]
-
-        def done(outcome: list[tuple[int, int, int] | None] | BaseException) -> None:
-            for at, (i, k, _) in enumerate(lookups):
-                index = rows[i][1][k].partition_index
-                if isinstance(outcome, BaseException):
-                    code = int(ErrorCode.KAFKA_STORAGE_ERROR)
-                    answer = ListOffsetsResponsePartition(partition_index=index, error_code=code)
-                else:
-                    offset, timestamp, epoch = outcome[at] or (-1, -1, -1)
-                    answer = ListOffsetsResponsePartition(
-                        partition_index=index,
-                        timestamp=timestamp,
-                        offset=offset,
-                        leader_epoch=epoch if request.api_version >= 4 else -1,
-                    )
-                rows[i][1][k] = answer
-            self._respond_list_offsets(request, rows)
-
-        self._reader.run(look_up, done)
-
-    def _look_up(self, timestamp: int, end_offset: int) -> tuple[int, int, int] | None:
-        """Offset, timestamp and epoch; runs on the reader's thread."""
-        if timestamp == MAX_TIMESTAMP:
-            return self._log.offset_of_max_timestamp(end_offset)
-        return self._log.offset_for_timestamp(timestamp, end_offset)
-
-    def _check_list_offsets(
-        self,
-        version: int,
-        message: ListOffsetsRequest,
-        name: str,
-        asked: ListOffsetsRequestPartition,
-    ) -> ErrorCode:
-        view = self._view
-        if name != view.topic.name or asked.partition_index != view.topic.index:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if message.isolation_level not in (0, 1):
-            return ErrorCode.UNKNOWN_SERVER_ERROR
-        if asked.timestamp < EARLIEST_PENDING or version < SPECIAL_SINCE.get(asked.timestamp, 0):
-            return ErrorCode.UNSUPPORTED_VERSION
-        is_debugging = message.replica_id == DEBUGGING_CONSUMER
-        if not (view.is_leader or is_debugging):
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if asked.current_leader_epoch < -1:
-            return ErrorCode.FENCED_LEADER_EPOCH
-        error = self._check_epoch(asked.current_leader_epoch)
-        if error is ErrorCode.NONE and not (view.has_committed_in_epoch or is_debugging):
-            old = version < 5
-            return ErrorCode.LEADER_NOT_AVAILABLE if old else ErrorCode.OFFSET_NOT_AVAILABLE
-        return error
-
-    def _listed(
-        self, version: int, asked: ListOffsetsRequestPartition, error: ErrorCode
-    ) -> ListOffsetsResponsePartition:
-        """The answer that needs no disk."""
-        if error is not ErrorCode.NONE:
-            return ListOffsetsResponsePartition(
-                partition_index=asked.partition_index, error_code=int(error)
-            )
-        view = self._view
-        offset = {
-            LATEST: view.committed_offset,
-            EARLIEST: view.log_start_offset,
-            EARLIEST_LOCAL: view.log_start_offset,
-            EARLIEST_PENDING: view.log_start_offset,
-        }.get(asked.timestamp, -1)
-        return ListOffsetsResponsePartition(
-            partition_index=asked.partition_index,
-            offset=offset,
-            leader_epoch=view.leader_epoch if version >= 4 and offset >= 0 else -1,
-        )
-
-    def _respond_list_offsets(
-        self,
-        request: InboundRequest,
-        rows: Sequence[tuple[str, list[ListOffsetsResponsePartition]]],
-    ) -> None:
-        topics = tuple(
-            ListOffsetsResponseTopic(name=name, partitions=tuple(row)) for name, row in rows
-        )
-        request.respond_message(ListOffsetsResponse(topics=topics))
-
-    # -- OffsetForLeaderEpoch
-
-    def offset_for_leader_epoch(
-        self, request: InboundRequest, message: OffsetForLeaderEpochRequest
-    ) -> None:
-        """Where an epoch ends, bounded by the high watermark for consumers (KIP-320)."""
-        topics = tuple(
-            OffsetForLeaderEpochResponseTopic(
-                topic=topic.topic,
-                partitions=tuple(
-                    self._epoch_end(topic.topic, asked, message.replica_id)
-                    for asked in topic.partitions
-                ),
-            )
-            for topic in message.topics
-        )
-        request.respond_message(OffsetForLeaderEpochResponse(topics=topics))
-
-    def _epoch_end(
-        self, name: str, asked: OffsetForLeaderEpochRequestPartition, replica_id: int
-    ) -> OffsetForLeaderEpochResponsePartition:
-        view = self._view
-        if name != view.topic.name or asked.partition != view.topic.index:
-            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif not view.is_leader:
-            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        else:
-            error = self._check_epoch(asked.current_leader_epoch)
-            if error is ErrorCode.NONE and not view.has_committed_in_epoch:
-                error = ErrorCode.OFFSET_NOT_AVAILABLE
-        if error is not ErrorCode.NONE:
-            return OffsetForLeaderEpochResponsePartition(
-                partition=asked.partition, error_code=int(error)
-            )
-        if asked.leader_epoch < 0 or asked.leader_epoch > view.leader_epoch:
-            return OffsetForLeaderEpochResponsePartition(partition=asked.partition)
-        found = view.end_offset_for(asked.leader_epoch)
-        end = found.offset if replica_id >= 0 else min(found.offset, view.committed_offset)
-        return OffsetForLeaderEpochResponsePartition(
-            partition=asked.partition, leader_epoch=found.epoch, end_offset=end
         )

@@ -36,6 +36,7 @@ def consumer(
     topic: str = TOPIC,
     topic_id: UUID = METADATA.topic_id,
     epoch: int = -1,
+    last_epoch: int = -1,
     partition_max_bytes: int = 1 << 20,
     max_wait_ms: int = 0,
     min_bytes: int = 1,
@@ -45,6 +46,7 @@ def consumer(
         partition=index,
         fetch_offset=offset,
         current_leader_epoch=epoch,
+        last_fetched_epoch=last_epoch,
         partition_max_bytes=partition_max_bytes,
     )
     name = topic if version < 13 else ""
@@ -190,6 +192,42 @@ def test_a_fenced_consumer_is_told_who_leads(tmp_path: Path) -> None:
         answer = await at.fetch(consumer(version=16, epoch=4), 16)
         assert only(answer).current_leader.leader_id == 1
         assert answer.node_endpoints[0].host == "leader.example"
+
+    with_bench(tmp_path, work)
+
+
+# -- consumers that tell the epoch of the last record that they have read (KIP-320, KIP-595)
+
+
+@pytest.mark.parametrize("version", range(12, 19))
+def test_a_consumer_whose_last_record_is_in_the_log_reads_on(tmp_path: Path, version: int) -> None:
+    async def work(at: Bench) -> None:
+        row = only(await at.fetch(consumer(3, version=version, last_epoch=5), version))
+        assert (row.error_code, row.diverging_epoch.end_offset) == (0, -1)
+        assert offsets(row) == [3, 4, 5, 6, 7]
+
+    with_bench(tmp_path, work, committed_offset=8)
+
+
+@pytest.mark.parametrize("version", [12, 18])
+def test_a_consumer_whose_last_record_is_not_in_the_log_is_told_where_it_parts(
+    tmp_path: Path, version: int
+) -> None:
+    """Epoch 4 begins at offset 0: a record of epoch 3 was never committed here."""
+
+    async def work(at: Bench) -> None:
+        row = only(await at.fetch(consumer(3, version=version, last_epoch=3), version))
+        assert row.error_code == 0
+        assert (row.diverging_epoch.epoch, row.diverging_epoch.end_offset) == (3, 0)
+        assert not row.records
+
+    with_bench(tmp_path, work)
+
+
+def test_an_epoch_that_is_still_to_come_is_out_of_range(tmp_path: Path) -> None:
+    async def work(at: Bench) -> None:
+        row = only(await at.fetch(consumer(3, version=12, last_epoch=6), 12))
+        assert row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
     with_bench(tmp_path, work)
 

@@ -279,14 +279,17 @@ def test_what_is_parked_when_leadership_ends_is_sent_to_the_new_leader() -> None
 def test_what_came_in_the_turn_in_which_leadership_ended_is_not_appended() -> None:
     async def work(at: Bench) -> None:
         await at.send(to(batch()))
+        ends_of_turns: list[Callable[[], None]] = []
+        at.handler._call_soon = ends_of_turns.append
         await at.client.send(question(PRODUCE, 9, to(batch())))
-        await until(lambda: at.served.metrics.requests[PRODUCE] == 2)
-        if at.handler._turn:
-            at.partition.append_obstacle = NO_LEADER
-            at.handler.on_leadership_lost()
-            await at.answer()
-            assert codes(await at.answer()) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
-            assert at.partition.log_end_offset == 1
+        await until(lambda: bool(ends_of_turns))
+        at.partition.append_obstacle = NO_LEADER
+        at.handler.on_leadership_lost()
+        for end_turn in ends_of_turns:
+            end_turn()
+        await at.answer()
+        assert codes(await at.answer()) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        assert at.partition.log_end_offset == 1
 
     with_bench(work)
 

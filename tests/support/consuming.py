@@ -12,6 +12,7 @@ from quorumd.server.daemon_runtime import daemon_runtime
 from quorumd.server.disk.log_reader import LogReader
 from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.requests.fetch import FetchHandler
+from quorumd.server.requests.offsets import OffsetsHandler
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.log import Log
 from quorumd.wire.codec import decode
@@ -90,15 +91,17 @@ def with_bench(
         log.write(data, offset, offset + 1)
 
     async def whole() -> None:
-        view = LogView(end_offset=RECORDS, epoch_starts=[(4, 0), (5, 5)])
+        log_view = LogView(end_offset=RECORDS, epoch_starts=[(4, 0), (5, 5)])
         values = {
             "committed_offset": RECORDS,
             "log_end_offset": RECORDS,
-            "log_view": view,
+            "log_view": log_view,
             **settings,
         }
         reader = LogReader(log)
-        handler = FetchHandler(InMemoryPartition(**values), log, reader, daemon_runtime())
+        view = InMemoryPartition(**values)
+        handler = FetchHandler(view, log, reader, daemon_runtime())
+        offsets = OffsetsHandler(view, log, reader)
 
         def dispatch(request: InboundRequest) -> None:
             spec = APIS[request.api_key]
@@ -106,10 +109,10 @@ def with_bench(
             if isinstance(message, FetchRequest):
                 handler.fetch(request, message)
             elif isinstance(message, ListOffsetsRequest):
-                handler.list_offsets(request, message)
+                offsets.list_offsets(request, message)
             else:
                 assert isinstance(message, OffsetForLeaderEpochRequest)
-                handler.offset_for_leader_epoch(request, message)
+                offsets.offset_for_leader_epoch(request, message)
 
         async with serving(Parking(dispatch)) as served:
             await work(Bench(served, await served.connect(), handler, log))

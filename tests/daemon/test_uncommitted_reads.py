@@ -1,0 +1,103 @@
+"""No consumer sees what is not committed, whatever it tells of the records that it has read before."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Iterator
+
+import pytest
+
+from quorumd.server.model.topic import METADATA
+from quorumd.wire.messages.fetch import (
+    FetchRequest,
+    FetchRequestPartition,
+    FetchRequestTopic,
+    FetchResponse,
+)
+from tests.support.live_cluster import TOPIC, Cluster, running_cluster
+from tests.support.live_snapshots import put
+from tests.support.load import PRODUCE, PRODUCE_VERSION, produce_message
+from tests.support.raw_client import RawClient, frame, request
+
+FETCH = 1
+VALUE = b"not committed"
+
+
+@pytest.fixture(scope="module")
+def lone_leader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, int, int]]:
+    """Cluster, leader, and the offset of a record that only the leader has; it leads for a minute."""
+    settings = {"quorum.fetch.timeout.ms": 60_000}
+    with running_cluster(tmp_path_factory.mktemp("quorum"), settings=settings) as cluster:
+        put(cluster, 50)
+        cluster.wait_converged()
+        leader = cluster.wait_leader()
+        end = cluster.status(leader)["log_end_offset"]
+        for node in cluster.ids:
+            if node != leader:
+                cluster.kill(node)
+        with RawClient(cluster.port(leader)) as client:
+            client.send(frame(request(PRODUCE, PRODUCE_VERSION, produce_message([VALUE], 60_000))))
+            cluster.wait_for(
+                lambda: any(record.value == VALUE for record in cluster.records(leader)), "append"
+            )
+            assert cluster.status(leader)["high_watermark"] == end
+            yield cluster, leader, end
+
+
+@pytest.mark.parametrize("version", range(12, 19))
+def test_a_consumer_that_tells_the_epoch_of_its_last_record_is_no_replica(
+    lone_leader: tuple[Cluster, int, int], version: int
+) -> None:
+    """As kafka-python does from its second fetch on."""
+    cluster, leader, end = lone_leader
+    epoch = cluster.status(leader)["epoch"]
+    for offset in (end - 1, end):
+        asked = FetchRequestPartition(
+            partition=0,
+            fetch_offset=offset,
+            current_leader_epoch=epoch,
+            last_fetched_epoch=epoch,
+            partition_max_bytes=1 << 20,
+        )
+        name = TOPIC if version < 13 else ""
+        topic = FetchRequestTopic(topic=name, topic_id=METADATA.topic_id, partitions=(asked,))
+        message = FetchRequest(max_wait_ms=100, min_bytes=1, max_bytes=1 << 20, topics=(topic,))
+        with RawClient(cluster.port(leader)) as client:
+            row = client.ask(FETCH, version, message, FetchResponse).responses[0].partitions[0]
+        assert (row.error_code, row.high_watermark) == (0, end)
+        assert VALUE not in (row.records or b"")
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_kafka_python_reads_on_from_what_it_has_read_and_sees_committed_records_only(
+    lone_leader: tuple[Cluster, int, int],
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import kafka
+    cluster, leader, end = lone_leader
+    partition = kafka.TopicPartition(TOPIC, 0)
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=cluster.address(leader), group_id=None, max_partition_fetch_bytes=500
+    )
+    try:
+        consumer.assign([partition])
+        consumer.seek_to_beginning(partition)
+        found: list[int] = []
+        for _ in range(100):
+            for batch in consumer.poll(300).values():
+                found += [record.offset for record in batch]
+            if consumer.position(partition) >= end:
+                break
+        for _ in range(5):
+            assert not consumer.poll(200), "what follows is not committed"
+    finally:
+        consumer.close()
+        del consumer
+        with warnings.catch_warnings():
+            # It leaves closing its sockets to the garbage collector.
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+    assert len(found) == 50
+    assert found[-1] == end - 1
