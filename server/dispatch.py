@@ -110,8 +110,8 @@ class Dispatch:
 
     # -- the log
 
-    def _on_produce(self, request: InboundRequest) -> None:
-        self._named_partition(request).produce_handler.handle(request)
+    def _on_produce(self, request: InboundRequest) -> Iterator[None] | None:
+        return self._named_partition(request).produce_handler.handle(request)
 
     def _on_fetch(self, request: InboundRequest) -> None:
         version, message = request.api_version, None

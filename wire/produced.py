@@ -9,6 +9,8 @@ readers then see wrong offsets.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from crc32c import crc32c
 
 from quorumd.wire.batch_header import (
@@ -42,15 +44,16 @@ def check_produced(
     max_batch_bytes: int,
     now_ms: int,
     max_ahead_ms: int = MAX_AHEAD_MS,
-) -> BatchHeader:
-    """The header of the one batch in `data`, a Produce request's records, if it may be appended.
+) -> tuple[BatchHeader, Iterator[None]]:
+    """The header of the one batch in `data`, a Produce request's records, and steps to check them.
 
-    Bytes behind it that are no whole batch are ignored: only `data[:header.size_bytes]` counts.
-    Raises RefusedBatch with, in this order: CORRUPT_MESSAGE or INVALID_RECORD (not one whole batch
-    of magic 2), UNSUPPORTED_COMPRESSION_TYPE (zstd below version 7), INVALID_RECORD (base offset
-    not 0), MESSAGE_TOO_LARGE, CORRUPT_MESSAGE (CRC), INVALID_RECORD (record count, control batch,
-    producer id without sequence), INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE (codecs 5-7),
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and INVALID_RECORD or INVALID_TIMESTAMP for a record.
+    It may be appended once the last step is made. Bytes behind it that are no whole batch are ignored:
+    only `data[:header.size_bytes]` counts. This, or a step, raises RefusedBatch with, in this order:
+    CORRUPT_MESSAGE or INVALID_RECORD (not one whole batch of magic 2), UNSUPPORTED_COMPRESSION_TYPE (zstd
+    below version 7), INVALID_RECORD (base offset not 0), MESSAGE_TOO_LARGE, CORRUPT_MESSAGE (CRC),
+    INVALID_RECORD (record count, control batch, producer id without sequence), INVALID_TIMESTAMP,
+    UNSUPPORTED_COMPRESSION_TYPE (codecs 5-7), TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and INVALID_RECORD
+    or INVALID_TIMESTAMP for a record.
     """
     if data is None or len(data) < BATCH_OVERHEAD:
         raise _not_a_batch(data)
@@ -122,9 +125,9 @@ def check_produced(
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
             "Transactions are not available here: unset transactional.id.",
         )
-    if not codec:
-        check_records(data, BATCH_OVERHEAD, record_count, latest_ms - base_timestamp)
-    return header
+    if codec:
+        return header, iter(())
+    return header, check_records(data, BATCH_OVERHEAD, record_count, latest_ms - base_timestamp)
 
 
 def _refused(error: ErrorCode, message: str) -> RefusedBatch:

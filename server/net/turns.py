@@ -21,6 +21,7 @@ SHARE_NS: Final = 1_000_000
 """Of each turn, for one of them."""
 
 
+STEPS_AT_ONCE: Final = 4
 PRODUCE: Final = b"\0\0"
 QUICK_BYTES_MAX: Final = 512
 _QUICK_KEYS: Final = frozenset(key.to_bytes(2, "big") for key in (0, 1, 52, 53, 54, 59, 82))
@@ -32,6 +33,14 @@ def is_quick(data: bytes) -> bool:
     `data` begins with its length. A Produce request of any size is: what is long of it is returned as work.
     """
     return len(data) <= QUICK_BYTES_MAX and data[4:6] in _QUICK_KEYS
+
+
+def begun(steps: Iterator[None]) -> Iterator[None] | None:
+    """What is left of a request's steps after the first few are made; None if nothing is."""
+    for made, _ in enumerate(steps, 1):
+        if made == STEPS_AT_ONCE:
+            return steps
+    return None
 
 
 class LongRequest:

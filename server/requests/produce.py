@@ -8,7 +8,7 @@ idempotence. Promise: acknowledged means never lost; exactly once for idempotent
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.model.producer_state import Duplicate, ProducerState, Refused
 from quorumd.server.model.runtime import Runtime, TimerHandle
 from quorumd.server.net.inbound_request import InboundRequest
+from quorumd.server.net.turns import begun
 from quorumd.server.requests.pending_produce import PartitionResult, PendingBatch, PendingProduce
 from quorumd.server.translate.common import endpoint_on, error_code
 from quorumd.storage.log import Chunk, ChunkSummary
@@ -93,13 +94,15 @@ class ProduceHandler:
 
     # -- a request arrives
 
-    def handle(self, request: InboundRequest) -> None:
-        """Take a Produce request in. Raises MalformedMessage if its bytes are none."""
+    def handle(self, request: InboundRequest) -> Iterator[None] | None:
+        """Take a Produce request in; what is left of a long check is returned.
+
+        Raises MalformedMessage if its bytes are none.
+        """
         version = request.api_version
         fast = parse_produce(version, request.frame, request.body_at)
         if fast is None:
-            self._handle_any(request)
-            return
+            return self._handle_any(request)
         deadline = request.received_ns / 1e9 + fast.timeout_ms / 1000
         pending = PendingProduce(request, fast.acks, deadline, fast)
         error = self._wrong_topic(version, fast.topic, fast.partition)
@@ -108,10 +111,10 @@ class ProduceHandler:
         if error is not None:
             pending.results[0, 0] = PartitionResult(error)
             self._respond(pending)
-            return
-        self._take_batch(pending, (0, 0), fast.records)
+            return None
+        return self._take_batch(pending, (0, 0), fast.records)
 
-    def _handle_any(self, request: InboundRequest) -> None:
+    def _handle_any(self, request: InboundRequest) -> Iterator[None] | None:
         """The general form: any number of topics and partitions, each answered on its own."""
         version = request.api_version
         message = decode(ProduceRequest, version, request.frame, request.body_at)
@@ -130,9 +133,19 @@ class ProduceHandler:
                     batches.append(((i, k), partition))
                 else:
                     pending.results[i, k] = PartitionResult(error)
+        return begun(self._take_batches(pending, batches))
+
+    def _take_batches(
+        self,
+        pending: PendingProduce,
+        batches: Sequence[tuple[tuple[int, int], ProduceRequestPartition]],
+    ) -> Iterator[None]:
         pending.unanswered = 1  # until every partition is checked
         for at, partition in batches:
-            self._take_batch(pending, at, partition.records)
+            steps = self._take_batch(pending, at, partition.records)
+            if steps is not None:
+                yield from steps
+            yield
         pending.unanswered -= 1
         if not pending.unanswered:
             self._respond(pending)
@@ -148,36 +161,60 @@ class ProduceHandler:
 
     def _take_batch(
         self, pending: PendingProduce, at: tuple[int, int], records: bytes | memoryview | None
-    ) -> None:
-        """Check a batch; what passes is appended at the end of this turn of the event loop."""
+    ) -> Iterator[None] | None:
+        """Check a batch, or begin to; what passes is appended at the end of its turn of the event loop."""
         pending.unanswered += 1
-        obstacle = None
-        if not self._turn:  # asked once a turn, and again when it ends
-            obstacle = self._target.append_obstacle
-            self._turn_ms = self._runtime.wall_ms()
+        if self._is_obstructed(pending, at):
+            return None
+        try:
+            header, steps = check_produced(
+                records,
+                produce_version=pending.request.api_version,
+                max_batch_bytes=self._max_batch_bytes,
+                now_ms=self._runtime.wall_ms(),
+            )
+            left = begun(steps)
+        except RefusedBatch as refused:
+            self._refuse_batch(pending, at, refused)
+            return None
+        assert records is not None, "a batch that passed has bytes"
+        data = records if len(records) == header.size_bytes else records[: header.size_bytes]
+        batch = PendingBatch(pending, at, bytes(data), header)
+        if left is not None:
+            return self._check_on(batch, left)
+        self._add_to_turn(batch)
+        return None
+
+    def _check_on(self, batch: PendingBatch, steps: Iterator[None]) -> Iterator[None]:
+        try:
+            yield from steps
+        except RefusedBatch as refused:
+            self._refuse_batch(batch.pending, batch.at, refused)
+            return
+        if not self._is_obstructed(batch.pending, batch.at):
+            self._add_to_turn(batch)
+
+    def _is_obstructed(self, pending: PendingProduce, at: tuple[int, int]) -> bool:
+        """True if nothing can be appended now: that is its result then."""
+        obstacle = self._target.append_obstacle
         if obstacle is None and self._uncommitted_bytes > UNCOMMITTED_BYTES_MAX:
             obstacle = Refusal(
                 KafkaError.NOT_ENOUGH_REPLICAS,
                 f"more than {UNCOMMITTED_BYTES_MAX} bytes wait for a majority of the voters",
             )
-        if obstacle is not None:
-            self._finish(pending, at, PartitionResult(error_code(obstacle.error), obstacle.reason))
-            return
-        try:
-            header = check_produced(
-                records,
-                produce_version=pending.request.api_version,
-                max_batch_bytes=self._max_batch_bytes,
-                now_ms=self._turn_ms,
-            )
-        except RefusedBatch as refused:
-            self._finish(
-                pending, at, PartitionResult(refused.error, refused.message, refused.record_index)
-            )
-            return
-        assert records is not None, "a batch that passed has bytes"
-        data = records if len(records) == header.size_bytes else records[: header.size_bytes]
-        self._turn.append(PendingBatch(pending, at, bytes(data), header))
+        if obstacle is None:
+            return False
+        self._finish(pending, at, PartitionResult(error_code(obstacle.error), obstacle.reason))
+        return True
+
+    def _refuse_batch(
+        self, pending: PendingProduce, at: tuple[int, int], refused: RefusedBatch
+    ) -> None:
+        result = PartitionResult(refused.error, refused.message, refused.record_index)
+        self._finish(pending, at, result)
+
+    def _add_to_turn(self, batch: PendingBatch) -> None:
+        self._turn.append(batch)
         if len(self._turn) == 1:
             if self._last_turn_size == 1 and not self._parked:
                 self._append_turn()  # a lone client that waits for its answer: no other batch will come

@@ -193,7 +193,9 @@ class _Walk:
             elif header.codec:
                 self._unpack(header, batch)
             else:
-                check_records(batch, BATCH_OVERHEAD, header.record_count, _ANY_TIMESTAMP)
+                count = header.record_count
+                for _ in check_records(batch, BATCH_OVERHEAD, count, _ANY_TIMESTAMP):
+                    pass
         except RefusedBatch as error:
             self._facts.add(error.message.rstrip("."), position, header.base_offset)
         except CorruptBatch as error:

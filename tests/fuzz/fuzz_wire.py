@@ -85,9 +85,11 @@ def batch(which: int, data: bytes) -> None:
         except CorruptBatch:
             continue
     try:
-        header = check_produced(
+        header, steps = check_produced(
             data, produce_version=which, max_batch_bytes=10_000, now_ms=1_700_000_000_000
         )
+        for _ in steps:
+            pass
     except RefusedBatch:
         return
     if not header.codec:

@@ -25,15 +25,18 @@ from quorumd.wire.codec import decode
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import LimitExceeded
 from quorumd.wire.headers import decode_response_header
+from quorumd.wire.messages.produce import ProduceResponse
+from quorumd.wire.records import Record, build_batch
 from quorumd.wire.registry import APIS
 from quorumd.wire.request_limits import REQUEST_LIMITS
-from tests.server.worst_requests import WorstRequest, worst_requests
+from tests.server.worst_requests import WorstRequest, produce, worst_batches, worst_requests
 from tests.support.serving import run
 from tests.support.work import STEPS_PER_MS, steps
 
 STEPS_MAX = 5 * STEPS_PER_MS
 """Of the 10 ms that the loop may be held: the rest is for bytes, which are not counted, and for load."""
 RESPONSE_BYTES_MAX = 1 << 18
+DONE = object()
 AT = Listener("CONTROLLER", "127.0.0.1", 9093)
 
 
@@ -140,6 +143,70 @@ def test_a_request_beyond_its_limit_is_refused_before_it_is_work(tmp_path: Path)
             assert (heavy, taken) == ([], [])
 
     run(work(), deadline_s=120)
+
+
+def steps_by_turn(dispatch: Dispatch, request: InboundRequest) -> list[int]:
+    """The work of a request, cut where other requests may have their turn."""
+    left: Iterator[None] | None = None
+
+    def begin() -> None:
+        nonlocal left
+        left = dispatch.dispatch(request)
+
+    def go_on() -> None:
+        nonlocal left
+        if left is not None and next(left, DONE) is DONE:
+            left = None
+
+    counts = [steps(begin)]
+    while left is not None:
+        counts.append(steps(go_on))
+    return counts
+
+
+WORST_BATCHES = dict(worst_batches())
+
+
+@pytest.mark.parametrize("name", WORST_BATCHES)
+def test_the_hardest_batches_are_checked_in_turns(tmp_path: Path, name: str) -> None:
+    data = WORST_BATCHES[name]
+
+    async def work() -> None:
+        async with leading(tmp_path) as dispatch:
+            request, recorder = asked(produce(9, [data]))
+            counts = steps_by_turn(dispatch, request)
+            assert max(counts[:1]) < STEPS_MAX
+            assert max(counts[1:], default=0) < STEPS_MAX // 3, "a step takes about a millisecond"
+            await answered(recorder)
+            is_sound = name != "a record too many"
+            assert errors_of(9, recorder.sent) == [0 if is_sound else ErrorCode.INVALID_RECORD]
+
+    run(work(), deadline_s=60)
+
+
+def test_many_batches_in_one_request_are_checked_in_turns(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with leading(tmp_path) as dispatch:
+            request, recorder = asked(produce(9, [WORST_BATCHES["one value"][:-1]] * 15))
+            assert max(steps_by_turn(dispatch, request)) < STEPS_MAX
+            assert errors_of(9, recorder.sent) == [ErrorCode.INVALID_RECORD] * 15
+            request, recorder = asked(produce(9, [build_batch([Record(value=b"v")])] * 200))
+            assert max(steps_by_turn(dispatch, request)) < STEPS_MAX
+            await answered(recorder)
+            assert errors_of(9, recorder.sent) == [0] * 200
+
+    run(work())
+
+
+async def answered(recorder: Recorder) -> None:
+    while not recorder.sent:  # noqa: ASYNC110 - there is no event to wait for
+        await asyncio.sleep(0.001)
+
+
+def errors_of(version: int, sent: bytes) -> list[int]:
+    _, at = decode_response_header(0, version, sent[4:])
+    (topic,) = decode(ProduceResponse, version, sent[4:], at).responses
+    return [partition.error_code for partition in topic.partition_responses]
 
 
 def is_invalid_request(worst: WorstRequest, sent: bytes) -> bool:

@@ -7,11 +7,19 @@ and inside each other, once with names that nobody knows and once with those of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from struct import Struct as Struct_
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from crc32c import crc32c
+
 from quorumd.server.model.topic import METADATA
 from quorumd.wire.codec import encode
+from quorumd.wire.messages.produce import (
+    ProduceRequest,
+    ProduceRequestPartition,
+    ProduceRequestTopic,
+)
 from quorumd.wire.registry import APIS
 from quorumd.wire.schema import FieldSpec, Kind, Message, Struct
 
@@ -129,3 +137,56 @@ def _varint(value: int) -> bytes:
         out.append(value & 127 | 128)
         value >>= 7
     return bytes((*out, value))
+
+
+BATCH_BYTES = (1 << 20) - 100
+_HEADER = Struct_(">qiibIhiqqqhii")
+
+
+def worst_batches() -> Iterator[tuple[str, bytes]]:
+    """Batches of a megabyte whose check is the most work, each valid but the last."""
+    # Neighbours of different lengths, so that no two records can be checked together.
+    for name, values in (
+        ("equal", (b"",)),
+        ("alternating", (b"", b"x")),
+        ("in pairs", (b"", b"", b"x", b"x")),
+        ("in fours", (b"",) * 4 + (b"x",) * 4),
+    ):
+        records, size = [], 0
+        while size < BATCH_BYTES - 20:
+            records.append(_record(len(records), values[len(records) % len(values)]))
+            size += len(records[-1])
+        yield name, _batch(b"".join(records), len(records))
+    headers = BATCH_BYTES // 2 - 20
+    yield "headers", _batch(_record(0, b"", headers=headers), 1)
+    yield "one value", _batch(_record(0, bytes(BATCH_BYTES - 100)), 1)
+    yield "a record too many", _batch(b"".join(records), len(records) - 1)
+
+
+def _record(index: int, value: bytes, *, headers: int = 0) -> bytes:
+    head = b"\0\0" + _varint(2 * index) + b"\1" + _varint(2 * len(value))
+    body = head + value + _varint(2 * headers) + b"\0\1" * headers
+    return _varint(2 * len(body)) + body
+
+
+def _batch(records: bytes, count: int) -> bytes:
+    head = (0, 49 + len(records), 0, 2, 0, 0, count - 1, 0, 0, -1, -1, -1, count)
+    whole = bytearray(_HEADER.pack(*head) + records)
+    whole[17:21] = crc32c(memoryview(whole)[21:]).to_bytes(4, "big")
+    return bytes(whole)
+
+
+def produce(version: int, batches: list[bytes]) -> WorstRequest:
+    """A request with these batches for the one partition."""
+    message = ProduceRequest(
+        acks=-1,
+        timeout_ms=60_000,
+        topic_data=(
+            ProduceRequestTopic(
+                name=METADATA.name if version < 13 else "",
+                topic_id=METADATA.topic_id if version >= 13 else UUID(int=0),
+                partition_data=tuple(ProduceRequestPartition(records=each) for each in batches),
+            ),
+        ),
+    )
+    return WorstRequest(f"Produce-{version}", 0, version, encode(message, version))

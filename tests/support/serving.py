@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.net.listeners import Listeners
 
 T = TypeVar("T")
+OnRequest = Callable[[InboundRequest], Iterator[None] | None]
 
 API_VERSIONS, PRODUCE, DESCRIBE_CLUSTER = 18, 0, 60
 DEADLINE_S = 10.0
@@ -60,19 +61,18 @@ def answer_frame(request: InboundRequest, body: bytes = b"") -> bytes:
 class Parking:
     """A dispatcher that keeps requests until the test answers them."""
 
-    def __init__(self, on_request: Callable[[InboundRequest], None] | None = None) -> None:
+    def __init__(self, on_request: OnRequest | None = None) -> None:
         self.requests: list[InboundRequest] = []
         self._on_request = on_request
         self._changed = asyncio.Condition()
         self._notes: set[asyncio.Task[None]] = set()
 
-    def dispatch(self, request: InboundRequest) -> None:
+    def dispatch(self, request: InboundRequest) -> Iterator[None] | None:
         self.requests.append(request)
         note = asyncio.ensure_future(self._note())
         self._notes.add(note)
         note.add_done_callback(self._notes.discard)
-        if self._on_request is not None:
-            self._on_request(request)
+        return None if self._on_request is None else self._on_request(request)
 
     async def received(self, count: int) -> list[InboundRequest]:
         """All requests so far, as soon as there are so many."""

@@ -63,7 +63,12 @@ RECORDS = st.lists(
 
 
 def check(data, *, version=9, limit=1024 * 1024, now_ms=NOW):
-    return check_produced(data, produce_version=version, max_batch_bytes=limit, now_ms=now_ms)
+    header, steps = check_produced(
+        data, produce_version=version, max_batch_bytes=limit, now_ms=now_ms
+    )
+    for _ in steps:
+        pass
+    return header
 
 
 def at_offsets(records, base_offset=0):
