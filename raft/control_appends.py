@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quorumd.raft.check_quorum import check_quorum_ms
 from quorumd.raft.control import RaftControlRecord, VotersRecord
 from quorumd.raft.core import Core
 from quorumd.raft.effects import AppendControl
@@ -12,6 +13,7 @@ from quorumd.raft.roles import Leader
 def append_control(core: Core, leader: Leader, records: tuple[RaftControlRecord, ...]) -> None:
     """Append control records as one batch; a voter set counts from now on, committed or not."""
     base = core.log.end_offset
+    was_alone = not core.other_voters()
     core.log.append(base + len(records), ((core.epoch, base),))
     for at, record in enumerate(records):
         if isinstance(record, VotersRecord):
@@ -19,6 +21,9 @@ def append_control(core: Core, leader: Leader, records: tuple[RaftControlRecord,
             core.announce_voters()
             leader.heard_from.intersection_update(core.other_voters())
             leader.next_begin_ms = core.now_ms
+            if was_alone:
+                # Nobody had to be heard of before: the newcomer has all the time.
+                leader.check_quorum_deadline_ms = core.now_ms + check_quorum_ms(core)
     write = core.writes.next_of_log(core.log.end_offset)
     core.effects.append(
         AppendControl(write=write, base_offset=base, epoch=core.epoch, records=records)

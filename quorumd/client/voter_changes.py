@@ -99,6 +99,10 @@ class QuorumChange(ABC):
     async def send(self, connection: ClientConnection, timeout_ms: int) -> ChangeReply:
         """Sends the request to a node, which has `timeout_ms` for it. Raises ConnectionFailed."""
 
+    def is_done(self, quorum: QuorumDescription) -> bool:
+        """False if the quorum shows that it has not been made, whatever the code may mean."""
+        return True
+
     def is_about(self, pending: PendingQuorumChange) -> bool:
         """True if this is what the leader calls `pending`."""
         return pending.kind == self.kind and pending.key == self.key
@@ -144,6 +148,10 @@ class RemoveVoterChange(QuorumChange):
     @property
     def done_codes(self) -> frozenset[ErrorCode]:
         return frozenset({ErrorCode.VOTER_NOT_FOUND})
+
+    def is_done(self, quorum: QuorumDescription) -> bool:
+        """The code says of the only voter, too, that it is not removed."""
+        return self.key not in {voter.key for voter in quorum.voters}
 
     async def send(self, connection: ClientConnection, timeout_ms: int) -> ChangeReply:
         request = RemoveRaftVoterRequest(
@@ -284,7 +292,9 @@ class ChangeClient:
                 reply = await self.send_once(change, deadline)
                 error = error_code(reply.code)
                 reason = reply.message or explain(error)
-                if not error or error in change.done_codes:
+                if not error:
+                    return error
+                if error in change.done_codes and change.is_done(await self.describe(deadline)):
                     return error
                 if error is ErrorCode.REQUEST_TIMED_OUT:
                     if deadline.remaining_ms() <= _RESPONSE_MARGIN_MS:

@@ -63,7 +63,7 @@ def refusal_of(core: Core, leader: Leader, change: VoterChange) -> Refusal | Non
         return Refusal(KafkaError.VOTER_NOT_FOUND, text)
     if len(voters) == 1:
         return Refusal(
-            KafkaError.INVALID_REQUEST, f"{key} is the only voter: add another one first"
+            KafkaError.VOTER_NOT_FOUND, f"{key} is the only voter: add another one first"
         )
     is_last = [other.id for other in voters.keys].count(key.id) == 1
     if is_last and key.id in core.config.configured_voters.ids:

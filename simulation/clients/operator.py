@@ -56,6 +56,7 @@ _FULFILLED = {
     VoterChangeKind.REMOVE: ErrorCode.VOTER_NOT_FOUND,
 }
 """It is so already: perhaps an earlier answer was lost."""
+_ONLY = "is the only voter"
 _LATER = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -72,6 +73,7 @@ class ChangeResponse:
     error: ErrorCode
     leader_id: int = -1
     leader_epoch: int = -1
+    message: str = ""
 
 
 class Operator(Client):
@@ -170,7 +172,7 @@ class Operator(Client):
 
     def on_answer(self, request: VoterChangeRequest, response: ChangeResponse) -> None:
         """Go on to the next request, ask again, or give up."""
-        if self._is_fulfilled(request, response.error):
+        if self._is_fulfilled(request, response):
             request.outcome = DONE
             self.on_fulfilled(request, response.leader_id, response.leader_epoch)
             self._next()
@@ -198,10 +200,12 @@ class Operator(Client):
                     f"node {leader_id} has, and {machine.host} leads epoch {epoch}",
                 )
 
-    def _is_fulfilled(self, request: VoterChangeRequest, error: ErrorCode) -> bool:
-        """Before the log names the voters it is not known which replicas are none."""
-        is_so_already = bool(request.sets_before) and error is _FULFILLED.get(request.kind)
-        return error is ErrorCode.NONE or is_so_already
+    def _is_fulfilled(self, request: VoterChangeRequest, response: ChangeResponse) -> bool:
+        """Before the log names the voters it is not known which replicas are none; the only one stays."""
+        if response.error is ErrorCode.NONE:
+            return True
+        is_so_already = response.error is _FULFILLED.get(request.kind)
+        return bool(request.sets_before) and is_so_already and _ONLY not in response.message
 
     def _decoded(self, kind: VoterChangeKind, frame: bytes) -> ChangeResponse:
         api = _API_OF[kind]
@@ -215,7 +219,12 @@ class Operator(Client):
             answer = self.decode_answer(RemoveRaftVoterResponse, *api, frame)
         else:
             answer = self.decode_answer(TransferLeaderResponse, *api, frame)
-        return ChangeResponse(ErrorCode(answer.error_code), answer.leader_id, answer.leader_epoch)
+        return ChangeResponse(
+            ErrorCode(answer.error_code),
+            answer.leader_id,
+            answer.leader_epoch,
+            answer.error_message or "",
+        )
 
     def _on_failure(self) -> None:
         self.change_target()

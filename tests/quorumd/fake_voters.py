@@ -202,6 +202,8 @@ class FakeVoters:
         error, message = await self._refusal(node_id)
         if not error and key not in self.voters:
             error, message = ErrorCode.VOTER_NOT_FOUND, f"replica {key} is not a voter"
+        elif not error and len(self.voters) == 1:
+            error, message = ErrorCode.VOTER_NOT_FOUND, f"{key} is the only voter"
         elif not error:
             self.voters.remove(key)
             self.observers.append(key)

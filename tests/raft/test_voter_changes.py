@@ -317,7 +317,7 @@ def test_who_is_no_voter_is_not_removed(key: ReplicaKey, error: str, said: str) 
 
 def test_the_only_voter_is_not_removed() -> None:
     error, text = refused(remove(leading(1), key_of(1)))
-    assert error == "INVALID_REQUEST"
+    assert error == "VOTER_NOT_FOUND"
     assert "is the only voter: add another one first" in text
 
 
@@ -462,3 +462,20 @@ def test_who_learns_only_afterwards_that_it_was_a_voter_is_one_until_its_removal
     assert bench.role is Role.FOLLOWER
     bench.fetched(high_watermark=2)
     assert bench.role is Role.OBSERVER
+
+
+def test_a_voter_that_was_alone_gives_its_first_companion_all_the_time_to_fetch() -> None:
+    bench = leading(1)
+    bench.wait(2900)
+    bench.fetch(key_of(2), *bench.node.core.log.end)
+    assert add(bench, key_of(2)) is None
+    bench.sync()
+    assert bench.node.voters.keys == (key_of(1), key_of(2))
+    bench.wait(2900)
+    assert bench.role is Role.LEADER
+    fetch_all(bench)
+    assert last_answer(bench).error is None
+    bench.wait(2999)
+    assert bench.role is Role.LEADER
+    bench.wait(1)
+    assert bench.role is Role.RESIGNED
