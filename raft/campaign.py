@@ -19,7 +19,8 @@ from quorumd.raft.transitions import Trigger
 from quorumd.raft.types import ReplicaKey
 
 REFUSAL_GRACE_MS = 100
-"""After a first refusal, how long the other voters' answers are waited for before a new round."""
+"""After a first refusal, how long the other voters' answers are waited for before a new round. A round of
+pre-votes waits twice as long as the one before it that was lost: answers may take longer than this."""
 
 
 def become_prospective(core: Core, trigger: Trigger) -> None:
@@ -116,7 +117,8 @@ def _count_votes(core: Core) -> None:
     if isinstance(state, Prospective):
         if is_lost:
             return lose_pre_votes(core)
-        state.deadline_ms = min(state.deadline_ms, core.now_ms + REFUSAL_GRACE_MS)
+        grace_ms = REFUSAL_GRACE_MS << min(core.election_attempts, 20)
+        state.deadline_ms = min(state.deadline_ms, core.now_ms + grace_ms)
     elif not state.is_lost and (is_lost or not state.is_contested):
         wait_ms = campaign_backoff_ms(core) + (0 if is_lost else REFUSAL_GRACE_MS)
         state.is_lost, state.is_contested = is_lost, True

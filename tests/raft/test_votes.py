@@ -561,3 +561,20 @@ def test_five_voters_need_two_that_know_no_leader_either() -> None:
     assert bench.node.core.state.election_deadline_ms - bench.now_ms > 50
     bench.fetched(error="NOT_LEADER_OR_FOLLOWER", hint=LeaderHint(epoch=3), to=key(4))
     assert bench.node.core.state.election_deadline_ms - bench.now_ms < 50
+
+
+def test_a_voter_whose_answers_take_long_is_waited_for_in_the_end() -> None:
+    """The other one refuses at once, round after round."""
+    bench = prospective(draw=lambda bound: bound - 1)
+    waited = []
+    for _ in range(6):
+        begun_ms = bench.now_ms
+        bench.grant(key(2), granted=False)
+        bench.wait(bench.node.core.state.deadline_ms - bench.now_ms - 1)
+        assert bench.role is Role.PROSPECTIVE
+        waited.append(bench.now_ms + 1 - begun_ms)
+        bench.fire()
+        while bench.role is not Role.PROSPECTIVE:
+            bench.fire()
+    assert waited[:4] == [100, 200, 400, 800]
+    assert waited[4:] == [1600, 1999]
