@@ -38,8 +38,7 @@ def note_heard(core: Core, leader: Leader, replica: ReplicaKey) -> ReplicaKey | 
         return None
     note_alive(core, voter)
     leader.heard_from.add(voter)
-    electorate = core.electorate
-    if len(leader.heard_from) + electorate.has_local >= electorate.majority:
+    if len(leader.heard_from) >= core.electorate.others_needed:
         leader.heard_from.clear()
         leader.check_quorum_deadline_ms = core.now_ms + check_quorum_ms(core)
     return voter

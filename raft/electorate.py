@@ -19,7 +19,8 @@ class Electorate:
     keys: tuple[ReplicaKey, ...]
     others: tuple[ReplicaKey, ...]
     has_local: bool
-    majority: int
+    others_needed: int
+    """How many other voters make a majority with this replica, if it votes."""
     has_moved: bool
     """This replica is reached elsewhere than the set says."""
     is_settled: bool
@@ -39,7 +40,7 @@ class Electorate:
             voters.keys,
             others,
             own is not None,
-            quorum.majority(len(voters)),
+            quorum.majority(len(voters)) - (own is not None),
             has_moved,
             entry.offset < 0 or (stays and entry.record.target is None),
         )

@@ -42,15 +42,22 @@ def become_leader(core: Core, granting: tuple[ReplicaKey, ...]) -> None:
 
 
 def resign(core: Core, leader: Leader, trigger: Trigger, first: ReplicaKey | None = None) -> None:
-    """Stop leading and tell the voters, `first` and the most up-to-date ones first in line."""
+    """Stop leading and tell the voters, `first` and the most up-to-date ones first in line.
+
+    A leader that lost its quorum asks for votes again only after those who still reached it, too few, have
+    missed it for the fetch timeout: until then they refuse all others, and it would win again and again
+    where it can send but not be fetched from. If one other voter is enough, nobody is left who still does.
+    """
     others = core.other_voters()
     successors = quorum.preferred_successors(
         (key, synced_end_offset(core, leader, key)) for key in others
     )
     if first is not None:
         successors = (first, *(key for key in successors if key != first))
-    deadline = core.now_ms + core.random_election_timeout_ms()
-    move_to(core, trigger, Resigned(deadline, set(others), successors))
+    wait_ms = core.random_election_timeout_ms()
+    if trigger is Trigger.QUORUM_LOST and core.electorate.others_needed > 1:
+        wait_ms += core.config.fetch_timeout_ms
+    move_to(core, trigger, Resigned(core.now_ms + wait_ms, set(others), successors))
 
 
 def on_resignation_requested(core: Core, event: ResignationRequested) -> None:

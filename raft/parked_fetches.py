@@ -70,7 +70,7 @@ def wake_fetches(core: Core, leader: Leader) -> None:
     """
     electorate, is_bootstrapping = core.electorate, core.is_bootstrapping
     voters = electorate.keys
-    missing = len(leader.parked) if is_bootstrapping else electorate.majority - electorate.has_local
+    missing = len(leader.parked) if is_bootstrapping else electorate.others_needed
     for reply_to, fetch in reversed(list(leader.parked.items())):
         if missing <= 0:
             break

@@ -23,7 +23,7 @@ CLIENT, ANY_NODE = "client", "anybody"
 MESSAGE_FAULTS = ("loss", "reset", "duplicate", "partial frame", "delay", "reorder")
 PARTITIONS = (
     *("majority partition", "minority partition", "isolate one", "ring", "bridge", "one way"),
-    *("flapping", "link by link"),
+    *("flapping", "link by link", "firewalls"),
 )
 
 _ALL = frozenset(Role)

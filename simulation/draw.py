@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 
 from simulation.faults import FAULTS, OPERATIONS
-from simulation.faults.partitions import LEADER_FAILS, LONE_WITNESS
+from simulation.faults.partitions import FIREWALLS, LEADER_FAILS, LONE_WITNESS
 from simulation.scheduler import MS, SECOND
 from simulation.settings import NODES_MAX, Settings
 
@@ -42,7 +42,8 @@ def draw_settings(
         retention_bytes=random.choice([0, 0, 0, 2_000, None]),
         snapshot_bandwidth=random.choice([None, 2_000, 10_000]),
         snapshot_memory_bytes=random.choice([1, 1_000, 1 << 20]),
-        faults=_draw_faults(random, chaos_us, only),
+        faults=_draw_faults(random, chaos_us, only)
+        | _draw_firewalls(Random(f"{seed}/firewalls"), chaos_us, only),
     )
     if not membership:
         return settings
@@ -52,8 +53,13 @@ def draw_settings(
 def _draw_faults(random: Random, chaos_us: int, only: Collection[str] | None) -> dict[str, int]:
     """Each fault alone in one seed of ten, a handful at a time otherwise; seldom none at all."""
     count = random.choice([0, 1, 1, 2, 3, 4, 5, 6, 8, 12])
-    names = [name for name in FAULTS if name not in (LONE_WITNESS, LEADER_FAILS)]
+    names = [name for name in FAULTS if name not in (LONE_WITNESS, LEADER_FAILS, FIREWALLS)]
     return _draw_acts(random, names, count, chaos_us, [2, 4, 8, 16], only)
+
+
+def _draw_firewalls(random: Random, chaos_us: int, only: Collection[str] | None) -> dict[str, int]:
+    """They stay until all faults stop, and others hardly matter behind them: seldom, and once or twice."""
+    return _draw_acts(random, [FIREWALLS], random.random() < 0.1, chaos_us, [1, 2], only)
 
 
 def _draw_acts(

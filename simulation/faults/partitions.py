@@ -14,6 +14,8 @@ from simulation.scheduler import MS, SECOND
 FAULTS = Faults()
 LONE_WITNESS, LEADER_FAILS = "lone witness", "struck at a change"
 """Faults that mean nothing where there is no witness, or where no voters come and go."""
+FIREWALLS = "firewalls"
+"""A fault that lasts until all stop: it is drawn apart."""
 
 
 def _cut_groups(chaos: Chaos, random: Random, why: str, groups: list[list[str]]) -> None:
@@ -191,6 +193,21 @@ def one_way(chaos: Chaos, random: Random) -> None:
     if random.random() < 0.5:
         some, others = others, some
     _cut_pairs(chaos, random, "one way", [(a, b) for a in some for b in others])
+
+
+@FAULTS.fault(FIREWALLS)
+def firewalls(chaos: Chaos, random: Random) -> None:
+    """A node, mostly the leader, opens connections to others, and hardly any opens one to it.
+
+    Who still reaches it may itself not be reached by it.
+    """
+    hosts = _shuffled(chaos, random)
+    chaos.count_all(FIREWALLS)
+    shut_in, still_reaches = hosts[0], hosts[1:2]
+    for host in hosts[2:]:
+        chaos.network.shut_out(host, shut_in)
+    for host in still_reaches if random.random() < 0.7 else ():
+        chaos.network.shut_out(shut_in, host)
 
 
 @FAULTS.fault("flapping")

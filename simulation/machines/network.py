@@ -2,7 +2,8 @@
 
 A message is a complete frame. What becomes of it is drawn when it is sent and again judged when it would
 arrive: a machine that is cut off by then does not get it. Machines are named; a partition is a set of
-directed pairs that do not reach each other.
+directed pairs that do not reach each other. Firewalls are directed pairs, too: the first opens no connection
+to the second, whose own ones carry requests and answers.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ class Network:
         self._journal = journal
         self.conditions = NetworkConditions()
         self._cuts: dict[tuple[str, str], list[str]] = {}
+        self._firewalls: set[tuple[str, str]] = set()
         self._last_arrival_us: dict[tuple[str, str], int] = {}
 
     # -- partitions
@@ -94,13 +96,26 @@ class Network:
             if not cuts:
                 del self._cuts[source, target]
 
+    def shut_out(self, source: str, target: str) -> None:
+        """From now on `source` has no connection that it opened to `target`; until `heal`."""
+        self._firewalls.add((source, target))
+
     def heal(self) -> None:
         """Everything reaches everybody as usual."""
         self._cuts.clear()
+        self._firewalls.clear()
         self.conditions = NetworkConditions()
 
     def reaches(self, source: str, target: str) -> bool:
         return (source, target) not in self._cuts
+
+    def is_shut_out(self, source: str, target: str) -> bool:
+        return (source, target) in self._firewalls
+
+    def connects(self, source: str, target: str) -> bool:
+        """True if a connection that `source` opens to `target` comes about, and lasts."""
+        is_open = not self.is_shut_out(source, target)
+        return is_open and self.reaches(source, target) and self.reaches(target, source)
 
     def latency_us(self) -> int:
         return self._random.randint(*self.conditions.latency_us)

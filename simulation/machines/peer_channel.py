@@ -128,7 +128,7 @@ class SimPeerChannel:
             connection = self._connection
 
             def arrive() -> None:
-                if network.reaches(me, host) and network.reaches(host, me):
+                if network.connects(me, host):
                     peer = self._endpoints.listening_at(address[0])
                     self._process.call(back_us, lambda: answered(peer))
                 else:
@@ -266,6 +266,8 @@ class SimPeerChannel:
             network.send(message, lambda data: self._receive(f"{kind} answer", data), lost)
 
         def deliver(data: bytes) -> None:
+            if network.is_shut_out(me, target):
+                return
             peer.receive(data, channel, kind, reply, lost)
 
         network.send(NetworkMessage(me, target, kind, frame), deliver, lost)
