@@ -2,7 +2,7 @@
 
 Each peer has a channel for fetches, which may wait long for their answer, and one for elections, which must
 not wait behind them. What clients ask of the leader through this node has channels of its own: one for
-answers that come at once, one for changes that may take long.
+answers that come at once, and one for each change: it may take long, and answers come in order.
 """
 
 from __future__ import annotations
@@ -54,6 +54,10 @@ from quorumd.wire.headers import encode_request_header, encode_response_header
 from quorumd.wire.schema import Message
 
 LOG = Logger("peers")
+
+CHANGES_MAX = 16
+"""So many changes that clients ask for wait for the leader through this node; who asks for more is told who
+leads."""
 
 FETCH, FETCH_SNAPSHOT = 1, 59
 CHANGES = (voter_changes.ADD_VOTER, voter_changes.REMOVE_VOTER, voter_changes.UPDATE_VOTER)
@@ -155,6 +159,8 @@ class Outbound:
         self.addresses = PeerAddresses(node, settings.listener, settings.bootstrap_servers)
         self._client_id = f"raft-client-{node.local.id}"
         self._channels: dict[tuple[Peer, Use], PeerChannel] = {}
+        self._changes: dict[int, PeerChannel] = {}
+        self._last_change = 0
         self._is_closed = False
 
     def prepare(self, peers: Sequence[ReplicaKey]) -> None:
@@ -168,7 +174,8 @@ class Outbound:
     async def close(self) -> None:
         """Give all channels up; nothing is sent from now on."""
         self._is_closed = True
-        channels, self._channels = list(self._channels.values()), {}
+        channels = [*self._channels.values(), *self._changes.values()]
+        self._channels, self._changes = {}, {}
         await asyncio.gather(*(channel.close() for channel in channels))
 
     def _discard_strangers(self, wanted: Peer | None) -> None:
@@ -186,18 +193,40 @@ class Outbound:
         channel = self._channels.get((peer, use))
         if channel is None:
             self._discard_strangers(peer)
-            channel = self._make_channel(
-                self._name(peer),
-                partial(self.addresses.own, peer),
-                self._client_id,
-                self._settings.software_version,
-                _PeerListener(peer, use, self.addresses, self._handle),
-                self._settings.request_timeout_ms,
-                self._metrics,
-            )
-            self._channels[peer, use] = channel
-            channel.open()
+            channel = self._channels[peer, use] = self._open(peer, use)
         return channel
+
+    def _open(self, peer: Peer, use: Use) -> PeerChannel:
+        channel = self._make_channel(
+            self._name(peer),
+            partial(self.addresses.own, peer),
+            self._client_id,
+            self._settings.software_version,
+            _PeerListener(peer, use, self.addresses, self._handle),
+            self._settings.request_timeout_ms,
+            self._metrics,
+        )
+        channel.open()
+        return channel
+
+    def _ask_for_change(self, leader: ReplicaKey, call: PeerCall) -> None:
+        """On a connection of its own, which ends with it."""
+        self._last_change = number = self._last_change + 1
+        channel = self._changes[number] = self._open(leader, Use.CHANGES)
+
+        def end() -> None:
+            self._changes.pop(number, None)
+            channel.discard()
+
+        def answered(version: int, frame: bytes, at: int, address: Address) -> None:
+            call.answered(version, frame, at, address)
+            end()
+
+        def failed(reason: str, error: str | None) -> None:
+            call.failed(reason, error)
+            end()
+
+        channel.call(call._replace(answered=answered, failed=failed))
 
     def _name(self, peer: Peer) -> str:
         if isinstance(peer, BootstrapServer):
@@ -304,14 +333,18 @@ class Outbound:
         """Let the leader answer a client's request; `otherwise` is called if it was not asked.
 
         `lost`, or else `otherwise`, is called if it was asked and its answer does not come: what was
-        asked for may have been done, or may be done yet. `wait_ms` is how long the leader may take,
-        beyond the usual time.
+        asked for may have been done, or may be done yet. So it is if this node has come to lead while the
+        request waited for a connection. `wait_ms` is how long the leader may take, beyond the usual time;
+        such a request has a connection of its own.
 
         Clients that are told to ask another node don't all do so: Kafka's admin client asks the same
         one again until its time is over.
         """
         leader = self.node.leader
         if leader is None or leader == self.node.local or self._is_closed:
+            otherwise()
+            return
+        if wait_ms and len(self._changes) >= CHANGES_MAX:
             otherwise()
             return
         asked = request.api_version
@@ -333,15 +366,22 @@ class Outbound:
             length = len(header) + len(frame) - at
             request.respond((length.to_bytes(4, "big") + header, memoryview(frame)[at:]))
 
+        def failed(reason: str, error: str | None) -> None:
+            is_too_late = is_sent or self.node.is_leader
+            (lost if lost is not None and is_too_late else otherwise)()
+
         call = PeerCall(
             api_key=request.api_key,
             max_version=asked,
             build=build,
             answered=answered,
-            failed=lambda reason, error: (lost or otherwise)() if is_sent else otherwise(),
+            failed=failed,
             timeout_ms=self._settings.request_timeout_ms + wait_ms,
         )
-        self._channel(leader, Use.CHANGES if wait_ms else Use.CLIENTS).call(call)
+        if wait_ms:
+            self._ask_for_change(leader, call)
+        else:
+            self._channel(leader, Use.CLIENTS).call(call)
 
     def ask_leader(
         self,

@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 from quorumd.raft.types import uuid_from_text, uuid_to_text
-from quorumd.server.translate.voter_changes import REMOVE_VOTER
+from quorumd.server.translate.voter_changes import ADD_VOTER, REMOVE_VOTER
 from quorumd.storage.meta_properties import random_storage_id
 from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterRequestListener
 from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from tests.support import commands
 from tests.support.commands import Done
@@ -238,6 +239,23 @@ def test_what_a_lost_leader_was_asked_for_is_not_done_by_the_next_one(nodes: Clu
     assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert "Ask again" in (answer.error_message or "")
     assert voter_ids(nodes) == [*nodes.voters]
+
+
+def test_a_change_that_waits_at_the_leader_holds_up_no_other_one_asked_of_the_same_follower(
+    nodes: Cluster,
+) -> None:
+    asked = next(node for node in nodes.voters if node != nodes.wait_leader())
+    at = AddRaftVoterRequestListener(name="CONTROLLER", host="127.0.0.1", port=nodes.port(4))
+    addition = AddRaftVoterRequest(
+        timeout_ms=120_000, voter_id=4, voter_directory_id=random_storage_id(), listeners=(at,)
+    )
+    removal = RemoveRaftVoterRequest(voter_id=99, voter_directory_id=random_storage_id())
+    with RawClient(nodes.port(asked)) as waiting, RawClient(nodes.port(asked)) as client:
+        waiting.send(frame(request(ADD_VOTER, 1, addition)))
+        nodes.wait_for(lambda: described(nodes)["pending_changes"], "the addition waits")
+        refusal = client.ask(REMOVE_VOTER, 0, removal, RemoveRaftVoterResponse)
+        assert refusal.error_code == ErrorCode.VOTER_NOT_FOUND
+        assert described(nodes)["pending_changes"]
 
 
 def test_the_leader_removes_itself_and_another_one_leads(nodes: Cluster) -> None:

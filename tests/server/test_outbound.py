@@ -29,7 +29,7 @@ from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.peer_calls import PeerCall, PeerListener, StaleRequest
 from quorumd.server.model.topic import METADATA
 from quorumd.server.net.inbound_request import InboundRequest, RequestConnection
-from quorumd.server.peers.outbound import FetchedData, Outbound, OutboundSettings, Use
+from quorumd.server.peers.outbound import CHANGES_MAX, FetchedData, Outbound, OutboundSettings, Use
 from quorumd.server.translate.voter_changes import REMOVE_VOTER
 from quorumd.wire.codec import encode
 from quorumd.wire.error_codes import ErrorCode
@@ -81,7 +81,12 @@ class FakeLink:
     calls: list[PeerCall] = field(default_factory=list)
 
     def open(self) -> None: ...
-    def discard(self) -> None: ...
+
+    is_discarded: bool = False
+
+    def discard(self) -> None:
+        self.is_discarded = True
+
     async def close(self) -> None: ...
     def call(self, call: PeerCall) -> None:
         self.calls.append(call)
@@ -295,11 +300,34 @@ def test_what_the_leader_was_asked_for_is_not_done_here_as_well(is_sent: bool, t
         lost=lambda: heard.append("lost"),
         wait_ms=1000,
     )
-    call = sender.link(key(2), Use.CHANGES).calls[-1]
+    call = sender.links[-1].calls[-1]
     if is_sent:
         assert call.build(0, 7).endswith(b"body")
     call.failed("the connection was lost", None)
     assert heard == [told]
+
+
+def test_each_change_of_a_client_has_a_connection_of_its_own_while_it_waits() -> None:
+    sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")))
+    sender.lead(key(2), "two")
+    heard: list[int] = []
+
+    def ask(number: int) -> FakeLink:
+        body = (b"header|body", len(b"header|"), 0)
+        request = InboundRequest(
+            cast(RequestConnection, None), REMOVE_VOTER, 0, number, "client", *body
+        )
+        sender.outbound.forward(request, lambda: heard.append(number), wait_ms=1000)
+        return sender.links[-1]
+
+    links = [ask(number) for number in range(CHANGES_MAX)]
+    assert len({id(link) for link in links}) == CHANGES_MAX
+    assert all(link.addresses() == [("two", 1)] for link in links)
+    ask(99)
+    assert heard == [99]
+    links[3].calls[0].failed("the connection was lost", None)
+    assert (heard, links[3].is_discarded, links[4].is_discarded) == ([99, 3], True, False)
+    assert ask(100) not in links
 
 
 def test_what_a_replica_wanted_of_the_leader_is_not_sent_when_it_wants_it_no_more() -> None:
