@@ -33,7 +33,7 @@ from quorumd.wire.messages.fetch import (
     FetchResponseTopic,
 )
 
-FETCH_BYTES_MAX = 16 * 2**20
+FETCH_BYTES_MAX = 4 * 2**20
 """Most bytes of one answer, whatever the consumer asks for; a first batch is whole all the same."""
 PARKED_MAX = 10_000
 """Most fetches that wait at a time; one more is answered empty at once."""
