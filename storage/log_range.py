@@ -56,7 +56,7 @@ class LogRange:
         self._start_offset = start_offset
         self._end_offset = end_offset
         self._next_offset = start_offset
-        self._epoch = epoch
+        self._epoch = None if epoch < 0 else epoch
         self._handle = -1
         bases = _segment_bases(fs, directory)
         if not bases or end_offset <= bases[0]:

@@ -228,14 +228,14 @@ class LogWriter:
             raise ValueError(f"bytes {end} .. {len(data)} of a chunk are no whole batch")
         run.end_offset = next_offset
 
-    def _last_epoch(self, run: _Run) -> int:
+    def _last_epoch(self, run: _Run) -> int | None:
         known = run.epochs or self.epochs
-        return known[-1].epoch if known else -1
+        return known[-1].epoch if known else None
 
     def _note_epoch(self, run: _Run, epoch: int, base_offset: int) -> None:
-        last = self._last_epoch(run)
-        if epoch_problem(epoch, last):
-            raise ValueError(f"epoch {epoch} at offset {base_offset} follows epoch {last}")
+        problem = epoch_problem(epoch, self._last_epoch(run))
+        if problem:
+            raise ValueError(f"{problem}, at offset {base_offset}: it does not continue the log")
         run.epochs.append(EpochStart(epoch, base_offset))
 
     def _flush(self, run: _Run) -> None:

@@ -7,7 +7,7 @@ First everything is looked at and nothing changed; damage is raised from there. 
 | zeros, perhaps with the mark, behind the last batch of the last segment | written ahead: kept |
 | a batch of the last segment short or not valid, as power failure leaves it | cut from there on, reported |
 | the same, but not as it leaves one: quorumd.storage.torn_tail | DamagedLog |
-| a batch with a valid CRC whose offset or epoch doesn't continue the log | DamagedLog |
+| a batch with a valid CRC whose offset or epoch doesn't continue the log, or whose epoch is below 0 | DamagedLog |
 | anything but whole batches in a segment that is not the last | DamagedLog |
 | first offset of a segment is not the end of the one before (gap, overlap, missing, doubled) | DamagedLog |
 | log starts above 0 and no snapshot covers it; epochs are recorded and there is no segment | DamagedLog |
@@ -141,7 +141,7 @@ class _Inspection:
     start_offset: int = 0
     end_offset: int = 0
     dropped_end_offset: int | None = None
-    _epoch: int = -1
+    _epoch: int | None = None
 
     def run(self) -> None:
         bases = segment_bases(self.names)
@@ -218,7 +218,7 @@ class _Inspection:
             return len(below)
         self.found.clear()
         self.epochs.clear()
-        self.end_offset, self._epoch = self.start_offset, -1
+        self.end_offset, self._epoch = self.start_offset, None
         return 0
 
     def _take(self, below: Sequence[tuple[int, int]]) -> bool:
@@ -355,7 +355,7 @@ class _Inspection:
                 offset=self.end_offset,
             )
         self.tail = examine_tail(
-            self.fs, handle, position, size, self.end_offset, epoch=max(self._epoch, 0)
+            self.fs, handle, position, size, self.end_offset, epoch=self._epoch or 0
         )
         self.tail_reason = self.tail.describe(reason)
         if self.tail.damage:

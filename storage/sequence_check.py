@@ -11,8 +11,8 @@ from __future__ import annotations
 from quorumd.wire.records import BatchHeader
 
 
-def sequence_problem(header: BatchHeader, next_offset: int, last_epoch: int) -> str:
-    """Why a batch can't be the one at `next_offset`, behind one of `last_epoch` (-1: behind none).
+def sequence_problem(header: BatchHeader, next_offset: int, last_epoch: int | None) -> str:
+    """Why a batch can't be the one at `next_offset`, behind one of `last_epoch` (None: behind none).
 
     "" if it can.
     """
@@ -28,8 +28,13 @@ def offset_problem(header: BatchHeader, next_offset: int) -> str:
     return ""
 
 
-def epoch_problem(epoch: int, last_epoch: int) -> str:
-    """What is wrong with a batch of `epoch` behind one of `last_epoch`; "" if nothing is."""
-    if epoch < max(last_epoch, 0):
+def epoch_problem(epoch: int, last_epoch: int | None) -> str:
+    """What is wrong with a batch of `epoch` behind one of `last_epoch`; "" if nothing is.
+
+    None is behind none: -1 would be the epoch of a batch that no leader has stamped.
+    """
+    if epoch < 0:
+        return f"a batch of epoch {epoch}: no leader has stamped it"
+    if last_epoch is not None and epoch < last_epoch:
         return f"a batch of epoch {epoch} after one of epoch {last_epoch}"
     return ""

@@ -113,10 +113,10 @@ def test_an_append_that_does_not_continue_the_log_is_refused(
     ("data", "what"),
     [
         (batch(3) + batch(5), "continue the log"),
-        (batch(3, epoch=2) + batch(4, epoch=1), "follows epoch"),
+        (batch(3, epoch=2) + batch(4, epoch=1), "epoch 1 after one of epoch 2"),
         (batch(3) + batch(4)[:-1], "whole batch"),
         (batch(3) + b"\0" * 70, "magic"),
-        (batch(3, epoch=0) + batch(4, epoch=0), "follows epoch"),
+        (batch(3, epoch=0) + batch(4, epoch=0), "epoch 0 after one of epoch 1"),
         (batch(3), "instead of 5"),
     ],
 )
@@ -131,6 +131,13 @@ def test_a_write_of_anything_else_than_the_next_batches_leaves_no_trace(
     assert contents(log) == before
     fill(log, [3, 4])
     assert last_end(contents(log)) == 5
+
+
+def test_an_empty_log_takes_no_batch_without_an_epoch(opened: Callable[..., Log]) -> None:
+    log = opened()
+    with pytest.raises(ValueError, match="epoch -1: no leader has stamped it"):
+        log.write(batch(0, epoch=-1), 0, 1)
+    fill(log, [0])
 
 
 def test_a_batch_never_spans_segments(place: Place, opened: Callable[..., Log]) -> None:

@@ -11,6 +11,7 @@ from quorumd.storage import log_range
 from quorumd.storage.errors import DamagedLog, DiskFailed, UnsuitableOffset
 from quorumd.storage.layout import index_path, log_path
 from quorumd.storage.log_range import LogRange
+from quorumd.wire.records import stamp
 from tests.storage.faulty_filesystem import FaultyFileSystem
 from tests.storage.helpers import DIRECTORY, append, batch, empty_disk, open_log
 
@@ -236,6 +237,14 @@ def test_an_epoch_that_goes_back_is_damage() -> None:
     fs, _ = disk()
     with pytest.raises(DamagedLog, match="epoch 1 after one of epoch 2"):
         read(fs, 0, 8, epoch=2)
+
+
+def test_a_first_batch_without_an_epoch_is_damage() -> None:
+    fs, batches = disk()
+    path = log_path(DIRECTORY, 0)
+    fs.put(path, stamp(batches[0], 0, -1) + fs.contents(path)[len(batches[0]) :])
+    with pytest.raises(DamagedLog, match="epoch -1: no leader has stamped it"):
+        read(fs, 0, 8, epoch=-1)
 
 
 def test_a_segment_that_cannot_be_read_is_no_damage() -> None:

@@ -170,10 +170,27 @@ def test_a_gap_inside_a_segment_is_refused(fs: FaultyFileSystem) -> None:
     assert_refused(fs, "offset 20 where 19 must follow")
 
 
-@pytest.mark.parametrize("epoch", [3, -1])
-def test_an_epoch_that_goes_backwards_is_refused(fs: FaultyFileSystem, epoch: int) -> None:
-    fs.put(LAST, fs.contents(LAST)[: 4 * SIZE] + batch(19, epoch=epoch))
-    assert_refused(fs, f"epoch {epoch} after one of epoch 4")
+def test_an_epoch_that_goes_backwards_is_refused(fs: FaultyFileSystem) -> None:
+    fs.put(LAST, fs.contents(LAST)[: 4 * SIZE] + batch(19, epoch=3))
+    assert_refused(fs, "epoch 3 after one of epoch 4")
+
+
+def test_a_batch_without_an_epoch_is_refused(fs: FaultyFileSystem) -> None:
+    fs.put(LAST, fs.contents(LAST)[: 4 * SIZE] + batch(19, epoch=-1))
+    assert_refused(fs, "a batch of epoch -1: no leader has stamped it")
+
+
+def test_a_log_that_begins_without_an_epoch_is_refused(fs: FaultyFileSystem) -> None:
+    """The CRC does not cover the epoch."""
+    fs.put(FIRST, batch(0, epoch=-1) + fs.contents(FIRST)[SIZE:])
+    assert_refused(fs, "a batch of epoch -1: no leader has stamped it")
+
+
+def test_a_last_segment_that_begins_without_an_epoch_is_refused() -> None:
+    disk = empty_disk()
+    fill(reopen(disk), range(3))
+    disk.put(FIRST, batch(0, epoch=-1) + disk.contents(FIRST)[SIZE:])
+    assert_refused(disk, "a batch of epoch -1: no leader has stamped it")
 
 
 def test_a_log_that_ends_below_a_committed_offset_is_refused(fs: FaultyFileSystem) -> None:

@@ -248,6 +248,14 @@ def test_epochs_that_go_back_are_named(node: Node) -> None:
     only(node.verified(), path, f"a batch of epoch {former - 1} after one of epoch {former}")
 
 
+def test_a_log_that_begins_without_an_epoch_is_named(node: Node) -> None:
+    path = node.segment(0)
+    size = read_header(node.fs.contents(path)).size_bytes
+    unstamped = stamp(node.fs.contents(path)[:size], 0, -1)
+    node.change(path, lambda data: unstamped + data[size:])
+    assert "a batch of epoch -1: no leader has stamped it" in str(node.verified(path).texts)
+
+
 def test_an_epoch_that_changed_unnoticed_is_found_by_the_checkpoint(node: Node) -> None:
     path = node.segment(len(node.bases) - 2)
     for position, _ in iter_headers(node.fs.contents(path)):
