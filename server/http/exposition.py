@@ -270,7 +270,7 @@ class QuorumCollector(Collector):
             "Since a replica last had everything; on the leader.",
             labels=labels,
         )
-        now_ms = time.time() * 1000
+        now_ms = view.wall_ms()
         for kind, statuses in (
             ("voter", view.voter_statuses()),
             ("observer", view.observer_statuses()),

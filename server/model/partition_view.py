@@ -57,6 +57,9 @@ class PartitionView(Protocol):
     def role(self) -> str:
         """The replica's role in lower case, as in `quorumd.raft.roles.Role`."""
 
+    def wall_ms(self) -> int:
+        """Now, as Unix milliseconds: the clock of all times that are shown here."""
+
     # -- who leads
 
     @property

@@ -29,7 +29,7 @@ class RaftPartitionView:
         self.topic = topic
         self._node = node
         self._now_ms = now_ms
-        self._wall_ms = wall_ms
+        self.wall_ms = wall_ms
 
     @property
     def cluster_id(self) -> str | None:
@@ -185,7 +185,7 @@ class RaftPartitionView:
         return self._node.status().registered_observers
 
     def _status(self, row: ReplicaProgress) -> ReplicaStatus:
-        now, wall = self._now_ms(), self._wall_ms()
+        now, wall = self._now_ms(), self.wall_ms()
 
         def on_wall_clock(at: int | None) -> int:
             return -1 if at is None else wall - (now - at)

@@ -241,6 +241,20 @@ def test_the_leader_tells_how_far_each_replica_is_behind() -> None:
     assert found["raft_manager_number_of_possible_voters", ()] == 1
 
 
+def test_how_long_a_replica_is_behind_is_told_by_the_clock_of_its_times() -> None:
+    rows = (
+        ReplicaStatus(ReplicaKey(2), 120, 5_000, 5_000),
+        ReplicaStatus(ReplicaKey(3), 9, 10, 10),
+    )
+    found = scrape(Metrics(), FixedView(voter_rows=rows, now_ms=5_000))
+    behind = {
+        dict(labels)["replica_id"]: value
+        for (name, labels), value in found.items()
+        if name == "quorumd_replica_behind_seconds"
+    }
+    assert behind == {"2": 0, "3": 4.99}
+
+
 def test_only_the_leader_tells_how_many_voters_fetch() -> None:
     found = scrape(Metrics(), FixedView(in_sync=(2, 3)))
     assert found["quorumd_fetching_voters", ()] == 2

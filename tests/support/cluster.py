@@ -58,6 +58,10 @@ class FixedView:
     unknown_voter_connections: int = 0
     is_adding_voter: bool = False
     is_removing_voter: bool = False
+    now_ms: int = 0
+
+    def wall_ms(self) -> int:
+        return self.now_ms
 
     def end_offset_for(self, epoch: int) -> OffsetAndEpoch:
         return OffsetAndEpoch(self.log_end_offset, epoch)
