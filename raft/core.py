@@ -94,6 +94,8 @@ class Core:
         # What goes on with others, and with the disk.
         self.unreachable: set[int] = set()
         """Ids of replicas whose processes are known to be gone."""
+        self.refused_ms: dict[int, int] = {}
+        """By id: when a replica's addresses last refused connections."""
         self.effects: list[Effect] = []
         """Of the step that is being made."""
         self.writes = Writes()

@@ -16,6 +16,7 @@ def on_connection_refused(core: Core, event: ConnectionRefused) -> None:
     holds for a candidate that has this replica's vote.
     """
     core.unreachable.add(event.id)
+    core.refused_ms[event.id] = core.now_ms
     state = core.state
     if isinstance(state, Follower):
         if event.id == core.leader_id and state.campaign_at_ms is None:

@@ -15,7 +15,11 @@ from quorumd.raft.types import ReplicaKey, Voter, VoterSet
 from quorumd.raft.voter_changes.voter_sets import listed
 
 RIVAL_SILENT_TIMEOUTS = 3
-"""A voter may be doubled under its id when it has been silent for this many fetch timeouts."""
+"""A voter may be doubled under its id when it has been silent for this many fetch timeouts.
+
+One is enough if its addresses have refused connections since it was heard: its process was gone then, and
+one that was started again would have fetched.
+"""
 
 # -- what makes a request wrong
 
@@ -86,7 +90,7 @@ def rival_problem(core: Core, leader: Leader, key: ReplicaKey) -> str | None:
     for rival in core.voters.keys:
         known = leader.progress.get(rival)
         is_unheard = known is None or known.last_heard_ms is None
-        left_ms = leader.elected_at_ms + rival_silent_ms(core) - core.now_ms
+        left_ms = _counts_as_gone_ms(core, rival, leader.elected_at_ms) - core.now_ms
         if rival.id == key.id and rival != key and is_unheard and left_ms > 0:
             return f"the voter {rival} may be alive: it is waited for another {left_ms} ms"
     return None
@@ -113,6 +117,12 @@ def rival_silent_ms(core: Core) -> int:
     return RIVAL_SILENT_TIMEOUTS * core.config.fetch_timeout_ms
 
 
+def _counts_as_gone_ms(core: Core, voter: ReplicaKey, heard_ms: int) -> int:
+    """When another one may take the place of a voter that was heard last at `heard_ms`."""
+    is_gone = core.refused_ms.get(voter.id, heard_ms) > heard_ms
+    return heard_ms + (core.config.fetch_timeout_ms if is_gone else rival_silent_ms(core))
+
+
 def is_alive(core: Core, leader: Leader, voter: ReplicaKey) -> bool:
     """True if this voter leads, or was heard of not long ago."""
     if core.is_local(voter):
@@ -120,7 +130,7 @@ def is_alive(core: Core, leader: Leader, voter: ReplicaKey) -> bool:
     known = leader.progress.get(voter)
     if known is None or known.last_heard_ms is None:
         return False
-    return core.now_ms < known.last_heard_ms + rival_silent_ms(core)
+    return core.now_ms < _counts_as_gone_ms(core, voter, known.last_heard_ms)
 
 
 def fetched_ms(leader: Leader, key: ReplicaKey) -> int:

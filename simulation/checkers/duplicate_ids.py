@@ -1,6 +1,7 @@
 """A second storage id under one id votes only if the first one neither leads nor has been heard of lately.
 
-Source: KIP-856, disk failure recovery; docs/protocol: for three fetch timeouts.
+Source: KIP-856, disk failure recovery; docs/protocol: for three fetch timeouts, or for one if its process
+has ended since.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ class DuplicateIds(Checker):
     def on_change(self, seen: Observation, change: Change) -> None:
         if change.former is None or change.is_first:
             return
-        silent_us = RIVAL_SILENT_TIMEOUTS * seen.node.config.fetch_timeout_ms * MS - ROUNDING_US
+        timeout_us = seen.node.config.fetch_timeout_ms * MS
         for key in change.added:
             for rival in change.former.keys:
                 if rival.id != key.id:
                     continue
                 heard_us = self.facts.contacts.get(rival)
+                has_ended = self.facts.ended.get(rival, -1) > (heard_us or 0)
+                silent_us = timeout_us * (1 if has_ended else RIVAL_SILENT_TIMEOUTS) - ROUNDING_US
                 is_late = heard_us is not None and seen.now_us - heard_us < silent_us
                 if rival == seen.now.local or (is_late and seen.is_clock_true):
                     raise self.fail(

@@ -55,6 +55,8 @@ class Facts:
     """All requests for changes of the voter set, or of the leader."""
     contacts: dict[ReplicaKey, int] = field(default_factory=dict)
     """When a leader last had a request of this replica for records; µs."""
+    ended: dict[ReplicaKey, int] = field(default_factory=dict)
+    """When a process of this replica ended last; µs."""
     is_undisturbed: bool = True
     """No fault has any effect now, nor has had for a while."""
     voters: VoterHistory = field(init=False)

@@ -158,6 +158,7 @@ class Machine(Hardware):
         self.env.observer.show_disk_updates(self.replica)
         if process is not None:
             self.note("dies", why)
+            self.env.facts.ended[process.key] = self.env.scheduler.now_us
             process.end()
         self.backlog.clear()
         self.pauses = 0

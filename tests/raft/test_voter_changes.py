@@ -16,6 +16,8 @@ from quorumd.raft.effects import (
 )
 from quorumd.raft.events import (
     AppendRequested,
+    ConnectionMade,
+    ConnectionRefused,
     ResignationRequested,
 )
 from quorumd.raft.roles import Role
@@ -223,6 +225,38 @@ def test_a_new_leader_waits_before_it_takes_the_other_disk_for_lost() -> None:
     bench.fetch(key_of(3), *bench.node.core.log.end)
     error, text = refused(last_answer(bench))
     assert (error, f"the voter {key_of(3)} is alive" in text) == ("INVALID_REQUEST", True)
+
+
+def test_a_voter_whose_process_is_known_to_be_gone_is_waited_for_less() -> None:
+    """For one fetch timeout: a process that was started again would have fetched meanwhile."""
+    bench = leading()
+    old, new = key_of(3), key_of(3, disk=1)
+    fetch_all(bench, key_of(2), old, new)
+    bench.wait(100)
+    bench.step(ConnectionRefused(id=3))
+    # The new disk's process listens at that address now: the old one is gone all the same.
+    bench.step(ConnectionMade(id=3))
+    for _ in range(3):
+        bench.wait(600)
+        fetch_all(bench, key_of(2), new)
+    assert f"the voter {old} is alive" in refused(add(bench, new))[1]
+    bench.wait(100)
+    fetch_all(bench, key_of(2), new)
+    assert add(bench, new) is None
+    assert written(bench)[-1].voters.keys == (*map(key_of, (1, 2, 3)), new)
+
+
+def test_a_voter_that_fetched_after_its_address_refused_is_alive() -> None:
+    """It is reached elsewhere than its record says, or was started again."""
+    bench = leading()
+    old, new = key_of(3), key_of(3, disk=1)
+    bench.step(ConnectionRefused(id=3))
+    bench.wait(100)
+    fetch_all(bench, key_of(2), old, new)
+    for _ in range(5):
+        bench.wait(500)
+        fetch_all(bench, key_of(2), new)
+    assert f"the voter {old} is alive" in refused(add(bench, new))[1]
 
 
 def test_of_two_disks_that_join_under_one_id_one_becomes_a_voter() -> None:
