@@ -95,6 +95,61 @@ def test_the_producer_that_is_silent_longest_makes_room_for_a_new_one() -> None:
     assert state.check(10_000, 0, 7, 1) is None
 
 
+def test_a_snapshot_with_more_producers_than_are_remembered_does_not_grow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    states = state_of(*((n, 0, 0, 1) for n in range(5))).to_snapshot()
+    monkeypatch.setattr(producer_state, "REMEMBERED_PRODUCERS", 3)
+    state = ProducerState()
+    state.load(states)
+    state.append(9, 0, 0, 5, 5)
+    assert list(state.remembered()) == [1, 2, 3, 4, 9]
+
+
+def test_what_was_forgotten_before_a_snapshot_is_no_reason_to_read_the_log_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer_state, "REMEMBERED_UNDOS", 1)
+    state = state_of((7, 0, 0, 1), (7, 0, 1, 1), (7, 0, 2, 1))
+    state.load(state_of((7, 0, 0, 1)).to_snapshot())
+    assert state.truncate(1)
+    assert state.check(7, 0, 0, 1) == Duplicate(0, 0)
+
+
+def test_as_many_batches_can_be_taken_back_as_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer_state, "REMEMBERED_UNDOS", 4)
+    state = state_of(*((7, 0, n, 1) for n in range(5)))
+    assert state.truncate(1)
+    assert state.check(7, 0, 0, 1) == Duplicate(0, 0)
+
+
+def test_when_more_goes_than_is_remembered_everything_begins_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer_state, "REMEMBERED_UNDOS", 4)
+    state = state_of(*((7, 0, n, 1) for n in range(5)))
+    assert not state.truncate(0)
+    assert len(state) == 0
+    state.append(8, 0, 0, 0, 0)
+    assert state.truncate(0)
+    assert len(state) == 0
+
+
+def test_every_producer_id_counts_and_no_control_batch_does() -> None:
+    state = ProducerState()
+    record = Record(timestamp=1, value=b"v")
+    for producer_id in (-1, 0, 1):
+        data = build_batch(
+            [record], epoch=1, producer_id=producer_id, producer_epoch=0, base_sequence=0
+        )
+        header = read_header(data)
+        state.note(header)
+        state.note(header._replace(producer_id=9, attributes=header.attributes | 0x20))
+    assert list(state.remembered()) == [0, 1]
+
+
 Step = tuple[int, int, int]
 
 
