@@ -11,6 +11,7 @@ from quorumd.raft.control import VotersRecord
 from quorumd.raft.effects import (
     DeleteLogPrefix,
     FetchReply,
+    PersistQuorumState,
     SnapshotReply,
 )
 from quorumd.raft.events import (
@@ -193,6 +194,23 @@ def test_a_snapshot_that_was_taken_is_offered_from_now_on() -> None:
     answer = bench.fetch(key(2), 0, 0)
     assert answer is not None
     assert answer.snapshot == taken
+
+
+def test_a_snapshot_that_is_no_newer_than_the_newest_changes_nothing() -> None:
+    bench = leading(log_behind(0, 20, (10, 3)))
+    for offset in (9, 10):
+        bench.step(SnapshotTaken(snapshot=OffsetAndEpoch(offset, 3)))
+        assert bench.node.core.log.snapshots == [(10, 3)]
+
+
+@pytest.mark.parametrize(("offset", "writes"), [(1, 0), (2, 0), (3, 1)])
+def test_what_a_new_snapshot_stands_for_is_recorded_as_committed_unless_it_is(
+    offset: int, writes: int
+) -> None:
+    bench = follower()
+    assert bench.node.core.recorded_offset == 2
+    bench.step(SnapshotTaken(snapshot=OffsetAndEpoch(offset, 2)))
+    assert len(bench.find(PersistQuorumState)) == writes
 
 
 def test_cleaning_drops_what_a_snapshot_stands_for_and_nothing_else() -> None:

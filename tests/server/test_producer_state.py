@@ -150,6 +150,13 @@ def test_every_producer_id_counts_and_no_control_batch_does() -> None:
     assert list(state.remembered()) == [0, 1]
 
 
+def test_a_commit_below_a_batch_leaves_it_to_be_taken_back() -> None:
+    state = state_of((7, 0, 0, 3), (7, 0, 3, 1))
+    state.commit(2)
+    assert state.truncate(3)
+    assert state.check(7, 0, 3, 1) is None
+
+
 Step = tuple[int, int, int]
 
 
