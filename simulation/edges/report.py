@@ -10,14 +10,14 @@ from simulation.edges.modules import ROOT
 from simulation.edges.trials import Outcome, Trial
 
 DOCUMENT = ROOT / "docs" / "simulation.md"
-"""Lists survivors, by key, with the reason for each."""
+"""Lists survivors, each a line with its key, and the reason."""
 
 Tried = list[tuple[Trial, Outcome]]
 
 
 def is_explained(trial: Trial, document: str) -> bool:
     """True if the document has a reason why nothing catches it."""
-    return f"`{trial.mutant.key}`" in document
+    return f"\n{trial.mutant.key}\n" in document
 
 
 def all_explained(tried: Tried) -> bool:

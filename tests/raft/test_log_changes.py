@@ -7,10 +7,16 @@ import pytest
 from quorumd.raft.config import StoredState
 from quorumd.raft.control import VotersRecord
 from quorumd.raft.core import Core
-from quorumd.raft.effects import AnnounceVoters, PersistRemoval, ResetLog
+from quorumd.raft.effects import (
+    AnnounceHighWatermark,
+    AnnounceVoters,
+    Fetch,
+    PersistRemoval,
+    ResetLog,
+)
 from quorumd.raft.events import WriteCompleted
 from quorumd.raft.invariants import InvariantViolation
-from quorumd.raft.log_changes import reset_log, truncate
+from quorumd.raft.log_changes import refuse_to_drop, reset_log, truncate
 from quorumd.raft.types import SnapshotId, VoterSet
 from tests.raft.harness import CLUSTER, Bench, follower, key, log_of, voter_set
 
@@ -58,9 +64,22 @@ def test_what_is_committed_is_neither_cut_nor_reset() -> None:
     assert core.log.start_offset == 2
 
 
-def test_the_log_is_reset_before_its_voters_are_announced() -> None:
+def test_the_log_is_reset_before_its_voters_are_announced_and_these_before_the_commit() -> None:
     kinds = reset_to(follower().node.core, 10, 1, 2)
-    assert kinds.index(ResetLog) < kinds.index(AnnounceVoters)
+    news = [kind for kind in kinds if kind in (ResetLog, AnnounceVoters, AnnounceHighWatermark)]
+    assert news == [ResetLog, AnnounceVoters, AnnounceHighWatermark]
+
+
+def test_a_leader_that_demands_what_is_committed_is_not_asked_again_at_once() -> None:
+    bench = follower()
+    core = bench.node.core
+    asked = bench.outstanding(Fetch)
+    request = core.take(asked.request_id)
+    assert request is not None
+    assert core.can_send(asked.to, Fetch)
+    refuse_to_drop(core, request, "wants it back")
+    assert not core.can_send(asked.to, Fetch)
+    assert "wants it back" in str(core.problem)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from simulation.edges.install import Functions
 from simulation.edges.lines import recorded
 from simulation.edges.modules import ModuleSource, modules_in_scope
 from simulation.edges.mutants import compiled, mutants_of
+from simulation.edges.report import all_explained, edges_json, edges_text, is_explained
 from simulation.edges.results import Results
 from simulation.edges.trials import Outcome, Trial
 
@@ -264,6 +266,23 @@ def test_what_was_caught_stays_so_and_a_survivor_is_tried_again_after_a_change(
     assert other_runs.with_runs(survives).simulated is None
     changed = ModuleSource("m", "m.py", module.source + "\n", str(tmp_path))
     assert again.of(Trial(caught.mutant, changed)) is None
+
+
+def test_the_report_counts_and_tells_survivors_without_a_reason() -> None:
+    source = "def f(a):\n    return a > 1 and a\n"
+    module = ModuleSource("m", "m.py", source, "")
+    trials = [Trial(each, module) for each in mutants_of("m", source)]
+    outcomes = [Outcome(test="t"), Outcome(seed=3, differed=1, runs=1), Outcome(runs=4, differed=2)]
+    tried = list(zip(trials, outcomes, strict=False))
+    text = edges_text(tried, 2)
+    assert re.search(r"^m +3 +2 +1 +1 +1 +66.7%$", text, re.MULTILINE)
+    assert "2 were not tried" in text
+    assert f"     2  {trials[2].mutant.key}  (2 of 4 runs differ)" in text
+    assert not all_explained(tried)
+    assert all_explained(tried[:2])
+    assert edges_json(tried, 2)["mutants"][1]["seed"] == 3
+    assert is_explained(trials[2], f"words\n{trials[2].mutant.key}\n    its reason\n")
+    assert not is_explained(trials[2], f"words\n{trials[2].mutant.key} #2\n")
 
 
 @pytest.mark.sim
