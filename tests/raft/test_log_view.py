@@ -107,6 +107,7 @@ def test_a_log_that_is_reset_is_empty_behind_the_snapshot_and_goes_on_in_its_epo
     assert (log.start_offset, log.end, log.synced_end_offset) == (9, (9, 4), 9)
     assert (log.epoch_starts, log.snapshots) == ([], [(9, 4)])
     assert [entry.offset for entry in log.voter_entries] == [-1, 8]
+    assert log.end_offset_for(2) == (9, 4)
     log.append(11, [(4, 9)])
     assert log.epoch_starts == [(4, 9)]
     log.reset(SnapshotId(20, 5), None)
@@ -135,3 +136,16 @@ def test_clients_have_written_where_there_is_more_than_leaders_write(
     log.voter_entries = [VoterEntry(-1, VOTERS), entry]
     log.voter_entries += [VoterEntry(offset, VOTERS) for offset in others]
     assert log.has_data_behind(entry) is has_data
+
+
+def test_a_log_that_has_an_epoch_elsewhere_is_told_where_the_one_before_ends() -> None:
+    log = log_of(1, 1, 2, 2, 4)
+    assert log.diverging_from(OffsetAndEpoch(1, 2)) == (2, 1)
+    assert log.diverging_from(OffsetAndEpoch(5, 2)) == (4, 2)
+    assert log.diverging_from(OffsetAndEpoch(1, 3)) == (4, 2)
+    assert log.diverging_from(OffsetAndEpoch(5, 1)) == (2, 1)
+
+
+def test_a_log_of_an_epoch_below_the_first_one_here_is_not_told_its_own_end() -> None:
+    log = cleaned((1, 1, 2, 4), 3)
+    assert log.diverging_from(OffsetAndEpoch(3, 1)) == (3, 0)
