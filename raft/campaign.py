@@ -70,8 +70,11 @@ def on_vote_response(core: Core, event: VoteResponseReceived) -> None:
     vote, state = request.request, core.state
     assert isinstance(vote, Vote), "a vote answers a Vote request"
     asked_as = Prospective if vote.pre_vote else Candidate
-    if isinstance(state, (Prospective, Candidate)) and isinstance(state, asked_as):
-        assert isinstance(request.to, ReplicaKey), "votes are asked of voters only"
+    if not isinstance(state, (Prospective, Candidate)):
+        # It was asked what it knows, and knows nothing new: who said otherwise may say it again.
+        core.back_off(request)
+    elif isinstance(state, asked_as) and request.to in core.electorate.keys:
+        assert isinstance(request.to, ReplicaKey), "only fetches go to bootstrap servers"
         state.votes[request.to] = event.granted
         _count_votes(core)
 

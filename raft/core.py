@@ -17,6 +17,7 @@ from quorumd.raft.control import VotersRecord
 from quorumd.raft.core_parts import (
     Backoff,
     BootstrapState,
+    EndClaim,
     FailedDownload,
     InFlightRequest,
     Registration,
@@ -71,8 +72,16 @@ class Core:
         self.leader_endpoints: tuple[Endpoint, ...] = ()
         self.last_contact_ms: int | None = None
         """When the leader answered last; None if it has not yet."""
+        self.leader_expected_until_ms = 0
+        """A replica that starts waits so long for a word of the leader that it finds on disk."""
+        self.leader_refused = False
+        """It answered a fetch, of its own epoch, that it does not lead."""
+        self.end_claim: EndClaim | None = None
+        """What the last EndQuorumEpoch of this epoch said, unless it was confirmed."""
         self.leader_has_ended = False
-        """It said that it resigns."""
+        """It resigned: EndQuorumEpoch says so, and so did its own answer."""
+        self.claimed_endpoints: tuple[int, tuple[Endpoint, ...]] = (-1, ())
+        """Id of who was last said to lead while nobody led this replica, and where it is said to be."""
         self.election_attempts = 0
         """Campaigns in a row that failed."""
         self.is_shutting_down = False
@@ -342,8 +351,22 @@ class Core:
         return (
             self.leader is not None
             and self.last_contact_ms is not None
+            and not self.leader_refused
             and not self.leader_has_ended
             and self.now_ms < self.last_contact_ms + self.config.fetch_timeout_ms
+            and self.leader.id not in self.unreachable
+        )
+
+    @property
+    def is_led(self) -> bool:
+        """True if no request of another replica may take this one out of its epoch.
+
+        It has contact with the leader, or has just started and waits for the first word of the leader
+        that it finds on disk. Source: Ongaro's dissertation, 4.2.3 (disruptive servers).
+        """
+        return self.has_leader_contact or (
+            self.now_ms < self.leader_expected_until_ms
+            and self.leader is not None
             and self.leader.id not in self.unreachable
         )
 

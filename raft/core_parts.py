@@ -68,6 +68,15 @@ class Requests:
     backoffs: dict[tuple[Peer, type[Request]], Backoff] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class EndClaim:
+    """EndQuorumEpoch: the leader of this epoch is said to have resigned, in favour of these."""
+
+    epoch: int
+    leader_id: int
+    successors: tuple[ReplicaKey, ...]
+
+
 @dataclass(slots=True)
 class SnapshotDownload:
     """A snapshot that is being copied; times are ms.

@@ -9,6 +9,7 @@ from typing import NamedTuple
 class KafkaError(StrEnum):
     """The errors that the rules send, or act on when a peer sends them."""
 
+    BROKER_NOT_AVAILABLE = "BROKER_NOT_AVAILABLE"
     DUPLICATE_VOTER = "DUPLICATE_VOTER"
     ELIGIBLE_LEADERS_NOT_AVAILABLE = "ELIGIBLE_LEADERS_NOT_AVAILABLE"
     FENCED_LEADER_EPOCH = "FENCED_LEADER_EPOCH"

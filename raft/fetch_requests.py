@@ -3,7 +3,7 @@
 The leader handles the request in these steps:
 
 1. It must name this cluster, if any, and not hold impossible values.
-2. It must be of this epoch, which this replica leads.
+2. It must be of this epoch, which this replica leads. Who claims a later one is asked about it.
 3. A log that ends below the start of this one, or is empty, is offered the newest snapshot.
 4. A log that diverges is told where its last epoch, or the one before it, ends here.
 5. What comes before the position is on the replica's disk: the high watermark may advance.
@@ -20,7 +20,7 @@ from quorumd.raft.core import Core
 from quorumd.raft.errors import KafkaError
 from quorumd.raft.events import FetchRequestReceived
 from quorumd.raft.high_watermark import advance_high_watermark
-from quorumd.raft.leader_discovery import is_foreign
+from quorumd.raft.leader_discovery import ask, is_foreign
 from quorumd.raft.parked_fetches import park_fetch, reply_to_fetch
 from quorumd.raft.replica_progress import note_log_regression, note_progress
 from quorumd.raft.roles import Leader, ParkedFetch
@@ -48,6 +48,8 @@ def on_fetch_requested(core: Core, event: FetchRequestReceived) -> None:
     if event.epoch < core.epoch:
         return core.refuse_fetch(event.reply_to, KafkaError.FENCED_LEADER_EPOCH)
     if event.epoch > core.epoch:
+        if isinstance(core.state, Leader) and event.replica is not None:
+            ask(core, event.replica)
         return core.refuse_fetch(event.reply_to, KafkaError.UNKNOWN_LEADER_EPOCH)
     leader = core.state
     if not isinstance(leader, Leader):

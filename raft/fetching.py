@@ -112,6 +112,8 @@ def _note_contact(core: Core) -> None:
     if core.leader_has_ended:
         return
     core.last_contact_ms = core.now_ms
+    core.leader_expected_until_ms = 0
+    core.leader_refused = False
     core.election_attempts = 0
     if core.leader is not None:
         core.unreachable.discard(core.leader.id)

@@ -1,5 +1,8 @@
 """Learning epochs and leaders: every message says which ones its sender knows.
 
+What an answer says is taken over: it comes from where its sender is known to be. A request anybody can
+send: what it says is a claim, and a reason to ask (`ask`).
+
 Source: KIP-595, "We piggyback current leader and epoch information on all responses"; KIP-642, bootstrapping
 procedure (voters that know no leader).
 """
@@ -10,8 +13,10 @@ from quorumd.raft import quorum
 from quorumd.raft.campaign_delays import campaign_soon
 from quorumd.raft.core import Core
 from quorumd.raft.core_parts import InFlightRequest
+from quorumd.raft.effects import Peer, Request, Vote
 from quorumd.raft.errors import KafkaError
 from quorumd.raft.events import LeaderHint
+from quorumd.raft.resignation import note_refusal
 from quorumd.raft.role_changes import become_follower, become_unattached
 from quorumd.raft.roles import Candidate, Prospective, Resigned, Unattached
 from quorumd.raft.transitions import Trigger
@@ -27,30 +32,47 @@ LAST_EPOCH = 2**31 - 2
 """No campaign goes beyond this: the next epoch ends a real Kafka leader."""
 
 
-def adopt(
+def contradiction(
     core: Core, epoch: int, leader_id: int | None, endpoints: tuple[Endpoint, ...]
 ) -> str | None:
-    """Take over what a message says about epoch and leader. Returns why not, if it contradicts.
-
-    Source: KIP-595, "We piggyback current leader and epoch information on all responses".
-    """
+    """Why it cannot be that this replica leads this epoch, which is not over; None if it can."""
     if is_out_of_reach(core, epoch):
         return f"epoch {epoch} is above the limit of {EPOCH_LIMIT}"
-    if epoch < core.epoch:
-        return None
     if epoch == core.epoch and core.leader == core.local and leader_id == core.local.id:
         return None
     if leader_id == core.local.id and not _is_rival(core, endpoints):
         return f"this replica is called the leader of epoch {epoch}, which it is not"
     if epoch == core.epoch and leader_id not in (None, core.leader_id) and core.leader is not None:
         return f"replica {leader_id} is called the leader of epoch {epoch}, which {core.leader} is"
+    return None
+
+
+def adopt(
+    core: Core, epoch: int, leader_id: int | None, endpoints: tuple[Endpoint, ...]
+) -> str | None:
+    """Take over what an answer says about epoch and leader. Returns why not, if it contradicts.
+
+    Source: KIP-595, "We piggyback current leader and epoch information on all responses".
+    """
+    if epoch < core.epoch:
+        return None
+    reason = contradiction(core, epoch, leader_id, endpoints)
+    if reason is not None:
+        return reason
     if leader_id is None:
         if epoch > core.epoch:
             become_unattached(core, Trigger.HIGHER_EPOCH, epoch, _remaining_timeout_ms(core))
         return None
+    if core.leader == core.local and epoch == core.epoch:
+        return None
     leader = core.key_of(leader_id)
-    endpoints = endpoints or core.endpoints_of(leader)
+    known = core.endpoints_of(leader)
+    if set(endpoints) < set(known):  # an answer has the endpoint of one listener at the most
+        endpoints = known
+    endpoints = endpoints or known
     if not endpoints:
+        if epoch > core.epoch:
+            become_unattached(core, Trigger.HIGHER_EPOCH, epoch, _remaining_timeout_ms(core))
         return f"nobody said where replica {leader_id}, leader of epoch {epoch}, can be reached"
     if epoch > core.epoch or core.leader is None:
         become_follower(core, Trigger.LEADER_LEARNT, epoch, leader, endpoints)
@@ -66,6 +88,41 @@ def _is_rival(core: Core, endpoints: tuple[Endpoint, ...]) -> bool:
     """
     at = endpoints or core.endpoints_of(core.key_of(core.local.id))
     return core.local.uuid is not None and bool(set(at) - set(core.config.endpoints))
+
+
+def ask(core: Core, claimed: ReplicaKey, endpoints: tuple[Endpoint, ...] = ()) -> None:
+    """A request says that this replica leads, or knows a later epoch: hear it from itself.
+
+    Anybody can send a request; an answer comes from where the replica is known to be. The question is a
+    pre-vote, which changes nothing there. It goes to the claimed endpoints only while nobody leads this
+    replica, and if the known ones do not answer. Who asked in vain, or what cannot be sent now, is heard
+    of again: leaders and candidates repeat what they say.
+    """
+    voter = next((key for key in core.other_voters() if key.matches(claimed)), None)
+    to = claimed if voter is None else voter
+    if to == core.local:
+        return
+    if endpoints and not core.is_led:
+        core.claimed_endpoints = to.id, endpoints
+    if voter is None and _is_stranger_asked(core):
+        return
+    if core.can_send(to, Vote):
+        question = Vote(epoch=core.epoch, last=core.log.end, pre_vote=True)
+        core.send(to, question, after=core.writes.state)
+
+
+def _is_stranger_asked(core: Core) -> bool:
+    """Replicas outside the voter set are asked one at a time: a request can name any number of them."""
+
+    def is_stranger(peer: Peer, kind: type[Request]) -> bool:
+        return kind is Vote and isinstance(peer, ReplicaKey) and core.voters.find(peer) is None
+
+    backoffs = core.requests.backoffs
+    for one in [one for one in backoffs if is_stranger(*one)]:
+        if backoffs[one].retry_at_ms > core.now_ms:
+            return True
+        del backoffs[one]
+    return any(is_stranger(*one) for one in core.requests.busy)
 
 
 def is_out_of_reach(core: Core, epoch: int) -> bool:
@@ -86,6 +143,9 @@ def _remaining_timeout_ms(core: Core) -> int | None:
 def absorb(core: Core, request: InFlightRequest, error: str | None, hint: LeaderHint) -> bool:
     """Learn from an answer's epoch, leader and error. True if its content is to be looked at."""
     to = request.to
+    is_current = hint.epoch == core.epoch and hint.leader_id in (None, core.leader_id)
+    if error == KafkaError.NOT_LEADER_OR_FOLLOWER and to == core.leader and is_current:
+        note_refusal(core)
     if hint.epoch < core.epoch or error == KafkaError.UNKNOWN_LEADER_EPOCH:
         core.report(f"answer of {to} ignored: epoch {hint.epoch}, own epoch {core.epoch}")
         core.back_off(request)

@@ -260,6 +260,11 @@ class RaftNode:
         """Where a replica is reached, as far as voter set and leader hints tell."""
         return self.core.endpoints_of(replica)
 
+    def claimed_endpoints_of(self, replica_id: int) -> tuple[Endpoint, ...]:
+        """Where a replica that is said to lead is said to be, while no leader is known to be there."""
+        claimed_id, endpoints = self.core.claimed_endpoints
+        return endpoints if claimed_id == replica_id and not self.core.is_led else ()
+
     @property
     def registration_request(self) -> UpdateVoter | AddVoter | RemoveVoter | None:
         """What this replica would ask of its leader in its own favour, as things are now."""

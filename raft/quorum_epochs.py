@@ -5,9 +5,9 @@ Both ends of both requests. Source: KIP-595.
 
 from __future__ import annotations
 
-from quorumd.raft import quorum
-from quorumd.raft.campaign_delays import CAMPAIGN_DELAY_MS, campaign_soon
+from quorumd.raft.campaign_delays import campaign_soon
 from quorumd.raft.core import Core
+from quorumd.raft.core_parts import EndClaim
 from quorumd.raft.effects import BeginQuorumEpoch, EndQuorumEpoch, Reply
 from quorumd.raft.errors import KafkaError
 from quorumd.raft.events import (
@@ -16,8 +16,9 @@ from quorumd.raft.events import (
     EndQuorumEpochRequestReceived,
     EndQuorumEpochResponseReceived,
 )
-from quorumd.raft.leader_discovery import absorb, adopt, is_foreign
-from quorumd.raft.roles import FetchProgress, Follower, Leader, Resigned, Unattached
+from quorumd.raft.leader_discovery import absorb, ask, contradiction, is_foreign
+from quorumd.raft.resignation import note_end_claim
+from quorumd.raft.roles import FetchProgress, Leader, Resigned, Unattached
 from quorumd.raft.types import Endpoint, ReplicaKey
 
 
@@ -38,17 +39,19 @@ def announce_epoch(core: Core, leader: Leader) -> None:
 
 
 def on_begin_quorum_epoch_requested(core: Core, event: BeginQuorumEpochRequestReceived) -> None:
-    """KIP-595, BeginQuorumEpoch request handling.
+    """KIP-595, BeginQuorumEpoch request handling: the leader that it names is asked, and then followed.
 
     Errors: INCONSISTENT_CLUSTER_ID and UNKNOWN_SERVER_ERROR (top level), FENCED_LEADER_EPOCH,
-    INVALID_VOTER_KEY. NOT_VOTER is never sent: a replica that is not a voter yet follows all the same.
+    INVALID_VOTER_KEY. NOT_VOTER is never sent: a replica that is not a voter yet follows all the same. An
+    answer without error in an older epoch says that the leader has not been heard yet.
     """
-    refusal = _follow_sender(core, event.cluster_id, event.epoch, event.leader_id, event.endpoints)
+    refusal = _check_sender(core, event.cluster_id, event.epoch, event.leader_id, event.endpoints)
     if refusal is not None:
         return core.reply(event.reply_to, refusal)
-    if event.endpoints and event.leader_id == core.leader_id and core.leader != core.local:
-        # The leader itself knows best where it is; what others said may be where it was.
-        core.leader_endpoints = event.endpoints
+    leader = None if core.is_led or core.leader == core.local else core.leader
+    moved = event.endpoints not in ((), core.leader_endpoints)
+    if leader is not None and leader.id == event.leader_id and moved:
+        ask(core, leader, event.endpoints)
     if event.voter is not None and not core.is_local(event.voter):
         return core.reply(event.reply_to, _reply(core, KafkaError.INVALID_VOTER_KEY))
     return core.reply(event.reply_to, _reply(core))
@@ -57,7 +60,7 @@ def on_begin_quorum_epoch_requested(core: Core, event: BeginQuorumEpochRequestRe
 def on_begin_quorum_epoch_response(core: Core, event: BeginQuorumEpochResponseReceived) -> None:
     """An endorsement needs no note: the voter's fetches are the better one."""
     request = core.take(event.request_id)
-    if request is not None:
+    if request is not None and (event.error is not None or event.hint.epoch >= core.epoch):
         absorb(core, request, event.error, event.hint)
 
 
@@ -72,29 +75,19 @@ def announce_end(core: Core, state: Resigned) -> None:
 def on_end_quorum_epoch_requested(core: Core, event: EndQuorumEpochRequestReceived) -> None:
     """KIP-595, EndQuorumEpoch request handling: the best successor campaigns at once.
 
-    Errors as for BeginQuorumEpoch. INCONSISTENT_VOTER_SET is never sent: a voter that the leader did
-    not list waits longest instead.
+    But not before the leader itself has said that it leads no more: see `resignation`. Errors as for
+    BeginQuorumEpoch. INCONSISTENT_VOTER_SET is never sent: a voter that the leader did not list waits
+    longest instead.
     """
-    refusal = _follow_sender(core, event.cluster_id, event.epoch, event.leader_id, event.endpoints)
+    refusal = _check_sender(core, event.cluster_id, event.epoch, event.leader_id, event.endpoints)
     if refusal is not None:
         return core.reply(event.reply_to, refusal)
     if event.leader_id is None:
-        if isinstance(core.state, Unattached):
+        if isinstance(core.state, Unattached) and event.epoch == core.epoch:
             campaign_soon(core, core.state)
-    elif core.leader_id == event.leader_id and not core.leader_has_ended:
-        core.leader_has_ended = True
-        if isinstance(core.state, Follower):
-            core.state.fetch_deadline_ms = core.now_ms
-            core.state.campaign_at_ms = core.now_ms + _successor_delay_ms(core, event.successors)
+    elif core.leader != core.local and event.epoch == core.epoch:
+        note_end_claim(core, EndClaim(event.epoch, event.leader_id, event.successors))
     return core.reply(event.reply_to, _reply(core))
-
-
-def _successor_delay_ms(core: Core, successors: tuple[ReplicaKey, ...]) -> int:
-    position = next((i for i, key in enumerate(successors) if core.is_local(key)), None)
-    if not successors:  # a leader that restarted: any voter may try
-        return core.draw(CAMPAIGN_DELAY_MS)
-    config = core.config
-    return quorum.successor_delay_ms(position, config.retry_backoff_ms, config.retry_backoff_max_ms)
 
 
 def on_end_quorum_epoch_response(core: Core, event: EndQuorumEpochResponseReceived) -> None:
@@ -106,14 +99,17 @@ def on_end_quorum_epoch_response(core: Core, event: EndQuorumEpochResponseReceiv
         core.state.unacknowledged.discard(request.to)
 
 
-def _follow_sender(
+def _check_sender(
     core: Core,
     cluster_id: str | None,
     epoch: int,
     leader_id: int | None,
     endpoints: tuple[Endpoint, ...],
 ) -> Reply | None:
-    """The checks that BeginQuorumEpoch and EndQuorumEpoch share. Returns the refusal, if any."""
+    """What BeginQuorumEpoch and EndQuorumEpoch share: a leader that is news is asked whether it leads.
+
+    Returns the refusal, if there is a reason for one.
+    """
     if is_foreign(core, cluster_id):
         core.report(f"request of leader {leader_id} refused: cluster {cluster_id}")
         return _reply(core, top_level=KafkaError.INCONSISTENT_CLUSTER_ID)
@@ -121,10 +117,16 @@ def _follow_sender(
         return _reply(core, top_level=KafkaError.UNKNOWN_SERVER_ERROR)
     if epoch < core.epoch:
         return _reply(core, KafkaError.FENCED_LEADER_EPOCH)
-    contradiction = adopt(core, epoch, leader_id, endpoints)
-    if contradiction is not None:
-        core.report(f"request of leader {leader_id} refused: {contradiction}")
+    reason = contradiction(core, epoch, leader_id, endpoints)
+    is_news = epoch > core.epoch or core.leader is None
+    leader = core.key_of(leader_id) if leader_id is not None and is_news else None
+    if reason is None and leader is not None and not (endpoints or core.endpoints_of(leader)):
+        reason = f"nobody said where replica {leader_id}, leader of epoch {epoch}, can be reached"
+    if reason is not None:
+        core.report(f"request of leader {leader_id} refused: {reason}")
         return _reply(core, top_level=KafkaError.UNKNOWN_SERVER_ERROR)
+    if leader is not None:
+        ask(core, leader, endpoints)
     return None
 
 

@@ -39,6 +39,8 @@ def move_to(core: Core, trigger: Trigger, state: State) -> None:
     if core.context != (core.epoch, core.leader):
         core.context = (core.epoch, core.leader)
         core.last_contact_ms = None
+        core.leader_expected_until_ms = 0
+        core.leader_refused = False
         core.leader_has_ended = False
         core.problem = None
         core.registration.next_ms = 0

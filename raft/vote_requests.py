@@ -3,7 +3,8 @@
 This replica handles the request in these steps:
 
 1. It must name this cluster, if any, and not hold impossible values.
-2. One of an older epoch is refused; a later epoch is taken over.
+2. One of an older epoch is refused. A later epoch is taken over, unless this replica leads or has contact
+   with a leader, or would not campaign for a lack of a leader: an observer, or one that is far behind.
 3. It must be meant for this replica, if it says for which one it is.
 4. A pre-vote is granted if this replica has no contact with a leader; a vote if it knows no leader of this
    epoch and has not voted in it, or for the same candidate. In either case the other log must end with a
@@ -22,7 +23,13 @@ from quorumd.raft.core import Core
 from quorumd.raft.effects import VoteReply
 from quorumd.raft.errors import KafkaError
 from quorumd.raft.events import VoteRequestReceived
-from quorumd.raft.leader_discovery import adopt, is_foreign, is_out_of_reach
+from quorumd.raft.leader_discovery import (
+    EPOCH_STEP_LIMIT,
+    adopt,
+    ask,
+    is_foreign,
+    is_out_of_reach,
+)
 from quorumd.raft.pre_vote import campaign_against, grants_pre_vote
 from quorumd.raft.roles import Leader, Unattached
 from quorumd.raft.vote_rules import is_up_to_date, may_vote
@@ -33,7 +40,7 @@ def on_vote_requested(core: Core, event: VoteRequestReceived) -> None:
     """KIP-595, Vote request handling; KIP-996; KIP-856 lifts the check of the asker's membership.
 
     Errors: INCONSISTENT_CLUSTER_ID and UNKNOWN_SERVER_ERROR (top level), FENCED_LEADER_EPOCH,
-    INVALID_VOTER_KEY.
+    BROKER_NOT_AVAILABLE (top level: a candidate backs off), INVALID_VOTER_KEY.
     """
     candidate = event.candidate
     if is_foreign(core, event.cluster_id):
@@ -56,6 +63,10 @@ def on_vote_requested(core: Core, event: VoteRequestReceived) -> None:
     if event.epoch < core.epoch:
         return _reply_to_vote(core, event.reply_to, False, error=KafkaError.FENCED_LEADER_EPOCH)
     if event.epoch > core.epoch:
+        if not _may_take_epoch(core, event):
+            return _reply_to_vote(
+                core, event.reply_to, False, top_level=KafkaError.BROKER_NOT_AVAILABLE
+            )
         adopt(core, event.epoch, None, ())
     if event.voter is not None and not core.is_local(event.voter):
         return _reply_to_vote(core, event.reply_to, False, error=KafkaError.INVALID_VOTER_KEY)
@@ -69,6 +80,19 @@ def on_vote_requested(core: Core, event: VoteRequestReceived) -> None:
         # Others may have voted for it: that they know no leader yet means nothing.
         core.state.leaderless_voters = None
     return _reply_to_vote(core, event.reply_to, granted)
+
+
+def _may_take_epoch(core: Core, event: VoteRequestReceived) -> bool:
+    """One request of anybody must not depose a leader (Ongaro's dissertation, 4.2.3).
+
+    A candidate that won its pre-votes has a majority without contact. A leader asks it: it may be stuck in
+    a later epoch. Who need not be fast asks it, too, instead of believing it.
+    """
+    is_far = event.epoch > core.epoch + EPOCH_STEP_LIMIT
+    if isinstance(core.state, Leader) or (not core.is_led and (is_far or not core.is_voter)):
+        ask(core, event.candidate)
+        return False
+    return not core.is_led
 
 
 def _grants_vote(core: Core, event: VoteRequestReceived) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from random import Random
 
 from simulation.faults import FAULTS, OPERATIONS
+from simulation.faults.hostile import HOSTILE
 from simulation.faults.partitions import FIREWALLS, LEADER_FAILS, LONE_WITNESS
 from simulation.scheduler import MS, SECOND
 from simulation.settings import NODES_MAX, Settings
@@ -45,15 +46,23 @@ def draw_settings(
         faults=_draw_faults(random, chaos_us, only)
         | _draw_firewalls(Random(f"{seed}/firewalls"), chaos_us, only),
     )
-    if not membership:
-        return settings
-    return _draw_membership(Random(f"{seed}/membership"), settings, only)
+    if membership:
+        settings = _draw_membership(Random(f"{seed}/membership"), settings, only)
+    return _draw_hostile(Random(f"{seed}/hostile"), settings, only)
+
+
+def _draw_hostile(random: Random, settings: Settings, only: Collection[str] | None) -> Settings:
+    """In one run of eight."""
+    count = random.choice([0, 0, 0, 0, 0, 0, 0, 1])
+    acts = _draw_acts(random, [HOSTILE], count, settings.chaos_us, [1, 2, 4], only)
+    return replace(settings, faults=settings.faults | acts)
 
 
 def _draw_faults(random: Random, chaos_us: int, only: Collection[str] | None) -> dict[str, int]:
     """Each fault alone in one seed of ten, a handful at a time otherwise; seldom none at all."""
     count = random.choice([0, 1, 1, 2, 3, 4, 5, 6, 8, 12])
-    names = [name for name in FAULTS if name not in (LONE_WITNESS, LEADER_FAILS, FIREWALLS)]
+    drawn_apart = (LONE_WITNESS, LEADER_FAILS, FIREWALLS, HOSTILE)
+    names = [name for name in FAULTS if name not in drawn_apart]
     return _draw_acts(random, names, count, chaos_us, [2, 4, 8, 16], only)
 
 

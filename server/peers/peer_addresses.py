@@ -65,9 +65,15 @@ class PeerAddresses:
         return self._without_local(found)
 
     def elsewhere(self, peer: Peer) -> list[Address]:
-        """Where a voter may be if it is at none of its own addresses."""
-        is_voter = isinstance(peer, ReplicaKey)
-        return self._without_local(self._bootstrap_servers) if is_voter else []
+        """Where a voter may be if it is at none of its own addresses.
+
+        Last, where a BeginQuorumEpoch says that it is: while this node has a leader, such a claim of
+        anybody counts for nothing.
+        """
+        if isinstance(peer, BootstrapServer):
+            return []
+        claimed = self._on_listener(self._node.claimed_endpoints_of(peer.id))
+        return self._without_local([*self._bootstrap_servers, *claimed])
 
     def note_ip(self, peer: Peer, ip: str) -> None:
         """A peer was reached there."""

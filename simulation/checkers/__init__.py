@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simulation.checkers.base import Checker, Observation
+from simulation.checkers.begun_epochs import BegunEpochs
 from simulation.checkers.caught_up import CaughtUp
 from simulation.checkers.committed_prefix import CommittedPrefix
 from simulation.checkers.duplicate_ids import DuplicateIds
@@ -32,6 +33,7 @@ _KINDS: tuple[type[Checker], ...] = (
     MajoritySynced,
     OwnEpoch,
     ElectionSafety,
+    BegunEpochs,
     LeaderCompleteness,
     LogMatching,
     LogVoters,

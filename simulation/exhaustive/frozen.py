@@ -17,7 +17,7 @@ from quorumd.raft import core_parts, roles
 from quorumd.raft import effects as fx
 from quorumd.raft.config import StoredState
 from quorumd.raft.core import Core
-from quorumd.raft.core_parts import Backoff, InFlightRequest
+from quorumd.raft.core_parts import Backoff, EndClaim, InFlightRequest
 from quorumd.raft.log_view import LogView
 from quorumd.raft.node import RaftNode
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
@@ -68,7 +68,11 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "context": DERIVED,
         "leader_endpoints": DERIVED,
         "last_contact_ms": KEPT,
+        "leader_expected_until_ms": TIME,
+        "leader_refused": KEPT,
+        "end_claim": KEPT,
         "leader_has_ended": KEPT,
+        "claimed_endpoints": UNREAD,
         "election_attempts": TIME,
         "is_shutting_down": CONSTANT,
         "was_removed": CONSTANT,
@@ -98,6 +102,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
     },
     core_parts.InFlightRequest: {"to": KEPT, "request": KEPT},
     core_parts.Backoff: {"attempts": KEPT, "retry_at_ms": KEPT},
+    core_parts.EndClaim: {"epoch": KEPT, "leader_id": KEPT, "successors": TIME},
     core_parts.SnapshotDownload: _each_field(core_parts.SnapshotDownload, UNREAD),
     core_parts.FailedDownload: _each_field(core_parts.FailedDownload, UNREAD),
     core_parts.BootstrapState: {
@@ -177,8 +182,9 @@ class Traffic(NamedTuple):
     """Which messages are explored, and which are replaced by something that allows more, or left out.
 
     Without `pre_votes` every replica that asks for them is granted them at once: it may campaign whenever
-    its timer runs out. Without `discovery` only leaders get a Fetch; one at anybody else has no answer.
-    Without `resignation` no leader gives up by itself, and EndQuorumEpoch, a hint, never arrives.
+    its timer runs out; and who asks a leader or candidate whether it was right hears at once that it was.
+    Without `discovery` only leaders get a Fetch; one at anybody else has no answer. Without `resignation`
+    no leader gives up by itself, and EndQuorumEpoch, a hint, never arrives.
     """
 
     pre_votes: bool
@@ -205,6 +211,9 @@ class NodeValue(NamedTuple):
     leader: Place | None
     voted: Place | None
     has_contact: bool
+    leader_refused: bool
+    end_claim: Place | None
+    """Of the leader that this epoch's EndQuorumEpoch named."""
     leader_has_ended: bool
     committed_offset: int
     recorded_offset: int
@@ -241,6 +250,8 @@ def freeze(
         leader=labels.place(core.leader),
         voted=None if core.leader is not None else labels.place(core.voted),
         has_contact=core.has_leader_contact and traffic.pre_votes,
+        leader_refused=core.leader_refused and (traffic.pre_votes or traffic.resignation),
+        end_claim=_freeze_claim(core, labels),
         leader_has_ended=core.leader_has_ended and traffic.pre_votes,
         committed_offset=core.committed_offset,
         recorded_offset=core.recorded_offset,
@@ -252,6 +263,11 @@ def freeze(
         log_writes=tuple((write - completed, end) for write, end in core.writes.log),
         synced_end_offset=core.log.synced_end_offset,
     )
+
+
+def _freeze_claim(core: Core, labels: Labels) -> Place | None:
+    claim = core.end_claim
+    return None if claim is None or claim.epoch != core.epoch else labels.index(claim.leader_id)
 
 
 def _check_constants(core: Core, labels: Labels, records: Records, completed: int) -> None:
@@ -380,6 +396,9 @@ def thaw(value: NodeValue, labels: Labels, records: Records, last_write: int) ->
     if core.leader is not None:
         core.leader_endpoints = core.endpoints_of(core.leader)
     core.last_contact_ms = NOW_MS if value.has_contact else None
+    core.leader_refused = value.leader_refused
+    claimed = labels.key(value.end_claim)
+    core.end_claim = None if claimed is None else EndClaim(core.epoch, claimed.id, ())
     core.leader_has_ended = value.leader_has_ended
     core.writes.last = last_write
     core.writes.state = value.state_write

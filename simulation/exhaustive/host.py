@@ -30,6 +30,7 @@ from simulation.exhaustive.frozen import (
 )
 from simulation.exhaustive.labels import CONFIGS, VOTERS_ENTRY, Labels, Place
 from simulation.exhaustive.messages import (
+    BEGIN,
     END,
     FETCH,
     PRE_VOTE,
@@ -172,7 +173,21 @@ class Host:
             return slot + 1
         reply_to = slot + 1 if message.is_wanted else NEW_STALE_REPLY
         self.driver.handle(request_event(kind, body, labels[sender], labels.me, reply_to))
+        if not self.traffic.pre_votes:
+            self._confirm(sender, body.epoch, leads=kind in (BEGIN, END))
         return None
+
+    def _confirm(self, sender: Place, epoch: int, *, leads: bool) -> None:
+        """Let the sender of a request be heard at once, if it was asked for what it knows."""
+        for request_id, asked in list(self.node.core.requests.in_flight.items()):
+            if kind_of(asked.request) == PRE_VOTE:
+                leader_id = self.labels[sender] if leads else None
+                hint = ev.LeaderHint(epoch=epoch, leader_id=leader_id)
+                self.driver.handle(
+                    ev.VoteResponseReceived(
+                        request_id=request_id, error=None, hint=hint, granted=False
+                    )
+                )
 
     def _grant_pre_vote(self) -> None:
         """Let the others' pre-votes be there at once; who asks for votes has won them."""

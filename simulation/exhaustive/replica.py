@@ -265,7 +265,10 @@ def is_empty(message: Message, receiver: Local) -> bool:
         message.kind == BEGIN
         and isinstance(body, AnswerBody)
         and body.error is None
-        and (body.epoch, body.leader) == (receiver.node.epoch, message.to)
+        and (
+            body.epoch < receiver.node.epoch
+            or (body.epoch, body.leader) == (receiver.node.epoch, message.to)
+        )
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulation.faults import clocks, disks, messages, partitions, processes
+from simulation.faults import clocks, disks, hostile, messages, partitions, processes
 from simulation.faults.operations import OPERATIONS
 from simulation.faults.registry import Act
 
@@ -12,6 +12,7 @@ FAULTS: dict[str, Act] = {
     **processes.FAULTS,
     **clocks.FAULTS,
     **disks.FAULTS,
+    **hostile.FAULTS,
 }
 ACTS: dict[str, Act] = FAULTS | OPERATIONS
 

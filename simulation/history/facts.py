@@ -57,6 +57,10 @@ class Facts:
     """When a leader last had a request of this replica for records; µs."""
     ended: dict[ReplicaKey, int] = field(default_factory=dict)
     """When a process of this replica ended last; µs."""
+    begun_epochs: set[int] = field(default_factory=set)
+    """Epochs that replicas have begun, or had on disk when they started."""
+    forged_epochs: set[int] = field(default_factory=set)
+    """Epochs of forged votes that reached a replica without a leader."""
     is_undisturbed: bool = True
     """No fault has any effect now, nor has had for a while."""
     voters: VoterHistory = field(init=False)

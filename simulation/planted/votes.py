@@ -12,11 +12,13 @@ from quorumd.raft import (
     pre_vote,
     quorum,
     quorum_epochs,
+    resignation,
     vote_requests,
     witness,
 )
 from quorumd.raft.config import StoredState
 from quorumd.raft.core import Core
+from quorumd.raft.core_parts import EndClaim
 from quorumd.raft.effects import Peer, Reply, SendReply, Vote
 from quorumd.raft.role_changes import become_follower
 from quorumd.raft.roles import Leader
@@ -24,7 +26,7 @@ from quorumd.raft.transitions import Trigger
 from quorumd.raft.types import Endpoint
 from quorumd.server import node as server_node
 from quorumd.storage import quorum_state
-from simulation.planted.table import SPLITS, Plant, planted
+from simulation.planted.table import HOSTILE, SPLITS, Plant, planted
 
 
 @planted(
@@ -119,7 +121,7 @@ def _a_minority_elects(plant: Plant) -> None:
     seeds=24,
 )
 def _smaller_epoch_is_followed(plant: Plant) -> None:
-    right = quorum_epochs._follow_sender
+    right = quorum_epochs._check_sender
 
     def wrong(
         core: Core,
@@ -134,7 +136,7 @@ def _smaller_epoch_is_followed(plant: Plant) -> None:
             return None
         return right(core, cluster_id, epoch, leader_id, endpoints)
 
-    plant(quorum_epochs, "_follow_sender", wrong)
+    plant(quorum_epochs, "_check_sender", wrong)
 
 
 @planted(
@@ -155,5 +157,58 @@ def _leader_moves_to_another_epoch(plant: Plant) -> None:
             return None
         return right(core, epoch, leader_id, endpoints)
 
-    for module in (leader_discovery, vote_requests, quorum_epochs):
+    for module in (leader_discovery, vote_requests):
         plant(module, "adopt", wrong)
+
+
+@planted(
+    "vote request ends a term",
+    "A later epoch is taken from any vote request (Ongaro's dissertation, 4.2.3).",
+    caught_by=["no forged frame moves a replica that is led", "an epoch is begun by a campaign"],
+    seeds=3,
+    faults=HOSTILE,
+)
+def _vote_request_ends_a_term(plant: Plant) -> None:
+    plant(vote_requests, "_may_take_epoch", lambda core, event: True)
+
+
+@planted(
+    "a claim to lead is believed",
+    "BeginQuorumEpoch of a later epoch is obeyed before the leader has been asked.",
+    caught_by=["no forged frame moves a replica that is led", "an epoch is begun by a campaign"],
+    seeds=3,
+    faults=HOSTILE,
+)
+def _a_claim_is_believed(plant: Plant) -> None:
+    right = quorum_epochs._check_sender
+
+    def wrong(
+        core: Core,
+        cluster_id: str | None,
+        epoch: int,
+        leader_id: int | None,
+        endpoints: tuple[Endpoint, ...],
+    ) -> Reply | None:
+        refusal = right(core, cluster_id, epoch, leader_id, endpoints)
+        if refusal is None:
+            leader_discovery.adopt(core, epoch, leader_id, endpoints)
+        return refusal
+
+    plant(quorum_epochs, "_check_sender", wrong)
+
+
+@planted(
+    "an end is believed",
+    "EndQuorumEpoch is obeyed before the leader itself has refused a fetch.",
+    caught_by=["no forged frame moves a replica that is led"],
+    seeds=3,
+    faults=HOSTILE,
+)
+def _an_end_is_believed(plant: Plant) -> None:
+    right = resignation.note_end_claim
+
+    def wrong(core: Core, claim: EndClaim) -> None:
+        core.leader_refused = True
+        right(core, claim)
+
+    plant(quorum_epochs, "note_end_claim", wrong)

@@ -197,7 +197,10 @@ class Bench:
     def pre_vote(self, candidate: ReplicaKey, epoch: int, last: tuple[int, int]) -> VoteReply:
         return self.vote(candidate, epoch, last, pre_vote=True)
 
-    def begin(self, leader_id: int, epoch: int, **more: Any) -> Reply:
+    def begin(self, leader_id: int, epoch: int, *, says_so: bool = True, **more: Any) -> Reply:
+        """BeginQuorumEpoch. If the replica asks the leader thereupon, that one `says_so` at once, or
+        has not answered yet."""
+        asked = len(self.all)
         values = {
             "cluster_id": CLUSTER,
             "voter": self.node.local,
@@ -207,9 +210,34 @@ class Bench:
             BeginQuorumEpochRequestReceived, leader_id=leader_id, epoch=epoch, **values
         )
         assert answer is not None
+        if says_so:
+            for question in self.requests(Vote, self.all[asked:]):
+                if question.to.id == leader_id and question.request.pre_vote:
+                    at = tuple(values["endpoints"])
+                    self.told(question, LeaderHint(epoch=epoch, leader_id=leader_id, endpoints=at))
         return answer
 
-    def end(self, leader_id: int | None, epoch: int, *successors: ReplicaKey, **more: Any) -> Reply:
+    def told(self, question: SendRequest, hint: LeaderHint, error: str | None = None) -> None:
+        """The answer to what this replica has asked by Vote."""
+        self.step(
+            VoteResponseReceived(
+                request_id=question.request_id, error=error, hint=hint, granted=False
+            )
+        )
+
+    def end(
+        self,
+        leader_id: int | None,
+        epoch: int,
+        *successors: ReplicaKey,
+        says_so: bool = True,
+        **more: Any,
+    ) -> Reply:
+        """EndQuorumEpoch. The leader that is fetched from `says_so` too, before it or not yet."""
+        leader = self.node.leader
+        if says_so and leader is not None and leader.id == leader_id and epoch == self.node.epoch:
+            hint = LeaderHint(epoch=epoch, leader_id=leader_id)
+            self.fetched(error="NOT_LEADER_OR_FOLLOWER", hint=hint, to=leader)
         known = () if leader_id is None else endpoints(leader_id)
         values = {"cluster_id": CLUSTER, "endpoints": known} | more
         answer = self.ask(

@@ -16,6 +16,7 @@ from quorumd.raft.effects import (
     Halt,
     PersistQuorumState,
     TruncateLog,
+    Vote,
 )
 from quorumd.raft.events import FetchedRecords, FetchResponseReceived, LeaderHint
 from quorumd.raft.roles import Role
@@ -68,7 +69,7 @@ def test_held_fetches_are_dropped_on_a_change_of_epoch() -> None:
     bench = follower()
     bench.fetched(epochs=[3])
     held = bench.requests(Fetch)[0]
-    bench.vote(key(3), 4, (9, 3))
+    bench.begin(3, 4)
     assert bench.find(CancelHeldRequests)
     assert held.request_id not in bench.node.core.requests.in_flight
 
@@ -410,13 +411,26 @@ def test_the_leaders_key_gains_its_uuid_with_the_first_voter_set() -> None:
     assert bench.requests(Fetch)[0].to == key(1)
 
 
-def test_the_leader_itself_knows_best_where_it_is_reached() -> None:
+def test_where_a_leader_claims_to_be_it_is_searched_only_while_there_is_no_contact() -> None:
     bench = unattached()
     elsewhere = (Endpoint("CONTROLLER", "elsewhere", 1234),)
     bench.begin(2, 3)
+    bench.begin(2, 3, endpoints=elsewhere, says_so=False)
+    assert bench.outstanding(Vote, key(2)).request.pre_vote
     assert bench.node.leader_endpoints == endpoints(2)
-    bench.begin(2, 3, endpoints=elsewhere)
-    assert bench.node.leader_endpoints == elsewhere
+    assert bench.node.claimed_endpoints_of(2) == elsewhere
+    bench.fetched(to=key(2))
+    assert bench.node.claimed_endpoints_of(2) == ()
+    bench.begin(2, 3, endpoints=endpoints(9), says_so=False)
+    bench.wait(2000)
+    assert bench.node.claimed_endpoints_of(2) == elsewhere
+
+
+def test_an_answer_without_endpoints_still_tells_the_epoch() -> None:
+    bench = follower()
+    bench.fetched(error="FENCED_LEADER_EPOCH", hint=LeaderHint(epoch=7, leader_id=9))
+    assert (bench.node.epoch, bench.node.leader, bench.role) == (7, None, Role.UNATTACHED)
+    assert "nobody said where" in bench.reports
 
 
 def test_nobody_tells_a_leader_where_it_is_reached() -> None:

@@ -85,7 +85,11 @@ def test_a_stored_vote_without_uuid_is_good_for_its_id() -> None:
 
 def test_a_vote_needs_no_membership() -> None:
     assert unattached().vote(key(7), 4, END).granted
-    assert observer().vote(key(2), 4, END).granted
+    bench = observer()
+    bench.wait(2000)
+    assert not bench.vote(key(2), 4, END).granted
+    bench.told(bench.outstanding(Vote, key(2)), LeaderHint(epoch=4))
+    assert bench.vote(key(2), 4, END).granted
 
 
 def test_a_lower_epoch_is_fenced_and_told_the_leader() -> None:
@@ -105,12 +109,25 @@ def test_who_campaigns_or_led_does_not_vote_in_that_epoch(role: Role) -> None:
     assert not bench.vote(key(3), bench.node.epoch, (99, 3)).granted
 
 
+LED = (Role.LEADER, Role.FOLLOWER, Role.OBSERVER)
+
+
 @pytest.mark.parametrize("role", Role)
-def test_a_higher_epoch_ends_every_role(role: Role) -> None:
+def test_an_answer_of_a_higher_epoch_ends_every_role(role: Role) -> None:
     bench = BUILDERS[role]()
-    bench.vote(key(3), 9, (0, 0))
+    bench.begin(3, 9, says_so=False)
+    bench.told(bench.outstanding(Vote, key(3)), LeaderHint(epoch=9), "FENCED_LEADER_EPOCH")
     assert bench.node.epoch == 9
     assert bench.role is (Role.OBSERVER if role is Role.OBSERVER else Role.UNATTACHED)
+    assert bench.node.leader is None
+    assert bench.node.core.voted is None
+
+
+@pytest.mark.parametrize("role", sorted(set(Role) - {Role.LEADER, Role.OBSERVER}))
+def test_a_request_of_a_higher_epoch_ends_the_roles_of_those_without_a_leader(role: Role) -> None:
+    bench = BUILDERS[role]() if role is not Role.FOLLOWER else follower(contact=False)
+    bench.vote(key(3), 9, (0, 0))
+    assert (bench.node.epoch, bench.role) == (9, Role.UNATTACHED)
     assert bench.node.leader is None
     assert bench.node.core.voted is None
 
@@ -120,13 +137,17 @@ def test_nothing_speaks_of_an_epoch_before_it_is_on_disk(role: Role) -> None:
     bench = BUILDERS[role]()
     if role is Role.LEADER:
         bench.fetch(key(2), bench.node.core.log.end_offset, 4)
+    seen = len(bench.all)
+    bench.begin(3, 9, says_so=False)
+    bench.told(bench.outstanding(Vote, key(3)), LeaderHint(epoch=9), "FENCED_LEADER_EPOCH")
     bench.vote(key(3), 9, (0, 0))
+    bench.last = bench.all[seen:]
     write = bench.find(PersistQuorumState)[0].write
-    answers = bench.find(SendReply)
-    assert len(answers) == (2 if role is Role.LEADER else 1)
+    answers = [answer for answer in bench.find(SendReply) if answer.reply.epoch == 9]
+    assert answers
     assert all(answer.after >= write for answer in answers)
     requests = bench.requests(Fetch) + bench.requests(Vote)
-    assert all(request.after >= write for request in requests)
+    assert all(request.after >= write for request in requests if request.request.epoch == 9)
 
 
 def test_a_vote_for_another_replica_is_not_answered_as_own() -> None:
@@ -176,7 +197,7 @@ def test_impossible_votes_are_refused_and_change_nothing(
 
 
 def test_one_request_cannot_use_up_the_epochs() -> None:
-    bench = unattached()
+    bench = unattached(stored=StoredState(epoch=EPOCH_LIMIT - 1, applied_offset=2))
     assert bench.vote(key(2), EPOCH_LIMIT, END).granted
     assert bench.vote(key(3), EPOCH_LIMIT + 1, END).granted
     assert bench.vote(key(3), EPOCH_LIMIT + 2 + EPOCH_STEP_LIMIT, END).top_level_error
@@ -243,7 +264,7 @@ def test_an_observer_in_contact_refuses_pre_votes() -> None:
 
 
 def test_a_pre_vote_of_a_higher_epoch_is_followed_into_it() -> None:
-    bench = follower()
+    bench = follower(contact=False)
     assert bench.pre_vote(key(3), 5, END).granted
     assert (bench.node.epoch, bench.role) == (5, Role.UNATTACHED)
 

@@ -16,6 +16,7 @@ from quorumd.storage.quorum_state import QuorumState
 from quorumd.wire.error_codes import ErrorCode
 from simulation.checkers.acknowledged import Acknowledged
 from simulation.checkers.base import Checker
+from simulation.checkers.begun_epochs import BegunEpochs
 from simulation.checkers.committed_prefix import CommittedPrefix
 from simulation.checkers.durability import Durability
 from simulation.checkers.election_safety import ElectionSafety
@@ -53,6 +54,19 @@ def test_two_leaders_of_an_epoch_are_noticed(sight: Sight) -> None:
     checker.on_event(sight.observation(a, Role.LEADER, epoch=1))
     with violates("one leader per epoch"):
         checker.on_event(sight.observation(b, Role.LEADER, epoch=1))
+
+
+def test_an_epoch_that_nobody_has_begun_is_noticed(sight: Sight) -> None:
+    checker = BegunEpochs(sight.facts)
+    a, b = sight.replica(A), sight.replica(B)
+    first = sight.observation(a, epoch=1)
+    checker.on_event(first)
+    checker.on_event(sight.observation(b, Role.CANDIDATE, epoch=2))
+    checker.on_event(sight.observation(a, epoch=2, before=first.now))
+    with violates("an epoch is begun by a campaign"):
+        checker.on_event(sight.observation(a, epoch=3, before=first.now))
+    sight.facts.forged_epochs.add(3)
+    checker.on_event(sight.observation(a, epoch=3, before=first.now))
 
 
 @pytest.mark.parametrize("log", [(), (batch(0), batch(1, number=7))])

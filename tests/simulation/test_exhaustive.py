@@ -83,9 +83,9 @@ def counts(count: Count) -> tuple[int, int, int, int]:
 @pytest.mark.parametrize(
     ("scope", "expected"),
     [
-        (TINY, (3921, 15138, 26, 219)),
-        (REDUCED, (63762, 271030, 39, 1533)),
-        (FULL_TRAFFIC, (36477, 250944, 38, 962)),
+        (TINY, (10803, 43578, 28, 236)),
+        (REDUCED, (99465, 420328, 43, 1528)),
+        (FULL_TRAFFIC, (63065, 379288, 45, 1275)),
     ],
     ids=["no append", "an append and a loss", "all traffic"],
 )
@@ -100,7 +100,7 @@ def test_every_state_of_a_reduced_scope_is_visited(
 def test_every_state_with_a_crash_is_visited(with_crash: Explored) -> None:
     _, count, failed = with_crash
     assert failed is None
-    assert counts(count) == (13797, 50125, 29, 675)
+    assert counts(count) == (18429, 70425, 31, 695)
 
 
 def test_the_order_of_hashes_does_not_matter() -> None:
@@ -128,7 +128,7 @@ def test_the_order_of_hashes_does_not_matter() -> None:
 def test_the_command_says_how_much_it_has_seen() -> None:
     result = CliRunner().invoke(main, ["--appends=0", "--losses=0", "--crashes=0"])
     assert result.exit_code == 0
-    assert result.stdout.startswith("3921 states, 15138 transitions, depth 26,")
+    assert result.stdout.startswith("10803 states, 43578 transitions, depth 28,")
     assert "complete" in result.stdout
 
 
@@ -343,14 +343,14 @@ def a_leader_that_ignores_the_epoch_of_a_position(patch: pytest.MonkeyPatch) -> 
 
 
 def a_smaller_epoch_that_is_adopted(patch: pytest.MonkeyPatch) -> None:
-    real = quorum_epochs._follow_sender
+    real = quorum_epochs._check_sender
 
     def follow(core: core.Core, cluster: Any, epoch: int, *more: Any) -> Any:
         if epoch < core.epoch:
             become_unattached(core, Trigger.HIGHER_EPOCH, epoch)
         return real(core, cluster, epoch, *more)
 
-    patch.setattr(quorum_epochs, "_follow_sender", follow)
+    patch.setattr(quorum_epochs, "_check_sender", follow)
 
 
 def a_cut_below_what_is_committed(patch: pytest.MonkeyPatch) -> None:

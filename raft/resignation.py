@@ -1,0 +1,53 @@
+"""The leader of this replica has resigned: by EndQuorumEpoch, which anybody can send, and by its own answer.
+
+A leader that resigns answers every fetch that waits there, and every later one, with
+NOT_LEADER_OR_FOLLOWER. EndQuorumEpoch adds who shall campaign first. Source: KIP-595, EndQuorumEpoch.
+"""
+
+from __future__ import annotations
+
+from quorumd.raft import quorum
+from quorumd.raft.campaign_delays import CAMPAIGN_DELAY_MS
+from quorumd.raft.core import Core
+from quorumd.raft.core_parts import EndClaim
+from quorumd.raft.roles import Follower
+from quorumd.raft.types import ReplicaKey
+
+
+def note_end_claim(core: Core, claim: EndClaim) -> None:
+    """EndQuorumEpoch of this epoch has come in, whoever has sent it."""
+    core.end_claim = claim
+    _end_if_confirmed(core)
+
+
+def note_refusal(core: Core) -> None:
+    """The leader of this epoch has answered a fetch of this epoch: it does not lead any more."""
+    core.leader_refused = True
+    core.leader_expected_until_ms = 0
+    _end_if_confirmed(core)
+
+
+def _end_if_confirmed(core: Core) -> None:
+    """Campaign when it is this replica's turn. A process that is gone confirms the claim as well."""
+    claim, leader = core.end_claim, core.leader
+    if claim is None or leader is None or (claim.epoch, claim.leader_id) != (core.epoch, leader.id):
+        return
+    if not core.leader_refused and leader.id not in core.unreachable:
+        return
+    core.end_claim = None
+    state = core.state
+    if isinstance(state, Follower):
+        at_ms = core.now_ms + _successor_delay_ms(core, claim.successors)
+        if core.leader_has_ended and state.campaign_at_ms is not None:
+            at_ms = min(at_ms, state.campaign_at_ms)
+        state.fetch_deadline_ms = core.now_ms
+        state.campaign_at_ms = at_ms
+    core.leader_has_ended = True
+
+
+def _successor_delay_ms(core: Core, successors: tuple[ReplicaKey, ...]) -> int:
+    position = next((i for i, key in enumerate(successors) if core.is_local(key)), None)
+    if not successors:  # a leader that restarted: any voter may try
+        return core.draw(CAMPAIGN_DELAY_MS)
+    config = core.config
+    return quorum.successor_delay_ms(position, config.retry_backoff_ms, config.retry_backoff_max_ms)
