@@ -7,7 +7,7 @@ First everything is looked at and nothing changed; damage is raised from there. 
 | zeros, perhaps with the mark, behind the last batch of the last segment | written ahead: kept |
 | a batch of the last segment short or not valid, as power failure leaves it | cut from there on, reported |
 | the same, but not as it leaves one: quorumd.storage.torn_tail | DamagedLog |
-| a batch with a valid CRC whose offset or epoch doesn't continue the log, or whose epoch is below 0 | DamagedLog |
+| a batch with a valid CRC whose offset or epoch does not continue the log; an epoch below 0 | DamagedLog |
 | anything but whole batches in a segment that is not the last | DamagedLog |
 | first offset of a segment is not the end of the one before (gap, overlap, missing, doubled) | DamagedLog |
 | log starts above 0 and no snapshot covers it; epochs are recorded and there is no segment | DamagedLog |
