@@ -11,7 +11,8 @@ The leader handles the request in these steps:
  6. Check step 3 again: time has passed.
  7. Wait until other voters under its id have been silent for long enough, and until the new one has
     caught up, so that the quorum need not wait for it.
- 8. Append the voter set with the new voter. It counts at once.
+ 8. Append the voter set with the new voter. It counts at once. It is reached where it has told this leader
+    itself (UpdateVoter), else where the request says, until it says otherwise.
  9. Wait until that is committed by a majority of the new set, unless the request says not to wait.
 10. Answer. A request that has waited for its timeout is answered at whichever step it is.
 
@@ -96,9 +97,15 @@ def append(core: Core, leader: Leader, change: VoterChange) -> str | None:
     problem = rival_problem(core, leader, voter.key) or catch_up_problem(core, leader, voter.key)
     if problem is not None:
         return problem
+    known = leader.registered_observers.get(voter.key, voter)
+    if known.endpoints != voter.endpoints:
+        core.report(
+            f"replica {voter.key} is reached at {listed(known.endpoints)}, as it says itself, and not at "
+            f"{listed(voter.endpoints)}"
+        )
     core.report(f"voter {voter.key} is added")
     target = core.electorate.entry.record.target
-    append_voters(core, leader, with_voter(core.voters, voter), target)
+    append_voters(core, leader, with_voter(core.voters, known), target)
     return None
 
 

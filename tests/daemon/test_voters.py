@@ -149,6 +149,17 @@ def test_voters_come_and_go_while_the_quorum_is_written_to(nodes: Cluster) -> No
     load.assert_nothing_lost(3, 4, 5)
 
 
+def test_a_mistyped_endpoint_is_not_written_down(nodes: Cluster) -> None:
+    """Nor is it needed: the newcomer has told its leader itself."""
+    start_observers(nodes, 4)
+    typed = ("--endpoint", "CONTROLLER://typo.invalid:1")
+    assert "is a voter now" in done(nodes, "add-voter", "--replica-id", 4, *typed)
+    dump = [QUORUMCTL, "dump-log", nodes.storage_dir(nodes.wait_leader())]
+    found = subprocess.run(dump, capture_output=True, text=True, check=True)
+    assert f"CONTROLLER://{nodes.address(4)}" in found.stdout
+    assert "typo" not in found.stdout
+
+
 def test_a_voter_that_was_removed_is_added_again(nodes: Cluster) -> None:
     start_observers(nodes, 4)
     done(nodes, "add-voter", "--replica-id", 4)

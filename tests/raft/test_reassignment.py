@@ -87,6 +87,29 @@ def test_an_observer_that_says_where_it_is_stands_in_memory_only() -> None:
     assert bench.node.status().registered_observers == (Voter(key_of(4), MOVED),)
 
 
+def test_a_newcomer_knows_better_than_its_operator_where_it_is_reached() -> None:
+    bench = leading()
+    update(bench, Voter(key_of(4), MOVED))
+    bench.fetch(key_of(4), *bench.node.core.log.end)
+    add(bench, key_of(4))
+    [record] = written(bench)
+    assert record.voters.find(key_of(4)) == Voter(key_of(4), MOVED)
+    assert (
+        f"replica {key_of(4)} is reached at CONTROLLER://elsewhere:1234, as it says itself, and not at "
+        "CONTROLLER://host4:9093"
+    ) in bench.reports
+
+
+def test_a_newcomer_that_has_not_said_where_it_is_corrects_its_operator_once_it_votes() -> None:
+    bench = leading()
+    bench.fetch(key_of(4), *bench.node.core.log.end)
+    add(bench, key_of(4))
+    assert written(bench)[-1].voters.find(key_of(4)) == Voter(key_of(4), endpoints(4))
+    fetch_all(bench)
+    assert refused(update(bench, Voter(key_of(4), MOVED))) == (None, "")
+    assert written(bench)[-1].voters.find(key_of(4)) == Voter(key_of(4), MOVED)
+
+
 @pytest.mark.parametrize(
     ("voter", "more", "error"),
     [
