@@ -10,11 +10,14 @@ from quorumd.raft.effects import (
     AdoptClusterId,
     AnnounceHighWatermark,
     AppendFetched,
+    BeginQuorumEpoch,
     BootstrapServer,
     CancelHeldRequests,
+    EndQuorumEpoch,
     Fetch,
     Halt,
     PersistQuorumState,
+    Request,
     TruncateLog,
     Vote,
 )
@@ -282,6 +285,28 @@ def test_failed_fetches_back_off_up_to_the_bound() -> None:
             bench.fire()
         delays.append(bench.now_ms - start)
     assert delays == [20, 40, 80, 160, 320, 640, 1000, 1000]
+
+
+@pytest.mark.parametrize("error", ["CLUSTER_AUTHORIZATION_FAILED", "INVALID_REQUEST"])
+@pytest.mark.parametrize(
+    ("role", "kind"),
+    [
+        (Role.FOLLOWER, Fetch),
+        (Role.PROSPECTIVE, Vote),
+        (Role.CANDIDATE, Vote),
+        (Role.LEADER, BeginQuorumEpoch),
+        (Role.RESIGNED, EndQuorumEpoch),
+    ],
+)
+def test_who_is_refused_as_a_stranger_asks_again(
+    role: Role, kind: type[Request], error: str
+) -> None:
+    bench = BUILDERS[role]()
+    bench.fail(kind, key(2), error=error)
+    bench.wait(1000)
+    assert bench.outstanding(kind, key(2))
+    assert bench.role is role
+    assert not bench.find_all(Halt)
 
 
 def test_a_good_answer_ends_the_backoff() -> None:

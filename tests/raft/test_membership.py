@@ -144,6 +144,31 @@ def test_the_stored_state_decides_the_first_role(
     assert bench.find(PersistQuorumState)[0].epoch == epoch
 
 
+def test_who_had_voted_for_itself_begins_anew_with_pre_votes() -> None:
+    """Kafka's replica is a candidate of the same epoch again."""
+    bench = unattached(stored=StoredState(epoch=3, voted=key(1)))
+    assert not bench.vote(key(2), 3, END).granted
+    while bench.role is not Role.PROSPECTIVE:
+        bench.fire()
+    assert bench.node.epoch == 3
+    bench.grant(key(2))
+    assert (bench.role, bench.node.epoch) == (Role.CANDIDATE, 4)
+
+
+def test_the_only_voter_ends_its_former_epoch_before_it_leads_again() -> None:
+    bench = unattached(1, stored=StoredState(epoch=3, leader=key(1), voted=key(1)))
+    bench.wait(0)
+    bench.sync()
+    assert (bench.role, bench.node.epoch) == (Role.LEADER, 5)
+
+
+def test_a_stored_leader_that_nobody_can_place_is_forgotten_but_not_the_vote() -> None:
+    bench = unattached(stored=StoredState(epoch=3, leader=key(8), voted=key(2)))
+    assert bench.node.leader is None
+    assert not bench.vote(key(3), 3, END).granted
+    assert bench.vote(key(2), 3, END).granted
+
+
 def test_a_disk_that_lost_committed_records_stops_the_node() -> None:
     from quorumd.raft.effects import Halt
 
