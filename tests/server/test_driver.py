@@ -211,6 +211,26 @@ def test_a_vote_leaves_only_when_it_is_on_disk() -> None:
     assert answered[1].granted
 
 
+def test_what_waits_for_the_very_first_write_is_held_too() -> None:
+    at = world()
+    at.driver.start()
+    assert at.node.core.writes.last == 1
+    at.take()
+    told = at.handle(vote(7, epoch=0))
+    assert 7 not in [what[0] for what in told if isinstance(what, tuple)]
+    at.driver.on_writes_completed(1)
+    assert [what[0] for what in at.take() if isinstance(what, tuple)] == [7]
+
+
+def test_what_was_held_when_the_driver_stopped_never_leaves() -> None:
+    at = world()
+    at.driver.start()
+    at.handle(vote(7, epoch=2))
+    at.driver.stop()
+    at.synced()
+    assert at.take() == []
+
+
 def test_held_answers_leave_in_the_order_in_which_they_were_given() -> None:
     at = world()
     at.driver.start()
