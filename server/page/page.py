@@ -183,7 +183,7 @@ class QuorumPage:
         )
         return {
             "run": str(self._run),
-            "at_ms": int(time.time() * 1000),
+            "at_ms": view.wall_ms(),
             "now_s": round(self._clock_s(), 3),
             "status": source.status(),
             "leader_id": source.leader_id(),

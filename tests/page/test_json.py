@@ -217,6 +217,11 @@ def test_what_is_no_answer_is_said_in_words(
     assert words in told.problem
 
 
+def test_the_time_is_of_the_clock_of_the_times_that_are_shown() -> None:
+    found = run(QuorumPage(source_for(FixedView(now_ms=1_234_567_890_000))).now())
+    assert found["at_ms"] == 1_234_567_890_000
+
+
 # -- the rows
 
 
