@@ -14,7 +14,7 @@ from quorumd.server.requests.describe_quorum import describe_quorum
 from quorumd.server.requests.fetch import is_of_replica
 from quorumd.server.requests.refusal import refusal
 from quorumd.server.requests.update_features import update_features
-from quorumd.wire.codec import decode, warm
+from quorumd.wire.codec import codec_for, decode, warm
 from quorumd.wire.errors import LimitExceeded
 from quorumd.wire.fast import FastFetch, parse_fetch_request
 from quorumd.wire.messages.api_versions import ApiVersionsRequest
@@ -87,6 +87,19 @@ class Dispatch:
             for spec in (APIS[key] for key in ELECTION_KEYS)
             for cls in (spec.request, spec.response)
         )
+
+    def warm_others(self) -> Iterator[None]:
+        """Prepare the codecs of everything else, one a step of 3 ms at most, the newest versions first."""
+        ages = sorted(
+            (spec.max_version - version, spec.key)
+            for spec in APIS.values()
+            for version in range(spec.min_version, spec.max_version + 1)
+        )
+        for age, key in ages:
+            spec = APIS[key]
+            for cls in (spec.request, spec.response):
+                codec_for(cls, spec.max_version - age)
+                yield
 
     def dispatch(self, request: InboundRequest) -> Iterator[None] | None:
         """Raises MalformedMessage if the request's bytes are none, LimitExceeded if they are too many."""
