@@ -309,6 +309,16 @@ def test_who_is_refused_as_a_stranger_asks_again(
     assert not bench.find_all(Halt)
 
 
+def test_a_fetch_that_its_leader_finds_invalid_is_sent_again() -> None:
+    """This error in the partition of an answer ends a Kafka process."""
+    bench = follower()
+    bench.fetched(error="INVALID_REQUEST")
+    bench.wait(20)
+    assert bench.outstanding(Fetch, key(2))
+    assert bench.role is Role.FOLLOWER
+    assert not bench.find_all(Halt)
+
+
 def test_a_good_answer_ends_the_backoff() -> None:
     bench = observer()
     bench.fail(Fetch, key(2))
