@@ -59,7 +59,6 @@ class Connection(asyncio.Protocol):
         "_client_id",
         "_error",
         "_group",
-        "_in_flight_bytes",
         "_is_collecting",
         "_is_known",
         "_is_queued",
@@ -76,6 +75,7 @@ class Connection(asyncio.Protocol):
         "active_ns",
         "client_software_name",
         "client_software_version",
+        "in_flight_bytes",
         "ip",
         "is_local",
         "listener",
@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol):
         self._partial_bytes = 0
         self._backlog: deque[bytes] = deque()
         self._waiting: deque[InboundRequest] = deque()
-        self._in_flight_bytes = 0
+        self.in_flight_bytes = 0
         self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
         self._key = self._version = NO_KEY
@@ -205,7 +205,7 @@ class Connection(asyncio.Protocol):
             return
         self.active_ns = monotonic_ns()
         self._receive(data[4:], self.active_ns)
-        if len(self._waiting) >= MAX_IN_FLIGHT or self._in_flight_bytes >= MAX_IN_FLIGHT_BYTES:
+        if len(self._waiting) >= MAX_IN_FLIGHT or self.in_flight_bytes >= MAX_IN_FLIGHT_BYTES:
             self._pause_reading()
 
     def pause_writing(self) -> None:
@@ -270,7 +270,7 @@ class Connection(asyncio.Protocol):
         while backlog and not self._is_queued and self.state in TAKES_REQUESTS:
             if (
                 len(waiting) >= MAX_IN_FLIGHT
-                or self._in_flight_bytes >= MAX_IN_FLIGHT_BYTES
+                or self.in_flight_bytes >= MAX_IN_FLIGHT_BYTES
                 or self._out_bytes >= WRITE_BUFFER_BYTES
                 or self.stalled_since_ns is not None
             ):
@@ -335,7 +335,7 @@ class Connection(asyncio.Protocol):
             self, key, version, correlation_id, self._client_id, frame, self._body_at, now_ns
         )
         self._waiting.append(request)
-        self._in_flight_bytes += len(frame)
+        self.in_flight_bytes += len(frame)
         group.metrics.requests[key] += 1
         try:
             work = group.dispatcher.dispatch(request)
@@ -374,7 +374,7 @@ class Connection(asyncio.Protocol):
             return
         # The only request of its connection, as with a client that waits for each response.
         waiting.clear()
-        self._in_flight_bytes = 0
+        self.in_flight_bytes = 0
         data = buffers[0]
         self._group.metrics.bytes_sent += len(data)
         self._transport.write(data)
@@ -389,7 +389,7 @@ class Connection(asyncio.Protocol):
             if response is None:
                 break
             waiting.popleft()
-            self._in_flight_bytes -= len(request.frame)
+            self.in_flight_bytes -= request.held_bytes
             if isinstance(response, CloseReason):
                 waiting.clear()
                 self._linger()
@@ -438,7 +438,7 @@ class Connection(asyncio.Protocol):
             and self._error is None
             and self.stalled_since_ns is None
             and len(self._waiting) <= MAX_IN_FLIGHT // 2
-            and self._in_flight_bytes <= MAX_IN_FLIGHT_BYTES // 2
+            and self.in_flight_bytes <= MAX_IN_FLIGHT_BYTES // 2
         )
 
     def _resume_reading(self) -> None:

@@ -26,6 +26,8 @@ class RequestConnection(Protocol):
     client_software_name: str
     """From ApiVersions on this connection, empty before it; set by the handler."""
     client_software_version: str
+    in_flight_bytes: int
+    """Of requests that are unanswered, and of answers that are expected for them."""
 
     @property
     def is_open(self) -> bool: ...
@@ -55,6 +57,7 @@ class InboundRequest:
         "connection",
         "correlation_id",
         "frame",
+        "held_bytes",
         "received_ns",
         "response",
     )
@@ -76,6 +79,7 @@ class InboundRequest:
         self.correlation_id = correlation_id
         self.client_id = client_id
         self.frame = frame
+        self.held_bytes = len(frame)
         self.body_at = body_at
         self.received_ns = received_ns
         self.response: Sequence[bytes | memoryview] | CloseReason | None = None
@@ -85,6 +89,15 @@ class InboundRequest:
     def listener(self) -> Listener:
         """The listener on which the request came in."""
         return self.connection.listener
+
+    def reserve(self, size_bytes: int) -> None:
+        """Count so many bytes of an answer to come as if they were there.
+
+        A connection takes no further request while too many are in flight: what is read for it, and
+        cannot be sent before earlier requests are answered, has a bound.
+        """
+        self.held_bytes += size_bytes
+        self.connection.in_flight_bytes += size_bytes
 
     def respond(self, buffers: Sequence[bytes | memoryview]) -> None:
         """Answer with a complete frame, its length and header included, in one or more pieces.

@@ -141,6 +141,7 @@ class FetchHandler:
         if served is None:
             self._respond(fetch)
         else:
+            request.reserve(FETCH_BYTES_MAX)  # also for less: a first batch is whole all the same
             self._serve(fetch)
 
     def _refuse(self, request: InboundRequest, error: ErrorCode) -> None:

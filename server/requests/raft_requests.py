@@ -108,6 +108,7 @@ class RaftRequestHandler:
         if asked.topic != known or asked.partition != self._topic.index:
             self.refuse_fetch(request)
             return
+        request.reserve(FETCH_MAX_BYTES)
         reply_to = self._next_reply_to()
         self._asked[reply_to] = (request, ChunkRange(0, _at_most(asked.max_bytes)))
         self._handle(fetch_request_received(asked, reply_to))
@@ -121,7 +122,9 @@ class RaftRequestHandler:
         except InvalidRequestShape:
             self._refuse(request, FetchSnapshotResponse(error_code=ErrorCode.INVALID_REQUEST))
             return
-        self._take(request, reply_to, event, asked._replace(max_bytes=_at_most(asked.max_bytes)))
+        asked = asked._replace(max_bytes=_at_most(asked.max_bytes))
+        request.reserve(asked.max_bytes)
+        self._take(request, reply_to, event, asked)
 
     def change(self, request: InboundRequest) -> Callable[[], None]:
         """Read a request that changes a voter or the leader. Raises MalformedMessage.

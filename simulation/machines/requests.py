@@ -39,6 +39,9 @@ class SimRequest(InboundRequest):
         self._reply = reply
         self._reset = reset
 
+    def reserve(self, size_bytes: int) -> None:
+        """The simulated network holds any number of bytes."""
+
     def respond(self, buffers: Sequence[bytes | memoryview]) -> None:
         assert self.response is None, "a request is answered twice"
         self.response = buffers

@@ -111,6 +111,7 @@ class Heard:
     client_software_name = ""
     client_software_version = ""
     is_open = True
+    in_flight_bytes = 0
 
     def __init__(self) -> None:
         self.all: list[object] = []

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
 from quorumd.server.model.topic import METADATA
+from quorumd.server.net.connection import MAX_IN_FLIGHT_BYTES, Connection
+from quorumd.server.net.connection_state import ConnectionState
 from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.requests import fetch as consume
 from quorumd.wire.error_codes import ErrorCode
@@ -21,7 +23,7 @@ from quorumd.wire.messages.fetch import (
     FetchResponsePartition,
 )
 from quorumd.wire.records import iter_headers
-from tests.support.asking import TOPIC
+from tests.support.asking import TOPIC, question
 from tests.support.consuming import BATCH_BYTES, RECORDS, Bench, until, with_bench
 
 VERSIONS = range(4, 19)
@@ -243,6 +245,28 @@ def test_a_fetch_at_the_end_waits_for_the_next_commit(tmp_path: Path) -> None:
         assert not at.handler._parked
 
     with_bench(tmp_path, work)
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_no_more_is_read_for_a_connection_than_so_many_bytes_before_it_is_answered(
+    tmp_path: Path, is_cached: bool
+) -> None:
+    async def work(at: Bench) -> None:
+        await at.parked(consumer(RECORDS, max_wait_ms=LONG_MS))
+        connection = cast(Connection, at.handler._parked[0].request.connection)
+        few = MAX_IN_FLIGHT_BYTES // consume.FETCH_BYTES_MAX
+        for _ in range(50):
+            await at.client.send(question(1, 11, consumer(partition_max_bytes=1)))
+        await until(lambda: connection.state is ConnectionState.PAUSED)
+        assert connection.unanswered <= few
+        at.append()
+        assert offsets(only(await at.answer())) == [RECORDS]
+        for _ in range(50):
+            assert offsets(only(await at.answer())) == [0]
+        assert (connection.unanswered, connection.in_flight_bytes) == (0, 0)
+        await until(lambda: connection.state is ConnectionState.OPEN)
+
+    with_bench(tmp_path, work, is_cached=is_cached)
 
 
 def test_a_fetch_waits_at_most_as_long_as_it_asked(tmp_path: Path) -> None:

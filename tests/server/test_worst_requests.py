@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
+from uuid import UUID
 
 import pytest
 
@@ -19,12 +20,19 @@ from quorumd.server.model.topic import METADATA
 from quorumd.server.net.connection_state import CloseReason
 from quorumd.server.net.inbound_request import InboundRequest, RequestConnection
 from quorumd.server.node import open_partition
+from quorumd.server.translate.fetch import FETCH_MAX_BYTES
 from quorumd.storage.directory import format_directory, open_directory
 from quorumd.storage.filesystem import RealFileSystem
-from quorumd.wire.codec import decode
+from quorumd.wire.codec import decode, encode
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import LimitExceeded
 from quorumd.wire.headers import decode_response_header
+from quorumd.wire.messages.fetch import (
+    FetchRequest,
+    FetchRequestPartition,
+    FetchRequestReplicaState,
+    FetchRequestTopic,
+)
 from quorumd.wire.messages.produce import ProduceResponse
 from quorumd.wire.records import Record, build_batch
 from quorumd.wire.registry import APIS
@@ -48,6 +56,7 @@ class Recorder:
         self.peer = "tester"
         self.client_software_name = self.client_software_version = ""
         self.is_open = True
+        self.in_flight_bytes = 0
         self.sent = b""
         self.reason = ""
 
@@ -213,6 +222,26 @@ def is_invalid_request(worst: WorstRequest, sent: bytes) -> bool:
     _, at = decode_response_header(worst.api_key, worst.version, sent[4:])
     response = decode(APIS[worst.api_key].response, worst.version, sent[4:], at)
     return getattr(response, "error_code", None) == ErrorCode.INVALID_REQUEST
+
+
+def test_what_may_be_read_for_a_replica_counts_as_in_flight(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with leading(tmp_path) as dispatch:
+            row = FetchRequestPartition(
+                replica_directory_id=UUID(int=7),
+                fetch_offset=0,
+                last_fetched_epoch=0,
+                current_leader_epoch=dispatch._first.view.leader_epoch,
+                partition_max_bytes=1,
+            )
+            topic = FetchRequestTopic(topic_id=METADATA.topic_id, partitions=(row,))
+            replica = FetchRequestReplicaState(replica_id=7)
+            asking = FetchRequest(replica_state=replica, max_bytes=1, topics=(topic,))
+            request, recorder = asked(WorstRequest("replica", 1, 17, encode(asking, 17)))
+            dispatch.dispatch(request)
+            assert recorder.in_flight_bytes == FETCH_MAX_BYTES
+
+    run(work())
 
 
 @pytest.mark.parametrize(
