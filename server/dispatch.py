@@ -133,7 +133,10 @@ class Dispatch:
             message = decode(FetchRequest, version, request.frame, request.body_at)
             asked = FastFetch.from_message(message, version)
         if asked is not None and is_of_replica(
-            asked.replica_id, asked.cluster_id, asked.last_fetched_epoch
+            asked.replica_id,
+            asked.cluster_id,
+            asked.last_fetched_epoch,
+            asked.partition_max_bytes,
         ):
             self._partition(asked.topic, asked.partition).raft_handler.fetch(request, asked)
             return
@@ -141,7 +144,12 @@ class Dispatch:
             message = decode(FetchRequest, version, request.frame, request.body_at)
         replica_id = message.replica_state.replica_id if version >= 15 else message.replica_id
         if any(
-            is_of_replica(replica_id, message.cluster_id, partition.last_fetched_epoch)
+            is_of_replica(
+                replica_id,
+                message.cluster_id,
+                partition.last_fetched_epoch,
+                partition.partition_max_bytes,
+            )
             for topic in message.topics
             for partition in topic.partitions
         ):

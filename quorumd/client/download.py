@@ -205,7 +205,6 @@ def _replica_request(epoch: int) -> FetchRequest:
         current_leader_epoch=epoch,
         fetch_offset=0,
         last_fetched_epoch=0,
-        partition_max_bytes=1,
     )
     return FetchRequest(
         max_wait_ms=0,

@@ -87,16 +87,18 @@ def is_for_debugging(message: FetchRequest) -> bool:
     return DEBUGGING_CONSUMER in (message.replica_id, message.replica_state.replica_id)
 
 
-def is_of_replica(replica_id: int, cluster_id: str | None, last_fetched_epoch: int) -> bool:
+def is_of_replica(
+    replica_id: int, cluster_id: str | None, last_fetched_epoch: int, partition_max_bytes: int
+) -> bool:
     """True for a fetch of a replica, which copies the log, what is not committed too.
 
-    A replica tells the epoch of its last record, and its id or its cluster: one without id, as Kafka's
-    are that only observe, always names the cluster. Some consumers tell that epoch, too (KIP-320,
-    kafka-python), but neither id nor cluster.
+    A replica tells the epoch of its last record. Some consumers do so, too (KIP-320, kafka-python); but a
+    replica without id, as those that only observe may be, names its cluster, or leaves PartitionMaxBytes 0
+    as Apache Kafka's replicas do.
     """
-    return last_fetched_epoch >= 0 and (
-        replica_id >= 0 or (replica_id != DEBUGGING_CONSUMER and cluster_id is not None)
-    )
+    if last_fetched_epoch < 0 or replica_id == DEBUGGING_CONSUMER:
+        return False
+    return replica_id >= 0 or cluster_id is not None or partition_max_bytes == 0
 
 
 class FetchHandler:
