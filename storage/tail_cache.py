@@ -15,6 +15,8 @@ from quorumd.wire.records import iter_headers
 _CHUNK_OVERHEAD_BYTES = 200
 """What Python adds to the bytes of a chunk: counted, or one-record chunks would take twice the limit."""
 _COMPACT_ABOVE = 1024
+CHUNKS_READ_MAX = 2048
+"""A read returns no more: each is a buffer of its own to write."""
 
 
 class _Chunk(NamedTuple):
@@ -97,8 +99,9 @@ class TailCache:
     def read(self, offset: int, max_bytes: int, end_offset: int) -> list[Buffer] | None:
         """Whole batches from the one that contains `offset`, up to `end_offset` (exclusive).
 
-        Up to `max_bytes`, but at least one batch if one ends at or below `end_offset`. The buffers
-        are the chunks themselves or views of them. None if `offset` is not held.
+        Up to `max_bytes`, but at least one batch if one ends at or below `end_offset`; at most
+        CHUNKS_READ_MAX buffers, which are the chunks themselves or views of them. None if `offset` is
+        not held.
         """
         bases = self._bases
         at = bisect_right(bases, offset, self._first) - 1
@@ -106,7 +109,7 @@ class TailCache:
             return None
         found: list[Buffer] = []
         left = max_bytes
-        for place in range(at, len(bases)):
+        for place in range(at, min(at + CHUNKS_READ_MAX, len(bases))):
             chunk = self._chunk(place)
             size = len(chunk.data)
             if chunk.base_offset >= offset and chunk.end_offset <= end_offset and size <= left:

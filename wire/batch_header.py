@@ -6,7 +6,9 @@ Source: KIP-98, "Message Format"; Apache Kafka 4.3, DefaultRecordBatch.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from itertools import repeat
 from struct import Struct
 from typing import NamedTuple
 
@@ -151,16 +153,19 @@ def iter_headers(
         at += header.size_bytes
 
 
-def scan(data: bytes | memoryview) -> list[tuple[int, BatchHeader]]:
+def scan(data: bytes | memoryview, batches_max: int = sys.maxsize) -> list[tuple[int, BatchHeader]]:
     """(position, header) of each whole batch, every CRC verified; a cut last batch is left out.
 
+    What follows after `batches_max` of them is not looked at.
     Raises CorruptBatch with the position of the first batch whose CRC, magic or size is wrong.
     """
     view = memoryview(data)
     found: list[tuple[int, BatchHeader]] = []
     at = 0
     end = len(data)
-    while end - at >= BATCH_OVERHEAD:
+    for _ in repeat(None, batches_max):
+        if end - at < BATCH_OVERHEAD:
+            break
         header = read_header(data, at)
         batch_end = at + header[1]
         if batch_end > end:

@@ -46,7 +46,13 @@ from quorumd.server.peers.peer_addresses import PeerAddresses
 from quorumd.server.peers.peer_channel import request_frame
 from quorumd.server.translate import elections, voter_changes
 from quorumd.server.translate.elections import BEGIN_QUORUM_EPOCH, END_QUORUM_EPOCH, VOTE
-from quorumd.server.translate.fetch import fetch_request_frame, fetch_response_received
+from quorumd.server.translate.fetch import (
+    FETCH_BATCHES_MAX,
+    FETCH_MAX_BYTES,
+    fetch_request_frame,
+    fetch_response_received,
+    next_max_bytes,
+)
 from quorumd.server.translate.snapshot import snapshot_request, snapshot_response_received
 from quorumd.wire.batch_header import BatchHeader
 from quorumd.wire.errors import UnsupportedVersion
@@ -161,6 +167,8 @@ class Outbound:
         self._channels: dict[tuple[Peer, Use], PeerChannel] = {}
         self._changes: dict[int, PeerChannel] = {}
         self._last_change = 0
+        self._max_bytes = FETCH_MAX_BYTES
+        """Of the next fetch."""
         self._is_closed = False
 
     def prepare(self, peers: Sequence[ReplicaKey]) -> None:
@@ -275,6 +283,7 @@ class Outbound:
                 node.cluster_id,
                 node.local,
                 self._settings.fetch_wait_ms,
+                self._max_bytes,
             )
 
         return build
@@ -444,6 +453,8 @@ class Outbound:
             fetched = fetch_response_received(version, frame, at, request_id, listener)
             if fetched.batches:
                 self._fetched.hold_fetched(request_id, fetched.data, fetched.batches)
+                if self._max_bytes < FETCH_MAX_BYTES or len(fetched.batches) == FETCH_BATCHES_MAX:
+                    self._max_bytes = next_max_bytes(self._max_bytes, fetched)
             return fetched.event
         if key == FETCH_SNAPSHOT:
             event, data = snapshot_response_received(version, frame, at, request_id, listener)

@@ -21,6 +21,7 @@ from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.translate.common import endpoint_on, id_or_minus_one
 from quorumd.storage.errors import OffsetNotInLog
 from quorumd.storage.log import Log
+from quorumd.storage.tail_cache import CHUNKS_READ_MAX
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.fetch import (
     FetchRequest,
@@ -245,7 +246,7 @@ class FetchHandler:
         )
         if not (self._view.is_leader or fetch.is_debugging):
             slot.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        elif size < wanted and self._park(fetch):
+        elif size < wanted and len(records) < CHUNKS_READ_MAX and self._park(fetch):
             return
         slot.records = records
         self._respond(fetch)

@@ -58,6 +58,9 @@ from quorumd.wire.messages.fetch import (
 from quorumd.wire.records import scan
 
 FETCH_MAX_BYTES = 8 * 2**20
+FETCH_BATCHES_MAX = 2048
+"""Of one answer a follower takes no more, or its event loop would stand still: 8 MiB can be 120,000 batches
+of one record, and 0.2 s. The rest is fetched again."""
 FETCH_MAX_WAIT_MS = 500
 """How long a follower lets its leader wait for records, at most: Kafka's own figure."""
 HIGH_WATERMARK_UNSUPPORTED = 2**63 - 1
@@ -166,6 +169,7 @@ def fetch_request_frame(
     cluster_id: str | None,
     local: ReplicaKey,
     max_wait_ms: int,
+    max_bytes: int = FETCH_MAX_BYTES,
 ) -> bytes:
     """A replica's complete request. Raises UnsupportedVersion if it could not say who it is."""
     if version < DIRECTORY_ID_SINCE:
@@ -183,7 +187,7 @@ def fetch_request_frame(
         fetch_offset=request.position.offset,
         last_fetched_epoch=request.position.epoch,
         max_wait_ms=max_wait_ms,
-        max_bytes=FETCH_MAX_BYTES,
+        max_bytes=max_bytes,
         high_watermark=id_or_minus_one(request.high_watermark),
     )
 
@@ -215,7 +219,7 @@ def fetch_response_received(
     if answer.error_code:
         return _refused(request_id, answer.error_code, answer.node_endpoints)
     nodes = tuple((node.node_id, node.host, node.port) for node in answer.node_endpoints)
-    batches = scan(answer.records)
+    batches = scan(answer.records, FETCH_BATCHES_MAX)
     diverging, snapshot = answer.diverging_epoch, answer.snapshot_id
     if snapshot is not None and min(snapshot) < 0:
         raise InvalidRequestShape(f"half a snapshot id: {snapshot}")
@@ -230,10 +234,19 @@ def fetch_response_received(
     )
     data = answer.records
     if batches:
-        # A Kafka leader cuts its answer at so many bytes: what is left of the last batch is no record.
+        # A Kafka leader cuts its answer at so many bytes: what is left of the last batch is no record. A
+        # copy, since a view keeps all of the answer.
         end = batches[-1][0] + batches[-1][1].size_bytes
-        data = data if end == len(data) else data[:end]
+        data = data if end == len(data) else bytes(data[:end])
     return ParsedFetchResponse(event, data, batches)
+
+
+def next_max_bytes(asked: int, fetched: ParsedFetchResponse) -> int:
+    """What the next fetch asks for: hardly more than is taken, if batches are small."""
+    count = len(fetched.batches)
+    if count == FETCH_BATCHES_MAX:
+        return len(fetched.data)
+    return min(2 * asked, FETCH_MAX_BYTES) if count < FETCH_BATCHES_MAX // 2 else asked
 
 
 def _refused(

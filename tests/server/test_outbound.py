@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
@@ -30,9 +31,12 @@ from quorumd.server.model.peer_calls import PeerCall, PeerListener, StaleRequest
 from quorumd.server.model.topic import METADATA
 from quorumd.server.net.inbound_request import InboundRequest, RequestConnection
 from quorumd.server.peers.outbound import CHANGES_MAX, FetchedData, Outbound, OutboundSettings, Use
+from quorumd.server.translate.fetch import FETCH_BATCHES_MAX, FETCH_MAX_BYTES
 from quorumd.server.translate.voter_changes import REMOVE_VOTER
-from quorumd.wire.codec import encode
+from quorumd.wire.batch_header import stamp
+from quorumd.wire.codec import decode, encode
 from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.headers import decode_request_header
 from quorumd.wire.messages.begin_quorum_epoch import (
     BeginQuorumEpochResponse,
     BeginQuorumEpochResponsePartition,
@@ -44,6 +48,7 @@ from quorumd.wire.messages.end_quorum_epoch import (
     EndQuorumEpochResponseTopic,
 )
 from quorumd.wire.messages.fetch import (
+    FetchRequest,
     FetchResponse,
     FetchResponseCurrentLeader,
     FetchResponseNodeEndpoint,
@@ -56,6 +61,7 @@ from quorumd.wire.messages.vote import (
     VoteResponsePartition,
     VoteResponseTopic,
 )
+from quorumd.wire.records import Record, build_batch
 from quorumd.wire.schema import Message
 from simulation.default_raft_config import default_raft_config
 
@@ -162,12 +168,18 @@ END = EndQuorumEpoch(epoch=EPOCH, leader_id=1, successors=())
 
 
 def fetch_answer(
-    error: int, leader: int, host: str = "", *, top_level: int = 0, epoch: int = EPOCH
+    error: int,
+    leader: int,
+    host: str = "",
+    *,
+    top_level: int = 0,
+    epoch: int = EPOCH,
+    records: bytes = b"",
 ) -> FetchResponse:
     partition = FetchResponsePartition(
         error_code=error,
         current_leader=FetchResponseCurrentLeader(leader_id=leader, leader_epoch=epoch),
-        records=b"",
+        records=records,
     )
     topic = FetchResponseTopic(topic_id=METADATA.topic_id, partitions=(partition,))
     nodes = (FetchResponseNodeEndpoint(node_id=leader, host=host, port=1),) if host else ()
@@ -277,6 +289,28 @@ def test_a_bootstrap_server_that_answers_as_the_leader_shows_where_the_leader_is
     assert sender.link(key(2)).addresses() == [("old", 1)]
     answered(FETCH_VERSION, fetch_answer(0, 2))
     assert sender.link(key(2)).addresses() == [("old", 1), ("b1", 1)]
+
+
+def test_the_next_fetch_asks_for_as_many_bytes_as_were_taken_of_many_small_batches() -> None:
+    sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")))
+    sender.lead(key(2), "two")
+    held: list[int] = []
+    hold = SimpleNamespace(hold_fetched=lambda token, data, batches: held.append(len(data)))
+    sender.outbound._fetched = cast(FetchedData, hold)
+
+    def asked_bytes() -> int:
+        frame = sender.links[-1].calls[-1].build(FETCH_VERSION, 1)
+        _, body_at = decode_request_header(frame[4:])
+        return decode(FetchRequest, FETCH_VERSION, frame[4:], body_at).max_bytes
+
+    one = build_batch([Record(value=b"v")])
+    records = b"".join(stamp(one, offset, EPOCH) for offset in range(3 * FETCH_BATCHES_MAX))
+    answer = fetch_answer(0, 2, records=records)
+    answered = sender.ask(key(2), FETCH)
+    assert asked_bytes() == FETCH_MAX_BYTES
+    answered(FETCH_VERSION, answer)
+    sender.ask(key(2), FETCH)
+    assert asked_bytes() == held[0] == FETCH_BATCHES_MAX * len(one)
 
 
 @pytest.mark.parametrize(("is_sent", "told"), [(False, "answered here"), (True, "lost")])

@@ -16,7 +16,7 @@ from quorumd.config.addresses import ConfiguredVoter, Listener
 from quorumd.config.model import Config
 from quorumd.raft.config import StoredState
 from quorumd.raft.effects import EndQuorumEpoch, Fetch, SendRequest
-from quorumd.raft.events import Event, FetchResponseReceived, RequestFailed, TimerFired
+from quorumd.raft.events import Event, RequestFailed, TimerFired
 from quorumd.raft.log_view import LogView, VoterEntry
 from quorumd.raft.node import RaftNode
 from quorumd.raft.roles import Role
@@ -40,9 +40,7 @@ from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.log import Log
 from quorumd.storage.quorum_state import QuorumState
 from quorumd.wire import control_records
-from quorumd.wire.codec import encode
-from quorumd.wire.errors import CorruptBatch, UnsupportedVersion
-from quorumd.wire.headers import encode_response_header
+from quorumd.wire.errors import UnsupportedVersion
 from quorumd.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartition,
@@ -55,14 +53,11 @@ from quorumd.wire.messages.fetch import (
     FetchRequestReplicaState,
     FetchRequestTopic,
     FetchResponse,
-    FetchResponseCurrentLeader,
-    FetchResponsePartition,
-    FetchResponseTopic,
 )
 from quorumd.wire.registry import APIS
 from simulation.default_raft_config import default_raft_config
 from tests.raft.harness import CLUSTER, endpoints, key, keyed_set, voter_set
-from tests.storage.helpers import batch
+from tests.server.test_fetch_answers import fetch_answer
 from tests.support.asking import TOPIC, ask, question
 from tests.support.ports import free_ports
 from tests.support.serving import Client, run
@@ -73,71 +68,6 @@ VERSION = 17
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(0.001)
-
-
-# -- answers to a follower's fetch
-
-
-def fetch_answer(records: bytes) -> tuple[bytes, int]:
-    """What a leader of epoch 1 answers, and where the body begins."""
-    partition = FetchResponsePartition(
-        high_watermark=0,
-        current_leader=FetchResponseCurrentLeader(leader_id=2, leader_epoch=1),
-        aborted_transactions=(),
-        records=records,
-    )
-    topic = FetchResponseTopic(topic_id=METADATA.topic_id, partitions=(partition,))
-    header = encode_response_header(FETCH, VERSION, 1)
-    return header + encode(FetchResponse(responses=(topic,)), VERSION), len(header)
-
-
-def outcome(records: bytes) -> translate_fetch.ParsedFetchResponse:
-    data, at = fetch_answer(records)
-    return translate_fetch.fetch_response_received(VERSION, data, at, 1, "CONTROLLER")
-
-
-@pytest.mark.parametrize("cut", [1, 12, 60, 61, 70])
-def test_what_is_left_of_a_cut_batch_is_not_taken_for_records(cut: int) -> None:
-    whole = batch(0) + batch(1, count=2)
-    found = outcome(whole + batch(3)[:cut])
-    assert bytes(found.data) == whole
-    assert isinstance(found.event, FetchResponseReceived)
-    assert found.event.records is not None
-    assert (found.event.records.base_offset, found.event.records.end_offset) == (0, 3)
-
-
-def test_an_answer_that_holds_only_a_cut_batch_holds_no_records() -> None:
-    found = outcome(batch(0)[:-1])
-    assert isinstance(found.event, FetchResponseReceived)
-    assert found.event.records is None
-    assert not found.batches
-
-
-def with_delta(data: bytes, delta: int) -> bytes:
-    """The batch with another last offset delta, its CRC made right again."""
-    from crc32c import crc32c
-
-    changed = bytearray(data)
-    changed[23:27] = delta.to_bytes(4, "big", signed=True)
-    changed[17:21] = crc32c(changed[21:]).to_bytes(4, "big")
-    return bytes(changed)
-
-
-@pytest.mark.parametrize(
-    "records",
-    [
-        batch(0) + batch(2),
-        batch(1, count=3) + batch(2),
-        batch(5) + batch(5),
-        batch(5) + batch(4),
-        with_delta(batch(0), -1),
-        with_delta(batch(0), -5) + batch(0),
-    ],
-    ids=["gap", "overlap", "again", "backwards", "no offset", "negative"],
-)
-def test_batches_that_do_not_follow_one_another_never_reach_the_rules(records: bytes) -> None:
-    with pytest.raises(CorruptBatch):
-        outcome(records)
 
 
 @pytest.mark.parametrize("version", range(12, 17))

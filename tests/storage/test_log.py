@@ -12,6 +12,8 @@ from quorumd.storage.errors import DamagedLog, OffsetNotInLog
 from quorumd.storage.filesystem import FileSystem, RealFileSystem
 from quorumd.storage.layout import index_path, log_path, time_index_path
 from quorumd.storage.log import Chunk, ChunkSummary, Log
+from quorumd.storage.tail_cache import CHUNKS_READ_MAX
+from quorumd.wire.batch_header import stamp
 from quorumd.wire.records import Record, build_batch, iter_records, read_header
 from tests.storage.faulty_filesystem import FaultyFileSystem
 from tests.storage.helpers import (
@@ -253,6 +255,15 @@ def test_whole_cached_chunks_are_handed_out_without_copying(opened: Callable[...
     part = log.read_cached(1, 1 << 20, 3)
     assert part == [batch(1), batch(2)]
     assert isinstance(part[0], memoryview)
+
+
+def test_a_read_from_memory_returns_so_many_appends(opened: Callable[..., Log]) -> None:
+    log = opened()
+    one, count = batch(0), CHUNKS_READ_MAX + 10
+    for offset in range(count):
+        log.append(stamp(one, offset, 1), offset, offset + 1)
+    assert len(log.read_cached(0, 1 << 30, count) or ()) == CHUNKS_READ_MAX
+    assert len(log.read_cached(CHUNKS_READ_MAX, 1 << 30, count) or ()) == 10
 
 
 def test_the_cache_forgets_only_what_is_written(opened: Callable[..., Log]) -> None:
