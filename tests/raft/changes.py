@@ -15,9 +15,10 @@ from quorumd.raft.events import (
     ReassignmentRequested,
     RemoveVoterRequested,
     TransferRequested,
+    UpdateVoterRequested,
 )
 from quorumd.raft.roles import Leader
-from quorumd.raft.types import ReplicaKey, Voter, VoterSet
+from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet
 from tests.raft.harness import (
     CLUSTER,
     Bench,
@@ -29,6 +30,7 @@ FREE: dict[str, Any] = {"configured_voters": VoterSet()}
 """No quorum.voters: any id may come and go."""
 END = 4
 """Where the log of a leader of these tests ends: its own LeaderChange is at 3."""
+MOVED = (Endpoint("CONTROLLER", "elsewhere", 1234),)
 
 
 def leading(size: int = 3, **more: Any) -> Bench:
@@ -68,6 +70,11 @@ def reassign(bench: Bench, *ids: int) -> VoterChangeReply | None:
 def transfer(bench: Bench, to: ReplicaKey | None, **more: Any) -> VoterChangeReply | None:
     values = {"cluster_id": CLUSTER, "to": to, "timeout_ms": 5000} | more
     return changed(bench, TransferRequested, **values)
+
+
+def update(bench: Bench, voter: Voter, epoch: int = 4, **more: Any) -> VoterChangeReply | None:
+    values = {"cluster_id": CLUSTER, "epoch": epoch, "voter": voter} | more
+    return changed(bench, UpdateVoterRequested, **values)
 
 
 def changed(bench: Bench, make: Any, **values: Any) -> VoterChangeReply | None:

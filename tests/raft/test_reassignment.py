@@ -1,35 +1,28 @@
-"""Voters that move, join by themselves or are reassigned; leaders that hand over; witnesses."""
+"""Voters that are reassigned; leaders that hand over; witnesses."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from quorumd.raft.config import StoredState
 from quorumd.raft.control import VotersRecord
 from quorumd.raft.effects import (
-    AddVoter,
     EndQuorumEpoch,
-    RemoveVoter,
-    UpdateVoter,
-    VoterChangeReply,
     VoteReply,
 )
 from quorumd.raft.events import (
     AppendRequested,
     ConnectionLost,
     ConnectionMade,
-    LeaderHint,
     ReassignmentRequested,
-    UpdateVoterRequested,
-    VoterChangeResponseReceived,
     VoteRequestReceived,
 )
 from quorumd.raft.roles import Role
-from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, Voter
 from tests.raft.changes import (
+    END,
     FREE,
     add,
     answers,
@@ -41,6 +34,7 @@ from tests.raft.changes import (
     refused,
     remove,
     transfer,
+    update,
     written,
 )
 from tests.raft.harness import (
@@ -48,172 +42,12 @@ from tests.raft.harness import (
     Bench,
     endpoints,
     follower,
-    keyed_set,
     log_of,
     unattached,
     voter_set,
 )
 from tests.raft.harness import key as key_of
 from tests.raft.harness import leader as bare_leader
-
-# -- endpoints
-
-
-def update(bench: Bench, voter: Voter, epoch: int = 4, **more: Any) -> VoterChangeReply | None:
-    values = {"cluster_id": CLUSTER, "epoch": epoch, "voter": voter} | more
-    return changed(bench, UpdateVoterRequested, **values)
-
-
-MOVED = (Endpoint("CONTROLLER", "elsewhere", 1234),)
-
-
-def test_a_voter_that_has_moved_is_written_down() -> None:
-    bench = leading()
-    assert refused(update(bench, Voter(key_of(3), MOVED))) == (None, "")
-    [record] = written(bench)
-    assert record.voters.find(key_of(3)) == Voter(key_of(3), MOVED)
-    assert record.voters.keys == voter_set(1, 2, 3).keys
-    error, text = refused(update(bench, Voter(key_of(2), MOVED)))
-    assert error == "REQUEST_TIMED_OUT"
-    assert "is not committed yet" in text
-    assert refused(update(bench, Voter(key_of(3), MOVED))) == (None, "")
-    assert len(written(bench)) == 1
-
-
-def test_an_observer_that_says_where_it_is_stands_in_memory_only() -> None:
-    bench = leading()
-    assert refused(update(bench, Voter(key_of(4), MOVED))) == (None, "")
-    assert not written(bench)
-    assert bench.node.status().registered_observers == (Voter(key_of(4), MOVED),)
-
-
-def test_a_newcomer_knows_better_than_its_operator_where_it_is_reached() -> None:
-    bench = leading()
-    update(bench, Voter(key_of(4), MOVED))
-    bench.fetch(key_of(4), *bench.node.core.log.end)
-    add(bench, key_of(4))
-    [record] = written(bench)
-    assert record.voters.find(key_of(4)) == Voter(key_of(4), MOVED)
-    assert (
-        f"replica {key_of(4)} is reached at CONTROLLER://elsewhere:1234, as it says itself, and not at "
-        "CONTROLLER://host4:9093"
-    ) in bench.reports
-
-
-def test_a_newcomer_that_has_not_said_where_it_is_corrects_its_operator_once_it_votes() -> None:
-    bench = leading()
-    bench.fetch(key_of(4), *bench.node.core.log.end)
-    add(bench, key_of(4))
-    assert written(bench)[-1].voters.find(key_of(4)) == Voter(key_of(4), endpoints(4))
-    fetch_all(bench)
-    assert refused(update(bench, Voter(key_of(4), MOVED))) == (None, "")
-    assert written(bench)[-1].voters.find(key_of(4)) == Voter(key_of(4), MOVED)
-
-
-@pytest.mark.parametrize(
-    ("voter", "more", "error"),
-    [
-        (Voter(key_of(3), ()), {}, "UNKNOWN_SERVER_ERROR"),
-        (Voter(ReplicaKey(3), MOVED), {}, "UNKNOWN_SERVER_ERROR"),
-        (Voter(key_of(1), MOVED), {}, "UNKNOWN_SERVER_ERROR"),
-        (Voter(key_of(3), MOVED), {"epoch": 3}, "FENCED_LEADER_EPOCH"),
-        (Voter(key_of(3), MOVED), {"epoch": 5}, "UNKNOWN_LEADER_EPOCH"),
-        (Voter(key_of(3), MOVED), {"cluster_id": "b"}, "INCONSISTENT_CLUSTER_ID"),
-    ],
-)
-def test_impossible_words_of_a_voter_are_refused(
-    voter: Voter, more: dict[str, Any], error: str
-) -> None:
-    bench = leading()
-    assert refused(update(bench, voter, **more))[0] == error
-    assert not written(bench)
-
-
-def test_a_leader_that_has_moved_writes_itself_down_once_it_may() -> None:
-    bench = bare_leader(endpoints=MOVED, **FREE)
-    assert not written(bench)
-    fetch_all(bench)
-    [record] = written(bench)
-    assert record.voters.find(key_of(1)) == Voter(key_of(1), MOVED)
-    fetch_all(bench)
-    bench.wait(1000)
-    assert len(written(bench)) == 1
-
-
-def test_a_follower_tells_its_leader_once_where_it_is_reached_now() -> None:
-    bench = follower(endpoints=MOVED, **FREE)
-    request = bench.outstanding(UpdateVoter)
-    assert request.to == key_of(2)
-    assert request.request == UpdateVoter(epoch=3, endpoints=MOVED)
-    hint = LeaderHint(epoch=3, leader_id=2, endpoints=endpoints(2))
-    bench.step(VoterChangeResponseReceived(request_id=request.request_id, error=None, hint=hint))
-    said = len(bench.requests(UpdateVoter, bench.all))
-    for _ in range(3):
-        bench.fetched(after_ms=400)
-    assert len(bench.requests(UpdateVoter, bench.all)) == said
-    # Still another address in the log: it is told again after a while.
-    for _ in range(3):
-        bench.fetched(after_ms=400)
-    assert len(bench.requests(UpdateVoter, bench.all)) == said + 1
-
-
-def test_a_follower_that_has_not_moved_says_nothing() -> None:
-    bench = follower(**FREE)
-    for _ in range(10):
-        bench.fetched(after_ms=400)
-    assert not bench.requests(UpdateVoter, bench.all)
-
-
-# -- joining without an operator
-
-
-def newcomer(**more: Any) -> Bench:
-    """Replica 3 with a new disk, while the old one is a voter; it follows replica 2."""
-    values = {"local": key_of(3, 1), "auto_join": True} | FREE | more
-    bench = unattached(**values)
-    bench.begin(2, 3)
-    bench.sync()
-    bench.fetched()
-    return bench
-
-
-def answer_word(bench: Bench, error: str | None = None) -> None:
-    for kind in (UpdateVoter, AddVoter, RemoveVoter):
-        for sent in bench.requests(kind, bench.all):
-            if sent.request_id in bench.node.core.requests.in_flight:
-                bench.step(VoterChangeResponseReceived(request_id=sent.request_id, error=error))
-
-
-def test_a_new_disk_takes_the_place_of_the_lost_one() -> None:
-    bench = newcomer()
-    answer_word(bench)
-    bench.fetched(after_ms=2000)
-    assert bench.outstanding(AddVoter).request == AddVoter(endpoints=endpoints(3))
-    answer_word(bench)
-    both = keyed_set(key_of(1), key_of(2), key_of(3), key_of(3, 1))
-    bench.fetched(epochs=[3], control=((3, VotersRecord(both, CLUSTER)),), after_ms=10)
-    bench.sync()
-    bench.fetched(high_watermark=4, after_ms=2000)
-    assert bench.role is Role.FOLLOWER
-    assert bench.outstanding(RemoveVoter).request == RemoveVoter(key=key_of(3))
-    assert bench.node.registration_request == RemoveVoter(key=key_of(3))
-    alone = keyed_set(key_of(1), key_of(2), key_of(3))
-    bench.fetched(epochs=[3], control=((3, VotersRecord(alone, CLUSTER)),), after_ms=10)
-    bench.sync()
-    bench.fetched(high_watermark=5, after_ms=10)
-    assert bench.node.registration_request is None, "it was removed"
-
-
-@pytest.mark.parametrize(
-    "more", [{"auto_join": False}, {"was_removed": True}, {"local": key_of(9)}], ids=str
-)
-def test_others_do_not_join_by_themselves(more: dict[str, Any]) -> None:
-    bench = newcomer(**more)
-    for _ in range(20):
-        answer_word(bench)
-        bench.fetched(after_ms=500)
-    assert not bench.requests(AddVoter, bench.all)
-
 
 # -- reassignment
 
@@ -274,7 +108,11 @@ def test_a_leader_that_is_elected_again_after_it_handed_over_removes_itself() ->
 def test_a_reassignment_ends_with_a_set_without_target() -> None:
     bench = leading()
     reassign(bench, 1, 2, 4)
+    assert "the target of the reassignment is 1, 2, 4" in bench.reports
     sets = moved_on(bench, 1, 2, 3, 4)
+    assert f"reassignment to 1, 2, 4: the voters are {key_of(1)}, {key_of(2)}, {key_of(4)}" in (
+        bench.reports
+    )
     assert sets == [(1, 2, 3), (1, 2, 3, 4), (1, 2, 4), (1, 2, 4)]
     assert written(bench)[-1] == VotersRecord(voter_set(1, 2, 4), CLUSTER)
     assert bench.node.core.electorate.is_settled
@@ -308,8 +146,10 @@ def test_where_a_removed_voter_is_reached_stays_known() -> None:
     remove(bench, key_of(3))
     fetch_all(bench, key_of(2))
     reassign(bench, 1, 2, 3)
-    sets = moved_on(bench, 2, 3, rounds=3)
-    assert sets[-1] == (1, 2, 3)
+    for _ in range(3):
+        fetch_all(bench, key_of(2), key_of(3))
+    assert written(bench)[-1].voters == voter_set(1, 2, 3)
+    assert bench.node.status().registered_observers == ()
 
 
 def test_the_same_target_again_is_answered_when_it_is_committed() -> None:
@@ -351,6 +191,121 @@ def test_changes_that_contradict_the_target_are_refused() -> None:
     fetch_all(bench)
     assert "change its target" in refused(add(bench, key_of(5)))[1]
     assert "change its target" in refused(remove(bench, key_of(2)))[1]
+
+
+def test_a_reassignment_that_is_cancelled_twice_is_answered_twice() -> None:
+    bench = leading()
+    reassign(bench, 1, 2, 4)
+    fetch_all(bench)
+    assert reassign(bench) is None
+    assert reassign(bench) is None
+    bench.sync()
+    bench.fetch(key_of(2), *bench.node.core.log.end)
+    assert [answer.error for answer in answers(bench)] == [None, None]
+
+
+def test_the_present_ids_as_target_end_a_reassignment_to_others() -> None:
+    bench = leading()
+    reassign(bench, 1, 2, 4)
+    fetch_all(bench)
+    assert reassign(bench, 1, 2, 3) is None
+    assert written(bench)[-1].target == (1, 2, 3)
+
+
+def test_the_ids_of_quorum_voters_are_a_target_and_so_is_the_id_0() -> None:
+    bench = leading(configured_voters=voter_set(1, 2, 3, by_id=True))
+    assert refused(reassign(bench, 1, 2, 3)) == (None, "")
+    assert reassign(leading(), 0, 1, 2) is None
+
+
+def waits_for(bench: Bench) -> str:
+    """What operators are told of a reassignment that is under way."""
+    pending = bench.node.status().pending_changes
+    return next(each.waits_for for each in pending if each.kind == "reassign")
+
+
+def test_a_reassignment_adds_only_who_is_there_caught_up_and_reached() -> None:
+    bench = leading()
+    reassign(bench, 1, 2, 4)
+    assert "is not committed yet" in waits_for(bench)
+    fetch_all(bench)
+    assert waits_for(bench) == "replica 4 does not fetch from this leader: is it running?"
+    bench.fetch(ReplicaKey(4), *bench.node.core.log.end)
+    assert waits_for(bench) == "replica 4 does not fetch from this leader: is it running?"
+    update(bench, Voter(key_of(4), endpoints(4)))
+    bench.fetch(key_of(4), 1, 1)
+    assert "records behind" in waits_for(bench)
+    assert len(written(bench)) == 1
+    bare = leading()
+    reassign(bare, 1, 2, 4)
+    fetch_all(bare)
+    fetch_all(bare, key_of(4))
+    assert waits_for(bare) == f"replica {key_of(4)} has not said yet where it is reached"
+    bare.wait(1500)
+    assert bare.role is Role.LEADER
+
+
+def test_of_two_disks_under_an_id_that_comes_only_the_one_that_still_fetches_is_added() -> None:
+    bench = leading()
+    one, another = key_of(4), key_of(4, disk=1)
+    reassign(bench, 1, 2, 4)
+    fetch_all(bench)
+    for each in (one, another):
+        bench.fetch(each, *bench.node.core.log.end)
+    update(bench, Voter(another, endpoints(4)))
+    for _ in range(12):
+        assert waits_for(bench) == f"{one}, {another} all fetch: stop all but one of them"
+        bench.wait(500)
+        fetch_all(bench, key_of(2), key_of(3), another)
+    assert [key for key in written(bench)[-1].voters.keys if key.id == 4] == [another]
+
+
+def test_who_goes_is_removed_in_the_order_of_silence_if_the_rest_fetches() -> None:
+    bench = leading(5)
+    reassign(bench, 1, 2, 3)
+    bench.wait(100)
+    fetch_all(bench, key_of(2), key_of(3), key_of(5))
+    assert written(bench)[-1].voters.ids == (1, 2, 3, 5)
+
+
+def test_a_reassignment_removes_nobody_without_whom_the_quorum_would_stand_still() -> None:
+    bench = leading()
+    for _ in range(5):
+        bench.wait(500)
+        fetch_all(bench, key_of(3))
+    reassign(bench, 1, 2)
+    fetch_all(bench, key_of(3))
+    assert f"{key_of(2)} do not fetch: the quorum would stand still" in waits_for(bench)
+    assert len(written(bench)) == 1
+    fetch_all(bench, key_of(2))
+    assert written(bench)[-1].voters.ids == (1, 2)
+
+
+def test_a_leader_that_a_reassignment_removes_waits_for_a_successor_for_an_election_timeout() -> (
+    None
+):
+    log = log_of(1, 1, 2, voters=voter_set(1, 2))
+    record = VotersRecord(voter_set(1, 2), CLUSTER, (2,))
+    log.voter_entries[-1] = replace(log.voter_entries[-1], record=record)
+    bench = bare_leader(2, log=log, **FREE)
+    bench.step(AppendRequested(1, 1))
+    bench.fetch(key_of(2), END, 4)
+    assert "this leader, which is removed, resigns" in bench.reports
+    for _ in range(9):
+        bench.wait(100)
+    bench.wait(99)
+    assert bench.role is Role.LEADER
+    bench.wait(1)
+    assert bench.role is Role.RESIGNED
+
+
+def test_changes_that_do_not_contradict_the_target_are_made() -> None:
+    bench = leading()
+    reassign(bench, 1, 2, 4)
+    fetch_all(bench)
+    assert "is alive" in refused(add(bench, key_of(3, 1)))[1]
+    assert add(bench, key_of(4)) is None
+    assert remove(bench, key_of(3)) is None
 
 
 # -- handing leadership over

@@ -19,6 +19,7 @@ from quorumd.raft.events import (
     ConnectionMade,
     ConnectionRefused,
     ResignationRequested,
+    TimerFired,
 )
 from quorumd.raft.roles import Role
 from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter
@@ -60,6 +61,7 @@ def test_an_observer_that_has_caught_up_becomes_a_voter_when_the_new_majority_ha
     assert add(bench, key_of(4)) is None
     assert written(bench) == [VotersRecord(voter_set(1, 2, 3, 4), CLUSTER)]
     assert bench.node.voters == voter_set(1, 2, 3, 4)
+    assert f"voter {key_of(4)} is added" in bench.reports
     # Three of four are needed now: the leader and one more are not enough.
     fetch_all(bench, key_of(2))
     assert not answers(bench)
@@ -85,15 +87,15 @@ def test_an_addition_waits_until_the_observer_has_caught_up() -> None:
 def test_a_lag_of_less_than_an_election_timeout_is_caught_up() -> None:
     bench = leading()
     bench.fetch(key_of(4), END, 4)
-    bench.step(AppendRequested(1, 5), after_ms=900)
+    bench.step(AppendRequested(1, 5), after_ms=999)
     bench.step(AppendRequested(2, 5))
     add(bench, key_of(4))
     assert len(written(bench)) == 1
     late = leading()
     late.fetch(key_of(4), END, 4)
-    late.step(AppendRequested(1, 5), after_ms=1100)
+    late.step(AppendRequested(1, 5), after_ms=1000)
     add(late, key_of(4))
-    assert "is 5 records behind, and fetched 1100 ms ago" in wait_for(late)
+    assert "is 5 records behind, and fetched 1000 ms ago" in wait_for(late)
 
 
 def test_an_addition_that_need_not_be_committed_is_answered_when_it_is_in_the_log() -> None:
@@ -135,14 +137,37 @@ def test_a_replica_that_never_catches_up_is_refused_after_the_time_out_with_the_
         ({"voter": Voter(key_of(4), (Endpoint("OTHER", "h", 1),))}, "CONTROLLER is missing"),
         ({"voter": Voter(key_of(4), (Endpoint("CONTROLLER", "", 1),))}, "is no endpoint"),
         ({"voter": Voter(key_of(4), (Endpoint("CONTROLLER", "h", 0),))}, "is no endpoint"),
+        ({"voter": Voter(key_of(4), (Endpoint("CONTROLLER", "h", -1),))}, "is no endpoint"),
+        ({"voter": Voter(key_of(4), (Endpoint("CONTROLLER", "h", 65536),))}, "is no endpoint"),
+        ({"voter": Voter(key_of(4), (*endpoints(4), Endpoint("", "h", 1)))}, "is no endpoint"),
         ({"voter": Voter(key_of(4), endpoints(4), 0, 0)}, "does not support kraft.version 1"),
         ({"voter": Voter(key_of(3, 1), endpoints(3))}, f"the voter {key_of(3)} is alive"),
+        ({"voter": Voter(key_of(1, 1), endpoints(1))}, f"the voter {key_of(1)} is alive"),
     ],
 )
 def test_what_can_be_no_voter_is_refused_at_once(change: dict[str, Any], said: str) -> None:
     error, text = refused(add(leading(), key_of(4), **change))
     assert error == "INVALID_REQUEST"
     assert said in text
+
+
+@pytest.mark.parametrize(
+    "voter",
+    [
+        Voter(key_of(0), endpoints(0)),
+        Voter(key_of(4), endpoints(4), 1, 2),
+        Voter(key_of(4), (*endpoints(4), Endpoint("OTHER", "h", 1))),
+        Voter(key_of(4), (Endpoint("CONTROLLER", "h", 65535),)),
+    ],
+    ids=["id 0", "kraft.version 2", "two listeners", "last port"],
+)
+def test_what_can_be_a_voter_waits_for_its_turn(voter: Voter) -> None:
+    """Only the first listener is needed: that is where voters reach each other."""
+    listeners = (*endpoints(1), Endpoint("SECOND", "host1", 9094))
+    bench = bare_leader(endpoints=listeners, **FREE)
+    fetch_all(bench)
+    fetch_all(bench)
+    assert add(bench, voter.key, voter=voter) is None
 
 
 def test_who_votes_already_is_told_so() -> None:
@@ -313,6 +338,7 @@ def test_a_removed_follower_does_not_count_any_more() -> None:
     bench = leading()
     assert remove(bench, key_of(3)) is None
     assert written(bench) == [VotersRecord(voter_set(1, 2), CLUSTER)]
+    assert f"voter {key_of(3)} is removed" in bench.reports
     fetch_all(bench, key_of(3))
     assert not answers(bench)
     fetch_all(bench, key_of(2))
@@ -341,6 +367,8 @@ def test_a_removed_leader_does_not_count_itself_answers_and_then_resigns() -> No
         (key_of(9), "VOTER_NOT_FOUND", "is not a voter: the voters are"),
         (key_of(3, 1), "VOTER_NOT_FOUND", "is not a voter: the voters are"),
         (ReplicaKey(3), "INVALID_REQUEST", "a storage id"),
+        (key_of(3)._replace(id=-1), "INVALID_REQUEST", "0 or more"),
+        (key_of(0), "VOTER_NOT_FOUND", "is not a voter: the voters are"),
     ],
 )
 def test_who_is_no_voter_is_not_removed(key: ReplicaKey, error: str, said: str) -> None:
@@ -387,6 +415,52 @@ def test_the_next_change_is_made_when_the_last_one_is_committed() -> None:
         voter_set(1, 2, 3, 4),
         voter_set(1, 2, 4),
     ]
+
+
+def test_a_voter_set_behind_records_that_are_not_committed_is_not_either() -> None:
+    """The next change waits, and a leader that is removed goes on, though the set is not the next record."""
+    bench = leading(5)
+    bench.step(AppendRequested(1, 2))
+    remove(bench, key_of(1))
+    assert remove(bench, key_of(2)) is None
+    assert len(written(bench)) == 1
+    assert wait_for(bench).count("have not stored it") == 1
+    assert all(str(key_of(each)) in wait_for(bench) for each in (2, 3, 4, 5))
+    assert bench.role is Role.LEADER
+
+
+def test_a_change_that_became_wrong_while_it_waited_is_refused_and_not_made() -> None:
+    bench = leading(4)
+    remove(bench, key_of(4))
+    assert remove(bench, key_of(3)) is None
+    assert remove(bench, key_of(3)) is None
+    fetch_all(bench, key_of(2), key_of(3))
+    fetch_all(bench, key_of(2))
+    assert [answer.error for answer in answers(bench)] == [None, "VOTER_NOT_FOUND"]
+    assert [record.voters.ids for record in written(bench)] == [(1, 2, 3), (1, 2)]
+
+
+def test_who_asks_a_new_leader_again_waits_until_the_set_that_it_found_is_committed() -> None:
+    log = log_of(1, 1, 2, voters=voter_set(1, 2))
+    log.add_voters(2, VotersRecord(voter_set(1, 2, 3), CLUSTER))
+    bench = bare_leader(3, log=log, **FREE)
+    assert bench.node.high_watermark is None
+    assert add(bench, key_of(3)) is None
+    fetch_all(bench)
+    assert last_answer(bench).error is None
+    assert not written(bench)
+
+
+def test_the_leader_wakes_when_the_first_request_has_waited_long_enough() -> None:
+    bench = leading()
+    add(bench, key_of(4), timeout_ms=7)
+    add(bench, key_of(4), timeout_ms=5)
+    assert bench.node.next_deadline_ms() == bench.now_ms + 5
+    bench.step(TimerFired(), after_ms=20)
+    assert len(answers(bench)) == 2
+    bench.step(AppendRequested(1, 1))
+    transfer(bench, key_of(2), timeout_ms=3)
+    assert bench.node.next_deadline_ms() == bench.now_ms + 3
 
 
 def test_no_voter_set_is_changed_before_a_record_of_the_own_epoch_is_committed() -> None:
