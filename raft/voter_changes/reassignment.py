@@ -101,17 +101,23 @@ def take_next_step(core: Core, leader: Leader, target: tuple[int, ...]) -> None:
     if isinstance(voters, VoterSet):
         core.report(f"reassignment to {listed(target)}: the voters are {listed(voters.keys)}")
         append_voters(core, leader, voters, None if voters == core.voters else target)
-    elif voters is None and core.handed_over_at == core.log.voters_offset:
-        # It leads once more: those that remain do not campaign: witnesses.
-        rest = VoterSet.of(voter for voter in core.voters if not core.is_local(voter.key))
-        if majority_problem(core, leader, rest) is None:
-            core.report(f"reassignment to {listed(target)}: this leader removes itself")
-            append_voters(core, leader, rest, target)
     elif voters is None and leader.transfer is None:
+        _leave(core, leader, target)
+
+
+def _leave(core: Core, leader: Leader, target: tuple[int, ...]) -> None:
+    """The leader goes last: it hands over first, and removes itself only if it leads once more."""
+    if core.handed_over_at != core.log.voters_offset:
         core.report(f"reassignment to {listed(target)}: this leader, which is removed, resigns")
         core.handed_over_at = core.log.voters_offset
         due_ms = core.now_ms + core.config.election_timeout_ms
         leader.transfer = Transfer(None, None, core.now_ms, due_ms)
+        return
+    # Those that remain do not campaign: witnesses.
+    rest = VoterSet.of(voter for voter in core.voters if not core.is_local(voter.key))
+    if majority_problem(core, leader, rest) is None:
+        core.report(f"reassignment to {listed(target)}: this leader removes itself")
+        append_voters(core, leader, rest, target)
 
 
 def next_voters(core: Core, leader: Leader, target: tuple[int, ...]) -> VoterSet | str | None:

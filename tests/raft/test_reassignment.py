@@ -42,6 +42,7 @@ from tests.raft.harness import (
     Bench,
     endpoints,
     follower,
+    keyed_set,
     log_of,
     unattached,
     voter_set,
@@ -99,6 +100,7 @@ def test_a_leader_that_is_elected_again_after_it_handed_over_removes_itself() ->
     assert bench.role is Role.LEADER
     fetch_all(bench)
     assert written(bench)[-1] == VotersRecord(voter_set(2), CLUSTER, (2,))
+    assert "reassignment to 2: this leader removes itself" in bench.reports
     fetch_all(bench, key_of(2))
     assert bench.role is Role.RESIGNED
     bench.wait(5000)
@@ -221,7 +223,7 @@ def test_the_ids_of_quorum_voters_are_a_target_and_so_is_the_id_0() -> None:
 def waits_for(bench: Bench) -> str:
     """What operators are told of a reassignment that is under way."""
     pending = bench.node.status().pending_changes
-    return next(each.waits_for for each in pending if each.kind == "reassign")
+    return [each.waits_for for each in pending if each.kind == "reassign"][-1]
 
 
 def test_a_reassignment_adds_only_who_is_there_caught_up_and_reached() -> None:
@@ -245,7 +247,10 @@ def test_a_reassignment_adds_only_who_is_there_caught_up_and_reached() -> None:
     assert bare.role is Role.LEADER
 
 
-def test_of_two_disks_under_an_id_that_comes_only_the_one_that_still_fetches_is_added() -> None:
+@pytest.mark.parametrize(("wait_ms", "rounds"), [(500, 12), (700, 9)])
+def test_of_two_disks_under_an_id_that_comes_only_the_one_that_still_fetches_is_added(
+    wait_ms: int, rounds: int
+) -> None:
     bench = leading()
     one, another = key_of(4), key_of(4, disk=1)
     reassign(bench, 1, 2, 4)
@@ -253,9 +258,9 @@ def test_of_two_disks_under_an_id_that_comes_only_the_one_that_still_fetches_is_
     for each in (one, another):
         bench.fetch(each, *bench.node.core.log.end)
     update(bench, Voter(another, endpoints(4)))
-    for _ in range(12):
+    for _ in range(rounds):
         assert waits_for(bench) == f"{one}, {another} all fetch: stop all but one of them"
-        bench.wait(500)
+        bench.wait(wait_ms)
         fetch_all(bench, key_of(2), key_of(3), another)
     assert [key for key in written(bench)[-1].voters.keys if key.id == 4] == [another]
 
@@ -264,8 +269,9 @@ def test_who_goes_is_removed_in_the_order_of_silence_if_the_rest_fetches() -> No
     bench = leading(5)
     reassign(bench, 1, 2, 3)
     bench.wait(100)
-    fetch_all(bench, key_of(2), key_of(3), key_of(5))
-    assert written(bench)[-1].voters.ids == (1, 2, 3, 5)
+    fetch_all(bench, key_of(2), key_of(4))
+    assert len(written(bench)) == 2
+    assert written(bench)[-1].voters.ids == (1, 2, 3, 4)
 
 
 def test_a_reassignment_removes_nobody_without_whom_the_quorum_would_stand_still() -> None:
@@ -295,6 +301,7 @@ def test_a_leader_that_a_reassignment_removes_waits_for_a_successor_for_an_elect
         bench.wait(100)
     bench.wait(99)
     assert bench.role is Role.LEADER
+    assert not written(bench), "its successor removes it"
     bench.wait(1)
     assert bench.role is Role.RESIGNED
 
@@ -305,6 +312,16 @@ def test_changes_that_do_not_contradict_the_target_are_made() -> None:
     fetch_all(bench)
     assert "is alive" in refused(add(bench, key_of(3, 1)))[1]
     assert add(bench, key_of(4)) is None
+    assert remove(bench, key_of(3)) is None
+
+
+def test_a_lost_disk_under_an_id_of_the_target_may_be_removed_if_another_one_votes() -> None:
+    voters = keyed_set(key_of(1), key_of(2), key_of(3), key_of(3, 1))
+    log = log_of(1, 1, 2, voters=voters)
+    log.voter_entries[-1] = replace(
+        log.voter_entries[-1], record=VotersRecord(voters, CLUSTER, (1, 2, 3))
+    )
+    bench = bare_leader(4, log=log, **FREE)
     assert remove(bench, key_of(3)) is None
 
 
@@ -352,6 +369,13 @@ def test_transfers_that_make_no_sense_are_refused() -> None:
         fetch_all(bench, key_of(2))
     assert refused(transfer(bench, key_of(3)))[0] == "ELIGIBLE_LEADERS_NOT_AVAILABLE"
     assert refused(transfer(leading(1), None))[0] == "ELIGIBLE_LEADERS_NOT_AVAILABLE"
+
+
+def test_a_successor_has_fetched_within_the_fetch_timeout() -> None:
+    for wait_ms, error in ((2000, None), (2001, "ELIGIBLE_LEADERS_NOT_AVAILABLE")):
+        bench = leading()
+        bench.wait(wait_ms)
+        assert refused(transfer(bench, key_of(3)))[0] == error
 
 
 # -- witness
