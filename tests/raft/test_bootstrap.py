@@ -8,6 +8,7 @@ from quorumd.raft.effects import AdoptClusterId, AnnounceVoters, AppendControl
 from quorumd.raft.events import AppendRequested
 from quorumd.raft.roles import Role
 from quorumd.raft.types import Voter, VoterSet
+from tests.raft.changes import MOVED, refused, update
 from tests.raft.harness import (
     CLUSTER,
     Bench,
@@ -278,3 +279,13 @@ def test_named_voters_are_named_again_by_the_next_leader() -> None:
             bench.sync()
     bench.sync()
     assert len(named(bench)) == 2
+
+
+def test_no_voter_set_is_changed_while_the_quorum_is_new() -> None:
+    bench = first_leader()
+    for other in (key(2), key(3)):
+        bench.fetch(other, 0, 0)
+    error, text = refused(update(bench, Voter(key(3), MOVED), epoch=1))
+    assert error == "REQUEST_TIMED_OUT"
+    assert text == "this quorum is new and waits until every voter has stored the first voter set"
+    assert len(named(bench)) == 1

@@ -77,6 +77,8 @@ def test_an_addition_waits_until_the_observer_has_caught_up() -> None:
     bench = leading()
     assert add(bench, key_of(4)) is None
     assert "does not fetch from this leader" in wait_for(bench)
+    bench.fetch(key_of(4), 0, 0)
+    assert "is 4 records behind" in wait_for(bench)
     bench.fetch(key_of(4), 1, 1)
     assert "is 3 records behind" in wait_for(bench)
     assert not written(bench)
@@ -139,6 +141,7 @@ def test_a_replica_that_never_catches_up_is_refused_after_the_time_out_with_the_
         ({"voter": Voter(key_of(4), (Endpoint("CONTROLLER", "h", 0),))}, "is no endpoint"),
         ({"voter": Voter(key_of(4), (Endpoint("CONTROLLER", "h", -1),))}, "is no endpoint"),
         ({"voter": Voter(key_of(4), (Endpoint("CONTROLLER", "h", 65536),))}, "is no endpoint"),
+        ({"voter": Voter(key_of(4), (Endpoint("CONTROLLER", "h", 70000),))}, "is no endpoint"),
         ({"voter": Voter(key_of(4), (*endpoints(4), Endpoint("", "h", 1)))}, "is no endpoint"),
         ({"voter": Voter(key_of(4), endpoints(4), 0, 0)}, "does not support kraft.version 1"),
         ({"voter": Voter(key_of(3, 1), endpoints(3))}, f"the voter {key_of(3)} is alive"),
@@ -252,6 +255,19 @@ def test_a_new_leader_waits_before_it_takes_the_other_disk_for_lost() -> None:
     assert (error, f"the voter {key_of(3)} is alive" in text) == ("INVALID_REQUEST", True)
 
 
+def test_a_new_leader_takes_a_voter_for_lost_after_three_fetch_timeouts() -> None:
+    bench = bare_leader(**FREE)
+    new = key_of(3, disk=1)
+    for wait_ms in [500] * 11 + [499]:
+        fetch_all(bench, key_of(2), new)
+        bench.wait(wait_ms)
+    fetch_all(bench, key_of(2), new)
+    assert add(bench, new) is None
+    assert "it is waited for another 1 ms" in wait_for(bench)
+    bench.wait(1)
+    assert written(bench)[-1].voters.keys == (*map(key_of, (1, 2, 3)), new)
+
+
 def test_a_voter_whose_process_is_known_to_be_gone_is_waited_for_less() -> None:
     """For one fetch timeout: a process that was started again would have fetched meanwhile."""
     bench = leading()
@@ -353,6 +369,9 @@ def test_a_removed_leader_does_not_count_itself_answers_and_then_resigns() -> No
     assert bench.node.high_watermark == END
     fetch_all(bench, key_of(3))
     assert last_answer(bench).error is None
+    assert (
+        "this leader was removed from the voters, which is committed: it resigns" in bench.reports
+    )
     assert bench.role is Role.RESIGNED
     assert bench.find(PersistRemoval)
     [to_2, to_3] = bench.requests(EndQuorumEpoch)
@@ -453,14 +472,14 @@ def test_who_asks_a_new_leader_again_waits_until_the_set_that_it_found_is_commit
 
 def test_the_leader_wakes_when_the_first_request_has_waited_long_enough() -> None:
     bench = leading()
-    add(bench, key_of(4), timeout_ms=7)
-    add(bench, key_of(4), timeout_ms=5)
-    assert bench.node.next_deadline_ms() == bench.now_ms + 5
+    add(bench, key_of(4), timeout_ms=4)
+    add(bench, key_of(4), timeout_ms=2)
+    assert bench.node.next_deadline_ms() == bench.now_ms + 2
     bench.step(TimerFired(), after_ms=20)
     assert len(answers(bench)) == 2
     bench.step(AppendRequested(1, 1))
-    transfer(bench, key_of(2), timeout_ms=3)
-    assert bench.node.next_deadline_ms() == bench.now_ms + 3
+    transfer(bench, key_of(2), timeout_ms=1)
+    assert bench.node.next_deadline_ms() == bench.now_ms + 1
 
 
 def test_no_voter_set_is_changed_before_a_record_of_the_own_epoch_is_committed() -> None:
