@@ -6,9 +6,13 @@ from collections.abc import Collection
 from dataclasses import replace
 from random import Random
 
+from quorumd.server.node import TAIL_CACHE_BYTES
+from quorumd.server.requests.produce import UNCOMMITTED_BYTES_MAX
+from simulation.clients.producer import FIRST_TIMESTAMP_MS
 from simulation.faults import FAULTS, OPERATIONS
 from simulation.faults.hostile import HOSTILE
 from simulation.faults.partitions import FIREWALLS, LEADER_FAILS, LONE_WITNESS
+from simulation.machines.hardware import BEGINNING_MS
 from simulation.scheduler import MS, SECOND
 from simulation.settings import NODES_MAX, Settings
 
@@ -46,6 +50,7 @@ def draw_settings(
         faults=_draw_faults(random, chaos_us, only)
         | _draw_firewalls(Random(f"{seed}/firewalls"), chaos_us, only),
     )
+    settings = _draw_limits(Random(f"{seed}/limits"), settings)
     if membership:
         settings = _draw_membership(Random(f"{seed}/membership"), settings, only)
     return _draw_hostile(Random(f"{seed}/hostile"), settings, only)
@@ -56,6 +61,20 @@ def _draw_hostile(random: Random, settings: Settings, only: Collection[str] | No
     count = random.choice([0, 0, 0, 0, 0, 0, 0, 1])
     acts = _draw_acts(random, [HOSTILE], count, settings.chaos_us, [1, 2, 4], only)
     return replace(settings, faults=settings.faults | acts)
+
+
+def _draw_limits(random: Random, settings: Settings) -> Settings:
+    """How many clients ask for offsets, how many batches are under way, and limits that are reached soon."""
+    ages_ms = [None, None, 0, 1_000, 3_000]
+    age_ms = random.choice(ages_ms)
+    return replace(
+        settings,
+        inquirers=random.choice([0, 1, 1, 2]),
+        in_flight_max=random.choice([1, 2, 5, 5]),
+        retention_ms=None if age_ms is None else age_ms + BEGINNING_MS - FIRST_TIMESTAMP_MS,
+        tail_cache_bytes=random.choice([0, 1_000, 5_000, TAIL_CACHE_BYTES, TAIL_CACHE_BYTES]),
+        uncommitted_bytes_max=random.choice([1_000, 8_000, *3 * [UNCOMMITTED_BYTES_MAX]]),
+    )
 
 
 def _draw_faults(random: Random, chaos_us: int, only: Collection[str] | None) -> dict[str, int]:

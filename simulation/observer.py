@@ -12,10 +12,16 @@ from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, SnapshotId
 from quorumd.storage.quorum_state import QuorumState
 from simulation.checkers import Checker, Observation, all_checkers
 from simulation.checkers.acknowledged import Acknowledged
+from simulation.checkers.freshness import Freshness
+from simulation.checkers.handed_over import check_handed_over
+from simulation.checkers.in_office import InOffice
+from simulation.checkers.lookups import Lookup, check_lookup
 from simulation.checkers.reads import Reads
+from simulation.checkers.sequences import check_sequences
 from simulation.history.appends import Append
 from simulation.history.facts import Facts
 from simulation.history.replica import Batch, Replica
+from simulation.history.served import Served
 from simulation.history.voter_change_requests import VoterChangeKind, VoterChangeRequest
 from simulation.history.voter_history import NamedVoters
 from simulation.scheduler import Scheduler
@@ -43,6 +49,10 @@ class Observed(Protocol):
     def is_clock_true(self) -> bool:
         """The clock of its machine has never been wrong."""
 
+    @property
+    def is_prompt(self) -> bool:
+        """Nor was it paused lately."""
+
     def log_files(self) -> Sequence[str]:
         """Names in the directory of its log."""
 
@@ -59,6 +69,8 @@ class Observer:
         self.checkers: list[Checker] = all_checkers(facts)
         self._acknowledged = Acknowledged(facts)
         self._reads = Reads(facts)
+        self._fresh = Freshness(facts)
+        self._in_office = InOffice(facts)
         self.is_watching = True
         """False once something is done that no quorum survives."""
         self.reports: list[str] = []
@@ -86,7 +98,8 @@ class Observer:
             return
         files = process.log_files() if now.log_start_offset else ()
         now_us, is_clock_true = self._scheduler.now_us, process.is_clock_true
-        seen = Observation(replica, node, now, before, files, now_us, is_clock_true)
+        is_prompt = process.is_prompt
+        seen = Observation(replica, node, now, before, files, now_us, is_clock_true, is_prompt)
         if is_cut_short and now.log_end_offset != replica.end_offset:
             for checker in self.checkers:
                 checker.on_cut_short(seen)
@@ -159,6 +172,19 @@ class Observer:
             return
         if kind in ("Fetch", "FetchSnapshot"):
             self._facts.contacts[replica] = self._scheduler.now_us
+        if self.is_watching:
+            is_prompt = process.is_prompt
+            self._in_office.on_contact(process.node, replica, self._now_us, is_prompt=is_prompt)
+
+    def on_pre_vote(self, process: Observed, asked_us: int) -> None:
+        """A process grants a pre-vote that was asked for at this time."""
+        for checker in self.checkers if self.is_watching else ():
+            checker.on_pre_vote(process.node, asked_us, is_prompt=process.is_prompt)
+
+    def on_handed_over(self, process: Observed) -> None:
+        """A leader says that it has handed over, or that it leads already."""
+        if self.is_watching:
+            check_handed_over(self._facts, process.node)
 
     def on_own_request(self, process: Observed, kind: VoterChangeKind, key: ReplicaKey) -> None:
         """A replica asks to vote, or that another one of its id does not any more."""
@@ -170,17 +196,42 @@ class Observer:
 
     # -- clients
 
-    def on_acknowledged(self, append: Append) -> None:
+    def on_acknowledged(self, append: Append, served: Served) -> None:
         """A client gets the offset of its batch."""
         self._trace.note(append.client, f"is told offset {append.offset}")
         if self.is_watching:
             self._acknowledged.on_acknowledged(append)
+            assert append.offset is not None, "acknowledged at an offset"
+            end_offset = append.offset + append.record_count
+            self._fresh.note(end_offset, served.as_leader.epoch, self._now_us)
+
+    def on_served(self, session: str, served: Served, end_offset: int | None) -> None:
+        """A client's question of the log is answered, perhaps with where it ends."""
+        self._trace.note(session, f"is told the end {end_offset}")
+        if self.is_watching:
+            self._fresh.on_served(session, served, end_offset, self._now_us)
 
     def on_read(self, session: str, offset: int, batches: list[Batch]) -> None:
         """A reader has asked for an offset and got these batches."""
         if self.is_watching:
             self._reads.on_read(session, offset, batches)
 
+    def on_out_of_range(self, session: str, served: Served, offset: int) -> None:
+        """A reader has asked for an offset and was told that it is outside of the log."""
+        if self.is_watching:
+            self._fresh.on_out_of_range(session, served, offset)
+
+    def on_looked_up(self, session: str, served: Served, lookup: Lookup, found: int) -> None:
+        """A client has asked for an offset by a timestamp or an epoch; -1: there is none."""
+        self._trace.note(session, f"is told that {lookup} is at {found}")
+        if self.is_watching:
+            check_lookup(self._facts.committed, session, served, lookup, found)
+
     def on_end(self) -> None:
         """The clients have stopped, and everything that was acknowledged must be there."""
         self._acknowledged.on_end(self._facts.appends)
+        check_sequences(self._facts.committed)
+
+    @property
+    def _now_us(self) -> int:
+        return self._scheduler.now_us

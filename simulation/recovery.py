@@ -70,7 +70,7 @@ def is_well(chaos: Chaos) -> bool:
     leader = chaos.cluster.leader_machine()
     if leader is None or leader.process is None:
         return False
-    if any(a.is_idempotent and a.offset is None for a in chaos.facts.appends):
+    if any(append.is_awaited for append in chaos.facts.appends):
         return False
     if any(operator.is_busy for operator in chaos.operators):
         return False
@@ -131,7 +131,7 @@ def _what_is_not_well(chaos: Chaos, seconds: float) -> str:
                 f"{change.kind} waits for {change.waits_for}" for change in pending
             )
             rows.append(f"    {problem}. {waits_for}")
-    waiting = [a.client for a in chaos.facts.appends if a.is_idempotent and a.offset is None]
+    waiting = [append.client for append in chaos.facts.appends if append.is_awaited]
     waiting += [operator.name for operator in chaos.operators if operator.is_busy]
     return (
         f"not well {seconds:.0f} s after all faults have stopped; waiting: {waiting}\n    "

@@ -335,7 +335,8 @@ class OneAppend(Client):
         if found.error_code == ErrorCode.NONE:
             self.append.acknowledged_us = self.env.scheduler.now_us
             self.append.offset = found.base_offset
-            self.env.observer.on_acknowledged(self.append)
+            assert self.served is not None, "an answer was given by a node"
+            self.env.observer.on_acknowledged(self.append, self.served)
 
 
 def _rendered(request: fx.Request) -> str:

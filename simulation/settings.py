@@ -9,6 +9,8 @@ from typing import NamedTuple
 from quorumd.config.addresses import ConfiguredVoter, Listener
 from quorumd.config.model import Config
 from quorumd.raft.types import Address
+from quorumd.server.node import TAIL_CACHE_BYTES
+from quorumd.server.requests.produce import UNCOMMITTED_BYTES_MAX
 
 PORT = 9093
 NODES_MAX = 7
@@ -25,7 +27,9 @@ class Site(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Times are µs. `values_bytes_max` is for all values of a batch together. Snapshots are
-    taken after `snapshot_bytes` of records, and built with `snapshot_memory_bytes`.
+    taken after `snapshot_bytes` of records, and built with `snapshot_memory_bytes`. A producer has up to
+    `in_flight_max` batches under way. `tail_cache_bytes` and `uncommitted_bytes_max` stand in for the
+    daemon's own limits, which a run of seconds would never reach.
 
     `voters` is how many nodes begin as voters. If the quorum is dynamic, any node may become one, and
     none stays one for ever; otherwise quorum.voters names their ids. There is a second machine, with
@@ -47,10 +51,15 @@ class Settings:
     chaos_us: int
     producers: int
     readers: int
+    inquirers: int = 0
+    in_flight_max: int = 1
     pause_between_appends_us: int
     values_bytes_max: int
     snapshot_bytes: int
     retention_bytes: int | None
+    retention_ms: int | None = None
+    tail_cache_bytes: int = TAIL_CACHE_BYTES
+    uncommitted_bytes_max: int = UNCOMMITTED_BYTES_MAX
     snapshot_bandwidth: int | None
     snapshot_memory_bytes: int
     is_dynamic: bool = False
@@ -97,6 +106,7 @@ class Settings:
             snapshot_interval_ms=10_000,
             snapshot_bandwidth_bytes_per_second=self.snapshot_bandwidth,
             retention_bytes=self.retention_bytes,
+            retention_ms=self.retention_ms,
         )
 
     def _bootstrap_servers(self, node_id: int) -> tuple[Address, ...]:

@@ -5,9 +5,14 @@ The same seed gives the same events, whatever the hash seed of Python.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from random import Random
+from unittest.mock import patch
 
+from quorumd.server import node
+from quorumd.server.requests import produce
 from simulation.checkers.linearizable import check_linearizable
 from simulation.checkers.producers import check_producers
 from simulation.clients.workload import Workload
@@ -21,6 +26,16 @@ from simulation.recovery import recover
 from simulation.scheduler import SECOND
 from simulation.settings import Settings
 from simulation.stale_disks import DiskCopy, copy_disks, start_from_stale_disk
+
+
+@contextmanager
+def lowered_limits(settings: Settings) -> Iterator[None]:
+    """The daemon's own limits are those of the run for as long as the block lasts."""
+    with (
+        patch.object(node, "TAIL_CACHE_BYTES", settings.tail_cache_bytes),
+        patch.object(produce, "UNCOMMITTED_BYTES_MAX", settings.uncommitted_bytes_max),
+    ):
+        yield
 
 
 class World:
@@ -39,6 +54,10 @@ class World:
 
     def run(self) -> None:
         """Raises Violation."""
+        with lowered_limits(self.settings):
+            self._run()
+
+    def _run(self) -> None:
         self._schedule()
         self.env.scheduler.run_until(self.settings.chaos_us, self.options.steps)
         copies = self._stop_faults()

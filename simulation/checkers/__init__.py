@@ -6,9 +6,11 @@ from simulation.checkers.base import Checker, Observation
 from simulation.checkers.begun_epochs import BegunEpochs
 from simulation.checkers.caught_up import CaughtUp
 from simulation.checkers.committed_prefix import CommittedPrefix
+from simulation.checkers.contact import Contact
 from simulation.checkers.duplicate_ids import DuplicateIds
 from simulation.checkers.durability import Durability
 from simulation.checkers.election_safety import ElectionSafety
+from simulation.checkers.in_office import Undisturbed
 from simulation.checkers.leader_completeness import LeaderCompleteness
 from simulation.checkers.log_matching import LogMatching
 from simulation.checkers.log_voters import LogVoters
@@ -46,6 +48,8 @@ _KINDS: tuple[type[Checker], ...] = (
     Witnesses,
     Snapshots,
     Votes,
+    Contact,
+    Undisturbed,
     Durability,
 )
 

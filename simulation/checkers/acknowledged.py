@@ -14,6 +14,7 @@ from simulation.history.facts import Facts
 from simulation.violation import Violation
 
 NAME = "acknowledged appends are present exactly once"
+FENCED = "a fenced producer appends nothing"
 
 
 class Acknowledged:
@@ -53,4 +54,10 @@ class Acknowledged:
                     NAME,
                     f"{append.client}'s batch {append.identity}, told offset {append.offset}, is"
                     f" {count} times in the committed log",
+                )
+            if count and append.is_fenced:
+                raise Violation(
+                    FENCED,
+                    f"{append.client}'s batch {append.identity} is in the committed log, though it was sent"
+                    " after one of a later epoch had been acknowledged",
                 )

@@ -30,6 +30,8 @@ class Observation:
     now_us: int = 0
     is_clock_true: bool = True
     """The clock of its machine has never been wrong."""
+    is_prompt: bool = True
+    """Nor was it paused lately."""
 
 
 class Checker:
@@ -69,3 +71,6 @@ class Checker:
 
     def on_vote(self, voter: ReplicaKey, epoch: int, candidate: ReplicaKey) -> None:
         """A vote leaves a process."""
+
+    def on_pre_vote(self, node: RaftNode, asked_us: int, *, is_prompt: bool) -> None:
+        """A process grants a pre-vote that it was asked for at this time."""

@@ -23,7 +23,11 @@ def check_producers(key: ReplicaKey, log: Iterable[Batch], producers: ProducerSt
         if identity.producer_id >= 0:
             last_offset = batch.end_offset - 1
             anew.append(
-                identity.producer_id, 0, identity.base_sequence, batch.base_offset, last_offset
+                identity.producer_id,
+                identity.producer_epoch,
+                identity.base_sequence,
+                batch.base_offset,
+                last_offset,
             )
     expected, found = anew.remembered(), producers.remembered()
     if expected != found:

@@ -12,14 +12,38 @@ from quorumd.wire.headers import decode_response_header, encode_request_header
 from quorumd.wire.registry import APIS
 from quorumd.wire.schema import Message as WireMessage
 from simulation.cluster import Cluster
+from simulation.history.served import NodeView, Served, view_of
 from simulation.machines.channel import Channel
 from simulation.machines.network import NetworkMessage
+from simulation.machines.node_process import NodeProcess
 from simulation.scheduler import MS, Timer
 
 FETCH = 1
 SOFTWARE = "simulated-client"
 GIVE_UP_US = 1_500 * MS
 M = TypeVar("M", bound=WireMessage)
+
+
+def request_frame(
+    api_key: int, version: int, message: WireMessage, number: int, client: str
+) -> tuple[str, bytes]:
+    """What people call this request, and its bytes, length included."""
+    header = encode_request_header(api_key, version, number, client)
+    body = encode(message, version)
+    kind = "Consumer fetch" if api_key == FETCH else APIS[api_key].name
+    return kind, (len(header) + len(body)).to_bytes(4, "big") + header + body
+
+
+def served_by(process: NodeProcess, before: NodeView, asked_us: int) -> Served:
+    """An answer leaves now; `before` is how the node was when the question arrived."""
+    config = process.machine.config
+    return Served(
+        before,
+        view_of(process.node),
+        asked_us,
+        process.machine.is_prompt,
+        config.quorum_fetch_timeout_ms,
+    )
 
 
 class Client(ABC):
@@ -33,6 +57,8 @@ class Client(ABC):
         self.target = random.choice(cluster.hosts)
         self.is_stopping = False
         """Finish what is under way, begin nothing new."""
+        self.served: Served | None = None
+        """The node that has given the last answer."""
         self._asked = 0
         self._timer: Timer | None = None
 
@@ -53,35 +79,37 @@ class Client(ABC):
         """Send to the target; exactly one of the two is called."""
         cluster, network, scheduler = self.cluster, self.env.network, self.env.scheduler
         self._asked += 1
-        asked = self._asked
-        header = encode_request_header(api_key, version, asked, self.name)
-        body = encode(message, version)
-        frame = (len(header) + len(body)).to_bytes(4, "big") + header + body
+        asked, asked_us = self._asked, scheduler.now_us
+        kind, frame = request_frame(api_key, version, message, asked, self.name)
         host = self.target
-        kind = "Consumer fetch" if api_key == FETCH else APIS[api_key].name
 
         def lost() -> None:
             if asked == self._asked:
                 self._asked += 1
                 failed()
 
-        def arrived(answer: bytes) -> None:
+        def arrived(answer: bytes, served: Served) -> None:
             if asked == self._asked:
                 self._asked += 1
                 if self._timer is not None:
                     self._timer.cancel()
+                self.served = served
                 answered(answer)
-
-        def reply(answer: bytes) -> None:
-            network.send(NetworkMessage(host, self.name, f"{kind} answer", answer), arrived, lost)
 
         def deliver(data: bytes) -> None:
             process = cluster.process_at(host)
             if process is None:
                 scheduler.call_later(network.latency_us(), lost)
-            else:
-                channel = Channel(process.listener, self.name, SOFTWARE)
-                process.receive(data, channel, kind, reply, lost)
+                return
+            before = view_of(process.node)
+
+            def reply(answer: bytes) -> None:
+                served = served_by(process, before, asked_us)
+                message = NetworkMessage(host, self.name, f"{kind} answer", answer)
+                network.send(message, lambda data: arrived(data, served), lost)
+
+            channel = Channel(process.listener, self.name, SOFTWARE)
+            process.receive(data, channel, kind, reply, lost)
 
         if self._timer is not None:
             self._timer.cancel()

@@ -46,14 +46,18 @@ class Reader(Client):
 
     def _on_answer(self, frame: bytes) -> None:
         answer = self.decode_answer(FetchResponse, FETCH, FETCH_VERSION, frame)
-        found = answer.responses[0].partitions[0]
-        if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            # What it would have read is behind a snapshot now; or this node knows less yet.
-            self.offset = max(self.offset, found.log_start_offset)
+        found, served = answer.responses[0].partitions[0], self.served
+        assert served is not None, "an answer was given by a node"
         if found.error_code != ErrorCode.NONE:
+            if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                self.env.observer.on_out_of_range(self.name, served, self.offset)
+                # What it would have read is behind a snapshot now; or this node knows less yet.
+                self.offset = max(self.offset, served.left.start_offset)
             self.change_target(found.current_leader.leader_id)
             self.later(self.random.randrange(20 * MS, 200 * MS), self._fetch)
             return
+        if found.high_watermark >= 0:
+            self.env.observer.on_served(self.name, served, found.high_watermark)
         batches: list[Batch] = batches_of(found.records or b"")
         if batches:
             self.env.observer.on_read(self.name, self.offset, batches)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from simulation.clients.client import Client
+from simulation.clients.inquirer import Inquirer
 from simulation.clients.producer import Producer
 from simulation.clients.reader import Reader
 from simulation.cluster import Cluster
@@ -14,7 +15,7 @@ PROBE = 100
 
 
 class Workload:
-    """Producers and readers, as many as the settings say."""
+    """Producers, readers and inquirers, as many as the settings say."""
 
     def __init__(self, cluster: Cluster) -> None:
         settings, seed = cluster.env.settings, cluster.env.seed
@@ -24,10 +25,14 @@ class Workload:
             Reader(cluster, f"reader{i}", Random(f"{seed}/reader/{i}"))
             for i in range(settings.readers)
         ]
+        self.inquirers = [
+            Inquirer(cluster, f"inquirer{i}", Random(f"{seed}/inquirer/{i}"))
+            for i in range(settings.inquirers)
+        ]
 
     @property
     def clients(self) -> list[Client]:
-        return [*self.producers, *self.readers]
+        return [*self.producers, *self.readers, *self.inquirers]
 
     def _producer(self, number: int) -> Producer:
         random = Random(f"{self._cluster.env.seed}/producer/{number}")

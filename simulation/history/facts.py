@@ -37,6 +37,14 @@ class Change(NamedTuple):
         return [key for key in former if key not in self.named.keys]
 
 
+class Heard(NamedTuple):
+    """When a replica last had a fetch answered, by the leader of this epoch at this machine."""
+
+    at_us: int
+    epoch: int
+    host: str
+
+
 @dataclass(slots=True)
 class Facts:
     """What the checkers share. `committed` grows and never changes otherwise."""
@@ -61,6 +69,8 @@ class Facts:
     """Epochs that replicas have begun, or had on disk when they started."""
     forged_epochs: set[int] = field(default_factory=set)
     """Epochs of forged votes that reached a replica without a leader."""
+    heard: dict[ReplicaKey, Heard] = field(default_factory=dict)
+    """Of each process that follows a leader on a connection that has not been lost or refused since."""
     is_undisturbed: bool = True
     """No fault has any effect now, nor has had for a while."""
     voters: VoterHistory = field(init=False)

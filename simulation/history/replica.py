@@ -24,6 +24,7 @@ class Identity(NamedTuple):
     base_timestamp: int
     producer_id: int
     base_sequence: int
+    producer_epoch: int = -1
 
 
 class Batch(NamedTuple):
@@ -38,8 +39,18 @@ class Batch(NamedTuple):
         return f"{self.base_offset}..{self.end_offset} of epoch {self.epoch}"
 
 
+def identity_of(header: BatchHeader) -> Identity:
+    return Identity(
+        header.crc,
+        header.base_timestamp,
+        header.producer_id,
+        header.base_sequence,
+        header.producer_epoch,
+    )
+
+
 def batch_of(header: BatchHeader) -> Batch:
-    identity = Identity(header.crc, header.base_timestamp, header.producer_id, header.base_sequence)
+    identity = identity_of(header)
     end_offset = header.base_offset + header.last_offset_delta + 1
     return Batch(header.base_offset, end_offset, header.epoch, identity)
 

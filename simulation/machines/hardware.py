@@ -15,6 +15,8 @@ from simulation.scheduler import MS, SECOND, Callback, Scheduler
 BEGINNING_MS = 1_700_000_000_000
 """Wall clock at the beginning."""
 PPM = 1_000_000
+CATCH_UP_US = 100 * MS
+"""What was due in a pause is done so long after it."""
 
 
 class Clock:
@@ -82,6 +84,8 @@ class Hardware(ABC):
         self.backlog: list[Callback] = []
         """What the process does when it is not paused any more."""
         self.pauses = 0
+        self.prompt_from_us = 0
+        """After a pause: when all that was due meanwhile is done."""
         self.is_wanted = False
         """The process is started again when it ends."""
         self.is_damaged = False
@@ -97,6 +101,12 @@ class Hardware(ABC):
     @property
     def is_paused(self) -> bool:
         return self.pauses > 0
+
+    @property
+    def is_prompt(self) -> bool:
+        """Its clock has always been right, and what was due while it was paused is done."""
+        is_awake = not self.pauses and self.env.scheduler.now_us >= self.prompt_from_us
+        return is_awake and self.clock.is_true
 
     def note(self, what: str, wording: str = "") -> None:
         self.env.trace.note(self.host, what, wording=wording)

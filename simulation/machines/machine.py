@@ -20,7 +20,7 @@ from quorumd.storage.meta_properties import random_storage_id, save_meta_propert
 from simulation.history.replica import Replica
 from simulation.machines.disk import ProcessKilled
 from simulation.machines.environment import Environment
-from simulation.machines.hardware import PPM, DiskSpeed, Hardware
+from simulation.machines.hardware import CATCH_UP_US, PPM, DiskSpeed, Hardware
 from simulation.machines.node_process import STORAGE, NodeProcess
 from simulation.machines.peer_channel import Endpoints
 from simulation.scheduler import MS, SECOND
@@ -201,6 +201,7 @@ class Machine(Hardware):
             return
         self.pauses -= 1
         if not self.pauses:
+            self.prompt_from_us = self.env.scheduler.now_us + CATCH_UP_US
             backlog, self.backlog = self.backlog, []
             for callback in backlog:
                 callback()

@@ -23,7 +23,7 @@ from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.node import open_partition
 from quorumd.server.partition.partition import Partition
 from quorumd.server.translate.common import uuid_or_none
-from quorumd.server.translate.voter_changes import ADD_VOTER, REMOVE_VOTER
+from quorumd.server.translate.voter_changes import ADD_VOTER, REMOVE_VOTER, TRANSFER
 from quorumd.storage.directory import open_directory
 from quorumd.storage.errors import StorageError
 from quorumd.storage.layout import LOG_SUFFIX, part_path, partition_directory, snapshot_path
@@ -32,6 +32,7 @@ from quorumd.wire.codec import decode
 from quorumd.wire.headers import decode_request_header, decode_response_header
 from quorumd.wire.messages.add_raft_voter import AddRaftVoterRequest
 from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
+from quorumd.wire.messages.transfer_leader import TransferLeaderResponse
 from quorumd.wire.messages.vote import VoteRequest, VoteResponse
 from simulation.history.replica import Batch, Replica, batch_of
 from simulation.history.voter_change_requests import VoterChangeKind
@@ -61,6 +62,7 @@ class NodeProcess(Process):
         super().__init__(machine, replica)
         self._endpoints = endpoints
         self.last_report = ""
+        self.env.facts.heard.pop(replica.key, None)
         self.shown_snapshots: set[tuple[int, int]] = set()
         metrics = Metrics(self._monotonic_s)
         self.directory = open_directory(machine.disk, STORAGE, node_id=machine.id)
@@ -164,6 +166,18 @@ class NodeProcess(Process):
         return str(self.node.role)
 
     @property
+    def following(self) -> tuple[int, ReplicaKey | None]:
+        return self.node.epoch, self.node.leader
+
+    def leads(self, epoch: int, leader: ReplicaKey | None) -> bool:
+        node = self.node
+        return node.is_leader and node.epoch == epoch and leader in (None, node.local)
+
+    @property
+    def is_prompt(self) -> bool:
+        return self.machine.is_prompt
+
+    @property
     def report(self) -> str:
         return self.partition.health.last_report
 
@@ -222,16 +236,25 @@ class NodeProcess(Process):
             if removing.timeout_ms < 0:
                 self.env.observer.on_own_request(self, VoterChangeKind.REMOVE, key)
 
-    def on_response(self, request: InboundRequest, frame: bytes) -> None:
+    def on_response(self, request: InboundRequest, arrived_us: int, frame: bytes) -> None:
         """An answer leaves: what it tells must be true already."""
+        version, observer = request.api_version, self.env.observer
         if request.api_key == VOTE:
-            _, at = decode_response_header(VOTE, request.api_version, frame[4:])
-            topics = decode(VoteResponse, request.api_version, frame[4:], at).topics
-            message = decode(VoteRequest, request.api_version, request.frame, request.body_at)
+            _, at = decode_response_header(VOTE, version, frame[4:])
+            topics = decode(VoteResponse, version, frame[4:], at).topics
+            message = decode(VoteRequest, version, request.frame, request.body_at)
             asked = message.topics[0].partitions[0]
-            if topics and topics[0].partitions[0].vote_granted and not asked.pre_vote:
+            if not topics or not topics[0].partitions[0].vote_granted:
+                return
+            if asked.pre_vote:
+                observer.on_pre_vote(self, arrived_us)
+            else:
                 candidate = ReplicaKey(asked.replica_id, asked.replica_directory_id)
-                self.env.observer.on_vote(self.key, asked.replica_epoch, candidate)
+                observer.on_vote(self.key, asked.replica_epoch, candidate)
+        elif request.api_key == TRANSFER:
+            _, at = decode_response_header(TRANSFER, version, frame[4:])
+            if not decode(TransferLeaderResponse, version, frame[4:], at).error_code:
+                observer.on_handed_over(self)
 
     # -- the end
 

@@ -9,18 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from quorumd.raft.types import Address
+from quorumd.raft.types import Address, ReplicaKey
 from quorumd.server.model.peer_calls import PeerCall, PeerListener, StaleRequest
 from quorumd.server.peers.address_book import AddressBook
 from quorumd.server.peers.peer_channel import DOUBT_S, NODE_SOFTWARE, RECONNECT_MAX_MS, RECONNECT_MS
+from quorumd.wire.fast.fetch_response import parse_fetch_response
 from quorumd.wire.headers import decode_response_header
 from quorumd.wire.registry import APIS
+from simulation.history.facts import Heard
 from simulation.machines.channel import Channel
 from simulation.machines.network import Network, NetworkMessage
 from simulation.machines.process import Process
 from simulation.scheduler import MS, SECOND, Scheduler, Timer
 
 DOUBT_US = int(DOUBT_S * SECOND)
+Following = tuple[int, ReplicaKey | None]
+"""An epoch, and its leader as far as it is known."""
 
 
 class Endpoints(Protocol):
@@ -143,6 +147,7 @@ class SimPeerChannel:
             def missed(*, is_refused: bool) -> None:
                 if connection != self._connection or self._is_closed or self.is_up:
                     return
+                self._note_broken(host)
                 self._address_book.miss(address)
                 if is_own and not own and is_refused:
                     self._listener.on_connection_refused()
@@ -203,6 +208,7 @@ class SimPeerChannel:
     def reset(self) -> None:
         """The connection is gone: what waits for an answer fails, and a new one is tried at once."""
         if self.is_up and not self._is_closed:
+            self._note_broken(self._target)
             self._hang_up()
             if self._is_trusted:
                 self._listener.on_connection_lost()
@@ -261,9 +267,15 @@ class SimPeerChannel:
             if connection == self._connection:
                 self._process.call(0, self.reset)
 
+        asked_as = self._process.following
+
         def reply(answer: bytes) -> None:
             message = NetworkMessage(target, me, f"{kind} answer", answer)
-            network.send(message, lambda data: self._receive(f"{kind} answer", data), lost)
+            leads = kind == "Fetch" and asked_as[1] is not None and peer.leads(*asked_as)
+            of_leader = asked_as if leads else None
+            network.send(
+                message, lambda data: self._receive(f"{kind} answer", data, of_leader), lost
+            )
 
         def deliver(data: bytes) -> None:
             if network.is_shut_out(me, target):
@@ -272,18 +284,18 @@ class SimPeerChannel:
 
         network.send(NetworkMessage(me, target, kind, frame), deliver, lost)
 
-    def _receive(self, kind: str, frame: bytes) -> None:
-        """An answer has arrived."""
+    def _receive(self, kind: str, frame: bytes, of_leader: Following | None) -> None:
+        """An answer has arrived; to a fetch, perhaps, that was asked of the leader of then."""
         process = self._process
 
         def handle() -> None:
             process.last_message = kind
             process.env.trace.note(process.host, "gets", kind, frame)
-            self._on_answer(frame)
+            self._on_answer(frame, of_leader)
 
         process.run(handle)
 
-    def _on_answer(self, frame: bytes) -> None:
+    def _on_answer(self, frame: bytes, of_leader: Following | None) -> None:
         """It may have come for the second time, or too late."""
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
         pending = self._pending.pop(correlation_id, None)
@@ -293,12 +305,26 @@ class SimPeerChannel:
         call, version = pending.call, pending.version
         _, body_at = decode_response_header(call.api_key, version, frame)
         is_peer = call.answered(version, frame, body_at, self._address)
+        if of_leader is not None and of_leader == self._process.following:
+            self._note_heard(version, frame, body_at)
         if is_peer is False and self.is_up:
             self._reject_address()
         elif is_peer and not self._is_trusted and self.is_up:
             self._is_trusted = True
             self._address_book.confirm(self._address)
             self._listener.on_connection_made(self._address[0])
+
+    def _note_heard(self, version: int, frame: bytes, body_at: int) -> None:
+        answer, process = parse_fetch_response(version, frame, body_at), self._process
+        if answer is not None and not (answer.error_code or answer.partition_error_code):
+            epoch, _ = process.following
+            heard = Heard(self._scheduler.now_us, epoch, self._target or "")
+            process.env.facts.heard[process.key] = heard
+
+    def _note_broken(self, host: str | None) -> None:
+        heard, key = self._process.env.facts.heard, self._process.key
+        if key in heard and heard[key].host in ("", host):
+            del heard[key]
 
     def _time_out(self) -> None:
         """As in `quorumd.server.peers.peer_channel`: a late answer costs the connection."""

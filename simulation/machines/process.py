@@ -49,6 +49,15 @@ class Process(ABC):
     def role(self) -> str:
         """That of the node, for people."""
 
+    @property
+    @abstractmethod
+    def following(self) -> tuple[int, ReplicaKey | None]:
+        """The epoch of the node, and its leader."""
+
+    @abstractmethod
+    def leads(self, epoch: int, leader: ReplicaKey | None) -> bool:
+        """True if the node is this leader of this epoch."""
+
     # -- events
 
     def call(self, delay_us: int, callback: Callback) -> Timer:
@@ -87,7 +96,11 @@ class Process(ABC):
 
     def count(self, fault: str) -> None:
         """Note that a fault has hit this process."""
-        self.env.coverage.count(fault, self.role, self.last_message)
+        self.count_case(fault, self.last_message)
+
+    def count_case(self, what: str, case: str) -> None:
+        """Note that this process has come to something rare."""
+        self.env.coverage.count(what, self.role, case)
 
     # -- messages
 
@@ -102,7 +115,7 @@ class Process(ABC):
         """A request leaves."""
 
     @abstractmethod
-    def on_response(self, request: InboundRequest, frame: bytes) -> None:
+    def on_response(self, request: InboundRequest, arrived_us: int, frame: bytes) -> None:
         """An answer leaves: what it tells must be true already."""
 
     # -- the end

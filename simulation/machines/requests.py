@@ -35,6 +35,7 @@ class SimRequest(InboundRequest):
             body_at,
             received_ns,
         )
+        self._arrived_us = process.scheduler.now_us
         self._process = process
         self._reply = reply
         self._reset = reset
@@ -48,7 +49,7 @@ class SimRequest(InboundRequest):
         self._process.on_effect()
         frame = b"".join(buffers)
         if frame:
-            self._process.on_response(self, frame)
+            self._process.on_response(self, self._arrived_us, frame)
             self._reply(frame)
 
     def close(self, reason: str, closed: CloseReason = CloseReason.REFUSED) -> None:

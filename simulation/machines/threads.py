@@ -7,17 +7,18 @@ happen in between.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import TypeVar
 
 from quorumd.server.disk.disk_worker import FULL_DISK_RETRY_S, IDLE_S, NotStored, Step, carry_out
-from quorumd.server.model.disk_jobs import DiskListener, Files, Job
+from quorumd.server.model.disk_jobs import DiskListener, Files, Job, StoreChunk, Truncate
 from quorumd.server.model.snapshot_builds import BuildFailed, BuildResult
 from quorumd.server.snapshots.build_process import damaged_snapshot
 from quorumd.server.snapshots.builder import BuiltSnapshot, SnapshotBuilder
 from quorumd.storage.errors import DiskFull, StorageError
 from quorumd.storage.log import Log
+from simulation.checkers.copies import Copies
 from simulation.machines.disk import ProcessKilled
 from simulation.machines.process import Process
 from simulation.scheduler import SECOND, Timer
@@ -38,6 +39,7 @@ class SimDiskThread:
         self._process = process
         self._files = files
         self._listener = listener
+        self._copies = Copies(process.key)
         self._taken: list[Job] = []
         self._queue: list[Job] = []
         self._under_way: Iterator[Step | NotStored | DiskFull] = iter(())
@@ -63,8 +65,24 @@ class SimDiskThread:
 
     def submit(self, job: Job) -> None:
         self._process.on_effect()
+        if isinstance(job, Truncate):
+            self._count(job)
+        elif isinstance(job, StoreChunk) and job.position == 0:
+            epoch, _ = self._process.following
+            self._copies.on_begun(job.snapshot, epoch)
         self._process.replica.submit(job)
         self._taken.append(job)
+
+    def _count(self, job: Truncate) -> None:
+        """Of how many epochs records are dropped, and whether what is left is in memory."""
+        dropped = self._process.replica.log[::-1]
+        epochs = {
+            batch.epoch for batch in takewhile(lambda b: b.end_offset > job.end_offset, dropped)
+        }
+        self._process.count_case("truncation", f"{len(epochs)} epochs")
+        last = job.end_offset - 1
+        if last >= 0 and self._files.log.read_cached(last, 1, job.end_offset) is None:
+            self._process.count_case("truncation", "behind the tail cache")
 
     def flush(self) -> None:
         if self._taken:

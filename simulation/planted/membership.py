@@ -273,3 +273,14 @@ def _witness_campaigns_freely(plant: Plant) -> None:
 def _witness_holds_on(plant: Plant) -> None:
     for module in (pending_changes, leadership_transfer):
         plant(module, "hand_over", lambda core, leader, transfer: False)
+
+
+@planted(
+    "leader hands over too early",
+    "A transfer does not wait until the successor has everything (Ongaro's dissertation, 3.10).",
+    caught_by=["a successor has everything"],
+    seeds=36,
+    faults=frozenset({"transfer leader", "slow disk", "delay"}),
+)
+def _hands_over_too_early(plant: Plant) -> None:
+    plant(leadership_transfer, "synced_end_offset", lambda core, leader, key: core.log.end_offset)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from quorumd.raft import snapshot_download
+from quorumd.raft.core import Core
+from quorumd.raft.events import SnapshotVerified
 from quorumd.raft.types import SnapshotId
 from quorumd.server.model.producer_state import ProducerState
 from quorumd.server.snapshots.manager import SnapshotManager
@@ -89,3 +94,20 @@ def _snapshot_is_not_synced(plant: Plant) -> None:
 
     plant(SnapshotStore, "_sync", staticmethod(lambda path, sync, what: None))
     plant(SnapshotWriter, "finish", wrong)
+
+
+@planted(
+    "damaged copies are begun anew at once",
+    "A snapshot that was copied in vain is copied again without a pause (docs/protocol, snapshots).",
+    caught_by=["no snapshot is copied again and again"],
+    seeds=36,
+    faults=frozenset({"isolate one", "snapshot asked for", "lost disk", "damaged piece"}),
+)
+def _copied_at_once(plant: Plant) -> None:
+    right = snapshot_download.on_snapshot_verified
+
+    def wrong(core: Core, event: SnapshotVerified) -> None:
+        right(core, replace(event, problem="it is said to be damaged"))
+
+    plant(snapshot_download, "on_snapshot_verified", wrong)
+    plant(snapshot_download, "_is_too_soon", lambda core, snapshot: False)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 from quorumd.raft import (
+    check_quorum,
     fetch_requests,
     high_watermark,
     leader_discovery,
     pre_vote,
     quorum,
     quorum_epochs,
+    replica_progress,
     resignation,
+    snapshot_requests,
     vote_requests,
     witness,
 )
@@ -20,10 +24,12 @@ from quorumd.raft.config import StoredState
 from quorumd.raft.core import Core
 from quorumd.raft.core_parts import EndClaim
 from quorumd.raft.effects import Peer, Reply, SendReply, Vote
+from quorumd.raft.events import EndQuorumEpochRequestReceived, VoteRequestReceived
 from quorumd.raft.role_changes import become_follower
-from quorumd.raft.roles import Leader
+from quorumd.raft.roles import Follower, Leader
 from quorumd.raft.transitions import Trigger
 from quorumd.raft.types import Endpoint
+from quorumd.raft.voter_changes import update_voter
 from quorumd.server import node as server_node
 from quorumd.storage import quorum_state
 from simulation.planted.table import HOSTILE, SPLITS, Plant, planted
@@ -118,7 +124,7 @@ def _a_minority_elects(plant: Plant) -> None:
     "smaller epoch is followed",
     "BeginQuorumEpoch of an epoch that is over is obeyed (KIP-595: FENCED_LEADER_EPOCH).",
     caught_by=["epoch and high watermark never go back"],
-    seeds=24,
+    seeds=72,
 )
 def _smaller_epoch_is_followed(plant: Plant) -> None:
     right = quorum_epochs._check_sender
@@ -212,3 +218,54 @@ def _an_end_is_believed(plant: Plant) -> None:
         right(core, claim)
 
     plant(quorum_epochs, "note_end_claim", wrong)
+
+
+@planted(
+    "pre-votes are granted in contact",
+    "A follower that hears from its leader grants a pre-vote (KIP-996).",
+    caught_by=["who hears from its leader lets it lead"],
+    seeds=60,
+    faults=frozenset({"flapping", "one way", "isolate one", "loss"}),
+)
+def _granted_in_contact(plant: Plant) -> None:
+    right = pre_vote.grants_pre_vote
+
+    def wrong(core: Core, event: VoteRequestReceived) -> bool:
+        with patch.object(core, "last_contact_ms", None):
+            return right(core, event)
+
+    plant(vote_requests, "grants_pre_vote", wrong)
+
+
+@planted(
+    "end of an old epoch is obeyed",
+    "EndQuorumEpoch of an epoch that is over makes a follower campaign (KIP-595: FENCED_LEADER_EPOCH).",
+    caught_by=["who hears from its leader lets it lead"],
+    seeds=36,
+    faults=SPLITS | {"duplicate", "delay", "clean stop"},
+)
+def _end_of_an_old_epoch(plant: Plant) -> None:
+    right = quorum_epochs.on_end_quorum_epoch_requested
+
+    def wrong(core: Core, event: EndQuorumEpochRequestReceived) -> None:
+        if event.epoch < core.epoch and isinstance(core.state, Follower):
+            core.state.fetch_deadline_ms = core.state.campaign_at_ms = core.now_ms
+        right(core, event)
+
+    plant(quorum_epochs, "on_end_quorum_epoch_requested", wrong)
+
+
+@planted(
+    "leader counts no fetches",
+    "The timer of the check quorum is not restarted by fetches (KIP-595, leader progress timeout).",
+    caught_by=["a leader that nothing disturbs is not deposed"],
+    seeds=12,
+    faults=frozenset(),
+)
+def _leader_counts_no_fetches(plant: Plant) -> None:
+    for module in (fetch_requests, snapshot_requests, replica_progress, update_voter):
+        plant(
+            module,
+            "note_heard",
+            lambda core, leader, replica: check_quorum._voter_of(core, replica),
+        )

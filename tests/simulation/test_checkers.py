@@ -20,21 +20,26 @@ from simulation.checkers.begun_epochs import BegunEpochs
 from simulation.checkers.committed_prefix import CommittedPrefix
 from simulation.checkers.durability import Durability
 from simulation.checkers.election_safety import ElectionSafety
+from simulation.checkers.freshness import Freshness
+from simulation.checkers.in_office import SLACK_US, InOffice
 from simulation.checkers.leader_completeness import LeaderCompleteness
 from simulation.checkers.linearizable import check_linearizable
 from simulation.checkers.log_matching import LogMatching
+from simulation.checkers.lookups import Lookup, check_lookup
 from simulation.checkers.majority_synced import MajoritySynced
 from simulation.checkers.monotonic import Monotonic
 from simulation.checkers.producers import check_producers
 from simulation.checkers.reads import Reads
+from simulation.checkers.sequences import check_sequences
 from simulation.checkers.snapshots import Snapshots
 from simulation.checkers.votes import Votes
 from simulation.history.appends import Append
 from simulation.history.replica import Batch, Identity
+from simulation.history.served import NodeView, Served
 from simulation.options import Options
-from simulation.scheduler import SECOND
+from simulation.scheduler import MS, SECOND
 from simulation.world import World
-from tests.simulation.sight import A, B, C, Sight, batch, node_of, violates
+from tests.simulation.sight import A, B, C, D, Sight, batch, node_of, violates
 
 
 @pytest.fixture
@@ -413,7 +418,7 @@ def test_a_refusal_of_an_idempotent_producer_is_noticed() -> None:
 
 
 def test_the_producer_state_has_to_be_what_the_log_says() -> None:
-    log = [Batch(0, 1, 1, Identity(1, 1, 7, 0))]
+    log = [Batch(0, 1, 1, Identity(1, 1, 7, 0, 0))]
     producers = ProducerState()
     with violates("the producer state follows from the log"):
         check_producers(A, log, producers)
@@ -422,3 +427,131 @@ def test_the_producer_state_has_to_be_what_the_log_says() -> None:
     producers.append(8, 0, 0, 1, 1)
     with violates("the producer state follows from the log"):
         check_producers(A, log, producers)
+
+
+# -- leaders in office
+
+
+def test_a_leader_that_only_an_observer_asks_for_records_is_noticed(sight: Sight) -> None:
+    checker, leader = InOffice(sight.facts), node_of(A, A, B, C)
+    timeout_us = leader.config.fetch_timeout_ms * MS
+    for round_ in range(8):
+        now_us = round_ * timeout_us
+        checker.on_contact(leader, D, now_us, is_prompt=True)
+        checker.on_contact(leader, B, now_us, is_prompt=True)
+    checker.on_contact(leader, D, now_us + 3 * timeout_us + SLACK_US, is_prompt=True)
+    late_us = now_us + 3 * timeout_us + SLACK_US + 1
+    with violates("a leader that no majority fetches from resigns"):
+        checker.on_contact(leader, D, late_us, is_prompt=True)
+    checker.on_contact(leader, D, late_us, is_prompt=False)
+
+
+# -- what clients are told
+
+
+def served(
+    role: Role = Role.LEADER, epoch: int = 1, *, start: int = 0, asked_us: int = 0
+) -> Served:
+    view = NodeView(A, role, epoch, start, 2)
+    return Served(view, view, asked_us, True, 100)
+
+
+def test_only_a_leader_with_a_commit_in_its_epoch_serves(sight: Sight) -> None:
+    sight.commit(batch(0), batch(1, epoch=3))
+    fresh = Freshness(sight.facts)
+    fresh.on_served("reader", served(epoch=3), None, 0)
+    for view in (served(Role.FOLLOWER, 3), served(Role.LEADER, 2), served(Role.LEADER, 4)):
+        with violates("only a leader with a commit in its epoch serves clients"):
+            fresh.on_served("reader", view, None, 0)
+
+
+def test_an_end_below_what_was_told_before_is_noticed(sight: Sight) -> None:
+    sight.commit(batch(0), batch(1), batch(2, epoch=2))
+    fresh = Freshness(sight.facts)
+    fresh.note(1, 1, now_us=10)
+    fresh.note(3, 2, now_us=20)
+    fresh.on_served("reader", served(epoch=2, asked_us=15), 1, 30)
+    fresh.on_served("reader", served(epoch=1, asked_us=25), 1, 30)
+    with violates("reads are fresh"):
+        fresh.on_served("reader", served(epoch=2, asked_us=25), 2, 30)
+    with violates("reads are fresh"):
+        fresh.on_served("reader", served(epoch=1, asked_us=15), 0, 30)
+
+
+def test_a_deposed_leader_that_serves_for_too_long_is_noticed(sight: Sight) -> None:
+    sight.commit(batch(0), batch(1, epoch=2))
+    fresh = Freshness(sight.facts)
+    fresh.note(1, 1, now_us=0)
+    fresh.note(2, 2, now_us=1)
+    fresh.on_served("reader", served(epoch=1, asked_us=450_000), 1, 450_000)
+    with violates("reads are fresh"):
+        fresh.on_served("reader", served(epoch=1, asked_us=460_000), 1, 460_000)
+    fresh.on_served("reader", served(asked_us=460_000)._replace(is_prompt=False), 1, 460_000)
+
+
+def test_an_end_beyond_what_is_committed_is_noticed(sight: Sight) -> None:
+    sight.commit(batch(0))
+    with violates("reads are fresh"):
+        Freshness(sight.facts).on_served("reader", served(), 2, 0)
+
+
+def test_a_committed_offset_that_is_out_of_range_is_noticed(sight: Sight) -> None:
+    fresh = Freshness(sight.facts)
+    fresh.on_out_of_range("reader", served(), 0)
+    fresh.note(2, 1, now_us=0)
+    fresh.on_out_of_range("reader", served(start=1), 0)
+    fresh.on_out_of_range("reader", served(), 3)
+    with violates("what is committed is in range"):
+        fresh.on_out_of_range("reader", served(), 2)
+
+
+@pytest.mark.parametrize(
+    ("lookup", "right", "wrong"),
+    [
+        (Lookup(timestamp=5), 1, 0),
+        (Lookup(timestamp=5), -1, 2),
+        (Lookup(timestamp=9), -1, 2),
+        (Lookup(epoch=0), 0, 1),
+        (Lookup(epoch=1), 1, 2),
+        (Lookup(epoch=7), 2, 3),
+    ],
+)
+def test_a_lookup_that_is_not_of_the_committed_log_is_noticed(
+    lookup: Lookup, right: int, wrong: int
+) -> None:
+    log = [
+        Batch(at, at + 1, epoch, Identity(at, timestamp, -1, -1))
+        for at, (epoch, timestamp) in enumerate([(1, 3), (4, 5), (4, 9)])
+    ]
+    view = served()
+    view = view._replace(arrived=view.left._replace(committed_offset=1))
+    check_lookup(log, "inquirer", view, lookup, right)
+    with violates("looked up offsets are those of the committed log"):
+        check_lookup(log, "inquirer", view, lookup, wrong)
+
+
+@pytest.mark.parametrize(
+    "produced",
+    [[(0, 1)], [(0, 0), (0, 2)], [(0, 0), (0, 0)], [(1, 0), (0, 0)], [(0, 0), (1, 1)]],
+    ids=["not from 0", "gap", "twice", "old epoch", "epoch not from 0"],
+)
+def test_a_batch_out_of_sequence_is_noticed(produced: list[tuple[int, int]]) -> None:
+    def log_of(batches: list[tuple[int, int]]) -> list[Batch]:
+        return [
+            Batch(at, at + 1, 1, Identity(at, 0, 7, sequence, epoch))
+            for at, (epoch, sequence) in enumerate(batches)
+        ]
+
+    check_sequences(log_of([(0, 0), (0, 1), (2, 0), (2, 1)]))
+    with violates("a producer's batches are in sequence"):
+        check_sequences(log_of(produced))
+
+
+def test_a_fenced_batch_in_the_log_is_noticed(sight: Sight) -> None:
+    sight.commit(batch(0))
+    fenced = append_of(batch(0))
+    fenced.is_given_up, fenced.offset = True, None
+    Acknowledged(sight.facts).on_end([fenced])
+    fenced.is_fenced = True
+    with violates("a fenced producer appends nothing"):
+        Acknowledged(sight.facts).on_end([fenced])

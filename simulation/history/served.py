@@ -1,0 +1,38 @@
+"""From what a client was answered: the node as it was when the question arrived, and when the answer left."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from quorumd.raft.node import RaftNode
+from quorumd.raft.roles import Role
+from quorumd.raft.types import ReplicaKey
+
+
+class NodeView(NamedTuple):
+    """A node at a moment. Offsets are exclusive ends, but for the first offset of its log."""
+
+    key: ReplicaKey
+    role: Role
+    epoch: int
+    start_offset: int
+    committed_offset: int
+
+
+class Served(NamedTuple):
+    """`asked_us` is when the client asked. `is_prompt`: its clock is right, and it was not paused lately."""
+
+    arrived: NodeView
+    left: NodeView
+    asked_us: int
+    is_prompt: bool
+    fetch_timeout_ms: int
+
+    @property
+    def as_leader(self) -> NodeView:
+        """The later moment at which it led, if there is one: it may be deposed while its disk is read."""
+        return self.left if self.left.role is Role.LEADER else self.arrived
+
+
+def view_of(node: RaftNode) -> NodeView:
+    return NodeView(node.local, node.role, node.epoch, node.log_start_offset, node.committed_offset)
