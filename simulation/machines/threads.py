@@ -80,8 +80,8 @@ class SimDiskThread:
             batch.epoch for batch in takewhile(lambda b: b.end_offset > job.end_offset, dropped)
         }
         self._process.count_case("truncation", f"{len(epochs)} epochs")
-        last = job.end_offset - 1
-        if last >= 0 and self._files.log.read_cached(last, 1, job.end_offset) is None:
+        log, last = self._files.log, job.end_offset - 1
+        if last >= log.log_start_offset and log.read_cached(last, 1, job.end_offset) is None:
             self._process.count_case("truncation", "behind the tail cache")
 
     def flush(self) -> None:
