@@ -82,6 +82,7 @@ class Scenario:
         self.cluster = Cluster(seed, settings or settings_of())
         self.env = self.cluster.env
         self.env.network.conditions.latency_us = (1 * MS, 3 * MS)
+        self.env.facts.is_undisturbed = False  # whatever the script does, it says so to nobody
         self.lines: list[str] = []
         self._risk = Risk(self.env.facts, auto_join=self.env.settings.auto_join)
         self._clients = 0

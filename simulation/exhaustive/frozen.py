@@ -83,6 +83,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "cluster_id": CONSTANT,
         "problem": UNREAD,
         "unreachable": CONSTANT,
+        "refused_ms": CONSTANT,
         "effects": CONSTANT,
         "writes": KEPT,
         "requests": KEPT,
@@ -282,6 +283,7 @@ def _check_constants(core: Core, labels: Labels, records: Records, completed: in
     nothing = (
         core.bootstrap.known_uuids,
         core.unreachable,
+        core.refused_ms,
         core.bootstrap.foreign_leader,
         log.snapshots,
         core.effects,
