@@ -102,6 +102,27 @@ def test_a_leader_asks_a_replica_that_claims_a_later_epoch_and_yields_to_its_ans
     assert (bench.role, bench.node.epoch) == (Role.UNATTACHED, 9)
 
 
+def test_a_made_up_replica_that_does_not_answer_delays_the_next_one() -> None:
+    bench = leader()
+    bench.fetch(key(100), 3, 2, epoch=9)
+    bench.fail(Vote)
+    bench.fetch(key(101), 3, 2, epoch=9)
+    assert not bench.requests(Vote)
+    bench.now_ms += 20
+    bench.fetch(key(101), 3, 2, epoch=9)
+    assert [question.to for question in bench.requests(Vote)] == [key(101)]
+
+
+def test_nobody_but_a_leader_asks_who_fetches_in_a_later_epoch() -> None:
+    """Others hear of that epoch from its leader; and who has no id can be asked nothing."""
+    for bench, replica in ((follower(), key(3)), (leader(), None)):
+        bench.all.clear()
+        answer = bench.fetch(replica, 3, 2, epoch=9)
+        assert answer is not None
+        assert answer.error == "UNKNOWN_LEADER_EPOCH"
+        assert not bench.requests(Vote, bench.all)
+
+
 def test_made_up_replicas_are_asked_one_at_a_time_and_leave_nothing_behind() -> None:
     bench = leader()
     for made_up in range(100, 300):

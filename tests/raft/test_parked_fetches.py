@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from quorumd.raft.effects import FetchReply, SendReply
-from quorumd.raft.events import TimerFired
+from quorumd.raft.effects import AppendClient, AppendControl, FetchReply, SendReply
+from quorumd.raft.events import AppendRequested, TimerFired
 from quorumd.raft.parked_fetches import ANNOUNCE_DELAY_MS
-from tests.raft.changes import leading
+from quorumd.raft.types import OffsetAndEpoch
+from tests.raft.changes import leading, remove
 from tests.raft.harness import Bench, key
 from tests.raft.test_bootstrap import first_leader
 
@@ -68,3 +69,41 @@ def test_while_the_first_voters_are_named_everybody_gets_the_records_at_once() -
         park(bench, replica)
     bench.fetch(key(3), 0, 0)
     assert {first, first + 1} <= set(replies(bench))
+
+
+def test_a_fetch_is_answered_only_behind_the_append_that_wakes_it() -> None:
+    """The answer reads the records from the log, where the append puts them."""
+    bench = settled()
+    park(bench, 2, high_watermark=4)
+    bench.step(AppendRequested(1, 1))
+    assert [type(effect) for effect in bench.last] == [AppendClient, SendReply]
+    bench = settled()
+    park(bench, 2, high_watermark=4)
+    remove(bench, key(3))
+    [at] = [at for at, effect in enumerate(bench.last) if isinstance(effect, AppendControl)]
+    assert [type(effect) for effect in bench.last[at + 1 :]] == [SendReply]
+
+
+def test_a_fetch_that_does_not_wait_is_answered_though_there_is_nothing() -> None:
+    bench = settled()
+    answer = bench.fetch(key(2), *bench.node.core.log.end, max_wait_ms=0, high_watermark=4)
+    assert answer is not None
+    assert answer.error is None
+    park(bench, 3, max_wait_ms=1, high_watermark=4)
+
+
+def test_what_a_fetch_is_refused_for_is_reported() -> None:
+    bench = settled()
+    bench.fetch(key(2), 4, 4, cluster_id="other")
+    assert f"fetch of {key(2)} refused: cluster other" in bench.reports
+    answer = bench.fetch(key(2), 4, 1, epoch=0)
+    assert answer is not None
+    assert answer.top_level_error == "UNKNOWN_SERVER_ERROR"
+    assert f"fetch of {key(2)} refused: impossible values" in bench.reports
+
+
+def test_a_replica_that_fetches_below_the_start_of_the_log_after_it_had_more_is_reported() -> None:
+    bench = settled()
+    bench.node.core.log.snapshots.append(OffsetAndEpoch(4, 4))
+    bench.fetch(key(3), 0, 0)
+    assert f"replica {key(3)} fetches from offset 0 after it acknowledged" in bench.reports
