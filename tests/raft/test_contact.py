@@ -120,3 +120,17 @@ def test_a_later_epoch_does_not_put_off_the_own_election(make: Callable[[], Benc
         bench.step(VoteResponseReceived(request_id=question, error=error, hint=told, granted=False))
     assert (bench.role, bench.node.epoch) == (Role.UNATTACHED, 9)
     assert election_deadline_ms(bench.node.core) == due_ms
+
+
+def test_a_new_leader_knows_of_nothing_committed_until_a_record_of_its_epoch_is() -> None:
+    """What it knew as a follower is no reason to change voters, or to answer (KIP-595)."""
+    bench = follower()
+    bench.fetched(high_watermark=3)
+    assert bench.node.high_watermark == 3
+    while bench.role is not Role.PROSPECTIVE:
+        bench.fire()
+    bench.grant(key(3))
+    bench.sync()
+    bench.grant(key(3))
+    assert bench.role is Role.LEADER
+    assert bench.node.high_watermark is None

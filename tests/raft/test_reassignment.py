@@ -371,6 +371,14 @@ def test_transfers_that_make_no_sense_are_refused() -> None:
     assert refused(transfer(leading(1), None))[0] == "ELIGIBLE_LEADERS_NOT_AVAILABLE"
 
 
+def test_one_transfer_at_a_time() -> None:
+    bench = leading()
+    bench.step(AppendRequested(1, 1))
+    assert transfer(bench, key_of(3)) is None
+    again = refused(transfer(bench, key_of(2)))
+    assert again == ("REQUEST_TIMED_OUT", "another transfer is under way")
+
+
 def test_a_successor_has_fetched_within_the_fetch_timeout() -> None:
     for wait_ms, error in ((2000, None), (2001, "ELIGIBLE_LEADERS_NOT_AVAILABLE")):
         bench = leading()
