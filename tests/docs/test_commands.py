@@ -103,6 +103,7 @@ NOT_HERE = {
     # simulation.md
     "make sim": "takes half an hour",
     "python -m simulation --seeds 1..1000000 ": "takes days; tests/simulation/test_merge.py",
+    "python -m simulation --edges": "takes hours; tests/simulation/test_edges.py",
     "python -m simulation.merge ": "tests/simulation/test_merge.py",
     # spark-cluster.md, spark-source.md
     "python3.11 -m venv ": "fetches packages",

@@ -27,7 +27,6 @@ from quorumd.raft.effects import (
     VoteReply,
 )
 from quorumd.raft.events import (
-    BeginQuorumEpochRequestReceived,
     Event,
     FetchRequestReceived,
     ResignationRequested,
@@ -249,22 +248,14 @@ def test_requests_held_over_a_change_of_epoch_are_never_sent_but_answers_are() -
     at.driver.start()
     at.synced()
     at.take()
-    begun = BeginQuorumEpochRequestReceived(
-        reply_to=1,
-        cluster_id=CLUSTER,
-        voter=key(1),
-        leader_id=2,
-        epoch=2,
-        endpoints=endpoints(2),
-    )
-    at.driver.handle(begun)
+    at.driver.handle(vote(3, epoch=2))
     at.driver.handle(vote(2, epoch=3))
     assert not [what for what in at.take() if isinstance(what, SendRequest)]
     at.synced()
     told = at.take()
     sent = [what.request.epoch for what in told if isinstance(what, SendRequest)]
     assert set(sent) == {3}
-    assert [what[0] for what in told if isinstance(what, tuple)] == [1, 2]
+    assert [what[0] for what in told if isinstance(what, tuple)] == [3, 2]
 
 
 def test_a_request_that_is_refused_changes_nothing_and_is_answered_at_once() -> None:
