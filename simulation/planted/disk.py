@@ -133,7 +133,7 @@ def _recovered_log_is_not_synced(plant: Plant) -> None:
     "A power loss in the midst of several batches that were written together stops the node"
     " (storage-format, the mark behind a group).",
     caught_by=["a sound disk is not refused"],
-    seeds=24,
+    seeds=36,
     faults=AT_A_WRITE | {"slow disk"},
 )
 def _torn_group_is_damage(plant: Plant) -> None:
