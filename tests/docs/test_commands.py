@@ -104,6 +104,7 @@ NOT_HERE = {
     "make sim": "takes half an hour",
     "python -m simulation --seeds 1..1000000 ": "takes days; tests/simulation/test_merge.py",
     "python -m simulation --edges": "takes hours; tests/simulation/test_edges.py",
+    "raft/commitment.py ": _OUTPUT,
     "python -m simulation.merge ": "tests/simulation/test_merge.py",
     # spark-cluster.md, spark-source.md
     "python3.11 -m venv ": "fetches packages",
