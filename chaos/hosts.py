@@ -61,12 +61,12 @@ class Hosts(ABC):
         return dict(os.environ) if self._clock is None else self._clock.environ(node)
 
     def cut(self, source: int, target: int) -> None:
-        """Packets from one host to the other are lost; those that come back are not."""
-        raise NotImplementedError
+        """Packets from one host to the other are lost; those that come back are not. Only where `can_cut`."""
+        raise AssertionError("the caller has asked can_cut")
 
     def mend(self, source: int, target: int) -> None:
-        """They arrive again."""
-        raise NotImplementedError
+        """They arrive again. Only where `can_cut`."""
+        raise AssertionError("the caller has asked can_cut")
 
     @property
     def can_set_clocks(self) -> bool:
