@@ -16,7 +16,7 @@ from quorumd.server.requests.refusal import refusal
 from quorumd.server.requests.update_features import update_features
 from quorumd.wire.codec import codec_for, decode, warm
 from quorumd.wire.errors import LimitExceeded
-from quorumd.wire.fast import FastFetch, parse_fetch_request
+from quorumd.wire.fast import FastFetch, parse_fetch_request, replica_id_of
 from quorumd.wire.messages.api_versions import ApiVersionsRequest
 from quorumd.wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest
 from quorumd.wire.messages.describe_cluster import DescribeClusterRequest
@@ -142,7 +142,7 @@ class Dispatch:
             return
         if message is None:
             message = decode(FetchRequest, version, request.frame, request.body_at)
-        replica_id = message.replica_state.replica_id if version >= 15 else message.replica_id
+        replica_id = replica_id_of(message, version)
         if any(
             is_of_replica(
                 replica_id,

@@ -6,7 +6,12 @@ answers with None; quorumd.wire.codec then has the last word, and what it reads 
 (`FastFetch.from_message`).
 """
 
-from quorumd.wire.fast.fetch_request import FastFetch, encode_fetch_request, parse_fetch_request
+from quorumd.wire.fast.fetch_request import (
+    FastFetch,
+    encode_fetch_request,
+    parse_fetch_request,
+    replica_id_of,
+)
 from quorumd.wire.fast.fetch_response import (
     FastFetchResponse,
     FetchEndpoint,
@@ -26,4 +31,5 @@ __all__ = [
     "parse_fetch_request",
     "parse_fetch_response",
     "parse_produce",
+    "replica_id_of",
 ]

@@ -66,10 +66,9 @@ class FastFetch(NamedTuple):
             return None
         (topic,) = message.topics
         (asked,) = topic.partitions
-        has_state = version >= _REPLICA_STATE_FROM
         return cls(
             message.cluster_id,
-            message.replica_state.replica_id if has_state else message.replica_id,
+            replica_id_of(message, version),
             message.max_wait_ms,
             message.min_bytes,
             message.max_bytes,
@@ -86,6 +85,13 @@ class FastFetch(NamedTuple):
             asked.replica_directory_id,
             asked.high_watermark,
         )
+
+
+def replica_id_of(message: FetchRequest, version: int) -> int:
+    """The id that the sender of a decoded request tells; later versions have it in another place."""
+    return (
+        message.replica_state.replica_id if version >= _REPLICA_STATE_FROM else message.replica_id
+    )
 
 
 def parse_fetch_request(version: int, body: bytes | memoryview, at: int = 0) -> FastFetch | None:
