@@ -11,22 +11,28 @@ ARG BASE=python:3.11-slim
 
 FROM ${BASE} AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
+# The compiler stays here, too. Debian's Python has its headers in a package of their own.
+RUN headers=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))'); \
+    test -x /usr/bin/gcc -a -e "$headers/Python.h" || { apt-get -qq update \
+    && apt-get -qq install --no-install-recommends gcc libc6-dev \
+        $(test -e "$headers/Python.h" || echo python3-dev); }
 # pip stays here; what runs has none.
 RUN python3 -m venv /tools && python3 -m venv --without-pip /opt/quorumd
 COPY deploy/containers/constraints.txt /source/
-RUN /tools/bin/pip install setuptools==84.2.1 \
+RUN /tools/bin/pip install setuptools==84.2.1 mypy==2.4.1 \
     && /tools/bin/pip --python /opt/quorumd/bin/python install \
         --no-deps --only-binary :all: -r /source/constraints.txt
 COPY LICENSE README.md pyproject.toml pyspark_quorumd.py setup.py /source/
 COPY config /source/config
 COPY quorumd /source/quorumd
 COPY raft /source/raft
+COPY security /source/security
 COPY server /source/server
 COPY storage /source/storage
 COPY wire /source/wire
 # The commit goes into the wheel, for --version.
 ARG REVISION=unknown
-RUN QUORUMD_REVISION=${REVISION} \
+RUN QUORUMD_COMPILE=1 QUORUMD_REVISION=${REVISION} \
         /tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels /source \
     && /tools/bin/pip --python /opt/quorumd/bin/python install --no-deps /wheels/*.whl \
     && /tools/bin/pip --python /opt/quorumd/bin/python check

@@ -1,11 +1,11 @@
-# make run | pipeline | quick | test | sim | chaos | check | fix | bench | clean      needs: Python 3.11 or newer, and make
+# make run | pipeline | quick | test | sim | chaos | check | fix | bench | instructions | wheel | clean      needs: Python 3.11 or newer, and make
 #
 # Everything is installed into .venv, once; after that nothing here needs the network (the first
 # test run fetches Apache Kafka's jars with Maven where Java and Maven are installed).
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv run pipeline quick test test-containers sim chaos same check fix bench clean
+.PHONY: help venv run pipeline quick test test-compiled test-containers sim chaos same check fix bench instructions wheel clean
 
 # Where it is set, each process of the tests compiles all of them anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -31,6 +31,7 @@ help:
 	@echo "make pipeline    tables, audit and report of the demo's log, with Spark"
 	@echo "make quick   check, and the tests that start nothing: two minutes"
 	@echo "make test    check, and every test"
+	@echo "make test-compiled  the tests, with a compiled quorumd; needs a C compiler (TESTS=...: those alone)"
 	@echo "make test-containers    image and compose file, run and mistreated; needs Docker, or root and dockerd"
 	@echo "make sim     simulate a quorum with faults, 20,000 times over (SEEDS=A..B: those instead)"
 	@echo "make chaos   real processes and clients under faults for HOURS=1; cut links and full disks need root"
@@ -38,6 +39,8 @@ help:
 	@echo "make check   ruff, formatting and types; changes nothing"
 	@echo "make fix     let ruff correct and format"
 	@echo "make bench   measure throughput, failover, footprint, snapshots and starts"
+	@echo "make instructions    count instructions per record: is a cell more than 5 % worse than the last kept?"
+	@echo "make wheel   pure and compiled wheels into dist/; needs a C compiler: two minutes"
 	@echo "make clean   remove what make has made"
 
 venv: $(RUN_READY)
@@ -62,16 +65,23 @@ pipeline: $(SPARK_READY)
 	$(BIN)/quorumd-pipeline report $(PIPELINE)/tables --findings $(PIPELINE)/audit \
 		--output $(PIPELINE)/report.html
 
-# Three at a time, for two cores: most tests wait for a live quorum, a disk or a clock most of the time.
+# Three at a time, for two cores; four with the tests that wait for a quorum, a disk or a clock.
 quick: check
-	@$(BIN)/python -m pytest $(PARALLEL) 3 -m "not live and not java and not spark and not sim and not browser"
+	@$(BIN)/python -m pytest $(PARALLEL) 3 -m "not live and not java and not spark and not sim and not browser and not compiled"
 
 test: check
 	@$(BIN)/python -m tests.support.kafka_jars
 	@$(BIN)/python -m tests.pipeline.spark_kafka_jars
 	@$(BIN)/python -m tests.pipeline.quick_start
 	@$(BIN)/python -m tests.deploy.prometheus
-	@$(BIN)/python -m pytest $(PARALLEL) 3
+	@$(BIN)/python -m pytest $(PARALLEL) 4
+
+# In a copy of this folder: beside the sources, machine code would hide what is edited.
+COMPILED := .cache/compiled/tree
+TESTS ?= tests
+test-compiled: $(DEV_READY)
+	@$(BIN)/python -m tests.support.compiled $(COMPILED)
+	@cd $(COMPILED) && PYTHONPATH=$(CURDIR)/$(COMPILED) $(CURDIR)/$(BIN)/python -m pytest $(PARALLEL) 3 $(TESTS)
 
 test-containers: $(DEV_READY)
 	@$(BIN)/python -m tests.containers.drill
@@ -104,8 +114,21 @@ bench: $(RUN_READY)
 	@$(BIN)/python -m bench.run_snapshot_pause
 	@$(BIN)/python -m bench.run_start
 
+# Not timed: four minutes, with perf or valgrind, on a busy machine too. COMMIT= counts that one.
+instructions: $(RUN_READY)
+	@$(BIN)/python -m bench.run_instructions $(if $(COMMIT),--commit $(COMMIT))
+
+# From an sdist, so that nothing is left in this folder. The compiler is the mypy of the tests.
+WHEEL := -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist
+wheel: $(DEV_READY)
+	@rm -rf dist && mkdir dist
+	@$(BIN)/python -c "from setuptools.build_meta import build_sdist; build_sdist('dist')" >/dev/null
+	@$(BIN)/python $(WHEEL) dist/*.tar.gz
+	@QUORUMD_COMPILE=1 $(BIN)/python $(WHEEL) dist/*.tar.gz
+	@ls -l dist
+
 clean:
-	rm -rf $(VENV) .cache/bench $(PIPELINE) .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) .cache/bench .cache/compiled dist $(PIPELINE) .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # No build isolation: with setuptools in place, a changed pyproject.toml that asks for nothing new

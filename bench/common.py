@@ -31,7 +31,6 @@ NODES = 3
 START_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 15
 
-_SOURCE = Path(__file__).with_name("loadgen.c")
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
@@ -69,24 +68,35 @@ class Cluster(Protocol):
 
 
 def loadgen() -> Path:
-    """The load generator, compiled into `.cache/bench` if it is missing or older than its source."""
-    binary = ROOT / ".cache" / "bench" / "loadgen"
-    if not binary.exists() or binary.stat().st_mtime < _SOURCE.stat().st_mtime:
+    """The load generator."""
+    return compiled("loadgen.c", "loadgen")
+
+
+def tls_loadgen() -> Path:
+    """The same with TLS."""
+    libraries = ("-Wl,--no-as-needed", "-lssl", "-lcrypto")
+    return compiled("loadgen.c", "loadgen-tls", "-DWITH_TLS", *libraries)
+
+
+def compiled(source: str, name: str, *options: str) -> Path:
+    """A program in C of this folder, compiled into `.cache/bench` if it is missing or outdated."""
+    text, binary = Path(__file__).with_name(source), ROOT / ".cache" / "bench" / name
+    if not binary.exists() or binary.stat().st_mtime < text.stat().st_mtime:
         compiler = shutil.which("cc") or shutil.which("gcc")
         if compiler is None:
-            raise SystemExit("the load generator needs a C compiler: install gcc")
+            raise SystemExit(f"{source} needs a C compiler: install gcc")
         binary.parent.mkdir(parents=True, exist_ok=True)
-        part = binary.with_suffix(f".{os.getpid()}")
-        subprocess.run(
-            [compiler, "-O2", "-Wall", "-Wextra", "-o", str(part), str(_SOURCE)], check=True
-        )
+        part = binary.with_name(f"{name}.{os.getpid()}")
+        command = [compiler, "-O2", "-Wall", "-Wextra", *options, "-o", str(part), str(text)]
+        subprocess.run(command, check=True)
         part.rename(binary)
     return binary
 
 
 def generate(cluster: Cluster, ports: Sequence[int], **options: object) -> dict[str, Any]:
     """One run of the load generator; `options` are its own, `clients=64` is `--clients 64`."""
-    command = [str(loadgen()), "--topic", cluster.topic, "--ports", _joined(ports)]
+    program = tls_loadgen() if "tls_certificate" in options else loadgen()
+    command = [str(program), "--topic", cluster.topic, "--ports", _joined(ports)]
     if cluster.pids:
         command += ["--pids", _joined(cluster.pids)]
     for name, value in options.items():
@@ -110,15 +120,20 @@ class Quorum:
         settings: Mapping[str, object] | None = None,
         size: int = NODES,
         command: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         """`settings` are configuration keys that differ from the defaults.
 
-        `command` runs in place of `quorumd`, and takes its arguments.
+        `command` runs in place of `quorumd`, and takes its arguments; `environ` comes on top of this
+        process's own.
         """
         self._folder = folder
         self._command = list(command) or [_quorumd()]
+        self._environ = {**os.environ, **(environ or {})}
         self._settings = dict(settings or {})
         self._processes: list[subprocess.Popen[bytes] | None] = [None] * size
+        self.load_options: Mapping[str, object] = {}
+        """What the load generator needs for this quorum."""
         found = free_ports(2 * size)
         self.ports, self._http_ports = found[:size], found[size:]
 
@@ -131,15 +146,22 @@ class Quorum:
                 "listeners": f"CONTROLLER://127.0.0.1:{self.ports[index]}",
                 "http.listen": f"127.0.0.1:{self._http_ports[index]}",
                 "quorum.voters": voters,
-                **self._settings,
+                **self.settings_of(index),
             }
             self._config(index).write_text("".join(f"{k}: {v}\n" for k, v in keys.items()))
             self._run("format", "--config", str(self._config(index)), "--bootstrap")
 
-    def spawn(self, index: int) -> None:
+    def settings_of(self, index: int) -> dict[str, object]:
+        """Configuration keys of one node that differ from the defaults."""
+        del index
+        return dict(self._settings)
+
+    def spawn(self, index: int, before: Sequence[str] = ()) -> None:
+        """Starts the node; `before` is put before its command."""
         with self._output(index).open("ab") as output:
             self._processes[index] = subprocess.Popen(
-                [*self._command, "start", "--config", str(self._config(index))],
+                [*before, *self._command, "start", "--config", str(self._config(index))],
+                env=self._environ,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -158,10 +180,13 @@ class Quorum:
 
     def status(self, index: int) -> dict[str, Any]:
         """The node's /status."""
-        url = f"http://127.0.0.1:{self._http_ports[index]}/status"
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(self.url(index, "/status"), timeout=5) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
+
+    def url(self, index: int, path: str) -> str:
+        """Where the node serves this path by HTTP."""
+        return f"http://127.0.0.1:{self._http_ports[index]}{path}"
 
     def log_folder(self, index: int) -> Path:
         """Where the node keeps segments and snapshots."""
@@ -216,15 +241,18 @@ class Quorum:
 
     def _run(self, *arguments: str) -> None:
         done = subprocess.run(
-            [*self._command, *arguments], capture_output=True, text=True, check=False
+            [*self._command, *arguments],
+            env=self._environ,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
             raise SystemExit(f"quorumd {arguments[0]} failed: {done.stdout}{done.stderr}")
 
     def _is_ready(self, index: int) -> bool:
-        url = f"http://127.0.0.1:{self._http_ports[index]}/readyz"
         try:
-            with urllib.request.urlopen(url, timeout=1) as answer:
+            with urllib.request.urlopen(self.url(index, "/readyz"), timeout=1) as answer:
                 return bool(answer.status == 200)
         except (OSError, urllib.error.URLError):
             return False
@@ -232,10 +260,14 @@ class Quorum:
 
 @contextmanager
 def running_quorum(
-    parent: Path | None = None, settings: Mapping[str, object] | None = None, size: int = NODES
+    parent: Path | None = None,
+    settings: Mapping[str, object] | None = None,
+    size: int = NODES,
+    command: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
 ) -> Iterator[Quorum]:
     """A fresh quorum that is ready; its data lie below `parent` (default: the temporary folder)."""
-    with formatted_quorum(parent, settings, size) as quorum:
+    with formatted_quorum(parent, settings, size, command, environ) as quorum:
         for index in range(size):
             quorum.spawn(index)
         quorum.wait_ready()
@@ -244,11 +276,15 @@ def running_quorum(
 
 @contextmanager
 def formatted_quorum(
-    parent: Path | None = None, settings: Mapping[str, object] | None = None, size: int = NODES
+    parent: Path | None = None,
+    settings: Mapping[str, object] | None = None,
+    size: int = NODES,
+    command: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
 ) -> Iterator[Quorum]:
     """A fresh quorum of which nothing runs yet; at the end nothing of it is left."""
     with tempfile.TemporaryDirectory(prefix="quorumd-bench-", dir=parent) as folder:
-        quorum = Quorum(Path(folder), settings, size)
+        quorum = Quorum(Path(folder), settings, size, command, environ)
         try:
             quorum.format()
             yield quorum

@@ -39,7 +39,7 @@ class Client:
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._ping = _framed(API_VERSIONS, 0, ApiVersionsRequest())
+        self._ping = framed(API_VERSIONS, 0, ApiVersionsRequest())
 
     def __enter__(self) -> Self:
         return self
@@ -70,10 +70,7 @@ class Client:
             self._check_appended()
 
     def _send_batch(self, batch: bytes) -> None:
-        partition = ProduceRequestPartition(index=0, records=batch)
-        topic = ProduceRequestTopic(name=TOPIC, partition_data=(partition,))
-        request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=(topic,))
-        self._socket.sendall(_framed(PRODUCE, PRODUCE_VERSION, request))
+        self._socket.sendall(_produce(batch))
 
     def _check_appended(self) -> None:
         answer = self._answer()
@@ -97,7 +94,20 @@ class Client:
         return b"".join(parts)
 
 
-def _framed(key: int, version: int, message: Message) -> bytes:
+def produce_frame(value_bytes: int) -> bytes:
+    """A Produce request of one record, with its length in front."""
+    return _produce(build_batch([Record(key=b"key", value=bytes(value_bytes))]))
+
+
+def _produce(batch: bytes) -> bytes:
+    partition = ProduceRequestPartition(index=0, records=batch)
+    topic = ProduceRequestTopic(name=TOPIC, partition_data=(partition,))
+    request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=(topic,))
+    return framed(PRODUCE, PRODUCE_VERSION, request)
+
+
+def framed(key: int, version: int, message: Message) -> bytes:
+    """A request with its length in front."""
     content = encode_request_header(key, version, 1, "bench") + encode(message, version)
     return len(content).to_bytes(4, "big") + content
 

@@ -9,10 +9,19 @@
  *
  * Latencies go into a histogram with 128 steps per power of two: quantiles are within 0.8 %.
  *
+ * --rate: open loop. So many requests a second are due, all clients together, whether earlier ones are
+ * answered or not; each is sent by a client that is free. Its latency counts from when it was due, so a
+ * request that had to wait for a free client has waited ("coordinated omission"). What is due and
+ * unanswered at the end counts with the time until then, in `unanswered`.
+ *
  * --kill-pid: after the measured time that process gets SIGKILL (or the signal --signal), and the
  * clock runs until an acknowledgement of a request that was sent after it; and until every client
  * has had one.
  * --until-first-ack: ends with the first acknowledgement and prints its time on CLOCK_MONOTONIC.
+ * --tls-certificate, --tls-ca: all connections by TLS, with this certificate and its key (one PEM file), to
+ * servers of this CA; built with -DWITH_TLS. Handshakes are made before anything is measured.
+ * --by-number: measures no time. For each number on standard input, all clients together send so
+ * many requests; when all are answered a line with the number of errors is printed.
  *
  * Prints one line of JSON. */
 #define _GNU_SOURCE
@@ -29,23 +38,30 @@
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
+
+#ifdef WITH_TLS
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#endif
 
 #define CLIENTS_MAX 4096 /* 12 bits of the correlation id */
 #define ROUND_MASK 0x7ffff
 #define NODES_MAX 16
 #define ERROR_CODES 160
+#define TIMER UINT32_MAX /* in place of a connection's number */
 #define MS 1000000ull
 #define SECOND 1000000000ull
 
 static struct {
     int ports[NODES_MAX], port_count, pids[NODES_MAX], pid_count;
     int clients, connections, records, value_bytes, kill_pid, kill_signal;
-    double warmup_s, seconds, kill_wait_s, connect_s;
+    double warmup_s, seconds, kill_wait_s, connect_s, rate;
     uint64_t timeout_ns, retry_ns;
-    bool until_first_ack;
-    const char *topic;
+    bool until_first_ack, by_number;
+    const char *topic, *tls_certificate, *tls_ca;
 } opt = {
     .clients = 1, .records = 1, .value_bytes = 100, .kill_signal = SIGKILL, .warmup_s = 1, .seconds = 5,
     .kill_wait_s = 30, .connect_s = 30, .timeout_ns = 10 * SECOND, .retry_ns = 5 * MS, .topic = "__cluster_metadata",
@@ -225,17 +241,20 @@ static double quantile_ms(double share) {
 struct client {
     struct bytes request;
     uint32_t round;
-    bool waiting, served_after_kill;
-    uint64_t sent_ns;
+    bool waiting, served_after_kill, is_free; /* is_free: on the stack of those */
+    uint64_t sent_ns, since_ns;               /* since_ns: when it was due, or else sent */
 };
 
-enum link_state { CLOSED, CONNECTING, OPEN };
+enum link_state { CLOSED, CONNECTING, SHAKING, OPEN };
 
 struct link {
     enum link_state state;
     int socket, node;
     uint64_t since_ns; /* CLOSED: when to try again; else when the state began */
     bool writable_wanted;
+#ifdef WITH_TLS
+    SSL *tls;
+#endif
     struct bytes out, in;
     size_t out_sent;
     int *order, first, waiting; /* ring of the clients whose answers are due, oldest first */
@@ -248,6 +267,9 @@ static bool sending, measuring;
 static uint64_t now_ns, killed_ns, first_after_kill_ns, first_ack_ns;
 static uint64_t acknowledged, lost, errors_by_code[ERROR_CODES];
 static int served_after_kill, open_links;
+static uint64_t schedule_ns, scheduled, measured_from_ns; /* with --rate; scheduled: requests so far */
+static int *free_clients, free_count, timer;
+static uint64_t may_send = UINT64_MAX, unanswered; /* may_send: requests, all clients together */
 
 static void watch(struct link *link, int operation, bool writable) {
     struct epoll_event event = {.events = EPOLLIN | (writable ? EPOLLOUT : 0)};
@@ -256,12 +278,19 @@ static void watch(struct link *link, int operation, bool writable) {
     link->writable_wanted = writable;
 }
 
+/* As send and recv; with TLS, where it is wanted. */
+static ssize_t put_bytes(struct link *link, const uint8_t *from, size_t count);
+static ssize_t get_bytes(struct link *link, uint8_t *to, size_t count);
+static void end_tls(struct link *link);
+
 /* Leaves the node: its clients' requests are lost, and the next node is tried a little later. */
 static void leave(struct link *link) {
     if (link->state == OPEN) open_links--;
+    end_tls(link);
     close(link->socket);
     for (; link->waiting; link->waiting--, link->first = (link->first + 1) % clients_per_link) {
         clients[link->order[link->first]].waiting = false;
+        unanswered--;
         lost += measuring;
     }
     link->state = CLOSED;
@@ -288,8 +317,7 @@ static void connect_link(struct link *link) {
 
 static void send_pending(struct link *link) {
     while (link->out_sent < link->out.used) {
-        ssize_t count = send(link->socket, link->out.start + link->out_sent,
-                             link->out.used - link->out_sent, MSG_NOSIGNAL);
+        ssize_t count = put_bytes(link, link->out.start + link->out_sent, link->out.used - link->out_sent);
         if (count < 0) {
             if (errno != EAGAIN) leave(link);
             else if (!link->writable_wanted) watch(link, EPOLL_CTL_MOD, true);
@@ -305,23 +333,57 @@ static void queue_request(struct link *link, int index) {
     struct client *client = &clients[index];
     client->round = (client->round + 1) & ROUND_MASK;
     client->waiting = true;
-    client->sent_ns = now_ns;
+    client->sent_ns = client->since_ns = now_ns;
+    may_send--;
+    unanswered++;
     set32(client->request.start + CORRELATION_AT, client->round << 12 | (uint32_t)index);
     memcpy(extend(&link->out, client->request.used), client->request.start, client->request.used);
     link->order[(link->first + link->waiting++) % clients_per_link] = index;
 }
 
+static uint64_t due_ns(uint64_t number) {
+    return schedule_ns + (uint64_t)((double)number * 1e9 / opt.rate);
+}
+
+static void set_free(int index) {
+    if (clients[index].is_free) return;
+    clients[index].is_free = true;
+    free_clients[free_count++] = index;
+}
+
+/* Sends what is due, as long as a client is free; wakes up when the next one is due. */
+static void send_due(void) {
+    while (free_count && due_ns(scheduled) <= now_ns) {
+        int index = free_clients[--free_count];
+        struct link *link = &links[index % opt.connections];
+        clients[index].is_free = false;
+        if (link->state != OPEN) continue; /* free again once it is */
+        queue_request(link, index);
+        clients[index].since_ns = due_ns(scheduled++);
+        send_pending(link);
+    }
+    struct itimerspec at = {0};
+    if (free_count) {
+        at.it_value.tv_sec = (time_t)(due_ns(scheduled) / SECOND);
+        at.it_value.tv_nsec = (long)(due_ns(scheduled) % SECOND);
+    }
+    timerfd_settime(timer, TFD_TIMER_ABSTIME, &at, NULL);
+}
+
 static void start_clients(struct link *link) {
-    for (int index = (int)(link - links); index < opt.clients; index += opt.connections)
-        if (!clients[index].waiting) queue_request(link, index);
+    for (int index = (int)(link - links); index < opt.clients; index += opt.connections) {
+        if (clients[index].waiting) continue;
+        if (opt.rate > 0) set_free(index);
+        else if (may_send) queue_request(link, index);
+    }
     send_pending(link);
 }
 
 static void acknowledge(struct client *client) {
     if (!first_ack_ns) first_ack_ns = now_ns;
-    if (measuring) {
+    if (measuring && client->since_ns >= measured_from_ns) {
         acknowledged++;
-        record_latency(now_ns - client->sent_ns);
+        record_latency(now_ns - client->since_ns);
     }
     if (killed_ns && client->sent_ns > killed_ns) {
         if (!first_after_kill_ns) first_after_kill_ns = now_ns;
@@ -340,20 +402,22 @@ static bool take_answer(struct link *link, const uint8_t *answer, size_t length)
     link->first = (link->first + 1) % clients_per_link;
     link->waiting--;
     client->waiting = false;
+    unanswered--;
     int16_t error = (int16_t)(answer[error_at] << 8 | answer[error_at + 1]);
     if (error) {
         if (measuring) errors_by_code[error > 0 && error < ERROR_CODES ? error : 0]++;
         return false;
     }
     acknowledge(client);
-    if (sending) queue_request(link, index);
+    if (opt.rate > 0) set_free(index);
+    else if (sending && may_send) queue_request(link, index);
     return true;
 }
 
 static void receive(struct link *link) {
     enum { READ_BYTES = 1 << 16 };
     uint8_t *at = extend(&link->in, READ_BYTES);
-    ssize_t count = recv(link->socket, at, READ_BYTES, 0);
+    ssize_t count = get_bytes(link, at, READ_BYTES);
     link->in.used -= READ_BYTES - (count > 0 ? (size_t)count : 0);
     if (count < 0 && errno == EAGAIN) return;
     now_ns = clock_ns();
@@ -371,11 +435,7 @@ static void receive(struct link *link) {
     send_pending(link);
 }
 
-static void connected(struct link *link) {
-    int error = 0;
-    socklen_t size = sizeof error;
-    getsockopt(link->socket, SOL_SOCKET, SO_ERROR, &error, &size);
-    if (error) return leave(link);
+static void opened(struct link *link) {
     link->state = OPEN;
     link->since_ns = now_ns;
     open_links++;
@@ -383,11 +443,107 @@ static void connected(struct link *link) {
     if (sending) start_clients(link);
 }
 
+#ifdef WITH_TLS
+
+static SSL_CTX *tls_context;
+
+static void prepare_tls(void) {
+    if (!opt.tls_certificate) return;
+    tls_context = SSL_CTX_new(TLS_client_method());
+    if (!tls_context || SSL_CTX_use_certificate_chain_file(tls_context, opt.tls_certificate) != 1 ||
+        SSL_CTX_use_PrivateKey_file(tls_context, opt.tls_certificate, SSL_FILETYPE_PEM) != 1 ||
+        SSL_CTX_load_verify_locations(tls_context, opt.tls_ca, NULL) != 1)
+        fail("the files for TLS cannot be used");
+    SSL_CTX_set_verify(tls_context, SSL_VERIFY_PEER, NULL);
+    SSL_CTX_set_mode(tls_context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_CTX_set_read_ahead(tls_context, 1);
+    SSL_CTX_set_session_cache_mode(tls_context, SSL_SESS_CACHE_OFF);
+}
+
+/* Sets errno to EAGAIN if it has to be tried again. */
+static ssize_t tls_result(struct link *link, int count) {
+    if (count > 0) return count;
+    int error = SSL_get_error(link->tls, count);
+    ERR_clear_error();
+    if (error == SSL_ERROR_ZERO_RETURN) return 0;
+    errno = error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE ? EAGAIN : EPROTO;
+    return -1;
+}
+
+static ssize_t put_bytes(struct link *link, const uint8_t *from, size_t count) {
+    if (!link->tls) return send(link->socket, from, count, MSG_NOSIGNAL);
+    return tls_result(link, SSL_write(link->tls, from, (int)count));
+}
+
+/* As many records as have come: OpenSSL holds them, and epoll does not know. */
+static ssize_t get_bytes(struct link *link, uint8_t *to, size_t count) {
+    if (!link->tls) return recv(link->socket, to, count, 0);
+    size_t got = 0;
+    ssize_t result = 0;
+    while (got < count && (result = tls_result(link, SSL_read(link->tls, to + got, (int)(count - got)))) > 0)
+        got += (size_t)result;
+    if (got == count) fail("more answers at once than there is room for");
+    return got ? (ssize_t)got : result;
+}
+
+static void end_tls(struct link *link) {
+    SSL_free(link->tls);
+    link->tls = NULL;
+}
+
+static void shake(struct link *link) {
+    if (!link->tls) {
+        link->tls = SSL_new(tls_context);
+        if (!link->tls || SSL_set_fd(link->tls, link->socket) != 1) fail("no TLS");
+        watch(link, EPOLL_CTL_MOD, false);
+    }
+    int done = SSL_connect(link->tls);
+    if (done == 1) opened(link);
+    else if (SSL_get_error(link->tls, done) != SSL_ERROR_WANT_READ) {
+        ERR_print_errors_fp(stderr);
+        leave(link);
+    }
+}
+
+#else
+
+static void prepare_tls(void) {
+    if (opt.tls_certificate) fail("built without TLS");
+}
+
+static ssize_t put_bytes(struct link *link, const uint8_t *from, size_t count) {
+    return send(link->socket, from, count, MSG_NOSIGNAL);
+}
+
+static ssize_t get_bytes(struct link *link, uint8_t *to, size_t count) {
+    return recv(link->socket, to, count, 0);
+}
+
+static void end_tls(struct link *link) {
+    (void)link;
+}
+
+static void shake(struct link *link) {
+    opened(link);
+}
+
+#endif
+
+static void connected(struct link *link) {
+    int error = 0;
+    socklen_t size = sizeof error;
+    getsockopt(link->socket, SOL_SOCKET, SO_ERROR, &error, &size);
+    if (error) return leave(link);
+    if (!opt.tls_certificate) return opened(link);
+    link->state = SHAKING;
+    shake(link);
+}
+
 static void check_times(void) {
     for (int i = 0; i < opt.connections; i++) {
         struct link *link = &links[i];
         if (link->state == CLOSED && now_ns >= link->since_ns) connect_link(link);
-        else if (link->state == CONNECTING && now_ns - link->since_ns > opt.timeout_ns) leave(link);
+        else if ((link->state == CONNECTING || link->state == SHAKING) && now_ns - link->since_ns > opt.timeout_ns) leave(link);
         else if (link->state == OPEN && link->waiting &&
                  now_ns - clients[link->order[link->first]].sent_ns > opt.timeout_ns)
             leave(link);
@@ -440,8 +596,10 @@ static void step(int wait_ms) {
     int count = epoll_wait(epoll, events, 256, wait_ms);
     now_ns = clock_ns();
     for (int i = 0; i < count; i++) {
+        if (events[i].data.u32 == TIMER) continue;
         struct link *link = &links[events[i].data.u32];
         if (link->state == CONNECTING) connected(link);
+        else if (link->state == SHAKING) shake(link);
         else if (link->state == OPEN) {
             if (events[i].events & EPOLLOUT) send_pending(link);
             if (link->state == OPEN && events[i].events & ~(uint32_t)EPOLLOUT) receive(link);
@@ -451,6 +609,28 @@ static void step(int wait_ms) {
         checked_ns = now_ns;
         check_times();
     }
+    if (schedule_ns) send_due();
+}
+
+/* From now on requests are due. */
+static void start_schedule(void) {
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+    event.data.u32 = TIMER;
+    timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    if (timer < 0 || epoll_ctl(epoll, EPOLL_CTL_ADD, timer, &event)) fail("no timer");
+    schedule_ns = now_ns = clock_ns();
+    send_due();
+}
+
+/* What was due in the measured time and is not answered has taken until now, at least. */
+static uint64_t count_unanswered(uint64_t end_ns) {
+    uint64_t before = measured;
+    for (int i = 0; i < opt.clients; i++)
+        if (clients[i].waiting && clients[i].since_ns >= measured_from_ns)
+            record_latency(end_ns - clients[i].since_ns);
+    for (uint64_t number = scheduled; due_ns(number) < end_ns; number++)
+        if (due_ns(number) >= measured_from_ns) record_latency(end_ns - due_ns(number));
+    return measured - before;
 }
 
 /* Some nodes may be down in a failover run: three quarters of a second is time enough for the rest. */
@@ -465,6 +645,21 @@ static void run_for(double seconds) {
     uint64_t end = now_ns + (uint64_t)(seconds * 1e9);
     while (now_ns < end && !(opt.until_first_ack && first_ack_ns))
         step(open_links < opt.connections ? 1 : 20);
+}
+
+static void serve_numbers(void) {
+    unsigned long long number;
+    measuring = true;
+    while (scanf("%llu", &number) == 1) {
+        uint64_t before = acknowledged;
+        may_send = number;
+        now_ns = clock_ns();
+        for (int i = 0; i < opt.connections; i++)
+            if (links[i].state == OPEN) start_clients(&links[i]);
+        while (may_send || unanswered) step(20);
+        printf("%llu\n", number - (unsigned long long)(acknowledged - before));
+        fflush(stdout);
+    }
 }
 
 static void print_failover(uint64_t end_ns) {
@@ -511,16 +706,19 @@ static int parse_list(char *text, int *numbers) {
 
 static void parse_options(int count, char **words) {
     enum { PORTS, PIDS, CLIENTS, CONNECTIONS, RECORDS, VALUE, WARMUP, SECONDS, KILL, SIGNAL,
-           KILL_WAIT, TIMEOUT, RETRY, CONNECT, TOPIC, FIRST };
+           KILL_WAIT, TIMEOUT, RETRY, CONNECT, TOPIC, FIRST, NUMBERS, RATE, CERTIFICATE, CA };
     static const struct option known[] = {
         {"ports", 1, 0, PORTS}, {"pids", 1, 0, PIDS}, {"clients", 1, 0, CLIENTS},
         {"connections", 1, 0, CONNECTIONS}, {"records", 1, 0, RECORDS}, {"value-bytes", 1, 0, VALUE},
         {"warmup", 1, 0, WARMUP}, {"seconds", 1, 0, SECONDS}, {"kill-pid", 1, 0, KILL}, {"signal", 1, 0, SIGNAL},
         {"kill-wait", 1, 0, KILL_WAIT}, {"timeout-ms", 1, 0, TIMEOUT}, {"retry-ms", 1, 0, RETRY},
         {"connect-seconds", 1, 0, CONNECT}, {"topic", 1, 0, TOPIC}, {"until-first-ack", 0, 0, FIRST},
-        {0, 0, 0, 0}};
+        {"by-number", 0, 0, NUMBERS}, {"rate", 1, 0, RATE},
+        {"tls-certificate", 1, 0, CERTIFICATE}, {"tls-ca", 1, 0, CA}, {0, 0, 0, 0}};
     for (int option; (option = getopt_long(count, words, "", known, NULL)) != -1;) switch (option) {
         case PORTS: opt.port_count = parse_list(optarg, opt.ports); break;
+        case CERTIFICATE: opt.tls_certificate = optarg; break;
+        case CA: opt.tls_ca = optarg; break;
         case PIDS: opt.pid_count = parse_list(optarg, opt.pids); break;
         case CLIENTS: opt.clients = atoi(optarg); break;
         case CONNECTIONS: opt.connections = atoi(optarg); break;
@@ -536,6 +734,8 @@ static void parse_options(int count, char **words) {
         case CONNECT: opt.connect_s = atof(optarg); break;
         case TOPIC: opt.topic = optarg; break;
         case FIRST: opt.until_first_ack = true; break;
+        case NUMBERS: opt.by_number = true; break;
+        case RATE: opt.rate = atof(optarg); break;
         default: exit(2);
     }
     if (!opt.connections) opt.connections = opt.clients;
@@ -548,9 +748,10 @@ static void parse_options(int count, char **words) {
 static void prepare(void) {
     epoll = epoll_create1(EPOLL_CLOEXEC);
     clients = calloc((size_t)opt.clients, sizeof *clients);
+    free_clients = calloc((size_t)opt.clients, sizeof *free_clients);
     links = calloc((size_t)opt.connections, sizeof *links);
     clients_per_link = (opt.clients + opt.connections - 1) / opt.connections;
-    if (epoll < 0 || !clients || !links) fail("out of memory");
+    if (epoll < 0 || !clients || !free_clients || !links) fail("out of memory");
     for (int i = 0; i < opt.clients; i++) clients[i].request = produce_request(i);
     for (int i = 0; i < opt.connections; i++) {
         links[i].node = i % opt.port_count;
@@ -562,12 +763,18 @@ static void prepare(void) {
 
 int main(int count, char **words) {
     parse_options(count, words);
+    prepare_tls();
     prepare();
     sending = opt.until_first_ack;
     if (!opt.until_first_ack) wait_for_connections();
     sending = true;
+    if (opt.by_number) {
+        serve_numbers();
+        return 0;
+    }
     for (int i = 0; i < opt.connections; i++)
         if (links[i].state == OPEN) start_clients(&links[i]);
+    if (opt.rate > 0) start_schedule();
     run_for(opt.until_first_ack ? opt.connect_s : opt.warmup_s);
     if (opt.until_first_ack) {
         if (!first_ack_ns) fail("no acknowledgement in time");
@@ -577,11 +784,14 @@ int main(int count, char **words) {
     measuring = true;
     struct usage before = read_usage();
     uint64_t begin = now_ns = clock_ns();
+    if (opt.rate > 0) measured_from_ns = begin;
     run_for(opt.seconds);
     uint64_t end = now_ns;
     struct usage after = read_usage();
     measuring = false;
-    for (int i = 0; i < opt.clients && !opt.kill_pid; i++) /* still unanswered: counts for the maximum */
+    uint64_t late = opt.rate > 0 ? count_unanswered(end) : 0;
+    bool closed_loop = !opt.kill_pid && opt.rate <= 0;
+    for (int i = 0; i < opt.clients && closed_loop; i++) /* still unanswered: counts for the maximum */
         if (clients[i].waiting && end - clients[i].sent_ns > longest_ns)
             longest_ns = end - clients[i].sent_ns;
     if (opt.kill_pid) {
@@ -591,6 +801,7 @@ int main(int count, char **words) {
         while (served_after_kill < opt.clients && now_ns < limit) step(1);
     }
     print_result((double)(end - begin) / 1e9, before, after);
+    if (opt.rate > 0) printf(", \"rate\": %.1f, \"unanswered\": %llu", opt.rate, (unsigned long long)late);
     if (opt.kill_pid) print_failover(now_ns);
     printf("}\n");
     return 0;

@@ -93,10 +93,15 @@ class Nodes:
             self.kill(node)
 
     def start(self, node: int) -> None:
-        """It is started again whenever it ends, until it is killed or stopped here."""
+        """It is started again whenever it ends, until it is killed or stopped here.
+
+        One that runs is left alone: two faults may have ended it, and both start it again.
+        """
         with self._lock:
             self._wanted.add(node)
-            self._spawn(node)
+            process = self._processes.get(node)
+            if process is None or process.poll() is not None:
+                self._spawn(node)
 
     def kill(self, node: int) -> None:
         """SIGKILL."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, dataclass_transform
 
@@ -73,12 +74,19 @@ def key(
         is_list=is_list,
         is_in_example=is_in_example,
     )
+    if isinstance(default, Mapping):
+        # No default that can be changed is taken: each value gets its own.
+        return dataclasses.field(
+            default_factory=partial(dict, default), metadata={_DECLARED: declared}
+        )
     return dataclasses.field(default=default, metadata={_DECLARED: declared})
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(key,))
+@dataclass_transform(
+    kw_only_default=True, frozen_default=True, field_specifiers=(key, dataclasses.field)
+)
 def configuration(cls: type[T]) -> type[T]:
-    """Makes a frozen dataclass of declared keys."""
+    """Makes a frozen dataclass of declared keys; other fields are no keys."""
     return dataclass(frozen=True, slots=True, kw_only=True)(cls)
 
 
@@ -86,6 +94,7 @@ def keys_of(cls: type) -> Mapping[str, Key]:
     """The keys that a configuration declares, by name and in its order."""
     found = {}
     for field in dataclasses.fields(cls):
-        name = field.name.replace("_", ".")
-        found[name] = dataclasses.replace(field.metadata[_DECLARED], name=name)
+        if _DECLARED in field.metadata:
+            name = field.name.replace("_", ".")
+            found[name] = dataclasses.replace(field.metadata[_DECLARED], name=name)
     return MappingProxyType(found)

@@ -10,26 +10,37 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from quorumd.config.declaration import NO_DEFAULT
+from quorumd.config.declaration import NO_DEFAULT, keys_of
 from quorumd.config.errors import BadValue, ConfigError, ConfigProblem
-from quorumd.config.keys import ENVIRONMENT_PREFIX, KEYS
+from quorumd.config.keys import ENVIRONMENT_PREFIX, HTTP_SCOPE, KEYS, TLS_KEYS
 from quorumd.config.model import Config
+from quorumd.config.secrets import Secret
 from quorumd.config.source import NO_FILE, Entries, read
+from quorumd.config.tls_checks import (
+    HTTP_PROTOCOL,
+    PROTOCOL_MAP,
+    JudgeOfPort,
+    port_problems,
+    tls_ports,
+    tls_problems,
+)
 from quorumd.config.values import is_wildcard
 from quorumd.raft.types import Address
 
 __all__ = ["ConfigError", "load"]
 
+_NODE_KEYS = keys_of(Config)
 REQUEST_OVERHEAD_BYTES = 1024
 """What a Produce request may hold beside its batch: header, topic, client id."""
 
 
-def load(path: Path | None, environ: Mapping[str, str]) -> Config:
+def load(path: Path | None, environ: Mapping[str, str], judge: JudgeOfPort | None = None) -> Config:
     """The configuration in `path`, overridden by the QUORUMD_ variables of `environ`.
 
     Without a path it is controller.yaml of the working directory; if that is not there, `environ`
     has to set everything. A relative `storage.dir` is one beside the file, wherever the process
-    was started.
+    was started; so is every other file. `judge` is asked about each port with TLS whose keys are sound so
+    far: it looks into the files of keys and certificates.
     Raises ConfigError with every problem that the file and the environment have.
     """
     entries = read(path, environ)
@@ -37,22 +48,66 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Config:
     found = _parse(entries, problems)
     _check_presence(entries, problems)
     _Checks(entries, found, problems).run()
+    problems += _tls_problems(entries, found, judge)
     if problems:
         raise ConfigError(sorted(problems, key=_order_of))
-    found["storage_dir"] = entries.path.absolute().parent / found["storage_dir"]
-    found["advertised_listeners"] = _in_order_of_listeners(found)
-    return Config(**found)
+    given = {KEYS[key].field: value for key, value in found.items() if key in _NODE_KEYS}
+    given["advertised_listeners"] = _in_order_of_listeners(found)
+    return Config(
+        **given,
+        tls_ports=tuple(tls_ports(found)),
+        places={key: entry.where for key, entry in entries.by_key.items()},
+        secret_files=frozenset(
+            path
+            for key, entry in entries.by_key.items()
+            if entries.known[key].parse is Secret
+            for path in entry.files
+        ),
+    )
 
 
 def _parse(entries: Entries, problems: list[ConfigProblem]) -> dict[str, Any]:
-    """Values by field name of Config; a text that is no value of its key becomes a problem."""
+    """Values by key; a text that is no value of its key becomes a problem."""
     found: dict[str, Any] = {}
+    folder = entries.path.absolute().parent
     for key, entry in entries.by_key.items():
+        declared = entries.known[key]
         try:
-            found[KEYS[key].field] = KEYS[key].parse(entry.text)
+            value = declared.parse(entry.text)
+            found[key] = folder / value if isinstance(value, Path) else value
         except BadValue as error:
-            problems.append(ConfigProblem(entry.where, f"{key}: {error}"))
+            text = str(error)
+            if entry.written:
+                # What stands in a variable or a file may be a secret that is in the wrong place.
+                example = declared.example or declared.default
+                text = f"{entry.written} stands for no value of this key: one is {example}"
+            problems.append(ConfigProblem(entry.where, f"{key}: {text}"))
     return found
+
+
+def _tls_problems(
+    entries: Entries, found: Mapping[str, Any], judge: JudgeOfPort | None
+) -> list[ConfigProblem]:
+    given = {**dict.fromkeys(entries.unreadable), **entries.by_key}
+    named = [(key, text, key) for key, text in tls_problems(found, given)]
+    for port in tls_ports(found):
+        beside = HTTP_PROTOCOL if port.scope == HTTP_SCOPE else PROTOCOL_MAP
+        lacks = dict(port_problems(port, given))
+        named += [(port.key_of(key, given), text, beside) for key, text in lacks.items()]
+        keys = {scope + key for key in TLS_KEYS for scope in ("", port.scope)}
+        if judge is None or not port.has_certificate or keys.intersection(given) - found.keys():
+            continue
+        beside = port.key_of("ssl.keystore.location", given)
+        for key, text in judge(port, found):
+            if key not in lacks:
+                named.append((port.key_of(key, given), text, beside))
+    problems = []
+    for key, text, beside in dict.fromkeys(named):
+        # A key that is missing is looked for beside another.
+        entry = entries.by_key.get(key) or entries.by_key.get(beside)
+        where = entry.where if entry else str(entries.path)
+        problems.append(ConfigProblem(where, f"{key}: {text}"))
+    return problems
 
 
 def _check_presence(entries: Entries, problems: list[ConfigProblem]) -> None:
@@ -104,7 +159,7 @@ class _Checks:
     def _value(self, key: str) -> Any:
         """The value given for a key, else its default, else None."""
         if key in self._entries.by_key or key in self._entries.unreadable:
-            return self._found.get(KEYS[key].field)
+            return self._found.get(key)
         default = KEYS[key].default
         return None if default is NO_DEFAULT else default
 
@@ -164,7 +219,7 @@ def _repeated(values: Iterable[object]) -> list[object]:
 
 
 def _in_order_of_listeners(found: Mapping[str, Any]) -> tuple[Any, ...]:
-    by_name = {listener.name: listener for listener in found.get("advertised_listeners", ())}
+    by_name = {listener.name: listener for listener in found.get("advertised.listeners", ())}
     return tuple(by_name.get(listener.name, listener) for listener in found["listeners"])
 
 

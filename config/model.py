@@ -5,11 +5,16 @@ What must hold between the values is checked in `quorumd.config.load`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import field
 from pathlib import Path
 
 from quorumd.config import values
 from quorumd.config.addresses import ConfiguredVoter, Listener
 from quorumd.config.declaration import configuration, key
+from quorumd.config.node_principals import NodePrincipals, node_principals, super_users
+from quorumd.config.tls import SecurityProtocol, TlsConfig, protocol_map, security_protocol
+from quorumd.config.tls_port import HTTP, TlsPort
 from quorumd.config.values import Limit, WholeNumber
 from quorumd.raft.types import Address
 
@@ -30,6 +35,13 @@ class Config:
     None means that no HTTP is served; other limits of None are none. A node whose id is not in
     `quorum_voters` is an observer.
     """
+
+    tls_ports: tuple[TlsPort, ...] = ()
+    """The listeners that are TLS, in the order of `listeners`, and then HTTP if it is."""
+    places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """Of each key that was set: `file:line`, or the environment variable."""
+    secret_files: frozenset[Path] = field(default_factory=frozenset, compare=False, repr=False)
+    """Where passwords and private keys stand as text: the configuration file, and files it refers to."""
 
     node_id: int = key(
         WholeNumber(0, values.MAX_ID),
@@ -63,6 +75,16 @@ class Config:
         doc="What others are told to connect to, with the same names. Compulsory where a listener has no "
         "host that others could connect to.",
     )
+    listener_security_protocol_map: Mapping[str, SecurityProtocol] = key(
+        protocol_map,
+        is_list=True,
+        default={},
+        default_text="all PLAINTEXT",
+        example="CONTROLLER:SSL",
+        doc="What each listener speaks, as `NAME:PLAINTEXT` or `NAME:SSL`. If it is set, it names every "
+        "listener. Each `ssl.*` key may be set for one listener alone, as `listener.name.<name>.ssl.*` "
+        "with the name in lower case.",
+    )
     http_listen: Address | None = key(
         values.listen_address,
         default=None,
@@ -70,6 +92,12 @@ class Config:
         example="127.0.0.1:8080",
         doc="`host:port` of `/livez`, `/readyz`, `/status`, `/metrics`, and of "
         "[a page to look at](#a-page-to-look-at).",
+    )
+    http_security_protocol: SecurityProtocol = key(
+        security_protocol,
+        default=SecurityProtocol.PLAINTEXT,
+        doc="What is spoken there: PLAINTEXT or SSL. Each `ssl.*` key may be set for HTTP alone, as "
+        "`http.ssl.*`.",
     )
     quorum_voters: tuple[ConfiguredVoter, ...] = key(
         values.voters,
@@ -147,6 +175,12 @@ class Config:
         doc="Largest batch of records that is accepted from a producer. Clients' `max.request.size` "
         "should not be above.",
     )
+    conditions_window_bytes: int = key(
+        WholeNumber(1 << 20, _MAX_FILE_BYTES, "bytes"),
+        default=64 << 20,
+        doc="Memory for the keys that were written last, as far back as conditional appends may ask: nothing "
+        "until there is one, and after ten minutes without.",
+    )
     snapshot_max_new_record_bytes: int = key(
         WholeNumber(1, _MAX_TOTAL_BYTES, "bytes"),
         section="snapshots and retention",
@@ -193,3 +227,48 @@ class Config:
         default=600_000,
         doc="A connection without a request for so long is closed; a waiting long poll is not idle.",
     )
+    max_connections_per_ip: int | None = key(
+        Limit(0, 1_000_000),
+        default=None,
+        doc="How many connections one address may have; -1: as many as it can get.",
+    )
+    max_connections_per_ip_overrides: Mapping[str, int] = key(
+        values.counts_by_ip,
+        is_list=True,
+        default={},
+        default_text="none",
+        example="10.0.0.7:100,[2001:db8::7]:100",
+        doc="Other limits for some addresses, as `ip:count`.",
+    )
+    max_connection_creation_rate: int | None = key(
+        Limit(1, 1_000_000, "connections a second"),
+        default=None,
+        doc="How many new connections are taken a second; more are closed, where Kafka lets them wait. "
+        "-1: as many as come.",
+    )
+    quorum_node_principals: NodePrincipals | None = key(
+        node_principals,
+        section="who may speak for a node",
+        default=None,
+        default_text="none",
+        example="User:quorumd-{id}",
+        doc="Whose certificate speaks for which node: the principal, with `{id}` for its `node.id`; "
+        "several are separated by semicolons.",
+    )
+    super_users: frozenset[str] = key(
+        super_users,
+        default=frozenset(),
+        default_text="none",
+        example="User:admin",
+        doc="Principals that may do everything, separated by semicolons. Where `quorum.node.principals` "
+        "is not set, they may speak for any node.",
+    )
+
+    def security_of(self, listener: str) -> TlsConfig | None:
+        """How TLS is spoken on a listener; None: it is plaintext."""
+        return next((port.tls for port in self.tls_ports if port.name == listener), None)
+
+    @property
+    def http_tls(self) -> TlsConfig | None:
+        """How TLS is spoken by HTTP; None: it is plaintext."""
+        return self.security_of(HTTP)

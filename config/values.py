@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
 
 from quorumd.config.addresses import ConfiguredVoter, Listener
 from quorumd.config.errors import BadValue
 from quorumd.raft.types import Address
+
+E = TypeVar("E", bound=StrEnum)
 
 MAX_ID = 2**31 - 1
 _WHOLE_NUMBER = re.compile(r"-?[0-9]+(_[0-9]+)*")
@@ -81,6 +86,36 @@ def folder(text: str) -> Path:
     return Path(text)
 
 
+def file(text: str) -> Path:
+    """A path, still relative if it was written so."""
+    return folder(text)
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Words, separated by commas."""
+    return tuple(_entries(text))
+
+
+def one_of(kind: type[E]) -> Callable[[str], E]:
+    """Reads the value of one member of an enum of texts."""
+
+    def parse(text: str) -> E:
+        try:
+            return kind(text)
+        except ValueError:
+            permitted = ", ".join(member.value for member in kind)
+            raise BadValue(f"{_shown(text)} is none of {permitted}") from None
+
+    return parse
+
+
+def identification(text: str) -> str:
+    """How a host is held against a certificate: https, or nothing."""
+    if text.lower() not in ("", "https"):
+        raise BadValue(f"{_shown(text)} is neither https nor empty")
+    return text.lower()
+
+
 def listen_address(text: str) -> Address:
     """`host:port` to listen on; the host may be empty or a wildcard."""
     return _address(text, "host:port, such as 127.0.0.1:8080 or [::1]:8080", may_be_wildcard=True)
@@ -118,6 +153,25 @@ def voters(text: str) -> tuple[ConfiguredVoter, ...]:
             ConfiguredVoter(replica_id, *_address(rest.strip(), form, may_be_wildcard=False))
         )
     return tuple(found)
+
+
+def counts_by_ip(text: str) -> Mapping[str, int]:
+    """`ip:count`, separated by commas, by address as `ipaddress` writes it."""
+    found: dict[str, int] = {}
+    for entry in _entries(text):
+        host, _, count = entry.rpartition(":")
+        try:
+            address = str(ipaddress.ip_address(host.removeprefix("[").removesuffix("]")))
+        except ValueError:
+            form = "ip:count, such as 10.0.0.7:100 or [2001:db8::7]:100"
+            raise BadValue(f"{_shown(entry)} is not of the form {form}") from None
+        if address in found:
+            raise BadValue(f"{address} occurs more than once: remove one of them")
+        try:
+            found[address] = WholeNumber(0, 1_000_000)(count.strip())
+        except BadValue as error:
+            raise BadValue(f"the count in {_shown(entry)}: {error}") from None
+    return found
 
 
 def _entries(text: str) -> list[str]:

@@ -15,6 +15,9 @@ UNKNOWN: Final = "unknown"
 REVISION_FILE: Final = "revision.txt"
 """Beside this module in what was built: the commit, written by setup.py."""
 
+COMPILED_GROUP: Final = "quorumd._compiled"
+"""setup.py's name for the modules that are compiled together: the library of them all is named after it."""
+
 _GIT_TIMEOUT_S: Final = 5.0
 
 
@@ -34,9 +37,16 @@ def revision() -> str:
         return _revision_of_checkout(folder.parent)
 
 
+def form() -> str:
+    """ "compiled" where the rules and the hot paths run as machine code, "pure" where all is Python."""
+    from importlib.util import find_spec
+
+    return "pure" if find_spec(f"{COMPILED_GROUP}__mypyc") is None else "compiled"
+
+
 def version_and_revision() -> str:
-    """For people: `0.1.0 (commit 3f2a...)`. In a checkout it runs git, which takes a moment."""
-    return f"{VERSION} (commit {revision()})"
+    """For people: `0.1.0 (pure, commit 3f2a...)`. In a checkout it runs git, which takes a moment."""
+    return f"{VERSION} ({form()}, commit {revision()})"
 
 
 def _revision_of_checkout(root: Path) -> str:

@@ -14,16 +14,13 @@ from quorumd.raft.roles import Leader
 from quorumd.raft.types import ReplicaKey, Voter, VoterSet
 
 
-def write_first_voters(core: Core) -> None:
-    """Name the voters in the log once each configured id has shown its storage id.
+def write_first_voters(core: Core, leader: Leader) -> None:
+    """Name the voters of a new quorum in its log once each configured id has shown its storage id.
 
     Until that record is committed it may be replaced when an id turns up under another storage id:
     nothing can have been written under the old one. Source: KIP-856, bootstrapping.
     """
-    leader = core.state
     configured = core.config.initial_voters
-    if not isinstance(leader, Leader) or not core.is_bootstrapping or not len(configured):
-        return
     first = core.log.voters_offset < 0
     if not first and all(
         synced_end_offset(core, leader, key) > core.log.voters_offset for key in core.voters.keys
@@ -55,7 +52,7 @@ def learn_voter(core: Core, key: ReplicaKey, cluster_id: str | None) -> None:
     """Remember the uuid and the cluster id that a replica shows: a first leader needs both."""
     if key.uuid is not None and key.id in core.config.initial_voters.ids:
         core.bootstrap.known_uuids[key.id] = key
-    if cluster_id is not None and core.bootstrap.heard_cluster_id is None and core.voters.find(key):
+    if core.bootstrap.heard_cluster_id is None and core.voters.find(key) is not None:
         core.bootstrap.heard_cluster_id = cluster_id
 
 
@@ -74,7 +71,7 @@ def note_storage_id(
         if is_rival and fetched is not None and fetched > silent_since_ms:
             return
     learn_voter(core, replica, cluster_id)
-    write_first_voters(core)
+    write_first_voters(core, leader)
 
 
 def bootstrap_problem(core: Core) -> str:

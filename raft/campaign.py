@@ -5,6 +5,8 @@ Sources: KIP-595 (Vote response handling, gridlocked elections), KIP-996 (prospe
 
 from __future__ import annotations
 
+from typing import Final
+
 from quorumd.raft import quorum
 from quorumd.raft.campaign_delays import campaign_backoff_ms
 from quorumd.raft.core import Core
@@ -17,8 +19,9 @@ from quorumd.raft.role_changes import move_to
 from quorumd.raft.roles import Candidate, Prospective
 from quorumd.raft.transitions import Trigger
 from quorumd.raft.types import ReplicaKey
+from quorumd.raft.witness import require_no_rival
 
-REFUSAL_GRACE_MS = 100
+REFUSAL_GRACE_MS: Final = 100
 """After a first refusal, how long the other voters' answers are waited for before a new round. A round of
 pre-votes waits twice as long as the one before it that was lost: answers may take longer than this."""
 
@@ -26,6 +29,7 @@ pre-votes waits twice as long as the one before it that was lost: answers may ta
 def become_prospective(core: Core, trigger: Trigger) -> None:
     """Ask every other voter whether it would vote (KIP-996)."""
     assert core.is_voter, "only voters campaign"
+    require_no_rival(core)
     own = core.voters.find(core.local)
     deadline = core.now_ms + core.random_election_timeout_ms()
     move_to(core, trigger, Prospective(deadline, {} if own is None else {own.key: True}))
@@ -45,10 +49,9 @@ def _become_candidate(core: Core, trigger: Trigger) -> None:
     return None
 
 
-def ask_for_votes(core: Core) -> None:
+def ask_for_votes(core: Core, state: Prospective | Candidate) -> None:
     """Send Vote to every voter that has not answered and can be asked now."""
-    state = core.state
-    if not isinstance(state, (Prospective, Candidate)) or core.is_shutting_down:
+    if core.is_shutting_down:
         return
     if isinstance(state, Candidate) and state.is_lost:
         return
@@ -73,7 +76,7 @@ def on_vote_response(core: Core, event: VoteResponseReceived) -> None:
     if not isinstance(state, (Prospective, Candidate)):
         # It was asked what it knows, and knows nothing new: who said otherwise may say it again.
         core.back_off(request)
-    elif isinstance(state, asked_as) and request.to in core.electorate.keys:
+    elif isinstance(state, asked_as):
         assert isinstance(request.to, ReplicaKey), "only fetches go to bootstrap servers"
         state.votes[request.to] = event.granted
         _count_votes(core)
@@ -92,11 +95,10 @@ def on_pre_vote_unsupported(core: Core, to: Peer) -> None:
         _become_candidate(core, Trigger.PRE_VOTES_UNSUPPORTED)
 
 
-def on_own_vote_synced(core: Core) -> None:
+def on_own_vote_synced(core: Core, state: Candidate) -> None:
     """Count the own vote: it is on disk now."""
-    state = core.state
     own = core.voters.find(core.local)
-    if isinstance(state, Candidate) and own and own.key not in state.votes:
+    if own is not None:
         state.votes[own.key] = True
         _count_votes(core)
 

@@ -5,10 +5,12 @@ Source: KIP-595, gridlocked elections.
 
 from __future__ import annotations
 
+from typing import Final
+
 from quorumd.raft.core import Core
 from quorumd.raft.roles import Unattached
 
-CAMPAIGN_DELAY_MS = 50
+CAMPAIGN_DELAY_MS: Final = 50
 """Bound (exclusive) of the random delay before a campaign that nothing else delays."""
 
 
@@ -23,4 +25,4 @@ def campaign_backoff_ms(core: Core) -> int:
     """Random delay of the next campaign: bounded by 50 ms, doubling with each one that failed."""
     core.election_attempts += 1
     bound = CAMPAIGN_DELAY_MS << min(core.election_attempts - 1, 20)
-    return core.draw(min(bound, max(1, core.config.election_backoff_max_ms)))
+    return core.draw(min(bound, core.config.election_backoff_max_ms))

@@ -16,12 +16,10 @@ def check_quorum_ms(core: Core) -> int:
 
 
 def is_quorum_lost(core: Core, leader: Leader) -> bool:
-    """True if a majority has been silent for too long: the leader has to step down.
+    """Asked once the timer is over: true if a majority was silent for so long; the leader has to step down.
 
     Where no other voter can be missed, the timer begins anew.
     """
-    if core.now_ms < leader.check_quorum_deadline_ms:
-        return False
     if not core.other_voters():
         leader.check_quorum_deadline_ms = core.now_ms + check_quorum_ms(core)
         return False
@@ -33,13 +31,17 @@ def note_heard(core: Core, leader: Leader, replica: ReplicaKey) -> ReplicaKey | 
 
     Returns the voter that it is, if any.
     """
-    voter = _voter_of(core, replica)
+    electorate = core.electorate
+    voter = replica if replica in electorate.keys else _voter_of(core, replica)
     if voter is None:
         return None
-    note_alive(core, voter)
-    leader.heard_from.add(voter)
-    if len(leader.heard_from) >= core.electorate.others_needed:
-        leader.heard_from.clear()
+    known = leader.progress.get(voter)
+    if known is not None:
+        known.last_heard_ms = core.now_ms
+    heard_from = leader.heard_from
+    heard_from.add(voter)
+    if len(heard_from) >= electorate.others_needed:
+        heard_from.clear()
         leader.check_quorum_deadline_ms = core.now_ms + check_quorum_ms(core)
     return voter
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quorumd.raft.bootstrap import bootstrap_problem
+from quorumd.raft.control_appends import require_own_log
 from quorumd.raft.core import Core
 from quorumd.raft.effects import AppendClient
 from quorumd.raft.errors import KafkaError, Refusal
@@ -32,13 +33,13 @@ def on_append_requested(core: Core, event: AppendRequested) -> None:
 
     They come only where `append_refusal` is None: anything else is a broken invariant.
     """
+    require_own_log(core)
     assert append_refusal(core) is None, "batches of clients were taken that must be refused"
     leader = core.state
     assert isinstance(leader, Leader), "nobody else appends"
     base = core.log.end_offset
-    core.log.append(base + event.record_count, ((core.epoch, base),))
-    write = core.writes.next_of_log(core.log.end_offset)
-    core.effects.append(
-        AppendClient(write=write, base_offset=base, epoch=core.epoch, token=event.token)
-    )
+    end = base + event.record_count
+    core.log.append(end, ((core.epoch, base),))
+    write = core.writes.next_of_log(end)
+    core.effects.append(AppendClient(write, base, core.epoch, event.token))
     wake_fetches(core, leader)

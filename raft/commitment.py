@@ -5,9 +5,13 @@ Sources: KIP-595 (high watermark), KIP-856 (removal, cluster id, bootstrapping).
 
 from __future__ import annotations
 
+from typing import Final
+
 from quorumd.raft.core import Core
 from quorumd.raft.effects import AdoptClusterId, AnnounceHighWatermark, PersistRemoval
 from quorumd.raft.role_changes import take_role
+
+RECORD_INTERVAL_MS: Final = 1_000
 
 
 def commit(core: Core, offset: int) -> None:
@@ -17,12 +21,24 @@ def commit(core: Core, offset: int) -> None:
     if offset < core.committed_offset:
         return
     core.high_watermark = core.committed_offset = offset
-    core.effects.append(AnnounceHighWatermark(offset=offset))
+    core.effects.append(AnnounceHighWatermark(offset))
     if core.cluster_id is None:
         entry = core.log.voter_entries[-1]
         if 0 <= entry.offset < offset:
             _adopt_cluster_id(core, entry.record.cluster_id)
     record_voter_set(core)
+    if core.config.is_kafka_log and core.now_ms >= core.next_record_ms:
+        record_high_watermark(core)
+
+
+def record_high_watermark(core: Core) -> None:
+    """Keep on disk how far the log of a Kafka quorum is known to be committed, a second behind at most.
+
+    If that quorum is lost its log is restored from this replica, up to there.
+    """
+    core.next_record_ms = core.now_ms + RECORD_INTERVAL_MS
+    if min(core.committed_offset, core.log.synced_end_offset) > core.recorded_offset:
+        core.persist()
 
 
 def record_voter_set(core: Core) -> None:
@@ -30,8 +46,9 @@ def record_voter_set(core: Core) -> None:
 
     That says for ever that bootstrapping is over.
     """
-    named_at = core.log.voter_entries[-1].offset
-    if not core.electorate.has_local:
+    electorate = core.electorate
+    named_at = electorate.entry.offset
+    if not electorate.has_local:
         _note_removal(core)
         take_role(core)
     if core.recorded_offset <= named_at < min(core.committed_offset, core.log.synced_end_offset):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from quorumd.raft.types import Endpoint, ReplicaKey, VoterSet
 
-OBSERVER_FORGOTTEN_MS = 300_000
+OBSERVER_FORGOTTEN_MS: Final = 300_000
 """An observer that has been silent for this long is not listed any more."""
 
 
@@ -21,6 +22,9 @@ class RaftConfig:
     is used if it becomes the first leader of a quorum that has no cluster id. A witness does not lead,
     but for a moment where nobody else can. `auto_join` lets it take the place of a voter under its id
     whose disk was lost, unless `was_removed` says that this very replica was removed on purpose.
+    `is_kafka_log` says that the log is that of a real Kafka quorum: this replica copies it and never
+    writes, because one record that Kafka does not know ends every node that fetches it. It votes there as
+    a witness only.
     """
 
     local: ReplicaKey
@@ -41,6 +45,17 @@ class RaftConfig:
     cluster_id: str | None = None
     new_cluster_id: str = ""
     was_removed: bool = False
+    is_kafka_log: bool = False
+
+    @property
+    def leader_contact_ms(self) -> int:
+        """How long an answer of the leader shows that it lives.
+
+        A Kafka voter misses the leader at the same moment as a witness beside it. Refused then, it would
+        ask again only after another fetch timeout: a witness is a quarter ahead.
+        """
+        is_early = self.is_kafka_log and self.is_witness
+        return self.fetch_timeout_ms * 3 // 4 if is_early else self.fetch_timeout_ms
 
     @property
     def initial_voters(self) -> VoterSet:

@@ -6,12 +6,19 @@ from quorumd.raft.check_quorum import check_quorum_ms
 from quorumd.raft.control import RaftControlRecord, VotersRecord
 from quorumd.raft.core import Core
 from quorumd.raft.effects import AppendControl
+from quorumd.raft.invariants import require
 from quorumd.raft.parked_fetches import wake_fetches
 from quorumd.raft.roles import Leader
 
 
+def require_own_log(core: Core) -> None:
+    """Nothing of this replica's own enters the log of a real Kafka quorum, or its nodes end for good."""
+    require(not core.config.is_kafka_log, "a record of its own for the log of a Kafka quorum")
+
+
 def append_control(core: Core, leader: Leader, records: tuple[RaftControlRecord, ...]) -> None:
     """Append control records as one batch; a voter set counts from now on, committed or not."""
+    require_own_log(core)
     base = core.log.end_offset
     was_alone = not core.other_voters()
     core.log.append(base + len(records), ((core.epoch, base),))

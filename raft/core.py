@@ -18,9 +18,9 @@ from quorumd.raft.core_parts import (
     Backoff,
     BootstrapState,
     EndClaim,
+    EndpointRegistration,
     FailedDownload,
     InFlightRequest,
-    Registration,
     Requests,
     SnapshotDownload,
     WitnessState,
@@ -36,6 +36,7 @@ from quorumd.raft.effects import (
     Peer,
     PersistQuorumState,
     Reply,
+    ReplyFields,
     Report,
     Request,
     SendReply,
@@ -60,6 +61,7 @@ class Core:
         self.local = config.local
         self.draw = draw
         self.now_ms = 0
+        self.leader_contact_ms = config.leader_contact_ms
         # What the replica is: on disk, but for the role and what is known of the leader.
         self.epoch = stored.epoch
         self.leader: ReplicaKey | None = stored.leader
@@ -94,9 +96,13 @@ class Core:
         self._electorate = Electorate.of(self.log.voter_entries[-1], config)
         snapshot = log.snapshot
         self.committed_offset = max(
-            stored.applied_offset, 0 if snapshot is None else snapshot.offset
+            stored.applied_offset, 0 if snapshot is None else snapshot.end_offset
         )
         self.high_watermark: int | None = None
+        self.next_record_ms = 0
+        """When the high watermark of a Kafka quorum may be written to disk again."""
+        self.leader_high_watermark = 0
+        """What the leader last said of its own: perhaps more than this replica has."""
         self.cluster_id = config.cluster_id
         self.problem: str | None = None
         """Why this replica cannot take over what its leader has, in words."""
@@ -113,7 +119,7 @@ class Core:
         self.download: SnapshotDownload | None = None
         self.failed_download: FailedDownload | None = None
         self.bootstrap = BootstrapState()
-        self.registration = Registration()
+        self.registration = EndpointRegistration()
         self.witness = WitnessState()
         self.handed_over_at: int | None = None
         """Offset of the voter set under which this leader resigned for others to remove it."""
@@ -145,13 +151,15 @@ class Core:
         Before the log names the voters, that takes a directory formatted as part of a new quorum: two
         lost disks that come back empty must not elect each other. One that is being removed campaigns,
         without a vote of its own, until its removal is committed: perhaps only it has that record
-        (Ongaro's dissertation, 4.2.2).
+        (Ongaro's dissertation, 4.2.2). For the log of a Kafka quorum a witness only does: a leader
+        writes. If that log names no voters (kraft.version 0), configuration does.
         """
+        if self.config.is_kafka_log:
+            return self.config.is_witness and self.electorate.has_local
         if self.log.voters_offset < 0 and not self.config.is_bootstrap:
             return False
         return self.electorate.has_local or (
-            self.log.voters_offset >= self.committed_offset
-            and self.committed_voters.offset >= 0
+            self.committed_voters.offset >= 0
             and self.committed_voters.record.voters.find(self.local) is not None
         )
 
@@ -168,7 +176,7 @@ class Core:
 
     def is_local(self, key: ReplicaKey) -> bool:
         """True if this key, perhaps one without uuid, can be this replica's."""
-        return self.local.matches(key)
+        return self.local.id == key.id and self.local.matches(key)
 
     def other_voters(self) -> tuple[ReplicaKey, ...]:
         """Keys of the latest voter set without this replica."""
@@ -200,17 +208,17 @@ class Core:
 
     def reply(self, reply_to: int, reply: Reply) -> None:
         """Answers leave once the quorum state that they speak of is on disk."""
-        self.effects.append(SendReply(reply_to=reply_to, reply=reply, after=self.writes.state))
+        self.effects.append(SendReply(reply_to, reply, self.writes.state))
 
     def complete_writes(self, write: int) -> bool:
         """Note that everything up to `write` is on disk. Returns True if the synced end moved."""
-        writes = self.writes
+        writes, log = self.writes, self.log
         assert write <= writes.last, "a write completed that was never asked for"
-        writes.completed = max(writes.completed, write)
-        before = self.log.synced_end_offset
-        while writes.log and writes.log[0][0] <= write:
-            self.log.synced_end_offset = writes.log.popleft()[1]
-        return self.log.synced_end_offset != before
+        before = log.synced_end_offset
+        waiting = writes.log
+        while waiting and waiting[0][0] <= write:
+            log.synced_end_offset = waiting.popleft()[1]
+        return log.synced_end_offset != before
 
     def persist(self) -> None:
         """Have the durable triple written; nothing that depends on it leaves before."""
@@ -249,12 +257,11 @@ class Core:
 
     def send(self, to: Peer, request: Request, after: int) -> None:
         """Send a request once write `after` is on disk. The caller has asked `can_send`."""
-        self.requests.last_id += 1
-        self.requests.in_flight[self.requests.last_id] = InFlightRequest(to, request)
-        self.requests.busy.add((to, type(request)))
-        self.effects.append(
-            SendRequest(request_id=self.requests.last_id, to=to, request=request, after=after)
-        )
+        requests = self.requests
+        requests.last_id = request_id = requests.last_id + 1
+        requests.in_flight[request_id] = InFlightRequest(to, request)
+        requests.busy.add((to, type(request)))
+        self.effects.append(SendRequest(request_id, to, request, after))
 
     def can_send(self, to: Peer, kind: type[Request]) -> bool:
         """True if no such request to this peer is in flight and the peer is not backing off."""
@@ -300,16 +307,7 @@ class Core:
         self, reply_to: int, error: KafkaError | None = None, message: str | None = None
     ) -> None:
         """Answer a request to change voters or leader."""
-        self.reply(
-            reply_to,
-            VoterChangeReply(
-                epoch=self.epoch,
-                leader_id=self.leader_id,
-                leader_endpoints=self.leader_endpoints_for_replies(),
-                error=error,
-                message=message,
-            ),
-        )
+        self.reply(reply_to, VoterChangeReply(**self.reply_fields(error), message=message))
 
     def announce(self, reason: str) -> None:
         """Tell the node which role, epoch and leader there is now, and why."""
@@ -327,16 +325,19 @@ class Core:
         self, reply_to: int, error: KafkaError | None, top_level_error: KafkaError | None = None
     ) -> None:
         """Answer a Fetch with an error; epoch and leader go along so that the asker can move on."""
-        self.reply(
-            reply_to,
-            FetchReply(
-                epoch=self.epoch,
-                leader_id=self.leader_id,
-                leader_endpoints=self.leader_endpoints_for_replies(),
-                error=error,
-                top_level_error=top_level_error,
-            ),
-        )
+        self.reply(reply_to, FetchReply(**self.reply_fields(error, top_level_error)))
+
+    def reply_fields(
+        self, error: KafkaError | None = None, top_level_error: KafkaError | None = None
+    ) -> ReplyFields:
+        """What every reply says: epoch and leader as they are known here, and what is wrong."""
+        return {
+            "epoch": self.epoch,
+            "leader_id": self.leader_id,
+            "leader_endpoints": self.leader_endpoints_for_replies(),
+            "error": error,
+            "top_level_error": top_level_error,
+        }
 
     def leader_endpoints_for_replies(self) -> tuple[Endpoint, ...]:
         """Where the leader is reached, for those that ask this replica; empty if it is not known."""
@@ -353,7 +354,7 @@ class Core:
             and self.last_contact_ms is not None
             and not self.leader_refused
             and not self.leader_has_ended
-            and self.now_ms < self.last_contact_ms + self.config.fetch_timeout_ms
+            and self.now_ms < self.last_contact_ms + self.leader_contact_ms
             and self.leader.id not in self.unreachable
         )
 
@@ -381,12 +382,14 @@ class Core:
         was. Named with storage ids, they are from
         the start, and the set is committed like anything else.
         """
+        if self.config.is_kafka_log:
+            return False
         if self.log.voter_entries[-1].offset < 0:
             return True
-        bootstrap = self.bootstrap
-        if not bootstrap.first_voters_are_known:
-            bootstrap.first_voters_are_known = self._knows_first_voters()
-        return not bootstrap.first_voters_are_known
+        if self.bootstrap.first_voters_are_known:
+            return False
+        self.bootstrap.first_voters_are_known = self._knows_first_voters()
+        return not self.bootstrap.first_voters_are_known
 
     def _knows_first_voters(self) -> bool:
         logged = self.log.voter_entries[1:]

@@ -11,10 +11,9 @@ from quorumd.raft.types import ReplicaKey, SnapshotId
 
 @dataclass(slots=True)
 class Writes:
-    """Numbers of writes, in the order in which they must reach the disk; all up to `completed` are there."""
+    """Numbers of writes, in the order in which they must reach the disk."""
 
     last: int = 0
-    completed: int = 0
     state: int = 0
     """The last one of the quorum state: what speaks of epoch, leader or vote leaves after it."""
     log: deque[tuple[int, int]] = field(default_factory=deque)
@@ -125,7 +124,7 @@ class BootstrapState:
 
 
 @dataclass(slots=True)
-class Registration:
+class EndpointRegistration:
     """When the leader is told next where this replica is reached, and who has been told."""
 
     next_ms: int = 0
@@ -141,3 +140,10 @@ class WitnessState:
     """It holds records that the others lack."""
     defers_until_ms: int | None = None
     """When it stops waiting for a voter that could win, None if none has shown up."""
+    behind: set[ReplicaKey] = field(default_factory=set)
+    """Of a Kafka quorum: voters that asked for votes since `contact_ms`, and lack what it holds."""
+    behind_since_ms: int = 0
+    contact_ms: int | None = None
+    """When the leader had answered last when a voter was found to be behind."""
+    former_leader: ReplicaKey | None = None
+    """Who led before the present epoch: it may be gone without a word."""

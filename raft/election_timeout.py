@@ -22,22 +22,20 @@ from quorumd.raft.witness import may_campaign
 
 
 def expire(core: Core) -> None:
-    """Act on the timer of the present role, if it has run out; none runs in a node that stops."""
-    state, now = core.state, core.now_ms
-    if core.is_shutting_down or isinstance(state, Observer):
-        return
-    if isinstance(state, Unattached) and now >= state.election_deadline_ms:
+    """Act on the timer of the present role, which has run out."""
+    state = core.state
+    if isinstance(state, Unattached):
         if may_campaign(core):
             become_prospective(core, Trigger.ELECTION_TIMEOUT)
         else:
-            state.election_deadline_ms = now + core.random_election_timeout_ms()
-    elif isinstance(state, Follower) and now >= state.election_deadline_ms:
+            state.election_deadline_ms = core.now_ms + core.random_election_timeout_ms()
+    elif isinstance(state, Follower):
         _campaign_after_silence(core, state)
-    elif isinstance(state, Prospective) and now >= state.deadline_ms:
+    elif isinstance(state, Prospective):
         lose_pre_votes(core)
-    elif isinstance(state, Candidate) and now >= state.deadline_ms:
+    elif isinstance(state, Candidate):
         become_prospective(core, Trigger.CANDIDACY_OVER)
-    elif isinstance(state, Resigned) and now >= state.election_deadline_ms:
+    elif isinstance(state, Resigned):
         _end_resignation(core)
 
 
@@ -60,9 +58,13 @@ def _end_resignation(core: Core) -> None:
 
 
 def election_deadline_ms(core: Core) -> int | None:
-    """When `expire` has something to do."""
+    """When `expire` has something to do; no timer runs in a node that stops."""
     state = core.state
-    if core.is_shutting_down or isinstance(state, (Observer, Leader)):
+    if core.is_shutting_down:
+        return None
+    if isinstance(state, Follower):
+        return state.election_deadline_ms
+    if isinstance(state, (Observer, Leader)):
         return None
     if isinstance(state, (Prospective, Candidate)):
         return state.deadline_ms

@@ -42,5 +42,6 @@ class Electorate:
             own is not None,
             quorum.majority(len(voters)) - (own is not None),
             has_moved,
-            entry.offset < 0 or (stays and entry.record.target is None),
+            not config.is_kafka_log
+            and (entry.offset < 0 or (stays and entry.record.target is None)),
         )

@@ -28,7 +28,7 @@ def send_fetches(core: Core) -> None:
     A replica without a leader thus fetches from any known voter before its first election timeout.
     """
     leader = core.leader
-    if leader is not None and isinstance(core.state, (Follower, Observer, Prospective)):
+    if leader is not None:
         _send_fetch(core, leader)
         if core.requests.backoffs:
             failures = (
@@ -53,12 +53,11 @@ def _send_fetch(core: Core, to: Peer) -> None:
 
     While a snapshot is copied, and until it has been verified, it only keeps in touch.
     """
-    if to == core.leader and is_downloading(core):
+    if core.download is not None and to == core.leader and is_downloading(core):
         request_chunk(core, to)
-        return
-    if core.can_send(to, Fetch):
+    elif core.can_send(to, Fetch):
         known = -1 if core.high_watermark is None else core.high_watermark
-        fetch = Fetch(epoch=core.epoch, position=core.log.end, high_watermark=known)
+        fetch = Fetch(core.epoch, core.log.end, known)
         core.send(to, fetch, after=core.writes.last)
 
 
@@ -84,13 +83,15 @@ def on_fetch_response(core: Core, event: FetchResponseReceived) -> None:
         # end of the log must not cut, extend or commit the present one.
         return
     snapshot, diverging = event.snapshot, event.diverging
-    if snapshot is not None and core.log.contains(snapshot):
+    if snapshot is not None and core.log.contains(snapshot.position):
         # The leader's log begins there, and has not what follows here: to copy it would change nothing.
-        snapshot, diverging = None, snapshot
+        diverging = snapshot.position
+        snapshot = None
     if snapshot is not None:
         accept_offer(core, request, snapshot)
         return
-    core.drop_download()
+    if core.download is not None:
+        core.drop_download()
     if diverging is not None:
         _truncate(core, request, diverging)
         return
@@ -98,6 +99,7 @@ def on_fetch_response(core: Core, event: FetchResponseReceived) -> None:
     if event.records is not None and not _append(core, request, event.records):
         return
     if event.high_watermark is not None:
+        core.leader_high_watermark = event.high_watermark
         commit(core, min(core.log.end_offset, event.high_watermark))
 
 
@@ -115,14 +117,14 @@ def _note_contact(core: Core) -> None:
     core.leader_expected_until_ms = 0
     core.leader_refused = False
     core.election_attempts = 0
-    if core.leader is not None:
+    if core.unreachable and core.leader is not None:
         core.unreachable.discard(core.leader.id)
     deadline = core.now_ms + core.config.fetch_timeout_ms
-    if isinstance(core.state, Prospective):
-        move_to(core, Trigger.LEADER_ANSWERED, Follower(deadline))
-    elif isinstance(core.state, Follower):
+    if isinstance(core.state, Follower):
         core.state.fetch_deadline_ms = deadline
         core.state.campaign_at_ms = None
+    elif isinstance(core.state, Prospective):
+        move_to(core, Trigger.LEADER_ANSWERED, Follower(deadline))
 
 
 def _truncate(core: Core, request: InFlightRequest, diverging: OffsetAndEpoch) -> None:
@@ -151,24 +153,31 @@ def _append(core: Core, request: InFlightRequest, records: FetchedRecords) -> bo
     log.append(records.end_offset, records.epochs)
     core.effects.append(
         AppendFetched(
-            write=core.writes.next_of_log(core.log.end_offset),
-            token=records.token,
-            base_offset=records.base_offset,
-            end_offset=records.end_offset,
+            core.writes.next_of_log(records.end_offset),
+            records.token,
+            records.base_offset,
+            records.end_offset,
         )
     )
+    if records.control:
+        _take_voters(core, records)
+    return True
+
+
+def _take_voters(core: Core, records: FetchedRecords) -> None:
+    """The voter sets among fetched records count from now on, committed or not."""
     named = [(at, record) for at, record in records.control if isinstance(record, VotersRecord)]
     for offset, record in named:
-        log.add_voters(offset, record)
+        core.log.add_voters(offset, record)
     if named:
         follow_voter_set(core)
-    return True
 
 
 def _continues(core: Core, records: FetchedRecords) -> bool:
     """True if the runs of epochs ascend from the log's last one up to the leader's at most."""
     log, epochs = core.log, records.epochs
-    if records.base_offset != log.end_offset or not epochs or epochs[0][1] != log.end_offset:
+    end_offset = log.end_offset
+    if records.base_offset != end_offset or not epochs or epochs[0][1] != end_offset:
         return False
     if len(epochs) > 1 and any(
         first >= second

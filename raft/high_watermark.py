@@ -19,18 +19,19 @@ def advance_high_watermark(core: Core, leader: Leader) -> None:
     anything is committed. Sources: KIP-595, Fetch request handling, step 4; KIP-856, bootstrapping.
     """
     electorate = core.electorate
-    if electorate.entry.offset < 0:
+    if electorate.entry.offset < 0 or core.high_watermark == core.log.end_offset:
         return
+    progress = leader.progress
     offsets = []
     for key in electorate.others:
-        known = leader.progress.get(key)
+        known = progress.get(key)
         offsets.append(-1 if known is None else known.end_offset)
     if electorate.has_local:
         offsets.append(core.log.synced_end_offset)
-    if core.is_bootstrapping and min(offsets) <= electorate.entry.offset:
-        return
     offset = quorum.majority_end_offset(offsets)
     if offset <= leader.epoch_start_offset or offset <= (core.high_watermark or 0):
+        return
+    if core.is_bootstrapping and min(offsets) <= electorate.entry.offset:
         return
     commit(core, offset)
     announce_high_watermark(core, leader)

@@ -9,6 +9,8 @@ procedure (voters that know no leader).
 
 from __future__ import annotations
 
+from typing import Final
+
 from quorumd.raft import quorum
 from quorumd.raft.campaign_delays import campaign_soon
 from quorumd.raft.core import Core
@@ -22,13 +24,13 @@ from quorumd.raft.roles import Candidate, Prospective, Resigned, Unattached
 from quorumd.raft.transitions import Trigger
 from quorumd.raft.types import Endpoint, ReplicaKey
 
-EPOCH_LIMIT = 2**31 - 2**20
+EPOCH_LIMIT: Final = 2**31 - 2**20
 """Above this, epochs are accepted in small steps only: a hostile request must not use them up."""
 
-EPOCH_STEP_LIMIT = 2**10
+EPOCH_STEP_LIMIT: Final = 2**10
 """The largest step that is small. It leaves room for elections after any one hostile request."""
 
-LAST_EPOCH = 2**31 - 2
+LAST_EPOCH: Final = 2**31 - 2
 """No campaign goes beyond this: the next epoch ends a real Kafka leader."""
 
 
@@ -50,12 +52,10 @@ def contradiction(
 def adopt(
     core: Core, epoch: int, leader_id: int | None, endpoints: tuple[Endpoint, ...]
 ) -> str | None:
-    """Take over what an answer says about epoch and leader. Returns why not, if it contradicts.
+    """Take over what an answer says about this epoch or a later one. Returns why not, if it contradicts.
 
     Source: KIP-595, "We piggyback current leader and epoch information on all responses".
     """
-    if epoch < core.epoch:
-        return None
     reason = contradiction(core, epoch, leader_id, endpoints)
     if reason is not None:
         return reason
@@ -69,7 +69,6 @@ def adopt(
     known = core.endpoints_of(leader)
     if set(endpoints) < set(known):  # an answer has the endpoint of one listener at the most
         endpoints = known
-    endpoints = endpoints or known
     if not endpoints:
         if epoch > core.epoch:
             become_unattached(core, Trigger.HIGHER_EPOCH, epoch, _remaining_timeout_ms(core))
@@ -85,7 +84,10 @@ def _is_rival(core: Core, endpoints: tuple[Endpoint, ...]) -> bool:
     """True if who leads under this replica's id is another one: messages name leaders by id alone.
 
     It has another storage id (KIP-856), and is reached elsewhere. A replica knows whether it leads itself.
+    A Kafka node that leads under this replica's id is not followed: a FetchSnapshot under it would end it.
     """
+    if core.config.is_kafka_log:
+        return False
     at = endpoints or core.endpoints_of(core.key_of(core.local.id))
     return core.local.uuid is not None and bool(set(at) - set(core.config.endpoints))
 
@@ -100,8 +102,8 @@ def ask(core: Core, claimed: ReplicaKey, endpoints: tuple[Endpoint, ...] = ()) -
     """
     voter = next((key for key in core.other_voters() if key.matches(claimed)), None)
     to = claimed if voter is None else voter
-    if to == core.local:
-        return
+    if to == core.local or (to.id == core.local.id and core.config.is_kafka_log):
+        return  # a vote under its own id ends a Kafka node
     if endpoints and not core.is_led:
         core.claimed_endpoints = to.id, endpoints
     if voter is None and _is_stranger_asked(core):
@@ -115,7 +117,10 @@ def _is_stranger_asked(core: Core) -> bool:
     """Replicas outside the voter set are asked one at a time: a request can name any number of them."""
 
     def is_stranger(peer: Peer, kind: type[Request]) -> bool:
-        return kind is Vote and isinstance(peer, ReplicaKey) and core.voters.find(peer) is None
+        if kind is not Vote:
+            return False
+        assert isinstance(peer, ReplicaKey), "only fetches go to bootstrap servers"
+        return core.voters.find(peer) is None
 
     backoffs = core.requests.backoffs
     for one in [one for one in backoffs if is_stranger(*one)]:
@@ -143,13 +148,6 @@ def _remaining_timeout_ms(core: Core) -> int | None:
 def absorb(core: Core, request: InFlightRequest, error: str | None, hint: LeaderHint) -> bool:
     """Learn from an answer's epoch, leader and error. True if its content is to be looked at."""
     to = request.to
-    is_current = hint.epoch == core.epoch and hint.leader_id in (None, core.leader_id)
-    if error == KafkaError.NOT_LEADER_OR_FOLLOWER and to == core.leader and is_current:
-        note_refusal(core)
-    if hint.epoch < core.epoch or error == KafkaError.UNKNOWN_LEADER_EPOCH:
-        core.report(f"answer of {to} ignored: epoch {hint.epoch}, own epoch {core.epoch}")
-        core.back_off(request)
-        return False
     leader_id = None if core.leader is None else core.leader.id
     is_news = (
         hint.epoch != core.epoch
@@ -158,9 +156,16 @@ def absorb(core: Core, request: InFlightRequest, error: str | None, hint: Leader
     )
     if error is None and not is_news and not core.requests.backoffs:
         return True
+    is_current = hint.epoch == core.epoch and hint.leader_id in (None, leader_id)
+    if error == KafkaError.NOT_LEADER_OR_FOLLOWER and to == core.leader and is_current:
+        note_refusal(core)
+    if hint.epoch < core.epoch:
+        core.report(f"answer of {to} ignored: epoch {hint.epoch}, own epoch {core.epoch}")
+        core.back_off(request)
+        return False
     before = core.context
     named = hint.leader_id
-    is_own_id = named == core.local.id and hint.epoch == core.epoch and named != leader_id
+    is_own_id = named == core.local.id and hint.epoch == core.epoch
     if is_own_id and not _is_rival(core, hint.endpoints):
         # Who answers takes this replica for the leader that it is not any more: no news, and no reason
         # to disregard a vote that comes along.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from quorumd.raft import quorum
 from quorumd.raft.bootstrap import write_first_voters
 from quorumd.raft.check_quorum import check_quorum_ms
+from quorumd.raft.commitment import record_high_watermark
 from quorumd.raft.control import LeaderChangeRecord
 from quorumd.raft.control_appends import append_control
 from quorumd.raft.core import Core
@@ -23,7 +24,8 @@ from quorumd.raft.types import ReplicaKey
 def become_leader(core: Core, granting: tuple[ReplicaKey, ...]) -> None:
     """Take office: leadership on disk, then LeaderChangeRecord as the first record of the epoch.
 
-    The high watermark is unknown until a record of this epoch is on a majority (KIP-595).
+    The high watermark is unknown until a record of this epoch is on a majority (KIP-595). A witness of a
+    Kafka quorum writes none, and so commits nothing: it hands over.
     """
     core.leader, core.leader_endpoints = core.local, core.config.endpoints
     core.high_watermark = None
@@ -36,9 +38,12 @@ def become_leader(core: Core, granting: tuple[ReplicaKey, ...]) -> None:
         elected_at_ms=core.now_ms,
     )
     move_to(core, Trigger.VOTES_WON, leader)
+    if core.config.is_kafka_log:
+        return
     change = LeaderChangeRecord(core.local, core.voters.keys, granting)
     append_control(core, leader, (change,))
-    write_first_voters(core)
+    if core.is_bootstrapping:
+        write_first_voters(core, leader)
 
 
 def resign(core: Core, leader: Leader, trigger: Trigger, first: ReplicaKey | None = None) -> None:
@@ -64,18 +69,30 @@ def on_resignation_requested(core: Core, event: ResignationRequested) -> None:
     """A leader hands over; a candidate that shuts down tells the others not to wait for it."""
     core.is_shutting_down = core.is_shutting_down or event.shutting_down
     state = core.state
+    if core.config.is_kafka_log:
+        record_high_watermark(core)
     if isinstance(state, Leader) and core.other_voters():
         core.report(f"leadership is given away: {event.reason}")
         resign(core, state, Trigger.RESIGNATION)
-    elif isinstance(state, (Candidate, Prospective)) and event.shutting_down:
+    elif (
+        isinstance(state, (Candidate, Prospective))
+        and event.shutting_down
+        and not core.config.is_kafka_log  # a Kafka node has no EndQuorumEpoch without a leader
+    ):
         end = EndQuorumEpoch(epoch=core.epoch, leader_id=None, successors=())
         for key in core.other_voters():
             core.send(key, end, after=core.writes.state)
 
 
-def leader_deadline_ms(leader: Leader) -> int:
+def next_deadline_ms(leader: Leader) -> int:
     """When the leader has something to do by itself."""
-    deadline = min(leader.check_quorum_deadline_ms, leader.next_begin_ms)
+    deadline = leader.check_quorum_deadline_ms
+    if leader.next_begin_ms < deadline:
+        deadline = leader.next_begin_ms
     if leader.fetch_due_ms is not None and leader.fetch_due_ms < deadline:
-        return leader.fetch_due_ms
+        deadline = leader.fetch_due_ms
+    for change in leader.changes:
+        deadline = min(deadline, change.deadline_ms)
+    if leader.transfer is not None:
+        deadline = min(deadline, leader.transfer.deadline_ms)
     return deadline

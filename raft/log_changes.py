@@ -35,16 +35,16 @@ def reset_log(core: Core, snapshot: SnapshotId, voters: VotersRecord | None) -> 
     """Go on behind a verified snapshot. A leader never does, and what is committed stays."""
     require(not isinstance(core.state, Leader), "a leader resets its log")
     require(
-        snapshot.offset >= core.kept_offset,
+        snapshot.end_offset >= core.kept_offset,
         f"snapshot {snapshot} ends below the committed offset {core.committed_offset}",
     )
     had_voted = core.committed_voters.record.voters.find(core.local) is not None
     core.log.reset(snapshot, voters)
-    core.writes.reset_log(snapshot.offset)
-    write = core.writes.next_of_log(snapshot.offset)
+    core.writes.reset_log(snapshot.end_offset)
+    write = core.writes.next_of_log(snapshot.end_offset)
     core.effects.append(ResetLog(write=write, snapshot=snapshot))
     follow_voter_set(core)
-    commit(core, snapshot.offset)
+    commit(core, snapshot.end_offset)
     if had_voted and not core.electorate.has_local and not core.was_removed:
         core.was_removed = True
         core.effects.append(PersistRemoval())

@@ -9,11 +9,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from quorumd.raft.control import VotersRecord
 from quorumd.raft.types import OffsetAndEpoch, SnapshotId, VoterSet
 
-_PAST_ALL_OFFSETS = 1 << 63
+_PAST_ALL_OFFSETS: Final = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,9 @@ class LogView:
         """Records up to `end_offset` follow; `epochs` are their (epoch, first offset) runs."""
         assert end_offset > self.end_offset, "an append moves the log end forward"
         for epoch, start_offset in epochs:
-            assert epoch >= self.last_epoch, "epochs never go back along the log"
-            if epoch > self.last_epoch or not self.epoch_starts:
+            last_epoch = self.last_epoch
+            assert epoch >= last_epoch, "epochs never go back along the log"
+            if epoch > last_epoch or not self.epoch_starts:
                 self.epoch_starts.append((epoch, start_offset))
         self.end_offset = end_offset
 
@@ -100,18 +102,18 @@ class LogView:
 
     def reset(self, snapshot: SnapshotId, record: VotersRecord | None) -> None:
         """Be empty behind a snapshot, whose voter set counts as of its last offset."""
-        self.start_offset = self.end_offset = self.synced_end_offset = snapshot.offset
+        self.start_offset = self.end_offset = self.synced_end_offset = snapshot.end_offset
         self.epoch_starts.clear()
         self.snapshots[:] = [snapshot]
         del self.voter_entries[1:]
         if record is not None:
-            self.add_voters(snapshot.offset - 1, record)
+            self.add_voters(snapshot.end_offset - 1, record)
 
     def delete_prefix(self, start_offset: int, snapshots: Iterable[SnapshotId]) -> None:
         """Drop what is below `start_offset`, and all snapshots but these."""
         self.snapshots[:] = snapshots
         assert self.start_offset <= start_offset <= self.end_offset
-        assert not start_offset or self.snapshots[-1].offset >= start_offset
+        assert not start_offset or self.snapshots[-1].end_offset >= start_offset
         self.start_offset = start_offset
         while len(self.epoch_starts) > 1 and self.epoch_starts[1][1] <= start_offset:
             self.epoch_starts.pop(0)
@@ -133,9 +135,12 @@ class LogView:
     def contains(self, position: OffsetAndEpoch) -> bool:
         """True if a log that ends at `position` is a prefix of this one."""
         offset, epoch = position
+        starts = self.epoch_starts
+        if offset == self.end_offset > self.start_offset and starts and epoch == starts[-1][0]:
+            return True
         if offset == 0:
             return self.start_offset == 0
-        if offset >= self.start_offset and position in self.snapshots:
+        if offset >= self.start_offset and SnapshotId(offset, epoch) in self.snapshots:
             return True
         if not self.epoch_starts or not self.start_offset < offset <= self.end_offset:
             return False

@@ -67,7 +67,15 @@ from quorumd.raft.events import (
     WriteCompleted,
 )
 from quorumd.raft.log_view import LogView
-from quorumd.raft.roles import Candidate, Leader, Resigned, Role
+from quorumd.raft.roles import (
+    Candidate,
+    Follower,
+    Leader,
+    Observer,
+    Prospective,
+    Resigned,
+    Role,
+)
 from quorumd.raft.status import (
     DownloadProgress,
     RaftStatus,
@@ -149,32 +157,47 @@ class RaftNode:
 
     def _finish(self, core: Core) -> list[Effect]:
         """Let timers expire, send what is due, and hand the effects over."""
-        state = core.state
-        if isinstance(state, Leader):
-            parked_fetches.expire_fetches(core, state)
-            quorum_epochs.announce_epoch(core, state)
-            if check_quorum.is_quorum_lost(core, state):
+        state, now = core.state, core.now_ms
+        # An `isinstance` that is false costs several times as much as one that is true.
+        if type(state) is Leader:
+            if state.fetch_due_ms is not None and now >= state.fetch_due_ms:
+                parked_fetches.expire_fetches(core, state)
+            if now >= state.next_begin_ms:
+                quorum_epochs.announce_epoch(core, state)
+            if now >= state.check_quorum_deadline_ms and check_quorum.is_quorum_lost(core, state):
                 leadership.resign(core, state, Trigger.QUORUM_LOST)
-            else:
+            elif state.changes or state.transfer is not None or not core.electorate.is_settled:
                 pending_changes.advance(core, state)
         else:
-            election_timeout.expire(core)
-        if isinstance(core.state, Resigned):
-            quorum_epochs.announce_end(core, core.state)
-        elif not isinstance(core.state, Leader):
-            campaign.ask_for_votes(core)
-            fetching.send_fetches(core)
-            auto_join.register_with_leader(core)
+            due = election_timeout.election_deadline_ms(core)
+            if due is not None and now >= due:
+                election_timeout.expire(core)
+        if core.state is not state or type(state) is not Leader:
+            self._ask_others(core)
         effects, core.effects = core.effects, []
         return effects
+
+    def _ask_others(self, core: Core) -> None:
+        """Send the requests that the role calls for; a leader's are sent where their reason comes up."""
+        state = core.state
+        if not isinstance(state, (Follower, Observer)):
+            if isinstance(state, Leader):
+                return
+            if isinstance(state, Resigned):
+                quorum_epochs.announce_end(core, state)
+                return
+            if isinstance(state, (Prospective, Candidate)):
+                campaign.ask_for_votes(core, state)
+        fetching.send_fetches(core)
+        if core.now_ms >= core.registration.next_ms:
+            auto_join.register_with_leader(core)
 
     def next_deadline_ms(self) -> int | None:
         """When `TimerFired` is due at the latest; None if only other events matter."""
         core = self.core
-        if isinstance(core.state, Leader):
-            deadline = leadership.leader_deadline_ms(core.state)
-            due = pending_changes.due_ms(core.state)
-            return deadline if due is None else min(deadline, due)
+        state = core.state
+        if type(state) is Leader:
+            return leadership.next_deadline_ms(state)
         own = election_timeout.election_deadline_ms(core)
         if not core.requests.backoffs and core.download is None:
             return own
@@ -302,6 +325,19 @@ class RaftNode:
         """As `committed_offset`, but None until it is known in this epoch."""
         return self.core.high_watermark
 
+    @property
+    def is_ahead(self) -> bool:
+        """True of a witness that holds records which no other voter within reach has."""
+        core = self.core
+        campaigns = isinstance(core.state, (Prospective, Candidate, Leader))
+        is_refusing = core.witness.must_lead and not core.has_leader_contact
+        return core.config.is_witness and (campaigns or is_refusing)
+
+    @property
+    def missing_records(self) -> int:
+        """Offsets that the leader knows to be committed and this replica has not fetched yet."""
+        return max(0, self.core.leader_high_watermark - self.core.log.end_offset)
+
     def end_offset_for(self, epoch: int) -> OffsetAndEpoch:
         """Largest epoch of the log not above `epoch`, and where it ends (exclusive)."""
         return self.core.log.end_offset_for(epoch)
@@ -337,13 +373,13 @@ def _on_write_completed(core: Core, event: WriteCompleted) -> None:
     if moved:
         record_voter_set(core)
     state = core.state
-    if isinstance(state, Leader):
+    if type(state) is Leader:
         if moved:
             if core.is_bootstrapping:
-                bootstrap.write_first_voters(core)
+                bootstrap.write_first_voters(core, state)
             high_watermark.advance_high_watermark(core, state)
-    elif isinstance(state, Candidate) and event.write >= state.vote_write:
-        campaign.on_own_vote_synced(core)
+    elif type(state) is Candidate and event.write >= state.vote_write:
+        campaign.on_own_vote_synced(core, state)
 
 
 def _on_timer_fired(core: Core, event: TimerFired) -> None:

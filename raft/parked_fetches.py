@@ -5,16 +5,33 @@ A fetch is answered when there is something to say, and at its own time limit at
 
 from __future__ import annotations
 
+from typing import Final
+
 from quorumd.raft.core import Core
 from quorumd.raft.effects import FetchReply
 from quorumd.raft.roles import Leader, ParkedFetch
-from quorumd.raft.types import OffsetAndEpoch, SnapshotId
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, SnapshotId
 
-SPREAD_DELAY_MS = 5
+SPREAD_DELAY_MS: Final = 5
 """How long voters that a commit does not need, and observers, wait for records that exist."""
 
-ANNOUNCE_DELAY_MS = 5
+ANNOUNCE_DELAY_MS: Final = 5
 """How long a new high watermark waits for records to travel with, before it travels alone."""
+
+UNPACED_REPLICAS_MAX: Final = 16
+"""With more replicas than these, observers fetch no more often than `observer_pause_ms` lets them."""
+
+
+def observer_pause_ms(core: Core, leader: Leader, replica: ReplicaKey | None) -> int:
+    """How long a fetch waits at least, in ms, so that observers together fetch a thousand times a second.
+
+    Voters do not wait. Every fetch costs the leader as much as some records do, and under load there is
+    always something new: a hundred observers would take most of its time.
+    """
+    replicas = len(leader.progress)
+    if replicas <= UNPACED_REPLICAS_MAX or replica is None or replica in core.electorate.keys:
+        return 0
+    return replicas
 
 
 def reply_to_fetch(
@@ -36,27 +53,31 @@ def reply_to_fetch(
     core.reply(
         reply_to,
         FetchReply(
-            epoch=core.epoch,
-            leader_id=core.local.id,
-            leader_endpoints=core.config.endpoints,
-            high_watermark=core.high_watermark,
-            log_start_offset=core.log.start_offset,
-            diverging=diverging,
-            snapshot=snapshot,
-            read_from=fetch.position.offset if more else None,
-            read_to=core.log.end_offset,
+            core.epoch,
+            core.local.id,
+            core.config.endpoints,
+            None,
+            None,
+            core.high_watermark,
+            core.log.start_offset,
+            diverging,
+            snapshot,
+            fetch.position.offset if more else None,
+            core.log.end_offset,
         ),
     )
 
 
 def park_fetch(core: Core, leader: Leader, reply_to: int, fetch: ParkedFetch) -> None:
     """Keep a fetch until there is something to say; a newer fetch of a replica ends its older one."""
-    if fetch.replica is not None:
-        for older, parked in list(leader.parked.items()):
-            if parked.replica == fetch.replica:
-                del leader.parked[older]
-                reply_to_fetch(core, older, parked)
-    leader.parked[reply_to] = fetch
+    parked, replica = leader.parked, fetch.replica
+    if replica is not None:
+        for older, other in parked.items():
+            if other.replica == replica:
+                del parked[older]
+                reply_to_fetch(core, older, other)
+                break
+    parked[reply_to] = fetch
     _hasten_if_behind(core, fetch)
     _note_earliest_due(leader)
 
@@ -68,32 +89,36 @@ def wake_fetches(core: Core, leader: Leader) -> None:
     the fast ones. The rest get them a moment later, or with the next records, which thus find a voter
     that is free. Before the first voter set is committed every voter is needed.
     """
+    parked = leader.parked
+    if not parked:
+        return
     electorate, is_bootstrapping = core.electorate, core.is_bootstrapping
     voters = electorate.keys
-    missing = len(leader.parked) if is_bootstrapping else electorate.others_needed
-    for reply_to, fetch in reversed(list(leader.parked.items())):
+    missing = len(parked) if is_bootstrapping else electorate.others_needed
+    for reply_to, fetch in reversed(list(parked.items())):
         if missing <= 0:
             break
         if is_bootstrapping or fetch.replica in voters:
             missing -= 1
-            del leader.parked[reply_to]
+            del parked[reply_to]
             reply_to_fetch(core, reply_to, fetch)
-    for fetch in leader.parked.values():
-        fetch.due_ms = min(fetch.due_ms, core.now_ms + SPREAD_DELAY_MS)
+    latest = core.now_ms + SPREAD_DELAY_MS
+    for fetch in parked.values():
+        if fetch.due_ms > latest:
+            fetch.due_ms = min(fetch.due_ms, max(latest, fetch.not_before_ms))
     _note_earliest_due(leader)
 
 
 def announce_high_watermark(core: Core, leader: Leader) -> None:
     """The high watermark has moved: parked fetches that do not know it are answered soon."""
-    for fetch in leader.parked.values():
-        _hasten_if_behind(core, fetch)
-    _note_earliest_due(leader)
+    if leader.parked:
+        for fetch in leader.parked.values():
+            _hasten_if_behind(core, fetch)
+        _note_earliest_due(leader)
 
 
 def expire_fetches(core: Core, leader: Leader) -> None:
     """Answer parked fetches whose time is up, or that have lacked something for long enough."""
-    if leader.fetch_due_ms is None or core.now_ms < leader.fetch_due_ms:
-        return
     for reply_to, fetch in list(leader.parked.items()):
         if core.now_ms >= fetch.due_ms:
             del leader.parked[reply_to]
@@ -103,9 +128,10 @@ def expire_fetches(core: Core, leader: Leader) -> None:
 
 def _hasten_if_behind(core: Core, fetch: ParkedFetch) -> None:
     """A replica that lacks the high watermark gets it soon, if no records take it along before."""
-    known = fetch.high_watermark
-    if core.high_watermark is not None and known is not None and known < core.high_watermark:
-        fetch.due_ms = min(fetch.due_ms, core.now_ms + ANNOUNCE_DELAY_MS)
+    known, committed = fetch.high_watermark, core.high_watermark
+    if committed is not None and known is not None and known < committed:
+        soon = max(core.now_ms + ANNOUNCE_DELAY_MS, fetch.not_before_ms)
+        fetch.due_ms = min(fetch.due_ms, soon)
 
 
 def _note_earliest_due(leader: Leader) -> None:

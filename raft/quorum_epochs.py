@@ -25,8 +25,6 @@ from quorumd.raft.types import Endpoint, ReplicaKey
 def announce_epoch(core: Core, leader: Leader) -> None:
     """BeginQuorumEpoch to every voter that has not fetched lately, the first at once (KIP-595)."""
     now = core.now_ms
-    if now < leader.next_begin_ms:
-        return
     interval_ms = core.config.fetch_timeout_ms // 2
     leader.next_begin_ms = now + interval_ms
     for key in core.other_voters():
@@ -48,10 +46,11 @@ def on_begin_quorum_epoch_requested(core: Core, event: BeginQuorumEpochRequestRe
     refusal = _check_sender(core, event.cluster_id, event.epoch, event.leader_id, event.endpoints)
     if refusal is not None:
         return core.reply(event.reply_to, refusal)
-    leader = None if core.is_led or core.leader == core.local else core.leader
-    moved = event.endpoints not in ((), core.leader_endpoints)
-    if leader is not None and leader.id == event.leader_id and moved:
-        ask(core, leader, event.endpoints)
+    leader = core.leader
+    if leader is not None and leader.id == event.leader_id and not core.is_led:
+        moved = event.endpoints not in ((), core.leader_endpoints)
+        if moved:
+            ask(core, leader, event.endpoints)
     if event.voter is not None and not core.is_local(event.voter):
         return core.reply(event.reply_to, _reply(core, KafkaError.INVALID_VOTER_KEY))
     return core.reply(event.reply_to, _reply(core))
@@ -85,7 +84,7 @@ def on_end_quorum_epoch_requested(core: Core, event: EndQuorumEpochRequestReceiv
     if event.leader_id is None:
         if isinstance(core.state, Unattached) and event.epoch == core.epoch:
             campaign_soon(core, core.state)
-    elif core.leader != core.local and event.epoch == core.epoch:
+    elif event.epoch == core.epoch:
         note_end_claim(core, EndClaim(event.epoch, event.leader_id, event.successors))
     return core.reply(event.reply_to, _reply(core))
 
@@ -95,7 +94,8 @@ def on_end_quorum_epoch_response(core: Core, event: EndQuorumEpochResponseReceiv
     request = core.take(event.request_id)
     if request is None or not absorb(core, request, event.error, event.hint):
         return
-    if isinstance(core.state, Resigned) and isinstance(request.to, ReplicaKey):
+    if isinstance(core.state, Resigned):
+        assert isinstance(request.to, ReplicaKey), "only fetches go to bootstrap servers"
         core.state.unacknowledged.discard(request.to)
 
 
@@ -133,10 +133,4 @@ def _check_sender(
 def _reply(
     core: Core, error: KafkaError | None = None, top_level: KafkaError | None = None
 ) -> Reply:
-    return Reply(
-        epoch=core.epoch,
-        leader_id=core.leader_id,
-        leader_endpoints=core.leader_endpoints_for_replies(),
-        error=error,
-        top_level_error=top_level,
-    )
+    return Reply(**core.reply_fields(error, top_level))

@@ -5,13 +5,15 @@ FetchProgress is kept by id and storage id (KIP-856). Source: KIP-595, Fetch req
 
 from __future__ import annotations
 
+from typing import Final
+
 from quorumd.raft.check_quorum import note_heard
 from quorumd.raft.config import OBSERVER_FORGOTTEN_MS
 from quorumd.raft.core import Core
 from quorumd.raft.roles import FetchProgress, Leader
 from quorumd.raft.types import ReplicaKey
 
-MAX_OBSERVERS = 1000
+MAX_OBSERVERS: Final = 1000
 """More replicas than these are served, but not kept account of."""
 
 
@@ -23,9 +25,10 @@ def note_progress(core: Core, leader: Leader, replica: ReplicaKey, end_offset: i
         progress.last_caught_up_ms = now
     elif end_offset >= progress.leader_end_at_last_fetch:
         progress.last_caught_up_ms = progress.last_fetch_ms
-    note_log_regression(core, leader, replica, end_offset)
+    if end_offset < progress.end_offset:
+        core.report(log_regression(replica, progress.end_offset, end_offset))
     progress.end_offset = end_offset
-    progress.last_fetch_ms = now
+    progress.last_fetch_ms = progress.last_heard_ms = now
     progress.leader_end_at_last_fetch = end
     voter = note_heard(core, leader, replica)
     if voter is not None:

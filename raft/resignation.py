@@ -38,9 +38,8 @@ def _end_if_confirmed(core: Core) -> None:
     state = core.state
     if isinstance(state, Follower):
         at_ms = core.now_ms + _successor_delay_ms(core, claim.successors)
-        if core.leader_has_ended and state.campaign_at_ms is not None:
-            at_ms = min(at_ms, state.campaign_at_ms)
-        state.fetch_deadline_ms = core.now_ms
+        if core.leader_has_ended:
+            at_ms = min(at_ms, state.election_deadline_ms)
         state.campaign_at_ms = at_ms
     core.leader_has_ended = True
 

@@ -20,6 +20,7 @@ from quorumd.raft.roles import (
 )
 from quorumd.raft.transitions import TRANSITIONS, Trigger
 from quorumd.raft.types import Endpoint, ReplicaKey
+from quorumd.raft.witness import forget_candidates
 
 
 def move_to(core: Core, trigger: Trigger, state: State) -> None:
@@ -37,6 +38,8 @@ def move_to(core: Core, trigger: Trigger, state: State) -> None:
         core.high_watermark = core.committed_offset
     core.state = state
     if core.context != (core.epoch, core.leader):
+        if core.config.is_witness:
+            forget_candidates(core)
         core.context = (core.epoch, core.leader)
         core.last_contact_ms = None
         core.leader_expected_until_ms = 0

@@ -93,6 +93,8 @@ class ParkedFetch:
     due_ms: int
     """When it is answered at the latest: its time is up, or it has lacked something for a while."""
     high_watermark: int | None
+    not_before_ms: int = 0
+    """Until then it waits whatever there is to say, unless its time is up. See `observer_pause_ms`."""
 
 
 class ChangeKind(StrEnum):

@@ -6,6 +6,8 @@ KIP-595 (log compaction and snapshots), KIP-630, KIP-856 (snapshots).
 
 from __future__ import annotations
 
+from typing import Final
+
 from quorumd.raft.core import Core
 from quorumd.raft.core_parts import FailedDownload, InFlightRequest, SnapshotDownload
 from quorumd.raft.effects import Fetch, FetchSnapshot, StoreSnapshotChunk, VerifySnapshot
@@ -20,12 +22,12 @@ from quorumd.raft.leader_discovery import absorb
 from quorumd.raft.log_changes import refuse_to_drop, reset_log
 from quorumd.raft.types import ReplicaKey, SnapshotId
 
-CHUNK_BYTES = 2**20
+CHUNK_BYTES: Final = 2**20
 """What is asked for at a time: Kafka's own figure."""
 
-DOWNLOAD_RETRY_MS = 1_000
+DOWNLOAD_RETRY_MS: Final = 1_000
 
-DOWNLOAD_RETRY_MAX_MS = 10_000
+DOWNLOAD_RETRY_MAX_MS: Final = 10_000
 """How long a snapshot that was copied in vain is not copied again: at first, and at most."""
 
 
@@ -35,8 +37,8 @@ def accept_offer(core: Core, request: InFlightRequest, snapshot: SnapshotId) -> 
     if download is not None and download.context == core.context and download.is_complete:
         core.back_off(request)
         return
-    if snapshot.offset < core.kept_offset:
-        refuse_to_drop(core, request, f"offers a snapshot that ends at {snapshot.offset}")
+    if snapshot.end_offset < core.kept_offset:
+        refuse_to_drop(core, request, f"offers a snapshot that ends at {snapshot.end_offset}")
         return
     if snapshot.epoch > core.epoch:
         core.report(f"snapshot {snapshot} of {request.to} ignored: it is of a later epoch")
@@ -48,7 +50,7 @@ def accept_offer(core: Core, request: InFlightRequest, snapshot: SnapshotId) -> 
             return
         core.drop_download()
         download = core.download = SnapshotDownload(snapshot, core.context)
-        core.report(f"copying the snapshot that ends at {snapshot.offset} from {core.leader}")
+        core.report(f"copying the snapshot that ends at {snapshot.end_offset} from {core.leader}")
     elif is_downloading(core):
         # The leader was asked as a bootstrap server, too: it has nothing new to say.
         core.back_off(request)
@@ -95,8 +97,9 @@ def take_chunk(core: Core, event: FetchSnapshotResponseReceived) -> bool:
     asked = request.request
     assert isinstance(asked, FetchSnapshot), "a chunk answers a FetchSnapshot request"
     download = core.download
-    is_current = download is not None and download.snapshot == asked.snapshot
-    if is_current and event.error in (
+    if download is not None and download.snapshot != asked.snapshot:
+        download = None
+    if download is not None and event.error in (
         KafkaError.SNAPSHOT_NOT_FOUND,
         KafkaError.POSITION_OUT_OF_RANGE,
     ):
@@ -104,7 +107,7 @@ def take_chunk(core: Core, event: FetchSnapshotResponseReceived) -> bool:
     if not absorb(core, request, event.error, event.hint):
         return False
     chunk = event.chunk
-    if download is None or download is not core.download or not is_current or chunk is None:
+    if download is None or chunk is None:
         return True
     if not _fits(download, asked, chunk):
         abandon_download(core, f"{request.to} sent {chunk} for {asked}")
@@ -161,7 +164,7 @@ def on_snapshot_verified(core: Core, event: SnapshotVerified) -> None:
         # The leader of now has not offered it yet.
         return
     snapshot = event.snapshot
-    if snapshot.offset < core.kept_offset or core.log.contains(snapshot):
+    if snapshot.end_offset < core.kept_offset or core.log.contains(snapshot.position):
         abandon_download(core, "this replica has got further by itself")
         return
     core.download = None
@@ -190,7 +193,7 @@ def _note_failed_download(core: Core, download: SnapshotDownload, problem: str) 
         download.snapshot, download.context, attempts, core.now_ms + pause_ms
     )
     core.problem = (
-        f"the snapshot of leader {core.leader} that ends at {download.snapshot.offset} could not be "
+        f"the snapshot of leader {core.leader} that ends at {download.snapshot.end_offset} could not be "
         f"taken over: {problem}"
     )
     abandon_download(core, problem)
@@ -210,7 +213,7 @@ def abandon_download(core: Core, reason: str) -> None:
     """Drop the copy, if there is one, and ask the leader anew what to do."""
     if core.download is not None:
         core.report(
-            f"the copy of the snapshot that ends at {core.download.snapshot.offset} is dropped: {reason}"
+            f"the copy of the snapshot that ends at {core.download.snapshot.end_offset} is dropped: {reason}"
         )
     core.drop_download()
 

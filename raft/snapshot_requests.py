@@ -47,14 +47,6 @@ def _reply(
     error: KafkaError | None = None,
     top_level: KafkaError | None = None,
 ) -> None:
-    core.reply(
-        event.reply_to,
-        SnapshotReply(
-            epoch=core.epoch,
-            leader_id=core.leader_id,
-            leader_endpoints=core.leader_endpoints_for_replies(),
-            error=error,
-            top_level_error=top_level,
-            snapshot=event.snapshot if error is None and top_level is None else None,
-        ),
-    )
+    snapshot = event.snapshot if error is None and top_level is None else None
+    fields = core.reply_fields(error, top_level)
+    core.reply(event.reply_to, SnapshotReply(**fields, snapshot=snapshot))

@@ -16,9 +16,9 @@ def on_snapshot_taken(core: Core, event: SnapshotTaken) -> None:
     A log that was reset meanwhile may be behind a newer one already.
     """
     newest = core.log.snapshot
-    if newest is None or newest.offset < event.snapshot.offset:
+    if newest is None or newest.end_offset < event.snapshot.end_offset:
         core.log.snapshots.append(event.snapshot)
-        if core.recorded_offset < event.snapshot.offset:
+        if core.recorded_offset < event.snapshot.end_offset:
             # So that a start need not doubt whether the log reaches that far.
             core.persist()
 
@@ -29,7 +29,7 @@ def on_log_deletion_requested(core: Core, event: LogDeletionRequested) -> None:
     newest = core.log.snapshot
     if newest is None or newest not in kept:
         return
-    start_offset = max(core.log.start_offset, min(event.start_offset, newest.offset))
+    start_offset = max(core.log.start_offset, min(event.start_offset, newest.end_offset))
     core.log.delete_prefix(start_offset, kept)
     core.effects.append(
         DeleteLogPrefix(write=core.writes.next(), start_offset=start_offset, snapshots=kept)

@@ -6,7 +6,7 @@ Sources: KIP-595, persistent state; KIP-856, disk failures and quorum.voters.
 from __future__ import annotations
 
 from quorumd.raft.core import Core
-from quorumd.raft.roles import Follower, Observer, Resigned, Unattached
+from quorumd.raft.roles import Follower, Resigned, Unattached
 from quorumd.raft.types import VoterSet
 
 
@@ -51,16 +51,14 @@ def restore_role(core: Core) -> None:
         core.leader = core.local if core.is_voter else None
     timeout = core.random_election_timeout_ms()
     if core.leader == core.local:
-        core.leader_endpoints = core.config.endpoints
         others = set(core.other_voters())
         core.state = Resigned(core.now_ms + timeout if others else core.now_ms, others, ())
-    elif not core.is_voter:
-        core.state = Observer()
-    elif core.leader is not None and core.endpoints_of(core.leader):
-        core.state = Follower(core.now_ms + core.config.fetch_timeout_ms)
-    else:
-        core.leader = None
-        core.state = Unattached(core.now_ms + (timeout if core.other_voters() else 0))
+    elif core.is_voter:
+        if core.leader is not None and core.endpoints_of(core.leader):
+            core.state = Follower(core.now_ms + core.config.fetch_timeout_ms)
+        else:
+            core.leader = None
+            core.state = Unattached(core.now_ms + (timeout if core.other_voters() else 0))
     if core.leader is not None:
         core.leader_endpoints = core.endpoints_of(core.leader)
         if core.leader != core.local:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from quorumd.raft.bootstrap import bootstrap_problem
 from quorumd.raft.core import Core
 from quorumd.raft.replica_progress import progress_of
-from quorumd.raft.roles import FetchProgress, Leader, Role, State
+from quorumd.raft.roles import FetchProgress, Leader, Role
 from quorumd.raft.startup import unexpected_voters
-from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, Voter, VoterSet
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, SnapshotId, Voter, VoterSet
 from quorumd.raft.voter_changes.reassignment import reassignment_waits_for
 
 
@@ -32,7 +32,7 @@ class ReplicaProgress:
 class DownloadProgress:
     """This replica has `position` bytes of a snapshot; `size_bytes` is None until the first of them."""
 
-    snapshot: OffsetAndEpoch
+    snapshot: SnapshotId
     position: int
     size_bytes: int | None
 
@@ -90,7 +90,8 @@ class RaftStatus:
 
 def status_of(core: Core) -> RaftStatus:
     """What is true of this replica now."""
-    leader, log = core.state, core.log
+    log = core.log
+    leader = core.state if isinstance(core.state, Leader) else None
     return RaftStatus(
         role=core.role,
         epoch=core.epoch,
@@ -109,23 +110,15 @@ def status_of(core: Core) -> RaftStatus:
         voters_without_endpoints=tuple(
             key.id for key in core.other_voters() if not core.endpoints_of(key)
         ),
-        registered_observers=tuple(leader.registered_observers.values())
-        if isinstance(leader, Leader)
-        else (),
-        pending_changes=_pending_changes(core, leader) if isinstance(leader, Leader) else (),
+        registered_observers=() if leader is None else tuple(leader.registered_observers.values()),
+        pending_changes=() if leader is None else _pending_changes(core, leader),
         log_start_offset=log.start_offset,
         log_end=log.end,
         high_watermark=core.high_watermark,
     )
 
 
-def _registered_observers(leader: State) -> tuple[Voter, ...]:
-    return tuple(leader.registered_observers.values()) if isinstance(leader, Leader) else ()
-
-
-def _pending_changes(core: Core, leader: State) -> tuple[PendingVoterChange, ...]:
-    if not isinstance(leader, Leader):
-        return ()
+def _pending_changes(core: Core, leader: Leader) -> tuple[PendingVoterChange, ...]:
     found = [
         PendingVoterChange(
             kind=change.kind,

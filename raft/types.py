@@ -66,17 +66,19 @@ class OffsetAndEpoch(NamedTuple):
     epoch: int
 
 
-class SnapshotId(OffsetAndEpoch):
+class SnapshotId(NamedTuple):
     """Names a snapshot by the log that it stands for: everything below `end_offset` (exclusive)."""
 
-    __slots__ = ()
+    end_offset: int
+    epoch: int
 
     @property
-    def end_offset(self) -> int:
-        return self.offset
+    def position(self) -> OffsetAndEpoch:
+        """The end of the log that it stands for."""
+        return OffsetAndEpoch(self.end_offset, self.epoch)
 
     def __str__(self) -> str:
-        return f"{self.offset}-{self.epoch}"
+        return f"{self.end_offset}-{self.epoch}"
 
 
 class Address(NamedTuple):

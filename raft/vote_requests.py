@@ -98,11 +98,10 @@ def _may_take_epoch(core: Core, event: VoteRequestReceived) -> bool:
 def _grants_vote(core: Core, event: VoteRequestReceived) -> bool:
     """At most one vote an epoch, on disk before the answer (KIP-595, step 3 and 4)."""
     if core.voted is not None:
-        same = core.voted.id == event.candidate.id and core.voted.uuid in (
+        return core.voted.id == event.candidate.id and core.voted.uuid in (
             None,
             event.candidate.uuid,
         )
-        return same and not isinstance(core.state, Leader)
     if core.leader is not None or not may_vote(core) or not is_up_to_date(core, event.last):
         return False
     core.voted = event.candidate
@@ -119,14 +118,4 @@ def _reply_to_vote(
     error: KafkaError | None = None,
     top_level: KafkaError | None = None,
 ) -> None:
-    core.reply(
-        reply_to,
-        VoteReply(
-            epoch=core.epoch,
-            leader_id=core.leader_id,
-            leader_endpoints=core.leader_endpoints_for_replies(),
-            error=error,
-            top_level_error=top_level,
-            granted=granted,
-        ),
-    )
+    core.reply(reply_to, VoteReply(**core.reply_fields(error, top_level), granted=granted))

@@ -1,12 +1,18 @@
 """A witness votes and copies the log, but leads only where no other voter can, and hands over at once.
 
 It refuses votes to those whose log lacks what it holds; only if no other voter turns up does it campaign.
+
+Beside Kafka's controllers it must hold records that no other voter within reach has: each that is not
+gone has asked for votes, and lacks them. It then leads without a record of its own, because what Kafka
+cannot read ends every node that fetches it, until one voter has everything: that one writes, and commits.
 """
 
 from __future__ import annotations
 
 from quorumd.raft.core import Core
 from quorumd.raft.events import VoteRequestReceived
+from quorumd.raft.invariants import require
+from quorumd.raft.roles import Candidate
 from quorumd.raft.vote_rules import is_up_to_date, may_vote
 
 
@@ -17,21 +23,80 @@ def consider_witness_leadership(core: Core, event: VoteRequestReceived) -> None:
     missed the leader and it has asked them again, but no more: something may keep it from winning.
     """
     if core.has_leader_contact or not may_vote(core):
-        return
+        return None
+    if core.config.is_kafka_log:
+        return _compare_with_kafka_voter(core, event)
+    until_ms = core.witness.defers_until_ms
     if not is_up_to_date(core, event.last):
-        core.witness.must_lead = core.witness.must_lead or core.now_ms >= (
-            core.witness.defers_until_ms or 0
-        )
-    elif core.witness.defers_until_ms is None:
-        config = core.config
-        patience_ms = 2 * config.election_timeout_ms + config.election_backoff_max_ms
-        core.witness.defers_until_ms = core.now_ms + config.fetch_timeout_ms + patience_ms
+        core.witness.must_lead = until_ms is None or core.now_ms >= until_ms
+    elif until_ms is None:
+        core.witness.defers_until_ms = core.now_ms + _patience_ms(core)
         core.witness.must_lead = False
+    return None
+
+
+def _patience_ms(core: Core) -> int:
+    """The time until all voters have missed the leader, and have asked for votes twice."""
+    config = core.config
+    return config.fetch_timeout_ms + 2 * config.election_timeout_ms + config.election_backoff_max_ms
+
+
+def _compare_with_kafka_voter(core: Core, event: VoteRequestReceived) -> None:
+    """Note whether this voter lacks what the witness holds, and whether all within reach do by now.
+
+    Not waited for are the leader that was lost, whose silence brought the candidates here, and who has
+    not asked for so long that others have asked twice.
+    """
+    witness = core.witness
+    voter = core.voters.find(event.candidate)
+    if voter is None:
+        return
+    if witness.contact_ms != core.last_contact_ms:
+        witness.behind.clear()
+        witness.contact_ms = core.last_contact_ms
+    if is_up_to_date(core, event.last):
+        witness.behind.discard(voter.key)
+    else:
+        witness.behind_since_ms = witness.behind_since_ms if witness.behind else core.now_ms
+        witness.behind.add(voter.key)
+    lost = witness.former_leader if core.leader in (None, core.local) else core.leader
+    awaited = [
+        key
+        for key in core.other_voters()
+        if key not in witness.behind
+        and key.id not in core.unreachable
+        and (lost is None or not key.matches(lost))
+    ]
+    is_late = core.now_ms >= witness.behind_since_ms + _patience_ms(core)
+    witness.must_lead = bool(witness.behind) and (not awaited or is_late)
+
+
+def forget_candidates(core: Core) -> None:
+    """Another epoch or leader: who was behind may not be any more."""
+    witness = core.witness
+    witness.behind.clear()
+    former = core.context[1]
+    if former is not None and former != core.local:
+        witness.former_leader = former
 
 
 def may_campaign(core: Core) -> bool:
-    """False for a witness, unless no other voter can win, or perhaps none knows that it is one."""
-    if not core.config.is_witness or core.witness.must_lead:
+    """False for a witness, unless no other voter can win, or perhaps none knows that it is one.
+
+    In a Kafka quorum only the former counts.
+    """
+    if not core.config.is_witness:
+        return True
+    if core.config.is_kafka_log:
+        return core.witness.must_lead and core.witness.contact_ms == core.last_contact_ms
+    if core.witness.must_lead:
         return True
     committed = core.committed_voters.record.voters
     return any(all(map(core.is_local, voters.keys)) for voters in (core.voters, committed))
+
+
+def require_no_rival(core: Core) -> None:
+    """No campaign for a Kafka log where a Kafka voter could win; one that was begun goes on."""
+    if core.config.is_kafka_log:
+        is_repeated = isinstance(core.state, Candidate)
+        require(is_repeated or may_campaign(core), "a needless campaign in a Kafka quorum")

@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
+from math import ceil
 from random import SystemRandom
 
 from quorumd.server.disk.disk_worker import DiskWorker
 from quorumd.server.disk.log_reader import LogReader
 from quorumd.server.model.disk_jobs import DiskListener, Files
 from quorumd.server.model.runtime import PartitionDisk, Runtime, TimerHandle
+from quorumd.server.peers.link_security import LinkSecurity
 from quorumd.server.peers.peer_channel import TcpPeerChannel
 from quorumd.server.snapshots.build_process import BuildProcess
 
 
-def daemon_runtime() -> Runtime:
-    """The runtime of a real node. Call it on the running event loop."""
+def daemon_runtime(links: LinkSecurity | None = None) -> Runtime:
+    """The runtime of a real node. Call it on the running event loop. Without `links` they are plaintext."""
     loop = asyncio.get_running_loop()
 
     def call_at(at_s: float, callback: Callable[[], None]) -> TimerHandle:
-        return loop.call_later(max(0.0, at_s - time.monotonic()), callback)
+        # The loop counts whole milliseconds. What is left of one must not become none: whoever finds that
+        # it was called too early would ask again, and again, in every turn of the loop until it is time.
+        return loop.call_later(max(0, ceil((at_s - time.monotonic()) * 1000)) / 1000, callback)
 
     def disk(files: Files, listener: DiskListener) -> PartitionDisk:
         return DiskWorker(files, listener, loop.call_soon_threadsafe)
@@ -34,6 +39,6 @@ def daemon_runtime() -> Runtime:
         call_at=call_at,
         disk=disk,
         reader=LogReader,
-        peer_channel=TcpPeerChannel,
+        peer_channel=partial(TcpPeerChannel, security=links),
         build=BuildProcess,
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
 
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.net.inbound_request import InboundRequest
@@ -12,10 +14,11 @@ from quorumd.server.requests import cluster as cluster_api
 from quorumd.server.requests.describe_log_dirs import describe_log_dirs
 from quorumd.server.requests.describe_quorum import describe_quorum
 from quorumd.server.requests.fetch import is_of_replica
-from quorumd.server.requests.refusal import refusal
+from quorumd.server.requests.raft_gate import RaftGate
+from quorumd.server.requests.refusal import refusal, too_large
 from quorumd.server.requests.update_features import update_features
 from quorumd.wire.codec import codec_for, decode, warm
-from quorumd.wire.errors import LimitExceeded
+from quorumd.wire.errors import LimitExceeded, MalformedMessage
 from quorumd.wire.fast import FastFetch, parse_fetch_request, replica_id_of
 from quorumd.wire.messages.api_versions import ApiVersionsRequest
 from quorumd.wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest
@@ -36,11 +39,11 @@ from quorumd.wire.messages.produce import ProduceRequest
 from quorumd.wire.messages.take_snapshot import TakeSnapshotRequest
 from quorumd.wire.messages.update_features import UpdateFeaturesRequest
 from quorumd.wire.messages.vote import VoteRequest
-from quorumd.wire.registry import API_VERSIONS_KEY, APIS
+from quorumd.wire.registry import API_VERSIONS_KEY, APIS, CONTROLLER_KEYS
 from quorumd.wire.schema import Message
 
-ELECTION_KEYS = (52, 53, 54)
-CHANGE_WAIT_MS = 300_000
+ELECTION_KEYS: Final = (52, 53, 54)
+CHANGE_WAIT_MS: Final = 300_000
 """How long a node waits for the leader's answer to a change of the voters, for a client that may give up
 before."""
 
@@ -48,7 +51,18 @@ before."""
 class Dispatch:
     """Takes every request of a node. The first partition answers what is not about a topic."""
 
-    def __init__(self, partitions: Sequence[Partition], metrics: Metrics) -> None:
+    def __init__(
+        self,
+        partitions: Sequence[Partition],
+        metrics: Metrics,
+        gate: RaftGate | None = None,
+        *,
+        peers_in_plaintext: bool = False,
+    ) -> None:
+        """`gate` judges raft requests; None: all count. `peers_in_plaintext` is what other nodes are told:
+        this one has a TLS listener, but its links are plaintext."""
+        self._gate = gate
+        self._peers_in_plaintext = peers_in_plaintext
         self._partitions = partitions
         self._first = partitions[0]
         self._metrics = metrics
@@ -78,6 +92,7 @@ class Dispatch:
             82: self._on_change,
             20001: self._on_change,
             20002: self._on_take_snapshot,
+            **dict.fromkeys(CONTROLLER_KEYS, self._on_controller_request),
         }
 
     def warm(self) -> None:
@@ -104,6 +119,8 @@ class Dispatch:
     def dispatch(self, request: InboundRequest) -> Iterator[None] | None:
         """Raises MalformedMessage if the request's bytes are none, LimitExceeded if they are too many."""
         try:
+            if self._gate is not None and not self._gate.admits(request):
+                return None
             return self._handlers[request.api_key](request)
         except LimitExceeded as error:
             answer = refusal(request.api_key, request.api_version, str(error))
@@ -112,12 +129,18 @@ class Dispatch:
             self._metrics.count_ignored("request beyond its limits")
             request.respond_message(answer)
             return None
+        except MalformedMessage:
+            answer = too_large(request.api_key, request.api_version, request.frame, request.body_at)
+            if answer is None:
+                raise
+            request.respond_message(answer)
+            return None
 
     def _partition(self, topic: bytes, index: int) -> Partition:
         """The partition of this topic name or id; the first one answers for unknown ones."""
         for partition in self._partitions:
             known = partition.topic
-            if known.index == index and topic in (known.topic_id.bytes, known.name.encode()):
+            if known.index == index and topic in (known.id_bytes, known.name_bytes):
                 return partition
         return self._first
 
@@ -138,7 +161,8 @@ class Dispatch:
             asked.last_fetched_epoch,
             asked.partition_max_bytes,
         ):
-            self._partition(asked.topic, asked.partition).raft_handler.fetch(request, asked)
+            if self._gate is None or self._gate.admits_fetch(request, asked):
+                self._partition(asked.topic, asked.partition).raft_handler.fetch(request, asked)
             return
         if message is None:
             message = decode(FetchRequest, version, request.frame, request.body_at)
@@ -262,6 +286,8 @@ class Dispatch:
             return
         message = decode(ApiVersionsRequest, version, request.frame, request.body_at)
         answer = cluster_api.api_versions(self._first.view, message, version)
+        if self._peers_in_plaintext and message.client_software_name == NODE_SOFTWARE:
+            answer = replace(answer, peers_in_plaintext=True)
         if not answer.error_code:
             request.connection.client_software_name = message.client_software_name
             request.connection.client_software_version = message.client_software_version
@@ -298,6 +324,10 @@ class Dispatch:
         message = decode(UpdateFeaturesRequest, version, request.frame, request.body_at)
         request.respond_message(update_features(self._first.view, message, version))
 
+    def _on_controller_request(self, request: InboundRequest) -> None:
+        """Of a Kafka broker, or controller, that took this node for the active controller."""
+        request.respond_message(cluster_api.not_controller(request.api_key))
+
     def _on_find_coordinator(self, request: InboundRequest) -> None:
         version = request.api_version
         message = decode(FindCoordinatorRequest, version, request.frame, request.body_at)
@@ -317,8 +347,8 @@ def _first_named(message: Message) -> tuple[bytes, int]:
                 return data.name.encode() or data.topic_id.bytes, part.index
     elif isinstance(message, FetchSnapshotRequest):
         for asked in message.topics:
-            for piece in asked.partitions:
-                return asked.name.encode(), piece.partition
+            for wanted in asked.partitions:
+                return asked.name.encode(), wanted.partition
     elif isinstance(message, VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest):
         for topic in message.topics:
             for partition in topic.partitions:

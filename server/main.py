@@ -15,6 +15,8 @@ import click
 from quorumd.config.errors import ConfigError
 from quorumd.config.load import load
 from quorumd.config.model import Config
+from quorumd.config.tls_checks import JudgeOfPort
+from quorumd.server.admin.certs import certs
 from quorumd.version_option import version_option
 
 EXIT_USAGE = 2
@@ -33,10 +35,10 @@ def fail(message: str, code: int = 1) -> NoReturn:
     raise SystemExit(code)
 
 
-def load_config(path: Path | None) -> Config:
-    """The configuration, or an end that names every problem in it."""
+def load_config(path: Path | None, judge: JudgeOfPort | None = None) -> Config:
+    """The configuration, or an end that names every problem in it, and what `judge` has found."""
     try:
-        return load(path, os.environ)
+        return load(path, os.environ, judge)
     except ConfigError as error:
         fail(str(error), EXIT_USAGE)
 
@@ -76,12 +78,19 @@ def cli() -> None:
     help="Begin a NEW quorum of these: 1@host:port:STORAGE-ID,...; the same list on each of them. "
     "`quorumd random-uuid` makes storage ids.",
 )
+@click.option(
+    "--kafka-log",
+    is_flag=True,
+    help="Observe a real Apache Kafka quorum: quorum.bootstrap.servers are its controllers. Needs "
+    "--cluster-id, which `quorumctl describe` of such a controller prints.",
+)
 def format_command(
     config_path: Path | None,
     cluster_id: str | None,
     bootstrap: bool,
     standalone: bool,
     initial_voters: str | None,
+    kafka_log: bool,
 ) -> None:
     """Prepare storage.dir for this node.
 
@@ -89,11 +98,15 @@ def format_command(
     the log first and neither votes nor campaigns before it knows who the voters are. Use that for a
     replaced disk. With --bootstrap on a node of a quorum that exists, two empty disks could elect each
     other.
+
+    With --kafka-log that quorum is one of Kafka controllers. The node copies their metadata log and
+    writes nothing of its own into it; docs/kafka.md has the steps.
     """
     from quorumd.raft.types import uuid_to_text
-    from quorumd.server.admin.first_voters import first_voters
+    from quorumd.server.admin.first_voters import check_kafka_log, first_voters
     from quorumd.storage.directory import format_directory
     from quorumd.storage.filesystem import RealFileSystem
+    from quorumd.storage.meta_properties import LogOwner
 
     config = load_config(config_path)
     _check_cluster_id(cluster_id)
@@ -102,7 +115,10 @@ def format_command(
             "--bootstrap, --standalone and --initial-voters exclude each other: one of them says who "
             "the first voters are."
         )
+    is_new = bootstrap or standalone or initial_voters is not None
     with _refusals():
+        if kafka_log:
+            check_kafka_log(config, cluster_id, is_new=is_new)
         first = first_voters(config, bootstrap, standalone, initial_voters)
         meta = format_directory(
             RealFileSystem(),
@@ -110,14 +126,17 @@ def format_command(
             node_id=config.node_id,
             cluster_id=cluster_id,
             storage_id=first.storage_id,
+            log_owner=LogOwner.KAFKA if kafka_log else LogOwner.QUORUMD,
             bootstrap=first.is_new,
             initial_voters=first.text,
         )
+    beside = f", {'a witness of' if config.quorum_witness else 'observes'} a Kafka quorum"
     click.echo(
         f"formatted {config.storage_dir} for node {config.node_id}: "
         f"storage id {uuid_to_text(meta.storage_id)}, cluster id "
         f"{cluster_id or 'to be learnt from the quorum'}"
         f"{', first voter of a new quorum' if first.is_new else ''}"
+        f"{beside if kafka_log else ''}"
     )
 
 
@@ -238,10 +257,13 @@ def start(config_path: Path | None) -> None:
     """
     # Until the node handles them itself; as process 1 of a container it would not even end by SIGTERM.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # It asks to look at keys and certificates: a node that reads them just now has done so.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
+        from quorumd.server.certificate_checks import certificate_problems
         from quorumd.server.run import run_node
 
-        code = run_node(load_config(config_path))
+        code = run_node(load_config(config_path, certificate_problems))
     except KeyboardInterrupt:
         click.echo("quorumd: stopped before the node was up", err=True)
         code = 0
@@ -257,9 +279,14 @@ def start(config_path: Path | None) -> None:
     show_default=True,
     help="Where configuration, data and logs of the nodes are; made if it is not there.",
 )
+@click.option(
+    "--secure",
+    is_flag=True,
+    help="With mutual TLS: a CA, certificates of the nodes and of a client, and what is refused.",
+)
 @click.option("--detach", is_flag=True, help="Run in the background, until --stop.")
 @click.option("--stop", is_flag=True, help="Stop a demo in this directory, and keep its data.")
-def demo(directory: Path, detach: bool, stop: bool) -> None:
+def demo(directory: Path, secure: bool, detach: bool, stop: bool) -> None:
     """Three real nodes on this machine, with a live table and keys to kill and restart them.
 
     The data stays in the directory: the next start goes on with it. Without a terminal, changes are
@@ -274,9 +301,9 @@ def demo(directory: Path, detach: bool, stop: bool) -> None:
         if stop:
             click.echo("stopped" if demo_run.stop(directory) else f"nothing runs in {directory}")
         elif detach:
-            demo_run.detach(directory)
+            demo_run.detach(directory, secure=secure)
         else:
-            raise SystemExit(demo_run.run(directory))
+            raise SystemExit(demo_run.run(directory, secure=secure))
     except DemoError as error:
         fail(str(error))
 
@@ -288,6 +315,23 @@ def random_uuid() -> None:
     from quorumd.storage.meta_properties import random_storage_id
 
     click.echo(uuid_to_text(random_storage_id()))
+
+
+cli.add_command(certs)
+
+
+@certs.command("check")
+@CONFIG_OPTION
+def check_certificates(config_path: Path | None) -> None:
+    """Tell what a start, or new files while the node runs, would be refused for; else when they end.
+
+    Looks at everything that the configuration says of TLS, and at the files; asks no other node.
+    Exit codes: 0 nothing would be refused, 2 something would, all of it named.
+    """
+    from quorumd.server.certificate_checks import certificate_problems, certificate_report
+
+    for line in certificate_report(load_config(config_path, certificate_problems)):
+        click.echo(line)
 
 
 def main() -> None:

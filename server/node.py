@@ -14,6 +14,7 @@ from quorumd.config.errors import BadValue
 from quorumd.config.model import Config
 from quorumd.raft.config import RaftConfig, StoredState
 from quorumd.raft.types import Address, Endpoint, ReplicaKey, Voter, VoterSet, uuid_to_text
+from quorumd.security.handshakes import Handshakes
 from quorumd.server.admin.initial_voters import parse_initial_voters
 from quorumd.server.daemon_runtime import daemon_runtime
 from quorumd.server.disk.recovered_log import RecoveredLog
@@ -25,9 +26,12 @@ from quorumd.server.model.producer_state import ProducerState
 from quorumd.server.model.runtime import Runtime
 from quorumd.server.model.topic import METADATA, TopicPartition
 from quorumd.server.model.unhandled import end_on_unhandled
+from quorumd.server.net.admission import ConnectionLimits
 from quorumd.server.net.listeners import Listeners
+from quorumd.server.node_status import access_as_json
 from quorumd.server.partition.partition import Partition, PartitionHooks, PartitionSettings
 from quorumd.server.peers.outbound import OutboundSettings
+from quorumd.server.requests.raft_gate import RaftGate
 from quorumd.server.snapshots.settings import SnapshotSettings
 from quorumd.server.translate.fetch import FETCH_MAX_WAIT_MS
 from quorumd.storage.directory import Directory
@@ -35,14 +39,15 @@ from quorumd.storage.errors import DamagedFile, DamagedLog, DamagedSnapshot, Sto
 from quorumd.storage.filesystem import FileSystem
 from quorumd.storage.layout import META_PROPERTIES
 from quorumd.storage.log import Log
-from quorumd.storage.meta_properties import random_storage_id
+from quorumd.storage.meta_properties import LogOwner, random_storage_id
 from quorumd.storage.quorum_state import QuorumState
 from quorumd.storage.snapshot_file import SnapshotFacts
 from quorumd.storage.snapshot_store import SnapshotStore
-from quorumd.version import VERSION
+from quorumd.version import VERSION, form
 from quorumd.wire.batch_header import BatchHeader
 
 if TYPE_CHECKING:
+    from quorumd.server.node_tls import NodeTls
     from quorumd.server.page.page import QuorumPage
 
 LOG = Logger("node")
@@ -163,6 +168,7 @@ def raft_config(config: Config, directory: Directory, new_cluster_id: str) -> Ra
         is_witness=config.quorum_witness,
         auto_join=config.quorum_auto_join,
         was_removed=meta.removed,
+        is_kafka_log=meta.log_owner is LogOwner.KAFKA,
         snapshot_bytes_per_s=config.snapshot_bandwidth_bytes_per_second,
     )
 
@@ -233,9 +239,12 @@ def open_partition(
             interval_s=config.snapshot_interval_ms / 1000,
             retention_bytes=config.retention_bytes,
             retention_ms=config.retention_ms,
+            builds=directory.meta.log_owner is LogOwner.QUORUMD,
             copier_silent_s=5 * config.quorum_fetch_timeout_ms / 1000,
         ),
         max_batch_bytes=config.log_max_batch_bytes,
+        condition_window_bytes=config.conditions_window_bytes,
+        is_tls=config.security_of(config.advertised_listeners[0].name) is not None,
     )
     return Partition(topic, recovered, stored_state(state), settings, metrics, hooks, runtime)
 
@@ -256,10 +265,18 @@ class Node:
         self._exit_process = exit_process
         self._stop = asyncio.Event()
         self._has_failed = False
+        self.handshakes = Handshakes(self._is_voters_ip)
+        self.tls = self._make_tls()
+        runtime = daemon_runtime(None if self.tls is None else self.tls.links)
         self.partition = open_partition(
-            METADATA, config, fs, directory, self.metrics, self.fail, daemon_runtime()
+            METADATA, config, fs, directory, self.metrics, self.fail, runtime
         )
-        self.dispatch = Dispatch([self.partition], self.metrics)
+        self.dispatch = Dispatch(
+            [self.partition],
+            self.metrics,
+            self._raft_gate(),
+            peers_in_plaintext=self._has_plaintext_links,
+        )
         self.listeners = Listeners(
             config.listeners,
             self.dispatch,
@@ -268,11 +285,42 @@ class Node:
             max_connections=config.max_connections,
             max_idle_ms=config.connections_max_idle_ms,
             known=self.partition.outbound.addresses,
+            handshakes=self.handshakes,
+            sides={} if self.tls is None else self.tls.sides,
+            may_speak_for=None if self.tls is None else self.tls.may_speak_for,
+            limits=ConnectionLimits(
+                config.max_connections_per_ip,
+                config.max_connections_per_ip_overrides,
+                config.max_connection_creation_rate,
+            ),
         )
         self.http: HttpServer | None = None
         self._page: QuorumPage | None = None
         if config.http_listen is not None:
             self._make_http(config.http_listen)
+
+    def _is_voters_ip(self, ip: str) -> bool:
+        return self.partition.outbound.addresses.is_voters_ip(ip)
+
+    def _make_tls(self) -> NodeTls | None:
+        if not self.config.tls_ports:
+            return None
+        # A node without TLS does not load what it takes.
+        from quorumd.server.node_tls import NodeTls
+
+        return NodeTls(self.config, self.metrics, self.handshakes)
+
+    def _raft_gate(self) -> RaftGate | None:
+        """None where the first listener, the peers', is plaintext: whoever reaches it may say anything."""
+        links = None if self.tls is None else self.tls.links
+        if links is None:
+            return None
+        return RaftGate(links.rights, self.partition.outbound.is_behind, self.metrics)
+
+    @property
+    def _has_plaintext_links(self) -> bool:
+        """Though there is a TLS listener, which other nodes may connect to."""
+        return self.tls is not None and self.tls.links is None and bool(self.tls.sides)
 
     def _make_http(self, address: Address) -> None:
         # A node without these pages does not load what they take.
@@ -286,13 +334,14 @@ class Node:
             self.config.storage_dir,
             lambda: self.ready()[0],
         )
-        self._page = QuorumPage(source_of(self.partition, self.config, self.status))
+        self._page = QuorumPage(source_of(self.partition, self.config, self.status, self.warnings))
         self.http = HttpServer(
             address,
             ready=self.ready,
             status=self.status,
             metrics=metrics.render,
             pages=self._page.pages,
+            tls=None if self.tls is None else self.tls.http(),
         )
 
     # -- life
@@ -303,10 +352,13 @@ class Node:
         end_on_unhandled(loop, self.fail)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(signal.SIGHUP, self._look_at_files)
         await self.listeners.open()
         if self.http is not None and self._page is not None:
             await self.http.open()
             self._page.open()
+        if self.tls is not None:
+            self.tls.open(self.listeners)
         LOG.info(
             "started",
             node=self.config.node_id,
@@ -320,6 +372,12 @@ class Node:
         loop.call_later(WARM_AFTER_S, self._warm, self.dispatch.warm_others())
         await self._stop.wait()
         await self._shut_down()
+
+    def _look_at_files(self) -> None:
+        if self.tls is None:
+            LOG.info("asked to look at keys and certificates: this node has none")
+        else:
+            self.tls.look_now()
 
     def _warm(self, steps: Iterator[None]) -> None:
         """Prepare a codec, and others later: no client is the one whose request waits for a compiler."""
@@ -338,11 +396,14 @@ class Node:
         LOG.info("stopping")
         timeout_s = self.config.quorum_request_timeout_ms / 1000
         await self.partition.hand_over(timeout_s)
+        if self.tls is not None:
+            self.tls.close()
         await self.listeners.close(CLOSE_GRACE_S)
         if self.http is not None and self._page is not None:
             await self.http.close()
             self._page.close()
         await self.partition.close()
+        self.handshakes.close()
         self._directory.close()
         LOG.info("stopped")
 
@@ -366,15 +427,24 @@ class Node:
         problems = self.partition.health.problems()
         return not problems, "; ".join(problems) or "ready"
 
+    def warnings(self) -> list[str]:
+        """What is dangerous, or will be a problem, in words."""
+        found = self.partition.health.warnings()
+        return found if self.tls is None else [*found, *self.tls.warnings()]
+
     def status(self) -> dict[str, object]:
         """Everything an operator asks first, as JSON."""
         return {
             "node_id": self.config.node_id,
             "version": VERSION,
+            "form": form(),
             "pid": os.getpid(),
             "storage_dir": str(self.config.storage_dir),
             "storage_id": uuid_to_text(self._directory.meta.storage_id),
             "ready": self.ready()[0],
             "connections": dict(self.metrics.connections_by_kind),
+            "unknown": dict(self.metrics.unknown),
+            **access_as_json(self.config, self.listeners.connections, self.tls),
             **self.partition.health.as_json(),
+            "warnings": self.warnings(),
         }

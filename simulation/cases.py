@@ -20,7 +20,15 @@ from simulation.coverage import Case, Coverage, Pair
 from simulation.faults import FAULTS, OPERATIONS
 
 CLIENT, ANY_NODE = "client", "anybody"
-MESSAGE_FAULTS = ("loss", "reset", "duplicate", "partial frame", "delay", "reorder")
+MESSAGE_FAULTS = (
+    "loss",
+    "reset",
+    "duplicate",
+    "partial frame",
+    "delay",
+    "reorder",
+    "at a deadline",
+)
 PARTITIONS = (
     *("majority partition", "minority partition", "isolate one", "ring", "bridge", "one way"),
     *("flapping", "link by link", "firewalls"),

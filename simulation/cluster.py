@@ -27,7 +27,8 @@ class Cluster:
     def __init__(self, seed: int, settings: Settings) -> None:
         scheduler, coverage, facts = Scheduler(), Coverage(), Facts()
         trace = Trace(scheduler)
-        network = Network(scheduler, Random(f"{seed}/network"), coverage, self.role_of, trace.note)
+        random = Random(f"{seed}/network")
+        network = Network(scheduler, random, coverage, self.role_of, self.deadline_of, trace.note)
         observer = Observer(scheduler, trace, facts)
         self.env = Environment(seed, settings, scheduler, network, trace, coverage, facts, observer)
         self.address_map = AddressMap(facts)
@@ -79,6 +80,11 @@ class Cluster:
         """The role of a machine's node, `down` or `client`."""
         machine = self._by_host.get(host)
         return "client" if machine is None else machine.role
+
+    def deadline_of(self, host: str) -> int | None:
+        """When a rule of a machine's node is due next, µs."""
+        machine = self._by_host.get(host)
+        return None if machine is None else machine.next_deadline_us()
 
     def host_of(self, node_id: int) -> str | None:
         """The machine of a node; of two with the same id the one that leads."""

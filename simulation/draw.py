@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from random import Random
 
+from quorumd.server.model.conditions import WINDOW_BYTES, WINDOW_IDLE_S
 from quorumd.server.node import TAIL_CACHE_BYTES
 from quorumd.server.requests.produce import UNCOMMITTED_BYTES_MAX
 from simulation.clients.producer import FIRST_TIMESTAMP_MS
@@ -53,7 +54,18 @@ def draw_settings(
     settings = _draw_limits(Random(f"{seed}/limits"), settings)
     if membership:
         settings = _draw_membership(Random(f"{seed}/membership"), settings, only)
-    return _draw_hostile(Random(f"{seed}/hostile"), settings, only)
+    settings = _draw_hostile(Random(f"{seed}/hostile"), settings, only)
+    return _draw_contenders(Random(f"{seed}/contenders"), settings)
+
+
+def _draw_contenders(random: Random, settings: Settings) -> Settings:
+    """In one run of four, so that the others have time for the rest."""
+    return replace(
+        settings,
+        contenders=random.choice([0, 0, 0, random.randint(2, 4)]),
+        condition_window_bytes=random.choice([2_000, WINDOW_BYTES, WINDOW_BYTES]),
+        condition_idle_s=random.choice([0.5, WINDOW_IDLE_S, WINDOW_IDLE_S]),
+    )
 
 
 def _draw_hostile(random: Random, settings: Settings, only: Collection[str] | None) -> Settings:

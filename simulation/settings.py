@@ -9,6 +9,7 @@ from typing import NamedTuple
 from quorumd.config.addresses import ConfiguredVoter, Listener
 from quorumd.config.model import Config
 from quorumd.raft.types import Address
+from quorumd.server.model.conditions import WINDOW_BYTES, WINDOW_IDLE_S
 from quorumd.server.node import TAIL_CACHE_BYTES
 from quorumd.server.requests.produce import UNCOMMITTED_BYTES_MAX
 
@@ -28,8 +29,8 @@ class Site(NamedTuple):
 class Settings:
     """Times are µs. `values_bytes_max` is for all values of a batch together. Snapshots are
     taken after `snapshot_bytes` of records, and built with `snapshot_memory_bytes`. A producer has up to
-    `in_flight_max` batches under way. `tail_cache_bytes` and `uncommitted_bytes_max` stand in for the
-    daemon's own limits, which a run of seconds would never reach.
+    `in_flight_max` batches under way. `tail_cache_bytes`, `uncommitted_bytes_max`, `condition_window_bytes`
+    and `condition_idle_s` stand in for the daemon's own limits, which a run of seconds would never reach.
 
     `voters` is how many nodes begin as voters. If the quorum is dynamic, any node may become one, and
     none stays one for ever; otherwise quorum.voters names their ids. There is a second machine, with
@@ -52,6 +53,7 @@ class Settings:
     producers: int
     readers: int
     inquirers: int = 0
+    contenders: int = 0
     in_flight_max: int = 1
     pause_between_appends_us: int
     values_bytes_max: int
@@ -60,6 +62,8 @@ class Settings:
     retention_ms: int | None = None
     tail_cache_bytes: int = TAIL_CACHE_BYTES
     uncommitted_bytes_max: int = UNCOMMITTED_BYTES_MAX
+    condition_window_bytes: int = WINDOW_BYTES
+    condition_idle_s: float = WINDOW_IDLE_S
     snapshot_bandwidth: int | None
     snapshot_memory_bytes: int
     is_dynamic: bool = False
@@ -102,6 +106,7 @@ class Settings:
             quorum_retry_backoff_ms=self.retry_backoff_ms,
             log_segment_bytes=self.segment_bytes,
             log_max_batch_bytes=self.batch_bytes_max,
+            conditions_window_bytes=self.condition_window_bytes,
             snapshot_max_new_record_bytes=self.snapshot_bytes,
             snapshot_interval_ms=10_000,
             snapshot_bandwidth_bytes_per_second=self.snapshot_bandwidth,

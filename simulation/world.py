@@ -12,7 +12,9 @@ from random import Random
 from unittest.mock import patch
 
 from quorumd.server import node
+from quorumd.server.model import conditions
 from quorumd.server.requests import produce
+from simulation.checkers.conditions import check_conditions
 from simulation.checkers.linearizable import check_linearizable
 from simulation.checkers.producers import check_producers
 from simulation.clients.workload import Workload
@@ -34,6 +36,7 @@ def lowered_limits(settings: Settings) -> Iterator[None]:
     with (
         patch.object(node, "TAIL_CACHE_BYTES", settings.tail_cache_bytes),
         patch.object(produce, "UNCOMMITTED_BYTES_MAX", settings.uncommitted_bytes_max),
+        patch.object(conditions, "WINDOW_IDLE_S", settings.condition_idle_s),
     ):
         yield
 
@@ -57,22 +60,37 @@ class World:
         with lowered_limits(self.settings):
             self._run()
 
+    def run_chaos(self, end_us: int) -> None:
+        """Of the chaos what is due by then, and nothing behind it. Raises Violation."""
+        with lowered_limits(self.settings):
+            self._run_chaos(end_us)
+
     def _run(self) -> None:
-        self._schedule()
-        self.env.scheduler.run_until(self.settings.chaos_us, self.options.steps)
+        self._run_chaos(self.settings.chaos_us)
         copies = self._stop_faults()
         recover(self.chaos, self.workload)
         self._check_end()
         start_from_stale_disk(self.chaos, copies)
+
+    def _run_chaos(self, end_us: int) -> None:
+        self._schedule()
+        self.env.scheduler.run_until(end_us, self.options.steps)
 
     def _schedule(self) -> None:
         scheduler, random = self.env.scheduler, Random(f"{self.seed}/start")
         for machine in self.cluster.machines:
             scheduler.call_later(random.choice([0, random.randrange(SECOND)]), machine.start)
         for planned in draw_plan(self.seed, self.settings, self.options.numbers):
-            scheduler.call_at(planned.at_us, partial(self._begin, planned))
+            scheduler.call_at(planned.at_us, partial(self._begin_at_edge, planned))
         for client in self.workload.clients:
             scheduler.call_later(random.randrange(SECOND), client.start)
+
+    def _begin_at_edge(self, planned: Planned) -> None:
+        """Some begin only when a node is just about to do something, or has just done it."""
+        random = Random(f"{planned.random_seed}/edge")
+        self.env.scheduler.call_later(
+            self.chaos.edge_delay_us(random), partial(self._begin, planned)
+        )
 
     def _begin(self, planned: Planned) -> None:
         chaos, env = self.chaos, self.env
@@ -103,6 +121,7 @@ class World:
         facts = self.env.facts
         self.env.observer.on_end()
         check_linearizable(facts.appends, facts.committed)
+        check_conditions(facts)
         for machine in self.cluster.machines:
             if machine.process is not None:
                 partition = machine.process.partition

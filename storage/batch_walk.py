@@ -7,6 +7,7 @@ Knows positions, not offsets or epochs: their order is checked by quorumd.storag
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from quorumd.storage.filesystem import FileSystem
 from quorumd.wire.errors import CorruptBatch
@@ -21,7 +22,7 @@ from quorumd.wire.records import (
 )
 
 WINDOW_BYTES = 1 << 20
-BATCH_BYTES_MAX = 16 << 20
+BATCH_BYTES_MAX: Final = 16 << 20
 """No batch in a log is larger (a follower in Kafka dies above 8 MiB): a larger size field is damage,
 and nothing of that size is read into memory because of it."""
 SNAPSHOT_BATCH_BYTES_MAX = RECORD_BYTES_MAX + 1024

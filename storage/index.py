@@ -18,12 +18,13 @@ from array import array
 from bisect import bisect_left, bisect_right
 from pathlib import Path
 from struct import Struct
+from typing import Final
 
 from quorumd.storage.filesystem import FileSystem, read_file
 
-_TIME_ENTRY = Struct(">qi")
-OFFSET_ENTRY_BYTES = 8
-TIME_ENTRY_BYTES = 12
+_TIME_ENTRY: Final = Struct(">qi")
+OFFSET_ENTRY_BYTES: Final = 8
+TIME_ENTRY_BYTES: Final = 12
 
 
 class OffsetIndex:

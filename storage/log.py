@@ -40,9 +40,10 @@ docs/storage-format.md.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from quorumd.raft.types import SnapshotId
 from quorumd.storage import segment_reads, time_lookup
@@ -68,7 +69,7 @@ __all__ = ["Chunk", "ChunkSummary", "ClosedSegment", "Log", "RecoveryReport", "T
 
 T = TypeVar("T")
 
-SEGMENT_BYTES_MAX = (1 << 31) - 1
+SEGMENT_BYTES_MAX: Final = (1 << 31) - 1
 """Positions in indexes are int32."""
 
 
@@ -267,16 +268,19 @@ class Log:
             return offset
         view = self._table.view_at(offset)
         try:
-            headers = segment_reads.headers_from(self._fs, view, offset, verify_crc=False)
-            return next((header.base_offset for _, header in headers), offset)
+            with closing(
+                segment_reads.headers_from(self._fs, view, offset, verify_crc=False)
+            ) as headers:
+                return next((header.base_offset for _, header in headers), offset)
         except OSError as error:
             raise from_os_error(error, view.path, "reading") from error
 
     def read_cached(self, offset: int, max_bytes: int, end_offset: int) -> list[Buffer] | None:
         """As `read`, in several buffers and without copying; None if `offset` is not in memory."""
-        if not self.log_start_offset <= offset <= self._end_offset:
-            raise OffsetNotInLog(offset, self.log_start_offset, self._end_offset)
-        if offset >= end_offset or offset == self._end_offset:
+        last, start = self._end_offset, self.log_start_offset
+        if not start <= offset <= last:
+            raise OffsetNotInLog(offset, start, last)
+        if offset >= end_offset or offset == last:
             return []
         return self._cache.read(offset, max_bytes, end_offset)
 
@@ -390,19 +394,22 @@ class Log:
         reset_to = self._unfinished_reset()
         if reset_to is not None:
             start_offset = written_end_offset = reset_to
-        if not start_offset <= offset <= max(self._end_offset, written_end_offset):
-            raise OffsetNotInLog(offset, start_offset, self._end_offset)
+        log_end_offset = max(self._end_offset, written_end_offset)
+        if not start_offset <= offset <= log_end_offset:
+            # The bounds that were compared: meanwhile the log may have grown.
+            raise OffsetNotInLog(offset, start_offset, log_end_offset)
         if offset >= end_offset or offset >= written_end_offset:
             return b""
         # Taken after the view: the epochs of what is written are known before its end is.
         epochs = self._writer.epochs
         return segment_reads.read_batches(self._fs, view, offset, max_bytes, end_offset, epochs)
 
-    def scan_headers(self, from_offset: int | None = None) -> Iterator[BatchHeader]:
+    def scan_headers(self, from_offset: int | None = None) -> Generator[BatchHeader]:
         """Headers of all written batches from the one that contains `from_offset`, CRC verified.
 
-        Reads everything from there on: meant for a start, before the disk thread runs. Raises
-        OffsetNotInLog if a truncation, deletion or reset gets in the way, DamagedLog, DiskFailed.
+        Reads everything from there on: meant for a start, before the disk thread runs. Who stops early
+        closes it. Raises OffsetNotInLog if a truncation, deletion or reset gets in the way,
+        DamagedLog, DiskFailed.
         """
         generation = self._table.generation
         start = self.log_start_offset if from_offset is None else from_offset
@@ -410,8 +417,11 @@ class Log:
         for view in views:
             first = max(start, view.base_offset)
             try:
-                for _, header in segment_reads.headers_from(self._fs, view, first, verify_crc=True):
-                    yield header
+                with closing(
+                    segment_reads.headers_from(self._fs, view, first, verify_crc=True)
+                ) as headers:
+                    for _, header in headers:
+                        yield header
             except (DamagedLog, OSError) as error:
                 if self._table.generation != generation:
                     bounds = self.log_start_offset, self._end_offset
@@ -476,7 +486,7 @@ class Log:
             try:
                 return look()
             except (DamagedLog, OffsetNotInLog):
-                if self._table.generation == generation and self._reset is reset:
+                if self._table.generation == generation and self._reset == reset:
                     raise
             except OSError as error:
                 if self._table.generation == generation:

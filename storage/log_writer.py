@@ -146,8 +146,7 @@ class LogWriter:
             self._flush(run)
         except (DiskFull, ValueError):
             # A part may have gone into the segment that was full.
-            if self._table.end_offset > end_offset:
-                self.truncate(end_offset)
+            self.truncate(end_offset)
             raise
 
     def _new_run(self) -> _Run:
@@ -259,17 +258,15 @@ class LogWriter:
     def _roll(self) -> None:
         """Closes the active segment and begins the next one. After DiskFull nothing has changed."""
         full = self._table.active
-        index = _index_of(full)
+        index = self._finished_index(full)
         self._file.cut(full.size_bytes)
         write_indexes(self._fs, full, index)
         path = layout.log_path(self._directory, full.end_offset)
         try:
-            file = ActiveFile(self._fs, path, 0, self._segment_bytes, create=True)
+            self._open_file(path, 0, create=True)
         except DiskFull:
             self._unlink([path])
             raise
-        self._file.close()
-        self._file = file
         with self._table.changing() as segments:
             full.index = None
             entries = len(index.offsets), len(index.times)
@@ -277,6 +274,19 @@ class LogWriter:
                 entries[0] * OFFSET_ENTRY_BYTES + entries[1] * TIME_ENTRY_BYTES
             )
             segments.append(self._new_segment(full.end_offset))
+
+    def _finished_index(self, segment: Segment) -> SegmentIndex:
+        """The index of a segment that is about to be closed. Readers look at it until then."""
+        index = _index_of(segment)
+        with self._table.lock:
+            index.finish()
+        return index
+
+    def _open_file(self, path: Path, size_bytes: int, *, create: bool = False) -> None:
+        """The file to write to from now on; if it cannot be opened that stays the one before."""
+        file = ActiveFile(self._fs, path, size_bytes, self._segment_bytes, create=create)
+        self._file.close()
+        self._file = file
 
     def _new_segment(self, base_offset: int) -> Segment:
         return new_segment(self._directory, base_offset, self._index_interval_bytes)
@@ -315,12 +325,9 @@ class LogWriter:
             dropped = segments.pop()
             del self._table.index_bytes[segments[-1].base_offset]
             self._table.generation += 1
-        self._file.close()
         self._unlink([dropped.path, dropped.index_path, dropped.time_index_path])
         active = self._table.active
-        self._file = ActiveFile(
-            self._fs, active.path, active.size_bytes, self._segment_bytes, create=False
-        )
+        self._open_file(active.path, active.size_bytes)
 
     def _cut_active(self, offset: int) -> int:
         segment = self._table.active
@@ -328,12 +335,8 @@ class LogWriter:
         try:
             handle = fs.open(segment.path)
             try:
-                position = segment.size_bytes
-                end_offset = segment.end_offset
-                if offset < end_offset:
-                    view = self._table.view_at(offset)
-                    position, header = seek(fs, handle, view, offset)
-                    end_offset = header.base_offset
+                position, header = seek(fs, handle, self._table.view_at(offset), offset)
+                end_offset = header.base_offset
                 index = self._cut_index(handle, segment, position, end_offset)
             finally:
                 fs.close(handle)
@@ -367,7 +370,8 @@ class LogWriter:
         if index is None:
             index = SegmentIndex(segment.base_offset, self._index_interval_bytes)
         for at, header in walk(self._fs, handle, resume, position):
-            index.add(at, header.last_offset, header.max_timestamp)
+            with self._table.lock:
+                index.add(at, header.last_offset, header.max_timestamp)
         return index
 
     def delete_before(self, offset: int) -> int:
@@ -401,8 +405,7 @@ class LogWriter:
             self._table.index_bytes.clear()
         self.epochs = ()
         empty_log(self._fs, self._directory, end_offset)
-        self._file.close()
-        self._file = ActiveFile(self._fs, segment.path, 0, self._segment_bytes, create=False)
+        self._open_file(segment.path, 0)
 
     def _unlink(self, paths: Sequence[Path]) -> None:
         """Deletes what is there, in this order, each durable before the next."""
@@ -419,11 +422,9 @@ class LogWriter:
         segment = self._table.active
         try:
             self._file.cut(segment.size_bytes)
-            try:
-                write_indexes(self._fs, segment, _index_of(segment))
-            except DiskFull:
-                # They follow from the log.
-                return
+            # Indexes follow from the log.
+            with suppress(DiskFull):
+                write_indexes(self._fs, segment, self._finished_index(segment))
         finally:
             self._file.close()
 

@@ -24,8 +24,8 @@ from pathlib import Path
 from random import SystemRandom
 from uuid import UUID
 
+from quorumd.config import java_properties
 from quorumd.raft.types import uuid_from_text, uuid_to_text
-from quorumd.storage import java_properties
 from quorumd.storage.errors import DamagedFile, NotFormatted, from_os_error
 from quorumd.storage.filesystem import FileSystem, read_file, replace_file
 from quorumd.storage.layout import META_PROPERTIES

@@ -203,12 +203,11 @@ class _Inspection:
             )
 
     def _give_up(self) -> None:
-        """The newest snapshot takes the place of all that was found."""
+        """The newest snapshot takes the place of all that was found; nothing of that was observed."""
         self.dropped_end_offset = self.end_offset
         self.start_offset = self.end_offset = self.newest[0]
         self.found.clear()
         self.epochs.clear()
-        self.control_offsets.clear()
         self.tail = None
 
     def _take_history(self, bases: Sequence[int]) -> int:
@@ -424,6 +423,7 @@ def _rebuild_indexes(fs: FileSystem, closed: Sequence[FoundSegment]) -> Iterator
     for found in closed:
         segment = found.segment
         if not (found.index_is_good and found.time_index_is_good):
+            found.index.finish()
             write_indexes(fs, segment, found.index)
             if not found.index_is_good:
                 yield segment.index_path

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from quorumd.storage.errors import DiskFailed, DiskFull, from_os_error
 from quorumd.storage.filesystem import Buffer, FileSystem, replace_file, write_all
@@ -20,9 +21,9 @@ from quorumd.storage.index import SegmentIndex
 from quorumd.storage.layout import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from quorumd.storage.write_marker import MARKER_BYTES, build_marker
 
-ZERO_STEP_BYTES = 4 << 20
-_ZEROS = bytes(1 << 20)
-RELATIVE_OFFSET_MAX = (1 << 31) - 1
+ZERO_STEP_BYTES: Final = 4 << 20
+_ZEROS: Final = bytes(1 << 20)
+RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
 """Offsets in indexes are int32 relative to the first offset of the segment."""
 
 
@@ -67,10 +68,14 @@ class ActiveFile:
         self.size_bytes = self._synced_bytes = size_bytes
         try:
             self._handle = fs.open(path, writable=True, create=create)
-            if create:
-                fs.fsync(self._handle)
-                fs.fsync_directory(path.parent)
-            self._zeros_end = fs.size(self._handle)
+            try:
+                if create:
+                    fs.fsync(self._handle)
+                    fs.fsync_directory(path.parent)
+                self._zeros_end = fs.size(self._handle)
+            except OSError:
+                fs.close(self._handle)
+                raise
         except OSError as error:
             raise from_os_error(error, path, "opening") from error
 
@@ -155,7 +160,6 @@ def fsync_failed(error: OSError, path: Path) -> DiskFailed:
 
 
 def write_indexes(fs: FileSystem, segment: Segment, index: SegmentIndex) -> None:
-    """Puts both indexes of a closed segment on disk. Raises as `replace_file` does."""
-    index.finish()
+    """Puts both finished indexes of a closed segment on disk. Raises as `replace_file` does."""
     replace_file(fs, segment.index_path, index.offsets.to_bytes())
     replace_file(fs, segment.time_index_path, index.times.to_bytes())

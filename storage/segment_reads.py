@@ -8,7 +8,8 @@ nowhere costs a walk from the start of the segment.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
 from quorumd.storage.batch_walk import reason_of, walk
@@ -138,8 +139,8 @@ def _seek_from(
 
 def headers_from(
     fs: FileSystem, view: SegmentView, offset: int, *, verify_crc: bool
-) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of the batches of a segment that end above `offset`.
+) -> Generator[tuple[int, BatchHeader]]:
+    """(position, header) of the batches of a segment that end above `offset`. Who stops early closes it.
 
     Raises DamagedLog, OSError.
     """
@@ -177,14 +178,15 @@ def first_at_or_after(
     entries = times if times is not None else _closed_times(fs, view)
     at = bisect_right(entries, (timestamp - 1, 1 << 63)) - 1
     start = entries[at][1] if at >= 0 else view.base_offset
-    for _, header in headers_from(fs, view, start, verify_crc=False):
-        if header.next_offset > end_offset:
-            return None
-        if header.max_timestamp < timestamp:
-            continue
-        place = _first_record(read(header.base_offset), lambda found: found >= timestamp)
-        if place is not None:
-            return place
+    with closing(headers_from(fs, view, start, verify_crc=False)) as headers:
+        for _, header in headers:
+            if header.next_offset > end_offset:
+                return None
+            if header.max_timestamp < timestamp:
+                continue
+            place = _first_record(read(header.base_offset), lambda found: found >= timestamp)
+            if place is not None:
+                return place
     return None
 
 
@@ -248,11 +250,20 @@ def _first_record(batch: bytes, wanted: Callable[[int], bool]) -> TimestampAndOf
 
 
 def _closed_times(fs: FileSystem, view: SegmentView) -> list[tuple[int, int]]:
+    """The entries of a time index on disk; none if it is missing, or cannot be that of this segment."""
     try:
         data = read_file(fs, view.time_index_path)
-        return TimeIndex.from_bytes(view.base_offset, data).entries()
+        entries = TimeIndex.from_bytes(view.base_offset, data).entries()
     except (FileNotFoundError, ValueError):
         return []
+    before = (-1, view.base_offset - 1)
+    for entry in entries:
+        if entry[0] <= before[0] or entry[1] <= before[1]:
+            return []
+        before = entry
+    if before[0] > view.max_timestamp or before[1] >= view.end_offset:
+        return []
+    return entries
 
 
 def _damaged(view: SegmentView, position: int, offset: int, error: CorruptBatch) -> DamagedLog:

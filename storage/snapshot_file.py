@@ -274,7 +274,7 @@ class SnapshotReader:
                 position=0,
                 remedy="Give the file its right name, or move it away: nothing was changed",
             )
-        self.is_kafkas = first.end_offset < 0
+        self.is_kafkas = _is_of_kafka(records)
         self.last_contained_log_timestamp = first.last_contained_log_timestamp
         self._take_control(records[1:])
         self._move(header)
@@ -319,6 +319,8 @@ class SnapshotReader:
             found = raw_control_records(data)
         except CorruptBatch as error:
             raise self._damaged(reason_of(error)) from error
+        if self.is_kafkas or _is_of_kafka(found):
+            return found  # It is kept as it is: no snapshot is built from one of Kafka's.
         for _, record in found:
             # What is not understood must not be left out: the next snapshot is built from this one.
             if isinstance(record, UnknownControl):
@@ -384,6 +386,12 @@ class SnapshotReader:
         )
 
 
+def _is_of_kafka(records: Sequence[RawControl]) -> bool:
+    """The header that begins a snapshot of Kafka's has no field for the end offset."""
+    first = records[0].record if records else None
+    return isinstance(first, SnapshotHeader) and not first.version and first.end_offset < 0
+
+
 def read_facts(fs: FileSystem, path: Path, snapshot_id: SnapshotId) -> SnapshotFacts:
     """What a complete snapshot says beside its records. Reads little: its beginning and its end.
 
@@ -406,7 +414,7 @@ def verify_snapshot(
     """Reads all of a snapshot; `on_bytes` gets, now and then, how many bytes were found good.
 
     Everything is checked: that batches are whole, their CRCs, offsets and epoch, that records are
-    well formed and keys ascend, header first, footer last, and nothing behind it.
+    well formed and keys ascend (Kafka's have none), header first, footer last, and nothing behind it.
     Raises DamagedSnapshot; StorageError if it can't be read.
     """
     steps = verifying(fs, path, snapshot_id)
@@ -424,7 +432,8 @@ def verifying(
     """The same in steps of a batch each; every one gives how many bytes were found good."""
     reader = SnapshotReader(fs, path, snapshot_id)
     try:
-        for _ in reader.records(check=True):
+        batches = reader.kafka_records() if reader.is_kafkas else reader.records(check=True)
+        for _ in batches:
             yield reader.position
         return reader.facts()
     finally:

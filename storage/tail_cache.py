@@ -7,15 +7,15 @@ loop thread alone. A chunk that is not on disk yet is never evicted.
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from quorumd.storage.filesystem import Buffer
 from quorumd.wire.records import iter_headers
 
-_CHUNK_OVERHEAD_BYTES = 200
+_CHUNK_OVERHEAD_BYTES: Final = 200
 """What Python adds to the bytes of a chunk: counted, or one-record chunks would take twice the limit."""
-_COMPACT_ABOVE = 1024
-CHUNKS_READ_MAX = 2048
+_COMPACT_ABOVE: Final = 1024
+CHUNKS_READ_MAX: Final = 2048
 """A read returns no more: each is a buffer of its own to write."""
 
 
@@ -104,6 +104,10 @@ class TailCache:
         not held.
         """
         bases = self._bases
+        if self._first < len(bases) and bases[-1] == offset:
+            newest = self._chunk(-1)
+            if newest.end_offset <= end_offset and len(newest.data) <= max_bytes:
+                return [newest.data]  # as nearly always
         at = bisect_right(bases, offset, self._first) - 1
         if at < self._first or offset >= self._chunk(at).end_offset:
             return None

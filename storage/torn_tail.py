@@ -87,7 +87,7 @@ def examine_tail(
         bad_end = data_end if found is None else found
         if not has_unwritten_sector(fs, handle, start, bad_end, next_offset):
             damage = "all of its sectors were written"
-        elif group_start is None and found is not None and search.is_cut_behind_batch(found):
+        elif found is not None and search.is_cut_behind_batch(found):
             damage = "everything was synced before the file was cut to its data"
     return Tail(data_end - start, found, damage)
 
@@ -157,7 +157,8 @@ def _last_group_start(fs: FileSystem, handle: int, start: int, data_end: int) ->
 class _Search:
     """For batches that could belong to the log behind the bad place.
 
-    Headers are looked for below byte `search_end` of a file that ends at `end` (both exclusive).
+    Headers are looked for below byte `search_end` of a file that ends at `end` (both exclusive); the former
+    may be behind the latter.
     """
 
     def __init__(
@@ -172,7 +173,7 @@ class _Search:
         self._fs = fs
         self._handle = handle
         self._file_end = end
-        self._end = min(end, search_end)
+        self._end = search_end
         self._next_offset = next_offset
         self._epoch = epoch
         self._pattern = _batch_pattern(next_offset)
@@ -182,13 +183,10 @@ class _Search:
         sizes = _window_sizes()
         while self._end - start >= BATCH_OVERHEAD:
             window_bytes = next(sizes)
-            wanted_bytes = min(window_bytes, self._end - start)
-            window = self._fs.pread(self._handle, wanted_bytes, start)
+            window = self._fs.pread(self._handle, min(window_bytes, self._end - start), start)
             for match in self._pattern.finditer(window):
                 if self._batch_bytes(start + match.start()):
                     return start + match.start()
-            if len(window) < window_bytes:
-                return None
             start += window_bytes - BATCH_OVERHEAD
         return None
 
@@ -201,7 +199,7 @@ class _Search:
             return False
         start = max(start, self._file_end - BATCH_BYTES_MAX)
         end, sizes = self._file_end, _window_sizes()
-        while end - start >= BATCH_OVERHEAD:
+        while True:
             begin = max(start, end - next(sizes))
             window = self._fs.pread(self._handle, end - begin, begin)
             for match in reversed(list(self._pattern.finditer(window))):
@@ -211,7 +209,6 @@ class _Search:
             if begin == start:
                 return False
             end = begin + BATCH_OVERHEAD
-        return False
 
     def _batch_bytes(self, position: int) -> int:
         """The size of the valid batch at a position, 0 if there is none."""

@@ -14,14 +14,15 @@ in it names the byte where the group begins: everything below that was durable b
 from __future__ import annotations
 
 from struct import Struct
+from typing import Final
 
 from crc32c import crc32c
 
-LEADING_ZEROS = 17
-_FIELDS = Struct(f">{LEADING_ZEROS}xQQ")
-_END = Struct(">I4s")
-_MAGIC = b"GEND"
-MARKER_BYTES = _FIELDS.size + _END.size
+LEADING_ZEROS: Final = 17
+_FIELDS: Final = Struct(f">{LEADING_ZEROS}xQQ")
+_END: Final = Struct(">I4s")
+_MAGIC: Final = b"GEND"
+MARKER_BYTES: Final = _FIELDS.size + _END.size
 
 
 def build_marker(group_start: int, position: int) -> bytes:

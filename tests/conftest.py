@@ -6,11 +6,14 @@ HYPOTHESIS_PROFILE=explore.
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import signal
 import sys
 import tempfile
+import warnings
+from collections import Counter
 from collections.abc import Generator
 from functools import cache
 from pathlib import Path
@@ -20,6 +23,7 @@ from hypothesis import settings
 
 from quorumd.pipeline.errors import JavaMissing
 from quorumd.pipeline.java import find_java
+from quorumd.version import form
 from tests.support import browser
 from tests.support.kafka_jars import missing_tools
 from tests.support.live_cluster import Cluster
@@ -41,12 +45,21 @@ MARKS_OF_FOLDERS = {
     "clients": "live",
     "daemon": "live",
     "demo": "live",
+    "examples": "live",
     "kafka": "live",
     "packaging": "live",
+    "testing": "live",
 }
 MARKS_OF_FIXTURES = {"browser": "browser", "healthy": "live", "quick_start": "spark"}
 MARKS_OF_TYPES = dict.fromkeys(
-    ("Cluster", "Iterator[Cluster]", "Iterator[CleanedLog]", "Iterator[Watched]"), "live"
+    (
+        "Cluster",
+        "Iterator[Cluster]",
+        "Iterator[CleanedLog]",
+        "Iterator[Secure]",
+        "Iterator[Watched]",
+    ),
+    "live",
 )
 """Of what fixtures give."""
 MARKS_OF_NAMES = dict.fromkeys(("COMMAND", "on_a_terminal", "running_cluster", "started"), "live")
@@ -59,6 +72,7 @@ MARKS_FOR_PROGRAMS = {
     **{name: {"browser"} for name in browser.NAMES},
 }
 """Who starts such a program has one of these marks."""
+SLOW_MARKS = ("browser", "java", "live", "sim", "spark")
 _marks: set[str] | None = None
 """Those of the test that runs."""
 
@@ -76,8 +90,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(mark)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
     """While it runs, a test starts no program whose mark it has not."""
     global _marks
     _marks = {mark.name for mark in item.iter_markers()}
@@ -85,6 +101,21 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         _marks = None
+        if nextitem is None or nextitem.path != item.path:
+            _close_what_is_left(item)
+
+
+def _close_what_is_left(item: pytest.Item) -> None:
+    """What clients of others leave to the garbage collector is closed behind the module that says so.
+
+    Only here: pytest keeps what they log, and with it their sockets, until a test is over. Whichever test
+    ran when the collector came by would fail.
+    """
+    filters = [each.args[0] for each in item.iter_markers("filterwarnings")]
+    if "ignore::ResourceWarning" in filters:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
 
 def _check_start(event: str, arguments: tuple[object, ...]) -> None:
@@ -103,16 +134,29 @@ sys.addaudithook(_check_start)
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Modules with tests that may take long begin first, so that no process is left with one at the end."""
+    """Modules with tests that may take long begin first, then those with many tests that start something.
+
+    So the last ones are short, and no process is left with a long one at the end.
+    """
     longest: dict[Path, float] = {}
+    slow: Counter[Path] = Counter()
     for item in items:
         marker = item.get_closest_marker("timeout")
         limit_s = marker.args[0] if marker is not None else 0.0
         longest[item.path] = max(longest.get(item.path, 0.0), limit_s)
-    items.sort(key=lambda item: -longest[item.path])
+        slow[item.path] += any(item.get_closest_marker(mark) is not None for mark in SLOW_MARKS)
+    items.sort(key=lambda item: (-longest[item.path], -slow[item.path]))
+
+
+def pytest_collection_finish() -> None:
+    """What all the modules have made stays to the end: the garbage collector need not look at it."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("pure") is not None and form() == "compiled":
+        pytest.skip("it replaces code of quorumd, which is compiled here")
     for mark, missing in (("java", missing_tools), ("spark", _missing_java)):
         if item.get_closest_marker(mark) is not None and (reason := missing()):
             if os.environ.get("CI") == "true":

@@ -163,7 +163,7 @@ class ProducerStates(Message, versions="0", flexible="0+"):
 
 
 class UnknownControl(NamedTuple):
-    """A control record of a type that has no class here, with its value as it is."""
+    """A control record of a type or version that has no class here, with its value as it is."""
 
     type: int
     raw: bytes | None
@@ -213,7 +213,16 @@ def decode_control_record(key: bytes | None, value: bytes | None) -> ControlReco
         return UnknownControl(number, value)
     if value is None:
         raise MalformedMessage(f"a {cls.__name__} record has no value")
-    record = decode(cls, _VALUE_VERSION, value)
+    try:
+        record = decode(cls, _VALUE_VERSION, value)
+    except MalformedMessage:
+        is_later = (
+            len(value) >= 2 and int.from_bytes(value[:2], "big", signed=True) > _VALUE_VERSION
+        )
+        if not is_later or cls is not LeaderChange:
+            # What follows from the others, who votes and what a snapshot holds, must not be passed over.
+            raise
+        return UnknownControl(number, value)  # Of a later version, whose form is another one.
     assert isinstance(record, ControlRecord)
     return record
 

@@ -8,18 +8,18 @@ Source: KIP-482; KIP-511 (why ApiVersions is answered without a tag section).
 from __future__ import annotations
 
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from quorumd.wire.errors import MalformedMessage, UnsupportedVersion
 from quorumd.wire.registry import API_VERSIONS_KEY, APIS, response_header_version
 from quorumd.wire.varints import read_unsigned_varint
 
-HEADER_TAGS_MAX = 1000
+HEADER_TAGS_MAX: Final = 1000
 
-_REQUEST = Struct(">hhih")
-_CORRELATION_ID = Struct(">i")
-_LIMITS = {key: (spec.min_version, spec.max_version) for key, spec in APIS.items()}
-_FLEXIBLE_FROM = {key: spec.flexible_from for key, spec in APIS.items()}
+_REQUEST: Final = Struct(">hhih")
+_CORRELATION_ID: Final = Struct(">i")
+_LIMITS: Final = {key: (spec.min_version, spec.max_version) for key, spec in APIS.items()}
+_FLEXIBLE_FROM: Final = {key: spec.flexible_from for key, spec in APIS.items()}
 
 
 class RequestHeader(NamedTuple):
@@ -93,9 +93,9 @@ def decode_response_header(
     if len(data) < _CORRELATION_ID.size:
         raise MalformedMessage(f"a response of {len(data)} bytes has no room for a header")
     (correlation_id,) = _CORRELATION_ID.unpack_from(data)
-    if response_header_version(api_key, api_version):
-        return correlation_id, _skip_tags(data, 4)
-    return correlation_id, 4
+    if not response_header_version(api_key, api_version):
+        return correlation_id, 4
+    return correlation_id, 5 if data[4:5] == b"\0" else _skip_tags(data, 4)
 
 
 def _skip_tags(data: bytes | memoryview, at: int) -> int:

@@ -10,16 +10,18 @@ Source: KIP-482; Apache Kafka 4.3, ByteBufferAccessor and the generated readers.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from io import BytesIO
-from typing import TypeVar
+from typing import Final, TypeVar
+from uuid import UUID
 
 from quorumd.wire.errors import LimitExceeded, MalformedMessage, UnsupportedVersion
 from quorumd.wire.request_limits import RESPONSE_ELEMENTS_MAX
 from quorumd.wire.varints import encode_unsigned_varint
 
-STRING_BYTES_MAX = 32767
-_INT32_SIGN = 1 << 31
-_TWO_32 = 1 << 32
+STRING_BYTES_MAX: Final = 32767
+_INT32_SIGN: Final = 1 << 31
+_TWO_32: Final = 1 << 32
 
 T = TypeVar("T")
 
@@ -44,6 +46,13 @@ def claim(io: Source, count: int, element_bytes_min: int) -> None:
     io.elements_left -= count
     if io.elements_left < 0:
         raise LimitExceeded(f"more than {io.elements_max} elements in one message")
+
+
+@lru_cache(maxsize=1024)
+def uuid_of(raw: bytes) -> UUID:
+    """The uuid of 16 bytes. Those of few replicas come again and again, and one object is equal to itself
+    at once. Raises ValueError if they are fewer."""
+    return UUID(bytes=raw)
 
 
 def read_unsigned_varint(io: Source) -> int:

@@ -10,6 +10,7 @@ readers then see wrong offsets.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from crc32c import crc32c
 
@@ -21,39 +22,41 @@ from quorumd.wire.batch_header import (
     LOG_OVERHEAD,
     MAGIC,
     TRANSACTIONAL_BIT,
+    VIEW_PAYS_BYTES,
     BatchHeader,
     read_header,
 )
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import CorruptBatch, RefusedBatch
-from quorumd.wire.record_walk import check_records
+from quorumd.wire.record_walk import check_records, is_plain_record, plain_record_key
 
-MAX_AHEAD_MS = 3_600_000
+MAX_AHEAD_MS: Final = 3_600_000
 """How far a timestamp may be ahead of the clock: Kafka's message.timestamp.after.max.ms."""
 
-_ZSTD = 4
-_ZSTD_FROM_VERSION = 7
-_OLD_HEADER_BYTES = 17
-_OLD_BATCH_LENGTH_MIN = 14
+_ZSTD: Final = 4
+_ZSTD_FROM_VERSION: Final = 7
+_OLD_HEADER_BYTES: Final = 17
+_OLD_BATCH_LENGTH_MIN: Final = 14
 
 
 def check_produced(
     data: bytes | memoryview | None,
-    *,
     produce_version: int,
     max_batch_bytes: int,
     now_ms: int,
     max_ahead_ms: int = MAX_AHEAD_MS,
-) -> tuple[BatchHeader, Iterator[None]]:
+    keys: list[bytes | None] | None = None,
+) -> tuple[BatchHeader, Iterator[None] | None]:
     """The header of the one batch in `data`, a Produce request's records, and steps to check them.
 
-    It may be appended once the last step is made. Bytes behind it that are no whole batch are ignored:
-    only `data[:header.size_bytes]` counts. This, or a step, raises RefusedBatch with, in this order:
+    It may be appended once the last step is made, or at once if there is none. Bytes behind it that are no
+    whole batch are ignored: only `data[:header.size_bytes]` counts. `keys`, where given, gets the keys of
+    records that are not compressed. This, or a step, raises RefusedBatch with, in this order:
     CORRUPT_MESSAGE or INVALID_RECORD (not one whole batch of magic 2), UNSUPPORTED_COMPRESSION_TYPE (zstd
     below version 7), INVALID_RECORD (base offset not 0), MESSAGE_TOO_LARGE, CORRUPT_MESSAGE (CRC),
     INVALID_RECORD (record count, control batch, producer id without sequence), INVALID_TIMESTAMP,
-    UNSUPPORTED_COMPRESSION_TYPE (codecs 5-7), TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and INVALID_RECORD
-    or INVALID_TIMESTAMP for a record.
+    UNSUPPORTED_COMPRESSION_TYPE (codecs 5-7), TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and INVALID_RECORD or
+    INVALID_TIMESTAMP for a record.
     """
     if data is None or len(data) < BATCH_OVERHEAD:
         raise _not_a_batch(data)
@@ -77,13 +80,12 @@ def check_produced(
         base_sequence,
         record_count,
     ) = header
-    if size > len(data):
-        raise _not_a_batch(data)
-    if size < len(data):
+    if size != len(data):
+        if size > len(data):
+            raise _not_a_batch(data)
         _refuse_second_batch(data, size)
         data = data[:size]
-    codec = attributes & CODEC_MASK
-    if codec == _ZSTD and produce_version < _ZSTD_FROM_VERSION:
+    if attributes & CODEC_MASK == _ZSTD and produce_version < _ZSTD_FROM_VERSION:
         raise _refused(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             f"zstd needs Produce version {_ZSTD_FROM_VERSION} or later, not {produce_version}.",
@@ -96,7 +98,7 @@ def check_produced(
             f"The batch has {size} bytes; at most {max_batch_bytes} are taken here"
             " (log.max.batch.bytes). Send smaller batches.",
         )
-    if crc32c(memoryview(data)[CRC_FROM:]) != crc:
+    if crc32c(data[CRC_FROM:] if size < VIEW_PAYS_BYTES else memoryview(data)[CRC_FROM:]) != crc:
         raise _refused(ErrorCode.CORRUPT_MESSAGE, "The CRC does not match the batch's contents.")
     if record_count < 1 or last_offset_delta != record_count - 1:
         raise _refused(
@@ -116,18 +118,25 @@ def check_produced(
             ErrorCode.INVALID_TIMESTAMP,
             f"The batch's timestamps are more than {max_ahead_ms} ms ahead of the server's clock.",
         )
-    if codec > _ZSTD:
-        raise _refused(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"There is no compression codec {codec}."
-        )
-    if attributes & TRANSACTIONAL_BIT:
-        raise _refused(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "Transactions are not available here: unset transactional.id.",
-        )
-    if codec:
-        return header, iter(())
-    return header, check_records(data, BATCH_OVERHEAD, record_count, latest_ms - base_timestamp)
+    if attributes:
+        codec = attributes & CODEC_MASK
+        if codec > _ZSTD:
+            raise _refused(
+                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"There is no compression codec {codec}."
+            )
+        if attributes & TRANSACTIONAL_BIT:
+            raise _refused(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                "Transactions are not available here: unset transactional.id.",
+            )
+        if codec:
+            return header, None
+    if record_count == 1 and is_plain_record(data, BATCH_OVERHEAD):
+        if keys is not None:
+            keys.append(plain_record_key(data, BATCH_OVERHEAD))
+        return header, None
+    delta_max = latest_ms - base_timestamp
+    return header, check_records(data, BATCH_OVERHEAD, record_count, delta_max, keys)
 
 
 def _refused(error: ErrorCode, message: str) -> RefusedBatch:
@@ -160,8 +169,6 @@ def _not_a_batch(data: bytes | memoryview | None) -> RefusedBatch:
 def _refuse_second_batch(data: bytes, at: int) -> None:
     """Raises RefusedBatch if another whole batch, of whatever format, begins at `at`."""
     left = len(data) - at
-    if left < _OLD_HEADER_BYTES:
-        return
     length = int.from_bytes(data[at + 8 : at + 12], "big", signed=True)
     if length >= _OLD_BATCH_LENGTH_MIN and length + LOG_OVERHEAD <= left:
         raise _refused(

@@ -9,35 +9,108 @@ Source: KIP-98, record format; Apache Kafka 4.3, DefaultRecord.readFrom.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from functools import lru_cache
+from typing import Final
 
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import RefusedBatch
-from quorumd.wire.varints import read_rest, read_rest_long
+from quorumd.wire.varints import encode_varint, read_rest, read_rest_long
 
-_RUN_RECORDS_MIN = 4
-_RUN_PAYS = 32
+_RUN_RECORDS_MIN: Final = 4
+_RUN_PAYS: Final = 32
 """A run this long cost less than its records would have, one by one."""
-_BLOCK = 8192
-_STEP_RECORDS = 512
-_STEP_HEADERS = 2048
+_BLOCK: Final = 8192
+_STEP_RECORDS: Final = 512
+_STEP_HEADERS: Final = 2048
 
 # The varint bytes of offset deltas. One byte: deltas below 64; two: below 8192; three: each block
 # of 8192 repeats the low bytes and the middle bytes, and has one high byte.
-_SINGLE = bytes(delta << 1 for delta in range(64))
-_LOW = bytes(delta << 1 | 0x80 for delta in range(64)) * (_BLOCK // 64)
-_HIGH = b"".join(bytes((value,)) * 64 for value in range(128))
-_MIDDLE = bytes(value | 0x80 for value in _HIGH)
+_SINGLE: Final = bytes(delta << 1 for delta in range(64))
+_LOW: Final = bytes(delta << 1 | 0x80 for delta in range(64)) * (_BLOCK // 64)
+_HIGH: Final = b"".join(bytes((value,)) * 64 for value in range(128))
+_MIDDLE: Final = bytes(value | 0x80 for value in _HIGH)
 
-_LAST_BYTES = bytes(range(128))
-_MORE_BYTES = bytes(range(128, 256))
+_LAST_BYTES: Final = bytes(range(128))
+_MORE_BYTES: Final = bytes(range(128, 256))
 
 
-def check_records(data: bytes, at: int, count: int, timestamp_delta_max: int) -> Iterator[None]:
+def is_plain_record(data: bytes, at: int) -> bool:
+    """True if `data[at:]` is one well-formed record with timestamp delta 0, a value and no headers.
+
+    What most producers send that wait for each answer. False says nothing: `check_records` has the last word.
+    """
+    end = len(data)
+    start = _keyless_start(end - at)
+    if start and data.startswith(start, at):
+        return not data[-1]
+    try:
+        length = data[at]
+        at += 1
+        if length > 127:
+            more = data[at]
+            if more > 127:
+                return False
+            length += (more - 1) << 7
+            at += 1
+        # Behind the attributes: timestamp delta and offset delta.
+        if length != (end - at) << 1 or data[at + 1] or data[at + 2]:
+            return False
+        size = data[at + 3]
+        if size & 1 or size > 127:
+            return False
+        at += 4 + (size >> 1)
+        size = data[at]
+        at += 1
+        if size > 127:
+            more = data[at]
+            if more > 127:
+                return False
+            size += (more - 1) << 7
+            at += 1
+        # What is left is the value and the count of headers, a byte of 0.
+        return size == (end - at - 1) << 1 and not data[-1]
+    except IndexError:
+        return False
+
+
+def plain_record_key(data: bytes, at: int) -> bytes | None:
+    """The key of a record at `data[at:]` that is as `is_plain_record` says."""
+    while data[at] > 127:
+        at += 1
+    at += 4  # the last byte of the length, the attributes, timestamp delta and offset delta
+    size = data[at]
+    return None if size & 1 else data[at + 1 : at + 1 + (size >> 1)]
+
+
+@lru_cache(maxsize=1024)
+def _keyless_start(size: int) -> bytes:
+    """What stands before the value in a plain record of `size` bytes without a key: its size says it all.
+
+    Empty if there is no record of this size whose varints are as short as they can be.
+    """
+    for length_bytes in range(1, 6):
+        length = encode_varint(size - length_bytes)
+        for value_bytes in range(1, 6):
+            value_size = size - length_bytes - 5 - value_bytes
+            value = encode_varint(value_size)
+            if value_size >= 0 and (len(length), len(value)) == (length_bytes, value_bytes):
+                return length + b"\0\0\0\1" + value
+    return b""
+
+
+def check_records(
+    data: bytes,
+    at: int,
+    count: int,
+    timestamp_delta_max: int,
+    keys: list[bytes | None] | None = None,
+) -> Iterator[None]:
     """Check that `data[at:]` is exactly `count` well-formed records with offset deltas 0..count-1.
 
     Goes on as the iterator is asked to, in steps of less than a millisecond: a batch of a megabyte can hold
     100,000 records. `timestamp_delta_max` is how far (ms) a record may be ahead of the batch's base
-    timestamp. Raises RefusedBatch, INVALID_RECORD or INVALID_TIMESTAMP, naming the record.
+    timestamp. The key of each record is added to `keys`, where that is given. Raises RefusedBatch,
+    INVALID_RECORD or INVALID_TIMESTAMP, naming the record.
     """
     end = len(data)
     delta_limit = timestamp_delta_max * 2
@@ -84,6 +157,8 @@ def check_records(data: bytes, at: int, count: int, timestamp_delta_max: int) ->
                 elif size != 1:
                     raise _invalid("its key length is negative", index)
                 value_at = at
+                if keys is not None:
+                    keys.append(None if size & 1 else data[at - (size >> 1) : at])
                 size = data[at]
                 at += 1
                 if size > 127:
@@ -110,6 +185,8 @@ def check_records(data: bytes, at: int, count: int, timestamp_delta_max: int) ->
                 ):
                     fields = (start, body_at, offset_at, key_at, value_at, at)
                     run = run_of_equals(data, fields, index, count - index, timestamp_delta_max)
+                    if keys is not None and run:
+                        _add_keys_of_run(data, keys, value_at, at - start, run)
                     index += run
                     at += run * (at - start)
                     run_wait = 1 if run >= _RUN_PAYS else 2 * run_wait
@@ -185,6 +262,19 @@ def run_of_equals(
         if column != column_expected[place : place + run]:
             return 0
     return run
+
+
+def _add_keys_of_run(
+    data: bytes, keys: list[bytes | None], key_end: int, stride: int, run: int
+) -> None:
+    """Those of `run` records of `stride` bytes behind the one whose key is the last of `keys`."""
+    key = keys[-1]
+    if key is None:
+        keys += [None] * run
+        return
+    size = len(key)
+    first = key_end - size + stride
+    keys += [data[at : at + size] for at in range(first, first + run * stride, stride)]
 
 
 def _varint_end(data: bytes, at: int) -> int:

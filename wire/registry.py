@@ -15,9 +15,12 @@ from typing import Final, NamedTuple
 from quorumd.wire.errors import UnsupportedVersion
 from quorumd.wire.schema import Message
 
+PRODUCE_KEY: Final = 0
 API_VERSIONS_KEY: Final = 18
 FIRST_OWN_KEY: Final = 20_000
 """From here on requests are this project's own: Kafka's software need not hear of them."""
+CONTROLLER_KEYS: Final = frozenset((56, 58, 62, 63, 67, 70, 73))
+"""What Kafka's brokers and controllers ask of the active controller, which no node here ever is."""
 
 
 class ApiSpec(NamedTuple):
@@ -48,7 +51,7 @@ APIS: Final[Mapping[int, ApiSpec]] = MappingProxyType(
     {
         spec.key: spec
         for spec in (
-            ApiSpec(0, "Produce", 3, 13, 9, "produce"),
+            ApiSpec(PRODUCE_KEY, "Produce", 3, 13, 9, "produce"),
             ApiSpec(1, "Fetch", 4, 18, 12, "fetch"),
             ApiSpec(2, "ListOffsets", 1, 11, 6, "list_offsets"),
             ApiSpec(3, "Metadata", 0, 13, 9, "metadata"),
@@ -64,9 +67,16 @@ APIS: Final[Mapping[int, ApiSpec]] = MappingProxyType(
             ApiSpec(53, "BeginQuorumEpoch", 0, 1, 1, "begin_quorum_epoch"),
             ApiSpec(54, "EndQuorumEpoch", 0, 1, 1, "end_quorum_epoch"),
             ApiSpec(55, "DescribeQuorum", 0, 2, 0, "describe_quorum"),
+            ApiSpec(56, "AlterPartition", 2, 3, 0, "alter_partition"),
             ApiSpec(57, "UpdateFeatures", 0, 2, 0, "update_features"),
+            ApiSpec(58, "Envelope", 0, 0, 0, "envelope"),
             ApiSpec(59, "FetchSnapshot", 0, 1, 0, "fetch_snapshot"),
             ApiSpec(60, "DescribeCluster", 0, 2, 0, "describe_cluster"),
+            ApiSpec(62, "BrokerRegistration", 0, 4, 0, "broker_registration"),
+            ApiSpec(63, "BrokerHeartbeat", 0, 2, 0, "broker_heartbeat"),
+            ApiSpec(67, "AllocateProducerIds", 0, 0, 0, "allocate_producer_ids"),
+            ApiSpec(70, "ControllerRegistration", 0, 0, 0, "controller_registration"),
+            ApiSpec(73, "AssignReplicasToDirs", 0, 0, 0, "assign_replicas_to_dirs"),
             ApiSpec(80, "AddRaftVoter", 0, 1, 0, "add_raft_voter"),
             ApiSpec(81, "RemoveRaftVoter", 0, 0, 0, "remove_raft_voter"),
             ApiSpec(82, "UpdateRaftVoter", 0, 0, 0, "update_raft_voter"),

@@ -25,6 +25,8 @@ ONE_PARTITION: Final = RequestLimit(64, 16 * KIB)
 of a later release."""
 PARTITIONS: Final = RequestLimit(128, 64 * KIB)
 """For requests of clients that may have other topics in mind, too."""
+OF_KAFKAS: Final = RequestLimit(128, 256 * KIB)
+"""For requests to Kafka's active controller: they are refused unread."""
 RESPONSE_ELEMENTS_MAX: Final = 131_072
 
 REQUEST_LIMITS: Final[Mapping[int, RequestLimit]] = MappingProxyType(
@@ -45,9 +47,16 @@ REQUEST_LIMITS: Final[Mapping[int, RequestLimit]] = MappingProxyType(
         53: ONE_PARTITION,  # BeginQuorumEpoch
         54: PARTITIONS,  # EndQuorumEpoch: every voter may be a successor
         55: ONE_PARTITION,  # DescribeQuorum
+        56: OF_KAFKAS,  # AlterPartition
         57: ONE_PARTITION,  # UpdateFeatures
+        58: OF_KAFKAS,  # Envelope
         59: ONE_PARTITION,  # FetchSnapshot
         60: ONE_PARTITION,  # DescribeCluster
+        62: OF_KAFKAS,  # BrokerRegistration
+        63: OF_KAFKAS,  # BrokerHeartbeat
+        67: OF_KAFKAS,  # AllocateProducerIds
+        70: OF_KAFKAS,  # ControllerRegistration
+        73: OF_KAFKAS,  # AssignReplicasToDirs
         80: ONE_PARTITION,  # AddRaftVoter
         81: ONE_PARTITION,  # RemoveRaftVoter
         82: ONE_PARTITION,  # UpdateRaftVoter
@@ -58,6 +67,8 @@ REQUEST_LIMITS: Final[Mapping[int, RequestLimit]] = MappingProxyType(
 
 
 UNFINISHED_BYTES_MAX: Final = 256 * KIB
+CUT_KEYS: Final = frozenset({0})
+"""Requests beyond their limit of which the beginning is kept, to answer them: Produce, MESSAGE_TOO_LARGE."""
 
 
 def frame_bytes_max(api_key: int) -> int:

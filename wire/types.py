@@ -23,7 +23,6 @@ from quorumd.wire.schema import Struct
 from quorumd.wire.varints import encode_unsigned_varint
 
 _IMPORT = """
-from uuid import UUID
 from struct import Struct as Fixed
 from io import BytesIO
 from quorumd.wire.primitives import *
@@ -52,14 +51,14 @@ class UuidType(WireType):
     bytes_min = 16
 
     def _parse(self, stream: Source, context: object, path: str) -> UUID:
-        return UUID(bytes=stream_read(stream, 16, path))
+        return primitives.uuid_of(stream_read(stream, 16, path))
 
     def _build(self, obj: UUID, stream: BytesIO, context: object, path: str) -> UUID:
         stream.write(obj.bytes)
         return obj
 
     def _emitparse(self, code: CodeGen) -> str:
-        return "UUID(bytes=io.read(16))"
+        return "uuid_of(io.read(16))"
 
     def _emitbuild(self, code: CodeGen) -> str:
         return "io.write(obj.bytes)"
@@ -255,7 +254,7 @@ class StructType(WireType):
             names = ", ".join(part.name for part in run)
             body.append(f"{names}, = {fixed}.unpack(io.read({size}))")
             body += [
-                f"{part.name} = UUID(bytes={part.name})"
+                f"{part.name} = uuid_of({part.name})"
                 for part in run
                 if isinstance(part.type, UuidType)
             ]

@@ -9,7 +9,9 @@ Source: Protocol Buffers encoding; KIP-482 (unsigned form), KIP-98 (zig-zag form
 
 from __future__ import annotations
 
-_ONE_BYTE = [bytes((value,)) for value in range(128)]
+from typing import Final
+
+_ONE_BYTE: Final = [bytes((value,)) for value in range(128)]
 
 
 def encode_unsigned_varint(value: int) -> bytes:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Protocol
 import click
 
 from quorumd.cli.options import (
-    bootstrap_option,
+    Target,
     option_group,
     output_option,
+    quorum_options,
     run_async,
     timeout_option,
     to_ms,
@@ -25,7 +26,6 @@ from quorumd.cli.text import counted, to_json
 
 if TYPE_CHECKING:
     from quorumd.client.producer import Producer
-    from quorumd.raft.types import Address
     from quorumd.wire.records import Record
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -126,14 +126,14 @@ _batch_options = option_group(
 
 
 @click.command(help=_HELP, short_help="Append records to the log.")
-@bootstrap_option
+@quorum_options
 @click.argument("values", nargs=-1, metavar="[VALUE]...")
 @_line_options
 @_batch_options
 @output_option("text", "json")
 @timeout_option
 def append(
-    servers: tuple[Address, ...],
+    target: Target,
     values: tuple[str, ...],
     key: str | None,
     key_separator: str | None,
@@ -150,7 +150,7 @@ def append(
     if values and path:
         raise click.UsageError("give either values or --file, not both.")
     job = AppendJob(
-        servers,
+        target,
         _line_format(key, key_separator, null_value, headers),
         timeout_ms=to_ms(timeout_s),
         codec=CODECS[compression],
@@ -196,7 +196,7 @@ class AppendJob:
 
     def __init__(
         self,
-        servers: tuple[Address, ...],
+        target: Target,
         record_format: RecordFormat,
         *,
         timeout_ms: int,
@@ -207,7 +207,7 @@ class AppendJob:
         self.first_offset = -1
         self.last_offset = -1
         self.count = 0
-        self._servers = servers
+        self._target = target
         self._format = record_format
         self._timeout_ms = timeout_ms
         self._codec = codec
@@ -236,9 +236,8 @@ class AppendJob:
     async def _append(
         self, pieces: AsyncIterator[list[bytes]], is_idle: Idle, on_piece: OnChunk | None
     ) -> None:
-        from quorumd.client.client import QuorumClient
 
-        async with QuorumClient(self._servers, timeout_ms=self._timeout_ms) as client:
+        async with self._target.client(self._timeout_ms) as client:
             producer = client.producer(
                 idempotent=self._is_idempotent,
                 codec=self._codec,

@@ -11,8 +11,9 @@ import click
 
 from quorumd.cli.key_value_state import ReadMeter
 from quorumd.cli.options import (
-    bootstrap_option,
+    Target,
     output_option,
+    quorum_options,
     run_async,
     timeout_option,
     to_ms,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from quorumd.cli.backup_files import BackupFiles
     from quorumd.client.client import QuorumClient
     from quorumd.client.reading import RawFetched
-    from quorumd.raft.types import Address, SnapshotId
+    from quorumd.raft.types import SnapshotId
     from quorumd.storage.backup_manifest import BackupManifest
 
 _ATTEMPTS_MAX = 5
@@ -45,13 +46,13 @@ Examples:
 
 
 @click.command(help=_HELP, short_help="Copy what is committed into a new directory.")
-@bootstrap_option
+@quorum_options
 @click.argument("directory", type=click.Path(path_type=Path))
 @output_option("text", "json")
 @timeout_option
-def backup(servers: tuple[Address, ...], directory: Path, output: str, timeout_s: float) -> None:
+def backup(target: Target, directory: Path, output: str, timeout_s: float) -> None:
     """Copies, and says what was copied."""
-    manifest = run_async(_back_up(servers, directory, to_ms(timeout_s)))
+    manifest = run_async(_back_up(target, directory, to_ms(timeout_s)))
     if output == "json":
         click.echo(
             to_json(
@@ -75,15 +76,12 @@ def backup(servers: tuple[Address, ...], directory: Path, output: str, timeout_s
     )
 
 
-async def _back_up(
-    servers: tuple[Address, ...], directory: Path, timeout_ms: int
-) -> BackupManifest:
+async def _back_up(target: Target, directory: Path, timeout_ms: int) -> BackupManifest:
     from quorumd.cli.backup_files import BackupFiles, disk_error
-    from quorumd.client.client import QuorumClient
 
     try:
         with BackupFiles(directory) as files, ReadMeter() as meter:
-            async with QuorumClient(servers, timeout_ms=timeout_ms) as client:
+            async with target.client(timeout_ms) as client:
                 return await _Backup(client, files, meter).run()
     except OSError as error:
         raise disk_error(directory, error) from error

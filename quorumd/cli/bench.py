@@ -17,13 +17,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from quorumd.cli.options import bootstrap_option, option_group, output_option, timeout_option, to_ms
+from quorumd.cli.options import (
+    Target,
+    option_group,
+    output_option,
+    quorum_options,
+    timeout_option,
+    to_ms,
+)
 from quorumd.cli.text import bytes_text, to_json
 
 if TYPE_CHECKING:
     from quorumd.client.connection import ClientConnection, SentRequest
     from quorumd.client.leader import LeaderFinder
-    from quorumd.raft.types import Address
 
 _PERCENTILES = (50.0, 95.0, 99.0, 99.9)
 _STALL_TIMEOUT_S = 5.0
@@ -124,12 +130,12 @@ _load_options = option_group(
 
 
 @click.command(help=_HELP, short_help="Measure how fast a quorum appends.")
-@bootstrap_option
+@quorum_options
 @_load_options
 @output_option("text", "json")
 @timeout_option
 def bench(
-    servers: tuple[Address, ...],
+    target: Target,
     clients: int,
     seconds: float,
     warmup: float,
@@ -149,7 +155,7 @@ def bench(
     )
     tally = BenchTally()
     try:
-        _run_fast(_run(servers, load, tally, warmup, to_ms(timeout_s)))
+        _run_fast(_run(target, load, tally, warmup, to_ms(timeout_s)))
     except KeyboardInterrupt:
         tally.stop()
         if tally.latencies_ms:
@@ -166,7 +172,7 @@ def _run_fast(main: Coroutine[Any, Any, T]) -> T:
 
 
 async def _run(
-    servers: tuple[Address, ...],
+    target: Target,
     load: BenchLoad,
     tally: BenchTally,
     warmup_s: float,
@@ -175,7 +181,7 @@ async def _run(
     from quorumd.client.leader import LeaderFinder
     from quorumd.client.timing import Deadline
 
-    finder = LeaderFinder(servers, client_id="quorumctl-bench")
+    finder = LeaderFinder(target.servers, client_id="quorumctl-bench", security=target.security)
     workers: list[asyncio.Task[None]] = []
     try:
         await finder.connection("reach the leader", Deadline(timeout_ms))
@@ -239,7 +245,6 @@ class _Worker:
 
     async def run(self) -> None:
         """Sends until cancelled. Raises QuorumUnavailable, RequestRefused, NotSupported."""
-        from quorumd.client.connection import connect
         from quorumd.client.errors import ConnectionFailed
         from quorumd.client.leader import RetriableError
         from quorumd.client.timing import Deadline, RetryBackoff
@@ -251,9 +256,7 @@ class _Worker:
             connection: ClientConnection | None = None
             before = len(self._tally.latencies_ms)
             try:
-                connection = await connect(
-                    known.address, client_id="quorumctl-bench", timeout_s=_STALL_TIMEOUT_S
-                )
+                connection = await self._finder.connector.connect(known.address, _STALL_TIMEOUT_S)
                 await self._send_for_ever(connection)
             except ConnectionFailed as error:
                 self._failed(str(error))

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quorumd.cli.options import (
-    bootstrap_option,
+    Target,
     output_option,
+    quorum_options,
     run_async,
     timeout_option,
     to_ms,
@@ -22,7 +23,7 @@ from quorumd.cli.text import aligned, duration_text, printable, to_json
 
 if TYPE_CHECKING:
     from quorumd.client.description import PendingQuorumChange, QuorumDescription, ReplicaState
-    from quorumd.raft.types import Address, ReplicaKey
+    from quorumd.raft.types import ReplicaKey
 
 _LABEL_WIDTH = 24
 _COLUMNS = ("ReplicaId", "ReplicaUuid", "LogEndOffset", "Lag", "LagTimeMs", "Status", "Snapshot")
@@ -52,20 +53,20 @@ Examples:
 
 
 @click.command(help=_HELP, short_help="Show the state of a quorum.")
-@bootstrap_option
+@quorum_options
 @click.option("--status", "wants_status", is_flag=True, help="A short summary (the default).")
 @click.option("--replication", "wants_replication", is_flag=True, help="One line per replica.")
 @output_option("text", "json")
 @timeout_option
 def describe(
-    servers: tuple[Address, ...],
+    target: Target,
     wants_status: bool,
     wants_replication: bool,
     output: str,
     timeout_s: float,
 ) -> None:
     """Asks the leader and prints what it says."""
-    description = run_async(_ask(servers, to_ms(timeout_s)))
+    description = run_async(_ask(target, to_ms(timeout_s)))
     if output == "json":
         click.echo(to_json(description_as_dict(description)))
         return
@@ -78,10 +79,8 @@ def describe(
         _show_replication(description)
 
 
-async def _ask(servers: tuple[Address, ...], timeout_ms: int) -> QuorumDescription:
-    from quorumd.client.client import QuorumClient
-
-    async with QuorumClient(servers, timeout_ms=timeout_ms) as client:
+async def _ask(target: Target, timeout_ms: int) -> QuorumDescription:
+    async with target.client(timeout_ms) as client:
         return await client.describe_quorum()
 
 

@@ -11,8 +11,9 @@ import click
 
 from quorumd.cli.key_value_state import read_key_value_state
 from quorumd.cli.options import (
-    bootstrap_option,
+    Target,
     output_option,
+    quorum_options,
     run_async,
     timeout_option,
     to_ms,
@@ -21,7 +22,6 @@ from quorumd.cli.text import jsonable, printable, to_json
 
 if TYPE_CHECKING:
     from quorumd.client.view import KeyChange, KeyValueMap
-    from quorumd.raft.types import Address
 
 EXIT_NOT_FOUND = 1
 NO_OP = b"quorumctl get --linearizable"
@@ -42,8 +42,10 @@ another leader has just been elected:
 \b
 --output text    the value; for several keys, --all and --prefix key, tab, value. Control
                  characters and bytes that are no UTF-8 as escapes (\\n, \\x00)
---output json    one object per line; bytes that are no UTF-8 as {{"base64": "..."}}
+--output json    one object per line; bytes that are no UTF-8 as {{"base64": "..."}}; with
+                 "if_unchanged_since", the offset that a condition on what was read needs
 --output raw     the values alone, exactly as they are, a line feed behind each
+--with-offset    text begins with that offset and a tab
 
 \b
 Exit code: 0 found, 1 if a key is not there (stderr says which) or the quorum can't be read.
@@ -54,11 +56,12 @@ Examples:
   quorumctl get -b localhost:9093 --prefix jobs/
   quorumctl get --all --output json > everything.jsonl
   quorumctl get color --linearizable
+  quorumctl get color --with-offset
 """
 
 
 @click.command(help=_HELP, short_help="Print the values of keys.")
-@bootstrap_option
+@quorum_options
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
 @click.option("--all", "wants_all", is_flag=True, help="All keys.")
 @click.option("--prefix", metavar="TEXT", help="The keys that begin with this.")
@@ -69,19 +72,23 @@ Examples:
     help="Wait for the record at this offset.",
 )
 @click.option("--linearizable", is_flag=True, help="Show everything that was put before.")
+@click.option("--with-offset", is_flag=True, help="Print the offset for --if-unchanged-since, too.")
 @output_option("text", "json", "raw")
 @timeout_option
 def get(
-    servers: tuple[Address, ...],
+    target: Target,
     keys: tuple[str, ...],
     wants_all: bool,
     prefix: str | None,
     min_offset: int | None,
     linearizable: bool,
+    with_offset: bool,
     output: str,
     timeout_s: float,
 ) -> int:
     """Reads everything and prints what is wanted; returns the exit code."""
+    if with_offset and output == "raw":
+        raise click.UsageError("--with-offset goes with --output text and json.")
     if bool(keys) + wants_all + (prefix is not None) != 1:
         raise click.UsageError("give one of these: KEYs, --all, --prefix.")
     from quorumd.client.view import KeyChange
@@ -89,7 +96,7 @@ def get(
     named = list(dict.fromkeys(os.fsencode(key) for key in keys))
     view = run_async(
         _read(
-            servers,
+            target,
             wants_of(named, "" if prefix is None else prefix),
             min_offset=-1 if min_offset is None else min_offset,
             linearizable=linearizable,
@@ -100,7 +107,9 @@ def get(
     show = shower.get(output, _show_raw)
     found = [key for key in named or sorted(view.entries) if key in view.entries]
     for key in found:
-        show(KeyChange(key, *view.entries[key]))
+        if with_offset and output == "text":
+            sys.stdout.write(f"{view.offset}\t")
+        show(KeyChange(key, *view.entries[key]), view.offset)
     sys.stdout.flush()
     missing = [printable(key) for key in named if key not in view.entries]
     if not named and not found:
@@ -119,19 +128,19 @@ def wants_of(keys: list[bytes], prefix: str) -> Callable[[bytes], bool]:
 
 
 async def _read(
-    servers: tuple[Address, ...],
+    target: Target,
     key_filter: Callable[[bytes], bool],
     *,
     min_offset: int,
     linearizable: bool,
     timeout_ms: int,
 ) -> KeyValueMap:
-    from quorumd.client.client import LATEST, QuorumClient
+    from quorumd.client.client import LATEST
     from quorumd.client.view import KeyValueMap
     from quorumd.wire.records import Record
 
     view = KeyValueMap(key_filter=key_filter)
-    async with QuorumClient(servers, timeout_ms=timeout_ms) as client:
+    async with target.client(timeout_ms) as client:
         if linearizable:
             (offset,) = await client.append([Record(value=NO_OP)])
             committed_offset = offset + 1
@@ -142,19 +151,19 @@ async def _read(
     return view
 
 
-def _show_value(found: KeyChange) -> None:
+def _show_value(found: KeyChange, end_offset: int) -> None:
     sys.stdout.write(printable(found.value) + "\n")
 
 
-def _show_text(found: KeyChange) -> None:
+def _show_text(found: KeyChange, end_offset: int) -> None:
     sys.stdout.write(f"{printable(found.key)}\t{printable(found.value)}\n")
 
 
-def _show_json(found: KeyChange) -> None:
-    sys.stdout.write(to_json(change_as_dict(found)) + "\n")
+def _show_json(found: KeyChange, end_offset: int) -> None:
+    sys.stdout.write(to_json(change_as_dict(found) | {"if_unchanged_since": end_offset}) + "\n")
 
 
-def _show_raw(found: KeyChange) -> None:
+def _show_raw(found: KeyChange, end_offset: int) -> None:
     if found.value is not None:
         sys.stdout.buffer.write(found.value + b"\n")
 

@@ -1,7 +1,8 @@
 """The command `quorumctl`: its subcommands, and how every failure becomes a line and an exit code.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 damaged files, 130 interrupted, 141 standard output was
-closed. A traceback is shown only if QUORUMCTL_TRACEBACK is set.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 damaged files, 4 a key has changed, 130 interrupted, 141
+standard output was closed. `lock` and `elect` have further ones. A traceback is shown only if
+QUORUMCTL_TRACEBACK is set.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import click
 
@@ -17,11 +19,19 @@ from quorumd.cli.backup import backup
 from quorumd.cli.bench import bench
 from quorumd.cli.describe import describe
 from quorumd.cli.dump_log import dump_log
+from quorumd.cli.export_kafka import export_kafka
 from quorumd.cli.get import get
-from quorumd.cli.options import BOOTSTRAP_VARIABLE, TRACEBACK_VARIABLE
+from quorumd.cli.lock import elect, lock
+from quorumd.cli.locks import locks, unlock
+from quorumd.cli.options import (
+    BOOTSTRAP_VARIABLE,
+    COMMAND_CONFIG_VARIABLE,
+    TRACEBACK_VARIABLE,
+)
 from quorumd.cli.program import (
     EXIT_FAILED,
     CommandGroup,
+    end_process,
     escape_what_the_terminal_lacks,
     own_failure,
     run_program,
@@ -31,6 +41,7 @@ from quorumd.cli.reassign import reassign
 from quorumd.cli.snapshot import snapshot
 from quorumd.cli.tail import tail
 from quorumd.cli.transfer_leader import transfer_leader
+from quorumd.cli.txn import txn
 from quorumd.cli.verify import verify
 from quorumd.cli.voters import add_voter, remove_voter, replace_voter
 from quorumd.cli.watch import watch
@@ -61,6 +72,11 @@ Use it as a map of keys to values:
   quorumctl get color
   quorumctl watch color
 \b
+Run a command on one host at a time:
+  quorumctl lock jobs/nightly -- ./nightly.sh
+  quorumctl elect scheduler -- ./scheduler
+  quorumctl locks
+\b
 Keep a copy of everything:
   quorumctl backup /backup/2026-11-20
 \b
@@ -71,8 +87,17 @@ Read a directory without a daemon, or check it:
 Any one node is enough as --bootstrap-server; the others are found through it. Instead of the option
 the variable {BOOTSTRAP_VARIABLE} may hold the addresses.
 
+A quorum with TLS needs --command-config FILE, or {COMMAND_CONFIG_VARIABLE}: the properties file that
+Apache Kafka's clients and tools read. Its stores are PEM or PKCS12.
+
 \b
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 damaged files, 130 interrupted.
+  security.protocol=SSL
+  ssl.truststore.location=/home/alice/tls/ca.pem
+  ssl.keystore.location=/home/alice/tls/alice.pem
+
+\b
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 damaged files, 4 a key has changed,
+130 interrupted. `lock` and `elect` have further ones: see their --help.
 """
 
 
@@ -94,11 +119,17 @@ for _command in (
     put,
     get,
     delete,
+    txn,
     watch,
+    lock,
+    elect,
+    locks,
+    unlock,
     snapshot,
     backup,
     verify,
     dump_log,
+    export_kafka,
     bench,
 ):
     cli.add_command(_command)
@@ -125,7 +156,7 @@ def _failed(error: Exception) -> int:
     return EXIT_FAILED
 
 
-def main() -> None:
+def main() -> NoReturn:
     """The entry point of the installed command."""
     escape_what_the_terminal_lacks()
-    sys.exit(run(sys.argv[1:]))
+    end_process(run(sys.argv[1:]))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from uuid import UUID
 
 import click
@@ -12,7 +14,13 @@ import click
 from quorumd.client.addresses import parse_addresses
 from quorumd.raft.types import Address, Endpoint, uuid_from_text
 
+if TYPE_CHECKING:
+    from quorumd.client.admin import QuorumAdmin
+    from quorumd.client.client import QuorumClient
+    from quorumd.client.security import Security
+
 BOOTSTRAP_VARIABLE = "QUORUM_BOOTSTRAP_SERVERS"
+COMMAND_CONFIG_VARIABLE = "QUORUM_COMMAND_CONFIG"
 TRACEBACK_VARIABLE = "QUORUMCTL_TRACEBACK"
 TIMEOUT_S_DEFAULT = 10.0
 CHANGE_TIMEOUT_S_DEFAULT = 60.0
@@ -28,6 +36,77 @@ def _to_addresses(
         return parse_addresses(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def _to_security(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> Security | None:
+    return None if value is None else read_command_config(value)[0]
+
+
+def read_command_config(path: str) -> tuple[Security, dict[str, str]]:
+    """What --command-config names, and the pairs that it is made of. Raises click.BadParameter.
+
+    Keys that mean nothing here are named on stderr.
+    """
+    from quorumd.client.security import Security
+    from quorumd.config.errors import ConfigError
+    from quorumd.config.properties import read_properties
+
+    try:
+        pairs = read_properties(Path(path))
+        found = Security.from_pairs(pairs, path)
+    except ConfigError as error:
+        raise click.BadParameter(str(error), param_hint="--command-config") from None
+    if found.ignored:
+        names = ", ".join(found.ignored)
+        click.echo(f"Warning: {path}: keys that mean nothing here are ignored: {names}", err=True)
+    return found, {name: text for name, text in pairs.items() if name not in found.ignored}
+
+
+class Target(NamedTuple):
+    """The quorum that a command is for: nodes to begin with, and how they are reached."""
+
+    servers: tuple[Address, ...]
+    security: Security | None
+
+    def client(self, timeout_ms: int) -> QuorumClient:
+        """To be closed, as all clients."""
+        from quorumd.client.client import QuorumClient
+
+        return QuorumClient(self.servers, timeout_ms=timeout_ms, security=self.security)
+
+    def admin(self, timeout_ms: int) -> QuorumAdmin:
+        """To be closed, as all clients."""
+        from quorumd.client.admin import QuorumAdmin
+
+        return QuorumAdmin(self.servers, timeout_ms=timeout_ms, security=self.security)
+
+
+def quorum_options(command: F) -> F:
+    """--bootstrap-server and --command-config, as the argument `target`."""
+
+    @wraps(command)
+    def with_target(
+        *arguments: Any, servers: tuple[Address, ...], security: Security | None, **others: Any
+    ) -> Any:
+        return command(*arguments, target=Target(servers, security), **others)
+
+    return cast(F, bootstrap_option(command_config_option(with_target)))
+
+
+def command_config_option(command: F) -> F:
+    """--command-config, or the variable."""
+    return click.option(
+        "--command-config",
+        "security",
+        callback=_to_security,
+        metavar="FILE",
+        envvar=COMMAND_CONFIG_VARIABLE,
+        show_envvar=True,
+        help="Properties for a quorum that is not in plaintext, as for Kafka's own tools: "
+        "security.protocol=SSL, ssl.truststore.location, ssl.keystore.location, ...",
+    )(command)
 
 
 def bootstrap_option(command: F) -> F:

@@ -6,7 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -61,6 +61,17 @@ def run_program(
     except Exception as error:
         return on_error(error)
     return result if isinstance(result, int) else 0
+
+
+def end_process(exit_code: int) -> NoReturn:
+    """Ends this process, its output written, without the interpreter's own end: that takes 20 ms."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # as it is where a shell has closed it
+            try:
+                stream.flush()
+            except OSError:
+                exit_code = exit_code or EXIT_FAILED
+    os._exit(exit_code)
 
 
 def own_failure(name: str, error: Exception, traceback_variable: str) -> str:

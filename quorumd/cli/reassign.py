@@ -11,8 +11,9 @@ import click
 
 from quorumd.cli.options import (
     CHANGE_TIMEOUT_S_DEFAULT,
-    bootstrap_option,
+    Target,
     output_option,
+    quorum_options,
     run_async,
     to_ms,
 )
@@ -21,9 +22,7 @@ from quorumd.cli.text import to_json
 from quorumd.cli.wait_display import run_change, shown_while_waiting
 
 if TYPE_CHECKING:
-    from quorumd.client.admin import QuorumAdmin
     from quorumd.client.description import QuorumDescription
-    from quorumd.raft.types import Address
 
 EXIT_FAILED = 1
 _NONE = "no reassignment is under way"
@@ -70,7 +69,7 @@ def _to_ids(
 
 
 @click.command(help=_HELP, short_help="Move the quorum to other voters.")
-@bootstrap_option
+@quorum_options
 @click.option("--voters", callback=_to_ids, metavar="N,...", help="Ids of the new voters.")
 @click.option("--cancel", is_flag=True, help="Cancel; the present voters stay.")
 @click.option("--watch", is_flag=True, help="Show progress until all is done.")
@@ -84,7 +83,7 @@ def _to_ids(
 )
 @output_option("text", "json")
 def reassign(
-    servers: tuple[Address, ...],
+    target: Target,
     voters: tuple[int, ...] | None,
     cancel: bool,
     watch: bool,
@@ -97,18 +96,18 @@ def reassign(
     is_json = output == "json"
     timeout_ms = to_ms(CHANGE_TIMEOUT_S_DEFAULT if timeout_s is None else timeout_s)
     if cancel:
-        quorum = run_async(_cancel(servers, timeout_ms))
+        quorum = run_async(_cancel(target, timeout_ms))
         _show_end(quorum, "cancelled", is_json)
         return 0
     if voters is None and not watch:
-        _show_state(run_async(_describe(servers, timeout_ms)), is_json)
+        _show_state(run_async(_describe(target, timeout_ms)), is_json)
         return 0
     if voters is not None:
-        before = run_change(_start(servers, voters, timeout_ms), _MAY_GO_ON)
+        before = run_change(_start(target, voters, timeout_ms), _MAY_GO_ON)
         if not watch:
             _show_state(before, is_json, voters)
             return 0
-    watching = _watch(servers, voters, None if timeout_s is None else timeout_ms, is_json)
+    watching = _watch(target, voters, None if timeout_s is None else timeout_ms, is_json)
     quorum = run_change(watching, _GOES_ON)
     if quorum.target_voters is not None:
         other = ", ".join(map(str, quorum.target_voters))
@@ -121,26 +120,18 @@ def reassign(
     return 0
 
 
-def _admin(servers: tuple[Address, ...], timeout_ms: int) -> QuorumAdmin:
-    from quorumd.client.admin import QuorumAdmin
-
-    return QuorumAdmin(servers, timeout_ms=timeout_ms)
-
-
-async def _describe(servers: tuple[Address, ...], timeout_ms: int) -> QuorumDescription:
-    async with _admin(servers, timeout_ms) as admin:
+async def _describe(target: Target, timeout_ms: int) -> QuorumDescription:
+    async with target.admin(timeout_ms) as admin:
         return await admin.describe()
 
 
-async def _cancel(servers: tuple[Address, ...], timeout_ms: int) -> QuorumDescription:
-    async with _admin(servers, timeout_ms) as admin:
+async def _cancel(target: Target, timeout_ms: int) -> QuorumDescription:
+    async with target.admin(timeout_ms) as admin:
         return await admin.cancel_reassignment()
 
 
-async def _start(
-    servers: tuple[Address, ...], voters: tuple[int, ...], timeout_ms: int
-) -> QuorumDescription:
-    async with _admin(servers, timeout_ms) as admin:
+async def _start(target: Target, voters: tuple[int, ...], timeout_ms: int) -> QuorumDescription:
+    async with target.admin(timeout_ms) as admin:
         with shown_while_waiting("setting the target") as on_progress:
             await admin.reassign(voters, on_progress=on_progress)
         quorum = await admin.describe()
@@ -155,12 +146,12 @@ async def _start(
 
 
 async def _watch(
-    servers: tuple[Address, ...],
+    target: Target,
     voters: tuple[int, ...] | None,
     timeout_ms: int | None,
     is_json: bool,
 ) -> QuorumDescription:
-    async with _admin(servers, to_ms(CHANGE_TIMEOUT_S_DEFAULT)) as admin:
+    async with target.admin(to_ms(CHANGE_TIMEOUT_S_DEFAULT)) as admin:
         with shown_reassignment(is_json) as on_progress:
             return await admin.wait_for_reassignment(
                 voters, timeout_ms=timeout_ms, on_progress=on_progress

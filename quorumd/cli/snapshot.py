@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumd.cli.options import (
-    bootstrap_option,
+    Target,
     output_option,
+    quorum_options,
     run_async,
     to_ms,
 )
@@ -17,7 +18,6 @@ from quorumd.cli.text import aligned, to_json
 
 if TYPE_CHECKING:
     from quorumd.client.snapshot_admin import TakenSnapshot
-    from quorumd.raft.types import Address
 
 EXIT_FAILED = 1
 
@@ -37,7 +37,7 @@ Exit codes: 0 all have one, 1 a voter could not take it.
 
 
 @click.command(help=_HELP, short_help="Have the voters take a snapshot now.")
-@bootstrap_option
+@quorum_options
 @click.option(
     "--timeout",
     "timeout_s",
@@ -48,9 +48,9 @@ Exit codes: 0 all have one, 1 a voter could not take it.
     help="How long to wait for it; the nodes go on if it takes longer.",
 )
 @output_option("text", "json")
-def snapshot(servers: tuple[Address, ...], timeout_s: float, output: str) -> int:
+def snapshot(target: Target, timeout_s: float, output: str) -> int:
     """Returns the exit code."""
-    taken = run_async(_take(servers, to_ms(timeout_s)))
+    taken = run_async(_take(target, to_ms(timeout_s)))
     if output == "json":
         click.echo(to_json([asdict(each) for each in taken]))
     else:
@@ -69,9 +69,9 @@ def _row(taken: TakenSnapshot) -> tuple[str, ...]:
     return (str(taken.replica_id), taken.address, *shown, taken.problem or "-")
 
 
-async def _take(servers: tuple[Address, ...], timeout_ms: int) -> list[TakenSnapshot]:
-    from quorumd.client.client import QuorumClient
+async def _take(target: Target, timeout_ms: int) -> list[TakenSnapshot]:
+    from quorumd.client.client import TIMEOUT_MS_DEFAULT
     from quorumd.client.snapshot_admin import take_snapshots
 
-    async with QuorumClient(servers) as client:
+    async with target.client(TIMEOUT_MS_DEFAULT) as client:
         return await take_snapshots(client, timeout_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quorumd.cli.options import (
-    bootstrap_option,
+    Target,
     output_option,
+    quorum_options,
     run_async,
     timeout_option,
     to_ms,
@@ -28,11 +30,11 @@ from quorumd.cli.text import (
 if TYPE_CHECKING:
     from quorumd.client.client import QuorumClient
     from quorumd.client.reading import Fetched, FetchedBatch
-    from quorumd.raft.types import Address
     from quorumd.wire.records import Record
 
 LINES_DEFAULT = 10
 _FOLLOW_WAIT_MS = 5000
+_OUTAGE_PAUSE_S = 1.0
 
 _HELP = """Print committed records.
 
@@ -71,7 +73,7 @@ class TailRange:
 
 
 @click.command(help=_HELP, short_help="Print committed records.")
-@bootstrap_option
+@quorum_options
 @click.option(
     "--from-offset", type=click.IntRange(min=0), metavar="OFFSET", help="Begin at this offset."
 )
@@ -91,7 +93,7 @@ class TailRange:
 @output_option("text", "json", "raw")
 @timeout_option
 def tail(
-    servers: tuple[Address, ...],
+    target: Target,
     from_offset: int | None,
     from_beginning: bool,
     lines: int,
@@ -113,18 +115,16 @@ def tail(
         "raw": _show_raw,
         "text": _text_printer(timestamps=timestamps, headers=headers),
     }[output]
-    run_async(_tail(servers, wanted, show, to_ms(timeout_s)))
+    run_async(_tail(target, wanted, show, to_ms(timeout_s)))
 
 
 RecordPrinter = Callable[["Record", "FetchedBatch"], None]
 
 
-async def _tail(
-    servers: tuple[Address, ...], wanted: TailRange, show: RecordPrinter, timeout_ms: int
-) -> None:
-    from quorumd.client.client import LATEST, QuorumClient
+async def _tail(target: Target, wanted: TailRange, show: RecordPrinter, timeout_ms: int) -> None:
+    from quorumd.client.client import LATEST
 
-    async with QuorumClient(servers, timeout_ms=timeout_ms) as client:
+    async with target.client(timeout_ms) as client:
         end_offset = (await client.list_offsets(LATEST)).offset
         offset = await _first_offset(client, wanted, end_offset)
         left = wanted.max_records
@@ -177,6 +177,7 @@ async def _fetch(
     That is said once, not each time: `is_quiet`.
     """
     from quorumd.client.errors import QuorumUnavailable
+    from quorumd.security.errors import CertificateProblem
 
     try:
         return await client.fetch(
@@ -184,11 +185,14 @@ async def _fetch(
             max_wait_ms=_FOLLOW_WAIT_MS if follow else 500,
             timeout_ms=client.timeout_ms,
         )
-    except QuorumUnavailable as error:
+    except (QuorumUnavailable, CertificateProblem) as error:
         if not follow:
             raise
         if not is_quiet:
-            click.echo(outage_text(error.attempts), err=True)
+            click.echo(outage_text(error), err=True)
+        if isinstance(error, CertificateProblem):
+            # It comes at once.
+            await asyncio.sleep(_OUTAGE_PAUSE_S)
         return None
 
 

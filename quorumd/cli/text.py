@@ -9,12 +9,16 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from quorumd.raft.types import uuid_to_text
+
+if TYPE_CHECKING:
+    from quorumd.client.errors import QuorumUnavailable
+    from quorumd.security.errors import CertificateProblem
 
 NULL = "<null>"
 OUTAGE_OVER = "the quorum can be read again"
@@ -114,9 +118,13 @@ def counted(count: int, singular: str) -> str:
     return f"{count:,} {singular}{'es' if singular.endswith(('ch', 's')) else 's'}"
 
 
-def outage_text(attempts: Mapping[Any, str]) -> str:
-    """The message of a command that keeps retrying without a leader; `attempts` is by address."""
-    reasons = "; ".join(f"{address}: {reason}" for address, reason in attempts.items())
+def outage_text(error: QuorumUnavailable | CertificateProblem) -> str:
+    """The message of a command that keeps retrying without a leader."""
+    attempts = getattr(error, "attempts", None)
+    if attempts is None:
+        reasons = " ".join(str(error).split())
+    else:
+        reasons = "; ".join(f"{address}: {reason}" for address, reason in attempts.items())
     return f"no leader can be reached ({reasons}); still trying"
 
 

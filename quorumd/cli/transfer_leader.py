@@ -6,12 +6,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumd.cli.options import bootstrap_option, output_option, run_async, timeout_option, to_ms
+from quorumd.cli.options import (
+    Target,
+    output_option,
+    quorum_options,
+    run_async,
+    timeout_option,
+    to_ms,
+)
 from quorumd.cli.text import to_json
 
 if TYPE_CHECKING:
     from quorumd.client.admin import LeaderTransfer
-    from quorumd.raft.types import Address
 
 EXIT_FAILED = 1
 
@@ -31,7 +37,7 @@ Exit codes: 0 done, 1 failed, or another voter came to lead.
 
 
 @click.command("transfer-leader", help=_HELP, short_help="Have another voter lead.")
-@bootstrap_option
+@quorum_options
 @click.option(
     "--to",
     "to_id",
@@ -41,11 +47,9 @@ Exit codes: 0 done, 1 failed, or another voter came to lead.
 )
 @timeout_option
 @output_option("text", "json")
-def transfer_leader(
-    servers: tuple[Address, ...], to_id: int | None, timeout_s: float, output: str
-) -> int:
+def transfer_leader(target: Target, to_id: int | None, timeout_s: float, output: str) -> int:
     """Returns the exit code."""
-    done = run_async(_transfer(servers, to_id, to_ms(timeout_s)))
+    done = run_async(_transfer(target, to_id, to_ms(timeout_s)))
     is_wanted = done.leader_id == to_id if to_id is not None else done.leader_id != done.from_id
     if output == "json":
         click.echo(to_json({**done._asdict(), "to_id": to_id}))
@@ -74,10 +78,7 @@ def _other_text(done: LeaderTransfer, to_id: int | None) -> str:
     )
 
 
-async def _transfer(
-    servers: tuple[Address, ...], to_id: int | None, timeout_ms: int
-) -> LeaderTransfer:
-    from quorumd.client.admin import QuorumAdmin
+async def _transfer(target: Target, to_id: int | None, timeout_ms: int) -> LeaderTransfer:
 
-    async with QuorumAdmin(servers, timeout_ms=timeout_ms) as admin:
+    async with target.admin(timeout_ms) as admin:
         return await admin.transfer_leader(to_id)

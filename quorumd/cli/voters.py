@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quorumd.cli.options import (
-    bootstrap_option,
+    Target,
     change_timeout_option,
     output_option,
+    quorum_options,
     replica_options,
     to_endpoints,
     to_ms,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from quorumd.client.admin import AddedVoter, QuorumAdmin, RemovedVoter, ReplacedVoter
     from quorumd.client.description import QuorumDescription
-    from quorumd.raft.types import Address, Endpoint, ReplicaKey
+    from quorumd.raft.types import Endpoint, ReplicaKey
 
 _SHOW_TIMEOUT_MS = 3_000
 _MAY_GO_ON = "the leader may still do it. `quorumctl describe` shows what there is, and it is safe to repeat."
@@ -72,7 +73,7 @@ Examples:
 
 
 @click.command("add-voter", help=_ADD_HELP, short_help="Make an observer a voter.")
-@bootstrap_option
+@quorum_options
 @replica_options
 @click.option(
     "--endpoint",
@@ -85,7 +86,7 @@ Examples:
 @change_timeout_option
 @output_option("text", "json")
 def add_voter(
-    servers: tuple[Address, ...],
+    target: Target,
     replica_id: int,
     replica_uuid: UUID | None,
     endpoints: tuple[Endpoint, ...],
@@ -95,7 +96,7 @@ def add_voter(
     """Adds a voter, and shows the voters then."""
 
     async def run() -> tuple[AddedVoter, QuorumDescription | None]:
-        async with _admin(servers, timeout_s) as admin:
+        async with target.admin(to_ms(timeout_s)) as admin:
             with shown_while_waiting(f"adding {replica_id}") as on_progress:
                 added = await admin.add_voter(
                     replica_id, replica_uuid, endpoints=endpoints, on_progress=on_progress
@@ -108,7 +109,7 @@ def add_voter(
 
 
 @click.command("remove-voter", help=_REMOVE_HELP, short_help="Make a voter an observer.")
-@bootstrap_option
+@quorum_options
 @replica_options
 @click.option(
     "--force", is_flag=True, help="Also if the remaining voters could commit nothing now."
@@ -116,7 +117,7 @@ def add_voter(
 @change_timeout_option
 @output_option("text", "json")
 def remove_voter(
-    servers: tuple[Address, ...],
+    target: Target,
     replica_id: int,
     replica_uuid: UUID | None,
     force: bool,
@@ -126,7 +127,7 @@ def remove_voter(
     """Removes a voter, and shows the voters then."""
 
     async def run() -> tuple[RemovedVoter, QuorumDescription | None]:
-        async with _admin(servers, timeout_s) as admin:
+        async with target.admin(to_ms(timeout_s)) as admin:
             with shown_while_waiting(f"removing {replica_id}") as on_progress:
                 removed = await admin.remove_voter(
                     replica_id, replica_uuid, force=force, on_progress=on_progress
@@ -142,13 +143,11 @@ def remove_voter(
 
 
 @click.command("replace-voter", help=_REPLACE_HELP, short_help="Replace the disk of a voter.")
-@bootstrap_option
+@quorum_options
 @click.argument("replica_id", type=click.IntRange(0, 2**31 - 1), metavar="N")
 @change_timeout_option
 @output_option("text", "json")
-def replace_voter(
-    servers: tuple[Address, ...], replica_id: int, timeout_s: float, output: str
-) -> None:
+def replace_voter(target: Target, replica_id: int, timeout_s: float, output: str) -> None:
     """Adds the new storage id and removes the old one, and shows the voters then."""
 
     def tell(step: AddedVoter | RemovedVoter) -> None:
@@ -159,7 +158,7 @@ def replace_voter(
         click.echo(text, err=True)
 
     async def run() -> tuple[ReplacedVoter, QuorumDescription | None]:
-        async with _admin(servers, timeout_s) as admin:
+        async with target.admin(to_ms(timeout_s)) as admin:
             with shown_while_waiting(f"replacing the disk of {replica_id}") as on_progress:
                 replaced = await admin.replace_voter(
                     replica_id, on_progress=on_progress, on_step=tell
@@ -173,12 +172,6 @@ def replace_voter(
         text = f"{replaced.new} votes in place of {replaced.old}."
     old = None if replaced.old is None else _key(replaced.old)
     _show(output, text, {**_key(replaced.new), "replaced": old}, quorum)
-
-
-def _admin(servers: tuple[Address, ...], timeout_s: float) -> QuorumAdmin:
-    from quorumd.client.admin import QuorumAdmin
-
-    return QuorumAdmin(servers, timeout_ms=to_ms(timeout_s))
 
 
 async def _voters_now(admin: QuorumAdmin) -> QuorumDescription | None:

@@ -12,8 +12,9 @@ import click
 from quorumd.cli.get import change_as_dict, wants_of
 from quorumd.cli.key_value_state import ReadMeter, warn_if_unreadable
 from quorumd.cli.options import (
-    bootstrap_option,
+    Target,
     output_option,
+    quorum_options,
     run_async,
     timeout_option,
     to_ms,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from quorumd.client.events import LogEvent
     from quorumd.client.view import KeyChange, KeyValueMap
-    from quorumd.raft.types import Address
 
 _HELP = """Print the present values of keys, then every change as it is committed, until Ctrl-C.
 
@@ -47,13 +47,13 @@ Examples:
 
 
 @click.command(help=_HELP, short_help="Print the values of keys, and every change.")
-@bootstrap_option
+@quorum_options
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
 @click.option("--prefix", metavar="TEXT", help="The keys that begin with this.")
 @output_option("text", "json")
 @timeout_option
 def watch(
-    servers: tuple[Address, ...],
+    target: Target,
     keys: tuple[str, ...],
     prefix: str | None,
     output: str,
@@ -64,22 +64,22 @@ def watch(
         raise click.UsageError("give either KEYs or --prefix, not both.")
     named = list(dict.fromkeys(os.fsencode(key) for key in keys))
     show = _show_json if output == "json" else _show_text
-    run_async(_watch(servers, named, prefix or "", show, to_ms(timeout_s)))
+    run_async(_watch(target, named, prefix or "", show, to_ms(timeout_s)))
 
 
 async def _watch(
-    servers: tuple[Address, ...],
+    target: Target,
     keys: list[bytes],
     prefix: str,
     show: Callable[[KeyChange], None],
     timeout_ms: int,
 ) -> None:
-    from quorumd.client.client import LATEST, QuorumClient
+    from quorumd.client.client import LATEST
     from quorumd.client.events import BatchCommitted, QuorumLost
     from quorumd.client.view import KeyValueMap
 
     view = KeyValueMap(key_filter=wants_of(keys, prefix))
-    async with QuorumClient(servers, timeout_ms=timeout_ms) as client:
+    async with target.client(timeout_ms) as client:
         end_offset = (await client.list_offsets(LATEST)).offset
         with ReadMeter() as meter:
             async with aclosing(client.follow(on_progress=meter.download)) as events:
@@ -118,7 +118,7 @@ def _tell(event: LogEvent) -> None:
     if isinstance(event, LeaderChanged):
         _say(f"node {event.leader_id} leads since epoch {event.epoch}")
     elif isinstance(event, QuorumLost):
-        click.echo(outage_text(event.error.attempts), err=True)
+        click.echo(outage_text(event.error), err=True)
     elif isinstance(event, QuorumRestored):
         click.echo(OUTAGE_OVER, err=True)
 

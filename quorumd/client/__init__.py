@@ -12,11 +12,23 @@ from quorumd.client.admin import (
     ReplacedVoter,
 )
 from quorumd.client.client import EARLIEST, LATEST, OffsetAndTimestamp, QuorumClient
+from quorumd.client.coordination.election import Election
+from quorumd.client.coordination.errors import LockLost, NotAcquired
+from quorumd.client.coordination.keys import ClaimKind
+from quorumd.client.coordination.listing import (
+    Claimant,
+    ClaimedName,
+    force_unlock,
+    list_claims,
+)
+from quorumd.client.coordination.lock import Lock
+from quorumd.client.coordination.registration import Registration
 from quorumd.client.description import PendingQuorumChange, QuorumDescription, ReplicaState
 from quorumd.client.errors import (
     AppendFailed,
     ChangeRefused,
     ChangeTimedOut,
+    Conflict,
     LogReplaced,
     NotSupported,
     OffsetNotReached,
@@ -37,9 +49,13 @@ from quorumd.client.events import (
 from quorumd.client.producer import Producer
 from quorumd.client.reading import Fetched, FetchedBatch
 from quorumd.client.replicas import Reassignment
+from quorumd.client.security import Security
+from quorumd.client.transaction import Retry, Transaction, Updated
 from quorumd.client.view import KeyChange, KeyValueEntry, KeyValueMap, KeyValueView
 from quorumd.client.voter_changes import ChangeProgress
+from quorumd.config.errors import ConfigError
 from quorumd.raft.types import Endpoint, ReplicaKey, SnapshotId
+from quorumd.security.errors import CertificateProblem, PlaintextAnswered
 from quorumd.wire.records import Record
 
 __all__ = [
@@ -48,9 +64,16 @@ __all__ = [
     "AddedVoter",
     "AppendFailed",
     "BatchCommitted",
+    "CertificateProblem",
     "ChangeProgress",
     "ChangeRefused",
     "ChangeTimedOut",
+    "ClaimKind",
+    "Claimant",
+    "ClaimedName",
+    "ConfigError",
+    "Conflict",
+    "Election",
     "Endpoint",
     "Fetched",
     "FetchedBatch",
@@ -60,13 +83,17 @@ __all__ = [
     "KeyValueView",
     "LeaderChanged",
     "LeaderTransfer",
+    "Lock",
+    "LockLost",
     "LogEvent",
     "LogReplaced",
+    "NotAcquired",
     "NotSupported",
     "OffsetAndTimestamp",
     "OffsetNotReached",
     "OffsetOutOfRange",
     "PendingQuorumChange",
+    "PlaintextAnswered",
     "Producer",
     "QuorumAdmin",
     "QuorumClient",
@@ -77,12 +104,19 @@ __all__ = [
     "QuorumUnavailable",
     "Reassignment",
     "Record",
+    "Registration",
     "RemovedVoter",
     "ReplacedVoter",
     "ReplicaKey",
     "ReplicaNotFound",
     "ReplicaState",
     "RequestRefused",
+    "Retry",
+    "Security",
     "SnapshotId",
     "SnapshotLoaded",
+    "Transaction",
+    "Updated",
+    "force_unlock",
+    "list_claims",
 ]

@@ -39,6 +39,7 @@ from quorumd.client.replicas import (
     only_voter,
     reassignment,
 )
+from quorumd.client.security import Security
 from quorumd.client.timing import Deadline, RetryBackoff
 from quorumd.client.voter_changes import (
     DESCRIBE_TIMEOUT_MS,
@@ -103,7 +104,7 @@ class LeaderTransfer(NamedTuple):
 class QuorumAdmin(BaseClient):
     """Changes the voters and the leader of one quorum. `close` it, or use it in `async with`.
 
-    `bootstrap_servers` and `timeout_ms` are as for QuorumClient. Every call may raise QuorumUnavailable,
+    The arguments are as for QuorumClient. Every call may raise QuorumUnavailable, CertificateProblem,
     NotSupported, ChangeRefused with the reason, and ChangeTimedOut with the condition that was not met.
     `on_progress` is called a few times a second with that condition. A replica is meant by its id and,
     where several have this id, by its storage id (`replica_uuid`).
@@ -115,9 +116,12 @@ class QuorumAdmin(BaseClient):
         *,
         client_id: str = "quorumctl",
         timeout_ms: int = ADMIN_TIMEOUT_MS_DEFAULT,
+        security: Security | None = None,
     ) -> None:
-        super().__init__(bootstrap_servers, timeout_ms)
-        self._changes = ChangeClient(self._bootstrap, client_id=client_id, timeout_ms=timeout_ms)
+        super().__init__(bootstrap_servers, timeout_ms, security)
+        self._changes = ChangeClient(
+            self._bootstrap, client_id=client_id, timeout_ms=timeout_ms, security=security
+        )
 
     def close(self) -> None:
         """Closes all connections. The leader may still complete a change that was requested."""

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from quorumd.client.addresses import parse_addresses
+from quorumd.client.security import Security
 from quorumd.client.timing import Deadline
 from quorumd.raft.types import Address
 
@@ -15,11 +16,17 @@ from quorumd.raft.types import Address
 class BaseClient(ABC):
     """`close` it, or use it in `async with`. A text that is no list of addresses raises ValueError."""
 
-    def __init__(self, bootstrap_servers: str | Sequence[Address], timeout_ms: int) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[Address],
+        timeout_ms: int,
+        security: Security | None,
+    ) -> None:
         if isinstance(bootstrap_servers, str):
             bootstrap_servers = parse_addresses(bootstrap_servers)
         self.timeout_ms = timeout_ms
         self._bootstrap = tuple(bootstrap_servers)
+        self._security = security
 
     async def __aenter__(self) -> Self:
         return self

@@ -10,10 +10,11 @@ call's timeout. Knows no terminal and no files.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 from quorumd.client.base import BaseClient
 from quorumd.client.connection import ClientConnection
+from quorumd.client.connector import Connector
 from quorumd.client.description import QuorumDescription, description_from
 from quorumd.client.download import OnDownloadProgress, SnapshotDownloader
 from quorumd.client.errors import (
@@ -25,7 +26,12 @@ from quorumd.client.errors import (
 )
 from quorumd.client.events import LogEvent
 from quorumd.client.leader import ENDPOINT_TYPE_CONTROLLERS, LeaderFinder, check
-from quorumd.client.producer import BATCH_BYTES_DEFAULT, TRY_TIMEOUT_MS, Producer
+from quorumd.client.producer import (
+    BATCH_BYTES_DEFAULT,
+    TRY_TIMEOUT_MS,
+    WHOLE_BATCH,
+    Producer,
+)
 from quorumd.client.reading import (
     READ,
     Fetched,
@@ -34,6 +40,7 @@ from quorumd.client.reading import (
     only_fetched,
     raw_batches_from,
 )
+from quorumd.client.security import Security
 from quorumd.client.spool import SnapshotSpool
 from quorumd.client.subscription import LogSubscription
 from quorumd.client.timing import Deadline
@@ -77,6 +84,15 @@ REPLICA_STATE_SINCE = 15
 T = TypeVar("T")
 
 
+class Companion(Protocol):
+    """What belongs to a client."""
+
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Companion)
+
+
 class OffsetAndTimestamp(NamedTuple):
     """A record found by `list_offsets`; offset and timestamp (ms) are -1 if there is no such record."""
 
@@ -89,7 +105,11 @@ class QuorumClient(BaseClient):
 
     `bootstrap_servers` are addresses of one or more nodes, as `host:port,host:port` or parsed; the
     client learns the others from them. `timeout_ms` (milliseconds) bounds each call that is not given
-    another. Raises ValueError for a text that is not a list of addresses.
+    another. Without `security` connections are in plaintext. Raises ValueError for a text that is not a
+    list of addresses.
+
+    Every call may raise CertificateProblem, before its timeout: no node will do, because of keys,
+    certificates or the security protocol, of this client or of the nodes.
     """
 
     def __init__(
@@ -98,36 +118,91 @@ class QuorumClient(BaseClient):
         *,
         client_id: str = "quorumctl",
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
+        security: Security | None = None,
     ) -> None:
-        super().__init__(bootstrap_servers, timeout_ms)
+        super().__init__(bootstrap_servers, timeout_ms, security)
         self._client_id = client_id
-        self._finder = LeaderFinder(self._bootstrap, client_id=client_id)
+        self._finder = LeaderFinder(self._bootstrap, client_id=client_id, security=security)
+        self._companions: dict[object, Companion] = {}
+
+    @property
+    def connector(self) -> Connector:
+        """Makes further connections to nodes of the quorum, as this client does; they are the caller's."""
+        return self._finder.connector
 
     def close(self) -> None:
         """Closes all connections."""
+        for companion in self._companions.values():
+            companion.close()
         self._finder.close()
 
+    def companion(self, factory: Callable[[QuorumClient], C]) -> C:
+        """What is made once for this client, at the first call with this factory, and closed with it."""
+        found = self._companions.get(factory)
+        if found is None:
+            found = self._companions[factory] = factory(self)
+        return cast(C, found)
+
     async def append(
-        self, records: Iterable[Record], *, timeout_ms: int | None = None, idempotent: bool = True
+        self,
+        records: Iterable[Record],
+        *,
+        if_unchanged_since: int | None = None,
+        also_unchanged: Iterable[bytes] = (),
+        whole: bool = False,
+        timeout_ms: int | None = None,
+        idempotent: bool = True,
     ) -> list[int]:
         """Appends records and returns their offsets when all are committed.
 
         More records than fit into one batch become several batches. The records keep their order; records
-        of other producers may come between two batches. A timestamp of 0 becomes now. With `idempotent`
+        of other producers may come between two batches. With `whole` they are one batch, all of it in the
+        log or nothing: at most log.max.batch.bytes. A timestamp of 0 becomes now. With `idempotent`
         a record is in the log once, also if a batch had to be sent again; without, it may be there twice.
         `timeout_ms` bounds each batch. Raises AppendFailed, which says how many records are acknowledged
         and how many may be in the log.
+
+        With `if_unchanged_since` all records are one batch, which is appended only if no key of it, and none
+        of `also_unchanged`, was written at that offset or later: the offset up to which the caller knows the
+        keys, as KeyValueView.offset. Else raises Conflict, and nothing is appended. Raises ValueError for a
+        condition without any key, and for `also_unchanged` without an offset.
         """
+        named = list(also_unchanged)
+        if if_unchanged_since is not None or named:
+            return await self._append_if_unchanged(
+                list(records), if_unchanged_since, named, timeout_ms, idempotent
+            )
         offsets: list[int] = []
         producer = self.producer(
             timeout_ms=timeout_ms,
             idempotent=idempotent,
+            batch_bytes=WHOLE_BATCH if whole else BATCH_BYTES_DEFAULT,
             on_acknowledged=lambda base, count: offsets.extend(range(base, base + count)),
         )
         for record in records:
             await producer.append(record)
         await producer.flush()
         return offsets
+
+    async def _append_if_unchanged(
+        self,
+        records: list[Record],
+        since: int | None,
+        named: list[bytes],
+        timeout_ms: int | None,
+        idempotent: bool,
+    ) -> list[int]:
+        if since is None or since < 0:
+            raise ValueError(f"if_unchanged_since is {since}: give an offset from 0 on")
+        if not records or not (named or any(record.key is not None for record in records)):
+            raise ValueError("a condition needs a record, and a key there or in also_unchanged")
+        # Imported here because few programs need it.
+        from quorumd.client.conditional import append_if_unchanged
+
+        limit_ms = self.timeout_ms if timeout_ms is None else timeout_ms
+        return await append_if_unchanged(
+            self, records, since, named, timeout_ms=limit_ms, idempotent=idempotent
+        )
 
     def producer(
         self,
@@ -231,7 +306,12 @@ class QuorumClient(BaseClient):
         Uses connections of its own. `on_progress` gets the bytes of a snapshot that have arrived, and its
         size in bytes.
         """
-        own = QuorumClient(self._bootstrap, client_id=self._client_id, timeout_ms=self.timeout_ms)
+        own = QuorumClient(
+            self._bootstrap,
+            client_id=self._client_id,
+            timeout_ms=self.timeout_ms,
+            security=self._security,
+        )
         download = SnapshotDownloader(
             own._finder, timeout_ms=self.timeout_ms, on_progress=on_progress
         )

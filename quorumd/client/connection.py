@@ -8,12 +8,14 @@ Source: KIP-35 and KIP-511 (ApiVersions); responses come in the order of the req
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import deque
 from typing import NamedTuple, TypeVar, cast
 
+from quorumd.client.error_messages import SPEAKS_PLAINTEXT, SPEAKS_TLS
 from quorumd.client.errors import ConnectionFailed, NotSupported, RequestRefused, error_code
 from quorumd.raft.types import Address
+from quorumd.security.errors import CertificateProblem, HandshakeBroken, PlaintextAnswered
+from quorumd.security.tls_records import TLS_ALERT
 from quorumd.version import VERSION
 from quorumd.wire.codec import decode, encode
 from quorumd.wire.error_codes import ErrorCode
@@ -40,7 +42,7 @@ class SentRequest(NamedTuple):
 
 
 class ClientConnection(asyncio.Protocol):
-    """An open connection. Made by `connect`."""
+    """An open connection. Made by a Connector."""
 
     def __init__(self, address: Address, client_id: str) -> None:
         self.address = address
@@ -51,6 +53,8 @@ class ClientConnection(asyncio.Protocol):
         self._waiting: deque[SentRequest] = deque()
         self._next_correlation_id = 0
         self._failure: str | None = None
+        self._problem: CertificateProblem | None = None
+        self._is_mute = False
 
     @property
     def is_open(self) -> bool:
@@ -127,7 +131,7 @@ class ClientConnection(asyncio.Protocol):
         while self._waiting:
             answer = self._waiting.popleft().answer
             if not answer.done():
-                answer.set_exception(ConnectionFailed(reason))
+                answer.set_exception(self._failed())
                 # The sender may have given up: asyncio must not report the exception as never retrieved.
                 answer.exception()
 
@@ -176,7 +180,8 @@ class ClientConnection(asyncio.Protocol):
         return highest if highest >= max(offered[0], spec.versions.first) else None
 
     def _failed(self) -> ConnectionFailed:
-        return ConnectionFailed(self._failure or "the connection is not open")
+        reason = self._failure or "the connection is not open"
+        return ConnectionFailed(reason, self._problem, is_mute=self._is_mute)
 
     # --- called by asyncio
 
@@ -193,13 +198,22 @@ class ClientConnection(asyncio.Protocol):
         except MalformedMessage as error:
             if data.startswith(b"HTTP"):
                 self.fail("answers in HTTP: that is not the port of a listener")
+            elif data.startswith(TLS_ALERT):
+                self._problem = CertificateProblem(SPEAKS_TLS)
+                self.fail(SPEAKS_TLS)
             else:
                 self.fail(f"sent something that is not Kafka's protocol: {error}")
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
-        if self._waiting and not self.versions:
-            reason = "closed the connection at once; is the port one of a PLAINTEXT listener?"
+        if isinstance(error, HandshakeBroken):
+            reason, self._is_mute = str(error), True
+        elif isinstance(error, PlaintextAnswered):
+            reason, self._problem = SPEAKS_PLAINTEXT, PlaintextAnswered(SPEAKS_PLAINTEXT)
+        elif isinstance(error, CertificateProblem):
+            reason, self._problem = str(error), error
+        elif self._waiting and not self.versions:
+            reason, self._is_mute = "closed the connection at once", True
         elif isinstance(error, ConnectionResetError):
             reason = "the connection was reset"
         elif error is not None:
@@ -217,32 +231,3 @@ class ClientConnection(asyncio.Protocol):
             raise MalformedMessage("an answer to another request")
         if not sent.answer.done():
             sent.answer.set_result(frame)
-
-
-async def connect(address: Address, *, client_id: str, timeout_s: float) -> ClientConnection:
-    """A negotiated connection. Raises ConnectionFailed with the reason in words."""
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(timeout_s):
-            _, connection = await loop.create_connection(
-                lambda: ClientConnection(address, client_id), address.host, address.port
-            )
-    except TimeoutError:
-        reason = f"no answer to the connection attempt within {timeout_s:.3g} s"
-        raise ConnectionFailed(reason) from None
-    except OSError as error:
-        raise ConnectionFailed(_why_not_connected(error)) from None
-    try:
-        await connection.negotiate(timeout_s)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _why_not_connected(error: OSError) -> str:
-    if isinstance(error, socket.gaierror):
-        return f"the host name does not resolve ({error.strerror})"
-    if isinstance(error, ConnectionRefusedError):
-        return "connection refused: nothing listens there"
-    return error.strerror or str(error)

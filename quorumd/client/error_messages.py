@@ -31,6 +31,15 @@ RETRIABLE = LEADER_MOVED | {
 }
 """The same request may succeed a little later, possibly at another node."""
 
+SPEAKS_PLAINTEXT = (
+    "speaks plaintext: set security.protocol=PLAINTEXT, or name the port of a listener with TLS"
+)
+SPEAKS_TLS = (
+    "speaks TLS: set security.protocol=SSL, ssl.truststore.location to the CA's certificate and, if the "
+    "quorum asks for one, ssl.keystore.location to a key and its certificate (`quorumctl --command-config "
+    "FILE`, or `security=` of the library)"
+)
+
 _SENTENCES = {
     ErrorCode.UNKNOWN_SERVER_ERROR: "the server failed; its log says why",
     ErrorCode.OFFSET_OUT_OF_RANGE: "the offset is not in the log; `quorumctl tail --from-beginning` "

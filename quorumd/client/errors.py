@@ -1,7 +1,7 @@
 """The exceptions of the client. Every message says what to do next.
 
 `ConnectionFailed` never reaches users: the client tries other addresses, and raises `QuorumUnavailable`
-when the timeout has passed.
+when the timeout has passed; or CertificateProblem at once, if keys or certificates are the reason everywhere.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ from typing import Any
 
 from quorumd.client.error_messages import explain
 from quorumd.raft.types import Address
+from quorumd.security.errors import CertificateProblem
 from quorumd.wire.error_codes import ErrorCode
+
+_SHOWN_BYTES = 80
+"""Of a key, in a message."""
 
 
 class QuorumError(Exception):
@@ -21,7 +25,18 @@ class QuorumError(Exception):
 
 
 class ConnectionFailed(QuorumError):
-    """A connection could not be made, or broke; the text is the reason."""
+    """A connection could not be made, or broke; the text is the reason.
+
+    `problem` is not None if another try would fail as well: a certificate, or TLS on one side alone.
+    `is_mute`: the other side hung up before it said anything.
+    """
+
+    def __init__(
+        self, reason: str, problem: CertificateProblem | None = None, *, is_mute: bool = False
+    ) -> None:
+        self.problem = problem
+        self.is_mute = is_mute
+        super().__init__(reason)
 
 
 class QuorumUnavailable(QuorumError):
@@ -49,6 +64,7 @@ class RequestRefused(QuorumError):
 
     def __init__(self, goal: str, error: ErrorCode, server_message: str | None = None) -> None:
         self.error = error
+        self.server_message = server_message
         said = f" The server says: {server_message}" if server_message else ""
         super().__init__(f"could not {goal}: {explain(error)} ({error.name}, {int(error)}).{said}")
 
@@ -157,6 +173,27 @@ class AppendFailed(QuorumError):
                 "with `quorumctl tail` before you append them again."
             )
         super().__init__("\n".join(parts))
+
+
+class Conflict(QuorumError):
+    """A key was written at `offset`, so nothing was appended that depended on it.
+
+    `since` is the offset of the condition; None: the key was to be absent. `reason` says so in words. Read
+    the key again, and decide anew.
+    """
+
+    exit_code = 4
+
+    def __init__(self, key: bytes, offset: int, *, since: int | None = None) -> None:
+        self.key = key
+        self.offset = offset
+        self.since = since
+        wanted = "absent" if since is None else f"unchanged since {since}"
+        self.reason = f"was written at offset {offset}, and was to be {wanted}"
+        shown = ascii(key[:_SHOWN_BYTES])[2:-1] + ("..." if len(key) > _SHOWN_BYTES else "")
+        super().__init__(
+            f"{shown} {self.reason}: nothing was appended. Read it again, and decide anew."
+        )
 
 
 def _records(count: int) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from quorumd.client.errors import QuorumUnavailable
 from quorumd.client.spool import SnapshotSpool
 from quorumd.raft.types import SnapshotId
+from quorumd.security.errors import CertificateProblem
 from quorumd.wire.records import Record
 
 
@@ -59,9 +60,9 @@ class LeaderChanged:
 
 @dataclass(frozen=True, slots=True)
 class QuorumLost:
-    """No leader was reached for the client's timeout. Retries continue."""
+    """No leader was reached for the client's timeout, or certificates forbid it. Retries continue."""
 
-    error: QuorumUnavailable
+    error: QuorumUnavailable | CertificateProblem
 
 
 @dataclass(frozen=True, slots=True)

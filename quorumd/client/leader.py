@@ -8,10 +8,11 @@ Source: KIP-595 (leader hints), KIP-951 (NodeEndpoints), KIP-919 (DescribeCluste
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from quorumd.client.connection import ClientConnection, connect
+from quorumd.client.connection import ClientConnection
+from quorumd.client.connector import Connector
 from quorumd.client.error_messages import LEADER_MOVED, RETRIABLE, explain
 from quorumd.client.errors import (
     ConnectionFailed,
@@ -21,8 +22,10 @@ from quorumd.client.errors import (
     RequestRefused,
     error_code,
 )
+from quorumd.client.security import Security
 from quorumd.client.timing import Deadline, RetryBackoff
 from quorumd.raft.types import Address
+from quorumd.security.errors import CertificateProblem
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from quorumd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -64,16 +67,19 @@ class LeaderReply(NamedTuple):
 class LeaderFinder:
     """Finds the leader of one quorum from bootstrap addresses, and keeps connections to its nodes."""
 
-    def __init__(self, bootstrap: Sequence[Address], *, client_id: str) -> None:
+    def __init__(
+        self, bootstrap: Sequence[Address], *, client_id: str, security: Security | None = None
+    ) -> None:
         self.failures: dict[Address, str] = {}
+        self.connector = Connector(client_id, security)
+        """Makes other connections of the same client."""
         self._bootstrap = tuple(bootstrap)
-        self._client_id = client_id
         self._learnt: tuple[Address, ...] = ()
         self._connections: dict[Address, ClientConnection] = {}
         self._leader: Address | None = None
         self._epoch = -1
         self._failed: tuple[Address, int] | None = None
-        self._unfit: dict[Address, QuorumError] = {}
+        self._unfit: dict[Address, QuorumError | CertificateProblem] = {}
 
     async def at_leader(
         self, goal: str, deadline: Deadline, action: Callable[[ClientConnection], Awaitable[T]]
@@ -94,7 +100,11 @@ class LeaderFinder:
             await self.pause(goal, deadline, backoff)
 
     async def connection(self, goal: str, deadline: Deadline) -> ClientConnection:
-        """An open connection to the leader. Raises QuorumUnavailable when the time is up."""
+        """An open connection to the leader.
+
+        Raises QuorumUnavailable when the time is up, and at once NotSupported, RequestRefused or
+        CertificateProblem if no server will do.
+        """
         backoff = RetryBackoff()
         while True:
             address = self._leader or await self._find(deadline)
@@ -147,6 +157,7 @@ class LeaderFinder:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+        self.connector.close()
 
     def _candidates(self) -> tuple[Address, ...]:
         first = () if self._leader is None else (self._leader,)
@@ -157,7 +168,7 @@ class LeaderFinder:
         if known is not None and known.is_open:
             return known
         timeout_s = min(CONNECT_TIMEOUT_S, deadline.remaining_s())
-        made = await connect(address, client_id=self._client_id, timeout_s=timeout_s)
+        made = await self.connector.connect(address, timeout_s)
         other = self._connections.get(address)
         if other is not None and other.is_open:
             made.close()
@@ -194,7 +205,7 @@ class LeaderFinder:
             return self._take(doubtful)
         if self._unfit.keys() >= set(self._candidates()):
             # Time changes nothing if every server that was named is of the wrong kind.
-            raise next(iter(self._unfit.values()))
+            raise _unfit(self._unfit)
         return None
 
     async def _ask(self, address: Address, deadline: Deadline) -> LeaderReply | None:
@@ -204,6 +215,9 @@ class LeaderFinder:
             named = await who_leads(connection, min(CONNECT_TIMEOUT_S, deadline.remaining_s()))
         except ConnectionFailed as error:
             self.failures[address] = self._reason(address, error, timeout_s)
+            self._unfit.pop(address, None)
+            if error.problem is not None:
+                self._unfit[address] = error.problem
             return None
         except (NotSupported, RequestRefused) as error:
             self.failures[address] = str(error)
@@ -229,6 +243,19 @@ class LeaderFinder:
     def _take(self, named: LeaderReply) -> Address | None:
         self._epoch = named.epoch
         return named.address
+
+
+def _unfit(
+    servers: Mapping[Address, QuorumError | CertificateProblem],
+) -> QuorumError | CertificateProblem:
+    """What to raise if none of the servers will do."""
+    errors = list(servers.values())
+    problems = [error for error in errors if isinstance(error, CertificateProblem)]
+    if len(problems) < len(errors):
+        return next(error for error in errors if isinstance(error, QuorumError))
+    kind = type(problems[0]) if len({type(each) for each in problems}) == 1 else CertificateProblem
+    said = "".join(f"\n  {address}: {problem}" for address, problem in servers.items())
+    return kind(f"no node of the quorum can be used:{said}")
 
 
 async def who_leads(connection: ClientConnection, timeout_s: float) -> LeaderReply:

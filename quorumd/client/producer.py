@@ -37,6 +37,8 @@ from quorumd.wire.metadata_topic import PARTITION, TOPIC, TOPIC_ID
 from quorumd.wire.records import BATCH_OVERHEAD, Record, build_batch
 
 BATCH_BYTES_DEFAULT = 256 * 1024
+WHOLE_BATCH = 1 << 30
+"""Bytes: more than any node takes, so that a batch is never split."""
 IN_FLIGHT_MAX = 5
 """As many batches as a leader remembers of a producer; it could not recognise older ones as duplicates."""
 TRY_TIMEOUT_MS = 3000

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from quorumd.client.client import QuorumClient
-from quorumd.client.connection import connect
+from quorumd.client.connector import Connector
 from quorumd.client.description import ReplicaState
 from quorumd.client.errors import ConnectionFailed, NotSupported
 from quorumd.raft.types import Address
@@ -33,36 +33,48 @@ async def take_snapshots(client: QuorumClient, timeout_ms: int) -> list[TakenSna
     Raises QuorumUnavailable if no leader names the voters.
     """
     quorum = await client.describe_quorum()
-    return list(await asyncio.gather(*(_take(voter, timeout_ms) for voter in quorum.voters)))
+    taken = (_take(client.connector, voter, timeout_ms) for voter in quorum.voters)
+    return list(await asyncio.gather(*taken))
 
 
-async def _take(voter: ReplicaState, timeout_ms: int) -> TakenSnapshot:
+async def _take(connector: Connector, voter: ReplicaState, timeout_ms: int) -> TakenSnapshot:
     replica_id = voter.key.id
     if not voter.endpoints:
         return TakenSnapshot(
             replica_id=replica_id, address="-", problem="the leader does not know its address"
         )
-    address = Address(voter.endpoints[0].host, voter.endpoints[0].port)
-    try:
-        connection = await connect(
-            address, client_id="quorumctl", timeout_s=min(CONNECT_TIMEOUT_S, timeout_ms / 1000)
-        )
+    reasons: list[str] = []
+    # Not every listener of a node may be one for this client.
+    for endpoint in voter.endpoints:
+        address = Address(endpoint.host, endpoint.port)
         try:
-            answer = await connection.request(
-                TakeSnapshotRequest(timeout_ms=timeout_ms),
-                TakeSnapshotResponse,
-                # It answers in time by itself, and says how far it is.
-                timeout_s=timeout_ms / 1000 + CONNECT_TIMEOUT_S,
-            )
-        finally:
-            connection.close()
-    except (ConnectionFailed, NotSupported) as error:
-        return TakenSnapshot(replica_id=replica_id, address=str(address), problem=str(error))
-    return TakenSnapshot(
-        replica_id=replica_id,
-        address=str(address),
-        end_offset=answer.end_offset,
-        epoch=answer.epoch,
-        size_bytes=answer.size_bytes,
-        problem=(answer.error_message or "refused") if answer.error_code else "",
-    )
+            answer = await _taken_at(connector, address, timeout_ms)
+        except (ConnectionFailed, NotSupported) as error:
+            reasons.append(f"{address}: {error}" if reasons else str(error))
+            continue
+        return TakenSnapshot(
+            replica_id=replica_id,
+            address=str(address),
+            end_offset=answer.end_offset,
+            epoch=answer.epoch,
+            size_bytes=answer.size_bytes,
+            problem=(answer.error_message or "refused") if answer.error_code else "",
+        )
+    first = Address(voter.endpoints[0].host, voter.endpoints[0].port)
+    return TakenSnapshot(replica_id=replica_id, address=str(first), problem="; ".join(reasons))
+
+
+async def _taken_at(
+    connector: Connector, address: Address, timeout_ms: int
+) -> TakeSnapshotResponse:
+    """Raises ConnectionFailed, NotSupported."""
+    connection = await connector.connect(address, min(CONNECT_TIMEOUT_S, timeout_ms / 1000))
+    try:
+        return await connection.request(
+            TakeSnapshotRequest(timeout_ms=timeout_ms),
+            TakeSnapshotResponse,
+            # It answers in time by itself, and says how far it is.
+            timeout_s=timeout_ms / 1000 + CONNECT_TIMEOUT_S,
+        )
+    finally:
+        connection.close()

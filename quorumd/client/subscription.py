@@ -22,6 +22,7 @@ from quorumd.client.events import (
 from quorumd.client.reading import Fetched, FetchedBatch
 from quorumd.client.spool import SnapshotSpool
 from quorumd.client.timing import Deadline, RetryBackoff
+from quorumd.security.errors import CertificateProblem
 
 FetchFrom = Callable[[int], Awaitable[Fetched]]
 
@@ -56,9 +57,12 @@ class LogSubscription:
         self._drop_spool()
         try:
             events = await self._next()
-        except QuorumUnavailable as error:
+        except (QuorumUnavailable, CertificateProblem) as error:
             if not self._has_begun:
                 raise
+            if isinstance(error, CertificateProblem):
+                # It comes at once, and certificates are made anew while a reader goes on.
+                await asyncio.sleep(self._backoff.next_s())
             if self._is_lost:
                 return []
             self._is_lost = True

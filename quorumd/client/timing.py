@@ -32,20 +32,22 @@ class Deadline:
 
 
 class RetryBackoff:
-    """Pauses that double from 20 ms to 1 s, each with random jitter of up to one half."""
+    """Pauses that double from `min_ms` to `max_ms`, each with random jitter of up to one half."""
 
-    __slots__ = ("_next_ms", "_random")
+    __slots__ = ("_max_ms", "_min_ms", "_next_ms", "_random")
 
-    def __init__(self) -> None:
-        self._next_ms = BACKOFF_MIN_MS
+    def __init__(self, min_ms: int = BACKOFF_MIN_MS, max_ms: int = BACKOFF_MAX_MS) -> None:
+        self._min_ms = min_ms
+        self._max_ms = max_ms
+        self._next_ms = min_ms
         self._random = random.Random()
 
     def next_s(self) -> float:
         """Seconds to wait before the next retry."""
         span_ms = self._next_ms
-        self._next_ms = min(BACKOFF_MAX_MS, self._next_ms * 2)
+        self._next_ms = min(self._max_ms, self._next_ms * 2)
         return self._random.uniform(span_ms / 2, span_ms) / 1000
 
     def reset(self) -> None:
         """After a success: the next pause is the shortest again."""
-        self._next_ms = BACKOFF_MIN_MS
+        self._next_ms = self._min_ms

@@ -7,13 +7,13 @@ A record with a key sets the key, one with a null value deletes it; records with
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 from quorumd.client.client import LATEST, QuorumClient
-from quorumd.client.errors import OffsetNotReached, QuorumUnavailable
+from quorumd.client.errors import Conflict, OffsetNotReached, QuorumError, QuorumUnavailable
 from quorumd.client.events import (
     BatchCommitted,
     LogEvent,
@@ -21,8 +21,13 @@ from quorumd.client.events import (
     QuorumRestored,
     SnapshotLoaded,
 )
+from quorumd.client.timing import Deadline
+from quorumd.client.transaction import RETRY_DEFAULT, Attempts, Retry, Transaction, Updated
+from quorumd.security.errors import CertificateProblem
 
 _RECORDS_AT_A_TIME = 2000
+
+T = TypeVar("T")
 
 
 class KeyValueEntry(NamedTuple):
@@ -136,10 +141,12 @@ class KeyValueView:
 
     def __init__(self, client: QuorumClient, *, prefix: bytes = b"") -> None:
         self._client = client
+        self._prefix = prefix
+        self._transactions: set[Transaction] = set()
         self._map = KeyValueMap(key_filter=lambda key: key.startswith(prefix))
         self._moved = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
-        self._problem: QuorumUnavailable | None = None
+        self._problem: QuorumUnavailable | CertificateProblem | None = None
         self._error: Exception | None = None
 
     async def __aenter__(self) -> Self:
@@ -172,7 +179,7 @@ class KeyValueView:
         return self._map.offset
 
     @property
-    def problem(self) -> QuorumUnavailable | None:
+    def problem(self) -> QuorumUnavailable | CertificateProblem | None:
         """Why the view is not updated at the moment; None while it is."""
         return self._problem
 
@@ -205,6 +212,101 @@ class KeyValueView:
         except TimeoutError:
             raise OffsetNotReached(offset, self.offset, limit_ms) from self._problem
         self._check()
+
+    @asynccontextmanager
+    async def transaction(self, *, timeout_ms: int | None = None) -> AsyncIterator[Transaction]:
+        """Reads and changes of keys that take effect together, strictly serializable, or not at all.
+
+            async with view.transaction() as t:
+                seats = int(t.get(b"seats") or b"0")
+                t.put(b"seats", b"%d" % (seats - 1))
+                t.put(b"seats/row-3", b"taken")
+
+        Leaving appends the changes as one batch, at most log.max.batch.bytes, and returns when they are
+        committed and the view has them. Raises Conflict if a key that was read, one without a value
+        included, or is written, was written after the transaction began, by whomever: nothing is appended
+        then. The same if the body raises something. Raises AppendFailed, whose `unknown_count` says
+        whether the changes may be there, though. `timeout_ms` bounds leaving.
+        """
+        self._check()
+        transaction = Transaction(self.offset, self._value_of)
+        self._transactions.add(transaction)
+        self._map.on_change = self._note_change
+        try:
+            yield transaction
+        finally:
+            records, also_unchanged = transaction.close()
+            self._transactions.discard(transaction)
+            if not self._transactions:
+                self._map.on_change = None
+        if not records:
+            return
+        limit_ms = self._client.timeout_ms if timeout_ms is None else timeout_ms
+        deadline = Deadline(limit_ms)
+        offsets = await self._client.append(
+            records,
+            if_unchanged_since=transaction.since,
+            also_unchanged=also_unchanged,
+            timeout_ms=limit_ms,
+        )
+        transaction.offset = offsets[-1]
+        # It is committed, even if the view does not get there in time.
+        with suppress(QuorumError, CertificateProblem):
+            await self.wait_for(offsets[-1], timeout_ms=deadline.remaining_ms())
+
+    async def transact(
+        self, function: Callable[[Transaction], T], *, retry: Retry = RETRY_DEFAULT
+    ) -> T:
+        """Calls `function` with a transaction, again after each conflict; returns what it returned.
+
+            def take_seat(t: quorumd.Transaction) -> None:
+                t.put(b"seats", b"%d" % (int(t.get(b"seats") or b"0") - 1))
+
+            await view.transact(take_seat)
+
+        The function is called anew each time, so it must have no other effects. Raises as `transaction`
+        does, Conflict only if `retry` permits no further try.
+        """
+        attempts = Attempts(retry, self._client.timeout_ms)
+        while True:
+            try:
+                async with self.transaction(timeout_ms=attempts.remaining_ms()) as transaction:
+                    return function(transaction)
+            except Conflict as conflict:
+                await attempts.wait(self, conflict)
+
+    async def update(
+        self,
+        key: bytes,
+        function: Callable[[bytes | None], bytes | None],
+        *,
+        retry: Retry = RETRY_DEFAULT,
+    ) -> Updated:
+        """Sets the key to what `function` makes of its value; None is: it has none, and delete it.
+
+            value, offset = await view.update(b"hits", lambda hits: b"%d" % (int(hits or b"0") + 1))
+
+        Nobody's change is lost: as `transact`, which it is, for one key.
+        """
+
+        def change(transaction: Transaction) -> tuple[Transaction, bytes | None]:
+            return transaction, transaction.update(key, function)
+
+        transaction, value = await self.transact(change, retry=retry)
+        assert transaction.offset is not None, "it has changed a key"
+        return Updated(value, transaction.offset)
+
+    def _value_of(self, key: bytes) -> bytes | None:
+        if not key.startswith(self._prefix):
+            raise ValueError(
+                f"{key!r} is not in this view: it has keys that begin with {self._prefix!r}"
+            )
+        entry = self.get(key)
+        return None if entry is None else entry.value
+
+    def _note_change(self, change: KeyChange) -> None:
+        for transaction in self._transactions:
+            transaction.note_change(change.key, change.offset)
 
     def _check(self) -> None:
         if self._error is not None:

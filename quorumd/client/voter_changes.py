@@ -28,8 +28,10 @@ from quorumd.client.errors import (
     error_code,
 )
 from quorumd.client.leader import LeaderFinder, RetriableError
+from quorumd.client.security import Security
 from quorumd.client.timing import Deadline, RetryBackoff
 from quorumd.raft.types import Address, Endpoint, ReplicaKey
+from quorumd.security.errors import CertificateProblem
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.add_raft_voter import (
     AddRaftVoterRequest,
@@ -221,9 +223,18 @@ class LeaderTransferChange(QuorumChange):
 class ChangeClient:
     """Sends changes to the leader of one quorum, and describes the quorum meanwhile."""
 
-    def __init__(self, bootstrap: Sequence[Address], *, client_id: str, timeout_ms: int) -> None:
-        self._watching = QuorumClient(bootstrap, client_id=client_id, timeout_ms=timeout_ms)
-        self._finder = LeaderFinder(bootstrap, client_id=client_id)
+    def __init__(
+        self,
+        bootstrap: Sequence[Address],
+        *,
+        client_id: str,
+        timeout_ms: int,
+        security: Security | None,
+    ) -> None:
+        self._watching = QuorumClient(
+            bootstrap, client_id=client_id, timeout_ms=timeout_ms, security=security
+        )
+        self._finder = LeaderFinder(bootstrap, client_id=client_id, security=security)
         self._newest_epoch = -1
 
     def close(self) -> None:
@@ -310,7 +321,7 @@ class ChangeClient:
                 quorum = await self.describe(Deadline(DESCRIBE_TIMEOUT_MS))
             except QuorumUnavailable as error:
                 on_progress(ChangeProgress(quorum=None, waits_for=error.summary))
-            except QuorumError as error:
+            except (QuorumError, CertificateProblem) as error:
                 on_progress(ChangeProgress(quorum=None, waits_for=str(error)))
             else:
                 if 0 <= begun_in < quorum.leader_epoch:

@@ -14,6 +14,7 @@ import click
 
 from quorumd.cli.options import (
     BOOTSTRAP_VARIABLE,
+    command_config_option,
     option_group,
     output_option,
     timeout_option,
@@ -28,6 +29,7 @@ from quorumd.raft.types import Address
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from quorumd.client.security import Security
     from quorumd.pipeline.audit import AuditFinding, AuditReport, AuditTask, TaskResult, TaskRunner
     from quorumd.pipeline.audit.replica_copy import ReplicaCopy
 
@@ -78,6 +80,7 @@ _audit_options = option_group(
         show_envvar=True,
         help="Audit the live quorum that these nodes belong to.",
     ),
+    command_config_option,
     timeout_option,
     click.option(
         "--master", metavar="URL", help="Spread the work with Spark, local[*] for example."
@@ -110,6 +113,7 @@ _audit_options = option_group(
 def audit(
     directories: tuple[Path, ...],
     servers: str | None,
+    security: Security | None,
     timeout_s: float,
     master: str | None,
     cores: int | None,
@@ -119,6 +123,7 @@ def audit(
     """The subcommand; returns the exit code."""
     from quorumd.client.errors import QuorumError
     from quorumd.pipeline.audit import audit as run_audit
+    from quorumd.security.errors import CertificateProblem
     from quorumd.storage.errors import StorageError
 
     addresses = _addresses(servers, directories)
@@ -127,11 +132,11 @@ def audit(
     copies: list[ReplicaCopy] = []
     try:
         if addresses:
-            audited, copies = _audit_live(addresses, to_ms(timeout_s), cores)
+            audited, copies = _audit_live(addresses, security, to_ms(timeout_s), cores)
         else:
             with _task_runner(master, cores) as run_tasks, _progress("auditing") as on_bytes:
                 audited = run_audit(directories, run_tasks=run_tasks, on_bytes=on_bytes)
-    except (StorageError, QuorumError) as error:
+    except (StorageError, QuorumError, CertificateProblem) as error:
         click.echo(f"Error: {error}", err=True)
         return EXIT_FAILED
     elapsed_s = time.monotonic() - began
@@ -177,7 +182,7 @@ def _addresses(servers: str | None, directories: Sequence[Path]) -> tuple[Addres
 
 
 def _audit_live(
-    addresses: Sequence[Address], timeout_ms: int, cores: int | None
+    addresses: Sequence[Address], security: Security | None, timeout_ms: int, cores: int | None
 ) -> tuple[AuditReport, list[ReplicaCopy]]:
     """Raises QuorumError, StorageError, BadReplicas."""
     from quorumd.pipeline.audit.collect import audit_copies, collected
@@ -185,7 +190,9 @@ def _audit_live(
 
     with ExitStack() as stack:
         with _progress("reading replicas") as on_offsets:
-            copying = collected(addresses, timeout_ms=timeout_ms, on_offsets=on_offsets)
+            copying = collected(
+                addresses, timeout_ms=timeout_ms, security=security, on_offsets=on_offsets
+            )
             copies = stack.enter_context(copying)
         processes = stack.enter_context(ProcessRunner(cores or _cores_here()))
         with _progress("auditing") as on_bytes:

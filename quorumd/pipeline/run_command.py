@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from quorumd.cli.options import BOOTSTRAP_VARIABLE
+from quorumd.cli.options import (
+    BOOTSTRAP_VARIABLE,
+    COMMAND_CONFIG_VARIABLE,
+    read_command_config,
+)
 from quorumd.pipeline.errors import PipelineError, plain_message
 from quorumd.pipeline.session import build_session
 from quorumd.pipeline.tables.ingest import (
@@ -59,6 +64,33 @@ Examples:
 """
 
 
+def _to_pairs(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> dict[str, str]:
+    """The settings, with paths that do not depend on the working directory of whoever reads them."""
+    if value is None:
+        return {}
+    pairs = read_command_config(value)[1]
+    is_path = re.compile(r"ssl\..*\.location")
+    return {
+        name: str(Path(text).absolute()) if is_path.fullmatch(name) and text else text
+        for name, text in pairs.items()
+    }
+
+
+def _command_config_option(command: F) -> F:
+    return click.option(
+        "--command-config",
+        "security",
+        callback=_to_pairs,
+        metavar="FILE",
+        envvar=COMMAND_CONFIG_VARIABLE,
+        show_envvar=True,
+        help="Properties for a quorum that is not in plaintext, as for Kafka's own tools. The stores "
+        "that it names are read at the same path on every executor.",
+    )(command)
+
+
 def log_options(command: F) -> F:
     """Where the log is, where the tables go, and what Spark runs on."""
     options = [
@@ -71,6 +103,7 @@ def log_options(command: F) -> F:
             show_envvar=True,
             help="Read the live quorum that these nodes belong to.",
         ),
+        _command_config_option,
         click.option(
             "--path",
             metavar="DIR",
@@ -136,6 +169,7 @@ def master_option(command: F) -> F:
 )
 def run(
     servers: str | None,
+    security: dict[str, str],
     path: str | None,
     replica: int | None,
     folder: Path,
@@ -146,7 +180,7 @@ def run(
     max_offsets: int,
 ) -> int:
     """The subcommand."""
-    origin = _origin(servers, path, replica, timeout_s)
+    origin = _origin(servers, security, path, replica, timeout_s)
     with _prepared("run", origin, folder, master) as (spark, output):
         follower = StreamingIngest(
             spark,
@@ -167,6 +201,7 @@ def run(
 @log_options
 def batch(
     servers: str | None,
+    security: dict[str, str],
     path: str | None,
     replica: int | None,
     folder: Path,
@@ -174,14 +209,18 @@ def batch(
     master: str | None,
 ) -> int:
     """The subcommand."""
-    origin = _origin(servers, path, replica, timeout_s)
+    origin = _origin(servers, security, path, replica, timeout_s)
     with _prepared("batch", origin, folder, master) as (spark, output):
         run_once(spark, origin, output)
     return 0
 
 
 def _origin(
-    servers: str | None, path: str | None, replica: int | None, timeout_s: float
+    servers: str | None,
+    security: dict[str, str],
+    path: str | None,
+    replica: int | None,
+    timeout_s: float,
 ) -> LogOrigin:
     if path is not None and servers is not None:
         source = click.get_current_context().get_parameter_source("servers")
@@ -189,7 +228,8 @@ def _origin(
             servers = None
     if (path is None) == (servers is None):
         raise click.UsageError("Give --bootstrap-server for a live quorum, or --path for files.")
-    return LogOrigin(servers, path, replica, max(1, round(timeout_s * 1000)))
+    security = {} if servers is None else security
+    return LogOrigin(servers, path, replica, max(1, round(timeout_s * 1000)), security)
 
 
 @contextmanager

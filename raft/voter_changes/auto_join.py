@@ -7,6 +7,10 @@ A follower or observer asks at most one thing in each fetch timeout, the first t
 3. With auto-join, as an observer with the id of a voter, whose disk was lost: AddVoter, and once that is
    committed RemoveVoter for the lost one. A replica that was removed on purpose does not.
 
+A Kafka quorum takes such requests of its voters only: who observes one asks nothing. A witness says
+UpdateVoter, too, if the voter set lacks its kraft.version range, and while the log names no voters
+(kraft.version 0) once to each leader, so that kraft.version can be raised.
+
 Sources: KIP-853 (UpdateRaftVoter, automatic joining), KIP-856 (disk failure recovery).
 """
 
@@ -14,19 +18,20 @@ from __future__ import annotations
 
 from quorumd.raft.core import Core
 from quorumd.raft.effects import AddVoter, RemoveVoter, UpdateVoter
+from quorumd.raft.errors import KafkaError
 from quorumd.raft.events import VoterChangeResponseReceived
 from quorumd.raft.leader_discovery import absorb
 from quorumd.raft.roles import Follower, Observer
+from quorumd.raft.types import Voter
 
 
 def register_with_leader(core: Core) -> None:
-    """Send what is due, once every fetch timeout."""
+    """Send what is due, which is looked at once every fetch timeout."""
     leader = core.leader
     if (
-        core.now_ms < core.registration.next_ms
-        or leader is None
+        leader is None
         or core.last_contact_ms is None
-        or core.log.voters_offset < 0
+        or (core.log.voters_offset < 0 and not core.config.is_kafka_log)
         or not isinstance(core.state, (Follower, Observer))
     ):
         return
@@ -43,6 +48,8 @@ def registration_request(core: Core) -> UpdateVoter | AddVoter | RemoveVoter | N
     if core.local.uuid is None or not endpoints:
         return None
     own = core.voters.find(core.local)
+    if config.is_kafka_log:
+        return _update_at_kafka(core, own)
     if own is not None and own.endpoints != endpoints:
         return UpdateVoter(epoch=core.epoch, endpoints=endpoints)
     if own is None and core.registration.registered_in != core.context:
@@ -53,11 +60,26 @@ def registration_request(core: Core) -> UpdateVoter | AddVoter | RemoveVoter | N
     return AddVoter(endpoints=endpoints) if own is None else RemoveVoter(key=rivals[0])
 
 
+def _update_at_kafka(core: Core, own: Voter | None) -> UpdateVoter | None:
+    """What a Kafka leader has to know of a voter (KIP-853, UpdateRaftVoter)."""
+    if own is None or not core.config.is_witness:
+        return None
+    if core.log.voters_offset < 0:
+        is_known = core.registration.registered_in == core.context
+    else:
+        # Kafka writes the endpoints in an order of its own.
+        is_known = set(own.endpoints) == set(core.config.endpoints) and own.max_kraft_version >= 1
+    return None if is_known else UpdateVoter(epoch=core.epoch, endpoints=core.config.endpoints)
+
+
 def on_voter_change_response(core: Core, event: VoterChangeResponseReceived) -> None:
     """The leader has done it, or will be asked again."""
     request = core.take(event.request_id)
     if request is None:
         return
+    if event.error == KafkaError.UNSUPPORTED_VERSION and core.config.is_kafka_log:
+        # Kafka 3.9 and 4.0 at kraft.version 0: they do not raise it, and need not know.
+        core.registration.registered_in = core.context
     if event.hint is not None and not absorb(core, request, event.error, event.hint):
         return
     if event.error is not None:

@@ -5,16 +5,18 @@ A function that ends in `_problem` returns None if there is none. Sources: KIP-8
 
 from __future__ import annotations
 
+from typing import Final
+
 from quorumd.raft import quorum
 from quorumd.raft.bootstrap import bootstrap_problem
 from quorumd.raft.core import Core
 from quorumd.raft.errors import KafkaError, Refusal
-from quorumd.raft.replica_progress import synced_end_offset
+from quorumd.raft.replica_progress import progress_of, synced_end_offset
 from quorumd.raft.roles import Leader
 from quorumd.raft.types import ReplicaKey, Voter, VoterSet
 from quorumd.raft.voter_changes.voter_sets import listed
 
-RIVAL_SILENT_TIMEOUTS = 3
+RIVAL_SILENT_TIMEOUTS: Final = 3
 """A voter may be doubled under its id when it has been silent for this many fetch timeouts.
 
 One is enough if its addresses have refused connections since it was heard: its process was gone then, and
@@ -135,7 +137,7 @@ def is_alive(core: Core, leader: Leader, voter: ReplicaKey) -> bool:
 
 def fetched_ms(leader: Leader, key: ReplicaKey) -> int:
     """When a replica fetched last; before all times if it never did."""
-    known = leader.progress.get(key)
+    known = progress_of(leader, key)
     return -1 if known is None or known.last_fetch_ms is None else known.last_fetch_ms
 
 

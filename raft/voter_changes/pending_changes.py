@@ -19,7 +19,8 @@ from quorumd.raft.voter_changes.update_voter import update_own_endpoints
 
 def advance(core: Core, leader: Leader) -> None:
     """Whatever is possible now: make the next change, answer the committed ones, hand over."""
-    if not leader.changes and leader.transfer is None and core.electorate.is_settled:
+    if core.config.is_kafka_log:
+        hand_over(core, leader, None)
         return
     _answer_committed(core, leader)
     entry = core.electorate.entry
@@ -105,13 +106,3 @@ def _expire(core: Core, leader: Leader) -> None:
         elif change.kind is ChangeKind.ADD and voter and voter.key not in leader.progress:
             error = KafkaError.INVALID_REQUEST
         core.reply_to_change(change.reply_to, error, f"{text}. It is safe to ask again")
-
-
-def due_ms(leader: Leader) -> int | None:
-    """When a request has waited long enough; None if none waits."""
-    if not leader.changes and leader.transfer is None:
-        return None
-    dues = [change.deadline_ms for change in leader.changes]
-    if leader.transfer is not None:
-        dues.append(leader.transfer.deadline_ms)
-    return min(dues, default=None)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from quorumd.raft.core import Core
 from quorumd.raft.errors import KafkaError, Refusal
 from quorumd.raft.leader_discovery import is_foreign
 from quorumd.raft.roles import Leader, VoterChange
 
-MAX_CHANGES = 100
+MAX_CHANGES: Final = 100
 """More requests than these do not wait for their turn."""
 
 
@@ -23,6 +25,9 @@ def leader_of_request(core: Core, reply_to: int, cluster_id: str | None) -> Lead
     elif not isinstance(leader, Leader) or core.is_shutting_down:
         known = "no leader is known" if core.leader is None else f"replica {core.leader.id} leads"
         text = f"replica {core.local.id} does not lead: {known}"
+        core.reply_to_change(reply_to, KafkaError.NOT_LEADER_OR_FOLLOWER, text)
+    elif core.config.is_kafka_log:
+        text = f"replica {core.local.id} is a witness that hands over: ask again in a moment"
         core.reply_to_change(reply_to, KafkaError.NOT_LEADER_OR_FOLLOWER, text)
     else:
         return leader

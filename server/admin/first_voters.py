@@ -54,6 +54,32 @@ def first_voters(
     return FirstVoters(is_new=bootstrap)
 
 
+def check_kafka_log(config: Config, cluster_id: str | None, *, is_new: bool) -> None:
+    """A directory for the log of a real Kafka quorum. Raises FormatRefused if it must not be one.
+
+    `is_new` says that first voters are named, too. A node under the id of a Kafka controller would end
+    that controller: Kafka tells its nodes apart by id. That of a witness is in quorum.voters where
+    controller.quorum.voters names it.
+    """
+    if is_new:
+        raise FormatRefused(
+            "--kafka-log joins a Kafka quorum that exists: leave --bootstrap, --standalone and "
+            "--initial-voters out."
+        )
+    if cluster_id is None:
+        raise FormatRefused(
+            "--kafka-log needs --cluster-id: the log of a Kafka quorum does not name its cluster. "
+            "`quorumctl describe --status --bootstrap-server HOST:PORT` of a controller prints it."
+        )
+    if config.quorum_witness:
+        return
+    if any(voter.id == config.node_id for voter in config.quorum_voters):
+        raise FormatRefused(
+            f"node.id {config.node_id} is that of a voter in quorum.voters: a Kafka controller must be "
+            "the only node under its id. Choose an id that no controller and no broker has."
+        )
+
+
 def _listed(config: Config, text: str) -> FirstVoters:
     try:
         voters = parse_initial_voters(text, config.advertised_listeners[0].name)

@@ -25,10 +25,12 @@ import click
 from quorumd.server.demo.nodes import (
     DEMO_LOCK,
     DEMO_LOG,
+    ClientFiles,
     DemoError,
     NodeFiles,
     NodeProcess,
     check_startable,
+    client_files,
     demo_lock,
     lock_holder,
     prepare,
@@ -63,8 +65,15 @@ KEYS = "1 2 3 kill -9 or restart   s freeze leader or thaw   a append   q quit"
 class Demo:
     """One run, from the start of three nodes to their end."""
 
-    def __init__(self, nodes: Sequence[NodeFiles], show: Callable[[str], None]) -> None:
-        """`show` prints a line; with `live` set, lines go below the table instead."""
+    def __init__(
+        self,
+        nodes: Sequence[NodeFiles],
+        client: ClientFiles | None,
+        show: Callable[[str], None],
+    ) -> None:
+        """`client` has what one needs where the nodes have TLS. `show` prints a line; with `live` set,
+        lines go below the table instead."""
+        self._client = client
         self._nodes = [NodeProcess(files) for files in nodes]
         self._show = show
         self._stop = asyncio.Event()
@@ -257,8 +266,11 @@ class Demo:
     async def _append(self) -> None:
         """One record, by the command that a user would take."""
         servers = ",".join(str(node.files.address) for node in self._nodes)
+        options = ["-b", servers]
+        if self._client is not None:
+            options += ["--command-config", str(self._client.properties)]
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-c", _QUORUMCTL, "append", "-b", servers),
+            *(sys.executable, "-P", "-c", _QUORUMCTL, "append", *options),
             time.strftime("hello at %H:%M:%S"),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -291,15 +303,18 @@ class Demo:
 # -- the command
 
 
-def run(directory: Path) -> int:
+def run(directory: Path, *, secure: bool) -> int:
     """In the foreground. Returns the exit code. Raises DemoError."""
     with demo_lock(directory):
-        nodes, done = prepare(directory)
+        nodes, done = prepare(directory, secure=secure)
+        client = client_files(directory)
         check_startable(directory, nodes)
-        for line in [*done, *_hints(nodes)]:
+        for line in [*done, *_hints(nodes, client)]:
             click.echo(line)
         is_interactive = sys.stdin.isatty() and sys.stdout.isatty()
-        code = asyncio.run(_with_table(nodes) if is_interactive else _with_lines(nodes))
+        code = asyncio.run(
+            _with_table(nodes, client) if is_interactive else _with_lines(nodes, client)
+        )
         if code:
             raise DemoError(
                 f"no node is left running; why is in {' '.join(str(n.log_path) for n in nodes)}"
@@ -308,11 +323,12 @@ def run(directory: Path) -> int:
     return code
 
 
-def _hints(nodes: Sequence[NodeFiles]) -> list[str]:
+def _hints(nodes: Sequence[NodeFiles], client: ClientFiles | None) -> list[str]:
     return hints(
         [node.address for node in nodes],
         [node.http for node in nodes],
         [node.log_path for node in nodes],
+        client,
     )
 
 
@@ -323,17 +339,17 @@ def _command(directory: Path, option: str = "") -> str:
     return f"`{text}{option}`"
 
 
-async def _with_lines(nodes: Sequence[NodeFiles]) -> int:
+async def _with_lines(nodes: Sequence[NodeFiles], client: ClientFiles | None) -> int:
     click.echo("Ctrl-C or SIGTERM stops the three nodes.")
-    return await Demo(nodes, click.echo).run()
+    return await Demo(nodes, client, click.echo).run()
 
 
-async def _with_table(nodes: Sequence[NodeFiles]) -> int:
+async def _with_table(nodes: Sequence[NodeFiles], client: ClientFiles | None) -> int:
     from rich.console import Console
     from rich.live import Live
 
     loop = asyncio.get_running_loop()
-    demo = Demo(nodes, click.echo)
+    demo = Demo(nodes, client, click.echo)
     descriptor = sys.stdin.fileno()
 
     def on_readable() -> None:
@@ -363,10 +379,10 @@ def _single_keys(descriptor: int) -> Iterator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-def detach(directory: Path) -> None:
+def detach(directory: Path, *, secure: bool) -> None:
     """Start in the background, and come back when every node is ready. Raises DemoError."""
     with demo_lock(directory):
-        nodes, _ = prepare(directory)
+        nodes, _ = prepare(directory, secure=secure)
         check_startable(directory, nodes)
     command = [sys.executable, "-P", "-m", "quorumd.server.main", "demo", "--dir", str(directory)]
     log_path = directory / DEMO_LOG
@@ -378,7 +394,7 @@ def detach(directory: Path) -> None:
         if process.poll() is None:
             process.terminate()
         raise DemoError(f"the demo did not start:\n{log_path.read_text(errors='replace').strip()}")
-    for line in _hints(nodes):
+    for line in _hints(nodes, client_files(directory)):
         click.echo(line)
     click.echo(f"Runs in the background as process {process.pid}; what happens is in {log_path}")
     click.echo(f"{_command(directory, ' --stop')} stops it and keeps the data.")

@@ -32,6 +32,9 @@ from quorumd.storage.layout import LOCK, META_PROPERTIES
 NODE_IDS = (1, 2, 3)
 HOST = "127.0.0.1"
 MARKER = "demo.json"
+CERTS = "certs"
+CLIENT = "alice"
+CERTIFICATE_DAYS = 3_650
 DEMO_LOCK = "demo.pid"
 DEMO_LOG = "demo.log"
 # Below the range from which systems take the ports of outgoing connections.
@@ -56,18 +59,44 @@ class NodeFiles:
     http: Address
 
 
+@dataclass(frozen=True, slots=True)
+class ClientFiles:
+    """What a client of a demo with TLS needs."""
+
+    properties: Path
+    store: Path
+    """Its private key and certificate."""
+    ca: Path
+
+
+def client_files(directory: Path) -> ClientFiles | None:
+    """Of the demo in this directory; None if it has no TLS."""
+    certs = directory / CERTS
+    if not certs.exists():
+        return None
+    certs = certs.absolute()
+    return ClientFiles(certs / f"{CLIENT}.properties", certs / f"{CLIENT}.pem", certs / "ca.pem")
+
+
 def config_path(directory: Path, node_id: int) -> Path:
     return directory / f"node{node_id}.yaml"
 
 
-def prepare(directory: Path) -> tuple[list[NodeFiles], list[str]]:
-    """The nodes of a directory, made and formatted if need be, and what was done. Raises DemoError."""
+def prepare(directory: Path, *, secure: bool = False) -> tuple[list[NodeFiles], list[str]]:
+    """The nodes of a directory, made and formatted if need be, and what was done. Raises DemoError.
+
+    `secure`: with mutual TLS, if they are made now. A directory stays what it was made as.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         is_first = not (directory / MARKER).exists()
         if is_first:
             _check_empty(directory)
-            _write_configs(directory)
+            _write_configs(directory, secure=secure)
+        elif secure and client_files(directory) is None:
+            raise DemoError(
+                f"the nodes in {directory} were made without TLS: name another directory with --dir"
+            )
         nodes = read_nodes(directory)
         formatted = [node.node_id for node in nodes if _format(node, bootstrap=is_first)]
         if is_first:
@@ -109,7 +138,7 @@ def _read_node(directory: Path, node_id: int) -> NodeFiles:
 
 
 def _check_empty(directory: Path) -> None:
-    ours = {DEMO_LOCK, DEMO_LOG}
+    ours = {DEMO_LOCK, DEMO_LOG, CERTS}
     ours.update(f"node{node_id}{suffix}" for node_id in NODE_IDS for suffix in ("", ".yaml"))
     if foreign := sorted({path.name for path in directory.iterdir()} - ours):
         raise DemoError(
@@ -118,9 +147,11 @@ def _check_empty(directory: Path) -> None:
         )
 
 
-def _write_configs(directory: Path) -> None:
+def _write_configs(directory: Path, *, secure: bool) -> None:
     if all(config_path(directory, node_id).exists() for node_id in NODE_IDS):
         return
+    if secure:
+        _make_certificates(directory / CERTS)
     ports = choose_ports()
     voters = ",".join(
         f"{node_id}@{HOST}:{port}" for node_id, port in zip(NODE_IDS, ports, strict=True)
@@ -132,8 +163,30 @@ def _write_configs(directory: Path) -> None:
             f"storage.dir: node{node_id}\n"
             f"listeners: CONTROLLER://{HOST}:{port}\n"
             f"http.listen: {HOST}:{port - HTTP_BELOW}\n"
-            f"quorum.voters: {voters}\n"
+            f"quorum.voters: {voters}\n" + (_tls_lines(node_id) if secure else "")
         )
+
+
+def _make_certificates(certs: Path) -> None:
+    # A demo without TLS does not load what they take.
+    from quorumd.security import make_certificates as makers
+    from quorumd.security.errors import CertificateProblem
+
+    try:
+        makers.make_ca(certs, CERTIFICATE_DAYS, force=True)
+        for node_id in NODE_IDS:
+            makers.make_node(certs, node_id, (HOST, "localhost"), CERTIFICATE_DAYS, force=True)
+        makers.make_client(certs, CLIENT, CERTIFICATE_DAYS, force=True)
+    except CertificateProblem as problem:
+        raise DemoError(str(problem)) from problem
+
+
+def _tls_lines(node_id: int) -> str:
+    from quorumd.security.make_certificates import NODE_NAME, node_settings
+
+    certs = Path(CERTS)
+    lines = node_settings(certs / f"{NODE_NAME.format(id=node_id)}.pem", certs)
+    return "".join(f"{line}\n" for line in lines)
 
 
 def choose_ports() -> list[int]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quorumd.raft.types import Address
+from quorumd.server.demo.nodes import ClientFiles
 from quorumd.wire.metadata_topic import TOPIC
 
 if TYPE_CHECKING:
@@ -151,27 +152,52 @@ def own_command(name: str) -> str:
 
 
 def hints(
-    addresses: Sequence[Address], pages: Sequence[Address], log_paths: Sequence[Path]
+    addresses: Sequence[Address],
+    pages: Sequence[Address],
+    log_paths: Sequence[Path],
+    client: ClientFiles | None,
 ) -> list[str]:
-    """Where to look and commands to try, with the addresses of these nodes."""
+    """Where to look and commands to try, with the addresses of these nodes; with TLS if there are files
+    of a client."""
     servers = ",".join(str(address) for address in addresses)
     ctl = own_command("quorumctl")
     kafka = f"--bootstrap-server {servers} --topic {TOPIC}"
+    kcat, arguments = f"kcat -b {servers}", f"bootstrap_servers={servers!r}"
+    exports, refused = [f"  export QUORUM_BOOTSTRAP_SERVERS={servers}"], []
+    if client is not None:
+        store, ca = shlex.quote(str(client.store)), shlex.quote(str(client.ca))
+        properties = shlex.quote(str(client.properties))
+        exports.append(f"  export QUORUM_COMMAND_CONFIG={properties}")
+        kafka += f" --command-config {properties}"
+        kcat += (
+            f" -X security.protocol=ssl -X ssl.ca.location={ca} -X ssl.certificate.location={store}"
+            f" -X ssl.key.location={store}"
+        )
+        arguments += (
+            f", security_protocol='SSL', ssl_cafile={str(client.ca)!r}, "
+            f"ssl_certfile={str(client.store)!r}, ssl_keyfile={str(client.store)!r}"
+        )
+        refused = [
+            "Refused, because no certificate is shown:",
+            f"  env -u QUORUM_COMMAND_CONFIG {ctl} describe",
+            f"  sleep 1 | openssl s_client -connect {addresses[0]} -CAfile {ca}",
+        ]
     return [
         f"In a browser: {'  '.join(f'http://{page}/' for page in pages)}",
         "In another terminal:",
-        f"  export QUORUM_BOOTSTRAP_SERVERS={servers}",
+        *exports,
         f"  {ctl} describe --status",
         f"  {ctl} append hello world",
         f"  {ctl} tail --from-beginning --follow",
+        *refused,
         "With Kafka's own clients (there are no groups: name the partition):",
         f"  kafka-console-producer.sh {kafka}",
         f"  kafka-console-consumer.sh {kafka} --partition 0 --offset earliest",
-        f"  kcat -b {servers} -t {TOPIC} -p 0 -P        (one record per line)",
-        f"  kcat -b {servers} -t {TOPIC} -p 0 -C -o beginning",
+        f"  {kcat} -t {TOPIC} -p 0 -P        (one record per line)",
+        f"  {kcat} -t {TOPIC} -p 0 -C -o beginning",
         "In Python (pip install kafka-python):",
         "  from kafka import KafkaProducer",
-        f"  producer = KafkaProducer(bootstrap_servers={servers!r})",
+        f"  producer = KafkaProducer({arguments})",
         f"  print(producer.send({TOPIC!r}, b'hello', partition=0).get(10).offset)",
         f"Log files: {' '.join(str(path) for path in log_paths)}",
     ]

@@ -6,8 +6,9 @@ no rule and no request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Generator
+from contextlib import closing
+from typing import Final, Protocol
 
 from quorumd.raft.effects import (
     AppendClient,
@@ -33,12 +34,13 @@ from quorumd.server.model.disk_jobs import (
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.producer_state import ProducerState
 from quorumd.server.translate.control_records import control_batch
-from quorumd.storage.log import Chunk, ChunkSummary, Log
+from quorumd.server.translate.fetched_batches import FetchedBatches
+from quorumd.storage.log import Chunk, Log
 from quorumd.storage.quorum_state import QuorumState
 from quorumd.storage.snapshot_file import SnapshotFacts
 from quorumd.wire.batch_header import BatchHeader, iter_headers
 
-RECOUNT_BYTES = 2**20
+RECOUNT_BYTES: Final = 2**20
 
 
 class ClientBatches(Protocol):
@@ -76,19 +78,17 @@ class StorageAdapter:
         self._client_batches = client_batches
         self._on_installed = on_installed
         self._wall_ms = wall_ms
-        self._fetched: dict[int, tuple[bytes | memoryview, list[tuple[int, BatchHeader]]]] = {}
+        self._fetched: dict[int, FetchedBatches] = {}
         self._chunks: dict[int, bytes] = {}
         self._copied: SnapshotFacts | None = None
         self.base = base
         self.written_bytes = 0
         """Of records, since the start."""
 
-    def hold_fetched(
-        self, token: int, data: bytes | memoryview, batches: list[tuple[int, BatchHeader]]
-    ) -> None:
-        """Keep the bytes of a fetch answer until the rules decide on them."""
+    def hold_fetched(self, token: int, fetched: FetchedBatches) -> None:
+        """Keep the batches of a fetch response until the rules decide on them."""
         self._fetched.clear()
-        self._fetched[token] = (data, batches)
+        self._fetched[token] = fetched
 
     def hold_chunk(self, token: int, data: bytes) -> None:
         """Keep the bytes of a snapshot's chunk until the rules decide on them."""
@@ -111,12 +111,12 @@ class StorageAdapter:
         self._write(effect.write, Chunk(data, effect.base_offset, end_offset))
 
     def append_fetched(self, effect: AppendFetched) -> None:
-        data, batches = self._fetched.pop(effect.token)
-        for _, header in batches:
+        fetched = self._fetched.pop(effect.token)
+        chunk = fetched.chunk
+        for header in fetched.of_producers:
             self._producers.note(header)
-        self._metrics.count_fetched(effect.end_offset - effect.base_offset, len(data))
-        summary = summary_of([header for _, header in batches])
-        self._write(effect.write, Chunk(data, effect.base_offset, effect.end_offset, summary))
+        self._metrics.count_fetched(chunk.end_offset - chunk.base_offset, len(chunk.data))
+        self._write(effect.write, chunk)
 
     def truncate(self, effect: TruncateLog) -> None:
         self._metrics.truncated_records += max(0, self._log.log_end_offset - effect.end_offset)
@@ -163,17 +163,18 @@ class StorageAdapter:
                 self._producers.note(header)
                 offset = header.next_offset
 
-    def _headers_from(self, offset: int, end_offset: int) -> Iterator[BatchHeader]:
+    def _headers_from(self, offset: int, end_offset: int) -> Generator[BatchHeader]:
         """Headers of some batches from `offset` on, at least one: all from memory, or all from disk."""
         cached = self._log.read_cached(offset, RECOUNT_BYTES, end_offset)
         if cached is not None:
             for data in cached:
                 yield from (header for _, header in iter_headers(data))
             return
-        for header in self._log.scan_headers(offset):
-            if self._log.read_cached(header.base_offset, 1, end_offset) is not None:
-                return
-            yield header
+        with closing(self._log.scan_headers(offset)) as headers:
+            for header in headers:
+                if self._log.read_cached(header.base_offset, 1, end_offset) is not None:
+                    return
+                yield header
 
     def persist(self, effect: PersistQuorumState) -> None:
         leader, voted = effect.leader, effect.voted
@@ -192,14 +193,3 @@ class StorageAdapter:
         self._log.append(chunk.data, chunk.base_offset, chunk.end_offset)
         self.written_bytes += len(chunk.data)
         self._disk.submit(WriteRecords(write, chunk))
-
-
-def summary_of(headers: Sequence[BatchHeader]) -> ChunkSummary | None:
-    """What the indexes need to know of batches of one epoch; None if they are of several."""
-    first = headers[0]
-    if len(headers) == 1:
-        return ChunkSummary(first.epoch, first.max_timestamp, first.last_offset)
-    if any(header.epoch != first.epoch for header in headers):
-        return None
-    newest = max(headers, key=lambda header: header.max_timestamp)
-    return ChunkSummary(first.epoch, newest.max_timestamp, newest.last_offset)

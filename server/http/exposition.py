@@ -74,6 +74,7 @@ class QuorumCollector(Collector):
         yield from self._network()
         yield from self._replicas()
         yield from self._disk()
+        yield from self._certificates()
         build = GaugeMetricFamily(
             "quorumd_build_info", "Always 1; the version is in the label.", labels=["version"]
         )
@@ -118,6 +119,21 @@ class QuorumCollector(Collector):
             "pending_remove_voter",
             "1 while a voter is being removed.",
             int(view.is_removing_voter),
+        )
+        yield _gauge(
+            "quorumd_missing_records",
+            "Offsets that the leader knows to be committed and this replica has not fetched yet.",
+            view.missing_records,
+        )
+        yield _gauge(
+            "quorumd_witness_ahead",
+            "1 while this witness holds records that no other voter within reach has.",
+            int(view.is_ahead),
+        )
+        yield _gauge(
+            "quorumd_witness_ahead_records",
+            "Offsets that only this witness and its leader have, committed for two fetch timeouts.",
+            self._metrics.witness_ahead_records,
         )
         yield _gauge("quorumd_log_start_offset", "First offset of the log.", view.log_start_offset)
         yield _gauge("quorumd_kraft_version", "Feature level of kraft.version.", view.kraft_version)
@@ -186,7 +202,13 @@ class QuorumCollector(Collector):
         yield _labelled("quorumd_refused_batches", "Not appended.", "error", metrics.refused)
         yield _labelled("quorumd_elections", "Campaigns that ended.", "outcome", metrics.elections)
         yield _labelled(
-            "quorumd_ignored", "Requests and answers disregarded.", "reason", metrics.ignored
+            "quorumd_ignored", "Requests and responses disregarded.", "reason", metrics.ignored
+        )
+        yield _labelled(
+            "quorumd_unknown",
+            "Requests, API versions and records of others that this version does not know.",
+            "what",
+            metrics.unknown,
         )
 
     def _snapshots(self) -> Iterator[Metric]:
@@ -224,7 +246,18 @@ class QuorumCollector(Collector):
 
     def _network(self) -> Iterator[Metric]:
         metrics = self._metrics
-        yield _gauge("quorumd_connections", "Inbound, open now.", metrics.connections_open)
+        connections = GaugeMetricFamily(
+            "quorumd_connections", "Inbound, open now.", labels=["listener", "protocol"]
+        )
+        for at, count in metrics.connections_at.items():
+            connections.add_metric(at, count)
+        yield connections
+        handshakes = CounterMetricFamily(
+            "quorumd_tls_handshakes", "Of inbound connections.", labels=["listener", "outcome"]
+        )
+        for how, count in metrics.tls_handshakes.items():
+            handshakes.add_metric(how, count)
+        yield handshakes
         kinds = GaugeMetricFamily(
             "quorumd_connections_by_kind", "Inbound, open now.", labels=["kind"]
         )
@@ -302,6 +335,30 @@ class QuorumCollector(Collector):
             free_bytes,
         )
         yield _gauge("quorumd_disk_size_bytes", "Size of the disk of storage.dir.", size_bytes)
+
+    def _certificates(self) -> Iterator[Metric]:
+        """Only where something is TLS."""
+        metrics = self._metrics
+        if not metrics.certificate_expiries:
+            return
+        expiry = GaugeMetricFamily(
+            "quorumd_certificate_expiry_timestamp_seconds",
+            "When a certificate or a revocation list ends.",
+            labels=["listener", "role", "subject"],
+        )
+        for labels, at_s in metrics.certificate_expiries.items():
+            expiry.add_metric(labels, at_s)
+        yield expiry
+        yield _gauge(
+            "quorumd_certificates_loaded_timestamp_seconds",
+            "When the newest set of keys and certificates was read.",
+            metrics.certificates_loaded_at_s,
+        )
+        yield _counter(
+            "quorumd_certificate_reload_failures",
+            "Looks at new files that could not be used.",
+            metrics.certificate_reload_failures,
+        )
 
 
 class MetricsText:

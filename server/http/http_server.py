@@ -1,7 +1,11 @@
 """A node's HTTP pages for people, probes and Prometheus: /metrics /livez /readyz /status, and those given.
 
-GET and HEAD, one request per connection, bounded in size, time and number. A quorum that is lost makes a
-node not ready; as long as it can say so it is alive.
+GET and HEAD, one request per connection, bounded in size, time and number. One connection too many ends the
+oldest: idle ones keep nobody from being served. A quorum that is lost makes a node not ready; as long as it
+can say so it is alive.
+
+Where a client's certificate is asked for, whoever shows none is told whether this node lives and is ready,
+and nothing else: probes of orchestrators have no certificates.
 """
 
 from __future__ import annotations
@@ -13,9 +17,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from quorumd.raft.types import Address
+from quorumd.security.errors import CertificateProblem
 from quorumd.server.model.logs import Logger
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.partition_view import PartitionView
@@ -23,13 +28,19 @@ from quorumd.server.model.unhandled import unawaited
 from quorumd.server.net.listeners import listen_error
 
 if TYPE_CHECKING:
+    from quorumd.security.tls_stream import TlsStream, Upper
     from quorumd.server.http.exposition import MetricsText
 
 REQUEST_BYTES_MAX: Final = 8 << 10
 REQUEST_SECONDS_MAX: Final = 5.0
 RESPONSE_SECONDS_MAX: Final = 10.0
 LINGER_BYTES_MAX: Final = 64 << 10
-CONNECTIONS_MAX: Final = 64
+CONNECTIONS_MAX: Final = 128
+BACKLOG: Final = 64
+"""What the kernel accepts in one turn displaces nobody whose request could not be read before."""
+
+LIVEZ: Final = "/livez"
+READYZ: Final = "/readyz"
 
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json"
@@ -39,7 +50,7 @@ Pages = Mapping[str, Callable[[str], Awaitable["Page"]]]
 
 
 class Page(NamedTuple):
-    """What is answered; `headers` are whole lines."""
+    """A response: `headers` are whole lines."""
 
     body: bytes
     content_type: str = _TEXT
@@ -47,8 +58,24 @@ class Page(NamedTuple):
     headers: tuple[str, ...] = ()
 
 
+class HttpTls(NamedTuple):
+    """What HTTP takes to be TLS."""
+
+    secured: Callable[[Callable[[], Upper]], Callable[[], TlsStream]]
+    """Puts TLS below protocols of this factory."""
+    needs_certificate: bool
+    """Who shows none gets nothing but LIVEZ and READYZ."""
+
+
+class _Request(NamedTuple):
+    method: str
+    path: str
+    """Without its query."""
+    accept: str
+
+
 class _BadRequest(Exception):
-    """A request that is answered with this status and text."""
+    """A request whose response is this status and text."""
 
     def __init__(self, status: HTTPStatus, text: str, allow: str = "") -> None:
         super().__init__(text)
@@ -112,20 +139,23 @@ class HttpServer:
         status: Callable[[], Mapping[str, object]],
         metrics: Callable[[str], Awaitable[tuple[bytes, str]]],
         pages: Pages | None = None,
+        tls: HttpTls | None = None,
     ) -> None:
         """`ready` says whether this node can serve, and in words why not; `status` must be fit for
         JSON; `metrics` takes an Accept header and gives body and content type; `pages` are others, by
-        path."""
+        path. Without `tls` it is plaintext."""
         self._address = address
+        self._tls = tls
         self._ready = ready
         self._status = status
         self._metrics = metrics
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        """One for each connection, the oldest first."""
         self._pages: Pages = {
             "/metrics": self._metrics_page,
-            "/livez": self._livez_page,
-            "/readyz": self._readyz_page,
+            LIVEZ: self._livez_page,
+            READYZ: self._readyz_page,
             "/status": self._status_page,
             **(pages or {}),
         }
@@ -140,69 +170,97 @@ class HttpServer:
     async def open(self) -> None:
         """Listen. Raises ListenError."""
         try:
-            self._server = await asyncio.start_server(
-                self._accept,
+            self._server = await asyncio.get_running_loop().create_server(
+                cast("Callable[[], asyncio.Protocol]", self._factory()),
                 self._address.host or None,
                 self._address.port,
-                limit=REQUEST_BYTES_MAX,
+                backlog=BACKLOG,
             )
         except OSError as error:
             raise listen_error("http.listen", self._address, error) from error
 
     async def close(self) -> None:
-        """Stop listening and end what is being answered."""
+        """Stop listening and end what is being responded to."""
         if self._server is not None:
             self._server.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def _factory(self) -> Callable[[], Upper]:
+        def make() -> asyncio.StreamReaderProtocol:
+            reader = asyncio.StreamReader(limit=REQUEST_BYTES_MAX)
+            return asyncio.StreamReaderProtocol(reader, self._accept)
+
+        return make if self._tls is None else self._tls.secured(make)
+
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._tasks) >= CONNECTIONS_MAX:
-            writer.transport.abort()
-            return
+            oldest = next(iter(self._tasks))
+            del self._tasks[oldest]
+            oldest.cancel()
         task = unawaited(asyncio.get_running_loop().create_task(self._serve(reader, writer)))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+
+        def end(ended: asyncio.Task[None]) -> None:
+            # Not in the task: one that is cancelled before its first turn runs no line.
+            self._tasks.pop(ended, None)
+            writer.transport.abort()
+
+        task.add_done_callback(end)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(REQUEST_SECONDS_MAX + RESPONSE_SECONDS_MAX):
-                response = await self._answer(reader)
+                response = await self._respond(reader, writer)
                 writer.transport.set_write_buffer_limits(high=0)
                 writer.write(response)
                 await writer.drain()
                 if writer.can_write_eof():
                     writer.write_eof()
                 await _linger(reader)
-        except (OSError, TimeoutError):
-            # The client has gone, or does not read: its own loss.
+        except (OSError, TimeoutError, CertificateProblem):
+            # The client has gone, or does not read, or has no TLS to offer: its own loss.
             pass
-        finally:
-            writer.transport.abort()
 
-    async def _answer(self, reader: asyncio.StreamReader) -> bytes:
+    async def _respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        """Raises OSError, CertificateProblem."""
         is_head = False
         try:
-            method, path, accept = await _read_request(reader)
-            is_head = method == "HEAD"
-            page = self._pages.get(path)
-            if page is None:
-                known = "\n".join(self._pages)
-                raise _BadRequest(
-                    HTTPStatus.NOT_FOUND, f"there is no such page; there are\n{known}"
-                )
-            if method not in ("GET", "HEAD"):
-                text = "these pages can only be read: use GET or HEAD"
-                raise _BadRequest(HTTPStatus.METHOD_NOT_ALLOWED, text, allow="GET, HEAD")
-            return _response(await page(accept), is_head=is_head)
+            request = await _read_request(reader)
+            is_head = request.method == "HEAD"
+            page = self._page_for(request, _has_certificate(writer))
         except _BadRequest as error:
             refusal = Page(error.text.encode() + b"\n", status=error.status)
             return _response(refusal, is_head=is_head, allow=error.allow)
+        try:
+            return _response(await page(request.accept), is_head=is_head)
         except Exception as error:  # a page that fails must not end the server
             _LOGGER.exception("page failed", error)
             failed = Page(b"the page could not be made; the log says why\n")
             return _response(failed._replace(status=HTTPStatus.INTERNAL_SERVER_ERROR))
+
+    def _page_for(
+        self, request: _Request, has_certificate: bool
+    ) -> Callable[[str], Awaitable[Page]]:
+        """Raises _BadRequest."""
+        page = self._pages.get(request.path)
+        if self._tls is not None and self._tls.needs_certificate and not has_certificate:
+            if request.path == READYZ:
+                page = self._verdict_page
+            elif request.path != LIVEZ:
+                text = (
+                    "this node shows its pages to those alone who show a certificate that it trusts "
+                    f"(http.ssl.client.auth); without one there are\n{LIVEZ}\n{READYZ}"
+                )
+                raise _BadRequest(HTTPStatus.FORBIDDEN, text)
+        if page is None:
+            known = "\n".join(self._pages)
+            raise _BadRequest(HTTPStatus.NOT_FOUND, f"there is no such page; there are\n{known}")
+        if request.method not in ("GET", "HEAD"):
+            text = "these pages can only be read: use GET or HEAD"
+            raise _BadRequest(HTTPStatus.METHOD_NOT_ALLOWED, text, allow="GET, HEAD")
+        return page
 
     async def _metrics_page(self, accept: str) -> Page:
         body, content_type = await self._metrics(accept)
@@ -218,13 +276,23 @@ class HttpServer:
         status = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
         return Page(text.encode() + b"\n", status=status)
 
+    async def _verdict_page(self, accept: str) -> Page:
+        """Whether it is ready, to strangers: the words why not tell of the quorum."""
+        page = await self._readyz_page(accept)
+        return page._replace(body=b"ready\n" if page.status is HTTPStatus.OK else b"not ready\n")
+
     async def _status_page(self, accept: str) -> Page:
         del accept
         return Page(json.dumps(self._status(), indent=2).encode() + b"\n", _JSON)
 
 
-async def _read_request(reader: asyncio.StreamReader) -> tuple[str, str, str]:
-    """Method, path without query, and Accept header. Raises _BadRequest, OSError."""
+def _has_certificate(writer: asyncio.StreamWriter) -> bool:
+    tls: TlsStream | None = writer.get_extra_info("tls")
+    return tls is not None and tls.identity is not None and tls.identity.certificate is not None
+
+
+async def _read_request(reader: asyncio.StreamReader) -> _Request:
+    """Raises _BadRequest, OSError, CertificateProblem."""
     try:
         async with asyncio.timeout(REQUEST_SECONDS_MAX):
             head = await reader.readuntil(b"\r\n\r\n")
@@ -246,7 +314,7 @@ async def _read_request(reader: asyncio.StreamReader) -> tuple[str, str, str]:
         name, _, value = line.partition(":")
         if name.strip().lower() == "accept":
             accept = value.strip()
-    return parts[0], parts[1].partition("?")[0], accept
+    return _Request(parts[0], parts[1].partition("?")[0], accept)
 
 
 def _response(page: Page, *, is_head: bool = False, allow: str = "") -> bytes:
@@ -266,7 +334,7 @@ def _response(page: Page, *, is_head: bool = False, allow: str = "") -> bytes:
 
 
 async def _linger(reader: asyncio.StreamReader) -> None:
-    """Read on for a moment: closing with bytes unread would destroy the answer on its way."""
+    """Read on for a moment: closing with bytes unread would destroy the response on its way."""
     taken = 0
     async with asyncio.timeout(1.0):
         while taken < LINGER_BYTES_MAX and (data := await reader.read(REQUEST_BYTES_MAX)):

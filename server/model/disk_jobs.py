@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from quorumd.raft.types import SnapshotId
-from quorumd.storage.log import Chunk, Log
+from quorumd.storage.log import Chunk
 from quorumd.storage.quorum_state import QuorumState
 from quorumd.storage.snapshot_store import SnapshotStore
 
@@ -87,9 +87,20 @@ class Disk(Protocol):
         """Begin to carry out what was taken. Never blocks."""
 
 
+class LogFiles(Protocol):
+    """What the disk thread does to a log; see `quorumd.storage.log.Log`."""
+
+    def write_many(self, chunks: Sequence[Chunk]) -> None: ...
+    def sync(self) -> object: ...
+    def truncate(self, offset: int, /) -> object: ...
+    def reset(self, end_offset: int, /) -> None: ...
+    def delete_before(self, offset: int, /) -> object: ...
+    def prepare(self) -> None: ...
+
+
 class Files(NamedTuple):
     """What of a partition is on disk, as the disk thread changes it."""
 
-    log: Log
+    log: LogFiles
     snapshots: SnapshotStore
     save_state: Callable[[QuorumState], None]

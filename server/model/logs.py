@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import re
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from logging.handlers import QueueHandler, QueueListener
 from typing import Final, TextIO
 
 LEVEL_VARIABLE: Final = "QUORUMD_LOG_LEVEL"
@@ -155,72 +156,68 @@ class RateLimit:
         return suppressed
 
 
-class BackgroundHandler(logging.Handler):
+class BackgroundHandler(QueueHandler):
     """Formats where the line is logged, writes on a thread of its own, never blocks the caller."""
 
-    def __init__(self, stream: TextIO, on_drop: Callable[[], None] | None = None) -> None:
-        super().__init__()
-        self._stream = stream
-        self._on_drop = on_drop
-        self._lines: deque[str] = deque()
-        self._dropped = 0
-        self._changed = threading.Condition()
-        self._is_writing = False
-        self._is_closed = False
-        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
-        self._thread.start()
+    queue: queue.Queue[str]
 
-    def emit(self, record: logging.LogRecord) -> None:
-        line = self.format(record) + "\n"
-        with self._changed:
-            if len(self._lines) >= BACKLOG_MAX or self._is_closed:
-                self._dropped += 1
-                is_dropped = True
-            else:
-                self._lines.append(line)
-                self._changed.notify_all()
-                is_dropped = False
-        if is_dropped and self._on_drop is not None:
-            self._on_drop()
+    def __init__(self, stream: TextIO, on_drop: Callable[[], None] | None = None) -> None:
+        super().__init__(queue.Queue(BACKLOG_MAX))
+        self._on_drop = on_drop
+        self._dropped = 0
+        self._writer = _LineWriter(self.queue, stream, self.take_dropped)
+        self._writer.start()
+
+    def prepare(self, record: logging.LogRecord) -> str:
+        return self.format(record) + "\n"
+
+    def enqueue(self, line: str) -> None:  # type: ignore[override]  # what `prepare` returns
+        try:
+            self.queue.put_nowait(line)
+        except queue.Full:
+            self._dropped += 1
+            if self._on_drop is not None:
+                self._on_drop()
+
+    def take_dropped(self) -> int:
+        """How many lines were dropped since the last call."""
+        self.acquire()
+        dropped, self._dropped = self._dropped, 0
+        self.release()
+        return dropped
 
     def flush_within(self, timeout_s: float) -> bool:
         """Wait until all lines so far are written, but no longer than this; true if they are."""
-        with self._changed:
-            return self._changed.wait_for(
-                lambda: not self._lines and not self._is_writing, timeout_s
+        with self.queue.all_tasks_done:
+            return self.queue.all_tasks_done.wait_for(
+                lambda: not self.queue.unfinished_tasks, timeout_s
             )
 
     def close(self) -> None:
         """Write what waits, for a second at most, and end the thread."""
         self.flush_within(1.0)
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
+        with suppress(queue.Full):
+            self._writer.enqueue_sentinel()
         super().close()
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._is_writing = False
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: self._lines or self._is_closed)
-                if not self._lines:
-                    return
-                text = "".join(self._lines)
-                self._lines.clear()
-                dropped, self._dropped = self._dropped, 0
-                self._is_writing = True
-            if dropped:
-                text += f"    ({dropped} lines dropped: this output is read too slowly)\n"
-            self._write(text)
 
-    def _write(self, text: str) -> None:
-        try:
-            self._stream.write(text)
+class _LineWriter(QueueListener):
+    """The thread that writes."""
+
+    def __init__(
+        self, lines: queue.Queue[str], stream: TextIO, take_dropped: Callable[[], int]
+    ) -> None:
+        super().__init__(lines)
+        self._stream = stream
+        self._take_dropped = take_dropped
+
+    def handle(self, line: str) -> None:  # type: ignore[override]  # a line that is formatted already
+        if dropped := self._take_dropped():
+            line += f"    ({dropped} lines dropped: this output is read too slowly)\n"
+        # If the reader of the log has gone, the node works on.
+        with suppress(OSError, ValueError):
+            self._stream.write(line)
             self._stream.flush()
-        except (OSError, ValueError):
-            # The reader of the log has gone. The node works on.
-            return
 
 
 def configure(

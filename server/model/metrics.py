@@ -7,18 +7,19 @@ Nothing here knows how the figures are published; `quorumd.server.http.expositio
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from quorumd.server.model.sampled_stats import Histogram, SampledStats
 from quorumd.wire.registry import APIS
 
-LATENCY_BOUNDS_SECONDS = (
+LATENCY_BOUNDS_SECONDS: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
 )
-BATCH_BOUNDS_BYTES = tuple(float(64 << shift) for shift in range(0, 18, 2))
-LABELS_MAX = 64
-OTHER_LABEL = "other"
+BATCH_BOUNDS_BYTES: Final = tuple(float(64 << shift) for shift in range(0, 18, 2))
+LABELS_MAX: Final = 64
+OTHER_LABEL: Final = "other"
 
 
 def count_label(counts: dict[str, int], label: str, amount: int = 1) -> None:
@@ -41,8 +42,12 @@ class Metrics:
         "batch_bytes",
         "bytes_received",
         "bytes_sent",
+        "certificate_expiries",
+        "certificate_reload_failures",
+        "certificates_loaded_at_s",
         "commit_seconds",
         "commit_stats",
+        "connections_at",
         "connections_by_kind",
         "connections_closed",
         "connections_opened",
@@ -69,8 +74,11 @@ class Metrics:
         "snapshots_damaged",
         "snapshots_failed",
         "snapshots_taken",
+        "tls_handshakes",
         "truncated_records",
+        "unknown",
         "unreadable_batches",
+        "witness_ahead_records",
     )
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -78,8 +86,14 @@ class Metrics:
         self.connections_opened = 0
         self.connections_refused = 0
         """Closed at once, because there was no place for them."""
+        self.witness_ahead_records = 0
+        """Of a witness that follows a Kafka leader: what all other voters lack."""
         self.connections_by_kind = {"client": 0, "peer": 0, "operator": 0, "new": 0}
         """Open now, by `quorumd.server.net.places.ConnectionKind`."""
+        self.connections_at: dict[tuple[str, str], int] = {}
+        """Open now, by listener and `quorumd.config.tls.SecurityProtocol`."""
+        self.tls_handshakes: dict[tuple[str, str], int] = {}
+        """Of those that came in, by listener and `quorumd.security.errors.HandshakeOutcome`."""
         self.connections_closed: dict[str, int] = {}
         """By `quorumd.server.net.connection_state.CloseReason`."""
         self.bytes_received = 0
@@ -116,9 +130,17 @@ class Metrics:
         """Produced batches that were not appended, by the name of the error code."""
         self.ignored: dict[str, int] = {}
         """Requests and answers that the rules say to disregard, by reason."""
+        self.unknown: dict[str, int] = {}
+        """Requests, API versions and records of others that this version does not know, by name."""
         self.elections = {"won": 0, "lost": 0}
         """Campaigns, by outcome."""
         self.log_lines_dropped = 0
+        self.certificate_expiries: dict[tuple[str, str, str], float] = {}
+        """Seconds since 1970 at which each one ends, by listener, role and subject; empty without TLS."""
+        self.certificates_loaded_at_s = 0.0
+        """Seconds since 1970."""
+        self.certificate_reload_failures = 0
+        """Looks at new files that could not be used."""
         self.commit_seconds = Histogram(LATENCY_BOUNDS_SECONDS)
         self.fsync_seconds = Histogram(LATENCY_BOUNDS_SECONDS)
         self.batch_bytes = Histogram(BATCH_BOUNDS_BYTES)
@@ -143,6 +165,12 @@ class Metrics:
         """Something from a peer was disregarded, as the rules ask. Reasons are few and fixed."""
         count_label(self.ignored, reason)
 
+    def count_unknown(self, what: str) -> bool:
+        """Something of another's came that this version does not know. True if it is the first so named."""
+        is_news = what not in self.unknown
+        count_label(self.unknown, what)
+        return is_news and what in self.unknown
+
     def count_election(self, outcome: str) -> None:
         """A campaign of this node has ended."""
         count_label(self.elections, outcome)
@@ -160,8 +188,8 @@ class Metrics:
         """One write and fdatasync of the log."""
         self.fsync_seconds.observe(seconds)
 
-    def observe_batches(self, sizes_bytes: Iterable[int]) -> None:
-        """Batches of producers were appended."""
+    def observe_batches(self, sizes_bytes: Sequence[int]) -> None:
+        """Batches of producers were appended, at least one."""
         self.batch_bytes.observe_each(sizes_bytes)
 
     def count_appended(self, records: int, size_bytes: int) -> None:

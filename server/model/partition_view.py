@@ -134,6 +134,22 @@ class PartitionView(Protocol):
         """Ids that a reassignment is on its way to; None if there is none."""
 
     @property
+    def is_kafka_log(self) -> bool:
+        """The log is that of a real Kafka quorum, which this node observes, or votes in as a witness."""
+
+    @property
+    def is_witness(self) -> bool:
+        """This node votes, and leads only where no other voter can."""
+
+    @property
+    def is_ahead(self) -> bool:
+        """This witness holds records that no other voter within reach has."""
+
+    @property
+    def missing_records(self) -> int:
+        """Offsets that the leader knows to be committed and this node has not yet; 0 on the leader."""
+
+    @property
     def kraft_version(self) -> int:
         """The feature level in force: 1 once a KRaftVersion record of level 1 is in the log, else 0."""
 

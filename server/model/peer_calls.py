@@ -11,14 +11,24 @@ from quorumd.raft.types import Address
 class PeerListener(Protocol):
     """The owner of a channel: hears of the peer's process, and knows where else the peer may be."""
 
-    def on_connection_made(self, ip: str) -> None:
-        """The peer has answered at an address of its own, or has shown at another one who it is."""
+    @property
+    def peer_id(self) -> int | None:
+        """The replica that is looked for; None if any node is right."""
+
+    def on_connection_made(self, ip: str, is_behind: bool = False) -> None:
+        """The peer has answered at an address of its own, or has shown at another one who it is.
+
+        `is_behind`: it says that its own links are plaintext still, though this one is not.
+        """
 
     def on_connection_lost(self) -> None:
         """The connection to the peer is gone."""
 
     def on_connection_refused(self) -> None:
         """All of the peer's own addresses refuse connections."""
+
+    def on_unreachable(self, address: Address, error: BaseException) -> None:
+        """The peer was not reached at an address of its own, or hung up on the first request."""
 
     def elsewhere(self) -> Sequence[Address]:
         """Addresses that are not known as the peer's own, but where it may be; the best first."""
@@ -32,14 +42,14 @@ class PeerCall(NamedTuple):
     """A request to be sent: `build(version, correlation id)` makes its frame, length and header included,
     or raises StaleRequest.
 
-    Exactly one of `answered(version, frame, body position, address)` and `failed(reason, error)` is
-    called; `error` is the name of a Kafka error code, or None. `answered` returns True if the answer shows
+    Exactly one of `responded(version, frame, body position, address)` and `failed(reason, error)` is
+    called; `error` is the name of a Kafka error code, or None. `responded` returns True if the response shows
     that the peer is at that address, False if it shows another node, None if it shows neither.
     """
 
     api_key: int
     max_version: int
     build: Callable[[int, int], bytes]
-    answered: Callable[[int, bytes, int, Address], bool | None]
+    responded: Callable[[int, bytes, int, Address], bool | None]
     failed: Callable[[str, str | None], None]
     timeout_ms: int

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from quorumd.wire.batch_header import BatchHeader
 from quorumd.wire.control_records import ProducerStatesBatch, ProducerStatesProducer
@@ -20,7 +20,7 @@ REMEMBERED_BATCHES = 5
 REMEMBERED_PRODUCERS = 10_000
 REMEMBERED_UNDOS = 2**16
 """Batches that can be taken back: more than a leader lets clients append beyond what is committed."""
-SEQUENCE_END = 2**31
+SEQUENCE_END: Final = 2**31
 """Sequences count from 0 to 2^31 - 1 and start over."""
 
 

@@ -7,9 +7,10 @@ when a value is recorded.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
-SAMPLE_SECONDS = 30.0
+SAMPLE_SECONDS: Final = 30.0
 
 
 class SampledStats:
@@ -93,11 +94,16 @@ class Histogram:
         self._counts[bisect_left(self.bounds, value)] += count
         self.sum += value * count
 
-    def observe_each(self, values: Iterable[float]) -> None:
+    def observe_each(self, values: Sequence[float]) -> None:
+        """Take these values, at least one."""
         counts, bounds = self._counts, self.bounds
+        self.sum += sum(values)
+        place = bisect_left(bounds, min(values))
+        if place == bisect_left(bounds, max(values)):
+            counts[place] += len(values)
+            return
         for value in values:
             counts[bisect_left(bounds, value)] += 1
-            self.sum += value
 
     @property
     def count(self) -> int:

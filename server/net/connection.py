@@ -10,7 +10,6 @@ Source: Apache Kafka protocol guide, "Network" (order); KIP-511 (ApiVersions of 
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import deque
 from collections.abc import Sequence
 from struct import Struct
@@ -18,6 +17,9 @@ from time import monotonic_ns
 from typing import Final, cast
 
 from quorumd.config.addresses import Listener
+from quorumd.security.identity import ANONYMOUS, Identity
+from quorumd.security.tls_stream import TlsStream
+from quorumd.server.model.stream_protocol import StreamProtocol
 from quorumd.server.net.connection_group import ConnectionGroup
 from quorumd.server.net.connection_state import (
     TAKES_REQUESTS,
@@ -26,29 +28,32 @@ from quorumd.server.net.connection_state import (
     ConnectionState,
 )
 from quorumd.server.net.inbound_request import InboundRequest
-from quorumd.server.net.turns import PRODUCE, LongRequest, is_quick
-from quorumd.wire.errors import MalformedMessage, UnsupportedVersion
+from quorumd.server.net.sockets import Ends, ends_of, set_options, write_together
+from quorumd.server.net.turns import LongRequest, is_quick
+from quorumd.wire.errors import MalformedMessage
 from quorumd.wire.framing import FrameBuffer
 from quorumd.wire.headers import decode_request_header
-from quorumd.wire.request_limits import frame_bytes_max
+from quorumd.wire.registry import PRODUCE_KEY
+from quorumd.wire.request_limits import CUT_KEYS, frame_bytes_max
 
 MAX_IN_FLIGHT: Final = 1_000
 NO_KEY: Final = 1 << 15
-HEAD_BYTES_MIN: Final = 12
-"""Length, api key, version and correlation id of a request."""
 STRAYS_MAX: Final = 16
 """When so many wait for a turn, the rest of a request is not worked on for a connection that is gone."""
 MAX_IN_FLIGHT_BYTES: Final = 16 << 20
+PLAINTEXT: Final = b"\0\0\0\x04\xff\xff\xff\xff"
+"""A frame of no request's, for who begins with TLS: what is no TLS tells it that there is none here."""
 WRITE_BUFFER_BYTES: Final = 1 << 20
 LINGER_S: Final = 1.0
-JOIN_BYTES_MAX: Final = 8 << 10
 
-_LENGTH = Struct(">i")
-_KEY_VERSION_AND_ID = Struct(">hhi")
+_LENGTH_BYTES: Final = 4
+# length, api key, version, correlation id
+_HEAD: Final = Struct(">ihhi")
+_KEY_VERSION_AND_ID: Final = Struct(">hhi")
 _OPEN: Final = ConnectionState.OPEN
 
 
-class Connection(asyncio.Protocol):
+class Connection(StreamProtocol):
     """See the module's docstring. The event loop constructs one for each connection it accepts."""
 
     __slots__ = (
@@ -56,7 +61,6 @@ class Connection(asyncio.Protocol):
         "_body_at",
         "_buffer",
         "_client",
-        "_client_id",
         "_error",
         "_group",
         "_is_collecting",
@@ -69,46 +73,45 @@ class Connection(asyncio.Protocol):
         "_partial_bytes",
         "_reason",
         "_transport",
+        "_unread_bytes",
         "_version",
         "_waiting",
         "_work",
         "active_ns",
         "client_software_name",
         "client_software_version",
+        "identity",
         "in_flight_bytes",
         "ip",
         "is_local",
         "listener",
         "peer",
+        "principal",
         "stalled_since_ns",
         "state",
     )
 
     def __init__(self, group: ConnectionGroup[Connection], listener: Listener) -> None:
         self.listener = listener
-        self.peer = "?"
-        self.ip = ""
-        self.is_local = False
-        self.client_software_name = ""
+        self.peer, self.ip, self.is_local = Ends()
+        self.client_software_name = self.client_software_version = ""
         """From ApiVersions on this connection, empty before it; set by the handler."""
-        self.client_software_version = ""
+        self.identity: Identity | None = None
+        self.principal = ANONYMOUS
         self.active_ns = monotonic_ns()
         """When the last whole request came in, or the connection was opened."""
         self.stalled_since_ns: int | None = None
         """Since when more than WRITE_BUFFER_BYTES wait for the peer to read; None if they don't."""
+        self._unread_bytes = self._partial_bytes = 0
         self._group = group
         self._transport: asyncio.Transport
-        self._buffer = FrameBuffer(group.max_frame_bytes, frame_bytes_max)
-        self._partial_bytes = 0
+        self._buffer = FrameBuffer(group.max_frame_bytes, frame_bytes_max, CUT_KEYS)
         self._backlog: deque[bytes] = deque()
         self._waiting: deque[InboundRequest] = deque()
-        self.in_flight_bytes = 0
         self._out: list[bytes | memoryview] = []
-        self._out_bytes = 0
+        self.in_flight_bytes = self._out_bytes = self._body_at = 0
         self._key = self._version = NO_KEY
         self._client = b""
-        self._client_id = ""
-        self._body_at = 0
         self._is_collecting = False
         """While frames that arrived together are dispatched: their responses leave together."""
         self._is_known = False
@@ -134,8 +137,9 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_silent(self) -> bool:
-        """Not a byte of a request has come that was not dispatched."""
-        return not (self._partial_bytes or self._backlog)
+        """Not a byte of a request has come that was not dispatched, nor one of a handshake that goes on."""
+        tls: TlsStream | None = self._transport.get_extra_info("tls")
+        return not (self._partial_bytes or self._backlog or (tls is not None and tls.is_shaking))
 
     def _enter(self, state: ConnectionState) -> None:
         assert state in TRANSITIONS[self.state], f"{state} does not follow {self.state}"
@@ -147,21 +151,12 @@ class Connection(asyncio.Protocol):
         # uvloop's transports have the methods but not the base class.
         self._transport = cast(asyncio.Transport, transport)
         group = self._group
-        name, own_name = (transport.get_extra_info(key) for key in ("peername", "sockname"))
-        if name:
-            self.peer = f"{name[0]}:{name[1]}"
-            self.ip = name[0].removeprefix("::ffff:")
-            self.is_local = bool(own_name) and own_name[0] == name[0]
-        if not group.places.enter(self):
-            self._note_refused("of those that have asked for nothing yet")
+        self.peer, self.ip, self.is_local = ends_of(transport)
+        if not group.enter(self):
             self._transport.abort()
             return
-        connected: socket.socket = transport.get_extra_info("socket")
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        set_options(transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        group.metrics.connections_opened += 1
-        group.connections.add(self)
         self._enter(ConnectionState.OPEN)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -172,12 +167,10 @@ class Connection(asyncio.Protocol):
         if self._linger_timer is not None:
             self._linger_timer.cancel()
         group = self._group
-        group.connections.discard(self)
-        group.places.leave(self)
+        group.leave(self)
         group.partial_bytes -= self._partial_bytes
-        if self._reason is None:
-            self._reason = CloseReason.BY_PEER if exc is None else CloseReason.RESET
-        group.metrics.count_closed(self._reason)
+        by_peer = CloseReason.BY_PEER if exc is None else CloseReason.RESET
+        group.metrics.count_closed(self._reason or by_peer)
         for request in self._waiting:
             request.frame = b""  # who waits with it may do so for long, but needs it no more
         if len(group.turns) > STRAYS_MAX:
@@ -189,31 +182,33 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         size = len(data)
         self._group.metrics.bytes_received += size
-        if self.state not in TAKES_REQUESTS:
-            return
-        if self._partial_bytes or self._backlog or self._is_queued or size < HEAD_BYTES_MIN:
+        is_between = self.state is _OPEN and not (self._partial_bytes or self._is_queued)
+        if is_between and size >= _HEAD.size:
+            length, key, version, correlation_id = _HEAD.unpack_from(data)
+            if length == size - _LENGTH_BYTES and length <= self._group.max_frame_bytes:
+                # One whole request, as nearly all of them come.
+                if key != PRODUCE_KEY and not is_quick(data):
+                    self._backlog.append(data[_LENGTH_BYTES:])
+                    self._go_on_later()
+                    return
+                now_ns = self.active_ns = monotonic_ns()
+                self._take(data[_LENGTH_BYTES:], key, version, correlation_id, now_ns)
+                waiting = len(self._waiting)
+                if waiting >= MAX_IN_FLIGHT or self.in_flight_bytes >= MAX_IN_FLIGHT_BYTES:
+                    self._pause_reading()
+                return
+        if self.state in TAKES_REQUESTS:
             self._receive_pieces(data)
-            return
-        (length,) = _LENGTH.unpack_from(data)
-        if length != size - _LENGTH.size or length > self._group.max_frame_bytes:
-            self._receive_pieces(data)
-            return
-        # One whole request, as nearly all of them come.
-        if data[4:6] != PRODUCE and not is_quick(data):
-            self._backlog.append(data[4:])
-            self._go_on_later()
-            return
-        self.active_ns = monotonic_ns()
-        self._receive(data[4:], self.active_ns)
-        if len(self._waiting) >= MAX_IN_FLIGHT or self.in_flight_bytes >= MAX_IN_FLIGHT_BYTES:
-            self._pause_reading()
 
     def pause_writing(self) -> None:
         self.stalled_since_ns = monotonic_ns()
+        self._unread_bytes = self._transport.get_write_buffer_size()
+        self._group.unsent.add(self, self._unread_bytes)
         self._pause_reading()
 
     def resume_writing(self) -> None:
         self.stalled_since_ns = None
+        self._group.unsent.remove(self, self._unread_bytes)
         self._resume_reading_soon()
 
     # -- called by the listeners
@@ -240,14 +235,16 @@ class Connection(asyncio.Protocol):
     def _receive_pieces(self, data: bytes) -> None:
         if self._error is not None:
             return
-        group, buffer = self._group, self._buffer
+        group, buffer, backlog = self._group, self._buffer, self._backlog
         buffer.feed(data)
-        backlog = self._backlog
         try:
             while frames := buffer.frames():
                 backlog.extend(frames)
         except MalformedMessage as error:
             self._error = error
+            if data.startswith(b"\x16\x03") and self.identity is None:
+                self._error = MalformedMessage("TLS on a listener that is plaintext here")
+                self._out.append(PLAINTEXT)
         held = buffer.bytes_held
         group.partial_bytes += held - self._partial_bytes
         self._partial_bytes = held
@@ -304,38 +301,25 @@ class Connection(asyncio.Protocol):
             self._process_backlog(until_ns)
 
     def _receive(self, frame: bytes, now_ns: int) -> None:
-        """Take one request.
+        """Take one request of several that came, or that waited."""
+        if len(frame) < _KEY_VERSION_AND_ID.size:
+            self._meet(frame, NO_KEY, NO_KEY)
+            return
+        key, version, correlation_id = _KEY_VERSION_AND_ID.unpack_from(frame)
+        self._take(frame, key, version, correlation_id, now_ns)
 
-        A client's headers differ in little but the correlation id: the last one is remembered.
-        """
-        is_known = False
-        if len(frame) >= _KEY_VERSION_AND_ID.size:
-            key, version, correlation_id = _KEY_VERSION_AND_ID.unpack_from(frame)
-            is_known = key == self._key and version == self._version
-        if not is_known or not frame.startswith(self._client, 8):
-            try:
-                header, self._body_at = decode_request_header(frame)
-            except MalformedMessage as error:
-                unsupported = isinstance(error, UnsupportedVersion)
-                self._refuse(
-                    CloseReason.UNSUPPORTED if unsupported else CloseReason.MALFORMED, str(error)
-                )
-                return
-            key, version, correlation_id, self._client_id = header
-            self._key, self._version, self._client = key, version, frame[8 : self._body_at]
-        group = self._group
-        if not self._is_known:
-            has_place, self._is_known = group.places.show(self, key, self._client_id)
-            if not has_place:
-                self._note_refused(f"max.connections={group.max_connections}")
-                self._begin_closing(CloseReason.LIMIT)
-                self._transport.abort()
-                return
-        request = InboundRequest(
-            self, key, version, correlation_id, self._client_id, frame, self._body_at, now_ns
-        )
+    def _take(self, frame: bytes, key: int, version: int, correlation_id: int, now_ns: int) -> None:
+        """A client's headers differ in little but the correlation id: the last one is remembered."""
+        if (
+            key != self._key
+            or version != self._version
+            or not frame.startswith(self._client, _KEY_VERSION_AND_ID.size)
+        ) and not self._meet(frame, key, version):
+            return
+        request = InboundRequest(self, key, version, correlation_id, frame, self._body_at, now_ns)
         self._waiting.append(request)
         self.in_flight_bytes += len(frame)
+        group = self._group
         group.metrics.requests[key] += 1
         try:
             work = group.dispatcher.dispatch(request)
@@ -346,9 +330,29 @@ class Connection(asyncio.Protocol):
             self._work = LongRequest(request, work)
             self._go_on_later()
 
+    def _meet(self, frame: bytes, key: int, version: int) -> bool:
+        """Read a header. False if it is none, or if there is no place for who it shows."""
+        try:
+            header, self._body_at = decode_request_header(frame)
+        except MalformedMessage as error:
+            self._refuse(self._group.closing_reason(error), str(error))
+            return False
+        if not self._is_known:
+            group = self._group
+            has_place, self._is_known = group.places.show(self, key, header.client_id)
+            if not has_place:
+                group.note_refused(self, f"max.connections={group.max_connections}")
+                self._begin_closing(CloseReason.LIMIT)
+                self._transport.abort()
+                return False
+        if self._is_known:
+            self._key, self._version = key, version
+            self._client = frame[_KEY_VERSION_AND_ID.size : self._body_at]
+        return True
+
     def _refuse(self, closed: CloseReason, reason: str) -> None:
         """Answer what came before, then close."""
-        last = InboundRequest(self, -1, -1, -1, "", b"", 0, 0)
+        last = InboundRequest(self, -1, -1, -1, b"", 0, 0)
         self._waiting.append(last)
         last.close(reason, closed)
 
@@ -361,28 +365,26 @@ class Connection(asyncio.Protocol):
         turn, because each write is a system call.
         """
         waiting = self._waiting
-        if not waiting or waiting[0] is not request:
+        if not waiting:
             return
-        if (
-            len(waiting) > 1
-            or len(buffers) != 1
-            or self._out
-            or self._is_collecting
-            or self.state is not _OPEN
-        ):
+        if waiting[0] is not request:
+            self._group.unsent.add(self, sum(map(len, buffers)))
+            return
+        is_alone = len(waiting) == len(buffers) == 1 and not (self._out or self._is_collecting)
+        if not is_alone or self.state is not _OPEN:
             self._send_responses()
             return
         # The only request of its connection, as with a client that waits for each response.
         waiting.clear()
         self.in_flight_bytes = 0
-        data = buffers[0]
-        self._group.metrics.bytes_sent += len(data)
-        self._transport.write(data)
+        self._group.metrics.bytes_sent += len(buffers[0])
+        self._transport.write(buffers[0])
 
     def _send_responses(self) -> None:
         """Send the responses at the head of the line; the first one is known to be there."""
         waiting, out = self._waiting, self._out
         is_scheduled = bool(out) or self._is_collecting
+        waited = -1  # the first one was just answered; the others had to wait for it
         while waiting:
             request = waiting[0]
             response = request.response
@@ -394,9 +396,12 @@ class Connection(asyncio.Protocol):
                 waiting.clear()
                 self._linger()
                 return
-            for buffer in response:
-                out.append(buffer)
-                self._out_bytes += len(buffer)
+            size = sum(map(len, response))
+            out.extend(response)
+            self._out_bytes += size
+            waited = 0 if waited < 0 else waited + size
+        if waited > 0:
+            self._group.unsent.remove(self, waited)
         if waiting:
             if out and not is_scheduled:
                 self._group.flush_later(self)
@@ -410,15 +415,13 @@ class Connection(asyncio.Protocol):
         out = self._out
         if not out:
             return
-        size, self._out_bytes = self._out_bytes, 0
-        self._out = []
+        self._out, self._out_bytes, size = [], 0, self._out_bytes
         self._group.metrics.bytes_sent += size
-        if len(out) == 1:
-            self._transport.write(out[0])
-        elif size <= JOIN_BYTES_MAX:
-            self._transport.write(b"".join(out))
-        else:
-            self._transport.writelines(out)
+        is_stalled = self.stalled_since_ns is not None
+        write_together(self._transport, out)
+        if is_stalled:
+            self._unread_bytes += size
+            self._group.unsent.add(self, size)
 
     # -- flow
 
@@ -494,7 +497,3 @@ class Connection(asyncio.Protocol):
         self._transport.write_eof()
         self._transport.resume_reading()
         self._linger_timer = self._group.loop.call_later(LINGER_S, self._transport.abort)
-
-    def _note_refused(self, limit: str) -> None:
-        self._group.metrics.connections_refused += 1
-        self._group.log(self, "too many connections", limit=limit)

@@ -6,18 +6,24 @@ Knows no bytes and no message. Belongs to the event loop's thread.
 from __future__ import annotations
 
 import asyncio
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final, Generic, Protocol, TypeVar
 
 from quorumd.server.model.logs import Logger, RateLimit
 from quorumd.server.model.metrics import Metrics
+from quorumd.server.net.admission import NO_LIMITS, Admission, ConnectionLimits
+from quorumd.server.net.connection_state import CloseReason
 from quorumd.server.net.inbound_request import Dispatcher, RequestConnection
 from quorumd.server.net.places import KnownPeers, Placed, Places
 from quorumd.server.net.turns import Turns
+from quorumd.server.net.unsent import UnsentResponses
+from quorumd.wire.errors import MalformedMessage, UnsupportedVersion
 
-_LOGGER = Logger("net")
+_LOGGER: Final = Logger("net")
 
 
-class Flushable(Placed, Protocol):
+class Flushable(Placed, RequestConnection, Protocol):
     """A connection, as its group knows it."""
 
     def flush(self) -> None:
@@ -31,6 +37,7 @@ class ConnectionGroup(Generic[C]):
     """What the connections of one process have in common."""
 
     __slots__ = (
+        "_admission",
         "close_lines",
         "connections",
         "dispatcher",
@@ -41,8 +48,10 @@ class ConnectionGroup(Generic[C]):
         "metrics",
         "partial_bytes",
         "places",
+        "protocols",
         "turns",
         "unflushed",
+        "unsent",
     )
 
     def __init__(
@@ -54,21 +63,61 @@ class ConnectionGroup(Generic[C]):
         max_frame_bytes: int,
         max_connections: int,
         known: KnownPeers | None = None,
+        may_speak_for: Callable[[str, int], bool] | None = None,
+        limits: ConnectionLimits = NO_LIMITS,
+        protocols: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        """`protocols` are the listeners', by name."""
         self.loop = loop
         self.dispatcher = dispatcher
         self.metrics = metrics
         self.max_frame_bytes = max_frame_bytes
         self.max_connections = max_connections
         self.connections: set[C] = set()
-        self.places: Places[C] = Places(max_connections, known, metrics.connections_by_kind)
+        self.places: Places[C] = Places(
+            max_connections, known, metrics.connections_by_kind, may_speak_for=may_speak_for
+        )
+        self.protocols = protocols
+        for at in protocols.items():
+            metrics.connections_at[at] = 0
+        self._admission = Admission(limits)
         self.partial_bytes = 0
         """Bytes of frames that are not whole yet, all connections together."""
         self.max_partial_bytes = 2 * max_frame_bytes
         self.close_lines = RateLimit(per_second=20, burst=100)
         self.turns = Turns(loop)
+        self.unsent: UnsentResponses[C] = UnsentResponses()
         self.unflushed: list[C] = []
         """Those with responses that are collected for one write at the end of this turn."""
+
+    def enter(self, connection: C) -> bool:
+        """A new connection. False if there is no place for it; the log says so."""
+        is_exempt = connection.is_local or self.places.is_neighbour(connection)
+        limit = self._admission.enter(connection.ip, is_exempt=is_exempt)
+        if limit is None and not self.places.enter(connection):
+            self._admission.leave(connection.ip)
+            limit = "of those that have asked for nothing yet"
+        if limit is not None:
+            self.note_refused(connection, limit)
+            return False
+        self.metrics.connections_opened += 1
+        self._count(connection, 1)
+        self.connections.add(connection)
+        return True
+
+    def leave(self, connection: C) -> None:
+        """One that had entered is gone."""
+        self.connections.discard(connection)
+        self.places.leave(connection)
+        self.unsent.forget(connection)
+        self._admission.leave(connection.ip)
+        self._count(connection, -1)
+
+    def _count(self, connection: C, change: int) -> None:
+        name = connection.listener.name
+        at = name, self.protocols.get(name, "PLAINTEXT")
+        counts = self.metrics.connections_at
+        counts[at] = counts.get(at, 0) + change
 
     def flush_later(self, connection: C) -> None:
         """Have this connection write before the event loop waits again."""
@@ -80,6 +129,18 @@ class ConnectionGroup(Generic[C]):
         connections, self.unflushed = self.unflushed, []
         for connection in connections:
             connection.flush()
+
+    def note_refused(self, connection: RequestConnection, limit: str) -> None:
+        """There is no place for this connection."""
+        self.metrics.connections_refused += 1
+        self.log(connection, "too many connections", limit=limit)
+
+    def closing_reason(self, error: MalformedMessage) -> CloseReason:
+        """Why a connection is closed on which such a request came in; what is unknown is counted by name."""
+        if not isinstance(error, UnsupportedVersion):
+            return CloseReason.MALFORMED
+        self.metrics.count_unknown(f"request: {error}")
+        return CloseReason.UNSUPPORTED
 
     def log(self, connection: RequestConnection, message: str, **fields: object) -> None:
         """Write a line about a connection, unless there were too many of late."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum, StrEnum
 from types import MappingProxyType
+from typing import Final
 
 
 class CloseReason(StrEnum):
@@ -23,6 +24,8 @@ class CloseReason(StrEnum):
     DISPLACED = "displaced"
     SILENT = "silent"
     SHUTDOWN = "shutdown"
+    EXPIRED = "expired"
+    RENEWED = "renewed"
 
 
 class ConnectionState(Enum):
@@ -58,5 +61,5 @@ TRANSITIONS: Mapping[ConnectionState, tuple[ConnectionState, ...]] = MappingProx
 )
 """The states that may follow a state. Any other one is a broken invariant."""
 
-TAKES_REQUESTS = (S.OPEN, S.PAUSED, S.RESUMING)
+TAKES_REQUESTS: Final = (S.OPEN, S.PAUSED, S.RESUMING)
 """What had arrived before reading was paused is taken, too."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from struct import Struct
-from typing import Protocol
+from typing import Final, Protocol
 
 from quorumd.config.addresses import Listener
+from quorumd.security.identity import Identity
 from quorumd.server.model.logs import Logger
 from quorumd.server.net.connection_state import CloseReason
 from quorumd.wire.codec import encode
@@ -14,8 +15,8 @@ from quorumd.wire.errors import MalformedMessage
 from quorumd.wire.headers import encode_response_header
 from quorumd.wire.schema import Message
 
-_LENGTH = Struct(">i")
-_LOGGER = Logger("net")
+_LENGTH: Final = Struct(">i")
+_LOGGER: Final = Logger("net")
 
 
 class RequestConnection(Protocol):
@@ -23,6 +24,10 @@ class RequestConnection(Protocol):
 
     listener: Listener
     peer: str
+    identity: Identity | None
+    """Who is at the other end by TLS; None without it."""
+    principal: str
+    """`User:` and a name; ANONYMOUS without a certificate, and on plaintext."""
     client_software_name: str
     """From ApiVersions on this connection, empty before it; set by the handler."""
     client_software_version: str
@@ -53,7 +58,6 @@ class InboundRequest:
         "api_key",
         "api_version",
         "body_at",
-        "client_id",
         "connection",
         "correlation_id",
         "frame",
@@ -68,7 +72,6 @@ class InboundRequest:
         api_key: int,
         api_version: int,
         correlation_id: int,
-        client_id: str,
         frame: bytes,
         body_at: int,
         received_ns: int,
@@ -77,7 +80,6 @@ class InboundRequest:
         self.api_key = api_key
         self.api_version = api_version
         self.correlation_id = correlation_id
-        self.client_id = client_id
         self.frame = frame
         self.held_bytes = len(frame)
         self.body_at = body_at

@@ -8,16 +8,23 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic_ns
-from typing import Final
+from types import MappingProxyType
+from typing import Final, cast
 
 from quorumd.config.addresses import Listener
+from quorumd.config.tls import SecurityProtocol
+from quorumd.security.handshakes import Handshakes
+from quorumd.security.identity import TlsSide
+from quorumd.security.tls_stream import TlsStream, secured
 from quorumd.server.model.metrics import Metrics
+from quorumd.server.net.admission import NO_LIMITS, ConnectionLimits
 from quorumd.server.net.connection import Connection
 from quorumd.server.net.connection_group import ConnectionGroup
 from quorumd.server.net.connection_state import CloseReason
+from quorumd.server.net.handshake_watch import HandshakeWatch
 from quorumd.server.net.inbound_request import Dispatcher
 from quorumd.server.net.places import KnownPeers
 
@@ -60,12 +67,20 @@ class Listeners:
         max_connections: int,
         max_idle_ms: int,
         known: KnownPeers | None = None,
+        sides: Mapping[str, TlsSide] = MappingProxyType({}),
+        handshakes: Handshakes | None = None,
+        may_speak_for: Callable[[str, int], bool] | None = None,
+        limits: ConnectionLimits = NO_LIMITS,
     ) -> None:
         """Nothing is opened yet; the event loop runs. `max_idle_ms` of 0 or less: idle ones stay.
 
-        `max_connections` are those of clients; peers that are `known` are counted apart.
+        `max_connections` are those of clients; peers that are `known` are counted apart. `sides` are of the
+        listeners that speak TLS, by name, and `handshakes` makes theirs; `may_speak_for` says whether a
+        principal is a replica's.
         """
         self._listeners = listeners
+        self._sides = sides
+        self._handshakes = handshakes or Handshakes()
         self._max_idle_ms = max_idle_ms
         self._servers: list[asyncio.Server] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -76,6 +91,14 @@ class Listeners:
             max_frame_bytes=max_frame_bytes,
             max_connections=max_connections,
             known=known,
+            may_speak_for=may_speak_for,
+            limits=limits,
+            protocols={
+                each.name: SecurityProtocol.SSL
+                if each.name in sides
+                else SecurityProtocol.PLAINTEXT
+                for each in listeners
+            },
         )
         self._idle_due_ns = 0
 
@@ -83,6 +106,10 @@ class Listeners:
     def connections(self) -> frozenset[Connection]:
         """Those that are open now."""
         return frozenset(self._group.connections)
+
+    def is_peer(self, connection: Connection) -> bool:
+        """True for another node of the quorum, as far as it has shown that it is one."""
+        return self._group.places.is_peer(connection)
 
     @property
     def addresses(self) -> tuple[Listener, ...]:
@@ -98,7 +125,7 @@ class Listeners:
         for listener in self._listeners:
             try:
                 server = await loop.create_server(
-                    partial(Connection, self._group, listener),
+                    cast("Callable[[], asyncio.Protocol]", self._protocols(listener)),
                     listener.host or None,
                     listener.port,
                     backlog=BACKLOG,
@@ -108,6 +135,15 @@ class Listeners:
                 raise listen_error("listeners", listener, error) from error
             self._servers.append(server)
         self._sweep_later(loop)
+
+    def _protocols(self, listener: Listener) -> Callable[[], Connection | TlsStream]:
+        """What makes the protocol of a connection that is accepted there."""
+        group = self._group
+        connections = partial(Connection, group, listener)
+        side = self._sides.get(listener.name)
+        if side is None:
+            return connections
+        return secured(connections, side, self._handshakes, HandshakeWatch(group, listener))
 
     async def close(self, grace_s: float) -> None:
         """Take nothing more, answer what was taken, and close.

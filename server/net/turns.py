@@ -22,7 +22,6 @@ SHARE_NS: Final = 1_000_000
 
 
 STEPS_AT_ONCE: Final = 4
-PRODUCE: Final = b"\0\0"
 QUICK_BYTES_MAX: Final = 512
 _QUICK_KEYS: Final = frozenset(key.to_bytes(2, "big") for key in (0, 1, 52, 53, 54, 59, 82))
 

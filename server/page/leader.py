@@ -24,7 +24,7 @@ from quorumd.wire.messages.describe_quorum import (
 )
 
 ASK_AGAIN_S: Final = 0.5
-ANSWER_WAIT_S: Final = 0.4
+RESPONSE_WAIT_S: Final = 0.4
 """A request for the page waits no longer: an older response will do."""
 VERSION: Final = 2
 
@@ -39,9 +39,9 @@ _REQUEST: Final = DescribeQuorumRequest(
 
 
 class LeaderReport(NamedTuple):
-    """The newest answer of the present leader, if there is one, and why there is no newer one.
+    """The newest response of the present leader, if there is one, and why there is no newer one.
 
-    What is older than two fetch timeouts is no answer any more.
+    What is older than two fetch timeouts is no response any more.
     """
 
     partition: DescribeQuorumResponsePartition | None
@@ -61,12 +61,12 @@ class LeaderView:
         self._asking: asyncio.Future[None] | None = None
         self._asked_s = -ASK_AGAIN_S
         self._asked: tuple[int, int] | None = None
-        self._answer: DescribeQuorumResponse | None = None
-        self._answered_s = 0.0
+        self._response: DescribeQuorumResponse | None = None
+        self._responded_s = 0.0
         self._problem = ""
 
     async def report(self) -> LeaderReport:
-        """Never fails, and takes ANSWER_WAIT_S at most."""
+        """Never fails, and takes RESPONSE_WAIT_S at most."""
         view, leader_id = self._view, self._source.leader_id()
         if view.is_leader:
             work = self._source.snapshot_work()
@@ -74,19 +74,19 @@ class LeaderView:
         elif leader_id is not None:
             self._begin_if_due((leader_id, view.leader_epoch))
             if self._asking is not None:
-                await asyncio.wait([self._asking], timeout=ANSWER_WAIT_S)
+                await asyncio.wait([self._asking], timeout=RESPONSE_WAIT_S)
         return self._latest_report()
 
     def _latest_report(self) -> LeaderReport:
-        leader_id, answer = self._source.leader_id(), self._answer
+        leader_id, response = self._source.leader_id(), self._response
         if leader_id is None:
             return LeaderReport(None, (), 0.0, "")
-        age_s = self._clock_s() - self._answered_s
-        if answer is not None and age_s * 1000 < 2 * self._source.fetch_timeout_ms:
-            partition = answer.topics[0].partitions[0]
+        age_s = self._clock_s() - self._responded_s
+        if response is not None and age_s * 1000 < 2 * self._source.fetch_timeout_ms:
+            partition = response.topics[0].partitions[0]
             said_by = partition.leader_id, partition.leader_epoch
             if said_by == (leader_id, self._view.leader_epoch):
-                return LeaderReport(partition, answer.nodes, age_s, self._problem)
+                return LeaderReport(partition, response.nodes, age_s, self._problem)
         return LeaderReport(None, (), 0.0, self._problem)
 
     def _begin_if_due(self, leader: tuple[int, int]) -> None:
@@ -103,21 +103,21 @@ class LeaderView:
             if self._asking is asking:
                 self._asking, self._problem = None, problem
 
-        def answered(frame: bytes, body_at: int) -> None:
+        def responded(frame: bytes, body_at: int) -> None:
             try:
                 problem = self._take(decode(DescribeQuorumResponse, VERSION, frame, body_at))
             except ValueError as error:
                 problem = f"the leader's response is invalid: {error}"
             end(problem)
 
-        self._source.ask_leader(_REQUEST, VERSION, answered, end)
+        self._source.ask_leader(_REQUEST, VERSION, responded, end)
 
-    def _take(self, answer: DescribeQuorumResponse) -> str:
-        """Keep an answer, or say why not."""
-        partitions = [part for topic in answer.topics for part in topic.partitions]
+    def _take(self, response: DescribeQuorumResponse) -> str:
+        """Keep a response, or say why not."""
+        partitions = [part for topic in response.topics for part in topic.partitions]
         if len(partitions) != 1:
             return f"the leader describes {len(partitions)} partitions, not one"
         if partitions[0].error_code:
             return partitions[0].error_message or f"error {partitions[0].error_code}"
-        self._answer, self._answered_s, self._problem = answer, self._clock_s(), ""
+        self._response, self._responded_s, self._problem = response, self._clock_s(), ""
         return ""

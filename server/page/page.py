@@ -33,7 +33,7 @@ SAMPLE_S: Final = 1.0
 DISK_AGAIN_S: Final = 5.0
 DISK_WAIT_S: Final = 0.2
 SAMPLES_WITH_PAGE: Final = 10
-"""The newest ones go with each answer, so that a page that keeps up needs no history again."""
+"""The newest ones go with each response, so that a page that keeps up needs no history again."""
 
 HEADERS: Final = (
     "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -135,11 +135,11 @@ class QuorumPage:
     # -- pages
 
     def _file_page(self, page: Page) -> Callable[[str], Awaitable[Page]]:
-        async def answer(accept: str) -> Page:
+        async def respond(accept: str) -> Page:
             del accept
             return page
 
-        return answer
+        return respond
 
     async def _history_page(self, accept: str) -> Page:
         del accept

@@ -97,17 +97,17 @@ def _unheard(source: PageSource, voter: Voter) -> ReplicaRow:
 
 
 class _Heard:
-    """The leader's answer, read."""
+    """The leader's response, read."""
 
     def __init__(self, source: PageSource, report: LeaderReport, is_new_leader: bool) -> None:
-        assert report.partition is not None, "there is an answer"
-        self._answer = answer = report.partition
+        assert report.partition is not None, "there is a response"
+        self._partition = partition = report.partition
         self._view = source.view
         self._unreachable = source.unreachable()
         self._copied = {
             as_key(copy.replica_id, copy.replica_directory_id): copy.position
             / max(1, copy.size_bytes)
-            for copy in answer.snapshot_copies or ()
+            for copy in partition.snapshot_copies or ()
         }
         self._fetch_timeout_ms = source.fetch_timeout_ms
         self._is_new_leader = is_new_leader
@@ -120,23 +120,23 @@ class _Heard:
         # Its own times are its clock's now: ages against them need no common clock. A disk of the
         # leader that was lost may still stand under its id.
         self._leader = max(
-            (each for each in answer.current_voters if each.replica_id == answer.leader_id),
+            (each for each in partition.current_voters if each.replica_id == partition.leader_id),
             key=lambda each: each.last_fetch_timestamp,
             default=None,
         )
-        everybody = (*answer.current_voters, *answer.observers)
+        everybody = (*partition.current_voters, *partition.observers)
         self._now_ms = max((each.last_fetch_timestamp for each in everybody), default=-1)
-        self._end_offset = answer.high_watermark
+        self._end_offset = partition.high_watermark
         if self._leader is not None:
             self._now_ms = self._leader.last_fetch_timestamp
             self._end_offset = self._leader.log_end_offset
 
     def rows(self) -> list[ReplicaRow]:
         """Voters, then observers, by key."""
-        answer = self._answer
+        partition = self._partition
         return [
-            *sorted(map(self._voter, answer.current_voters), key=_order),
-            *sorted(map(self._observer, answer.observers), key=_order),
+            *sorted(map(self._voter, partition.current_voters), key=_order),
+            *sorted(map(self._observer, partition.observers), key=_order),
         ]
 
     def _voter(self, replica: DescribeQuorumResponseReplica) -> ReplicaRow:
@@ -183,7 +183,7 @@ class _Heard:
         return None if at_ms < 0 else max(0, self._now_ms - at_ms) + self._age_ms
 
     def _is_late(self, ago_ms: int | None) -> bool:
-        """At the time of the answer."""
+        """At the time of the response."""
         return ago_ms is None or ago_ms - self._age_ms > self._fetch_timeout_ms
 
 

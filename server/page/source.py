@@ -21,7 +21,7 @@ class AskLeader(Protocol):
         self,
         message: Message,
         version: int,
-        answered: Callable[[bytes, int], None],
+        responded: Callable[[bytes, int], None],
         failed: Callable[[str], None],
     ) -> None: ...
 
@@ -49,9 +49,12 @@ class PageSource:
 
 
 def source_of(
-    partition: Partition, config: Config, status: Callable[[], Mapping[str, object]]
+    partition: Partition,
+    config: Config,
+    status: Callable[[], Mapping[str, object]],
+    warnings: Callable[[], list[str]],
 ) -> PageSource:
-    """Everything from a partition and its node's `/status`."""
+    """Everything from a partition, and `/status` and warnings of its node."""
     node, snapshots = partition.node, partition.snapshots
 
     def leader_id() -> int | None:
@@ -68,7 +71,7 @@ def source_of(
         metrics=partition.metrics,
         status=status,
         problems=partition.health.problems,
-        warnings=partition.health.warnings,
+        warnings=warnings,
         snapshot_problem=lambda: snapshots.problem,
         unreachable=lambda: node.status().unreachable,
         snapshot_work=snapshots.work,

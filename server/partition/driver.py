@@ -8,8 +8,8 @@ handlers, news to listeners. It knows no socket, thread or clock, so that a simu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
 
 from quorumd.raft.effects import (
     AdoptClusterId,
@@ -26,7 +26,6 @@ from quorumd.raft.effects import (
     Halt,
     PersistQuorumState,
     PersistRemoval,
-    Reply,
     Report,
     ResetLog,
     SendReply,
@@ -38,6 +37,9 @@ from quorumd.raft.effects import (
 from quorumd.raft.events import Event, TimerFired, WriteCompleted
 from quorumd.raft.node import RaftNode
 from quorumd.raft.types import SnapshotId
+
+HELD: Final = frozenset({SendReply, SendRequest, VerifySnapshot})
+"""Effects that may have to wait for a write."""
 
 
 class PartitionStorage(Protocol):
@@ -59,7 +61,7 @@ class PartitionStorage(Protocol):
 class PartitionListener(Protocol):
     """Who hears the news."""
 
-    def on_high_watermark(self, offset: int) -> None: ...
+    def on_high_watermark(self, effect: AnnounceHighWatermark) -> None: ...
     def on_role(self, effect: AnnounceRole) -> None: ...
     def on_voters(self, effect: AnnounceVoters) -> None: ...
     def on_cluster_id(self, cluster_id: str) -> None: ...
@@ -82,8 +84,7 @@ class Timer(Protocol):
 class Driver:
     """Runs one `RaftNode`. `now_ms` is a clock that never goes back.
 
-    `send_request` and `send_reply` take requests to peers, and replies with the number of their
-    request.
+    `send_request` and `send_reply` take requests to peers, and replies to requests.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Driver:
         node: RaftNode,
         records: PartitionStorage,
         send_request: Callable[[SendRequest], None],
-        send_reply: Callable[[int, Reply], None],
+        send_reply: Callable[[SendReply], None],
         listener: PartitionListener,
         timer: Timer,
         now_ms: Callable[[], int],
@@ -101,7 +102,7 @@ class Driver:
         self._timer = timer
         self._now_ms = now_ms
         self._completed_write = 0
-        self._held: deque[SendRequest | SendReply | VerifySnapshot] = deque()
+        self._held: list[SendRequest | SendReply | VerifySnapshot] = []
         self._armed_ms: int | None = None
         self._stepping = False
         self._is_stopped = False
@@ -114,15 +115,13 @@ class Driver:
             PersistQuorumState: records.persist,
             StoreSnapshotChunk: records.store_chunk,
             DropSnapshot: records.drop_chunks,
-            VerifySnapshot: self._when_written(
-                lambda effect: listener.on_snapshot_copied(effect.snapshot)
-            ),
+            VerifySnapshot: lambda effect: listener.on_snapshot_copied(effect.snapshot),
             ResetLog: records.reset,
             DeleteLogPrefix: records.clean,
-            SendRequest: self._when_written(send_request),
-            SendReply: self._when_written(lambda effect: send_reply(effect.reply_to, effect.reply)),
+            SendRequest: send_request,
+            SendReply: send_reply,
             CancelHeldRequests: self._cancel_held_requests,
-            AnnounceHighWatermark: lambda effect: listener.on_high_watermark(effect.offset),
+            AnnounceHighWatermark: listener.on_high_watermark,
             AnnounceRole: listener.on_role,
             AnnounceVoters: listener.on_voters,
             AdoptClusterId: lambda effect: listener.on_cluster_id(effect.cluster_id),
@@ -138,7 +137,6 @@ class Driver:
     def start(self) -> None:
         """Begin; call once, before any event that does not wait."""
         self._carry_out(self.node.start(self._now_ms()))
-        self._carry_on()
 
     def stop(self) -> None:
         """Take no event any more: who would carry out what comes of it is about to close."""
@@ -151,23 +149,23 @@ class Driver:
 
         An event that comes up while effects are carried out waits until they all are.
         """
-        if self._stepping:
-            self._waiting.append(event)
-            return
         if self._is_stopped:
             return
-        self._carry_out(self.node.step(event, self._now_ms()))
-        self._carry_on()
+        if self._stepping:
+            self._waiting.append(event)
+        else:
+            self._carry_out(self.node.step(event, self._now_ms()))
 
     def on_writes_completed(self, write: int) -> None:
         """Let everything go that waited for this write or an earlier one; then pass it to the rules."""
         assert write >= self._completed_write, "writes complete in order"
         self._completed_write = write
         if self._held:
-            held, self._held = self._held, deque()
-            for effect in held:
-                self._perform[type(effect)](effect)
-        self.handle(WriteCompleted(write))
+            held, self._held = self._held, []
+            self._waiting.appendleft(WriteCompleted(write))
+            self._carry_out(held)
+        else:
+            self.handle(WriteCompleted(write))
 
     def on_timer(self) -> None:
         """The alarm went off; it may have been set for a deadline that has moved since."""
@@ -180,35 +178,29 @@ class Driver:
         else:
             self._arm()
 
-    def _carry_out(self, effects: list[Effect]) -> None:
+    def _carry_out(self, effects: Iterable[Any]) -> None:
+        """Do what was asked for, and what comes of the events that come up meanwhile; then let the disk
+        begin, and wait for the next deadline."""
+        perform = self._perform
         self._stepping = True
         try:
-            perform = self._perform
-            for effect in effects:
-                perform[type(effect)](effect)
+            while True:
+                for effect in effects:
+                    kind = type(effect)
+                    if kind in HELD and effect.after > self._completed_write:
+                        self._held.append(effect)
+                    else:
+                        perform[kind](effect)
+                if not self._waiting:
+                    break
+                effects = self.node.step(self._waiting.popleft(), self._now_ms())
         finally:
             self._stepping = False
-
-    def _when_written(self, act: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Acts on an effect, or holds it until the write that it names is on disk."""
-
-        def perform(effect: Any) -> None:
-            if effect.after > self._completed_write:
-                self._held.append(effect)
-            else:
-                act(effect)
-
-        return perform
-
-    def _cancel_held_requests(self, effect: CancelHeldRequests) -> None:
-        self._held = deque(held for held in self._held if not isinstance(held, SendRequest))
-
-    def _carry_on(self) -> None:
-        """Take the events that came up meanwhile, let the disk begin, wait for the next deadline."""
-        while self._waiting:
-            self._carry_out(self.node.step(self._waiting.popleft(), self._now_ms()))
         self._arm()
         self._records.flush()
+
+    def _cancel_held_requests(self, effect: CancelHeldRequests) -> None:
+        self._held = [held for held in self._held if not isinstance(held, SendRequest)]
 
     def _arm(self) -> None:
         """Set the alarm if the next deadline is before it; a late alarm costs less than a reset."""

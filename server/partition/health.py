@@ -8,6 +8,7 @@ from quorumd.raft.node import RaftNode
 from quorumd.raft.roles import Role
 from quorumd.raft.types import uuid_to_text
 from quorumd.server.model.partition_view import PartitionView
+from quorumd.server.peers.peer_links import PeerLinks
 from quorumd.server.snapshots.manager import SnapshotManager
 
 
@@ -19,11 +20,13 @@ class PartitionHealth:
         node: RaftNode,
         view: PartitionView,
         snapshots: SnapshotManager,
+        links: PeerLinks,
         monotonic_s: Callable[[], float],
     ) -> None:
         self._node = node
         self._view = view
         self._snapshots = snapshots
+        self._links = links
         self._monotonic_s = monotonic_s
         self._role_since = monotonic_s()
         self.is_disk_full = False
@@ -61,12 +64,13 @@ class PartitionHealth:
         return found
 
     def warnings(self) -> list[str]:
-        """What will be a problem at the next start, in words."""
-        return [
+        """What is not as it should be, or will be a problem at the next start, in words."""
+        unexpected = [
             f"replica {voter_id} votes, but quorum.voters does not name it: this node would not start "
             "again. Remove quorum.voters from its configuration, or add the id there"
             for voter_id in self._node.status().unexpected_voters
         ]
+        return [*unexpected, *self._links.warnings()]
 
     def as_json(self) -> dict[str, object]:
         """All of it, for `/status`."""
@@ -75,6 +79,7 @@ class PartitionHealth:
             "problems": self.problems(),
             "warnings": self.warnings(),
             "cluster_id": view.cluster_id,
+            "log_owner": "kafka" if view.is_kafka_log else "quorumd",
             "role": view.role,
             "epoch": view.leader_epoch,
             "leader_id": view.leader_id,
@@ -82,6 +87,9 @@ class PartitionHealth:
             "log_start_offset": view.log_start_offset,
             "log_end_offset": view.log_end_offset,
             "high_watermark": view.high_watermark,
+            "missing_records": view.missing_records,
+            "unreachable_peers": list(self._links.problems.values()),
+            "plaintext_peers": sorted(self._links.behind),
             "voters": [
                 {
                     "id": voter.key.id,

@@ -11,9 +11,10 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from quorumd.raft.config import RaftConfig, StoredState
-from quorumd.raft.effects import AnnounceRole, AnnounceVoters
+from quorumd.raft.effects import AnnounceHighWatermark, AnnounceRole, AnnounceVoters
 from quorumd.raft.errors import KafkaError, Refusal
 from quorumd.raft.events import (
     AppendRequested,
@@ -32,10 +33,12 @@ from quorumd.server.model.logs import Logger, RateLimit
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.runtime import Runtime
 from quorumd.server.model.topic import TopicPartition
+from quorumd.server.partition.controller_registration import ControllerRegistration
 from quorumd.server.partition.driver import Driver
 from quorumd.server.partition.health import PartitionHealth
 from quorumd.server.partition.raft_view import RaftPartitionView
 from quorumd.server.partition.runtime_timer import RuntimeTimer
+from quorumd.server.partition.witness_lead import WitnessLead
 from quorumd.server.peers.outbound import Outbound, OutboundSettings
 from quorumd.server.requests.fetch import FetchHandler
 from quorumd.server.requests.offsets import OffsetsHandler
@@ -48,9 +51,9 @@ from quorumd.storage.quorum_state import QuorumState
 from quorumd.storage.snapshot_file import SnapshotFacts
 from quorumd.storage.snapshot_store import SnapshotNotFound
 
-LOG = Logger("raft")
+LOG: Final = Logger("raft")
 
-DRAIN_S = 2.0
+DRAIN_S: Final = 2.0
 """How long a leader that shuts down waits for what it has appended to be committed."""
 
 
@@ -76,6 +79,9 @@ class PartitionSettings:
     outbound: OutboundSettings
     snapshots: SnapshotSettings
     max_batch_bytes: int
+    condition_window_bytes: int
+    is_tls: bool = False
+    """The peers' listener speaks TLS."""
 
 
 class Partition:
@@ -113,7 +119,15 @@ class Partition:
         self.node = RaftNode(settings.raft, stored, log_view(recovered), runtime.draw)
         self.view = RaftPartitionView(topic, self.node, runtime.monotonic_ms, runtime.wall_ms)
         self._make_handlers(settings, recovered)
-        self.health = PartitionHealth(self.node, self.view, self.snapshots, runtime.monotonic_s)
+        self.health = PartitionHealth(
+            self.node, self.view, self.snapshots, self.outbound.links, runtime.monotonic_s
+        )
+        self._registration = ControllerRegistration(
+            self.node, self.outbound.ask_leader, runtime, is_tls=settings.is_tls
+        )
+        self._witness_lead = WitnessLead(
+            self.node, self.outbound.ask_leader, runtime, metrics, topic
+        )
         self._timer = RuntimeTimer(runtime, self._on_timer)
         self.driver = Driver(
             self.node,
@@ -139,6 +153,9 @@ class Partition:
             settings.max_batch_bytes,
             runtime,
             self._call_soon,
+            settings.condition_window_bytes,
+            # Twice the check of the quorum: what it heard may be half as old as that.
+            3 * settings.raft.fetch_timeout_ms / 1000,
         )
         self._storage_adapter = StorageAdapter(
             self.log,
@@ -181,6 +198,7 @@ class Partition:
             metrics,
             self.handle,
             settings.outbound.request_timeout_ms,
+            is_kafka_log=settings.raft.is_kafka_log,
         )
 
     # -- life
@@ -219,6 +237,8 @@ class Partition:
         """Stop for good: peers, timers, disk, log, in this order. What was queued is written."""
         self.driver.stop()
         self._timer.cancel()
+        self._registration.close()
+        self._witness_lead.close()
         self.snapshots.close()
         self.produce_handler.close()
         self.fetch_handler.close()
@@ -246,13 +266,13 @@ class Partition:
             raise
 
     def on_writes_completed(self, write: int, sync_s: float | None) -> None:
-        if sync_s is not None:
-            self.metrics.observe_fsync(sync_s)
         try:
             self.driver.on_writes_completed(write)
         except BaseException as error:
             self._end(error)
             raise
+        if sync_s is not None:
+            self.metrics.observe_fsync(sync_s)
 
     def _call_soon(self, callback: Callable[[], None]) -> None:
         """Call at the end of this turn of the event loop, which would only log what goes wrong."""
@@ -291,10 +311,10 @@ class Partition:
 
     # -- the driver's listener
 
-    def on_high_watermark(self, offset: int) -> None:
-        self.producers.commit(offset)
-        self.produce_handler.on_high_watermark(offset)
+    def on_high_watermark(self, effect: AnnounceHighWatermark) -> None:
+        self.produce_handler.on_high_watermark(effect.offset)
         self.fetch_handler.on_high_watermark()
+        self.producers.commit(effect.offset)
         self.snapshots.build_if_due()
         self._progress.set()
 
@@ -306,6 +326,8 @@ class Partition:
         leader = "-" if effect.leader_id is None else effect.leader_id
         LOG.info(f"{effect.role}", epoch=effect.epoch, leader=leader, reason=effect.reason)
         self._note_election(effect)
+        self._registration.look()
+        self._witness_lead.look()
         if effect.role is not Role.LEADER:
             self.produce_handler.on_leadership_lost()
             self.fetch_handler.on_leadership_lost()

@@ -99,6 +99,22 @@ class RaftPartitionView:
         return self._node.end_offset_for(epoch)
 
     @property
+    def is_kafka_log(self) -> bool:
+        return self._node.config.is_kafka_log
+
+    @property
+    def is_witness(self) -> bool:
+        return self._node.config.is_witness
+
+    @property
+    def is_ahead(self) -> bool:
+        return self._node.is_ahead
+
+    @property
+    def missing_records(self) -> int:
+        return 0 if self._node.is_leader else self._node.missing_records
+
+    @property
     def kraft_version(self) -> int:
         return 1 if self._node.status().voters_offset >= 0 else 0
 
@@ -109,7 +125,7 @@ class RaftPartitionView:
     @property
     def snapshot_end_offset(self) -> int:
         newest = self._node.newest_snapshot
-        return -1 if newest is None else newest.offset
+        return -1 if newest is None else newest.end_offset
 
     @property
     def snapshot_copy_ratio(self) -> float:

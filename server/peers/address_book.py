@@ -8,12 +8,13 @@ until a response shows the peer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from quorumd.raft.types import Address
 
-OWN_AGAIN_S = 0.1
+OWN_AGAIN_S: Final = 0.1
 """So soon an address of its own that was found wrong may be tried again: the peer may have moved back."""
-ABSENT_AGAIN_S = 1.0
+ABSENT_AGAIN_S: Final = 1.0
 """So soon any other, if no node was there."""
 STRANGER_AGAIN_S = 10.0
 """So soon any other, if another node was there."""
@@ -40,6 +41,10 @@ class AddressBook:
         """Where it was last is one of its own."""
         last = () if self._found is None else (self._found,)
         return list(dict.fromkeys((*self._named(), *last)))
+
+    def is_own(self, address: Address) -> bool:
+        """It is known as the peer's own, though another node may have been found there."""
+        return address in self._own()
 
     def trusted(self) -> list[Address]:
         """Its own addresses that were not found wrong, the best first."""

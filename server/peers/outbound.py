@@ -1,23 +1,22 @@
 """Requests of the rules to other replicas: which channel, which bytes, and back as events.
 
-Each peer has a channel for fetches, which may wait long for their answer, and one for elections, which must
+Each peer has a channel for fetches, which may wait long for their response, and one for elections, which must
 not wait behind them. What clients ask of the leader through this node has channels of its own: one for
-answers that come at once, and one for each change: it may take long, and answers come in order.
+responses that come at once, and one for each change: it may take long, and responses come in order.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import IntEnum, auto
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from quorumd.raft.effects import (
     AddVoter,
     BeginQuorumEpoch,
-    BootstrapServer,
     EndQuorumEpoch,
     Fetch,
     FetchSnapshot,
@@ -27,13 +26,7 @@ from quorumd.raft.effects import (
     UpdateVoter,
     Vote,
 )
-from quorumd.raft.events import (
-    ConnectionLost,
-    ConnectionMade,
-    ConnectionRefused,
-    Event,
-    RequestFailed,
-)
+from quorumd.raft.events import Event, RequestFailed
 from quorumd.raft.node import RaftNode
 from quorumd.raft.types import Address, ReplicaKey
 from quorumd.server.model.logs import Logger
@@ -42,8 +35,9 @@ from quorumd.server.model.peer_calls import PeerCall, StaleRequest
 from quorumd.server.model.runtime import PeerChannel, PeerChannelFactory
 from quorumd.server.model.topic import TopicPartition
 from quorumd.server.net.inbound_request import InboundRequest
-from quorumd.server.peers.peer_addresses import PeerAddresses
+from quorumd.server.peers.peer_addresses import RESPONSES, PeerAddresses
 from quorumd.server.peers.peer_channel import request_frame
+from quorumd.server.peers.peer_links import NO_RIGHT, PeerLink, PeerLinks
 from quorumd.server.translate import elections, voter_changes
 from quorumd.server.translate.elections import BEGIN_QUORUM_EPOCH, END_QUORUM_EPOCH, VOTE
 from quorumd.server.translate.fetch import (
@@ -53,21 +47,22 @@ from quorumd.server.translate.fetch import (
     fetch_response_received,
     next_max_bytes,
 )
+from quorumd.server.translate.fetched_batches import FetchedBatches
 from quorumd.server.translate.snapshot import snapshot_request, snapshot_response_received
-from quorumd.wire.batch_header import BatchHeader
+from quorumd.server.translate.unknown_records import unknown_records
 from quorumd.wire.errors import UnsupportedVersion
 from quorumd.wire.headers import encode_request_header, encode_response_header
 from quorumd.wire.schema import Message
 
-LOG = Logger("peers")
+LOG: Final = Logger("peers")
 
-CHANGES_MAX = 16
+CHANGES_MAX: Final = 16
 """So many changes that clients ask for wait for the leader through this node; who asks for more is told who
 leads."""
 
 FETCH, FETCH_SNAPSHOT = 1, 59
-CHANGES = (voter_changes.ADD_VOTER, voter_changes.REMOVE_VOTER, voter_changes.UPDATE_VOTER)
-MAX_VERSIONS = {
+CHANGES: Final = (voter_changes.ADD_VOTER, voter_changes.REMOVE_VOTER, voter_changes.UPDATE_VOTER)
+MAX_VERSIONS: Final = {
     FETCH: 18,
     VOTE: 2,
     BEGIN_QUORUM_EPOCH: 1,
@@ -93,7 +88,7 @@ class OutboundSettings:
     bootstrap_servers: tuple[Address, ...]
 
 
-class Use(Enum):
+class Use(IntEnum):
     """What a channel is for."""
 
     FETCHES = auto()
@@ -102,42 +97,15 @@ class Use(Enum):
     CHANGES = auto()
 
 
-class _PeerListener:
-    """Passes to the rules whether a voter's process is there, and to its channel where else it may be."""
-
-    def __init__(
-        self, peer: Peer, use: Use, addresses: PeerAddresses, handle: Callable[[Event], None]
-    ) -> None:
-        self._peer = peer
-        self._use = use
-        self._addresses = addresses
-        self._handle = handle
-
-    def on_connection_made(self, ip: str) -> None:
-        self._addresses.note_ip(self._peer, ip)
-        self._notify(ConnectionMade)
-
-    def on_connection_lost(self) -> None:
-        self._notify(ConnectionLost)
-
-    def on_connection_refused(self) -> None:
-        self._notify(ConnectionRefused)
-
-    def _notify(self, event: type[ConnectionMade | ConnectionLost | ConnectionRefused]) -> None:
-        if isinstance(self._peer, ReplicaKey) and self._addresses.speaks_for_its_id(self._peer):
-            self._handle(event(id=self._peer.id))
-
-    def elsewhere(self) -> Sequence[Address]:
-        """Only requests that say whom they are meant for may go there."""
-        return self._addresses.elsewhere(self._peer) if self._use is Use.ELECTIONS else []
+# To look up a member of an enum costs as much as several calls.
+_FETCHES: Final = Use.FETCHES
+_ELECTIONS: Final = Use.ELECTIONS
 
 
 class FetchedData(Protocol):
     """Keeps the bytes of responses, under a token, until the rules decide on them."""
 
-    def hold_fetched(
-        self, token: int, data: bytes | memoryview, batches: list[tuple[int, BatchHeader]]
-    ) -> None: ...
+    def hold_fetched(self, token: int, fetched: FetchedBatches) -> None: ...
     def hold_chunk(self, token: int, data: bytes) -> None:
         """A chunk of a snapshot."""
 
@@ -162,11 +130,13 @@ class Outbound:
         self._handle = handle
         self._make_channel = make_channel
         self.node = node
-        self.addresses = PeerAddresses(node, settings.listener, settings.bootstrap_servers)
+        self.addresses = PeerAddresses(
+            node, settings.listener, settings.bootstrap_servers, self.on_peer_connected
+        )
+        self.links = PeerLinks()
         self._client_id = f"raft-client-{node.local.id}"
         self._channels: dict[tuple[Peer, Use], PeerChannel] = {}
-        self._changes: dict[int, PeerChannel] = {}
-        self._last_change = 0
+        self._changes: set[PeerChannel] = set()
         self._max_bytes = FETCH_MAX_BYTES
         """Of the next fetch."""
         self._is_closed = False
@@ -179,12 +149,23 @@ class Outbound:
         for peer in peers:
             self._channel(peer, Use.ELECTIONS)
 
-    async def close(self) -> None:
-        """Give all channels up; nothing is sent from now on."""
+    def close(self) -> Awaitable[object]:
+        """Give all channels up; nothing is sent from now on. Waits for what they have begun."""
         self._is_closed = True
-        channels = [*self._channels.values(), *self._changes.values()]
-        self._channels, self._changes = {}, {}
-        await asyncio.gather(*(channel.close() for channel in channels))
+        channels = [*self._channels.values(), *self._changes]
+        self._channels, self._changes = {}, set()
+        return asyncio.gather(*(channel.close() for channel in channels))
+
+    def is_behind(self, replica_id: int) -> bool:
+        """A voter, or the leader, has said by certificate that its own links are plaintext still."""
+        is_one = replica_id in self.links.behind
+        return is_one and self.addresses.is_voter_or_leader(replica_id)
+
+    def on_peer_connected(self, replica_id: int) -> None:
+        """Its process runs: whoever waits before connecting to it again need wait no longer."""
+        for (peer, _), channel in self._channels.items():
+            if isinstance(peer, ReplicaKey) and peer.id == replica_id:
+                channel.wake()
 
     def _discard_strangers(self, wanted: Peer | None) -> None:
         """Give up the channels of replicas that neither vote nor lead any more, nor are `wanted` now.
@@ -193,9 +174,11 @@ class Outbound:
         """
         node = self.node
         known = {wanted, node.leader, *node.voters.keys}
-        for key in [key for key in self._channels if isinstance(key[0], ReplicaKey)]:
-            if key[0] not in known:
-                self._channels.pop(key).discard()
+        for peer, use in list(self._channels):
+            if isinstance(peer, ReplicaKey) and peer not in known:
+                self._channels.pop((peer, use)).discard()
+                is_one = self.addresses.is_voter_or_leader(peer.id)
+                self.links.forget(self._who(peer), None if is_one else peer.id)
 
     def _channel(self, peer: Peer, use: Use) -> PeerChannel:
         channel = self._channels.get((peer, use))
@@ -210,47 +193,56 @@ class Outbound:
             partial(self.addresses.own, peer),
             self._client_id,
             self._settings.software_version,
-            _PeerListener(peer, use, self.addresses, self._handle),
+            self._link(peer, use),
             self._settings.request_timeout_ms,
             self._metrics,
         )
         channel.open()
         return channel
 
+    def _link(self, peer: Peer, use: Use) -> PeerLink:
+        # Only requests that say whom they are meant for may go to addresses that are not the peer's own.
+        may_search = use is Use.ELECTIONS
+        return PeerLink(peer, self._who(peer), may_search, self.addresses, self.links, self._handle)
+
     def _ask_for_change(self, leader: ReplicaKey, call: PeerCall) -> None:
         """On a connection of its own, which ends with it."""
-        self._last_change = number = self._last_change + 1
-        channel = self._changes[number] = self._open(leader, Use.CHANGES)
+        channel = self._open(leader, Use.CHANGES)
+        self._changes.add(channel)
 
         def end() -> None:
-            self._changes.pop(number, None)
+            self._changes.discard(channel)
             channel.discard()
 
-        def answered(version: int, frame: bytes, at: int, address: Address) -> None:
-            call.answered(version, frame, at, address)
+        def responded(version: int, frame: bytes, at: int, address: Address) -> None:
+            call.responded(version, frame, at, address)
             end()
 
         def failed(reason: str, error: str | None) -> None:
             call.failed(reason, error)
             end()
 
-        channel.call(call._replace(answered=answered, failed=failed))
+        channel.call(call._replace(responded=responded, failed=failed))
 
     def _name(self, peer: Peer) -> str:
-        if isinstance(peer, BootstrapServer):
-            host, port = self._settings.bootstrap_servers[peer.index]
-            return f"bootstrap server {host}:{port}"
-        return f"replica {peer}"
+        return f"replica {peer}" if isinstance(peer, ReplicaKey) else self._who(peer)
+
+    def _who(self, peer: Peer) -> str:
+        """The node, in words for operators."""
+        if isinstance(peer, ReplicaKey):
+            return f"node {peer.id}"
+        return f"bootstrap server {self._settings.bootstrap_servers[peer.index]}"
 
     # -- sending
 
     def send_request(self, effect: SendRequest) -> None:
-        """Send it; an answer, or the failure to get one, comes back as an event."""
+        """Send it; a response, or the failure to get one, comes back as an event."""
         if self._is_closed:
             return
         request, to, request_id = effect.request, effect.to, effect.request_id
         if isinstance(request, Fetch):
-            key, build = FETCH, self._fetch_frame(request)
+            key = FETCH
+            build: Callable[[int, int], bytes] = partial(self._fetch_frame, request)
             timeout_ms = self._settings.request_timeout_ms + self._settings.fetch_wait_ms
         else:
             assert isinstance(to, ReplicaKey), "only fetches go to bootstrap servers"
@@ -263,30 +255,26 @@ class Outbound:
             api_key=key,
             max_version=MAX_VERSIONS[key],
             build=build,
-            answered=partial(self._on_answer, key, request_id, to),
+            responded=partial(self._on_response, key, request_id, to),
             failed=partial(self._on_failure, request_id),
             timeout_ms=timeout_ms,
         )
-        use = Use.FETCHES if key in (FETCH, FETCH_SNAPSHOT) else Use.ELECTIONS
+        use = _FETCHES if key in (FETCH, FETCH_SNAPSHOT) else _ELECTIONS
         self._channel(to, use).call(call)
 
-    def _fetch_frame(self, request: Fetch) -> Callable[[int, int], bytes]:
+    def _fetch_frame(self, request: Fetch, version: int, correlation_id: int) -> bytes:
         node = self.node
-
-        def build(version: int, correlation_id: int) -> bytes:
-            return fetch_request_frame(
-                request,
-                self._topic,
-                version,
-                correlation_id,
-                self._client_id,
-                node.cluster_id,
-                node.local,
-                self._settings.fetch_wait_ms,
-                self._max_bytes,
-            )
-
-        return build
+        return fetch_request_frame(
+            request,
+            self._topic,
+            version,
+            correlation_id,
+            self._client_id,
+            node.cluster_id,
+            node.local,
+            self._settings.fetch_wait_ms,
+            self._max_bytes,
+        )
 
     def _frame(self, key: int, message: Message, version: int, correlation_id: int) -> bytes:
         return request_frame(key, message, version, correlation_id, self._client_id)
@@ -339,9 +327,9 @@ class Outbound:
         lost: Callable[[], None] | None = None,
         wait_ms: int = 0,
     ) -> None:
-        """Let the leader answer a client's request; `otherwise` is called if it was not asked.
+        """Let the leader respond to a client's request; `otherwise` is called if it was not asked.
 
-        `lost`, or else `otherwise`, is called if it was asked and its answer does not come: what was
+        `lost`, or else `otherwise`, is called if it was asked and its response does not come: what was
         asked for may have been done, or may be done yet. So it is if this node has come to lead while the
         request waited for a connection. `wait_ms` is how long the leader may take, beyond the usual time;
         such a request has a connection of its own.
@@ -370,7 +358,7 @@ class Outbound:
             )
             return b"".join(((len(header) + len(body)).to_bytes(4, "big"), header, body))
 
-        def answered(version: int, frame: bytes, at: int, address: Address) -> None:
+        def responded(version: int, frame: bytes, at: int, address: Address) -> None:
             header = encode_response_header(request.api_key, version, request.correlation_id)
             length = len(header) + len(frame) - at
             request.respond((length.to_bytes(4, "big") + header, memoryview(frame)[at:]))
@@ -383,7 +371,7 @@ class Outbound:
             api_key=request.api_key,
             max_version=asked,
             build=build,
-            answered=answered,
+            responded=responded,
             failed=failed,
             timeout_ms=self._settings.request_timeout_ms + wait_ms,
         )
@@ -396,11 +384,11 @@ class Outbound:
         self,
         message: Message,
         version: int,
-        answered: Callable[[bytes, int], None],
+        responded: Callable[[bytes, int], None],
         failed: Callable[[str], None],
     ) -> None:
-        """A question of this node itself: `answered(frame, body position)` or `failed(reason)` is called
-        once, the former with an answer in this version."""
+        """A question of this node itself: `responded(frame, body position)` or `failed(reason)` is called
+        once, the former with a response in this version."""
         leader, key = self.node.leader, message.wire_spec.api_key
         assert key is not None, "requests have one"
         if leader is None or leader == self.node.local or self._is_closed:
@@ -416,7 +404,7 @@ class Outbound:
             api_key=key,
             max_version=version,
             build=build,
-            answered=lambda known, frame, at, address: answered(frame, at),
+            responded=lambda known, frame, at, address: responded(frame, at),
             failed=lambda reason, error: failed(reason),
             timeout_ms=self._settings.request_timeout_ms,
         )
@@ -424,7 +412,7 @@ class Outbound:
 
     # -- being answered
 
-    def _on_answer(
+    def _on_response(
         self,
         key: int,
         request_id: int,
@@ -439,6 +427,8 @@ class Outbound:
         except ValueError as error:  # what wire raises, InvalidRequestShape, and invalid values
             LOG.warning("invalid response", peer=self._name(to), reason=str(error))
             event = RequestFailed(request_id=request_id, reason=str(error))
+        if isinstance(event, RESPONSES) and (event.error == NO_RIGHT or self.links.refusals):
+            self.links.note_answer(self._who(to), event.error)
         self._handle(event)
         self.addresses.note(to, event)
         names_receiver = key in (VOTE, BEGIN_QUORUM_EPOCH) and version > 0
@@ -447,15 +437,24 @@ class Outbound:
     def _on_failure(self, request_id: int, reason: str, error: str | None) -> None:
         self._handle(RequestFailed(request_id=request_id, reason=reason, error=error))
 
+    def _note_unknown(self, data: bytes) -> None:
+        """A later Kafka writes what is not known here: it is kept as it is, and said."""
+        for what in unknown_records(data):
+            if self._metrics.count_unknown(what):
+                LOG.warning("the Kafka quorum writes what this version does not know", what=what)
+
     def _event(self, key: int, request_id: int, version: int, frame: bytes, at: int) -> Event:
         listener = self._settings.listener
         if key == FETCH:
-            fetched = fetch_response_received(version, frame, at, request_id, listener)
-            if fetched.batches:
-                self._fetched.hold_fetched(request_id, fetched.data, fetched.batches)
-                if self._max_bytes < FETCH_MAX_BYTES or len(fetched.batches) == FETCH_BATCHES_MAX:
+            response = fetch_response_received(version, frame, at, request_id, listener)
+            fetched = response.fetched
+            if fetched is not None:
+                if self.node.config.is_kafka_log:
+                    self._note_unknown(bytes(fetched.chunk.data))
+                self._fetched.hold_fetched(request_id, fetched)
+                if self._max_bytes < FETCH_MAX_BYTES or fetched.count == FETCH_BATCHES_MAX:
                     self._max_bytes = next_max_bytes(self._max_bytes, fetched)
-            return fetched.event
+            return response.event
         if key == FETCH_SNAPSHOT:
             event, data = snapshot_response_received(version, frame, at, request_id, listener)
             self._fetched.hold_chunk(request_id, data)

@@ -6,7 +6,8 @@ name the replica that they are meant for, so that another one refuses them: INVA
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from quorumd.raft.effects import BootstrapServer, Peer
 from quorumd.raft.errors import KafkaError
@@ -16,6 +17,7 @@ from quorumd.raft.events import (
     Event,
     FetchResponseReceived,
     FetchSnapshotResponseReceived,
+    LeaderHint,
     RequestFailed,
     VoterChangeResponseReceived,
     VoteResponseReceived,
@@ -24,29 +26,40 @@ from quorumd.raft.node import RaftNode
 from quorumd.raft.types import Address, Endpoint, ReplicaKey
 from quorumd.server.translate.common import endpoint_on
 
-ANSWERS = (
+HINTING: Final = (
+    FetchResponseReceived,
     BeginQuorumEpochResponseReceived,
     VoterChangeResponseReceived,
     EndQuorumEpochResponseReceived,
-    FetchResponseReceived,
-    RequestFailed,
     FetchSnapshotResponseReceived,
     VoteResponseReceived,
 )
-HEARD_MAX = 4
+"""Responses that say where the leader is; the first one is by far the most frequent."""
+RESPONSES: Final = (*HINTING, RequestFailed)
+HEARD_MAX: Final = 4
 """Newest addresses of the leader that are remembered."""
 
 
 class PeerAddresses:
     """As one node knows them. `listener` is the name of the peers' listener."""
 
-    def __init__(self, node: RaftNode, listener: str, bootstrap_servers: Sequence[Address]) -> None:
+    def __init__(
+        self,
+        node: RaftNode,
+        listener: str,
+        bootstrap_servers: Sequence[Address],
+        on_peer_connected: Callable[[int], None],
+    ) -> None:
+        """`on_peer_connected` is called with the id of a replica that has connected to this node."""
+        self.on_peer_connected = on_peer_connected
         self._node = node
         self._listener = listener
         self._bootstrap_servers = bootstrap_servers
         self._ips: dict[Peer, str] = {}
         self._heard: list[Address] = []
         self._heard_of: tuple[int, int | None] = (-1, None)
+        self._noted: LeaderHint | None = None
+        """What was remembered last, unless a bootstrap server said it. Equal hints are one object, mostly."""
 
     def own(self, peer: Peer) -> list[Address]:
         """A peer's own addresses, the best first: as a leader is heard of, as logged, as configured."""
@@ -90,7 +103,8 @@ class PeerAddresses:
         """As logged, as configured, or as the leader is known."""
         node = self._node
         configured = node.config.configured_voters.ids
-        return replica_id in (*node.voters.ids, *configured, node.leader_id)
+        ids = node.voters.ids
+        return replica_id == node.leader_id or replica_id in ids or replica_id in configured
 
     def _on_listener(self, endpoints: Sequence[Endpoint]) -> list[Address]:
         at = endpoint_on(endpoints, self._listener)
@@ -115,8 +129,10 @@ class PeerAddresses:
     def note(self, to: Peer, event: Event) -> None:
         """Remember where a response places the leader. The rules keep the first place, which may be
         what a restarted replica found in its log."""
-        if not isinstance(event, ANSWERS) or isinstance(event, RequestFailed) or event.hint is None:
+        if not isinstance(event, HINTING) or event.hint is None:
             return
+        if event.hint is self._noted and isinstance(to, ReplicaKey):
+            return  # as with nearly every fetch
         heard = self._on_listener(event.hint.endpoints)
         if (
             isinstance(to, BootstrapServer)
@@ -129,18 +145,25 @@ class PeerAddresses:
             former = self._heard if self._heard_of == of else []
             self._heard = list(dict.fromkeys((*heard, *former)))[:HEARD_MAX]
             self._heard_of = of
+            self._noted = None if isinstance(to, BootstrapServer) else event.hint
 
     def is_from(
         self, to: Peer, address: Address, event: Event, *, names_receiver: bool
     ) -> bool | None:
         """Whether it was this peer that answered at this address: yes, no, or not to be told.
 
-        An answer to a request that does not say whom it is meant for tells only the leader from others,
+        A response to a request that does not say whom it is meant for tells only the leader from others,
         who know no later epoch than its own. It proves an address wrong only if there is another one: a
         leader that resigns answers like others.
         """
-        if isinstance(to, BootstrapServer) or not isinstance(event, ANSWERS):
+        if not isinstance(to, ReplicaKey) or not isinstance(event, RESPONSES):
             return None
+        if (
+            isinstance(event, FetchResponseReceived)
+            and event.error is None
+            and event.hint.leader_id == to.id
+        ):
+            return True
         hint = None if isinstance(event, RequestFailed) else event.hint
         is_said_to_lead = hint is not None and hint.leader_id == to.id
         is_foreign = event.error == KafkaError.INCONSISTENT_CLUSTER_ID
@@ -148,8 +171,6 @@ class PeerAddresses:
             if event.error == KafkaError.INVALID_VOTER_KEY or is_foreign:
                 return False
             return True if event.error is None and hint is not None else None
-        if isinstance(event, FetchResponseReceived) and event.error is None and is_said_to_lead:
-            return True
         of_leader = hint if self._node.leader == to else None
         is_behind = of_leader is not None and of_leader.epoch < self._node.epoch
         knows_nobody = of_leader is not None and of_leader.leader_id is None

@@ -5,7 +5,7 @@ highest version that both sides know. Addresses are resolved anew at each attemp
 at once; whether and when to ask again is the rules' business.
 
 The peer's own addresses are tried first. Others are tried only while a request waits, and such a
-connection counts as the peer's once an answer has shown that it is.
+connection counts as the peer's once a response has shown that it is.
 """
 
 from __future__ import annotations
@@ -15,32 +15,35 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple, cast
 
 from quorumd.raft.types import Address
+from quorumd.security.errors import CertificateProblem
 from quorumd.server.model.logs import Logger
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.peer_calls import PeerCall, PeerListener, StaleRequest
 from quorumd.server.model.unhandled import unawaited
 from quorumd.server.peers.address_book import AddressBook
 from quorumd.server.peers.dialing import HostResolver, happy_eyeballs
+from quorumd.server.peers.link_security import LinkSecurity, NotThisPeer
 from quorumd.server.peers.peer_connection import API_VERSIONS_VERSION, HANDSHAKE_ID, PeerConnection
 from quorumd.wire.codec import encode
 from quorumd.wire.errors import MalformedMessage
 from quorumd.wire.headers import decode_response_header, encode_request_header
 from quorumd.wire.messages.api_versions import ApiVersionsRequest
-from quorumd.wire.registry import API_VERSIONS_KEY
+from quorumd.wire.registry import API_VERSIONS_KEY, APIS
 from quorumd.wire.schema import Message
 
-LOG = Logger("peers")
+LOG: Final = Logger("peers")
 
-NODE_SOFTWARE = "quorumd"
+NODE_SOFTWARE: Final = "quorumd"
 """How nodes call themselves when they connect to each other."""
 RECONNECT_MS = 20
 RECONNECT_MAX_MS = 1000
 DOUBT_S = 1.0
-"""How long a connection is kept on which no answer has shown yet who is there."""
-REFUSALS = (ConnectionRefusedError, ConnectionResetError)
+"""How long a connection is kept on which no response has shown yet who is there."""
+HUNG_UP: Final = "it closed the connection instead of answering: its log says why"
+REFUSALS: Final = (ConnectionRefusedError, ConnectionResetError)
 
 
 def request_frame(
@@ -80,12 +83,17 @@ class TcpPeerChannel:
         listener: PeerListener,
         connect_timeout_ms: int,
         metrics: Metrics,
+        security: LinkSecurity | None = None,
     ) -> None:
-        """`addresses` are the peer's own: who listens there is taken for it until it is found wrong."""
+        """`addresses` are the peer's own: who listens there is taken for it until it is found wrong.
+
+        Without `security` the link is plaintext.
+        """
         self._name = name
         self._listener = listener
         self._connect_timeout_s = connect_timeout_ms / 1000
         self._metrics = metrics
+        self._security = security
         hello = ApiVersionsRequest(
             client_software_name=NODE_SOFTWARE, client_software_version=software_version
         )
@@ -99,6 +107,7 @@ class TcpPeerChannel:
         self._transport: asyncio.Transport | None = None
         self._address = Address("", 0)
         self._is_trusted = False
+        self._is_behind = False
         self._versions: dict[int, tuple[int, int]] = {}
         self._queue: deque[PeerCall] = deque()
         self._pending: deque[_Pending] = deque()
@@ -113,7 +122,7 @@ class TcpPeerChannel:
         self._is_closed = False
         self._failures = 0
         self._made_at = 0.0
-        self._has_answered = False
+        self._has_responded = False
         self._given_up: str | None = None
 
     # -- life
@@ -127,7 +136,7 @@ class TcpPeerChannel:
         )
 
     async def close(self) -> None:
-        """Give the connection up; requests without an answer fail."""
+        """Give the connection up; requests without a response fail."""
         self.discard()
         if self._keeper is not None:
             await asyncio.gather(self._keeper, return_exceptions=True)
@@ -141,6 +150,12 @@ class TcpPeerChannel:
         if self._transport is not None:
             self._transport.abort()
         self._fail_all("the link is closed")
+
+    def wake(self) -> None:
+        """The peer's process runs: connect now, if a wait before the next attempt is going on."""
+        if self._transport is None and not self._is_closed:
+            self._connecting = True
+            self._wake.set()
 
     async def _keep_connected(self) -> None:
         while True:
@@ -199,9 +214,14 @@ class TcpPeerChannel:
         is_own = self._search.begun[address]
         if is_own or True not in self._search.begun.values():
             self._last_error = f"cannot connect to {address[0]}:{address[1]}: {reason}"
+        if self._where.is_own(address):
+            self._listener.on_unreachable(address, error)
         if isinstance(error, MalformedMessage):
             LOG.info("connection given up", peer=self._name, reason=reason)
-        self._where.miss(address)
+        if isinstance(error, NotThisPeer):
+            self._where.deny(address)
+        else:
+            self._where.miss(address)
         if is_own and isinstance(error, REFUSALS):
             self._search.refused.add(address)
             if self._search.refused.issuperset(self._where.trusted()):
@@ -213,12 +233,12 @@ class TcpPeerChannel:
         async with asyncio.timeout(self._connect_timeout_s):
             ips = await self._names.ips_of(host)
             if len(ips) == 1:
-                return await self._greet(ips[0], port)
+                return await self._greet(host, ips[0], port)
             errors: list[BaseException] = []
             left = iter(ips)
             won = await happy_eyeballs(
                 lambda: next(left, None),
-                lambda ip: self._greet(ip, port),
+                lambda ip: self._greet(host, ip, port),
                 lambda ip, error: errors.append(error),
                 PeerConnection.abort,
             )
@@ -226,10 +246,17 @@ class TcpPeerChannel:
             raise next((error for error in errors if not isinstance(error, REFUSALS)), errors[0])
         return won[1]
 
-    async def _greet(self, ip: str, port: int) -> PeerConnection:
+    async def _greet(self, host: str, ip: str, port: int) -> PeerConnection:
         connection = PeerConnection(self._metrics)
+        security = self._security
+        lowest = (
+            connection
+            if security is None
+            else security.stream(connection, host, self._listener.peer_id)
+        )
         try:
-            await self._loop.create_connection(lambda: connection, ip, port)
+            protocol = cast("asyncio.Protocol", lowest)
+            await self._loop.create_connection(lambda: protocol, ip, port)
             await connection.shake_hands(self._handshake)
         except BaseException:
             connection.abort()
@@ -247,12 +274,13 @@ class TcpPeerChannel:
         self._address = address
         self._is_trusted = self._search.begun[address]
         self._made_at = self._loop.time()
-        self._has_answered = False
+        self._has_responded = False
         self._given_up = None
         self._metrics.peer_connections_opened += 1
+        self._is_behind = connection.is_behind
         if self._is_trusted:
             self._where.confirm(address)
-            self._listener.on_connection_made(self._ip())
+            self._listener.on_connection_made(self._ip(), self._is_behind)
         connection.hand_to(self)
         queue, self._queue = self._queue, deque()
         for call in queue:
@@ -260,11 +288,10 @@ class TcpPeerChannel:
         return True
 
     def _confirm(self) -> None:
-        """The peer itself has answered."""
+        """The peer itself has answered at an address that was in doubt."""
         self._where.confirm(self._address)
-        if not self._is_trusted:
-            self._is_trusted = True
-            self._listener.on_connection_made(self._ip())
+        self._is_trusted = True
+        self._listener.on_connection_made(self._ip(), self._is_behind)
 
     def _ip(self) -> str:
         """Where the connection leads to."""
@@ -286,11 +313,17 @@ class TcpPeerChannel:
         self._transport = None
         lost = f"the connection to {self._name} was lost: {exc or 'closed by the peer'}"
         self._last_error = self._given_up or lost
-        was_used = self._has_answered or self._loop.time() - self._made_at > RECONNECT_MAX_MS / 1000
+        was_used = (
+            self._has_responded or self._loop.time() - self._made_at > RECONNECT_MAX_MS / 1000
+        )
         if not self._is_trusted:
             self._where.deny(self._address)
         elif not self._is_closed:
             self._listener.on_connection_lost()
+            if isinstance(exc, CertificateProblem):
+                self._listener.on_unreachable(self._address, exc)
+            elif exc is None and self._pending and not self._has_responded:
+                self._listener.on_unreachable(self._address, ConnectionAbortedError(HUNG_UP))
         if was_used:
             self._failures = 0
         else:
@@ -310,8 +343,7 @@ class TcpPeerChannel:
             self._queue.append(call)
         elif not self._is_closed and (self._untried() or self._where.doubtful()):
             self._queue.append(call)
-            self._connecting = True
-            self._wake.set()
+            self.wake()
         else:
             self._loop.call_soon(call.failed, self._last_error, None)
 
@@ -321,6 +353,9 @@ class TcpPeerChannel:
         if version < lowest:
             # No reason to campaign without pre-votes: it does not know votes at all.
             text = f"{self._name} does not serve api {call.api_key} in a version known here"
+            name = APIS[call.api_key].name
+            served = f"{lowest} to {highest}" if lowest <= highest else "none"
+            self._metrics.count_unknown(f"versions of {name}: a peer serves {served}")
             self._loop.call_soon(call.failed, text, None)
             return
         try:
@@ -344,25 +379,26 @@ class TcpPeerChannel:
     # -- being answered
 
     def on_frame(self, frame: bytes) -> None:
-        """An answer. Raises MalformedMessage if it is none to what was asked."""
+        """A response. Raises MalformedMessage if it is none to what was asked."""
         if not self._pending:
-            raise MalformedMessage("an answer to nothing that was asked")
+            raise MalformedMessage("a response to nothing that was asked")
         pending = self._pending[0]
         call = pending.call
         correlation_id, body_at = decode_response_header(call.api_key, pending.version, frame)
         if correlation_id != pending.correlation_id:
             raise MalformedMessage(f"correlation id {correlation_id}, not {pending.correlation_id}")
         self._pending.popleft()
-        self._has_answered = True
-        is_peer = call.answered(pending.version, frame, body_at, self._address)
+        self._has_responded = True
+        is_peer = call.responded(pending.version, frame, body_at, self._address)
         if is_peer is True:
-            self._confirm()
+            if not self._is_trusted:
+                self._confirm()
         elif is_peer is False:
             self._reject_address("somebody else answered")
 
     def on_malformed(self, error: MalformedMessage) -> None:
-        """What came is no answer."""
-        self._give_up(f"{self._name} sent what is no answer: {error}")
+        """What came is no response."""
+        self._give_up(f"{self._name} sent what is no response: {error}")
 
     # -- failing
 
@@ -374,7 +410,7 @@ class TcpPeerChannel:
         if first.deadline > self._loop.time():
             self._arm(first.deadline)
         else:
-            self._give_up(f"{self._name} did not answer in {first.call.timeout_ms} ms")
+            self._give_up(f"{self._name} did not respond in {first.call.timeout_ms} ms")
 
     def _arm(self, deadline: float) -> None:
         if self._alarm is not None:
@@ -383,7 +419,7 @@ class TcpPeerChannel:
         self._alarm = self._loop.call_at(deadline, self._on_alarm)
 
     def _give_up(self, reason: str, *, is_news: bool = True) -> None:
-        """An answer that comes late would answer the wrong question: begin anew."""
+        """A response that comes late would answer the wrong question: begin anew."""
         if is_news:
             LOG.info("connection given up", peer=self._name, reason=reason)
         self._given_up = reason

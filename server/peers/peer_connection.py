@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
+from quorumd.security.errors import CertificateProblem, TlsAnswered
+from quorumd.security.tls_records import TLS_ALERT
 from quorumd.server.model.metrics import Metrics
 from quorumd.wire.codec import decode
 from quorumd.wire.error_codes import ErrorCode
@@ -14,10 +16,11 @@ from quorumd.wire.headers import decode_response_header
 from quorumd.wire.messages.api_versions import ApiVersionsResponse
 from quorumd.wire.registry import API_VERSIONS_KEY
 
-API_VERSIONS_VERSION = 3
-HANDSHAKE_ID = 1
-ANSWER_BYTES_MAX = 128 * 2**20
-"""No peer sends a larger answer: a fetch asks for at most 8 MiB plus one batch."""
+API_VERSIONS_VERSION: Final = 3
+HANDSHAKE_ID: Final = 1
+_LENGTH_BYTES: Final = 4
+RESPONSE_BYTES_MAX: Final = 128 * 2**20
+"""No peer sends a larger response: a fetch asks for at most 8 MiB plus one batch."""
 
 
 class Receiver(Protocol):
@@ -42,7 +45,7 @@ class PeerConnection(asyncio.Protocol):
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._buffer = FrameBuffer(ANSWER_BYTES_MAX)
+        self._buffer = FrameBuffer(RESPONSE_BYTES_MAX)
         self._first: asyncio.Future[bytes | Exception] = asyncio.get_running_loop().create_future()
         self._early: list[bytes] = []
         self._problem: MalformedMessage | None = None
@@ -50,6 +53,8 @@ class PeerConnection(asyncio.Protocol):
         self._receiver: Receiver | None = None
         self.is_lost = False
         self.versions: dict[int, tuple[int, int]] = {}
+        self.is_behind = False
+        """The peer says that its own links are plaintext still."""
 
     @property
     def transport(self) -> asyncio.Transport:
@@ -57,21 +62,25 @@ class PeerConnection(asyncio.Protocol):
         return self._transport
 
     async def shake_hands(self, frame: bytes) -> None:
-        """Learn the peer's versions. Raises MalformedMessage if it refuses, OSError if it hangs up."""
+        """Learn the peer's versions.
+
+        Raises MalformedMessage if it refuses, OSError if it hangs up, CertificateProblem.
+        """
         self._metrics.peer_bytes_sent += len(frame)
         self.transport.write(frame)
-        answer = await self._first
-        if isinstance(answer, Exception):
-            raise answer
+        response = await self._first
+        if isinstance(response, Exception):
+            raise response
         version = API_VERSIONS_VERSION
-        correlation_id, body_at = decode_response_header(API_VERSIONS_KEY, version, answer)
+        correlation_id, body_at = decode_response_header(API_VERSIONS_KEY, version, response)
         if correlation_id != HANDSHAKE_ID:
             raise MalformedMessage(f"correlation id {correlation_id}, not {HANDSHAKE_ID}")
-        code = int.from_bytes(answer[body_at : body_at + 2], "big", signed=True)
+        code = int.from_bytes(response[body_at : body_at + 2], "big", signed=True)
         if code not in (0, ErrorCode.UNSUPPORTED_VERSION):
             raise MalformedMessage(f"the handshake was refused with error {code}")
-        known = decode(ApiVersionsResponse, 0 if code else version, answer, body_at)
+        known = decode(ApiVersionsResponse, 0 if code else version, response, body_at)
         self.versions = {key.api_key: (key.min_version, key.max_version) for key in known.api_keys}
+        self.is_behind = known.peers_in_plaintext
 
     def abort(self) -> None:
         """Give it up."""
@@ -94,14 +103,24 @@ class PeerConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        self._metrics.peer_bytes_received += len(data)
+        size = len(data)
+        self._metrics.peer_bytes_received += size
         try:
+            if size > _LENGTH_BYTES and not self._buffer.bytes_held:
+                length = int.from_bytes(data[:_LENGTH_BYTES], "big")
+                if length == size - _LENGTH_BYTES <= RESPONSE_BYTES_MAX:
+                    # One whole response, as nearly all of them come.
+                    self._on_frame(data[_LENGTH_BYTES:])
+                    return
             self._buffer.feed(data)
             while frames := self._buffer.frames():
                 for frame in frames:
                     self._on_frame(frame)
         except MalformedMessage as error:
-            self._on_malformed(error)
+            if data.startswith(TLS_ALERT) and not self._first.done():
+                self._first.set_result(TlsAnswered())
+            else:
+                self._on_malformed(error)
 
     def _on_frame(self, frame: bytes) -> None:
         if self._receiver is not None:
@@ -124,4 +143,6 @@ class PeerConnection(asyncio.Protocol):
         if self._receiver is not None:
             self._receiver.on_lost(exc)
         elif not self._first.done():
-            self._first.set_result(ConnectionAbortedError(f"closed by the peer at once ({exc})"))
+            is_tls = isinstance(exc, CertificateProblem)
+            at_once = ConnectionAbortedError(f"closed by the peer at once ({exc})")
+            self._first.set_result(exc if is_tls and exc is not None else at_once)

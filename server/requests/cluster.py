@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Final, NamedTuple
 
 from quorumd.raft.types import Endpoint
@@ -56,11 +57,16 @@ from quorumd.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from quorumd.wire.registry import API_VERSIONS_KEY, APIS, FIRST_OWN_KEY
-from quorumd.wire.schema import ZERO_UUID
+from quorumd.wire.registry import (
+    API_VERSIONS_KEY,
+    APIS,
+    CONTROLLER_KEYS,
+    FIRST_OWN_KEY,
+    PRODUCE_KEY,
+)
+from quorumd.wire.schema import ZERO_UUID, Message
 
 OWN_SOFTWARE: Final = "quorumctl"
-PRODUCE_KEY: Final = 0
 KRAFT_VERSION: Final = "kraft.version"
 TOPIC_NAME_CHARACTERS_MAX: Final = 249
 PRODUCER_ID_BITS: Final = 62
@@ -140,10 +146,12 @@ def api_versions(
                 min_version_level=view.kraft_version,
             ),
         )
+    is_own = request.client_software_name == OWN_SOFTWARE
+    is_beside_kafka = view.is_kafka_log and view.is_witness
     return ApiVersionsResponse(
-        api_keys=_ALL_KEYS if request.client_software_name == OWN_SOFTWARE else _API_KEYS,
+        api_keys=_keys(is_own=is_own, is_beside_kafka=is_beside_kafka),
         # Clients below version 4 refuse a feature whose minimum is 0.
-        supported_features=_FEATURES if version >= 4 else (),
+        supported_features=_features(view) if version >= 4 else (),
         finalized_features=finalized,
         finalized_features_epoch=view.kraft_version_offset,
     )
@@ -153,8 +161,32 @@ def api_versions_unsupported() -> ApiVersionsResponse:
     """The answer to an ApiVersions request of an unknown version, to be sent as version 0 (KIP-511)."""
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
-        api_keys=tuple(key for key in _API_KEYS if key.api_key == API_VERSIONS_KEY),
+        api_keys=tuple(key for key in _ALL_KEYS if key.api_key == API_VERSIONS_KEY),
     )
+
+
+def _features(view: PartitionView) -> tuple[ApiVersionsResponseSupportedFeature, ...]:
+    """Without one, Kafka's leaders refuse to make a voter of a node that only observes them."""
+    if not view.is_kafka_log:
+        return _FEATURES
+    return KAFKA_FEATURES if view.is_witness else ()
+
+
+@cache
+def _keys(*, is_own: bool, is_beside_kafka: bool) -> tuple[ApiVersionsResponseApiKey, ...]:
+    """Brokers ask a witness that leads for a moment as their controller: only an answer sends them on."""
+    return tuple(
+        key
+        for key in _ALL_KEYS
+        if (is_own or key.api_key < FIRST_OWN_KEY)
+        and (is_beside_kafka or key.api_key not in CONTROLLER_KEYS)
+    )
+
+
+def not_controller(api_key: int) -> Message:
+    """The answer to a request to Kafka's active controller: its sender looks for another one."""
+    response: Callable[..., Message] = APIS[api_key].response
+    return response(error_code=ErrorCode.NOT_CONTROLLER)
 
 
 # Produce is listed from 0, as a broker does: librdkafka below 2.12 turns features off otherwise.
@@ -166,12 +198,24 @@ _ALL_KEYS: Final = tuple(
     )
     for key in sorted(APIS)
 )
-_API_KEYS: Final = tuple(key for key in _ALL_KEYS if key.api_key < FIRST_OWN_KEY)
 _FEATURES: Final = (
     ApiVersionsResponseSupportedFeature(
         name=KRAFT_VERSION, min_version=0, max_version=KRAFT_VERSION_MAX
     ),
 )
+KAFKA_FEATURES: Final = tuple(
+    ApiVersionsResponseSupportedFeature(name=name, min_version=lowest, max_version=highest)
+    for name, lowest, highest in (
+        ("eligible.leader.replicas.version", 0, 1),
+        ("group.version", 0, 1),
+        (KRAFT_VERSION, 0, KRAFT_VERSION_MAX),
+        ("metadata.version", 7, 30),
+        ("share.version", 0, 1),
+        ("streams.version", 0, 1),
+        ("transaction.version", 0, 2),
+    )
+)
+"""Those of Kafka 4.3: a controller that lacks one keeps the others from raising it."""
 
 
 # -- Metadata

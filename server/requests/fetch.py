@@ -11,7 +11,9 @@ protocol; KIP-320, KIP-392.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
+from typing import Final
 from uuid import UUID
 
 from quorumd.raft.types import OffsetAndEpoch
@@ -23,6 +25,7 @@ from quorumd.storage.errors import OffsetNotInLog
 from quorumd.storage.log import Log
 from quorumd.storage.tail_cache import CHUNKS_READ_MAX
 from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.fast import replica_id_of
 from quorumd.wire.messages.fetch import (
     FetchRequest,
     FetchRequestPartition,
@@ -34,15 +37,18 @@ from quorumd.wire.messages.fetch import (
     FetchResponseTopic,
 )
 
-FETCH_BYTES_MAX = 4 * 2**20
+FETCH_BYTES_MAX: Final = 4 * 2**20
 """Most bytes of one answer, whatever the consumer asks for; a first batch is whole all the same."""
 PARKED_MAX = 10_000
 """Most fetches that wait at a time; one more is answered empty at once."""
+SHARE_S: Final = 0.002
+"""How long fetches that waited are served in one turn of the event loop; one more may follow. A thousand
+consumers at once would keep it from producers and replicas for a second."""
 SWEEP_S = 5.0
 """How often fetches that wait are looked through for those whose connection is gone."""
-LEADER_ERRORS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+LEADER_ERRORS: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 """Errors after which a consumer looks for the leader: the answer says where it is."""
-DEBUGGING_CONSUMER = -2
+DEBUGGING_CONSUMER: Final = -2
 """The replica id of a consumer that wants the log of the replica that it asks. Source: Kafka,
 ReplicaVerificationTool."""
 
@@ -83,9 +89,9 @@ def check_epoch(view: PartitionView, epoch: int) -> ErrorCode:
     return ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
-def is_for_debugging(message: FetchRequest) -> bool:
-    """True for a fetch of the debugging consumer, in any version."""
-    return DEBUGGING_CONSUMER in (message.replica_id, message.replica_state.replica_id)
+def is_for_debugging(message: FetchRequest, version: int) -> bool:
+    """True for a fetch of the debugging consumer."""
+    return replica_id_of(message, version) == DEBUGGING_CONSUMER
 
 
 def is_of_replica(
@@ -111,6 +117,9 @@ class FetchHandler:
         self._reader = reader
         self._runtime = runtime
         self._parked: list[ConsumerFetch] = []
+        self._woken: deque[ConsumerFetch] = deque()
+        """Those that the high watermark has reached, and who came behind them, wait for a turn."""
+        self._has_turn = False
         self._alarm: TimerHandle | None = None
         self._alarm_at = 0.0
 
@@ -123,7 +132,7 @@ class FetchHandler:
             self._refuse(request, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             return
         is_odd = message.isolation_level not in (0, 1) or message.max_bytes < 0
-        is_debugging = is_for_debugging(message)
+        is_debugging = is_for_debugging(message, request.api_version)
         slots: dict[tuple[int, int], PartitionFetch] = {}
         served: PartitionFetch | None = None
         for i, topic in enumerate(message.topics):
@@ -145,7 +154,10 @@ class FetchHandler:
             self._respond(fetch)
         else:
             request.reserve(FETCH_BYTES_MAX)  # also for less: a first batch is whole all the same
-            self._serve(fetch)
+            if self._woken:
+                self._woken.append(fetch)
+            else:
+                self._serve(fetch)
 
     def _refuse(self, request: InboundRequest, error: ErrorCode) -> None:
         request.respond_message(FetchResponse(error_code=int(error)))
@@ -206,7 +218,8 @@ class FetchHandler:
 
     def _park(self, fetch: ConsumerFetch) -> bool:
         """Let the fetch wait, if it has time left and there is room."""
-        if fetch.deadline <= self._runtime.monotonic_s() or len(self._parked) >= PARKED_MAX:
+        waiting = len(self._parked) + len(self._woken)
+        if fetch.deadline <= self._runtime.monotonic_s() or waiting >= PARKED_MAX:
             return False
         self._parked.append(fetch)
         self._arm(fetch.deadline)
@@ -253,14 +266,32 @@ class FetchHandler:
 
     def on_high_watermark(self) -> None:
         """There may be something for the fetches that wait."""
-        parked, self._parked = self._parked, []
-        for fetch in parked:
-            self._serve(fetch)
+        if self._parked:
+            self._woken.extend(self._parked)
+            self._parked.clear()
+            if not self._has_turn:
+                self._serve_woken()
+
+    def _serve_woken(self) -> None:
+        """As many as a turn has time for, the others in turns to come."""
+        self._has_turn = False
+        now_s = self._runtime.monotonic_s
+        until_s = now_s() + SHARE_S
+        while self._woken:
+            fetch = self._woken.popleft()
+            if fetch.request.connection.is_open:
+                self._serve(fetch)
+            if self._woken and now_s() >= until_s:
+                self._has_turn = True
+                self._runtime.call_soon(self._serve_woken)
+                return
 
     def on_leadership_lost(self) -> None:
         """Send the consumers that wait to the new leader."""
-        parked, self._parked = self._parked, []
-        for fetch in parked:
+        waiting = [*self._woken, *self._parked]
+        self._woken.clear()
+        self._parked = []
+        for fetch in waiting:
             assert fetch.slot is not None, "only fetches of this partition are parked"
             fetch.slot.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
             self._respond(fetch)
@@ -291,7 +322,8 @@ class FetchHandler:
             self._serve(fetch)
 
     def close(self) -> None:
-        """Stop looking at the clock."""
+        """Stop looking at the clock, and serve no further turn."""
+        self._woken.clear()
         if self._alarm is not None:
             self._alarm.cancel()
 

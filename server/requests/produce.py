@@ -9,43 +9,43 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
-from uuid import UUID
+from math import inf
+from typing import Final, Protocol
 
 from quorumd.raft.effects import AppendClient
 from quorumd.raft.errors import KafkaError, Refusal
+from quorumd.server.model.conditions import WINDOW_BYTES, ConditionJudge
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.model.producer_state import Duplicate, ProducerState, Refused
 from quorumd.server.model.runtime import Runtime, TimerHandle
 from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.net.turns import begun
-from quorumd.server.requests.pending_produce import PartitionResult, PendingBatch, PendingProduce
-from quorumd.server.translate.common import endpoint_on, error_code
+from quorumd.server.requests.conditional_append import refused_append
+from quorumd.server.requests.pending_produce import (
+    PartitionResult,
+    PendingAppend,
+    PendingBatch,
+    PendingProduce,
+    Results,
+)
+from quorumd.server.requests.produce_response import produce_response, topic_of
+from quorumd.server.translate.common import error_code
 from quorumd.storage.log import Chunk, ChunkSummary
-from quorumd.wire.batch_header import stamp
+from quorumd.wire.batch_header import LOG_OVERHEAD, STAMP
 from quorumd.wire.codec import decode
+from quorumd.wire.conditions import MARK, KeyedBatch, Keys, read_keyed
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import RefusedBatch
-from quorumd.wire.fast import FastProduce, encode_produce_response, parse_produce
-from quorumd.wire.messages.produce import (
-    ProduceRequest,
-    ProduceRequestPartition,
-    ProduceRequestTopic,
-    ProduceResponse,
-    ProduceResponseCurrentLeader,
-    ProduceResponseNodeEndpoint,
-    ProduceResponsePartition,
-    ProduceResponseRecordError,
-    ProduceResponseTopic,
-)
+from quorumd.wire.fast import ProduceAnswers, ProduceHead, parse_produce
+from quorumd.wire.messages.produce import ProduceRequest, ProduceRequestTopic
 from quorumd.wire.produced import check_produced
 
 UNCOMMITTED_BYTES_MAX = 64 * 2**20
 """What clients may have appended beyond the high watermark before more is refused."""
 SWEEP_S = 0.1
 """How often parked requests are looked through for those whose time is over."""
-WAITING_BYTES = 1000
+WAITING_BYTES: Final = 1000
 """What a batch costs in memory besides its own bytes until it is committed."""
 
 
@@ -72,6 +72,8 @@ class ProduceHandler:
         max_batch_bytes: int,
         runtime: Runtime,
         call_soon: Callable[[Callable[[], None]], object],
+        condition_window_bytes: int = WINDOW_BYTES,
+        resigns_within_s: float = 3.0,
     ) -> None:
         self._view = view
         self._target = target
@@ -82,13 +84,21 @@ class ProduceHandler:
         self._max_batch_bytes = max_batch_bytes
         self._runtime = runtime
         self._call_soon = call_soon
+        self._judge = ConditionJudge(condition_window_bytes, resigns_within_s)
+        self._known_head: ProduceHead | None = None
+        """The last head that named this partition."""
+        self._answers: dict[int, ProduceAnswers] = {}
+        """By version."""
         self._turn: list[PendingBatch] = []
-        self._turn_ms = 0
+        self._turn_ms: int
+        """When its first batch came in, by the wall clock."""
         self._last_turn_size = 0
-        self._duplicates: list[PendingBatch] = []
-        self._appending: dict[int, list[PendingBatch]] = {}
+        self._duplicates: list[PendingAppend] = []
+        """And what is refused: both are answered when something before them is committed."""
+        self._appending: dict[int, Chunk] = {}
         self._token = 0
-        self._parked: deque[PendingBatch] = deque()
+        self._parked: deque[PendingAppend] = deque()
+        """By end offset."""
         self._uncommitted_bytes = 0
         self._sweeper: TimerHandle | None = None
 
@@ -100,37 +110,36 @@ class ProduceHandler:
         Raises MalformedMessage if its bytes are none.
         """
         version = request.api_version
-        fast = parse_produce(version, request.frame, request.body_at)
-        if fast is None:
+        found = parse_produce(version, request.frame, request.body_at)
+        if found is None:
             return self._handle_any(request)
-        deadline = request.received_ns / 1e9 + fast.timeout_ms / 1000
-        pending = PendingProduce(request, fast.acks, deadline, fast)
-        error = self._wrong_topic(version, fast.topic, fast.partition)
-        if error is None and fast.acks not in (-1, 0, 1):
-            error = ErrorCode.INVALID_REQUIRED_ACKS
-        if error is not None:
-            pending.results[0, 0] = PartitionResult(error)
-            self._respond(pending)
-            return None
-        return self._take_batch(pending, (0, 0), fast.records)
+        head, records = found
+        batch = PendingBatch(request, head, records)
+        if head is not self._known_head:
+            error = self._wrong_head(version, head)
+            if error is not None:
+                self._finish(batch, PartitionResult(error))
+                return None
+            self._known_head = head
+        return self._take_batch(batch)
 
     def _handle_any(self, request: InboundRequest) -> Iterator[None] | None:
         """The general form: any number of topics and partitions, each answered on its own."""
         version = request.api_version
         message = decode(ProduceRequest, version, request.frame, request.body_at)
-        deadline = request.received_ns / 1e9 + message.timeout_ms / 1000
-        pending = PendingProduce(request, message.acks, deadline, topics=message.topic_data)
-        batches: list[tuple[tuple[int, int], ProduceRequestPartition]] = []
+        acks, timeout_ms = message.acks, message.timeout_ms
+        pending = PendingProduce(request, acks, message.topic_data)
+        batches: list[tuple[PendingBatch, bytes | memoryview | None]] = []
         for i, topic in enumerate(message.topic_data):
             for k, partition in enumerate(topic.partition_data):
                 name = topic.topic_id.bytes if version >= 13 else topic.name.encode()
-                error = self._wrong_topic(version, name, partition.index)
+                head = ProduceHead(acks, timeout_ms, name, partition.index)
+                error = self._wrong_head(version, head)
                 if message.transactional_id is not None:
                     error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-                elif error is None and message.acks not in (-1, 0, 1):
-                    error = ErrorCode.INVALID_REQUIRED_ACKS
                 if error is None:
-                    batches.append(((i, k), partition))
+                    batch = PendingBatch(request, head, b"", pending, (i, k))
+                    batches.append((batch, partition.records))
                 else:
                     pending.results[i, k] = PartitionResult(error)
         return begun(self._take_batches(pending, batches))
@@ -138,63 +147,80 @@ class ProduceHandler:
     def _take_batches(
         self,
         pending: PendingProduce,
-        batches: Sequence[tuple[tuple[int, int], ProduceRequestPartition]],
+        batches: Sequence[tuple[PendingBatch, bytes | memoryview | None]],
     ) -> Iterator[None]:
-        pending.unanswered = 1  # until every partition is checked
-        for at, partition in batches:
-            steps = self._take_batch(pending, at, partition.records)
+        pending.unanswered = 1 + len(batches)  # one more, until every partition is checked
+        for batch, records in batches:
+            batch.data = b"" if records is None else bytes(records)
+            steps = self._take_batch(batch)
             if steps is not None:
                 yield from steps
             yield
         pending.unanswered -= 1
         if not pending.unanswered:
-            self._respond(pending)
+            self._respond(pending.request, pending.acks, pending.topics, pending.results)
 
-    def _wrong_topic(self, version: int, topic: bytes, index: int) -> ErrorCode | None:
-        """`topic` is the name as UTF-8, or from version 13 the bytes of the id."""
+    def _wrong_head(self, version: int, head: ProduceHead) -> ErrorCode | None:
+        """Why a request of this version is not for this partition, or cannot be served."""
         if version >= 13:
-            if topic != self._topic_id:
+            if head.topic != self._topic_id:
                 return ErrorCode.UNKNOWN_TOPIC_ID
-        elif topic != self._topic_name:
+        elif head.topic != self._topic_name:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return None if index == self._view.topic.index else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if head.partition != self._view.topic.index:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return None if head.acks in (-1, 0, 1) else ErrorCode.INVALID_REQUIRED_ACKS
 
-    def _take_batch(
-        self, pending: PendingProduce, at: tuple[int, int], records: bytes | memoryview | None
-    ) -> Iterator[None] | None:
+    def _take_batch(self, batch: PendingBatch) -> Iterator[None] | None:
         """Check a batch, or begin to; what passes is appended at the end of its turn of the event loop."""
-        pending.unanswered += 1
-        if self._is_obstructed(pending, at):
-            return None
+        if not self._turn:  # what gets in the way of the others of this turn is found at its end
+            if self._is_obstructed(batch):
+                return None
+            self._turn_ms = self._runtime.wall_ms()
+        data, left = batch.data, None
+        keys: Keys | None = None if self._judge.window is None else []
         try:
             header, steps = check_produced(
-                records,
-                produce_version=pending.request.api_version,
-                max_batch_bytes=self._max_batch_bytes,
-                now_ms=self._runtime.wall_ms(),
+                data, batch.request.api_version, self._max_batch_bytes, self._turn_ms, keys=keys
             )
-            left = begun(steps)
+            if steps is not None:
+                left = begun(steps)
         except RefusedBatch as refused:
-            self._refuse_batch(pending, at, refused)
+            self._refuse_batch(batch, refused)
             return None
-        assert records is not None, "a batch that passed has bytes"
-        data = records if len(records) == header.size_bytes else records[: header.size_bytes]
-        batch = PendingBatch(pending, at, bytes(data), header)
+        batch.header = header
+        if header.size_bytes != len(data):
+            batch.data = data[: header.size_bytes]
         if left is not None:
-            return self._check_on(batch, left)
+            return self._check_on(batch, left, keys)
+        if header.attributes or (steps is not None and MARK in batch.data):
+            return begun(self._check_on(batch, iter(()), keys))
+        if keys is not None:
+            batch.keyed = KeyedBatch(keys, None)
         self._add_to_turn(batch)
         return None
 
-    def _check_on(self, batch: PendingBatch, steps: Iterator[None]) -> Iterator[None]:
+    def _check_on(
+        self, batch: PendingBatch, steps: Iterator[None], keys: Keys | None
+    ) -> Iterator[None]:
+        """The rest of the check, which adds to `keys`; keys and condition included."""
         try:
             yield from steps
+            keys = None if self._judge.window is None else keys or []
+            batch.keyed = yield from read_keyed(batch.header, batch.data, keys)
+            if batch.is_conditional and not batch.head.acks:
+                raise RefusedBatch(
+                    ErrorCode.INVALID_RECORD,
+                    "Record 0: a condition without an answer to it. Send it with acks=all.",
+                    0,
+                )
         except RefusedBatch as refused:
-            self._refuse_batch(batch.pending, batch.at, refused)
+            self._refuse_batch(batch, refused)
             return
-        if not self._is_obstructed(batch.pending, batch.at):
+        if not self._is_obstructed(batch):
             self._add_to_turn(batch)
 
-    def _is_obstructed(self, pending: PendingProduce, at: tuple[int, int]) -> bool:
+    def _is_obstructed(self, batch: PendingBatch) -> bool:
         """True if nothing can be appended now: that is its result then."""
         obstacle = self._target.append_obstacle
         if obstacle is None and self._uncommitted_bytes > UNCOMMITTED_BYTES_MAX:
@@ -202,16 +228,13 @@ class ProduceHandler:
                 KafkaError.NOT_ENOUGH_REPLICAS,
                 f"more than {UNCOMMITTED_BYTES_MAX} bytes wait for a majority of the voters",
             )
-        if obstacle is None:
-            return False
-        self._finish(pending, at, PartitionResult(error_code(obstacle.error), obstacle.reason))
-        return True
+        if obstacle is not None:
+            self._finish(batch, PartitionResult(error_code(obstacle.error), obstacle.reason))
+        return obstacle is not None
 
-    def _refuse_batch(
-        self, pending: PendingProduce, at: tuple[int, int], refused: RefusedBatch
-    ) -> None:
+    def _refuse_batch(self, batch: PendingBatch, refused: RefusedBatch) -> None:
         result = PartitionResult(refused.error, refused.message, refused.record_index)
-        self._finish(pending, at, result)
+        self._finish(batch, result)
 
     def _add_to_turn(self, batch: PendingBatch) -> None:
         self._turn.append(batch)
@@ -233,37 +256,63 @@ class ProduceHandler:
         self._last_turn_size = len(turn)
         result = PartitionResult(error_code(obstacle.error), obstacle.reason)
         for batch in turn:
-            self._finish(batch.pending, batch.at, result)
+            self._finish(batch, result)
 
     def _append_turn(self) -> None:
-        """One append for the whole turn; nothing is in its way, as was just asked."""
+        """One append for the whole turn; nothing is in its way, as was just asked.
+
+        The batches are stamped with the place that the rules are about to give them: `take_batches` compares.
+        """
         turn, self._turn = self._turn, []
         self._last_turn_size = len(turn)
-        now = self._runtime.monotonic_s()
-        offset = self._view.log_end_offset
+        epoch, base_offset = self._view.leader_epoch, self._view.log_end_offset
+        judge = self._judge
+        if judge.window is not None:
+            judge.close_if_idle(self._runtime.monotonic_s())
         accepted: list[PendingBatch] = []
+        parts: list[bytes] = []
+        sizes: list[int] = []
+        offset = base_offset
+        newest_ms, newest_offset = -1, -1
         for batch in turn:
-            header = batch.header
-            if header.producer_id >= 0 and not self._check_sequence(batch, offset):
+            _, size, _, _, _, _, _, max_timestamp, producer_id, _, _, record_count = batch.header
+            keyed = batch.keyed
+            if keyed is not None and keyed.condition is not None:
+                refused = refused_append(batch, judge, self._producers, offset, self._runtime)
+                if refused is not None:
+                    self._duplicates.append(refused)
+                    continue
+            if producer_id >= 0 and not self._check_sequence(batch, offset):
                 continue
             batch.base_offset = offset
-            offset += header.record_count
-            batch.end_offset = offset
-            batch.since = now
-            batch.appended_bytes = header.size_bytes + WAITING_BYTES
-            self._uncommitted_bytes += batch.appended_bytes
+            # Offset, length and epoch are anew; the CRC covers none of them.
+            parts.append(STAMP.pack(offset, size - LOG_OVERHEAD, epoch))
+            parts.append(batch.data[STAMP.size :])
+            batch.data = b""
+            offset += record_count
+            if max_timestamp > newest_ms or not sizes:
+                newest_ms, newest_offset = max_timestamp, offset - 1
+            if judge.window is not None:
+                judge.note(keyed, batch.base_offset, offset)
+            sizes.append(size)
             accepted.append(batch)
         if accepted:
-            self._token += 1
-            self._appending[self._token] = accepted
-            self._parked.extend(accepted)
+            held_bytes = sum(sizes) + WAITING_BYTES * len(sizes)
+            now = self._runtime.monotonic_s()
+            self._parked.append(PendingAppend(accepted, now, offset, held_bytes))
             self._arm_sweeper()
+            self._uncommitted_bytes += held_bytes
+            self._metrics.observe_batches(sizes)
+            self._token += 1
+            summary = ChunkSummary(epoch, newest_ms, newest_offset)
+            chunk = Chunk(b"".join(parts), base_offset, offset, summary)
+            self._appending[self._token] = chunk
         if self._duplicates:
             duplicates, self._duplicates = self._duplicates, []
-            for batch in duplicates:
-                self._park_duplicate(batch)
+            for duplicate in duplicates:
+                self._park_duplicate(duplicate)
         if accepted:
-            self._target.append(self._token, offset - accepted[0].base_offset)
+            self._target.append(self._token, offset - base_offset)
 
     def _check_sequence(self, batch: PendingBatch, offset: int) -> bool:
         """Idempotence. True if the batch is new and goes to `offset`; else it is answered or noted."""
@@ -272,15 +321,13 @@ class ProduceHandler:
             header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
         )
         if isinstance(verdict, Refused):
-            result = PartitionResult(error_code(verdict.error), verdict.message)
-            self._finish(batch.pending, batch.at, result)
+            self._finish(batch, PartitionResult(error_code(verdict.error), verdict.message))
             return False
         if isinstance(verdict, Duplicate):
             batch.base_offset = verdict.base_offset
-            batch.end_offset = verdict.last_offset + 1
             batch.data = b""
-            batch.since = self._runtime.monotonic_s()
-            self._duplicates.append(batch)
+            now, end_offset = self._runtime.monotonic_s(), verdict.last_offset + 1
+            self._duplicates.append(PendingAppend([batch], now, end_offset, 0))
             return False
         last_offset = offset + header.record_count - 1
         self._producers.append(
@@ -288,98 +335,101 @@ class ProduceHandler:
         )
         return True
 
-    def _park_duplicate(self, batch: PendingBatch) -> None:
-        """A duplicate is answered when the original is committed, in the order of offsets."""
-        if batch.end_offset <= self._view.committed_offset:
-            self._complete(batch, self._view.log_start_offset)
+    def _park_duplicate(self, duplicate: PendingAppend) -> None:
+        """A duplicate, or a refusal, is answered when its cause is committed, in the order of offsets."""
+        end_offset = duplicate.end_offset
+        if end_offset <= self._view.committed_offset:
+            self._answer(duplicate)
             return
         at = len(self._parked)
-        while at and self._parked[at - 1].end_offset > batch.end_offset:
+        while at and self._parked[at - 1].end_offset > end_offset:
             at -= 1
-        self._parked.insert(at, batch)
+        self._parked.insert(at, duplicate)
         self._arm_sweeper()
 
     def take_batches(self, effect: AppendClient) -> Chunk:
         """The batches under this token, stamped with their offsets and epoch, as one chunk."""
-        accepted = self._appending.pop(effect.token)
-        first, epoch = accepted[0], effect.epoch
-        assert first.base_offset == effect.base_offset, "the rules appended elsewhere"
-        parts = []
-        newest, newest_offset = first.header.max_timestamp, first.end_offset - 1
-        for batch in accepted:
-            parts.append(stamp(batch.data, batch.base_offset, epoch))
-            batch.data = b""
-            if batch.header.max_timestamp > newest:
-                newest, newest_offset = batch.header.max_timestamp, batch.end_offset - 1
-        self._metrics.observe_batches(map(len, parts))
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
-        end_offset = accepted[-1].end_offset
-        return Chunk(
-            data, first.base_offset, end_offset, ChunkSummary(epoch, newest, newest_offset)
-        )
+        chunk = self._appending.pop(effect.token)
+        summary = chunk.summary
+        assert chunk.base_offset == effect.base_offset, "the rules appended elsewhere"
+        assert summary is not None, "it is known of what was just stamped"
+        assert summary.epoch == effect.epoch, "the rules appended in another epoch"
+        return chunk
 
     # -- commits and time-outs
 
     def on_high_watermark(self, offset: int) -> None:
         """Answer everything below the high watermark, in the order of the log."""
         parked = self._parked
-        if not parked or parked[0].end_offset > offset:
+        now = 0.0
+        while parked:
+            append = parked[0]
+            if append.end_offset <= offset:
+                parked.popleft()
+            else:  # followers have got a part of it
+                part = append.cut(offset)
+                if part is None:
+                    return
+                append = part
+            if append.refusal is None:
+                now = now or self._runtime.monotonic_s()
+                self._metrics.observe_commit(now - append.since, len(append.batches))
+            self._uncommitted_bytes -= append.held_bytes
+            self._answer(append)
+
+    def _answer(self, append: PendingAppend) -> None:
+        """It is committed, or what it is refused for."""
+        if append.refusal is not None:
+            if not append.batches[0].is_answered:
+                self._finish(append.batches[0], append.refusal)
             return
-        now, log_start_offset = self._runtime.monotonic_s(), self._view.log_start_offset
-        since, count = parked[0].since, 0
-        while parked and parked[0].end_offset <= offset:
-            batch = parked.popleft()
-            if batch.since != since:
-                self._metrics.observe_commit(now - since, count)
-                since, count = batch.since, 0
-            count += 1
-            self._uncommitted_bytes -= batch.appended_bytes
-            if not batch.done:
-                self._complete(batch, log_start_offset)
-        self._metrics.observe_commit(now - since, count)
+        log_start_offset = self._view.log_start_offset
+        for batch in append.batches:
+            if batch.is_answered:
+                continue
+            head, request = batch.head, batch.request
+            if batch.whole is not None or not head.acks:
+                self._finish(batch, PartitionResult(base_offset=batch.base_offset))
+                continue
+            version = request.api_version
+            answers = self._answers.get(version)
+            if answers is None:
+                answers = ProduceAnswers(version, head.topic, head.partition)
+                self._answers[version] = answers
+            request.respond(
+                (answers.encode(request.correlation_id, batch.base_offset, log_start_offset),)
+            )
 
     def on_leadership_lost(self) -> None:
         """What is parked may or may not survive: the producer has to ask the new leader."""
         parked, self._parked = self._parked, deque()
         self._uncommitted_bytes = 0
-        for batch in parked:
-            if not batch.done:
-                result = PartitionResult(
-                    ErrorCode.NOT_LEADER_OR_FOLLOWER, "leadership was lost before the commit"
-                )
-                self._finish(batch.pending, batch.at, result)
+        self._judge.close()
+        result = PartitionResult(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, "leadership was lost before the commit"
+        )
+        for append in parked:
+            for batch in append.batches:
+                if not batch.is_answered:
+                    self._finish(batch, result)
 
     @property
     def parked_count(self) -> int:
         """Batches that wait for their commit."""
-        return len(self._parked) + len(self._turn)
+        return sum(len(append.batches) for append in self._parked) + len(self._turn)
 
-    def _complete(self, batch: PendingBatch, log_start_offset: int) -> None:
-        batch.done = True
-        pending = batch.pending
-        fast = pending.fast
-        if fast is not None and pending.acks:
-            request = pending.request
-            frame = encode_produce_response(
-                request.api_version,
-                request.correlation_id,
-                fast.topic,
-                fast.partition,
-                0,
-                batch.base_offset,
-                log_start_offset,
-            )
-            request.respond((frame,))
+    def _finish(self, batch: PendingBatch, result: PartitionResult) -> None:
+        """Answer the request, if this was the last partition of it that was waited for."""
+        request, whole = batch.request, batch.whole
+        batch.is_answered = True
+        if whole is None:
+            topic = topic_of(batch.head, request.api_version)
+            self._respond(request, batch.head.acks, (topic,), {(0, 0): result})
             return
-        self._finish(pending, batch.at, PartitionResult(base_offset=batch.base_offset))
-
-    def _finish(
-        self, pending: PendingProduce, at: tuple[int, int], result: PartitionResult
-    ) -> None:
-        pending.results[at] = result
-        pending.unanswered -= 1
-        if not pending.unanswered:
-            self._respond(pending)
+        whole.results[batch.at] = result
+        whole.unanswered -= 1
+        if not whole.unanswered:
+            self._respond(request, whole.acks, whole.topics, whole.results)
 
     def _arm_sweeper(self) -> None:
         if self._sweeper is None:
@@ -390,19 +440,30 @@ class ProduceHandler:
         """Answer requests whose time is over; their records stay appended and may still commit."""
         self._sweeper = None
         now = self._runtime.monotonic_s()
+        late = "not committed in time: no majority of the voters answers"
         has_idle_duplicates = False
-        for batch in self._parked:
-            if not batch.done and batch.pending.deadline <= now:
-                batch.done = True
-                result = PartitionResult(
-                    ErrorCode.REQUEST_TIMED_OUT,
-                    "appended, but not committed in time: no majority of the voters answers",
-                )
-                self._finish(batch.pending, batch.at, result)
-                has_idle_duplicates = has_idle_duplicates or not batch.appended_bytes
+        for append in self._parked:
+            if append.deadline is not None and append.deadline > now:
+                continue
+            for batch in append.batches:
+                if batch.is_answered:
+                    continue
+                if append.refusal is not None and append.sure_s <= now:
+                    self._finish(batch, append.refusal)
+                elif batch.deadline <= now:
+                    what = "appended, but" if append.refusal is None else "what it depends on is"
+                    result = PartitionResult(ErrorCode.REQUEST_TIMED_OUT, f"{what} {late}")
+                    self._finish(batch, result)
+                else:
+                    continue
+                has_idle_duplicates = has_idle_duplicates or not append.held_bytes
+            waiting = (batch for batch in append.batches if not batch.is_answered)
+            append.deadline = min(
+                (min(batch.deadline, append.sure_s) for batch in waiting), default=inf
+            )
         if has_idle_duplicates:
             self._parked = deque(
-                batch for batch in self._parked if batch.appended_bytes or not batch.done
+                append for append in self._parked if append.held_bytes or append.deadline != inf
             )
         if self._parked:
             self._arm_sweeper()
@@ -414,84 +475,25 @@ class ProduceHandler:
 
     # -- responses
 
-    def _respond(self, pending: PendingProduce) -> None:
+    def _respond(
+        self,
+        request: InboundRequest,
+        acks: int,
+        topics: tuple[ProduceRequestTopic, ...],
+        results: Results,
+    ) -> None:
         """The answer in its general form; acks=0 has none, and errors close its connection."""
-        request = pending.request
-        errors = {result.error for result in pending.results.values()} - {ErrorCode.NONE}
+        errors = {result.error for result in results.values()} - {ErrorCode.NONE}
         for error in errors:
             self._metrics.count_refused(error.name)
-        if pending.acks == 0:
+        if acks == 0:
             if errors:
                 names = ", ".join(sorted(error.name for error in errors))
                 request.close(f"a batch without acknowledgement was refused: {names}")
             else:
                 request.finish_without_response()
             return
-        request.respond_message(self._response(pending))
-
-    def _response(self, pending: PendingProduce) -> ProduceResponse:
-        fast, version = pending.fast, pending.request.api_version
-        if fast is not None:
-            topics: tuple[ProduceRequestTopic, ...] = (_topic_of(fast, version),)
-        else:
-            topics = pending.topics
-        responses = tuple(
-            ProduceResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_responses=tuple(
-                    self._partition_response(version, partition.index, pending.results[i, k])
-                    for k, partition in enumerate(topic.partition_data)
-                ),
-            )
-            for i, topic in enumerate(topics)
+        response = produce_response(
+            self._view, request.api_version, request.listener.name, topics, results
         )
-        return ProduceResponse(responses=responses, node_endpoints=self._leader_endpoints(pending))
-
-    def _partition_response(
-        self, version: int, index: int, result: PartitionResult
-    ) -> ProduceResponsePartition:
-        current = ProduceResponseCurrentLeader()
-        if result.error is ErrorCode.NOT_LEADER_OR_FOLLOWER and version >= 10:
-            leader_id = self._view.leader_id
-            current = ProduceResponseCurrentLeader(
-                leader_id=-1 if leader_id is None else leader_id,
-                leader_epoch=self._view.leader_epoch,
-            )
-        record_errors: tuple[ProduceResponseRecordError, ...] = ()
-        if result.record_index is not None:
-            record_errors = (
-                ProduceResponseRecordError(
-                    batch_index=result.record_index, batch_index_error_message=result.message
-                ),
-            )
-        ok = result.error is ErrorCode.NONE
-        return ProduceResponsePartition(
-            index=index,
-            error_code=int(result.error),
-            base_offset=result.base_offset,
-            log_start_offset=self._view.log_start_offset if ok else -1,
-            record_errors=record_errors,
-            error_message=result.message,
-            current_leader=current,
-        )
-
-    def _leader_endpoints(self, pending: PendingProduce) -> tuple[ProduceResponseNodeEndpoint, ...]:
-        leader_id = self._view.leader_id
-        asked_for = any(
-            result.error is ErrorCode.NOT_LEADER_OR_FOLLOWER for result in pending.results.values()
-        )
-        if not asked_for or leader_id is None or pending.request.api_version < 10:
-            return ()
-        at = endpoint_on(self._view.leader_endpoints, pending.request.listener.name)
-        if at is None:
-            return ()
-        return (ProduceResponseNodeEndpoint(node_id=leader_id, host=at.host, port=at.port),)
-
-
-def _topic_of(fast: FastProduce, version: int) -> ProduceRequestTopic:
-    """The one topic of a request in its general form, without its records."""
-    partitions = (ProduceRequestPartition(index=fast.partition),)
-    if version >= 13:
-        return ProduceRequestTopic(topic_id=UUID(bytes=fast.topic), partition_data=partitions)
-    return ProduceRequestTopic(name=fast.topic.decode(errors="replace"), partition_data=partitions)
+        request.respond_message(response)

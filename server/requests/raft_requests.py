@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
-from quorumd.raft.effects import FetchReply, Reply, SnapshotReply, VoterChangeReply
+from quorumd.raft.effects import FetchReply, SendReply, SnapshotReply, VoterChangeReply
 from quorumd.raft.errors import KafkaError
 from quorumd.raft.events import Event
 from quorumd.raft.types import ReplicaKey, SnapshotId
@@ -43,10 +43,10 @@ from quorumd.wire.messages.fetch import FetchResponse
 from quorumd.wire.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 from quorumd.wire.schema import Message
 
-LOG = Logger("raft")
+LOG: Final = Logger("raft")
 
-KAFKA_SOFTWARE = "apache-kafka-java"
-NOTHING = ChunkRange(0, 0)
+KAFKA_SOFTWARE: Final = "apache-kafka-java"
+NOTHING: Final = ChunkRange(0, 0)
 
 
 class ServedSnapshots(Protocol):
@@ -71,17 +71,21 @@ class RaftRequestHandler:
         metrics: Metrics,
         handle: Callable[[Event], None],
         request_timeout_ms: int,
+        *,
+        is_kafka_log: bool,
     ) -> None:
         self._topic = topic
         self._request_timeout_ms = request_timeout_ms
-        self._topic_name = topic.name.encode()
-        self._topic_id = topic.topic_id.bytes
+        self._is_kafka_log = is_kafka_log
         self._reader = reader
         self._store = store
         self._snapshots = snapshots
         self._metrics = metrics
         self._handle = handle
+        self._fetches: dict[int, tuple[InboundRequest, int]] = {}
+        """Fetches that the rules have not answered, and how many bytes each may get."""
         self._asked: dict[int, tuple[InboundRequest, ChunkRange]] = {}
+        """All other requests that they have not."""
         self._last_reply_to = 0
         self._foreign_lines = RateLimit(per_second=0.1, burst=3)
 
@@ -102,19 +106,21 @@ class RaftRequestHandler:
 
     def fetch(self, request: InboundRequest, asked: FastFetch) -> None:
         """A replica's fetch of one partition; consumers' go elsewhere."""
-        if self._refuse_kafka(request):
+        if request.connection.client_software_name == KAFKA_SOFTWARE and not self._is_kafka_log:
+            self._refuse_kafka(request)
             return
-        known = self._topic_id if request.api_version >= 13 else self._topic_name
-        if asked.topic != known or asked.partition != self._topic.index:
+        topic = self._topic
+        known = topic.id_bytes if request.api_version >= 13 else topic.name_bytes
+        if asked.topic != known or asked.partition != topic.index:
             self.refuse_fetch(request)
             return
         request.reserve(FETCH_MAX_BYTES)
-        reply_to = self._next_reply_to()
-        self._asked[reply_to] = (request, ChunkRange(0, _at_most(asked.max_bytes)))
+        self._last_reply_to = reply_to = self._last_reply_to + 1
+        self._fetches[reply_to] = request, asked.max_bytes
         self._handle(fetch_request_received(asked, reply_to))
 
     def fetch_snapshot(self, request: InboundRequest) -> None:
-        """A piece of a snapshot, for a replica or for a client that wants the state."""
+        """A chunk of a snapshot, for a replica or for a client that wants the state."""
         message = decode(FetchSnapshotRequest, request.api_version, request.frame, request.body_at)
         reply_to = self._next_reply_to()
         try:
@@ -170,19 +176,15 @@ class RaftRequestHandler:
         """A replica's fetch that does not hold exactly this partition."""
         self._refuse(request, FetchResponse(error_code=ErrorCode.INVALID_REQUEST))
 
-    def _refuse_kafka(self, request: InboundRequest) -> bool:
-        connection = request.connection
-        if connection.client_software_name != KAFKA_SOFTWARE:
-            return False
+    def _refuse_kafka(self, request: InboundRequest) -> None:
         self._metrics.count_ignored("fetch of a Kafka replica")
         if self._foreign_lines.take() is not None:
             LOG.warning(
                 "a Kafka replica must not copy a quorumd log: it stops at the first record it "
                 "does not know. Refused",
-                peer=connection.peer,
+                peer=request.connection.peer,
             )
         request.respond_message(FetchResponse(error_code=ErrorCode.INVALID_REQUEST))
-        return True
 
     def _refuse(self, request: InboundRequest, response: Message) -> None:
         self._metrics.count_ignored("raft request for another topic or partition")
@@ -202,12 +204,14 @@ class RaftRequestHandler:
 
     # -- responses
 
-    def send_reply(self, reply_to: int, reply: Reply) -> None:
+    def send_reply(self, effect: SendReply) -> None:
         """Answer the request under this number; a connection that is gone takes it too."""
-        request, asked = self._asked.pop(reply_to)
+        reply = effect.reply
         if isinstance(reply, FetchReply):
-            self._send_fetch_response(request, reply, asked.max_bytes)
+            request, max_bytes = self._fetches.pop(effect.reply_to)
+            self._send_fetch_response(request, reply, max_bytes)
             return
+        request, asked = self._asked.pop(effect.reply_to)
         if isinstance(reply, SnapshotReply):
             self._send_snapshot_response(request, reply, asked)
             return
@@ -229,6 +233,7 @@ class RaftRequestHandler:
         if reply.read_from is None:
             self._respond_fetch(request, reply, ())
             return
+        max_bytes = _at_most(max_bytes)
         try:
             cached = self._reader.cached(reply.read_from, max_bytes, reply.read_to)
         except OffsetNotInLog as error:
@@ -291,16 +296,16 @@ class RaftRequestHandler:
                     self._snapshots.on_damage(snapshot, str(outcome))
                 request.close(f"a snapshot could not be read: {outcome}")
                 return
-            piece = outcome if isinstance(outcome, ChunkBytes) else None
-            self._respond_snapshot(request, reply, piece)
+            chunk = outcome if isinstance(outcome, ChunkBytes) else None
+            self._respond_snapshot(request, reply, chunk)
 
         self._reader.run(read, done)
 
     def _respond_snapshot(
-        self, request: InboundRequest, reply: SnapshotReply, piece: ChunkBytes | None
+        self, request: InboundRequest, reply: SnapshotReply, chunk: ChunkBytes | None
     ) -> None:
         version, listener = request.api_version, request.listener.name
-        response = snapshot_response(reply, self._topic, version, listener, piece)
+        response = snapshot_response(reply, self._topic, version, listener, chunk)
         request.respond_message(response)
 
 

@@ -1,11 +1,20 @@
-"""The answer to a request that asks for more than one request may, where its response has a place for it."""
+"""The answers to requests that are larger, or ask for more, than one request may."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from quorumd.server.requests.produce_response import topic_of
 from quorumd.wire.error_codes import ErrorCode
-from quorumd.wire.registry import APIS
+from quorumd.wire.fast import parse_produce_size
+from quorumd.wire.framing import HEAD_BYTES
+from quorumd.wire.messages.produce import (
+    ProduceResponse,
+    ProduceResponsePartition,
+    ProduceResponseTopic,
+)
+from quorumd.wire.registry import APIS, PRODUCE_KEY
+from quorumd.wire.request_limits import frame_bytes_max
 from quorumd.wire.schema import Message
 
 
@@ -19,3 +28,29 @@ def refusal(api_key: int, version: int, reason: str) -> Message | None:
     if "error_message" in fields:
         values["error_message"] = reason
     return response(**values)
+
+
+def too_large(api_key: int, version: int, frame: bytes, body_at: int) -> ProduceResponse | None:
+    """MESSAGE_TOO_LARGE for a Produce request that announces more records than a request may hold.
+
+    None for any other request, if several partitions are asked for, and if nobody awaits an answer.
+    """
+    if api_key != PRODUCE_KEY or (found := parse_produce_size(version, frame, body_at)) is None:
+        return None
+    head, size_bytes = found
+    max_bytes = frame_bytes_max(PRODUCE_KEY)
+    if not head.acks or size_bytes <= max_bytes - HEAD_BYTES:
+        return None
+    partition = ProduceResponsePartition(
+        index=head.partition,
+        error_code=int(ErrorCode.MESSAGE_TOO_LARGE),
+        base_offset=-1,
+        log_start_offset=-1,
+        error_message=f"{size_bytes} bytes of records; a request may have {max_bytes} bytes."
+        " Send smaller batches.",
+    )
+    asked = topic_of(head, version)
+    topic = ProduceResponseTopic(
+        name=asked.name, topic_id=asked.topic_id, partition_responses=(partition,)
+    )
+    return ProduceResponse(responses=(topic,))

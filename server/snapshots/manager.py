@@ -160,14 +160,15 @@ class SnapshotManager:
 
     def build_if_due(self) -> None:
         """Begin a build if it is time for one; called whenever something was committed."""
-        if self._building is not None or self._node.snapshot_download is not None:
+        settings, now_s = self._settings, self._runtime.monotonic_s()
+        is_due = (
+            self.new_bytes >= settings.max_new_record_bytes
+            or now_s - self._begun_at_s >= settings.interval_s
+            or self._to_repair
+        )
+        if not (is_due and settings.builds) or self._building is not None or self._is_pausing:
             return
-        if self._is_pausing:
-            return
-        now_s = self._runtime.monotonic_s()
-        is_due = self.new_bytes >= self._settings.max_new_record_bytes
-        is_due = is_due or now_s - self._begun_at_s >= self._settings.interval_s
-        if is_due or self._to_repair:
+        if self._node.snapshot_download is None:
             self._begin()
 
     @property
@@ -225,16 +226,16 @@ class SnapshotManager:
 
     def _begin(self) -> None:
         """Repair what is damaged, one after the other; then take a new one, if anything is new."""
+        if not self._settings.builds:
+            return self._notify("the log is a Kafka quorum's, whose snapshots Kafka makes")
         if self._to_repair:
-            self._build(self._to_repair[0].end_offset, repairs=self._to_repair[0])
-            return
+            return self._build(self._to_repair[0].end_offset, repairs=self._to_repair[0])
         self._begun_at_s = self._runtime.monotonic_s()
         newest = self._node.newest_snapshot
         end_offset = self._end_offset()
-        if end_offset <= (0 if newest is None else newest.offset):
-            self._notify(newest or "nothing is committed yet")
-            return
-        self._build(end_offset)
+        if end_offset <= (0 if newest is None else newest.end_offset):
+            return self._notify(newest or "nothing is committed yet")
+        return self._build(end_offset)
 
     def _build(self, end_offset: int, repairs: SnapshotId | None = None) -> None:
         self._metrics.snapshot_build_ratio = 0.0
@@ -271,13 +272,13 @@ class SnapshotManager:
             self._metrics.unreadable_batches += outcome.empty_batches
             LOG.warning("batches did not unpack and count as empty", batches=outcome.empty_batches)
         newest, is_repair = self._node.newest_snapshot, building.repairs is not None
-        if not is_repair and newest is not None and newest.offset >= outcome.id.end_offset:
+        if not is_repair and newest is not None and newest.end_offset >= outcome.id.end_offset:
             # A newer one was copied from the leader meanwhile.
             self._drop_parts(building)
             self._finished(newest)
             return
         is_same = outcome.id == building.repairs
-        if not (is_same if is_repair else self._node.contains(outcome.id)):
+        if not (is_same if is_repair else self._node.contains(outcome.id.position)):
             # No CRC covers a batch's epoch: what is in memory is compared with what was on disk.
             self._drop_parts(building)
             self._failed(
@@ -307,7 +308,7 @@ class SnapshotManager:
     def _drop_parts(self, building: RunningBuild) -> None:
         """A build that did not get to its end may have left something; a copy is left alone."""
         end_offset, download = building.end_offset, self._node.snapshot_download
-        if download is None or download.snapshot.offset != end_offset:
+        if download is None or download.snapshot.end_offset != end_offset:
             self._reader.run(lambda: self._store.drop_build(end_offset), lambda _: None)
 
     def _repaired(self, facts: SnapshotFacts) -> None:
@@ -477,7 +478,7 @@ class SnapshotManager:
         return {
             "newest": None
             if newest is None
-            else {"end_offset": newest.offset, "epoch": newest.epoch},
+            else {"end_offset": newest.end_offset, "epoch": newest.epoch},
             "count": len(node.snapshots),
             "new_bytes": self.new_bytes,
             "problem": self.problem,
@@ -490,7 +491,7 @@ class SnapshotManager:
             "copying": None
             if download is None
             else {
-                "end_offset": download.snapshot.offset,
+                "end_offset": download.snapshot.end_offset,
                 "epoch": download.snapshot.epoch,
                 "position": download.position,
                 "size_bytes": download.size_bytes,

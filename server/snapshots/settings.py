@@ -16,6 +16,8 @@ class SnapshotSettings:
     interval_s: float
     retention_bytes: int | None
     retention_ms: int | None
+    builds: bool = True
+    """False for the log of a Kafka quorum: its snapshots are Kafka's own, copied from its leader."""
     copier_silent_s: float
     """Who has not asked for the next chunk of a snapshot for so long does not copy it any more."""
 

@@ -19,7 +19,7 @@ from quorumd.wire.schema import ZERO_UUID
 
 
 class InvalidRequestShape(ValueError):
-    """A raft request or answer that does not hold exactly one topic with exactly one partition."""
+    """A raft request or response that does not hold exactly one topic with exactly one partition."""
 
 
 class _HasPartitions(Protocol):
@@ -82,7 +82,7 @@ def endpoint_on(endpoints: Sequence[Endpoint], listener: str) -> Endpoint | None
 def leader_hint(
     leader_id: int, epoch: int, nodes: tuple[tuple[int, str, int], ...], listener: str
 ) -> LeaderHint:
-    """What an answer says of epoch and leader; endpoints of other nodes do not count."""
+    """What a response says of epoch and leader; endpoints of other nodes do not count."""
     endpoints = tuple(
         Endpoint(listener, host, port)
         for node_id, host, port in nodes
@@ -91,19 +91,19 @@ def leader_hint(
     return LeaderHint(epoch=epoch, leader_id=id_or_none(leader_id), endpoints=endpoints)
 
 
-def leader_nodes(answer: Reply, listener: str, is_known: bool = True) -> list[tuple[int, str, int]]:
+def leader_nodes(reply: Reply, listener: str, is_known: bool = True) -> list[tuple[int, str, int]]:
     """Id, host and port of the leader on the listener that the request came in on.
 
     Empty if the leader or its endpoint is not known, or the version has no field for it (`is_known`).
     """
-    if answer.leader_id is None or not is_known:
+    if reply.leader_id is None or not is_known:
         return []
-    endpoint = endpoint_on(answer.leader_endpoints, listener)
-    return [] if endpoint is None else [(answer.leader_id, endpoint.host, endpoint.port)]
+    endpoint = endpoint_on(reply.leader_endpoints, listener)
+    return [] if endpoint is None else [(reply.leader_id, endpoint.host, endpoint.port)]
 
 
 def request_failed(request_id: int, code: int, leader_id: int | None = None) -> RequestFailed:
-    """The event of an answer with a top-level error."""
+    """The event of a response with a top-level error."""
     name = error_name(code) or "UNKNOWN_SERVER_ERROR"
     return RequestFailed(
         request_id=request_id, reason=f"refused: {name}", error=name, leader_id=leader_id

@@ -206,30 +206,30 @@ def invalid_election_request(api_key: int) -> Message:
 
 
 def election_response(
-    api_key: int, answer: Reply, topic: TopicPartition, version: int, listener: str
+    api_key: int, reply: Reply, topic: TopicPartition, version: int, listener: str
 ) -> Message:
-    """The answer to Vote, BeginQuorumEpoch or EndQuorumEpoch: they differ in VoteGranted alone."""
+    """The response to Vote, BeginQuorumEpoch or EndQuorumEpoch: they differ in VoteGranted alone."""
     make = _MAKERS[api_key]
-    granted = {"vote_granted": answer.granted} if isinstance(answer, VoteReply) else {}
-    partition = make.partition(**_plain_fields(answer, topic), **granted)
-    answered = make.topic(topic_name=topic.name, partitions=(partition,))
+    granted = {"vote_granted": reply.granted} if isinstance(reply, VoteReply) else {}
+    partition = make.partition(**_plain_fields(reply, topic), **granted)
+    topic_response = make.topic(topic_name=topic.name, partitions=(partition,))
     return make.response(
-        error_code=error_code(answer.top_level_error),
-        topics=() if answer.top_level_error else (answered,),
+        error_code=error_code(reply.top_level_error),
+        topics=() if reply.top_level_error else (topic_response,),
         node_endpoints=tuple(
             make.node(node_id=node_id, host=host, port=port)
-            for node_id, host, port in leader_nodes(answer, listener, is_known=version > 0)
+            for node_id, host, port in leader_nodes(reply, listener, is_known=version > 0)
         ),
     )
 
 
-def _plain_fields(answer: Reply, topic: TopicPartition) -> dict[str, int]:
-    """What the partition of every raft answer holds."""
+def _plain_fields(reply: Reply, topic: TopicPartition) -> dict[str, int]:
+    """What the partition of every raft response holds."""
     return {
         "partition_index": topic.index,
-        "error_code": error_code(answer.error),
-        "leader_id": id_or_minus_one(answer.leader_id),
-        "leader_epoch": answer.epoch,
+        "error_code": error_code(reply.error),
+        "leader_id": id_or_minus_one(reply.leader_id),
+        "leader_epoch": reply.epoch,
     }
 
 
@@ -306,7 +306,7 @@ def end_request(
 
 
 class _PartitionResponse(Protocol):
-    """What the partition of every raft answer holds."""
+    """What the partition of every raft response holds."""
 
     @property
     def error_code(self) -> int: ...
@@ -331,13 +331,13 @@ def election_response_received(
     message = decode(_RESPONSES[api_key], version, frame, at)
     if message.error_code:
         return request_failed(request_id, message.error_code)
-    answer = cast(_PartitionResponse, only_topic(message.topics).partitions[0])
+    response = cast(_PartitionResponse, only_topic(message.topics).partitions[0])
     nodes = tuple((node.node_id, node.host, node.port) for node in message.node_endpoints)
-    error = error_name(answer.error_code)
-    hint = leader_hint(answer.leader_id, answer.leader_epoch, nodes, listener)
-    if isinstance(answer, VoteResponsePartition):
+    error = error_name(response.error_code)
+    hint = leader_hint(response.leader_id, response.leader_epoch, nodes, listener)
+    if isinstance(response, VoteResponsePartition):
         return VoteResponseReceived(
-            request_id=request_id, error=error, hint=hint, granted=answer.vote_granted
+            request_id=request_id, error=error, hint=hint, granted=response.vote_granted
         )
     if isinstance(message, BeginQuorumEpochResponse):
         return BeginQuorumEpochResponseReceived(request_id=request_id, error=error, hint=hint)

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
-from quorumd.raft.control import RaftControlRecord
 from quorumd.raft.effects import Fetch, FetchReply
 from quorumd.raft.events import (
     FetchedRecords,
     FetchRequestReceived,
     FetchResponseReceived,
+    LeaderHint,
     RequestFailed,
 )
-from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, SnapshotId
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, SnapshotId
 from quorumd.server.model.topic import TopicPartition
 from quorumd.server.translate.common import (
     InvalidRequestShape,
+    endpoint_on,
     error_code,
     error_name,
     id_or_minus_one,
@@ -33,11 +34,9 @@ from quorumd.server.translate.common import (
     uuid_or_none,
     uuid_or_zero,
 )
-from quorumd.server.translate.control_records import control_records_of
-from quorumd.storage.sequence_check import offset_problem
-from quorumd.wire.batch_header import BatchHeader
+from quorumd.server.translate.fetched_batches import FetchedBatches, fetched_batches
 from quorumd.wire.codec import decode
-from quorumd.wire.errors import CorruptBatch, UnsupportedVersion
+from quorumd.wire.errors import UnsupportedVersion
 from quorumd.wire.fast import (
     FastFetch,
     FastFetchResponse,
@@ -55,20 +54,19 @@ from quorumd.wire.messages.fetch import (
     FetchResponseSnapshotId,
     FetchResponseTopic,
 )
-from quorumd.wire.records import scan
 
-FETCH_MAX_BYTES = 8 * 2**20
-FETCH_BATCHES_MAX = 2048
-"""Of one answer a follower takes no more, or its event loop would stand still: 8 MiB can be 120,000 batches
+FETCH_MAX_BYTES: Final = 8 * 2**20
+FETCH_BATCHES_MAX: Final = 2048
+"""Of one response a follower takes no more, or its event loop would stand still: 8 MiB can be 120,000 batches
 of one record, and 0.2 s. The rest is fetched again."""
-FETCH_MAX_WAIT_MS = 500
+FETCH_MAX_WAIT_MS: Final = 500
 """How long a follower lets its leader wait for records, at most: Kafka's own figure."""
-HIGH_WATERMARK_UNSUPPORTED = 2**63 - 1
-DIRECTORY_ID_SINCE = 17
+HIGH_WATERMARK_UNSUPPORTED: Final = 2**63 - 1
+DIRECTORY_ID_SINCE: Final = 17
 MAX_WAIT_MS_MAX = 5_000
 """Longest wait that a replica is granted, ten times Kafka's: one whose connection is gone is remembered
 for so long."""
-NODE_ENDPOINTS_SINCE = 17
+NODE_ENDPOINTS_SINCE: Final = 17
 """Kafka's leaders name endpoints from this version on, although the field is one version older."""
 
 
@@ -94,61 +92,74 @@ def fetch_request_received(asked: FastFetch, reply_to: int) -> FetchRequestRecei
 
 
 def fetch_response_frame(
-    answer: FetchReply,
+    reply: FetchReply,
     topic: TopicPartition,
     version: int,
     correlation_id: int,
     listener: str,
     records: Sequence[bytes | memoryview],
 ) -> list[bytes | memoryview]:
-    """The complete answer to a replica without touching its records; no other place to go in it."""
-    nodes = leader_nodes(answer, listener, version >= NODE_ENDPOINTS_SINCE)
+    """The complete response to a replica without touching its records; no other place to go in it."""
+    leader_id, high_watermark, start = (
+        reply.leader_id,
+        reply.high_watermark,
+        reply.log_start_offset,
+    )
+    is_told = leader_id is not None and version >= NODE_ENDPOINTS_SINCE
     return encode_fetch_response(
         version,
         correlation_id,
-        topic=topic.topic_id.bytes if version >= 13 else topic.name.encode(),
+        topic=topic.id_bytes if version >= 13 else topic.name_bytes,
         partition=topic.index,
-        error_code=error_code(answer.error),
-        high_watermark=id_or_minus_one(answer.high_watermark),
-        log_start_offset=id_or_minus_one(answer.log_start_offset),
+        error_code=0 if reply.error is None else error_code(reply.error),
+        high_watermark=-1 if high_watermark is None else high_watermark,
+        log_start_offset=-1 if start is None else start,
         records=records,
-        leader_id=id_or_minus_one(answer.leader_id),
-        leader_epoch=answer.epoch,
-        leader_endpoint=FetchEndpoint(*nodes[0]) if nodes else None,
+        leader_id=-1 if leader_id is None else leader_id,
+        leader_epoch=reply.epoch,
+        leader_endpoint=_endpoint(leader_id, reply.leader_endpoints, listener) if is_told else None,
     )
 
 
+@lru_cache(maxsize=64)
+def _endpoint(
+    leader_id: int, endpoints: tuple[Endpoint, ...], listener: str
+) -> FetchEndpoint | None:
+    at = endpoint_on(endpoints, listener)
+    return None if at is None else FetchEndpoint(leader_id, at.host, at.port)
+
+
 def fetch_response(
-    answer: FetchReply,
+    reply: FetchReply,
     topic: TopicPartition,
     version: int,
     listener: str,
 ) -> FetchResponse:
-    """An answer without records; a top-level error has no topics, but still names the leader."""
+    """A response without records; a top-level error has no topics, but still names the leader."""
     nodes = tuple(
         FetchResponseNodeEndpoint(node_id=node_id, host=host, port=port)
-        for node_id, host, port in leader_nodes(answer, listener, version >= NODE_ENDPOINTS_SINCE)
+        for node_id, host, port in leader_nodes(reply, listener, version >= NODE_ENDPOINTS_SINCE)
     )
-    if answer.top_level_error is not None:
-        return FetchResponse(error_code=error_code(answer.top_level_error), node_endpoints=nodes)
+    if reply.top_level_error is not None:
+        return FetchResponse(error_code=error_code(reply.top_level_error), node_endpoints=nodes)
     diverging = FetchResponseDivergingEpoch()
-    if answer.diverging is not None:
+    if reply.diverging is not None:
         diverging = FetchResponseDivergingEpoch(
-            epoch=answer.diverging.epoch, end_offset=answer.diverging.offset
+            epoch=reply.diverging.epoch, end_offset=reply.diverging.offset
         )
     snapshot = FetchResponseSnapshotId()
-    if answer.snapshot is not None:
+    if reply.snapshot is not None:
         snapshot = FetchResponseSnapshotId(
-            end_offset=answer.snapshot.offset, epoch=answer.snapshot.epoch
+            end_offset=reply.snapshot.end_offset, epoch=reply.snapshot.epoch
         )
     partition = FetchResponsePartition(
         partition_index=topic.index,
-        error_code=error_code(answer.error),
-        high_watermark=id_or_minus_one(answer.high_watermark),
-        log_start_offset=id_or_minus_one(answer.log_start_offset),
+        error_code=error_code(reply.error),
+        high_watermark=id_or_minus_one(reply.high_watermark),
+        log_start_offset=id_or_minus_one(reply.log_start_offset),
         diverging_epoch=diverging,
         current_leader=FetchResponseCurrentLeader(
-            leader_id=id_or_minus_one(answer.leader_id), leader_epoch=answer.epoch
+            leader_id=id_or_minus_one(reply.leader_id), leader_epoch=reply.epoch
         ),
         snapshot_id=snapshot,
         aborted_transactions=(),
@@ -193,11 +204,10 @@ def fetch_request_frame(
 
 
 class ParsedFetchResponse(NamedTuple):
-    """The event of a fetch answer, its record bytes, and their batches with positions."""
+    """The event of a fetch response, and the batches that came with it."""
 
     event: FetchResponseReceived | RequestFailed
-    data: bytes | memoryview
-    batches: list[tuple[int, BatchHeader]]
+    fetched: FetchedBatches | None = None
 
 
 def fetch_response_received(
@@ -206,46 +216,50 @@ def fetch_response_received(
     """What a peer answered to a fetch.
 
     Raises MalformedMessage and InvalidRequestShape; CorruptBatch if a batch is damaged, and then
-    nothing of the answer counts.
+    nothing of the response counts.
     """
-    answer = parse_fetch_response(version, frame, at)
-    if answer is None:
+    response = parse_fetch_response(version, frame, at)
+    if response is None:
         message = decode(FetchResponse, version, frame, at)
         if message.error_code:
             return _refused(request_id, message.error_code, message.node_endpoints)
-        answer = FastFetchResponse.from_message(message, version)
-        if answer is None:
-            raise InvalidRequestShape("a fetch answer is about exactly one partition")
-    if answer.error_code:
-        return _refused(request_id, answer.error_code, answer.node_endpoints)
-    nodes = tuple((node.node_id, node.host, node.port) for node in answer.node_endpoints)
-    batches = scan(answer.records, FETCH_BATCHES_MAX)
-    diverging, snapshot = answer.diverging_epoch, answer.snapshot_id
+        response = FastFetchResponse.from_message(message, version)
+        if response is None:
+            raise InvalidRequestShape("a fetch response is about exactly one partition")
+    if response.error_code:
+        return _refused(request_id, response.error_code, response.node_endpoints)
+    records = response.records
+    fetched = fetched_batches(
+        records if isinstance(records, bytes) else bytes(records), FETCH_BATCHES_MAX
+    )
+    diverging, snapshot = response.diverging_epoch, response.snapshot_id
     if snapshot is not None and min(snapshot) < 0:
         raise InvalidRequestShape(f"half a snapshot id: {snapshot}")
     event = FetchResponseReceived(
-        request_id=request_id,
-        error=error_name(answer.partition_error_code),
-        hint=leader_hint(answer.leader_id, answer.leader_epoch, nodes, listener),
-        high_watermark=id_or_none(answer.high_watermark),
-        diverging=None if diverging is None else OffsetAndEpoch(diverging[1], diverging[0]),
-        snapshot=None if snapshot is None else SnapshotId(*snapshot),
-        records=_fetched_records(answer.records, batches, request_id) if batches else None,
+        request_id,
+        error_name(response.partition_error_code),
+        _hint(response.leader_id, response.leader_epoch, response.node_endpoints, listener),
+        id_or_none(response.high_watermark),
+        None if diverging is None else OffsetAndEpoch(diverging[1], diverging[0]),
+        None if snapshot is None else SnapshotId(*snapshot),
+        None if fetched is None else _fetched_records(fetched, request_id),
     )
-    data = answer.records
-    if batches:
-        # A Kafka leader cuts its answer at so many bytes: what is left of the last batch is no record. A
-        # copy, since a view keeps all of the answer.
-        end = batches[-1][0] + batches[-1][1].size_bytes
-        data = data if end == len(data) else bytes(data[:end])
-    return ParsedFetchResponse(event, data, batches)
+    return ParsedFetchResponse(event, fetched)
 
 
-def next_max_bytes(asked: int, fetched: ParsedFetchResponse) -> int:
+@lru_cache(maxsize=64)
+def _hint(
+    leader_id: int, epoch: int, endpoints: tuple[FetchEndpoint, ...], listener: str
+) -> LeaderHint:
+    nodes = tuple((node.node_id, node.host, node.port) for node in endpoints)
+    return leader_hint(leader_id, epoch, nodes, listener)
+
+
+def next_max_bytes(asked: int, fetched: FetchedBatches) -> int:
     """What the next fetch asks for: hardly more than is taken, if batches are small."""
-    count = len(fetched.batches)
+    count = fetched.count
     if count == FETCH_BATCHES_MAX:
-        return len(fetched.data)
+        return len(fetched.chunk.data)
     return min(2 * asked, FETCH_MAX_BYTES) if count < FETCH_BATCHES_MAX // 2 else asked
 
 
@@ -254,28 +268,15 @@ def _refused(
 ) -> ParsedFetchResponse:
     """A top-level error; the first node that it names is the leader."""
     leader_id = nodes[0].node_id if nodes else None
-    return ParsedFetchResponse(request_failed(request_id, code, leader_id), b"", [])
+    return ParsedFetchResponse(request_failed(request_id, code, leader_id))
 
 
-def _fetched_records(
-    data: bytes | memoryview, batches: Sequence[tuple[int, BatchHeader]], token: int
-) -> FetchedRecords:
-    """Raises CorruptBatch if the batches do not follow one another without a gap."""
-    epochs: list[tuple[int, int]] = []
-    control: list[tuple[int, RaftControlRecord]] = []
-    next_offset = batches[0][1].base_offset
-    for position, header in batches:
-        if header.base_offset != next_offset or header.last_offset_delta < 0:
-            raise CorruptBatch(offset_problem(header, next_offset), position)
-        next_offset = header.base_offset + header.last_offset_delta + 1
-        if not epochs or epochs[-1][0] != header.epoch:
-            epochs.append((header.epoch, header.base_offset))
-        if header.is_control:
-            control += control_records_of(data[position : position + header.size_bytes])
+def _fetched_records(fetched: FetchedBatches, token: int) -> FetchedRecords:
+    chunk = fetched.chunk
     return FetchedRecords(
-        token=token,
-        base_offset=batches[0][1].base_offset,
-        end_offset=batches[-1][1].next_offset,
-        epochs=tuple(epochs),
-        control=tuple(control),
+        token,
+        chunk.base_offset,
+        chunk.end_offset,
+        tuple(fetched.epochs),
+        tuple(fetched.control),
     )

@@ -83,37 +83,37 @@ class ChunkBytes(NamedTuple):
 
 
 def snapshot_response(
-    answer: SnapshotReply,
+    reply: SnapshotReply,
     topic: TopicPartition,
     version: int,
     listener: str,
-    piece: ChunkBytes | None,
+    chunk: ChunkBytes | None,
 ) -> FetchSnapshotResponse:
-    """With a piece if there is no error."""
+    """With a chunk if there is no error."""
     nodes = tuple(
         FetchSnapshotResponseNodeEndpoint(node_id=node_id, host=host, port=port)
-        for node_id, host, port in leader_nodes(answer, listener, version >= NODE_ENDPOINTS_SINCE)
+        for node_id, host, port in leader_nodes(reply, listener, version >= NODE_ENDPOINTS_SINCE)
     )
-    if answer.top_level_error is not None:
+    if reply.top_level_error is not None:
         return FetchSnapshotResponse(
-            error_code=error_code(answer.top_level_error), node_endpoints=nodes
+            error_code=error_code(reply.top_level_error), node_endpoints=nodes
         )
-    snapshot, found = answer.snapshot or SnapshotId(0, 0), piece or ChunkBytes(0, 0, b"")
+    snapshot, found = reply.snapshot or SnapshotId(0, 0), chunk or ChunkBytes(0, 0, b"")
     partition = FetchSnapshotResponsePartition(
         index=topic.index,
-        error_code=error_code(answer.error),
+        error_code=error_code(reply.error),
         snapshot_id=FetchSnapshotResponseSnapshotId(
-            end_offset=snapshot.offset, epoch=snapshot.epoch
+            end_offset=snapshot.end_offset, epoch=snapshot.epoch
         ),
         current_leader=FetchSnapshotResponseLeader(
-            leader_id=id_or_minus_one(answer.leader_id), leader_epoch=answer.epoch
+            leader_id=id_or_minus_one(reply.leader_id), leader_epoch=reply.epoch
         ),
         size=found.size_bytes,
         position=found.position,
         unaligned_records=found.data,
     )
-    answered = FetchSnapshotResponseTopic(name=topic.name, partitions=(partition,))
-    return FetchSnapshotResponse(topics=(answered,), node_endpoints=nodes)
+    topic_response = FetchSnapshotResponseTopic(name=topic.name, partitions=(partition,))
+    return FetchSnapshotResponse(topics=(topic_response,), node_endpoints=nodes)
 
 
 def snapshot_request(
@@ -123,7 +123,7 @@ def snapshot_request(
         partition=topic.index,
         current_leader_epoch=request.epoch,
         snapshot_id=FetchSnapshotRequestSnapshotId(
-            end_offset=request.snapshot.offset, epoch=request.snapshot.epoch
+            end_offset=request.snapshot.end_offset, epoch=request.snapshot.epoch
         ),
         position=request.position,
         replica_directory_id=uuid_or_zero(local.uuid),
@@ -139,7 +139,7 @@ def snapshot_request(
 def snapshot_response_received(
     version: int, frame: bytes, at: int, request_id: int, listener: str
 ) -> tuple[FetchSnapshotResponseReceived | RequestFailed, bytes]:
-    """What a peer answered to FetchSnapshot, and the bytes of the piece.
+    """What a peer answered to FetchSnapshot, and the bytes of the chunk.
 
     Raises MalformedMessage and InvalidRequestShape.
     """
@@ -149,9 +149,9 @@ def snapshot_response_received(
     found = only_topic(message.topics).partitions[0]
     nodes = tuple((node.node_id, node.host, node.port) for node in message.node_endpoints)
     leader, error = found.current_leader, error_name(found.error_code)
-    piece = None
+    chunk = None
     if error is None:
-        piece = SnapshotChunk(
+        chunk = SnapshotChunk(
             snapshot=SnapshotId(found.snapshot_id.end_offset, found.snapshot_id.epoch),
             position=found.position,
             size_bytes=found.size,
@@ -162,6 +162,6 @@ def snapshot_response_received(
         request_id=request_id,
         error=error,
         hint=leader_hint(leader.leader_id, leader.leader_epoch, nodes, listener),
-        chunk=piece,
+        chunk=chunk,
     )
     return event, found.unaligned_records

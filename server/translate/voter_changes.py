@@ -149,7 +149,7 @@ def change_request_received(
 def misplaced_reassignment(
     message: AlterPartitionReassignmentsRequest, topic: TopicPartition
 ) -> Message | None:
-    """The answer to a request that names anything but the one partition; None if it names just that."""
+    """The response to a request that names anything but the one partition; None if it names just that."""
     named = [(at.name, part) for at in message.topics for part in at.partitions]
     known = (topic.name, topic.index)
     if len(named) == 1 and (named[0][0], named[0][1].partition_index) == known:
@@ -175,29 +175,29 @@ def misplaced_reassignment(
     )
 
 
-# -- answers
+# -- responses
 
 
 def change_response(
-    api_key: int, answer: VoterChangeReply, topic: TopicPartition, listener: str
+    api_key: int, reply: VoterChangeReply, topic: TopicPartition, listener: str
 ) -> Message:
-    """The answer to any of these requests; who does not lead names the leader."""
-    code = error_code(answer.error)
+    """The response to any of these requests; who does not lead names the leader."""
+    code = error_code(reply.error)
     if api_key == UPDATE_VOTER:
-        nodes = leader_nodes(answer, listener)
+        nodes = leader_nodes(reply, listener)
         _, host, port = nodes[0] if nodes else (-1, "", 0)
         return UpdateRaftVoterResponse(
             error_code=code,
             current_leader=UpdateRaftVoterResponseCurrentLeader(
-                leader_id=id_or_minus_one(answer.leader_id),
-                leader_epoch=answer.epoch,
+                leader_id=id_or_minus_one(reply.leader_id),
+                leader_epoch=reply.epoch,
                 host=host,
                 port=port,
             ),
         )
     if api_key == ALTER_REASSIGNMENTS:
         partition = AlterPartitionReassignmentsResponsePartition(
-            partition_index=topic.index, error_code=code, error_message=answer.message
+            partition_index=topic.index, error_code=code, error_message=reply.message
         )
         return AlterPartitionReassignmentsResponse(
             responses=(
@@ -211,9 +211,9 @@ def change_response(
     }[api_key]
     return make(
         error_code=code,
-        error_message=answer.message,
-        leader_id=id_or_minus_one(answer.leader_id),
-        leader_epoch=answer.epoch,
+        error_message=reply.message,
+        leader_id=id_or_minus_one(reply.leader_id),
+        leader_epoch=reply.epoch,
     )
 
 

@@ -13,7 +13,7 @@ from simulation.checkers.base import Checker, Observation
 from simulation.history.facts import Facts
 from simulation.scheduler import MS
 
-SLACK_US = 5 * MS
+SLACK_US = 2 * MS
 """Clocks of nodes count in ms."""
 
 

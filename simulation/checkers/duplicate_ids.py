@@ -1,7 +1,7 @@
 """A second storage id under one id votes only if the first one neither leads nor has been heard of lately.
 
 Source: KIP-856, disk failure recovery; docs/protocol: for three fetch timeouts, or for one if its process
-has ended since.
+was gone at a moment since. (What it had sent may arrive behind its end.)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DuplicateIds(Checker):
                 if rival.id != key.id:
                     continue
                 heard_us = self.facts.contacts.get(rival)
-                has_ended = self.facts.ended.get(rival, -1) > (heard_us or 0)
+                has_ended = self.facts.up_since.get(rival, seen.now_us) > (heard_us or 0)
                 silent_us = timeout_us * (1 if has_ended else RIVAL_SILENT_TIMEOUTS) - ROUNDING_US
                 is_late = heard_us is not None and seen.now_us - heard_us < silent_us
                 if rival == seen.now.local or (is_late and seen.is_clock_true):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from simulation.clients.client import Client
+from simulation.clients.contender import Contender
 from simulation.clients.inquirer import Inquirer
 from simulation.clients.producer import Producer
 from simulation.clients.reader import Reader
@@ -15,7 +16,7 @@ PROBE = 100
 
 
 class Workload:
-    """Producers, readers and inquirers, as many as the settings say."""
+    """Producers, readers, inquirers and contenders, as many as the settings say."""
 
     def __init__(self, cluster: Cluster) -> None:
         settings, seed = cluster.env.settings, cluster.env.seed
@@ -29,10 +30,14 @@ class Workload:
             Inquirer(cluster, f"inquirer{i}", Random(f"{seed}/inquirer/{i}"))
             for i in range(settings.inquirers)
         ]
+        self.contenders = [
+            Contender(cluster, f"contender{i}", Random(f"{seed}/contender/{i}"), i)
+            for i in range(settings.contenders)
+        ]
 
     @property
     def clients(self) -> list[Client]:
-        return [*self.producers, *self.readers, *self.inquirers]
+        return [*self.producers, *self.readers, *self.inquirers, *self.contenders]
 
     def _producer(self, number: int) -> Producer:
         random = Random(f"{self._cluster.env.seed}/producer/{number}")

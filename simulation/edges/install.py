@@ -19,9 +19,12 @@ class Functions:
 
     def __init__(self, filenames: set[str]) -> None:
         self._by_place: dict[_Place, list[FunctionType]] = defaultdict(list)
+        # Tests freeze what they have collected, and of what is frozen nothing is told.
+        gc.unfreeze()
         for each in gc.get_objects():
             if isinstance(each, FunctionType) and each.__code__.co_filename in filenames:
                 self._by_place[_place_of(each.__code__)].append(each)
+        assert self._by_place, "none of these files has a function: no mutant would be noticed"
 
     def replace(self, module_code: CodeType) -> int:
         """Every function runs the code that the module has here. Returns how many differ now."""

@@ -13,11 +13,13 @@ SCOPE = (
     "raft",
     "server/requests/produce.py",
     "server/requests/pending_produce.py",
+    "server/requests/produce_response.py",
     "server/partition/driver.py",
     "server/model/producer_state.py",
     "storage/log_writer.py",
     "storage/recovery.py",
     "storage/torn_tail.py",
+    "wire/produced.py",
 )
 PRODUCT = ("raft", "wire", "storage", "config", "server", "simulation")
 """Folders whose code decides which lines a test or a seed executes."""

@@ -30,7 +30,7 @@ from simulation.edges.mutants import Mutant, compiled
 from simulation.runner import Run, Task, run_one
 
 CACHE = ROOT / ".cache" / "edges"
-MARKS = "not live and not java and not spark and not browser"
+MARKS = "not live and not java and not spark and not browser and not compiled"
 TESTS_S = 40.0
 """Tests of a mutant that would take longer than this together are left out, the slowest first."""
 RUNS_S = 6.0

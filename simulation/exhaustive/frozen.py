@@ -60,6 +60,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "local": CONSTANT,
         "draw": CONSTANT,
         "now_ms": TIME,
+        "leader_contact_ms": CONSTANT,
         "epoch": KEPT,
         "leader": KEPT,
         "voted": KEPT,
@@ -80,6 +81,8 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "_electorate": DERIVED,
         "committed_offset": KEPT,
         "high_watermark": KEPT,
+        "next_record_ms": CONSTANT,
+        "leader_high_watermark": UNREAD,
         "cluster_id": CONSTANT,
         "problem": UNREAD,
         "unreachable": CONSTANT,
@@ -94,7 +97,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "witness": CONSTANT,
         "handed_over_at": CONSTANT,
     },
-    core_parts.Writes: {"last": DERIVED, "completed": DERIVED, "state": KEPT, "log": KEPT},
+    core_parts.Writes: {"last": DERIVED, "state": KEPT, "log": KEPT},
     core_parts.Requests: {
         "last_id": DERIVED,
         "in_flight": KEPT,
@@ -112,7 +115,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "heard_cluster_id": UNREAD,
         "foreign_leader": CONSTANT,
     },
-    core_parts.Registration: {"next_ms": TIME, "registered_in": CONSTANT},
+    core_parts.EndpointRegistration: {"next_ms": TIME, "registered_in": CONSTANT},
     core_parts.WitnessState: _each_field(core_parts.WitnessState, CONSTANT),
     LogView: {
         "start_offset": CONSTANT,
@@ -145,6 +148,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "position": KEPT,
         "due_ms": TIME,
         "high_watermark": KEPT,
+        "not_before_ms": CONSTANT,
     },
     roles.Leader: {
         "epoch_start_offset": KEPT,
@@ -243,7 +247,7 @@ def freeze(
     Contact with the leader matters only to who grants a pre-vote, or asks for one.
     """
     core = node.core
-    _check_constants(core, labels, records, completed)
+    _check_constants(core, labels, records)
     # Who leads an epoch has a majority, and this vote in it is for that one, for nobody or lost for good.
     return NodeValue(
         role=core.role,
@@ -271,14 +275,14 @@ def _freeze_claim(core: Core, labels: Labels) -> Place | None:
     return None if claim is None or claim.epoch != core.epoch else labels.index(claim.leader_id)
 
 
-def _check_constants(core: Core, labels: Labels, records: Records, completed: int) -> None:
+def _check_constants(core: Core, labels: Labels, records: Records) -> None:
     """What the value leaves out is as `thaw` will make it again."""
     log = core.log
     assert core.local.id == labels.me
     assert (log.start_offset, log.end_offset) == (0, len(records)), "the log is what was written"
     assert tuple(log.epoch_starts) == epoch_starts(records), "the log's epochs are those written"
     assert log.voter_entries[1:] == [VOTERS_ENTRY], "the voters do not change"
-    assert (core.cluster_id, core.writes.completed) == (CLUSTER, completed)
+    assert core.cluster_id == CLUSTER
     assert core.download is None, "nobody takes snapshots"
     nothing = (
         core.bootstrap.known_uuids,

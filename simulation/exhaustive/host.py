@@ -316,7 +316,8 @@ class Host:
         if not is_left_out:
             self.sent.append(effect)
 
-    def _send_answer(self, reply_to: int, answer: fx.Reply) -> None:
+    def _send_answer(self, effect: fx.SendReply) -> None:
+        reply_to, answer = effect.reply_to, effect.reply
         if reply_to >= STALE_REPLIES:
             return
         place, kind = place_and_kind(reply_to - 1)
@@ -352,7 +353,8 @@ class Host:
 
     # -- notifications, as `Listener` and `Timer` of `quorumd.server.partition.driver`
 
-    def on_high_watermark(self, offset: int) -> None:
+    def on_high_watermark(self, effect: fx.AnnounceHighWatermark) -> None:
+        offset = effect.offset
         require(offset <= len(self.log), "committed beyond the end of the log")
         self.committed = max(self.committed, offset)
         self._note(f"knows {offset} records to be committed")

@@ -12,7 +12,11 @@ from simulation.history.replica import Replica
 from simulation.history.risk import Risk
 from simulation.history.voter_change_requests import VoterChangeRequest
 from simulation.machines.machine import Machine
+from simulation.machines.network import EDGES_US
 from simulation.scheduler import MS, SECOND
+
+EDGE_RATE = 0.3
+"""So many of the faults and operations begin where a rule has its edge."""
 
 
 def span_us(random: Random) -> int:
@@ -67,6 +71,15 @@ class Chaos:
         running = [machine for machine in self.machines if machine.process is not None]
         machine = random.choice(running or self.machines)
         return leader if is_leader and leader is not None else machine
+
+    def edge_delay_us(self, random: Random) -> int:
+        """How long until just before, at, or just after a deadline of a node; mostly none at all."""
+        if random.random() >= EDGE_RATE:
+            return 0
+        deadline_us = self.victim(random).next_deadline_us()
+        if deadline_us is None:
+            return 0
+        return max(0, deadline_us + random.choice(EDGES_US) - self.scheduler.now_us)
 
     def count_all(self, fault: str) -> None:
         """Note that a fault has hit all machines."""

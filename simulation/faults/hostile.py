@@ -110,6 +110,8 @@ def _judge(process: NodeProcess, forged: Forged, kind: str, data: bytes) -> None
     One without may take the next epochs from a Vote: it cannot ask first, if an election is to be fast.
     """
     node, facts = process.node, process.env.facts
+    if forged.api_key == FETCH and forged.epoch <= node.epoch:
+        return  # it was long under way: what it says is of the present epoch by now
     process.partition.driver.handle(TimerFired())  # what time has done is no frame's doing
     is_led = node.is_leader or node.core.is_led
     before = node.core.capture()

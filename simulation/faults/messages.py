@@ -28,6 +28,7 @@ _condition("loss", "loss", 0.02, 0.1, 0.4)
 _condition("reset", "reset", 0.02, 0.1, 0.3)
 _condition("duplicate", "duplicate", 0.05, 0.3, 0.8)
 _condition("partial frame", "partial", 0.05, 0.3)
+_condition("at a deadline", "at_deadline", 0.05, 0.3)
 _condition("damaged piece", "damage", 0.1, 0.5)
 
 

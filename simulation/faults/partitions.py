@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
+from quorumd.raft.roles import Role
 from simulation.faults.chaos import Chaos, span_us
 from simulation.faults.registry import Faults
 from simulation.machines.machine import Machine
@@ -108,6 +109,68 @@ def deposed_leader(chaos: Chaos, random: Random) -> None:
             chaos.scheduler.call_later(random.randrange(300 * MS), mend)
 
     await_election()
+
+
+@FAULTS.fault("leader among observers")
+def leader_among_observers(chaos: Chaos, random: Random) -> None:
+    """The other voters are cut off from the leader, those that do not vote are not."""
+    leader = chaos.cluster.leader_machine()
+    voters = [m for m in chaos.machines if chaos.cluster.is_voter(m) and m is not leader]
+    if leader is None or not voters:
+        return
+    mend = _cut_off(chaos, voters, "leader among observers")
+    chaos.scheduler.call_later(span_us(random), mend)
+
+
+@FAULTS.fault("elected in vain")
+def elected_in_vain(chaos: Chaos, random: Random) -> None:
+    """One voter is elected twice or more and cut off before another one has a record of its epoch; then
+    the others elect, and it has to drop records of several epochs."""
+    why, leader = "elected in vain", chaos.cluster.leader_machine()
+    if leader is None or len(chaos.facts.voters.current) < 3:
+        return
+    hosts = [machine.host for machine in chaos.machines]
+    here = leader.host
+    star = [pair for host in hosts if host != here for pair in ((here, host), (host, here))]
+    rest = [(a, b) for a in hosts for b in hosts if a != b and here not in (a, b)]
+    leader.count(why)
+
+    def cut(pairs: list[tuple[str, str]]) -> None:
+        for source, target in pairs:
+            chaos.network.cut([source], [target], why)
+
+    def mend(pairs: list[tuple[str, str]]) -> None:
+        for source, target in pairs:
+            chaos.network.mend(source, target, why)
+
+    def wait(is_so: Callable[[], bool], go_on: Callable[[], None], left: int = 4_000) -> None:
+        if not left:
+            mend([*star, *rest])
+        elif is_so():
+            go_on()
+        else:
+            chaos.later(MS, partial(wait, is_so, go_on, left - 1))
+
+    def resigns(elections: int) -> None:
+        wait(lambda: leader.role != Role.LEADER, lambda: is_elected(elections))
+
+    def is_elected(elections: int) -> None:
+        mend(star)
+        wait(lambda: leader.role == Role.LEADER, lambda: is_cut_off(elections - 1))
+
+    def is_cut_off(elections: int) -> None:
+        cut(star)
+        if elections:
+            resigns(elections)
+            return
+        mend(rest)
+        wait(
+            lambda: chaos.cluster.leader_machine() not in (None, leader),
+            partial(chaos.later, random.randrange(300 * MS), partial(mend, star)),
+        )
+
+    cut([*star, *rest])
+    resigns(random.randint(1, 3))
 
 
 @FAULTS.fault(LONE_WITNESS)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 from simulation.faults.chaos import Chaos, span_us
 from simulation.faults.registry import Faults
+from simulation.machines.disk import ProcessKilled
+from simulation.machines.hardware import DELETION, RESET, TRUNCATION
 from simulation.scheduler import MS, SECOND
 
 FAULTS = Faults()
+ANY_CALL = ""
 
 
 @FAULTS.fault("kill")
@@ -63,6 +67,36 @@ def power_loss_at_a_write(chaos: Chaos, random: Random) -> None:
                 machine.end_process("power loss", power=True)
 
     victim.on_written = on_written
+
+
+@FAULTS.fault("power loss at a name")
+def power_loss_at_a_name(chaos: Chaos, random: Random) -> None:
+    """Power goes just before or just behind a change of a directory, or of a file's end: when a segment
+    begins, is cut or deleted, when a quorum state or a snapshot gets its name; every second time in the
+    midst of a truncation, a reset or a deletion."""
+    victim = chaos.victim(random)
+    wanted = random.choice(["rename", "fsync_directory", "unlink", "truncate"])
+    operation = random.choice([None, None, None, TRUNCATION, RESET, DELETION])
+    left, is_behind = random.randrange(4), random.random() < 0.5
+    disk = victim.disk
+
+    def on_call(call: str, path: Path | None) -> None:
+        nonlocal left, wanted
+        is_meant = wanted == call and operation in (None, victim.disk_operation)
+        if not is_meant and wanted != ANY_CALL:
+            return
+        left -= 1
+        if left >= 0:
+            return
+        if is_behind and wanted != ANY_CALL:
+            wanted = ANY_CALL
+            return
+        disk.on_call = None
+        victim.loses_power = True
+        chaos.env.coverage.count("power loss at a name", victim.role, call)
+        raise ProcessKilled
+
+    disk.on_call = on_call
 
 
 @FAULTS.fault("power loss of all")

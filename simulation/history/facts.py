@@ -63,8 +63,8 @@ class Facts:
     """All requests for changes of the voter set, or of the leader."""
     contacts: dict[ReplicaKey, int] = field(default_factory=dict)
     """When a leader last had a request of this replica for records; µs."""
-    ended: dict[ReplicaKey, int] = field(default_factory=dict)
-    """When a process of this replica ended last; µs."""
+    up_since: dict[ReplicaKey, int] = field(default_factory=dict)
+    """When the process of this replica began that runs now; µs."""
     begun_epochs: set[int] = field(default_factory=set)
     """Epochs that replicas have begun, or had on disk when they started."""
     forged_epochs: set[int] = field(default_factory=set)

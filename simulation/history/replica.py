@@ -1,20 +1,26 @@
 """The book that is kept of one replica: what it appended, what its disk must hold, what it has promised.
 
 Filled from the jobs that the daemon hands to its disk thread, so it sees every batch, truncation and
-quorum state in the order in which they are to reach the disk. A snapshot counts as the batches that it
-stands for, so books begin at offset 0 whatever the log begins at.
+quorum state in the order in which they are to reach the disk; and from what that thread does to the files,
+whatever it says of it. A snapshot counts as the batches that it stands for, so books begin at offset 0
+whatever the log begins at.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
 from quorumd.raft.types import ReplicaKey
 from quorumd.server.model.disk_jobs import InstallSnapshot, Job, SaveState, Truncate, WriteRecords
+from quorumd.storage.log import Chunk
 from quorumd.storage.quorum_state import QuorumState
 from quorumd.wire.batch_header import BatchHeader, iter_headers
+from simulation.violation import Violation
+
+ORDER = "the disk is written in order"
 
 
 class Identity(NamedTuple):
@@ -103,8 +109,12 @@ class Replica:
         """The last quorum state that is on disk for certain."""
         self.pending_states: list[QuorumState] = []
         """Those that were asked for since: one of them may be on disk."""
-        self._batches: dict[int, list[Batch]] = {}
-        """Of each write under way: what it writes or drops."""
+        self._written: dict[int, list[Batch]] = {}
+        """Of each chunk that is to be written, by its identity in memory: the batches in it."""
+        self._unsynced: list[Batch] = []
+        """What is in the files, and not synced."""
+        self._dropped: deque[list[Batch]] = deque()
+        """Of each truncation and each snapshot to be installed, in order: what goes with it."""
         self.disk_updates: list[DiskUpdate] = []
         """What was appended or dropped since it was shown to the checkers last."""
 
@@ -120,15 +130,16 @@ class Replica:
         """The rules have asked for this; it changes what the process has in memory."""
         if isinstance(job, WriteRecords):
             batches = self._read(job.chunk.data)
-            self._batches[job.write] = batches
+            self._written[id(job.chunk)] = batches
             self.disk_updates.append(DiskUpdate(True, batches, self.log[-1] if self.log else None))
             self.log += batches
             self.dropped.difference_update(batches)
         elif isinstance(job, Truncate):
-            batches = self._batches[job.write] = cut(self.log, job.end_offset)
+            batches = cut(self.log, job.end_offset)
+            self._dropped.append(batches)
             self.disk_updates.append(DiskUpdate(False, batches, None))
         elif isinstance(job, InstallSnapshot):
-            self._batches[job.write] = self._become(self.log, job.snapshot.end_offset)
+            self._dropped.append(self._become(self.log, job.snapshot.end_offset))
         elif isinstance(job, SaveState):
             self.pending_states.append(job.state)
 
@@ -154,38 +165,53 @@ class Replica:
         log += behind[kept:]
         return dropped
 
-    def begin(self, jobs: Sequence[Job]) -> None:
-        """The disk begins with these: what they drop may be gone from now on."""
-        for job in jobs:
-            if isinstance(job, Truncate):
-                cut(self.synced, job.end_offset)
-            elif isinstance(job, InstallSnapshot):
-                behind = set(self._committed_below(job.snapshot.end_offset))
-                self.synced[:] = [batch for batch in self.synced if batch in behind]
+    # -- what the disk does
 
-    def complete(self, jobs: Sequence[Job]) -> None:
-        """All of these are on disk."""
-        for job in jobs:
-            if isinstance(job, WriteRecords):
-                self.synced += self._batches.pop(job.write)
-            elif isinstance(job, Truncate):
-                cut(self.synced, job.end_offset)
-                self.dropped.update(set(self._batches.pop(job.write)).difference(self.log))
-            elif isinstance(job, InstallSnapshot):
-                self._become(self.synced, job.snapshot.end_offset)
-                self.dropped.update(set(self._batches.pop(job.write)).difference(self.log))
-            elif isinstance(job, SaveState):
-                self._state_saved(job)
+    def written(self, chunks: Sequence[Chunk]) -> None:
+        """These are in the files, not synced."""
+        for chunk in chunks:
+            self._unsynced += self._written.pop(id(chunk))
 
-    def _state_saved(self, job: SaveState) -> None:
-        self.state = job.state
-        at = next(i for i, state in enumerate(self.pending_states) if state is job.state)
-        del self.pending_states[: at + 1]
+    def was_synced(self) -> None:
+        """Everything written is on disk."""
+        self.synced += self._unsynced
+        self._unsynced.clear()
+
+    def truncates(self, end_offset: int) -> None:
+        """The disk begins to drop everything from there on, which may be gone from now on."""
+        cut(self.synced, end_offset)
+        cut(self._unsynced, end_offset)
+
+    def truncated(self) -> None:
+        """That is done, durably."""
+        self.dropped.update(set(self._dropped.popleft()).difference(self.log))
+
+    def resets(self, end_offset: int) -> None:
+        """The disk begins to put a snapshot in the place of the log."""
+        behind = set(self._committed_below(end_offset))
+        self.synced[:] = [batch for batch in self.synced if batch in behind]
+        self._unsynced.clear()
+
+    def was_reset(self, end_offset: int) -> None:
+        """That is done, durably."""
+        self._become(self.synced, end_offset)
+        self.truncated()
+
+    def saved(self, state: QuorumState) -> None:
+        """This quorum state is on disk."""
+        self.state = state
+        for at, pending in enumerate(self.pending_states):
+            if pending is state:
+                del self.pending_states[: at + 1]
+                return
+        raise Violation(ORDER, f"{self.key} saves {state}, which a later one has replaced")
 
     def recovered(self, batches: Iterable[Batch]) -> None:
         """A new process has found this on its disk, and synced it."""
         self.log = list(batches)
         self.synced = list(self.log)
         self.pending_states.clear()
-        self._batches.clear()
+        self._written.clear()
+        self._unsynced.clear()
+        self._dropped.clear()
         self.disk_updates = [DiskUpdate(True, list(self.log), None)]

@@ -147,6 +147,7 @@ class SimDisk:
         """Nothing that was armed or set happens any more; what was done stays done."""
         self.faults = DiskFaults()
         self.capacity_bytes = None
+        self.on_call = None
         self._crash_in = None
         self._failures.clear()
 

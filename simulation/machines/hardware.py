@@ -15,6 +15,7 @@ from simulation.scheduler import MS, SECOND, Callback, Scheduler
 BEGINNING_MS = 1_700_000_000_000
 """Wall clock at the beginning."""
 PPM = 1_000_000
+TRUNCATION, RESET, DELETION = "truncation", "reset", "deletion"
 CATCH_UP_US = 100 * MS
 """What was due in a pause is done so long after it."""
 
@@ -91,6 +92,10 @@ class Hardware(ABC):
         self.is_damaged = False
         """Data was lost or changed behind its back: its voter has failed, until its storage is new."""
         self.has_disk_errors = False
+        self.loses_power = False
+        """The next kill is a loss of power."""
+        self.disk_operation = ""
+        """What is done to the log at the moment, if it is one of these of several steps."""
         self.on_written: Callback | None = None
         """Called when records have been written, and are to be synced next."""
 

@@ -121,6 +121,7 @@ class Machine(Hardware):
         try:
             process = NodeProcess(self, self.replica, self._endpoints)
             self.process = process
+            self.env.facts.up_since[process.key] = self.env.scheduler.now_us
             process.run(process.partition.start)
         except ProcessKilled:
             self.note("is killed while it starts")
@@ -139,7 +140,8 @@ class Machine(Hardware):
 
     def _end_disk(self) -> None:
         """A process that was killed may have taken the whole machine's power with it."""
-        if self.random.random() < 0.5:
+        loses_power, self.loses_power = self.loses_power, False
+        if self.random.random() < 0.5 or loses_power:
             self.disk.power_loss()
         else:
             self.disk.crash()
@@ -158,7 +160,7 @@ class Machine(Hardware):
         self.env.observer.show_disk_updates(self.replica)
         if process is not None:
             self.note("dies", why)
-            self.env.facts.ended[process.key] = self.env.scheduler.now_us
+            self.env.facts.up_since.pop(process.key, None)
             process.end()
         self.backlog.clear()
         self.pauses = 0
@@ -216,6 +218,15 @@ class Machine(Hardware):
             self.process.effects_left = None
         self.pauses = min(self.pauses, 1)
         self._resume(self.process)
+
+    def next_deadline_us(self) -> int | None:
+        """When a rule of its node is due next, in simulated time."""
+        process = self.process
+        at_ms = None if process is None else process.node.next_deadline_ms()
+        if at_ms is None:
+            return None
+        clock = self.clock
+        return self.env.scheduler.now_us + clock.real_us(at_ms * MS - clock.monotonic_us())
 
     # -- what goes wrong
 

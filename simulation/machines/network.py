@@ -18,6 +18,10 @@ from simulation.coverage import Coverage
 from simulation.scheduler import MS, Scheduler
 
 FRAME_BYTES_MAX = 1 << 30
+EDGES_US = (-3 * MS, -1 * MS, -1, 0, 1, 1 * MS)
+"""So far from a deadline are the moments at which a rule may be one too early or too late."""
+DEADLINE_MAX_US = 3_000 * MS
+"""No message waits longer for a deadline."""
 PIECE = "FetchSnapshot answer"
 BEFORE_PIECE, BEHIND_PIECE = 80, 60
 """More bytes than an answer has before and behind its piece of a snapshot."""
@@ -34,6 +38,8 @@ class NetworkConditions:
     delay: float = 0.0
     delay_us: int = 0
     """How late a delayed message is at most."""
+    at_deadline: float = 0.0
+    """Share that arrives just before, at, or just after a deadline of its target."""
     duplicate: float = 0.0
     reorder: bool = False
     """Messages of one direction overtake each other."""
@@ -58,7 +64,8 @@ class NetworkMessage:
 
 
 class Network:
-    """See the module's docstring. `role_of` names the role of a machine's process, for coverage."""
+    """See the module's docstring. `role_of` names the role of a machine's process, for coverage;
+    `deadline_of` says when a rule of it is due."""
 
     def __init__(
         self,
@@ -66,12 +73,14 @@ class Network:
         random: Random,
         coverage: Coverage,
         role_of: Callable[[str], str],
+        deadline_of: Callable[[str], int | None],
         journal: Callable[[str, str, str], None],
     ) -> None:
         self._scheduler = scheduler
         self._random = random
         self._coverage = coverage
         self._role_of = role_of
+        self._deadline_of = deadline_of
         self._journal = journal
         self.conditions = NetworkConditions()
         self._cuts: dict[tuple[str, str], list[str]] = {}
@@ -151,6 +160,8 @@ class Network:
             if conditions.delay and draw() < conditions.delay:
                 self._note("delay", message)
                 delay_us += self._random.randrange(conditions.delay_us)
+            if conditions.at_deadline and draw() < conditions.at_deadline:
+                delay_us = max(delay_us, self._deadline_delay_us(message))
             arrival_us = self._scheduler.now_us + delay_us
             pair = message.source, message.target
             if conditions.reorder or copy:
@@ -164,6 +175,17 @@ class Network:
                 self._send_pieces(message, arrival_us, deliver, lost)
             else:
                 self._scheduler.call_at(arrival_us, lambda: self._arrive(message, deliver))
+
+    def _deadline_delay_us(self, message: NetworkMessage) -> int:
+        """How long until a rule of the target is due, or a little more or less; 0 if none is soon."""
+        deadline_us = self._deadline_of(message.target)
+        if deadline_us is None:
+            return 0
+        delay_us = deadline_us - self._scheduler.now_us + self._random.choice(EDGES_US)
+        if not 0 < delay_us < DEADLINE_MAX_US:
+            return 0
+        self._note("at a deadline", message)
+        return delay_us
 
     def _flipped(self, frame: bytes) -> bytes:
         """In the bytes of the snapshot: what stands around them no protocol could do without."""

@@ -41,7 +41,7 @@ from simulation.machines.disk import ProcessKilled
 from simulation.machines.hardware import Hardware
 from simulation.machines.peer_channel import Endpoints, SimPeerChannel
 from simulation.machines.process import Process
-from simulation.machines.requests import SimRequest
+from simulation.machines.requests import sim_request
 from simulation.machines.threads import SimBuild, SimDiskThread, SimReader
 from simulation.scheduler import SECOND, Callback, Timer
 from simulation.violation import ProcessEnded, Violation
@@ -193,6 +193,11 @@ class NodeProcess(Process):
 
     # -- messages
 
+    def on_peer_connected(self, replica_id: int) -> None:
+        addresses = self.partition.outbound.addresses
+        if addresses.is_voter_or_leader(replica_id):
+            addresses.on_peer_connected(replica_id)
+
     def receive(
         self, frame: bytes, channel: Channel, kind: str, reply: Reply, reset: Callback
     ) -> None:
@@ -206,7 +211,7 @@ class NodeProcess(Process):
             received_ns = self.machine.clock.monotonic_us() * 1000
             self.env.trace.note(self.host, "gets", kind, frame)
             self.env.observer.on_contact(self, channel.replica, kind)
-            request = SimRequest(self, channel, frame, received_ns, reply, reset)
+            request = sim_request(self, channel, frame, received_ns, reply, reset)
             for _ in self.dispatch.dispatch(request) or ():
                 pass  # a simulated turn takes no time
 

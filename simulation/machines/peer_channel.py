@@ -85,6 +85,9 @@ class SimPeerChannel:
     def open(self) -> None:
         self._connect()
 
+    def wake(self) -> None:
+        self._connect()
+
     def discard(self) -> None:
         self._is_closed = True
         self._hang_up()
@@ -165,6 +168,7 @@ class SimPeerChannel:
         me = self._process
         self._channel = Channel(peer.listener, me.host, NODE_SOFTWARE, me.key)
         peer.connections.append(self)
+        peer.call(0, lambda: peer.on_peer_connected(me.key.id))
         if is_own:
             self._address_book.confirm(address)
             self._listener.on_connection_made(self._address[0])
@@ -304,7 +308,7 @@ class SimPeerChannel:
         pending.timer.cancel()
         call, version = pending.call, pending.version
         _, body_at = decode_response_header(call.api_key, version, frame)
-        is_peer = call.answered(version, frame, body_at, self._address)
+        is_peer = call.responded(version, frame, body_at, self._address)
         if of_leader is not None and of_leader == self._process.following:
             self._note_heard(version, frame, body_at)
         if is_peer is False and self.is_up:

@@ -58,6 +58,10 @@ class Process(ABC):
     def leads(self, epoch: int, leader: ReplicaKey | None) -> bool:
         """True if the node is this leader of this epoch."""
 
+    @abstractmethod
+    def on_peer_connected(self, replica_id: int) -> None:
+        """A connection of this replica has come in."""
+
     # -- events
 
     def call(self, delay_us: int, callback: Callback) -> Timer:

@@ -6,12 +6,20 @@ happen in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import chain, takewhile
+from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
 
-from quorumd.server.disk.disk_worker import FULL_DISK_RETRY_S, IDLE_S, NotStored, Step, carry_out
+from quorumd.server.disk.disk_loop import (
+    FULL_DISK_RETRY_S,
+    IDLE_S,
+    DiskLoop,
+    Jobs,
+    NotStored,
+    Pause,
+    Step,
+)
 from quorumd.server.model.disk_jobs import DiskListener, Files, Job, StoreChunk, Truncate
 from quorumd.server.model.snapshot_builds import BuildFailed, BuildResult
 from quorumd.server.snapshots.build_process import damaged_snapshot
@@ -19,16 +27,15 @@ from quorumd.server.snapshots.builder import BuiltSnapshot, SnapshotBuilder
 from quorumd.storage.errors import DiskFull, StorageError
 from quorumd.storage.log import Log
 from simulation.checkers.copies import Copies
-from simulation.machines.disk import ProcessKilled
 from simulation.machines.process import Process
+from simulation.machines.watched_files import watched
 from simulation.scheduler import SECOND, Timer
-from simulation.violation import ProcessEnded
 
 T = TypeVar("T")
 
 
 class SimDiskThread:
-    """A `PartitionDisk`. The replica's book gets every job submitted and completed."""
+    """A `PartitionDisk`. The replica's book gets every job submitted, and what is done to the files."""
 
     def __init__(
         self,
@@ -36,32 +43,35 @@ class SimDiskThread:
         files: Files,
         listener: DiskListener,
     ) -> None:
+        log = files.log
+        assert isinstance(log, Log), "a partition opens its log with its directory"
+        self._loop = DiskLoop(
+            watched(files, log, process.replica, process.machine), listener, self._notify
+        )
         self._process = process
-        self._files = files
-        self._listener = listener
+        self._log = log
         self._copies = Copies(process.key)
-        self._taken: list[Job] = []
-        self._queue: list[Job] = []
-        self._under_way: Iterator[Step | NotStored | DiskFull] = iter(())
-        self._is_busy = False
-        self._is_full = False
-        self._notified_us = 0
+        self._steps = self._loop.run()
+        self._pause: Pause | None = None
+        """What the thread waits for; None before it has begun and when it has ended."""
         self._idle: Timer | None = None
+        self._is_waiting = False
+        """There are no jobs, and it has not been woken up."""
+        self._is_stopping = False
+        self._notified_us = 0
+
+    # -- on the event loop
 
     def start(self) -> None:
-        """Nothing to do before the first job."""
+        self._go_on(None)
 
     def stop(self) -> None:
         """Finish what is under way and what is queued, at once. Raises DiskFull, DiskFailed."""
-        self.submit_all()
-        jobs, self._queue = self._queue, []
-        for step in chain(self._under_way, carry_out(self._files, jobs)):
-            if isinstance(step, DiskFull):
-                raise step
-
-    def submit_all(self) -> None:
-        self._queue += self._taken
-        self._taken = []
+        self._is_stopping = True
+        self._loop.end()
+        while self._pause is not None:
+            has_no_jobs = self._pause in (Step.BRIEF_WAIT, Step.LONG_WAIT)
+            self._step(self._loop.jobs.get_nowait() if has_no_jobs else None)
 
     def submit(self, job: Job) -> None:
         self._process.on_effect()
@@ -71,7 +81,7 @@ class SimDiskThread:
             epoch, _ = self._process.following
             self._copies.on_begun(job.snapshot, epoch)
         self._process.replica.submit(job)
-        self._taken.append(job)
+        self._loop.submit(job)
 
     def _count(self, job: Truncate) -> None:
         """Of how many epochs records are dropped, and whether what is left is in memory."""
@@ -80,77 +90,67 @@ class SimDiskThread:
             batch.epoch for batch in takewhile(lambda b: b.end_offset > job.end_offset, dropped)
         }
         self._process.count_case("truncation", f"{len(epochs)} epochs")
-        log, last = self._files.log, job.end_offset - 1
+        log, last = self._log, job.end_offset - 1
         if last >= log.log_start_offset and log.read_cached(last, 1, job.end_offset) is None:
             self._process.count_case("truncation", "behind the tail cache")
 
     def flush(self) -> None:
-        if self._taken:
-            self.submit_all()
-            if not self._is_busy:
-                self._begin()
+        self._loop.flush()
+        self._wake()
 
-    def _begin(self) -> None:
-        self._is_busy = True
-        if self._idle is not None:
-            self._idle.cancel()
-        self._process.call(self._process.machine.thread_us(), self._carry_out)
+    def _wake(self) -> None:
+        if self._is_waiting and not self._loop.jobs.empty():
+            self._is_waiting = False
+            if self._idle is not None:
+                self._idle.cancel()
+            thread_us = self._process.machine.thread_us()
+            self._process.call(thread_us, lambda: self._go_on(self._loop.jobs.get_nowait()))
 
-    def _carry_out(self) -> None:
-        jobs, self._queue = self._queue, []
-        self._process.replica.begin(jobs)
-        self._under_way = carry_out(self._files, jobs)
-        self._continue(jobs, self._under_way)
+    # -- on the disk thread
 
-    def _continue(self, jobs: list[Job], steps: Iterator[Step | NotStored | DiskFull]) -> None:
-        machine = self._process.machine
+    def _step(self, answer: Jobs) -> None:
         try:
-            step = next(steps, None)
-        except (ProcessKilled, ProcessEnded):
-            raise
-        except StorageError as error:
-            self._listener.on_disk_failed(error)
+            self._pause = self._steps.send(answer)
+        except StopIteration:
+            self._pause = None
+
+    def _go_on(self, answer: Jobs) -> None:
+        """Do what comes next, up to where the thread waits again."""
+        self._step(answer)
+        pause, machine = self._pause, self._process.machine
+        if pause is None:
             return
-        if isinstance(step, DiskFull):
+        if pause in (Step.BRIEF_WAIT, Step.LONG_WAIT):
+            self._is_waiting = True
+            if pause is Step.BRIEF_WAIT:
+                self._idle = self._process.call(int(IDLE_S * SECOND), self._be_idle)
+            self._wake()
+            return
+        if isinstance(pause, (DiskFull, NotStored)):
             self._process.count("full disk")
-            if not self._is_full:
-                self._is_full = True
-                self._listener.on_disk_full(True)
+        if isinstance(pause, DiskFull):
             wait_us = int(FULL_DISK_RETRY_S * SECOND)
-        else:
-            if self._is_full:
-                self._is_full = False
-                self._listener.on_disk_full(False)
-            if isinstance(step, NotStored):
-                self._process.count("full disk")
-                self._listener.on_chunk_not_stored(*step)
-            wait_us = machine.sync_us() if step is Step.SYNC_NEXT else machine.write_us()
-            if step is Step.SYNC_NEXT and machine.on_written is not None:
+        elif pause is Step.SYNC_NEXT:
+            wait_us = machine.sync_us()
+            if machine.on_written is not None:
                 machine.on_written()
-        if step is not None:
-            self._process.call(wait_us, lambda: self._continue(jobs, steps))
-            return
-        self._process.replica.complete(jobs)
-        # The event loop is notified in order, as by call_soon_threadsafe.
-        now_us = self._process.scheduler.now_us
-        self._notified_us = max(self._notified_us, now_us + machine.thread_us())
-        self._process.call(self._notified_us - now_us, lambda: self._completed(jobs[-1].write))
-        if self._queue:
-            self._begin()
         else:
-            self._is_busy = False
-            self._idle = self._process.call(int(IDLE_S * SECOND), self._prepare)
+            wait_us = machine.write_us()
+        self._process.call(wait_us, lambda: self._go_on(None))
 
-    def _completed(self, write: int) -> None:
-        self._listener.on_writes_completed(write, None)
+    def _be_idle(self) -> None:
+        if self._is_waiting:
+            self._is_waiting = False
+            self._go_on([])
 
-    def _prepare(self) -> None:
-        try:
-            self._files.log.prepare()
-        except DiskFull:
-            return
-        except StorageError as error:
-            self._listener.on_disk_failed(error)
+    def _notify(self, callback: Callable[..., None], *args: object) -> None:
+        """As by call_soon_threadsafe, in order; but `stop` raises what has failed."""
+        for arg in args if self._is_stopping else ():
+            if isinstance(arg, StorageError):
+                raise arg
+        now_us = self._process.scheduler.now_us
+        self._notified_us = max(self._notified_us, now_us + self._process.machine.thread_us())
+        self._process.call(self._notified_us - now_us, lambda: callback(*args))
 
 
 class SimBuild:

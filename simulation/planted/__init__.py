@@ -5,13 +5,14 @@ its checkers. `PLANTED` has them all by name; `PlantedBug.applied` breaks the co
 lasts.
 """
 
-from simulation.planted import clients, disk, membership, replication, snapshots, votes
+from simulation.planted import clients, conditions, disk, membership, replication, snapshots, votes
 from simulation.planted.table import PLANTED, PlantedBug
 
 __all__ = [
     "PLANTED",
     "PlantedBug",
     "clients",
+    "conditions",
     "disk",
     "membership",
     "replication",

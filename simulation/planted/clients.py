@@ -119,7 +119,7 @@ def _truncated_producers_are_remembered(plant: Plant) -> None:
     "leader serves before a commit of its epoch",
     "A new leader answers consumers at once (KIP-595: not before a record of its epoch is committed).",
     caught_by=["only a leader with a commit in its epoch serves clients"],
-    seeds=12,
+    seeds=24,
 )
 def _serves_before_a_commit(plant: Plant) -> None:
     plant(RaftPartitionView, "has_committed_in_epoch", RaftPartitionView.is_leader)
@@ -132,7 +132,7 @@ def _serves_before_a_commit(plant: Plant) -> None:
     seeds=12,
 )
 def _followers_serve(plant: Plant) -> None:
-    plant(fetch, "is_for_debugging", lambda message: True)
+    plant(fetch, "is_for_debugging", lambda message, version: True)
 
 
 @planted(
@@ -247,8 +247,8 @@ def _late_batches_stay_counted(plant: Plant) -> None:
 
     def wrong(handler: ProduceHandler) -> None:
         right(handler)
-        for batch in handler._parked:
-            if batch.done:
-                batch.appended_bytes = 0
+        for append in handler._parked:
+            if all(batch.is_answered for batch in append.batches):
+                append.held_bytes = 0
 
     plant(ProduceHandler, "_sweep", wrong)

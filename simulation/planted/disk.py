@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from quorumd.storage import quorum_state, torn_tail
+from quorumd.server.disk.disk_loop import DiskLoop, Jobs, Pause, Step
+from quorumd.server.model.disk_jobs import Job
+from quorumd.storage import log_writer, quorum_state, torn_tail
+from quorumd.storage.errors import StorageError
 from quorumd.storage.filesystem import FileSystem, write_all
 from quorumd.storage.log import Log
 from quorumd.storage.log_writer import LogWriter
 from quorumd.storage.recovery import _Inspection
 from quorumd.storage.segment import ActiveFile
-from simulation.planted.table import AT_A_WRITE, POWER, Plant, planted
+from quorumd.storage.segment_removal import remove_segment
+from simulation.planted.table import AT_A_NAME, AT_A_WRITE, POWER, Plant, planted
 
 
 @planted(
@@ -155,3 +160,81 @@ def _truncation_is_not_synced(plant: Plant) -> None:
         file.size_bytes = file._synced_bytes = file._zeros_end = size_bytes
 
     plant(ActiveFile, "cut", wrong)
+
+
+@planted(
+    "newest segments are deleted first",
+    "Cleaning deletes from the log's middle to its start, so that a power loss leaves a gap"
+    " (storage-format, deletion).",
+    caught_by=["a sound disk is not refused"],
+    seeds=24,
+    faults=AT_A_NAME | {"snapshot asked for"},
+)
+def _newest_are_deleted_first(plant: Plant) -> None:
+    right = LogWriter.delete_before
+
+    def wrong(writer: LogWriter, offset: int) -> int:
+        bases: list[int] = []
+        with patch.object(log_writer, "remove_segment", lambda fs, place, base: bases.append(base)):
+            start_offset = right(writer, offset)
+        for base in reversed(bases):
+            remove_segment(writer._fs, writer._directory, base)
+        return start_offset
+
+    plant(LogWriter, "delete_before", wrong)
+
+
+@planted(
+    "writes are completed before the sync",
+    "The disk thread tells the event loop of its writes as soon as they are written.",
+    caught_by=["the high watermark is synced by a majority"],
+    seeds=5,
+    faults=frozenset(),
+)
+def _completed_before_the_sync(plant: Plant) -> None:
+    right = DiskLoop._carry_out
+
+    def wrong(loop: DiskLoop, jobs: list[Job]) -> Iterator[Pause]:
+        steps = right(loop, jobs)
+        for step in steps:
+            if step is Step.SYNC_NEXT:
+                loop._call_on_loop(loop._listener.on_writes_completed, jobs[-1].write, None)
+            yield step
+
+    plant(DiskLoop, "_carry_out", wrong)
+
+
+@planted(
+    "what came last is written first",
+    "Of jobs that were handed over one after another the disk thread begins with the last.",
+    caught_by=["the disk is written in order"],
+    seeds=5,
+    faults=frozenset({"slow disk"}),
+)
+def _last_is_written_first(plant: Plant) -> None:
+    right = DiskLoop._next_jobs
+
+    def wrong(loop: DiskLoop) -> Generator[Pause, Jobs, tuple[list[Job], bool]]:
+        jobs, is_last = yield from right(loop)
+        return sorted(jobs, key=lambda job: -job.write), is_last
+
+    plant(DiskLoop, "_next_jobs", wrong)
+
+
+@planted(
+    "failed writes are completed",
+    "The disk thread goes on after an error as if the write had succeeded (a failed fsync is final).",
+    caught_by=["the high watermark is synced by a majority", "no rule is broken"],
+    seeds=12,
+    faults=frozenset({"sync error"}),
+)
+def _failed_writes_are_completed(plant: Plant) -> None:
+    right = DiskLoop._carry_out
+
+    def wrong(loop: DiskLoop, jobs: list[Job]) -> Generator[Pause, Jobs, float | None]:
+        try:
+            return (yield from right(loop, jobs))
+        except StorageError:
+            return None
+
+    plant(DiskLoop, "_carry_out", wrong)

@@ -60,7 +60,7 @@ def _two_changes_at_once(plant: Plant) -> None:
     "A new leader changes the voters before it has committed a record of its own epoch (Ongaro, bug in"
     " single-server membership changes).",
     caught_by=["a leader commits in its epoch before it changes the voters"],
-    seeds=30,
+    seeds=60,
     faults=frozenset({"reassign", "kill", LEADER_FAILS}),
 )
 def _changes_before_a_commit(plant: Plant) -> None:
@@ -97,7 +97,7 @@ def _removed_leader_counts_itself(plant: Plant) -> None:
     "Who is removed does not campaign, though the others lack the record and cannot win against its"
     " longer log (Ongaro's dissertation, 4.2.2).",
     caught_by=["liveness"],
-    seeds=12,
+    seeds=60,
     faults=frozenset({"remove leader", LEADER_FAILS}),
 )
 def _removed_leader_does_not_campaign(plant: Plant) -> None:
@@ -204,7 +204,7 @@ def _living_voter_is_doubled(plant: Plant) -> None:
     "removed replica joins again",
     "A replica that knows of its removal asks to vote again (KIP-853, automatic joining).",
     caught_by=["voters change as was asked for"],
-    seeds=60,
+    seeds=120,
     faults=frozenset({"replace voter", "remove voter"}),
 )
 def _removed_replica_joins_again(plant: Plant) -> None:

@@ -138,7 +138,7 @@ def _old_copy_goes_unnoticed(plant: Plant) -> None:
 def _first_voter_set_is_partial(plant: Plant) -> None:
     right = bootstrap.write_first_voters
 
-    def wrong(core: Core) -> None:
+    def wrong(core: Core, leader: Leader) -> None:
         configured = core.config.configured_voters
         seen = [
             v
@@ -147,7 +147,7 @@ def _first_voter_set_is_partial(plant: Plant) -> None:
         ]
         config = replace(core.config, configured_voters=VoterSet.of(seen))
         with patch.object(core, "config", config):
-            right(core)
+            right(core, leader)
 
     plant(leadership, "write_first_voters", wrong)
     plant(bootstrap, "write_first_voters", wrong)
@@ -169,3 +169,22 @@ def _recorded_offset_is_one_too_many(plant: Plant) -> None:
         return right(replica, now_ms)
 
     plant(RaftNode, "start", wrong)
+
+
+@planted(
+    "truncation forgets one epoch only",
+    "Of several epochs that a truncation drops only the last one leaves the epoch cache (KIP-320).",
+    caught_by=["liveness"],
+    seeds=12,
+    faults=frozenset({"elected in vain"}),
+)
+def _one_epoch_is_forgotten(plant: Plant) -> None:
+    right = LogView.truncate
+
+    def wrong(log: LogView, end_offset: int) -> bool:
+        kept = [epoch for epoch in log.epoch_starts if epoch[1] >= end_offset][:-1]
+        is_voter_set_dropped = right(log, end_offset)
+        log.epoch_starts += kept
+        return is_voter_set_dropped
+
+    plant(LogView, "truncate", wrong)

@@ -15,6 +15,7 @@ Plant = Callable[[object, str, object], None]
 POWER = frozenset({"power loss", "power loss of all", "kill"})
 SPLITS = frozenset({"isolate one", "minority partition", "kill"})
 HOSTILE = frozenset({"hostile frames"})
+AT_A_NAME = frozenset({"power loss at a name"})
 AT_A_WRITE = frozenset({"power loss at a write"})
 LOST_ANSWERS = frozenset({"reset", "kill", "crash at a call"})
 

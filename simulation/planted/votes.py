@@ -238,6 +238,26 @@ def _granted_in_contact(plant: Plant) -> None:
 
 
 @planted(
+    "trust in a leader ends early",
+    "A follower grants pre-votes 4 ms before its fetch timeout is over (KIP-996).",
+    caught_by=["who hears from its leader lets it lead"],
+    seeds=60,
+    faults=frozenset({"at a deadline", "pause", "silent deaths"}),
+)
+def _trust_ends_early(plant: Plant) -> None:
+    right = pre_vote.grants_pre_vote
+
+    def wrong(core: Core, event: VoteRequestReceived) -> bool:
+        core.now_ms += 4
+        try:
+            return right(core, event)
+        finally:
+            core.now_ms -= 4
+
+    plant(vote_requests, "grants_pre_vote", wrong)
+
+
+@planted(
     "end of an old epoch is obeyed",
     "EndQuorumEpoch of an epoch that is over makes a follower campaign (KIP-595: FENCED_LEADER_EPOCH).",
     caught_by=["who hears from its leader lets it lead"],
@@ -253,6 +273,17 @@ def _end_of_an_old_epoch(plant: Plant) -> None:
         right(core, event)
 
     plant(quorum_epochs, "on_end_quorum_epoch_requested", wrong)
+
+
+@planted(
+    "observers keep a leader in office",
+    "Any fetch counts for the check quorum, an observer's too (KIP-595, leader progress timeout).",
+    caught_by=["a leader that no majority fetches from resigns", "reads are fresh"],
+    seeds=36,
+    faults=frozenset({"leader among observers"}),
+)
+def _observers_keep_a_leader(plant: Plant) -> None:
+    plant(check_quorum, "_voter_of", lambda core, replica: replica)
 
 
 @planted(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LINKED = ("raft", "wire", "storage", "config", "server")
+LINKED = ("raft", "wire", "storage", "config", "security", "server")
 """Folders at the top that are imported as parts of quorumd, in which links stand for them."""
 PACKAGES = (*LINKED, "quorumd", "simulation")
 _SKIPPED = frozenset({"__pycache__", "build", "node_modules"})
@@ -16,18 +17,26 @@ _SKIPPED = frozenset({"__pycache__", "build", "node_modules"})
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A Python file: its dotted name, its path below the root, its tree and its text."""
+    """A Python file: its dotted name, its path below the root, and its text."""
 
     name: str
     path: Path
     is_package: bool
-    tree: ast.Module
     text: str
+
+    @property
+    def tree(self) -> ast.Module:
+        """Its syntax tree, made when a test asks for it: all of them take seconds, and much memory."""
+        return tree_of(self.text)
 
     @property
     def package(self) -> str:
         """The top-level folder that this module is in."""
         return package_of(self.name)
+
+
+tree_of = cache(ast.parse)
+"""The tree of a module's text. `conftest` has them forgotten behind the tests of a file."""
 
 
 def package_of(name: str) -> str:
@@ -39,7 +48,7 @@ def package_of(name: str) -> str:
 def parse_module(name: str, text: str, *, path: Path | None = None) -> Module:
     """A module from its text; the name of a package is that of the folder."""
     where = path or Path(name.replace(".", "/") + ".py")
-    return Module(name, where, where.name == "__init__.py", ast.parse(text), text)
+    return Module(name, where, where.name == "__init__.py", text)
 
 
 def modules_below(folder: str) -> list[Module]:

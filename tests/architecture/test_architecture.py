@@ -30,8 +30,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "raft": frozenset(),
     "wire": frozenset(),
     "config": frozenset({"quorumd.raft.types"}),
+    "security": frozenset({"quorumd.config"}),
     "storage": frozenset(
         {
+            "quorumd.config.java_properties",
             "quorumd.raft.types",
             "quorumd.wire.control_records",
             "quorumd.wire.errors",
@@ -47,6 +49,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         {
             "quorumd.config",
             "quorumd.raft",
+            "quorumd.security",
             "quorumd.storage",
             "quorumd.version",
             "quorumd.version_option",
@@ -55,8 +58,14 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ),
     "quorumd": frozenset(
         {
+            "quorumd.config.errors",
+            "quorumd.config.properties",
+            "quorumd.config.secrets",
+            "quorumd.config.tls",
+            "quorumd.security",
             "quorumd.wire",
             "quorumd.storage.backup_manifest",
+            "quorumd.storage.kafka_export",
             "quorumd.storage.layout",
             "quorumd.storage.reader",
             "quorumd.storage.verify",
@@ -67,6 +76,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 }
 # What a part of a package may import beside what the whole of it may.
 PART_MAY_IMPORT: dict[str, frozenset[str]] = {
+    # It loads the daemon before it forks nodes, which run what the command `quorumd` runs. Nothing else of
+    # the library loads it: this is a process of its own.
+    "quorumd.testing.node_host": frozenset(
+        {"quorumd.server.main", "quorumd.server.page", "quorumd.server.run"}
+    ),
     # It reads the files of nodes, and their rules for unfinished writes; it writes none.
     "quorumd.pipeline": frozenset(
         {
@@ -140,7 +154,8 @@ SILENCED = re.compile(
 
 OURS = {package: modules_below(package) for package in PACKAGES}
 PACKAGE_MODULES = [module for modules in OURS.values() for module in modules]
-ALL_MODULES = [*PACKAGE_MODULES, *modules_below("bench"), *modules_below("tests")]
+OTHERS = [module for folder in ("bench", "examples", "tests") for module in modules_below(folder)]
+ALL_MODULES = [*PACKAGE_MODULES, *OTHERS]
 OWN_NAMES = frozenset(module.name for module in PACKAGE_MODULES)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 
 from tests.architecture.source_tree import circles, imports_within, modules_below, parse_module
 
@@ -43,7 +44,10 @@ FLOORS: tuple[dict[str, frozenset[str]], ...] = (
 MAY_IMPORT = {room: below for floor in FLOORS for room, below in floor.items()}
 FLOOR_OF = {room: number for number, floor in enumerate(FLOORS) for room in floor}
 
-IMPORTS = imports_within([m for m in modules_below("server") if m.name != "quorumd.server"])
+
+@cache
+def imports() -> dict[str, list[str]]:
+    return imports_within([m for m in modules_below("server") if m.name != "quorumd.server"])
 
 
 def room_of(name: str) -> str:
@@ -61,7 +65,7 @@ def arrows(imports: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
 
 
 def test_every_room_has_its_floor() -> None:
-    assert {room_of(name) for name in IMPORTS} == FLOOR_OF.keys()
+    assert {room_of(name) for name in imports()} == FLOOR_OF.keys()
 
 
 def test_a_room_is_above_all_rooms_that_it_imports() -> None:
@@ -76,13 +80,13 @@ def test_a_room_is_above_all_rooms_that_it_imports() -> None:
 
 def test_rooms_import_just_what_they_may() -> None:
     found: dict[str, set[str]] = {room: set() for room in FLOOR_OF}
-    for here, there in arrows(IMPORTS):
+    for here, there in arrows(imports()):
         found[here].add(there)
     assert found == MAY_IMPORT
 
 
 def test_no_modules_of_the_daemon_import_each_other_in_a_circle() -> None:
-    assert circles(IMPORTS) == []
+    assert circles(imports()) == []
 
 
 def test_a_room_that_is_not_listed_and_an_arrow_for_type_checkers_are_found() -> None:
@@ -97,11 +101,12 @@ def test_a_room_that_is_not_listed_and_an_arrow_for_type_checkers_are_found() ->
     assert len(circles(imports)) == 3
 
 
-def test_the_page_and_the_demo_are_loaded_late() -> None:
-    """A node without http.listen, and every command that starts none, do without them."""
+def test_the_page_tls_and_the_demo_are_loaded_late() -> None:
+    """A node without http.listen, or without TLS, and every command that starts none, do without them."""
     code = (
         "import sys, quorumd.server.main, quorumd.server.run\n"
-        "late = ('quorumd.server.page', 'quorumd.server.demo', 'quorumd.server.http.exposition')\n"
+        "late = ('quorumd.server.page', 'quorumd.server.demo', 'quorumd.server.http.exposition', "
+        "'quorumd.server.node_tls', 'quorumd.security.material', 'cryptography')\n"
         "print([name for name in sys.modules if name.startswith(late)])"
     )
     done = subprocess.run(

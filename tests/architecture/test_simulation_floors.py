@@ -6,6 +6,7 @@ Imports for type checkers count: a circle that only they close is one all the sa
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 from tests.architecture.source_tree import circles, imports_within, modules_below, parse_module
 
@@ -46,19 +47,21 @@ def imports_upwards(imports: dict[str, list[str]]) -> Iterator[str]:
                 yield f"{name} imports {other}"
 
 
-IMPORTS = imports_within([m for m in modules_below("simulation") if m.name != "simulation"])
+@cache
+def imports() -> dict[str, list[str]]:
+    return imports_within([m for m in modules_below("simulation") if m.name != "simulation"])
 
 
 def test_every_module_of_the_simulator_is_on_a_floor() -> None:
-    assert [name for name in IMPORTS if floor_of(name) is None] == []
+    assert [name for name in imports() if floor_of(name) is None] == []
 
 
 def test_no_module_of_the_simulator_imports_from_a_higher_floor() -> None:
-    assert list(imports_upwards(IMPORTS)) == []
+    assert list(imports_upwards(imports())) == []
 
 
 def test_no_modules_of_the_simulator_import_each_other_in_a_circle() -> None:
-    assert circles(IMPORTS) == []
+    assert circles(imports()) == []
 
 
 def test_a_circle_for_type_checkers_and_a_way_up_are_found() -> None:

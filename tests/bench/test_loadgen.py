@@ -165,3 +165,43 @@ def test_the_time_of_the_first_acknowledgement_is_on_the_clock_of_this_machine(
     before_ns = time.monotonic_ns()
     first_ack_ns = run(node, until_first_ack=True)["first_ack_ns"]
     assert before_ns < first_ack_ns < time.monotonic_ns()
+
+
+def test_by_number_it_sends_exactly_what_it_is_told_and_counts_what_is_refused(
+    start: Callable[..., Node],
+) -> None:
+    node = start(lambda number: NOT_LEADER if number == 12 else 0)
+    command = [str(loadgen()), "--ports", str(node.port), "--clients", "4", "--by-number"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdin is not None
+        assert run.stdout is not None
+        for number, refused, sent in ((10, "0", 10), (7, "1", 17), (1, "0", 18)):
+            run.stdin.write(f"{number}\n")
+            run.stdin.flush()
+            assert run.stdout.readline().strip() == refused
+            assert len(node.requests) == sent
+        run.stdin.close()
+        assert run.wait(30) == 0
+
+
+def test_at_a_rate_requests_are_sent_whether_others_are_answered_or_not(
+    start: Callable[..., Node],
+) -> None:
+    result = run(start(), clients=8, rate=200, warmup=0.1, seconds=0.5)
+    assert result["requests"] + result["unanswered"] == pytest.approx(100, abs=2)
+    assert result["p50_ms"] < 50
+
+
+def test_at_a_rate_who_waits_for_a_free_client_has_waited(start: Callable[..., Node]) -> None:
+    """One client at a time, 20 ms each, 100 a second: the queue grows by half of what comes."""
+
+    def slowly(_: int) -> int:
+        time.sleep(0.02)
+        return 0
+
+    result = run(start(slowly), clients=1, rate=100, warmup=0, seconds=1)
+    assert result["requests"] < 55
+    assert result["requests"] + result["unanswered"] == pytest.approx(100, abs=2)
+    # Answered ones waited up to half a second, those of the queue's end until the end.
+    assert 300 < result["max_ms"] < 1100
+    assert result["p50_ms"] > 150

@@ -21,6 +21,7 @@ from tests.clients.interface import (
     Consumer,
     Outcomes,
     Producer,
+    Settings,
     Start,
     Timestamp,
 )
@@ -52,15 +53,17 @@ class LoopThread:
 class AiokafkaProducer:
     """aiokafka.AIOKafkaProducer."""
 
-    def __init__(self, servers: str, *, idempotent: bool, codec: str | None) -> None:
+    def __init__(
+        self, servers: str, more: Settings, *, idempotent: bool, codec: str | None
+    ) -> None:
         self._outcomes = Outcomes()
         self._thread = LoopThread()
         # Sends that wait for metadata go on in any order: one at a time keeps the caller's.
         self._sending = asyncio.Lock()
-        self._producer = self._thread.run(self._open(servers, idempotent, codec))
+        self._producer = self._thread.run(self._open(servers, more, idempotent, codec))
 
     async def _open(
-        self, servers: str, idempotent: bool, codec: str | None
+        self, servers: str, more: Settings, idempotent: bool, codec: str | None
     ) -> aiokafka.AIOKafkaProducer:
         producer = aiokafka.AIOKafkaProducer(
             bootstrap_servers=servers,
@@ -68,6 +71,7 @@ class AiokafkaProducer:
             enable_idempotence=idempotent,
             compression_type=codec,
             max_request_size=CLIENT_BYTES_MAX,
+            **more,
         )
         await producer.start()
         return producer
@@ -119,12 +123,12 @@ class AiokafkaProducer:
 class AiokafkaConsumer:
     """aiokafka.AIOKafkaConsumer."""
 
-    def __init__(self, servers: str, start: Start) -> None:
+    def __init__(self, servers: str, more: Settings, start: Start) -> None:
         self._thread = LoopThread()
-        self._consumer = self._thread.run(self._open(servers, start))
+        self._consumer = self._thread.run(self._open(servers, more, start))
 
-    async def _open(self, servers: str, start: Start) -> aiokafka.AIOKafkaConsumer:
-        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=servers, group_id=None)
+    async def _open(self, servers: str, more: Settings, start: Start) -> aiokafka.AIOKafkaConsumer:
+        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=servers, group_id=None, **more)
         partition = TopicPartition(TOPIC, 0)
         consumer.assign([partition])
         await consumer.start()
@@ -164,13 +168,17 @@ class AiokafkaConsumer:
 class Aiokafka:
     """aiokafka."""
 
+    def __init__(self, more: Settings | None = None) -> None:
+        """`more` are settings of the library, in its own words."""
+        self._more = more or {}
+
     def producer(
         self, servers: str, *, idempotent: bool = False, codec: str | None = None
     ) -> Producer:
-        return AiokafkaProducer(servers, idempotent=idempotent, codec=codec)
+        return AiokafkaProducer(servers, self._more, idempotent=idempotent, codec=codec)
 
     def consumer(self, servers: str, start: Start) -> Consumer:
-        return AiokafkaConsumer(servers, start)
+        return AiokafkaConsumer(servers, self._more, start)
 
     def join_group(self, servers: str) -> None:
         async def join() -> None:

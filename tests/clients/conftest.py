@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -17,10 +15,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("quorum")
     with running_cluster(folder, settings={"log.segment.bytes": 4 << 20}) as running:
         yield running
-    with warnings.catch_warnings():
-        # Some clients leave closing their sockets to the garbage collector.
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,8 @@ A producer remembers what became of each record; a consumer has found its positi
 from __future__ import annotations
 
 import threading
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
 
 CLIENT_BYTES_MAX = 4 << 20
 """The clients' own limit of a message, above the server's."""
@@ -32,6 +33,7 @@ class Timestamp(NamedTuple):
 
 EARLIEST, LATEST = "earliest", "latest"
 Start = str | int | Timestamp
+Settings = Mapping[str, Any]
 
 
 class Producer(Protocol):

@@ -14,6 +14,7 @@ from tests.clients.interface import (
     Consumer,
     Outcomes,
     Producer,
+    Settings,
     Start,
     Timestamp,
 )
@@ -23,14 +24,17 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it reads its own files in an old way
     import kafka
     from kafka.admin import KafkaAdminClient
+    from kafka.errors import KafkaError as KafkaPythonError
 
-__all__ = ["KafkaAdminClient", "KafkaPython"]
+__all__ = ["KafkaAdminClient", "KafkaPython", "KafkaPythonError"]
 
 
 class KafkaPythonProducer:
     """kafka.KafkaProducer."""
 
-    def __init__(self, servers: str, *, idempotent: bool, codec: str | None) -> None:
+    def __init__(
+        self, servers: str, more: Settings, *, idempotent: bool, codec: str | None
+    ) -> None:
         self._outcomes = Outcomes()
         self._producer = kafka.KafkaProducer(
             bootstrap_servers=servers,
@@ -38,6 +42,7 @@ class KafkaPythonProducer:
             enable_idempotence=idempotent,
             compression_type=codec,
             max_request_size=CLIENT_BYTES_MAX,
+            **more,
         )
 
     def send(
@@ -65,8 +70,8 @@ class KafkaPythonProducer:
 class KafkaPythonConsumer:
     """kafka.KafkaConsumer."""
 
-    def __init__(self, servers: str, start: Start) -> None:
-        self._consumer = kafka.KafkaConsumer(bootstrap_servers=servers, group_id=None)
+    def __init__(self, servers: str, more: Settings, start: Start) -> None:
+        self._consumer = kafka.KafkaConsumer(bootstrap_servers=servers, group_id=None, **more)
         partition = kafka.TopicPartition(TOPIC, 0)
         self._consumer.assign([partition])
         if start == EARLIEST:
@@ -97,13 +102,17 @@ class KafkaPythonConsumer:
 class KafkaPython:
     """kafka-python."""
 
+    def __init__(self, more: Settings | None = None) -> None:
+        """`more` are settings of the library, in its own words."""
+        self._more = more or {}
+
     def producer(
         self, servers: str, *, idempotent: bool = False, codec: str | None = None
     ) -> Producer:
-        return KafkaPythonProducer(servers, idempotent=idempotent, codec=codec)
+        return KafkaPythonProducer(servers, self._more, idempotent=idempotent, codec=codec)
 
     def consumer(self, servers: str, start: Start) -> Consumer:
-        return KafkaPythonConsumer(servers, start)
+        return KafkaPythonConsumer(servers, self._more, start)
 
     def join_group(self, servers: str) -> None:
         consumer = kafka.KafkaConsumer(TOPIC, bootstrap_servers=servers, group_id="readers")

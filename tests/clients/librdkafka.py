@@ -17,6 +17,7 @@ from tests.clients.interface import (
     Consumer,
     Outcomes,
     Producer,
+    Settings,
     Start,
     Timestamp,
 )
@@ -26,7 +27,9 @@ from tests.support.live_cluster import TOPIC
 class LibrdkafkaProducer:
     """confluent_kafka.Producer; a thread of its own asks for what was delivered."""
 
-    def __init__(self, servers: str, *, idempotent: bool, codec: str | None) -> None:
+    def __init__(
+        self, servers: str, more: Settings, *, idempotent: bool, codec: str | None
+    ) -> None:
         self._outcomes = Outcomes()
         self._producer = confluent_kafka.Producer(
             {
@@ -35,6 +38,7 @@ class LibrdkafkaProducer:
                 "compression.type": codec or "none",
                 "message.max.bytes": CLIENT_BYTES_MAX,
                 "linger.ms": 1,
+                **more,
             }
         )
         self._is_over = threading.Event()
@@ -80,7 +84,7 @@ class LibrdkafkaProducer:
 class LibrdkafkaConsumer:
     """confluent_kafka.Consumer, by assign()."""
 
-    def __init__(self, servers: str, start: Start) -> None:
+    def __init__(self, servers: str, more: Settings, start: Start) -> None:
         self.group_errors = 0
         self._consumer = confluent_kafka.Consumer(
             {
@@ -88,6 +92,7 @@ class LibrdkafkaConsumer:
                 "group.id": "compulsory, but not used",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
+                **more,
             }
         )
         named = {EARLIEST: confluent_kafka.OFFSET_BEGINNING, LATEST: confluent_kafka.OFFSET_END}
@@ -147,13 +152,17 @@ class LibrdkafkaConsumer:
 class Librdkafka:
     """confluent-kafka, which is librdkafka."""
 
+    def __init__(self, more: Settings | None = None) -> None:
+        """`more` are settings of the library, in its own words."""
+        self._more = more or {}
+
     def producer(
         self, servers: str, *, idempotent: bool = False, codec: str | None = None
     ) -> Producer:
-        return LibrdkafkaProducer(servers, idempotent=idempotent, codec=codec)
+        return LibrdkafkaProducer(servers, self._more, idempotent=idempotent, codec=codec)
 
     def consumer(self, servers: str, start: Start) -> Consumer:
-        return LibrdkafkaConsumer(servers, start)
+        return LibrdkafkaConsumer(servers, self._more, start)
 
     def join_group(self, servers: str) -> None:
         consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "readers"})

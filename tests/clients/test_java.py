@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -118,6 +120,48 @@ def test_the_largest_batch_is_taken_and_a_larger_one_refused(cluster: Cluster) -
     assert (plain.returncode, plain.stderr) == (0, "")
     assert "RecordTooLargeException" in refused.stderr
     assert [line.value for line in read(cluster, begin, 2)] == [largest] * 2
+
+
+def test_a_condition_that_is_not_met_is_refused_once_and_the_reason_is_seen(
+    cluster: Cluster,
+) -> None:
+    since = cluster.wait_converged()
+    condition = f"quorumd.if-unchanged-since:{since}"
+    sent = produce_requests(cluster)
+    lines = [f"{condition}\tkey\ttaken"], [f"{condition}\tkey\tnever"]
+    first, again, plain, both = (
+        with_headers(console_producer(cluster, text, enable_idempotence=idempotent))
+        for text, idempotent in (
+            (lines[0], "true"),
+            (lines[1], "true"),
+            (lines[1], "false"),
+            ([f"{condition}\tother\tnever", "a:b\tkey\tnever"], "true"),
+        )
+    )
+    (taken,) = run_all([first])
+    assert (taken.returncode, taken.stderr) == (0, "")
+    why = f"conflicts: its key was written at offset {since}, and must not have been since {since}"
+    for refused, index in zip(run_all([again, plain, both]), (0, 0, 1), strict=True):
+        text = f"InvalidRecordException: Record {index} {why}. The key is 'key'."
+        assert refused.stderr.count(text) == 1
+    assert produce_requests(cluster) - sent == 4, "none was sent again"
+    log = [record for record in cluster.records(cluster.wait_leader()) if record.offset >= since]
+    assert [(record.key, record.value) for record in log] == [(b"key", b"taken")]
+
+
+def with_headers(command: Command) -> Command:
+    """Each line is headers, key and value, with tabs between them."""
+    reader = ("--reader-property", "parse.key=true", "--reader-property", "parse.headers=true")
+    return command._replace(arguments=(*command.arguments, *reader))
+
+
+def produce_requests(cluster: Cluster) -> int:
+    """How many the leader has had."""
+    url = cluster.http_url(cluster.wait_leader(), "/metrics")
+    with urllib.request.urlopen(url) as answer:
+        found = re.search(r'requests_total\{api="Produce"\} (\d+)', answer.read().decode())
+    assert found is not None
+    return int(found[1])
 
 
 def test_nothing_acknowledged_is_lost_when_leaders_are_killed(

@@ -216,7 +216,7 @@ def test_a_transactional_producer_is_told_at_once(cluster: Cluster, client: Clie
 def test_librdkafka_reads_what_is_assigned_after_one_word_about_groups(cluster: Cluster) -> None:
     """It asks for a coordinator whatever it needs one for; the error is an event, not the end."""
     offsets = write(CLIENTS["librdkafka"].producer(cluster.bootstrap), [b"1", b"2"])
-    consumer = LibrdkafkaConsumer(cluster.bootstrap, offsets[0])
+    consumer = LibrdkafkaConsumer(cluster.bootstrap, {}, offsets[0])
     assert [r.value for r in consumer.read(2)] == [b"1", b"2"]
     later = write(CLIENTS["librdkafka"].producer(cluster.bootstrap), [b"3"])
     assert [r.offset for r in consumer.read(1)] == later

@@ -126,6 +126,15 @@ class Drill:
         labels = found["Config"]["Labels"]
         assert labels["org.opencontainers.image.revision"] == "first", labels
         assert labels["org.opencontainers.image.version"] != "unknown", labels
+        asked = (
+            "run",
+            "--rm",
+            "--entrypoint",
+            "quorumd",
+            IMAGE.format(revision="first"),
+            "--version",
+        )
+        assert "(compiled, commit first)" in (said := self._docker.docker(*asked)), said
         return f"{found['Size'] / 1e6:.0f} MB on {self._base}"
 
     def first_day(self) -> str:

@@ -15,19 +15,25 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from quorumd.config import keys
 from quorumd.config.load import load
+from quorumd.server.certificate_checks import certificate_problems
 from quorumd.server.main import EXIT_USAGE
+from quorumd.server.main import cli as quorumd
 from quorumd.storage.filesystem import RealFileSystem
-from quorumd.storage.meta_properties import load_meta_properties
+from quorumd.storage.meta_properties import LogOwner, load_meta_properties
 from quorumd.version import VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTAINERS = ROOT / "deploy" / "containers"
 COMPOSE = yaml.safe_load((ROOT / "deploy" / "docker-compose.yml").read_text())
+SECURE_FILE = ROOT / "deploy" / "docker-compose.secure.yml"
+SECURE = yaml.safe_load(SECURE_FILE.read_text())
+KAFKA = yaml.safe_load((ROOT / "deploy" / "docker-compose.kafka.yml").read_text())
 EXAMPLE = dict(
     line.split("=", 1)
     for line in (ROOT / "deploy" / ".env.example").read_text().splitlines()
@@ -85,6 +91,12 @@ def test_the_image_is_built_with_a_setuptools_that_serves() -> None:
     assert [Requirement(each).specifier.contains(pinned) for each in wanted] == [True]
 
 
+def test_the_image_is_compiled_with_the_compiler_of_the_tests() -> None:
+    (pinned,) = re.findall(r"mypy==([\d.]+)", DOCKERFILE)
+    assert f"mypy=={pinned}" in PROJECT["optional-dependencies"]["dev"]
+    assert "QUORUMD_COMPILE=1" in DOCKERFILE
+
+
 def test_every_package_is_copied_into_the_image() -> None:
     tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     packages = {pattern.removesuffix("*") for pattern in tools["packages"]["find"]["include"]}
@@ -133,6 +145,62 @@ def test_the_environment_of_each_controller_is_a_sound_configuration(
     assert unknown == {"QUORUMD_FORMAT", "QUORUMD_LOG_LEVEL"}
 
 
+@pytest.mark.parametrize("node", CONTROLLERS)
+def test_with_tls_each_controller_has_its_own_secrets_and_a_sound_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: int
+) -> None:
+    """With certificates as the commands in the file's head make them."""
+    for line in SECURE_FILE.read_text().splitlines():
+        if "quorumd certs " in line:
+            command = line.removeprefix("#").strip().replace("$n; done", str(node))
+            arguments = command[command.index("certs ") :].replace("$n", str(node)).rstrip("; done")
+            made = CliRunner().invoke(
+                quorumd, arguments.replace("deploy/certs", str(tmp_path / "certs")).split()
+            )
+            assert made.exit_code == 0, made.output
+    service = SECURE["services"][f"quorumd-{node}"]
+    secrets = {
+        f"/run/secrets/{each['target']}": tmp_path / SECURE["secrets"][each["source"]]["file"]
+        for each in service["secrets"]
+    }
+    environ = {
+        name: str(secrets.get(value, filled_in(value)))
+        for name, value in {**CONTROLLERS[node]["environment"], **service["environment"]}.items()
+    }
+    monkeypatch.chdir(tmp_path)
+    storage = {"QUORUMD_STORAGE_DIR": "data"}
+    config = load(None, {**storage, **environ}, certificate_problems)
+    assert [config.security_of(each.name) is not None for each in config.listeners] == [True, True]
+    assert {path.name for path in secrets.values()} == {"ca.pem", f"quorumd-{node}.pem"}
+
+
+@pytest.mark.parametrize("name", ["observer", "witness"])
+def test_beside_kafka_a_node_is_formatted_as_the_file_says_and_shut_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    service = KAFKA["services"][name]
+    assert_shut_in(service)
+    assert service["profiles"] == [name]
+    variables = EXAMPLE | {"KAFKA_BOOTSTRAP_SERVERS": "controller1:9093", "KAFKA_NODE_ID": "9001"}
+    environ = {
+        key: re.sub(r"\$\{(\w+)[^}]*\}", lambda match: variables[match[1]], str(value))
+        for key, value in service["environment"].items()
+    }
+    environ["QUORUMD_STORAGE_DIR"] = "data"
+    monkeypatch.chdir(tmp_path)
+    for variable, value in environ.items():
+        monkeypatch.setenv(variable, value)
+    config = load(None, environ)
+    assert config.quorum_witness is (name == "witness")
+    assert config.advertised_listeners[0].port == config.listeners[0].port == 9093
+    arguments = ["format", "--kafka-log", "--cluster-id", "5L6g3nShT-eMCtK--X86sw"]
+    made = CliRunner().invoke(quorumd, arguments)
+    assert made.exit_code == 0, made.output
+    meta = load_meta_properties(RealFileSystem(), tmp_path / "data")
+    assert meta is not None
+    assert meta.log_owner is LogOwner.KAFKA
+
+
 def test_no_service_bootstraps_and_each_has_a_volume_of_its_own() -> None:
     assert {service["environment"]["QUORUMD_FORMAT"] for service in CONTROLLERS.values()} == {
         "join"
@@ -144,11 +212,15 @@ def test_no_service_bootstraps_and_each_has_a_volume_of_its_own() -> None:
 @pytest.mark.parametrize("name", COMPOSE["services"])
 def test_every_service_is_shut_in(name: str) -> None:
     service: dict[str, Any] = COMPOSE["services"][name]
+    assert_shut_in(service)
+    assert all("${BIND_ADDRESS}:" in port for port in service.get("ports", ()))
+
+
+def assert_shut_in(service: dict[str, Any]) -> None:
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert {"mem_limit", "cpus"} <= service.keys()
-    assert all("${BIND_ADDRESS}:" in port for port in service.get("ports", ()))
 
 
 @pytest.mark.parametrize("name", COMPOSE["services"])

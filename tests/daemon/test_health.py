@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import threading
 import time
@@ -93,6 +95,16 @@ def test_a_node_that_lost_its_quorum_lives_is_not_ready_and_says_why(quorum: Clu
     quorum.start()
     quorum.wait_ready()
     assert page(quorum, leader, "/readyz")[0] == 200
+
+
+def test_to_be_asked_to_look_at_certificates_harms_no_node_without_them(quorum: Cluster) -> None:
+    pids = {node: quorum.pid(node) for node in quorum.ids}
+    for pid in pids.values():
+        os.kill(pid, signal.SIGHUP)
+    for node, pid in pids.items():
+        quorum.wait_for(lambda at=node: "this node has none" in quorum.output(at), "its line")
+        assert quorum.is_ready(node)
+        assert quorum.pid(node) == pid
 
 
 def test_all_metrics_that_operators_were_promised_are_there(quorum: Cluster) -> None:

@@ -6,6 +6,7 @@ Most of them on one node that was set up correctly and then spoiled; nothing lis
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -19,6 +20,7 @@ import pytest
 
 from tests.support.live_cluster import Cluster, Ended
 from tests.support.mounts import mount_or_skip, mounted
+from tests.support.odd_certificates import HOUR, Authority, now
 from tests.support.ports import free_port
 
 USAGE, FAILED, DAMAGED = 2, 1, 3
@@ -80,6 +82,34 @@ def test_an_impossible_value_is_named_with_what_is_permitted(node: Cluster) -> N
     assert "quorum.fetch.timeout.ms" in text
     assert "soon" in text
     assert str(path) in text
+
+
+def test_tls_that_is_wrong_is_told_at_once_with_everything_else(node: Cluster) -> None:
+    folder, path = node.folder, node.config_path(1)
+    ca = Authority()
+    (folder / "ca.pem").write_bytes(ca.pem)
+    ca.issue("quorumd-2", ["elsewhere"], end=now() - HOUR).write(folder / "node.pem")
+    lines = len(path.read_text().splitlines())
+    name = re.findall(r"(\w+)://", path.read_text())[0]
+    path.write_text(
+        path.read_text()
+        + f"listener.security.protocol.map: {name}:SSL\n"
+        + f"ssl.keystore.location: {folder / 'node.pem'}\n"
+        + f"ssl.truststore.location: {folder / 'ca.pem'}\n"
+        + "ssl.client.auth: requested\n"
+        + "quorum.node.principals: User:CN=quorumd-{id}\n"
+        + "ssl.key.password: ${env:QUORUM_TEST_NOT_SET}\n"
+    )
+    text = refused(node, USAGE)
+    assert f"{path}:{lines + 4}: ssl.client.auth: {name} is the first listener" in text
+    assert f"{path}:{lines + 6}: ssl.key.password: ${{env:QUORUM_TEST_NOT_SET}}" in text
+    path.write_text(path.read_text().replace("ssl.key.password: ${env:QUORUM_TEST_NOT_SET}\n", ""))
+    text = refused(node, USAGE)
+    assert f"{path}:{lines + 4}: ssl.client.auth: {name} is the first listener" in text
+    assert f"{path}:{lines + 2}: ssl.keystore.location: the certificate CN=quorumd-2" in text
+    assert "expired" in text
+    assert "names elsewhere, not" in text
+    assert f"{path}:{lines + 5}: quorum.node.principals: this node's certificate is that of" in text
 
 
 def test_a_file_that_is_no_yaml_is_named(node: Cluster) -> None:

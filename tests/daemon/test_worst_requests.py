@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.headers import encode_request_header
+from quorumd.wire.messages.produce import (
+    ProduceRequest,
+    ProduceRequestPartition,
+    ProduceRequestTopic,
+    ProduceResponse,
+)
+from quorumd.wire.metadata_topic import TOPIC, TOPIC_ID
+from quorumd.wire.records import Record, build_batch
 from quorumd.wire.request_limits import REQUEST_LIMITS
 from tests.server.worst_requests import WorstRequest, produce, worst_batches, worst_requests
 from tests.support.live_cluster import Cluster
-from tests.support.raw_client import RawClient, frame
+from tests.support.raw_client import RawClient, frame, request
 
 pytestmark = pytest.mark.usefixtures("harmless")
 
-FETCH, LIST_OFFSETS, METADATA, DESCRIBE_CONFIGS = 1, 2, 3, 32
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, DESCRIBE_CONFIGS = 0, 1, 2, 3, 32
 WAIT_S = 60
 
 
@@ -55,3 +65,36 @@ def test_the_worst_requests_disturb_nobody(quorum: Cluster, connections: int, ro
         ]
         for each in floods:
             each.result()
+
+
+@pytest.mark.parametrize("version", [3, 12, 13])
+def test_a_produce_request_beyond_its_limit_is_answered_and_the_next_one_too(
+    quorum: Cluster, version: int
+) -> None:
+    leader = quorum.wait_leader()
+    named = {"topic_id": TOPIC_ID} if version >= 13 else {"name": TOPIC}
+
+    def asked(records: bytes, acks: int = -1) -> ProduceRequest:
+        partition = ProduceRequestPartition(index=0, records=records)
+        topic = ProduceRequestTopic(partition_data=(partition,), **named)
+        return ProduceRequest(acks=acks, timeout_ms=30_000, topic_data=(topic,))
+
+    with RawClient(quorum.port(leader), timeout_s=WAIT_S) as client:
+        for records in (bytes(17 << 20), bytes(90 << 20), build_batch([Record(value=b"small")])):
+            answer = client.ask(PRODUCE, version, asked(records), ProduceResponse)
+            (topic,) = answer.responses
+            (partition,) = topic.partition_responses
+            assert {field: getattr(topic, field) for field in named} == named
+            is_large = len(records) > 1 << 20
+            assert partition.error_code == (ErrorCode.MESSAGE_TOO_LARGE if is_large else 0)
+        # Who awaits no answer is told by the end of the connection.
+        client.send(frame(request(PRODUCE, version, asked(bytes(17 << 20), acks=0))))
+        assert client.wait_hungup() == b""
+
+
+def test_a_produce_request_beyond_what_any_request_may_have_closes_its_connection(
+    quorum: Cluster,
+) -> None:
+    with RawClient(quorum.port(quorum.wait_leader())) as client:
+        client.send(struct.pack(">ihh", (100 << 20) + 1, PRODUCE, 9))
+        assert client.wait_hungup() == b""

@@ -216,3 +216,32 @@ def test_a_directory_with_other_things_is_left_alone(directory: Path) -> None:
     assert refused.returncode == 1
     assert "thesis.tex" in refused.stderr
     assert not list(directory.glob("node*"))
+
+
+def test_a_secure_demo_takes_whom_it_gave_a_certificate_and_nobody_else(directory: Path) -> None:
+    started = demo(directory, "--secure", "--detach")
+    assert started.returncode == 0, started.stderr
+    assert "openssl s_client" in started.stdout
+    exports = dict(re.findall(r"export (\w+)=(.+)", started.stdout))
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("QUORUM")}
+    append = [*QUORUMCTL, "append", "hello"]
+    done = subprocess.run(
+        append, env=environ | exports, capture_output=True, text=True, check=False
+    )
+    assert "appended 1 record" in done.stdout, done.stderr
+    del exports["QUORUM_COMMAND_CONFIG"]
+    refused = subprocess.run(
+        append, env=environ | exports, capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 1
+    assert "speaks TLS: set security.protocol=SSL" in refused.stderr
+    assert demo(directory, "--stop").returncode == 0
+    again = demo(directory, "--detach")
+    assert "QUORUM_COMMAND_CONFIG" in again.stdout
+
+
+def test_a_demo_does_not_become_secure_afterwards(directory: Path) -> None:
+    prepare(directory)
+    refused = demo(directory, "--secure", "--detach")
+    assert refused.returncode == 1
+    assert "were made without TLS: name another directory" in refused.stderr

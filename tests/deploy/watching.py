@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -17,10 +18,20 @@ SCRAPE_MS = 1000
 PENDING_S = 2
 
 
+def as_with_tls(text: str) -> str:
+    """The lines about TLS are comments no more."""
+    return re.sub(
+        r"^#(?=    scheme:|    tls_config:|      \w+_file:)", "", text, flags=re.MULTILINE
+    )
+
+
 @contextmanager
-def watched(folder: Path, cluster: Cluster) -> Iterator[Server]:
-    """Prometheus scrapes these nodes, and alerts wait PENDING_S instead of minutes."""
-    config = deepcopy(load_yaml(CONFIG))
+def watched(folder: Path, cluster: Cluster, *, with_tls: bool = False) -> Iterator[Server]:
+    """Prometheus scrapes these nodes, and alerts wait PENDING_S instead of minutes.
+
+    With TLS as the file shows it in comments; the files that it names are in this folder then.
+    """
+    config = yaml.safe_load(as_with_tls(CONFIG.read_text()) if with_tls else CONFIG.read_text())
     interval = f"{SCRAPE_MS}ms"
     config["global"] = {
         "scrape_interval": interval,
@@ -28,7 +39,7 @@ def watched(folder: Path, cluster: Cluster) -> Iterator[Server]:
         "evaluation_interval": interval,
     }
     (job,) = config["scrape_configs"]
-    targets = [cluster.http_url(node, "").removeprefix("http://") for node in cluster.ids]
+    targets = [cluster.http_url(node, "").partition("://")[2] for node in cluster.ids]
     job["static_configs"] = [{"targets": targets}]
     rules = deepcopy(load_yaml(RULES))
     for group in rules["groups"]:

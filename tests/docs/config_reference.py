@@ -27,6 +27,9 @@ HEADER = """\
 # QUORUMD_ and the key in upper case with '_' for '.', such as QUORUMD_NODE_ID. A variable that is
 # set to nothing counts as not set. Where variables set everything, no file is needed.
 #
+# In this file ${env:NAME} stands for a variable, ${dir:PATH:NAME} for the file NAME in a folder. Files
+# and folders begin at the folder of this file.
+#
 # Times are milliseconds, sizes are bytes. Lists are text with commas or a YAML list.
 """
 
@@ -81,7 +84,7 @@ def _default(key: Key) -> str:
         return key.default_text
     if key.default is None:
         return "-1"
-    return str(key.default).lower()
+    return str(key.default).lower() if isinstance(key.default, bool) else str(key.default)
 
 
 def _permitted(key: Key) -> str:

@@ -51,6 +51,7 @@ _OUTPUT = "no command: what is printed, or in a file"
 _HOSTS = "changes the host; tests/deploy/test_hosts.py"
 _DOCKER = "needs Docker; tests/containers"
 _KAFKA = "needs a distribution of Kafka; tests/clients runs the same classes"
+_REAL_KAFKA = "needs a real Kafka quorum; tests/kafka"
 _MEMBERS = "needs nodes that are not there; tests/daemon/test_membership.py"
 _SPARK = "takes a Spark session of its own; tests/pipeline"
 _CLUSTER = "needs a Spark cluster; tests/pipeline/test_cluster.py"
@@ -82,6 +83,11 @@ NOT_HERE = {
     # audit.md
     "quorumd-pipeline audit /srv/collected --master ": _CLUSTER,
     "metadata_json(value)": _OUTPUT,
+    # kafka.md
+    "quorumctl describe --status --bootstrap-server ": _REAL_KAFKA,
+    "node.id: 9001": _OUTPUT,
+    "quorumctl export-kafka ": "tests/kafka/test_rescue.py",
+    "quorumd format --config controller.yaml --kafka-log ": _REAL_KAFKA,
     # operations.md
     "useradd ": _HOSTS,
     "systemctl ": _HOSTS,
@@ -91,20 +97,34 @@ NOT_HERE = {
     "docker ": _DOCKER,
     "cp deploy/.env.example ": _DOCKER,
     "/opt/quorumd/bin/pip wheel ": "fetches packages",
+    "QUORUMD_COMPILE=1 /opt/quorumd/bin/pip install ": "fetches packages",
     "sed -i '/^quorum.voters:/d' ": _HOSTS,
     "install -D -m 0644 deploy/hosts/joining.yaml ": _HOSTS,
     "install -d -o quorumd -g quorumd -m 0700 /var/lib/quorumd": _HOSTS,
     "nft ": _HOSTS,
+    "chown ": _HOSTS,
+    "mv /etc/quorumd/tls/new.pem ": _HOSTS,
+    "curl --cacert ": "needs certificates; tests/deploy/test_https.py",
     # pipeline.md
     "quorumd-pipeline run -b localhost:9093 --output tables": _SPARK,
     "quorumd-pipeline batch ": _SPARK,
     "from quorumd.pipeline import read_table, state_as_of": _SPARK,
     "tables/": _OUTPUT,
+    # security.md
+    "quorumd demo --secure": "tests/demo",
+    "install -d -m 0755 /etc/quorumd/tls": _HOSTS,
+    "quorumd certs check --config /etc/quorumd/controller.yaml": "tests/security",
+    "quorumctl describe --command-config ": "tests/demo/test_demo.py does so with the demo's",
+    "listener.security.protocol.map: CONTROLLER:SSL": _OUTPUT,
+    # keys.md
+    "security = quorumd.Security.from_properties(": "tests/quorumd/test_client_tls.py",
+    # coordination.md
+    "NAME": _OUTPUT,
     # simulation.md
     "make sim": "takes half an hour",
     "python -m simulation --seeds 1..1000000 ": "takes days; tests/simulation/test_merge.py",
     "python -m simulation --edges": "takes hours; tests/simulation/test_edges.py",
-    "raft/commitment.py ": _OUTPUT,
+    "raft/": _OUTPUT,
     "python -m simulation.merge ": "tests/simulation/test_merge.py",
     # spark-cluster.md, spark-source.md
     "python3.11 -m venv ": "fetches packages",
@@ -113,6 +133,7 @@ NOT_HERE = {
     "quorumd-pipeline audit /mnt/node-1 /mnt/node-2 /mnt/node-3 --master ": _CLUSTER,
     "from quorumd.pipeline.cli import main": _CLUSTER,
     "spark-submit ": _CLUSTER,
+    "tls = ": "tests/pipeline/test_source_tls.py",
     "spark = SparkSession.builder.getOrCreate()": _CLUSTER,
     "spark.driver.memory ": _OUTPUT,
     "spark-class ": _CLUSTER,
@@ -153,7 +174,7 @@ def statements_of(block: list[str]) -> list[str]:
 def entry_of(statement: str) -> str | None:
     """The entry of NOT_HERE that names it."""
     named = (each for each in NOT_HERE if statement.startswith(each))
-    return next((each for each in named if each == statement or each[-1] in " ("), None)
+    return next((each for each in named if each == statement or each[-1] in " (/"), None)
 
 
 class Place:

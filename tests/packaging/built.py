@@ -24,6 +24,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[2]
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 BUILD_S = 120
+COMPILE_S = 900
 _OURS = re.compile("PYTHON|QUORUM")
 
 
@@ -33,7 +34,7 @@ def copy_sources(target: Path) -> Path:
     for names, folder in re.findall(r"^COPY (?!--from)(.+) /source/(\S*)$", text, re.MULTILINE):
         for name in names.split():
             if (ROOT / name).is_dir():
-                ignore = shutil.ignore_patterns("__pycache__")
+                ignore = shutil.ignore_patterns("__pycache__", "*.so")
                 shutil.copytree(ROOT / name, target / folder, symlinks=True, ignore=ignore)
             else:
                 target.mkdir(parents=True, exist_ok=True)
@@ -42,10 +43,14 @@ def copy_sources(target: Path) -> Path:
 
 
 def build(source: Path, target: Path, kind: str, revision: str = "") -> Path:
-    """What pip does without build isolation: `kind` is wheel or sdist."""
+    """What pip does without build isolation: `kind` is wheel, compiled wheel or sdist."""
     target.mkdir(parents=True, exist_ok=True)
+    form, _, kind = kind.rpartition(" ")
     code = f"import sys; from setuptools.build_meta import *; build_{kind}(sys.argv[1])"
-    run([sys.executable, "-c", code, str(target)], source, {"QUORUMD_REVISION": revision}, BUILD_S)
+    variables = {"QUORUMD_REVISION": revision, "QUORUMD_COMPILE": "1" if form else ""}
+    run(
+        [sys.executable, "-c", code, str(target)], source, variables, COMPILE_S if form else BUILD_S
+    )
     (built,) = target.iterdir()
     return built
 

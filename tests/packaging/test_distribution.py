@@ -20,7 +20,7 @@ from tests.packaging.built import (
 )
 from tests.support.demo_files import configure_demo
 
-LINKED = ("config", "raft", "server", "storage", "wire")
+LINKED = ("config", "raft", "security", "server", "storage", "wire")
 HOSTILE = ("config.py", "raft.py", "server.py", "storage/__init__.py", "wire.py")
 PYTHON_CLIENT = """
 import asyncio, sys, quorumd
@@ -32,6 +32,21 @@ async def main():
             print(view.get(b"color").value)
 
 asyncio.run(main())
+"""
+FIXTURES = """
+import sys
+
+def test_that_needs_no_quorum():
+    assert "quorumd.testing" not in sys.modules
+
+def test_with_a_quorum(quorum):
+    import asyncio, quorumd
+
+    async def append():
+        async with quorumd.QuorumClient(quorum.servers) as client:
+            await client.append([quorumd.Record(key=quorum.key("color"), value=b"blue")])
+
+    asyncio.run(append())
 """
 SPARK = """
 import sys
@@ -144,7 +159,7 @@ def test_an_installed_wheel_works_beside_modules_of_the_bare_names(
     )
     assert installed.run("python", "-c", check).startswith(f"{tmp_path}/venv/lib/")
     for program in ("quorumd", "quorumctl", "quorumd-pipeline"):
-        version = f"{program}, version {quorumd.__version__} (commit {REVISION})\n"
+        version = f"{program}, version {quorumd.__version__} (pure, commit {REVISION})\n"
         assert installed.run(program, "--version") == version
     configure_demo(folder / "demo-data")
     installed.run("quorumd", "demo", "--detach")
@@ -158,6 +173,19 @@ def test_an_installed_wheel_works_beside_modules_of_the_bare_names(
         assert installed.run("python", "-c", PYTHON_CLIENT, server) == "b'blue'\n"
     finally:
         installed.run("quorumd", "demo", "--stop")
+
+
+@pytest.mark.live
+@pytest.mark.timeout(300)
+def test_an_installed_wheel_brings_fixtures_for_pytest(
+    wheel: Path, folder: Path, tmp_path: Path
+) -> None:
+    installed = Installation(tmp_path / "venv", wheel, folder, extra="dev")
+    (folder / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    (folder / "test_fixtures.py").write_text(FIXTURES)
+    options = ("-p", "no:cacheprovider", "-p", "no:randomly")
+    said = installed.run("python", "-m", "pytest", *options, "-v", timeout_s=100)
+    assert "2 passed" in said, said
 
 
 @pytest.mark.spark

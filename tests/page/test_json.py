@@ -145,7 +145,7 @@ def test_however_many_look_the_leader_is_asked_once_in_a_while() -> None:
 def test_a_leader_that_does_not_answer_holds_nobody_up_and_its_last_word_stays_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(leader_module, "ANSWER_WAIT_S", 0.001)
+    monkeypatch.setattr(leader_module, "RESPONSE_WAIT_S", 0.001)
 
     async def work() -> None:
         leader, clock = FakeLeader(described(replica(2))), Clock()
@@ -180,7 +180,7 @@ def test_the_word_of_an_earlier_leader_does_not_count() -> None:
 def test_a_new_leader_is_asked_at_once_though_the_last_one_has_not_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(leader_module, "ANSWER_WAIT_S", 0.001)
+    monkeypatch.setattr(leader_module, "RESPONSE_WAIT_S", 0.001)
 
     async def work() -> None:
         leader, seen = FakeLeader(), replace(FOLLOWER)

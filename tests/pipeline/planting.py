@@ -11,6 +11,8 @@ from crc32c import crc32c
 from quorumd.storage.layout import INDEX_SUFFIX, LOG_SUFFIX, PARTITION_DIRECTORY, TIME_INDEX_SUFFIX
 from quorumd.storage.reader import LogFile
 from quorumd.wire.batch_header import BatchHeader
+from quorumd.wire.control_records import SnapshotFooter, SnapshotHeader, encode_control_batch
+from quorumd.wire.records import Record, build_batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +108,17 @@ def cut(at: Place, kept_bytes: int) -> None:
     """The file ends in the middle of a batch."""
     with at.path.open("r+b") as file:
         file.truncate(at.position + kept_bytes)
+
+
+def as_kafka_writes_it(snapshot: Path, value: bytes, time_ms: int) -> None:
+    """A record without a key, and with the time at which this controller wrote its snapshot."""
+    epoch = int(snapshot.stem.rpartition("-")[2])
+    header = SnapshotHeader(version=0, last_contained_log_timestamp=1_700_000_000_000)
+    records = [Record(timestamp=time_ms, value=value)]
+    snapshot.write_bytes(
+        encode_control_batch([header], base_offset=0, epoch=epoch, timestamp_ms=time_ms)
+        + build_batch(records, base_offset=1, epoch=epoch)
+        + encode_control_batch(
+            [SnapshotFooter(version=0)], base_offset=2, epoch=epoch, timestamp_ms=time_ms
+        )
+    )

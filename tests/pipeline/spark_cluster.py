@@ -13,8 +13,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,14 +107,13 @@ class SparkCluster:
             assert time.monotonic() < deadline, f"the cluster is not ready\n{self.logs()}"
             time.sleep(10 * POLL_S)
 
+    def executors(self) -> list[Process]:
+        """All of them, and their Python workers."""
+        return [each for each in processes() if self._is_executor(each)]
+
     def kill_executors(self) -> None:
         """SIGKILL to all of them and their Python workers; the cluster starts new ones."""
-        sessions = {each.pid for each in self._processes.values()}
-        self._kill(
-            lambda each: (
-                each.session in sessions and any(mark in each.command for mark in _OF_EXECUTORS)
-            )
-        )
+        self._kill(self._is_executor)
 
     def kill_worker(self, number: int) -> None:
         """SIGKILL to a worker and all that it has started, as if its host were gone."""
@@ -171,6 +170,12 @@ class SparkCluster:
             parts.append("\n".join([f"-- {path.relative_to(self.folder)}", *lines[-LOG_LINES:]]))
         return "\n".join(parts)
 
+    def _is_executor(self, process: Process) -> bool:
+        sessions = {each.pid for each in self._processes.values()}
+        return process.session in sessions and any(
+            mark in process.command for mark in _OF_EXECUTORS
+        )
+
     def _log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
 
@@ -194,11 +199,7 @@ class SparkCluster:
         """Returns when none of them is left."""
         deadline = time.monotonic() + WAIT_S
         while found := [each for each in processes() if is_meant(each)]:
-            for each in found:
-                try:
-                    os.kill(each.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
+            send(found, signal.SIGKILL)
             assert time.monotonic() < deadline, f"they don't die: {found}"
             time.sleep(POLL_S)
 
@@ -212,6 +213,13 @@ def running_spark(folder: Path) -> Iterator[SparkCluster]:
         yield cluster
     finally:
         cluster.kill_all()
+
+
+def send(receivers: Iterable[Process], number: signal.Signals) -> None:
+    """A signal to those that still run."""
+    for each in receivers:
+        with suppress(ProcessLookupError):
+            os.kill(each.pid, number)
 
 
 def processes() -> list[Process]:

@@ -351,6 +351,19 @@ def test_without_the_log_a_majority_of_snapshots_decides(replicas: list[Path]) -
     assert "key key" in finding.what
 
 
+def test_kafkas_snapshots_are_compared_without_the_times_of_their_writers(
+    replicas: list[Path],
+) -> None:
+    newest = [planting.snapshots(each)[-1] for each in replicas]
+    for number, path in enumerate(newest):
+        planting.as_kafka_writes_it(path, b"a record", time_ms=1_700_000_000_000 + number)
+    assert look(replicas).is_sound
+    planting.as_kafka_writes_it(newest[1], b"another one", time_ms=1_700_000_000_000)
+    finding = the_only(look(replicas))
+    assert finding.kind is FindingKind.SNAPSHOT_DIFFERS
+    assert (finding.replicas, finding.against) == (LABELS[1:2], (LABELS[0], LABELS[2]))
+
+
 def test_a_flipped_byte_in_a_snapshot_is_damage(replicas: list[Path]) -> None:
     path = planting.snapshots(replicas[2])[0]
     planting.flip_byte(planting.batches(path)[-2])

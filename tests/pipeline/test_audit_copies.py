@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 
+from quorumd.client.connector import Connector
 from quorumd.client.errors import ConnectionFailed, NotSupported, RequestRefused
 from quorumd.client.reading import RawFetched, raw_batches_from
 from quorumd.client.replica_log import ReplicaBounds, ReplicaLog
@@ -77,7 +78,8 @@ class Reader(ReplicaReader):
     def __init__(self, served: Served, folder: Path, number: int) -> None:
         self.served = served
         key = ReplicaKey(number, UUID(int=number))
-        super().__init__(key, [Address(f"db{number}", 9093)], folder, TIMEOUT_MS)
+        at = [Address(f"db{number}", 9093)]
+        super().__init__(Connector("audit"), key, at, folder, TIMEOUT_MS)
 
     async def _log_at(self, address: Address) -> ReplicaLog:
         return cast(ReplicaLog, self.served)

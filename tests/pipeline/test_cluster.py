@@ -16,11 +16,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from quorumd.pipeline.tables.manifests import table_files
+from quorumd.pipeline.tables.manifests import newest, table_files
 from quorumd.wire.records import Record
 from tests.pipeline import planting
 from tests.pipeline.filling import append, as_records, some_records
-from tests.pipeline.spark_cluster import WAIT_S, SparkCluster, linked_spark_home, running_spark
+from tests.pipeline.spark_cluster import (
+    WAIT_S,
+    SparkCluster,
+    linked_spark_home,
+    running_spark,
+    send,
+)
 from tests.pipeline.test_tables_kill import manifests, offsets
 from tests.support.live_cluster import Cluster, running_cluster
 
@@ -93,38 +99,30 @@ def rows_of(folder: Path, table: str) -> list[dict[str, Any]]:
     return [row for path in table_files(folder, table) for row in pq.read_table(path).to_pylist()]
 
 
-def test_a_script_reads_the_same_rows_whatever_the_master_is(
+def test_a_script_reads_the_same_rows_on_a_cluster(
     standalone: SparkCluster, live: Cluster, spark: SparkSession, tmp_path: Path
 ) -> None:
     written = append(live, some_records(300))
     live.wait_converged()
     (tmp_path / "read.py").write_text(READING_SCRIPT)
-    found: dict[str, dict[str, pa.Table]] = {}
+    here: dict[str, pa.Table] = {}
     options = {
         "live": ("bootstrap.servers", live.bootstrap),
         "files": ("path", str(live.storage_dir(1))),
     }
     for name, (option, value) in options.items():
         reader = spark.read.format("quorumd").option(option, value).option("minPartitions", 4)
-        found.setdefault("here", {})[name] = reader.load().orderBy("offset").toArrow()
-    home = linked_spark_home(tmp_path / "spark")
-    for master, environ in (standalone.url, {}), (LOCAL_CLUSTER, {"SPARK_HOME": str(home)}):
-        folder = tmp_path / master
-        folder.mkdir(parents=True)
-        submit = ["spark-submit", "--master", master, tmp_path / "read.py"]
-        done = standalone.run(
-            *submit, live.bootstrap, live.storage_dir(1), environ=environ, folder=folder
-        )
-        assert_done(done)
-        for name in options:
-            with pa.memory_map(str(folder / name)) as file:
-                table = pa.ipc.open_file(file).read_all()
-                assert table.equals(found["here"][name]), f"{name} with {master}"
-        work = home / "work" if environ else standalone.work
-        places = {Path(line) for line in done.out.splitlines()}
-        assert len(places) == 2, "both executors had something to do"
-        assert all(place.is_relative_to(work.resolve()) for place in places)
-    rows = found["here"]["live"].to_pylist()
+        here[name] = reader.load().orderBy("offset").toArrow()
+    submit = ["spark-submit", "--master", standalone.url, tmp_path / "read.py"]
+    done = standalone.run(*submit, live.bootstrap, live.storage_dir(1), folder=tmp_path)
+    assert_done(done)
+    for name in options:
+        with pa.memory_map(str(tmp_path / name)) as file:
+            assert pa.ipc.open_file(file).read_all().equals(here[name]), name
+    places = {Path(line) for line in done.out.splitlines()}
+    assert len(places) == 2, "both executors had something to do"
+    assert all(place.is_relative_to(standalone.work.resolve()) for place in places)
+    rows = here["live"].to_pylist()
     first = written[0].offset
     assert as_records(row for row in rows if row["offset"] >= first) == written
 
@@ -163,19 +161,20 @@ def test_executors_and_a_worker_killed_in_mid_write_lose_and_double_nothing(
     standalone: SparkCluster, live: Cluster, tmp_path: Path
 ) -> None:
     folder = tmp_path / "tables"
-    value = Random(1).randbytes(3000)
-    log = append(live, some_records(2000, value=value), batch_bytes=400_000)
+    log = append_much(live)
     command = ["quorumd-pipeline", "run", "-b", live.bootstrap, "--output", folder]
     command += ["--interval", 0, "--max-offsets", 1000, "--master", standalone.url]
     with standalone.command(*command) as run:
         try:
             wait_for(run, lambda: manifests(folder), "a first batch")
-            log += append(live, some_records(6000, value=value), batch_bytes=400_000)
-            kill_executors_in_mid_write(standalone, run, folder)
-            log += append(live, some_records(3000, value=value), batch_bytes=400_000)
-            known = parts(folder)
-            wait_for(run, lambda: parts(folder) - known, "a task that writes")
+            begun = held_in_mid_write(standalone, run, folder, live, log)
+            before = manifests(folder)
+            standalone.kill_executors()
+            assert begun <= parts(folder)
+            wait_for(run, lambda: manifests(folder) > before, "another batch")
+            held_in_mid_write(standalone, run, folder, live, log)
             standalone.kill_worker(0)
+            send(standalone.executors(), signal.SIGCONT)
             end = live.wait_converged()
             wait_for(run, lambda: len(offsets(folder)) >= end, "all of the log")
             run.send_signal(signal.SIGTERM)
@@ -186,20 +185,41 @@ def test_executors_and_a_worker_killed_in_mid_write_lose_and_double_nothing(
     assert_tables_of(folder, log, end)
 
 
-def kill_executors_in_mid_write(
-    standalone: SparkCluster, run: subprocess.Popen[str], folder: Path
-) -> None:
-    """Returns when the run goes on after a task whose file it will never hear of."""
-    for _ in range(5):
-        known = parts(folder)
-        wait_for(run, lambda known=known: parts(folder) - known, "a task that writes")
-        standalone.kill_executors()
-        before = manifests(folder)
-        unfinished = parts(folder) - known
-        wait_for(run, lambda before=before: manifests(folder) > before, "another batch")
-        if unfinished:
-            return
-    raise AssertionError("no kill was in the middle of a file")
+def held_in_mid_write(
+    standalone: SparkCluster,
+    run: subprocess.Popen[str],
+    folder: Path,
+    live: Cluster,
+    log: list[Record],
+) -> set[str]:
+    """Appends until all executors are stopped (SIGSTOP) while one writes; the files that are begun then."""
+    while True:
+        known, executors = parts(folder), standalone.executors()
+        log += append_much(live)
+        end = log[-1].offset + 1
+        wait_for(
+            run,
+            lambda known=known, end=end: parts(folder) - known or filled_to(folder) >= end,
+            "a task that writes",
+        )
+        # These at once, which takes no time; then those that have been started since.
+        send(executors, signal.SIGSTOP)
+        executors = standalone.executors()
+        send(executors, signal.SIGSTOP)
+        if begun := parts(folder) - known:
+            return begun
+        send(executors, signal.SIGCONT)
+
+
+def append_much(live: Cluster) -> list[Record]:
+    records = some_records(2000, value=Random(1).randbytes(3000))
+    return append(live, records, batch_bytes=400_000)
+
+
+def filled_to(folder: Path) -> int:
+    """The end offset of the newest batch."""
+    last = newest(folder, "log")
+    return last.end_offset if last is not None else 0
 
 
 def parts(folder: Path) -> set[str]:

@@ -22,8 +22,8 @@ from quorumd.pipeline.metadata import (
     metadata_rows,
 )
 from quorumd.pipeline.metadata.command import metadata
-from quorumd.pipeline.metadata.declarations import Field, declarations
 from quorumd.pipeline.schemas import METADATA
+from quorumd.wire.metadata_declarations import Field, declarations
 from quorumd.wire.schema import versions_from_text
 from tests.support.kafka_controller import KafkaController
 from tests.support.kafka_jars import KAFKA_VERSION, kafka_libs, requires_java, run_java

@@ -40,7 +40,7 @@ def pipeline(*arguments: object) -> Done:
 def test_a_disk_that_fills_up_in_mid_batch_is_one_line_and_the_next_run_completes(
     tmp_path: Path,
 ) -> None:
-    space = tmpfs_or_skip("8m")
+    space = tmpfs_or_skip("4m")
     random = Random(1)
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -54,7 +54,7 @@ def test_a_disk_that_fills_up_in_mid_batch_is_one_line_and_the_next_run_complete
         with held_output(folder) as output:
             log.take(output)
         there = log.end
-        values = [random.randbytes(2000) for _ in range(8000)]
+        values = [random.randbytes(2000) for _ in range(3500)]
         for at in range(0, len(values), 100):
             log.append((b"key%d" % (at % 7), value) for value in values[at : at + 100])
         log_path(node / PARTITION_DIRECTORY, 0).write_bytes(log.data)

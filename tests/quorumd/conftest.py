@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,23 @@ from quorumd.cli.main import run
 from quorumd.cli.options import BOOTSTRAP_VARIABLE
 from tests.quorumd.fake_quorum import FakeQuorum
 from tests.quorumd.fake_voters import FakeVoters
+from tests.support.live_cluster import Cluster, running_cluster
+
+
+@pytest.fixture(autouse=True)
+def no_signal_is_ignored() -> Iterator[None]:
+    """A shell that runs these tests in the background, or nohup, ignores some; commands inherit that.
+
+    A command that another test ran in this process may have left a handler or a mask of its own.
+    """
+    numbers = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
+    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 class Done(NamedTuple):
@@ -63,6 +81,23 @@ def quorum(monkeypatch: pytest.MonkeyPatch) -> Iterator[QuorumThread]:
     with QuorumThread() as thread:
         monkeypatch.setenv(BOOTSTRAP_VARIABLE, thread.quorum.addresses)
         yield thread
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three nodes for all tests of a module; what a test kills runs again afterwards."""
+    with running_cluster(tmp_path_factory.mktemp("nodes")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def nodes(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Commands find the nodes of `cluster`."""
+    monkeypatch.setenv(BOOTSTRAP_VARIABLE, cluster.bootstrap)
+    yield
+    cluster.resume_all()
+    cluster.start()
+    cluster.wait_ready(*cluster.ids)
 
 
 @pytest.fixture

@@ -11,10 +11,18 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
+from quorumd.client.connector import Unwatched
+from quorumd.config.tls import TlsConfig
+from quorumd.security.credentials import Credentials
+from quorumd.security.errors import CertificateProblem
+from quorumd.security.handshakes import Handshakes
+from quorumd.security.tls_stream import TlsStream, secured
+from quorumd.server.model.conditions import ConditionJudge
 from quorumd.wire.codec import decode, encode
+from quorumd.wire.conditions import KeyedBatch, read_keyed
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.framing import FrameBuffer
 from quorumd.wire.headers import decode_request_header, encode_response_header
@@ -79,12 +87,23 @@ from quorumd.wire.messages.produce import (
 from quorumd.wire.records import BatchHeader, Record, iter_records, read_header, stamp
 from quorumd.wire.registry import API_VERSIONS_KEY, APIS
 from quorumd.wire.schema import Message
+from tests.support.accepting import stop_accepting
 
 CLUSTER_ID = "fake-cluster"
 TOPIC = "__cluster_metadata"
 TOPIC_ID = UUID(int=1)
 
 OFFERED = (0, 1, 2, 3, 18, 22, 55, 59, 60)
+
+
+def keyed(batch: bytes) -> KeyedBatch | None:
+    """Keys and condition of a batch."""
+    steps = read_keyed(read_header(batch), batch, [])
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 @dataclass(slots=True)
@@ -113,8 +132,11 @@ class FakeQuorum:
     handlers: dict[type[Message], Callable[[int, Any], Awaitable[Message]]] = field(
         default_factory=dict
     )
+    tls: dict[int, TlsConfig] = field(default_factory=dict)
+    """How a node speaks TLS; those that are not in it speak plaintext."""
     refuse_produce: list[ErrorCode] = field(default_factory=list)
     sequences: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+    judge: ConditionJudge = field(default_factory=lambda: ConditionJudge(1 << 20))
     appended: asyncio.Event = field(default_factory=asyncio.Event)
     _next_producer_id: int = 1000
 
@@ -136,6 +158,7 @@ class FakeQuorum:
         """All nodes name this leader from now on, in a new epoch."""
         self.leader_id = leader_id
         self.epoch += 1
+        self.judge.close()
         self.appended.set()
         self.appended = asyncio.Event()
 
@@ -150,6 +173,8 @@ class FakeQuorum:
         base_offset = self.end_offset
         self.log.append(stamp(batch, base_offset, self.epoch))
         self.end_offset = read_header(self.log[-1]).next_offset
+        if self.judge.window is not None:
+            self.judge.note(keyed(batch), base_offset, self.end_offset)
         self.appended.set()
         self.appended = asyncio.Event()
         return base_offset
@@ -158,8 +183,24 @@ class FakeQuorum:
         self._next_producer_id += 1
         return self._next_producer_id
 
-    def produce(self, batch: bytes) -> tuple[ErrorCode, int]:
-        """What a leader does with a batch: (error, base offset)."""
+    def produce(self, batch: bytes) -> tuple[ErrorCode, int, str]:
+        """What a leader does with a batch: (error, base offset, what it says)."""
+        found = keyed(batch)
+        if found is not None and found.condition is not None:
+            duplicate = self._duplicate_at(read_header(batch))
+            refused = self.judge.judge(found, self.end_offset, 0.0, None)
+            if duplicate is None and refused is not None:
+                return ErrorCode.INVALID_RECORD, -1, refused.message
+        error, offset = self._produce(batch)
+        return error, offset, "" if error is ErrorCode.NONE else f"fake {error.name}"
+
+    def _duplicate_at(self, header: BatchHeader) -> int | None:
+        for first, _, offset in self.sequences.get(header.producer_id, []):
+            if first == header.base_sequence:
+                return offset
+        return None
+
+    def _produce(self, batch: bytes) -> tuple[ErrorCode, int]:
         header = read_header(batch)
         if header.producer_id < 0:
             return ErrorCode.NONE, self.append(batch)
@@ -186,26 +227,49 @@ class FakeNode:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._handshakes = Handshakes()
+        self._tls_streams: list[TlsStream] = []
+        """Those whose handshake goes on have no writer yet."""
 
     async def start(self) -> None:
         """Listens, after a stop on the same port."""
-        self._server = await asyncio.start_server(
-            self._accepted, "127.0.0.1", self.port, reuse_address=True
+        self._handshakes = Handshakes()
+        self._server = await asyncio.get_running_loop().create_server(
+            self._protocol(), "127.0.0.1", self.port, reuse_address=True
         )
         self.port = self._server.sockets[0].getsockname()[1]
+
+    def _protocol(self) -> Callable[[], asyncio.BaseProtocol]:
+        def streams() -> asyncio.StreamReaderProtocol:
+            return asyncio.StreamReaderProtocol(asyncio.StreamReader(), self._accepted)
+
+        tls = self.quorum.tls.get(self.node_id)
+        if tls is None:
+            return streams
+        side = Credentials(tls, is_server=True)
+        make = secured(cast(Any, streams), side, self._handshakes, Unwatched())
+
+        def remembered() -> TlsStream:
+            stream = make()
+            self._tls_streams.append(stream)
+            return stream
+
+        return cast(Any, remembered)
 
     async def stop(self) -> None:
         """Closes the listener and resets all connections, as a killed process does."""
         if self._server is not None:
-            self._server.close()
+            await stop_accepting(self._server)
             self._server = None
-            # What has been accepted is to begin, or nobody would close it.
-            await asyncio.sleep(0)
+        for stream in self._tls_streams:
+            stream.abort()
+        self._tls_streams.clear()
         for writer in self._writers:
             writer.transport.abort()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._handshakes.close()
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -213,7 +277,7 @@ class FakeNode:
         self._tasks.add(task)
         self._writers.add(writer)
         try:
-            with suppress(ConnectionError, asyncio.CancelledError):
+            with suppress(ConnectionError, CertificateProblem, asyncio.CancelledError):
                 await self._serve(reader, writer)
         finally:
             self._tasks.discard(task)
@@ -384,19 +448,20 @@ class FakeNode:
     def _produce(self, request: ProduceRequest) -> ProduceResponse:
         data = bytes(request.topic_data[0].partition_data[0].records or b"")
         leader = ProduceResponseCurrentLeader()
-        error, offset = ErrorCode.NOT_LEADER_OR_FOLLOWER, -1
+        error, offset, text = ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, "fake NOT_LEADER_OR_FOLLOWER"
         if not self._is_leader:
             leader = ProduceResponseCurrentLeader(
                 leader_id=self.quorum.leader_id, leader_epoch=self.quorum.epoch
             )
         elif self.quorum.refuse_produce:
             error = self.quorum.refuse_produce.pop(0)
+            text = f"fake {error.name}"
         else:
-            error, offset = self.quorum.produce(data)
+            error, offset, text = self.quorum.produce(data)
         partition = ProduceResponsePartition(
             error_code=error,
             base_offset=offset,
-            error_message=None if error is ErrorCode.NONE else f"fake {error.name}",
+            error_message=text or None,
             current_leader=leader,
         )
         topic = ProduceResponseTopic(

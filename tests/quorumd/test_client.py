@@ -34,6 +34,7 @@ from quorumd.wire.messages.produce import ProduceRequest
 from quorumd.wire.records import build_batch, crc_is_valid
 from quorumd.wire.schema import Message
 from tests.quorumd.fake_quorum import CLUSTER_ID, FakeQuorum
+from tests.support.accepting import stop_accepting
 from tests.support.ports import free_port
 
 
@@ -295,7 +296,7 @@ def test_a_try_without_time_does_not_hide_what_went_wrong_before(
     async def name_it(deadline: Deadline) -> Address:
         return address
 
-    monkeypatch.setattr("quorumd.client.leader.connect", refuse)
+    monkeypatch.setattr("quorumd.client.connector.Connector.connect", refuse)
     monkeypatch.setattr(finder, "_find", name_it)
     for timeout_ms, reason in ((300, "connection refused"), (100, "no answer within 0 s")):
         refusal = reason
@@ -578,9 +579,7 @@ async def _listening(handle: Callable[..., Awaitable[None]]) -> AsyncIterator[in
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
-        server.close()
-        # What has been accepted is to begin, or nobody would close it.
-        await asyncio.sleep(0)
+        await stop_accepting(server)
         for task in served:
             task.cancel()
         await asyncio.gather(*served, return_exceptions=True)

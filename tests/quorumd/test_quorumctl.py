@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from quorumd.wire.messages.produce import (
 from quorumd.wire.records import Record, build_batch
 from tests.quorumd.conftest import Done, QuorumThread
 from tests.quorumd.fake_quorum import FakeQuorum
-from tests.quorumd.running import on_a_terminal, started
+from tests.quorumd.running import COMMAND, on_a_terminal, started
 from tests.support.ports import free_port
 
 Run = Callable[..., Done]
@@ -395,3 +396,17 @@ def test_every_help_has_examples_and_fits_a_terminal(quorumctl: Run, command: st
     assert done.code == 0
     assert re.search(r"^ +quorumctl ", done.out, re.MULTILINE)
     assert max(map(len, done.out.splitlines())) <= 100
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("redirection", "code"),
+    [("", 0), (">&-", 0), (">/dev/full", 1), ("2>&- >/dev/full", 1), ("| head -c 0", 0)],
+)
+def test_the_end_of_the_process_loses_no_output_and_no_error(redirection: str, code: int) -> None:
+    done = subprocess.run(
+        f"{COMMAND} --help {redirection}", shell=True, capture_output=True, timeout=30, check=False
+    )
+    assert done.returncode == code
+    assert done.stdout.endswith(b"and every change.\n") == (not redirection)
+    assert done.stderr.count(b"\n") == (redirection == ">/dev/full")

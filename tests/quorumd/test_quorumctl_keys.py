@@ -172,6 +172,7 @@ def test_several_keys_a_prefix_and_all_are_printed_in_three_forms(
         "value": {"base64": "/w=="},
         "offset": 1,
         "timestamp": 5,
+        "if_unchanged_since": 4,
     }
 
 

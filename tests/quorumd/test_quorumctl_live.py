@@ -9,34 +9,19 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from quorumd import KeyValueView, QuorumClient, Record
-from quorumd.cli.options import BOOTSTRAP_VARIABLE
 from tests.quorumd.conftest import Done
 from tests.quorumd.running import COMMAND, started
-from tests.support.live_cluster import Cluster, running_cluster
+from tests.support.live_cluster import Cluster
+
+pytestmark = pytest.mark.usefixtures("nodes")
 
 Run = Callable[..., Done]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three nodes for all tests; what a test kills runs again afterwards."""
-    with running_cluster(tmp_path_factory.mktemp("keys")) as cluster:
-        yield cluster
-
-
-@pytest.fixture(autouse=True)
-def nodes(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv(BOOTSTRAP_VARIABLE, cluster.bootstrap)
-    yield
-    cluster.resume_all()
-    cluster.start()
-    cluster.wait_ready(*cluster.ids)
 
 
 def kill_leader(cluster: Cluster) -> int:
@@ -246,4 +231,4 @@ def test_the_program_in_the_document_does_what_it_says(cluster: Cluster) -> None
     )
     assert "b'jobs/19' b'waiting' " in done.stdout
     assert re.search(r"node \d leads since epoch \d+\n", done.stdout)
-    assert done.stdout.splitlines()[-1].endswith("b'jobs/19' b'waiting'")
+    assert done.stdout.splitlines()[-1].endswith("b'jobs/19' b'done, was running'")

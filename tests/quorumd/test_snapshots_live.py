@@ -22,10 +22,11 @@ from quorumd import (
     Record,
     SnapshotLoaded,
 )
-from quorumd.cli.options import BOOTSTRAP_VARIABLE
 from tests.quorumd.conftest import Done
 from tests.quorumd.running import started
-from tests.support.live_cluster import Cluster, running_cluster
+from tests.support.live_cluster import POLL_S, Cluster, running_cluster
+
+pytestmark = pytest.mark.usefixtures("nodes")
 
 Run = Callable[..., Done]
 
@@ -36,6 +37,7 @@ FORGETFUL = {
 }
 KEYS = 3000
 FORGET_S = 60.0
+PATIENCE_S = 1.0
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +45,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three nodes that keep hardly more than their newest snapshot."""
     with running_cluster(tmp_path_factory.mktemp("quorum"), settings=FORGETFUL) as cluster:
         yield cluster
-
-
-@pytest.fixture(autouse=True)
-def nodes(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv(BOOTSTRAP_VARIABLE, cluster.bootstrap)
-    yield
-    cluster.start()
-    cluster.wait_ready(*cluster.ids)
 
 
 class Writer:
@@ -75,11 +69,18 @@ class Writer:
 
 
 async def forget(cluster: Cluster, client: QuorumClient, writer: Writer, offset: int) -> None:
-    """Writes until `offset` is gone from the logs of all nodes that run."""
-    deadline = time.monotonic() + FORGET_S
+    """Writes until `offset` is gone from the logs of all nodes that run.
+
+    Each time enough for a snapshot, and no more before all nodes have had a second to take it.
+    """
+    deadline, write_at = time.monotonic() + FORGET_S, 0.0
     while min(cluster.status(node)["log_start_offset"] for node in cluster.running()) <= offset:
-        assert time.monotonic() < deadline, f"offset {offset} is still there\n{cluster.logs()}"
-        await writer.write(client, 2000)
+        now = time.monotonic()
+        assert now < deadline, f"offset {offset} is still there\n{cluster.logs()}"
+        if now >= write_at:
+            await writer.write(client, 4000)
+            write_at = time.monotonic() + PATIENCE_S
+        await asyncio.sleep(POLL_S)
 
 
 def contents(view: KeyValueMap) -> dict[bytes, bytes]:

@@ -32,13 +32,16 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("command", "name"),
     [(quorumd_daemon, "quorumd"), (quorumctl, "quorumctl"), (quorumd_pipeline, "quorumd-pipeline")],
 )
-def test_every_command_names_version_and_commit(
+def test_every_command_names_version_form_and_commit(
     tree: Path, command: click.Command, name: str
 ) -> None:
     (tree / "quorumd" / version.REVISION_FILE).write_text(f"{COMMIT}\n")
     result = CliRunner().invoke(command, ["--version"])
     assert result.exit_code == 0
-    assert result.output == f"{name}, version {quorumd.__version__} (commit {COMMIT})\n"
+    assert (
+        result.output
+        == f"{name}, version {quorumd.__version__} ({version.form()}, commit {COMMIT})\n"
+    )
 
 
 def test_a_checkout_names_the_commit_of_git_and_whether_files_differ(tree: Path) -> None:

@@ -22,7 +22,7 @@ from quorumd.raft.events import (
     SnapshotVerified,
 )
 from quorumd.raft.log_view import LogView
-from quorumd.raft.types import OffsetAndEpoch
+from quorumd.raft.types import SnapshotId
 from tests.raft.harness import (
     CLUSTER,
     Bench,
@@ -31,13 +31,13 @@ from tests.raft.harness import (
     voter_set,
 )
 
-SNAPSHOT = OffsetAndEpoch(10, 3)
+SNAPSHOT = SnapshotId(10, 3)
 SIZE = 2_500_000
 MIB = 1 << 20
 
 
 def offered(
-    bench: Bench, snapshot: OffsetAndEpoch = SNAPSHOT, asked_as: Peer | None = None
+    bench: Bench, snapshot: SnapshotId = SNAPSHOT, asked_as: Peer | None = None
 ) -> list[Effect]:
     """The leader answers the fetch in flight with a snapshot; `asked_as` the one sent to that address."""
     node = bench.node
@@ -87,7 +87,7 @@ def asked(request: SendRequest) -> FetchSnapshot:
     return request.request
 
 
-def verified(bench: Bench, snapshot: OffsetAndEpoch = SNAPSHOT, **more: Any) -> list[Effect]:
+def verified(bench: Bench, snapshot: SnapshotId = SNAPSHOT, **more: Any) -> list[Effect]:
     values = {"voters": VotersRecord(voter_set(1, 2, 3), CLUSTER)} | more
     return bench.step(SnapshotVerified(snapshot=snapshot, **values))
 
@@ -97,7 +97,7 @@ def log_behind(start: int, end: int, *snapshots: tuple[int, int], epoch: int = 3
     log = log_of(voters=voter_set(1, 2, 3))
     log.start_offset, log.end_offset, log.synced_end_offset = start, end, end
     log.epoch_starts = [(epoch, start)] if end > start else []
-    log.snapshots = [OffsetAndEpoch(*snapshot) for snapshot in snapshots]
+    log.snapshots = [SnapshotId(*snapshot) for snapshot in snapshots]
     return log
 
 

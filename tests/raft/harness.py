@@ -48,6 +48,8 @@ from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter, Vote
 from simulation.default_raft_config import default_raft_config
 
 CLUSTER = "cluster-a"
+FIRES_MAX = 5_000
+"""No test needs more timers: what it waits for does not come."""
 E = TypeVar("E")
 R = TypeVar("R", bound=Request)
 
@@ -95,6 +97,7 @@ class Bench:
         self.all: list[Effect] = []
         self.last: list[Effect] = []
         self._next_reply = 0
+        self._fires = 0
         self._note(self.node.start(now_ms))
 
     def _note(self, effects: list[Effect]) -> list[Effect]:
@@ -120,6 +123,8 @@ class Bench:
         """Let time pass until the replica's own deadline."""
         deadline = self.node.next_deadline_ms()
         assert deadline is not None, "there is no deadline"
+        self._fires += 1
+        assert self._fires <= FIRES_MAX, f"{FIRES_MAX} timers fired, and it is still {self.role}"
         self.now_ms = max(self.now_ms, deadline)
         return self.step(TimerFired())
 

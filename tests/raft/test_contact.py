@@ -40,6 +40,14 @@ def test_a_leader_that_answers_after_its_address_refused_is_waited_for_as_long_a
     assert bench.node.next_deadline_ms() == bench.now_ms + 2000
 
 
+def test_only_the_leader_that_answers_is_there_again() -> None:
+    bench = follower()
+    bench.step(ConnectionRefused(id=2))
+    bench.step(ConnectionRefused(id=3))
+    bench.fetched(to=key(2))
+    assert bench.node.core.unreachable == {3}
+
+
 def test_a_leader_found_on_disk_is_not_waited_for_any_more_once_it_has_answered() -> None:
     """What counts from then on is what it says: here, that it leads no more."""
     bench = unattached(stored=StoredState(epoch=3, leader=key(2), applied_offset=2))

@@ -23,7 +23,7 @@ from quorumd.raft.events import (
     ChunkNotStored,
 )
 from quorumd.raft.roles import Role
-from quorumd.raft.types import OffsetAndEpoch
+from quorumd.raft.types import OffsetAndEpoch, SnapshotId
 from tests.raft.copying import (
     MIB,
     SIZE,
@@ -131,7 +131,7 @@ def test_a_snapshot_that_has_vanished_is_given_up_and_the_leader_asked_anew(erro
     piece(bench, error=error)
     assert bench.find(DropSnapshot)
     assert bench.requests(Fetch)
-    newer = OffsetAndEpoch(12, 3)
+    newer = SnapshotId(12, 3)
     offered(bench, newer)
     bench.wait(100)
     [request] = bench.requests(FetchSnapshot)
@@ -180,7 +180,7 @@ def test_another_leader_with_another_snapshot_begins_anew() -> None:
     piece(bench)
     bench.begin(3, 4)
     bench.sync()
-    offered(bench, OffsetAndEpoch(12, 4))
+    offered(bench, SnapshotId(12, 4))
     [dropped] = bench.find(DropSnapshot)
     assert dropped.snapshot == SNAPSHOT
     [request] = bench.requests(FetchSnapshot)
@@ -201,7 +201,7 @@ def test_a_leader_that_has_the_records_after_all_ends_the_copy() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"snapshot": OffsetAndEpoch(11, 3)},
+        {"snapshot": SnapshotId(11, 3)},
         {"position": 7},
         {"size_bytes": 5},
     ],
@@ -295,7 +295,7 @@ def test_another_snapshot_or_another_leader_is_tried_at_once() -> None:
     bench.sync()
     verified(bench, problem="byte 61: the CRC does not match the contents")
     bench.sync()
-    newer = OffsetAndEpoch(12, 3)
+    newer = SnapshotId(12, 3)
     offered(bench, newer)
     assert asked(bench.outstanding(FetchSnapshot)).snapshot == newer
     bench.begin(3, 4)
@@ -323,7 +323,7 @@ def test_a_copy_that_there_is_no_room_for_is_dropped_and_tried_again_later() -> 
 def test_a_piece_of_another_snapshot_that_was_not_stored_is_nothing_new() -> None:
     bench = follower()
     offered(bench)
-    bench.step(ChunkNotStored(snapshot=OffsetAndEpoch(7, 3), problem="no space left"))
+    bench.step(ChunkNotStored(snapshot=SnapshotId(7, 3), problem="no space left"))
     assert bench.node.core.download is not None
     assert bench.node.core.problem is None
 
@@ -359,7 +359,7 @@ def test_a_snapshot_that_ends_below_what_is_committed_here_is_refused() -> None:
     bench = follower(
         log=log_behind(10, 20, SNAPSHOT), stored=StoredState(epoch=3, applied_offset=18)
     )
-    offered(bench, OffsetAndEpoch(15, 3))
+    offered(bench, SnapshotId(15, 3))
     assert not bench.requests(FetchSnapshot)
     assert bench.node.core.problem is not None
     assert "restore" in bench.node.core.problem
@@ -367,7 +367,7 @@ def test_a_snapshot_that_ends_below_what_is_committed_here_is_refused() -> None:
 
 def test_a_snapshot_of_a_later_epoch_is_refused() -> None:
     bench = follower()
-    offered(bench, OffsetAndEpoch(10, 4))
+    offered(bench, SnapshotId(10, 4))
     assert not bench.requests(FetchSnapshot)
     assert bench.node.core.download is None
 
@@ -383,7 +383,7 @@ def test_uncommitted_records_give_way_to_a_snapshot() -> None:
 def test_records_behind_an_offered_snapshot_that_the_log_holds_are_cut() -> None:
     """The leader's log begins with that snapshot, and does not know them."""
     bench = follower(log=log_of(1, 1, 2, 2, voters=voter_set(1, 2, 3)))
-    offered(bench, OffsetAndEpoch(3, 2))
+    offered(bench, SnapshotId(3, 2))
     assert not bench.requests(FetchSnapshot)
     assert [cut.end_offset for cut in bench.find(TruncateLog)] == [3]
     bench.sync()

@@ -7,7 +7,7 @@ import pytest
 from quorumd.raft.effects import AppendClient, AppendControl, FetchReply, SendReply
 from quorumd.raft.events import AppendRequested, TimerFired
 from quorumd.raft.parked_fetches import ANNOUNCE_DELAY_MS
-from quorumd.raft.types import OffsetAndEpoch
+from quorumd.raft.types import SnapshotId
 from tests.raft.changes import leading, remove
 from tests.raft.harness import Bench, key
 from tests.raft.test_bootstrap import first_leader
@@ -104,6 +104,6 @@ def test_what_a_fetch_is_refused_for_is_reported() -> None:
 
 def test_a_replica_that_fetches_below_the_start_of_the_log_after_it_had_more_is_reported() -> None:
     bench = settled()
-    bench.node.core.log.snapshots.append(OffsetAndEpoch(4, 4))
+    bench.node.core.log.snapshots.append(SnapshotId(4, 4))
     bench.fetch(key(3), 0, 0)
     assert f"replica {key(3)} fetches from offset 0 after it acknowledged" in bench.reports

@@ -21,7 +21,7 @@ from quorumd.raft.events import (
     SnapshotTaken,
 )
 from quorumd.raft.roles import Role
-from quorumd.raft.types import OffsetAndEpoch
+from quorumd.raft.types import OffsetAndEpoch, SnapshotId
 from tests.raft.copying import (
     SNAPSHOT,
     copied,
@@ -101,9 +101,9 @@ def test_a_parked_fetch_that_cleaning_overtakes_gets_the_snapshot() -> None:
     bench.fetch(key(3), end + 5, epoch)
     assert bench.node.committed_offset == end + 5
     assert bench.answer_to(parked) is None
-    taken = OffsetAndEpoch(end + 5, epoch)
+    taken = SnapshotId(end + 5, epoch)
     bench.step(SnapshotTaken(snapshot=taken))
-    bench.step(LogDeletionRequested(start_offset=taken.offset, snapshots=(taken,)))
+    bench.step(LogDeletionRequested(start_offset=taken.end_offset, snapshots=(taken,)))
     bench.wait(1_000)
     answer = bench.answer_to(parked)
     assert isinstance(answer, FetchReply)
@@ -140,8 +140,8 @@ def test_a_leader_serves_the_snapshots_that_it_has() -> None:
         ({"replica": key(1)}, None, "UNKNOWN_SERVER_ERROR"),
         ({"epoch": 2}, "FENCED_LEADER_EPOCH", None),
         ({"epoch": 99}, "UNKNOWN_LEADER_EPOCH", None),
-        ({"snapshot": OffsetAndEpoch(11, 3)}, "SNAPSHOT_NOT_FOUND", None),
-        ({"snapshot": OffsetAndEpoch(10, 2)}, "SNAPSHOT_NOT_FOUND", None),
+        ({"snapshot": SnapshotId(11, 3)}, "SNAPSHOT_NOT_FOUND", None),
+        ({"snapshot": SnapshotId(10, 2)}, "SNAPSHOT_NOT_FOUND", None),
     ],
 )
 def test_other_requests_for_snapshots_are_refused(
@@ -189,7 +189,7 @@ def test_a_candidate_behind_a_snapshot_has_the_epoch_of_its_last_record() -> Non
 
 def test_a_snapshot_that_was_taken_is_offered_from_now_on() -> None:
     bench = leading(log_behind(0, 20))
-    taken = OffsetAndEpoch(15, 3)
+    taken = SnapshotId(15, 3)
     bench.step(SnapshotTaken(snapshot=taken))
     answer = bench.fetch(key(2), 0, 0)
     assert answer is not None
@@ -199,7 +199,7 @@ def test_a_snapshot_that_was_taken_is_offered_from_now_on() -> None:
 def test_a_snapshot_that_is_no_newer_than_the_newest_changes_nothing() -> None:
     bench = leading(log_behind(0, 20, (10, 3)))
     for offset in (9, 10):
-        bench.step(SnapshotTaken(snapshot=OffsetAndEpoch(offset, 3)))
+        bench.step(SnapshotTaken(snapshot=SnapshotId(offset, 3)))
         assert bench.node.core.log.snapshots == [(10, 3)]
 
 
@@ -209,13 +209,13 @@ def test_what_a_new_snapshot_stands_for_is_recorded_as_committed_unless_it_is(
 ) -> None:
     bench = follower()
     assert bench.node.core.recorded_offset == 2
-    bench.step(SnapshotTaken(snapshot=OffsetAndEpoch(offset, 2)))
+    bench.step(SnapshotTaken(snapshot=SnapshotId(offset, 2)))
     assert len(bench.find(PersistQuorumState)) == writes
 
 
 def test_cleaning_drops_what_a_snapshot_stands_for_and_nothing_else() -> None:
     bench = leading(log_behind(0, 20, (5, 3), (15, 3)))
-    bench.step(LogDeletionRequested(start_offset=19, snapshots=(OffsetAndEpoch(15, 3),)))
+    bench.step(LogDeletionRequested(start_offset=19, snapshots=(SnapshotId(15, 3),)))
     [clean] = bench.find(DeleteLogPrefix)
     assert clean.start_offset == 15
     assert clean.snapshots == ((15, 3),)
@@ -225,7 +225,7 @@ def test_cleaning_drops_what_a_snapshot_stands_for_and_nothing_else() -> None:
 
 def test_the_newest_snapshot_is_never_cleaned() -> None:
     bench = leading(log_behind(0, 20, (5, 3), (15, 3)))
-    bench.step(LogDeletionRequested(start_offset=5, snapshots=(OffsetAndEpoch(5, 3),)))
+    bench.step(LogDeletionRequested(start_offset=5, snapshots=(SnapshotId(5, 3),)))
     assert not bench.find(DeleteLogPrefix)
     assert bench.node.core.log.start_offset == 0
 
@@ -234,15 +234,23 @@ def test_cleaning_that_was_asked_for_before_a_reset_changes_nothing() -> None:
     bench = follower()
     copied(bench)
     verified(bench)
-    bench.step(LogDeletionRequested(start_offset=2, snapshots=(OffsetAndEpoch(2, 1),)))
+    bench.step(LogDeletionRequested(start_offset=2, snapshots=(SnapshotId(2, 1),)))
     assert not bench.find(DeleteLogPrefix)
 
 
 def test_the_epochs_of_a_cleaned_log_are_those_that_are_left() -> None:
     log = log_of(1, 1, 2, 2, 3, 3, voters=voter_set(1, 2, 3))
-    log.snapshots = [OffsetAndEpoch(3, 2)]
+    log.snapshots = [SnapshotId(3, 2)]
     log.delete_prefix(3, log.snapshots)
     assert log.epoch_starts == [(2, 3), (3, 4)]
     assert log.contains(OffsetAndEpoch(3, 2))
     assert not log.contains(OffsetAndEpoch(3, 1))
     assert not log.contains(OffsetAndEpoch(2, 1))
+
+
+def test_why_a_snapshot_is_refused_is_said() -> None:
+    bench = leading(log_behind(10, 20, SNAPSHOT))
+    ask_for(bench, cluster_id="another")
+    assert f"snapshot for {key(2)} refused: cluster another" in bench.reports
+    ask_for(bench, replica=key(1))
+    assert f"snapshot for {key(1)} refused: that is this replica" in bench.reports

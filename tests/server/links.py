@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 from quorumd.raft.types import Address
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.peer_calls import PeerCall, StaleRequest
+from quorumd.server.peers.link_security import LinkSecurity
 from quorumd.server.peers.peer_channel import TcpPeerChannel, request_frame
 from quorumd.wire.codec import decode, encode
 from quorumd.wire.headers import decode_request_header
@@ -65,8 +67,10 @@ class Peer:
     server: asyncio.Server | None = None
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
-    async def open(self, port: int = 0, host: str = "127.0.0.1") -> int:
-        self.server = await asyncio.start_server(self._serve, host, port)
+    async def open(
+        self, port: int = 0, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+    ) -> int:
+        self.server = await asyncio.start_server(self._serve, host, port, ssl=tls)
         opened: int = self.server.sockets[0].getsockname()[1]
         return opened
 
@@ -128,6 +132,10 @@ class Owner:
     refusals: int = 0
     outcomes: list[tuple[Any, ...]] = field(default_factory=list)
     answered_at: list[Address] = field(default_factory=list)
+    security: LinkSecurity | None = None
+    peer_id: int | None = 2
+    unreachable: list[tuple[Address, BaseException]] = field(default_factory=list)
+    is_behind: bool = False
 
     def __post_init__(self) -> None:
         self.metrics = Metrics()
@@ -139,20 +147,25 @@ class Owner:
             self,
             self.timeout_ms,
             self.metrics,
+            self.security,
         )
 
     def elsewhere(self) -> list[Address]:
         return self.others
 
-    def on_connection_made(self, ip: str) -> None:
+    def on_connection_made(self, ip: str, is_behind: bool = False) -> None:
         assert ip.startswith("127.")
         self.ups += 1
+        self.is_behind = is_behind
 
     def on_connection_lost(self) -> None:
         self.losses += 1
 
     def on_connection_refused(self) -> None:
         self.refusals += 1
+
+    def on_unreachable(self, address: Address, error: BaseException) -> None:
+        self.unreachable.append((address, error))
 
     def vote(
         self,

@@ -43,7 +43,7 @@ from quorumd.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequestTopic,
 )
 from quorumd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from quorumd.wire.registry import APIS, FIRST_OWN_KEY
+from quorumd.wire.registry import APIS, CONTROLLER_KEYS, FIRST_OWN_KEY
 from quorumd.wire.schema import Message
 from tests.support.cluster import FixedView, endpoints, voter
 
@@ -84,6 +84,11 @@ def test_api_versions_lists_exactly_what_is_spoken(version: int) -> None:
     spoken = {key: (spec.min_version, spec.max_version) for key, spec in APIS.items()}
     # Produce from 0, as librdkafka below 2.12 expects of a broker.
     ours = {key: spoken.pop(key) for key in list(spoken) if key >= FIRST_OWN_KEY}
+    beside_kafka = FixedView(is_kafka_log=True, is_witness=True)
+    answer = sent(api_versions(beside_kafka, SOFTWARE, version), version)
+    assert {key.api_key for key in answer.api_keys} == set(spoken)
+    for key in CONTROLLER_KEYS:
+        del spoken[key]
     assert listed == spoken | {0: (0, 13)}
     if version >= 3:
         own = replace(SOFTWARE, client_software_name="quorumctl")

@@ -31,6 +31,9 @@ class Transport:
     def is_closing(self) -> bool:
         return False
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def setsockopt(self, *option: int) -> None:
         """As a socket's."""
 
@@ -65,7 +68,7 @@ class Keeping:
 class At:
     """One connection without a network."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, has_place: bool = True) -> None:
         self.loop = loop
         self.transport = Transport()
         self.dispatcher = Keeping()
@@ -76,6 +79,8 @@ class At:
             max_frame_bytes=1 << 20,
             max_connections=1,
         )
+        if not has_place:
+            group.places = Places(1, None, group.metrics.connections_by_kind, new_max=0)
         self.connection = Connection(group, Listener("PLAINTEXT", "127.0.0.1", 1))
         self.connection.connection_made(cast(asyncio.Transport, self.transport))
         self.states = [self.connection.state]
@@ -162,11 +167,8 @@ def test_one_whose_peer_stops_reading_again_at_once_stays_paused(
     assert "resume_reading" not in at.transport.calls
 
 
-def test_one_too_many_is_never_open(
-    loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Places, "enter", lambda places, connection: False)
-    at = At(loop)
+def test_one_too_many_is_never_open(loop: asyncio.AbstractEventLoop) -> None:
+    at = At(loop, has_place=False)
     assert at.states == [S.NEW]
     assert not at.connection.is_open
     at.connection.connection_lost(None)

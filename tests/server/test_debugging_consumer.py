@@ -164,6 +164,7 @@ def test_it_never_waits(tmp_path: Path, fields: dict[str, int], is_leader: bool)
     with_bench(tmp_path, work, is_leader=is_leader)
 
 
+@pytest.mark.pure
 def test_what_is_being_read_when_leadership_ends_is_answered(tmp_path: Path) -> None:
     async def work(at: Bench) -> None:
         original = at.handler.fetch

@@ -115,7 +115,7 @@ def bench(folder: Path) -> Iterator[Bench]:
         yield made
     finally:
         made.fs.gate.set()
-        if made.worker._thread.is_alive():
+        if made.worker._disk_thread.is_alive():
             made.worker.stop()
 
 
@@ -275,7 +275,7 @@ def test_a_stop_finishes_what_was_submitted(tmp_path: Path) -> None:
         while not at.told.news.empty():
             last = at.told.next()
         assert last == ("completed", 10, True)
-        assert not at.worker._thread.is_alive()
+        assert not at.worker._disk_thread.is_alive()
 
 
 def test_cleaning_leaves_a_snapshot_that_was_completed_after_it_was_asked_for(

@@ -61,7 +61,7 @@ class World:
             self.node,
             self,
             self.note,
-            lambda reply_to, answer: self.note((reply_to, answer)),
+            lambda effect: self.note((effect.reply_to, effect.reply)),
             self,
             self,
             lambda: self.now_ms,
@@ -103,8 +103,8 @@ class World:
         self.flushes += 1
 
     # news
-    def on_high_watermark(self, offset: int) -> None:
-        self.note(AnnounceHighWatermark(offset=offset))
+    def on_high_watermark(self, effect: AnnounceHighWatermark) -> None:
+        self.note(effect)
 
     def on_role(self, effect: AnnounceRole) -> None:
         self.note(effect)

@@ -177,18 +177,48 @@ def test_half_a_request_is_ended_in_time(monkeypatch: pytest.MonkeyPatch) -> Non
     run(work())
 
 
-def test_too_many_connections_are_closed_and_those_before_are_served() -> None:
+def test_a_crowd_that_asks_for_nothing_and_comes_back_keeps_nobody_from_being_served() -> None:
+    async def work() -> None:
+        async with serving(State()) as pages:
+            is_crowded, is_over = asyncio.Event(), asyncio.Event()
+            open_: set[asyncio.StreamWriter] = set()
+
+            async def stay() -> None:
+                while not is_over.is_set():
+                    reader, writer = await asyncio.open_connection("127.0.0.1", pages.port)
+                    open_.add(writer)
+                    if not is_over.is_set():
+                        with suppress(ConnectionResetError):
+                            await reader.read()
+                        is_crowded.set()
+                    open_.remove(writer)
+                    writer.transport.abort()
+
+            async with asyncio.TaskGroup() as crowd:
+                for _ in range(CONNECTIONS_MAX + 20):
+                    crowd.create_task(stay())
+                await is_crowded.wait()
+                for _ in range(20):
+                    assert (await get(pages, "/livez"))[0] == 200
+                    assert (await get(pages, "/metrics"))[0] == 200
+                is_over.set()
+                for writer in open_:
+                    writer.transport.abort()
+
+    run(work())
+
+
+def test_the_oldest_connection_goes_first() -> None:
     async def work() -> None:
         async with serving(State()) as pages:
             open_ = [
                 await asyncio.open_connection("127.0.0.1", pages.port)
                 for _ in range(CONNECTIONS_MAX)
             ]
-            reader, writer = await asyncio.open_connection("127.0.0.1", pages.port)
+            assert (await get(pages, "/livez"))[0] == 200
             with suppress(ConnectionResetError):
-                assert await reader.read() == b""
-            writer.transport.abort()
-            reader, writer = open_[0]
+                assert await open_[0][0].read() == b""
+            reader, writer = open_[1]
             writer.write(b"GET /livez HTTP/1.1\r\n\r\n")
             assert (await reader.read()).endswith(b"ok\n")
             for _, writer in open_:

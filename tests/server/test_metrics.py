@@ -203,13 +203,16 @@ def test_counters_are_told_by_api_reason_and_error() -> None:
     metrics.count_election("won")
     metrics.count_appended(128, 9_000)
     metrics.count_fetched(3, 300)
-    metrics.connections_opened += 5
+    metrics.connections_at["SECURE", "SSL"] = 4
+    metrics.tls_handshakes["SECURE", "expired"] = 3
     found = scrape(metrics, FixedView())
     assert found["quorumd_requests_total", (("api", "Produce"),)] == 2
     assert found["quorumd_requests_total", (("api", "Vote"),)] == 1
     assert found["quorumd_refused_batches_total", (("error", "CORRUPT_MESSAGE"),)] == 1
     assert found["quorumd_connections_closed_total", (("reason", "malformed"),)] == 1
-    assert found["quorumd_connections", ()] == 4
+    at = ("listener", "SECURE")
+    assert found["quorumd_connections", (at, ("protocol", "SSL"))] == 4
+    assert found["quorumd_tls_handshakes_total", (at, ("outcome", "expired"))] == 3
     assert found["quorumd_elections_total", (("outcome", "won"),)] == 1
     assert found["quorumd_appended_records_total", ()] == 128
     assert found["quorumd_fetched_bytes_total", ()] == 300

@@ -78,7 +78,7 @@ def at(host: str, port: int = 1, name: str = "CONTROLLER") -> tuple[Endpoint, ..
     return (Endpoint(name, host, port), Endpoint("CLIENTS", "never", 1))
 
 
-@dataclass
+@dataclass(eq=False)
 class FakeLink:
     """A link that never connects; the test answers."""
 
@@ -89,6 +89,10 @@ class FakeLink:
     def open(self) -> None: ...
 
     is_discarded: bool = False
+    is_awake: bool = False
+
+    def wake(self) -> None:
+        self.is_awake = True
 
     def discard(self) -> None:
         self.is_discarded = True
@@ -158,7 +162,7 @@ class Sender:
         self.outbound.send_request(SendRequest(request_id=1, to=peer, request=request, after=0))
         link = next(link for link in self.links if link.calls)
         call = link.calls[-1]
-        return lambda version, answer: call.answered(version, encode(answer, version), 0, address)
+        return lambda version, answer: call.responded(version, encode(answer, version), 0, address)
 
 
 FETCH = Fetch(epoch=EPOCH, position=OffsetAndEpoch(0, 0), high_watermark=-1)
@@ -295,7 +299,7 @@ def test_the_next_fetch_asks_for_as_many_bytes_as_were_taken_of_many_small_batch
     sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")))
     sender.lead(key(2), "two")
     held: list[int] = []
-    hold = SimpleNamespace(hold_fetched=lambda token, data, batches: held.append(len(data)))
+    hold = SimpleNamespace(hold_fetched=lambda token, fetched: held.append(len(fetched.chunk.data)))
     sender.outbound._fetched = cast(FetchedData, hold)
 
     def asked_bytes() -> int:
@@ -323,7 +327,6 @@ def test_what_the_leader_was_asked_for_is_not_done_here_as_well(is_sent: bool, t
         REMOVE_VOTER,
         0,
         1,
-        "client",
         b"header|body",
         len(b"header|"),
         0,
@@ -348,9 +351,7 @@ def test_each_change_of_a_client_has_a_connection_of_its_own_while_it_waits() ->
 
     def ask(number: int) -> FakeLink:
         body = (b"header|body", len(b"header|"), 0)
-        request = InboundRequest(
-            cast(RequestConnection, None), REMOVE_VOTER, 0, number, "client", *body
-        )
+        request = InboundRequest(cast(RequestConnection, None), REMOVE_VOTER, 0, number, *body)
         sender.outbound.forward(request, lambda: heard.append(number), wait_ms=1000)
         return sender.links[-1]
 
@@ -478,6 +479,14 @@ def test_a_voters_process_is_known_by_its_link() -> None:
         sender.link(peer).listener.on_connection_refused()
         sender.link(peer).listener.on_connection_made("")
     assert sender.events == [ConnectionLost(id=2), ConnectionRefused(id=2), ConnectionMade(id=2)]
+
+
+def test_a_replica_that_connects_is_connected_to_at_once() -> None:
+    sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")), Voter(key(3), at("three")))
+    two = [sender.link(key(2), use) for use in (Use.ELECTIONS, Use.FETCHES)]
+    other = [sender.link(key(3)), sender.link(BootstrapServer(index=0))]
+    sender.outbound.addresses.on_peer_connected(2)
+    assert [link.is_awake for link in (*two, *other)] == [True, True, False, False]
 
 
 def test_a_lost_disk_that_is_gone_does_not_depose_the_new_one_under_its_id() -> None:

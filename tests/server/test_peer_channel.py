@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from quorumd.server.peers.peer_connection import ANSWER_BYTES_MAX
+from quorumd.server.peers import peer_channel
+from quorumd.server.peers.peer_connection import RESPONSE_BYTES_MAX
 from tests.server.links import (
     VOTE,
     VOTER_0_TO_2,
@@ -315,6 +316,29 @@ def test_a_process_that_is_gone_is_reported_and_found_again_when_it_is_back() ->
     with_peer(serve_votes, work)
 
 
+def test_a_channel_that_waits_before_the_next_attempt_connects_at_once_when_it_is_woken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(peer_channel, "RECONNECT_MS", 600_000)
+    monkeypatch.setattr(peer_channel, "RECONNECT_MAX_MS", 600_000)
+
+    async def work(peer: Peer, owner: Owner) -> None:
+        peer.close()
+        owner.link.open()
+        owner.vote("a")
+        assert (await owner.outcome())[0][:3] == ("a", "failed", None)
+        again = Peer(serve_votes)
+        await again.open(owner.port)
+        try:
+            owner.link.wake()
+            owner.vote("b")
+            assert (await owner.outcome(2))[1][:2] == ("b", "answered")
+        finally:
+            again.close()
+
+    with_peer(serve_votes, work)
+
+
 @pytest.mark.parametrize("host", ["a..b", "x" * 70, "no-such-host.invalid", "", "\0"])
 def test_a_host_that_cannot_be_resolved_fails_requests_and_is_tried_again(host: str) -> None:
     async def work(peer: Peer, owner: Owner) -> None:
@@ -432,7 +456,7 @@ def test_no_peer_makes_a_link_hold_more_than_one_answer() -> None:
     async def huge(peer: Peer, reader: Any, writer: Any) -> None:
         await peer.shake_hands(reader, writer)
         await peer.request(reader)
-        writer.write(struct.pack(">i", ANSWER_BYTES_MAX + 1))
+        writer.write(struct.pack(">i", RESPONSE_BYTES_MAX + 1))
         await reader.read()
 
     async def work(peer: Peer, owner: Owner) -> None:

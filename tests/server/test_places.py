@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from quorumd.security.identity import Identity
 from quorumd.server.net.connection_state import CloseReason
 from quorumd.server.net.places import (
     IDLE_NS,
@@ -29,6 +31,7 @@ class Caller:
     active_ns: int = 0
     unanswered: int = 0
     is_silent: bool = True
+    identity: Identity | None = None
     closed: list[CloseReason] = field(default_factory=list)
 
     def abort(self, closed: CloseReason, reason: str) -> None:
@@ -38,6 +41,12 @@ class Caller:
 
 class Quorum:
     """Voters 1 to 3; voter 2 was reached at 10.0.0.2."""
+
+    def __init__(self) -> None:
+        self.connected: list[int] = []
+
+    def on_peer_connected(self, replica_id: int) -> None:
+        self.connected.append(replica_id)
 
     def is_voter_or_leader(self, replica_id: int) -> bool:
         return replica_id in (1, 2, 3)
@@ -49,9 +58,17 @@ class Quorum:
 class House:
     """The places of a node."""
 
-    def __init__(self, max_clients: int = 2, new_max: int = 4) -> None:
+    def __init__(
+        self,
+        max_clients: int = 2,
+        new_max: int = 4,
+        may_speak_for: Callable[[str, int], bool] | None = None,
+    ) -> None:
         self.counts = {kind.value: 0 for kind in ConnectionKind}
-        self.places: Places[Caller] = Places(max_clients, Quorum(), self.counts, new_max)
+        self.quorum = Quorum()
+        self.places: Places[Caller] = Places(
+            max_clients, self.quorum, self.counts, new_max, may_speak_for
+        )
 
     def enter(self, **about: Any) -> Caller:
         caller = Caller(**about)
@@ -191,6 +208,15 @@ def test_a_peer_beyond_its_places_displaces_its_own_that_are_not_at_its_address_
     assert others.closed == []
 
 
+def test_it_is_told_once_that_a_peer_has_connected() -> None:
+    house = House()
+    caller = house.replica(3)
+    house.places.show(caller, FETCH, "raft-client-3")
+    house.client()
+    house.places.show(house.enter(), FETCH, "raft-client-4")
+    assert house.quorum.connected == [3]
+
+
 def test_peers_that_all_wait_for_answers_keep_their_places() -> None:
     house = House(max_clients=1)
     for _ in range(PEER_MAX):
@@ -207,3 +233,60 @@ def test_operators_that_asked_a_moment_ago_stay_and_others_make_room() -> None:
         house.places.show(caller, FETCH, "quorumctl")
     assert house.is_refused("quorumctl", is_local=True, active_ns=IDLE_NS - 1)
     assert not house.is_refused("quorumctl", is_local=True, active_ns=IDLE_NS)
+
+
+def test_who_only_says_hello_displaces_nobody_and_waits_among_the_new_ones() -> None:
+    house = House(max_clients=1, new_max=10_000)
+    old = house.client()
+    for second in (1, 2):
+        house.places.sweep(second * SECOND_NS)
+    for client_id in ("somebody", "quorumctl", "raft-client-1"):
+        hellos = [house.enter(is_local=True, active_ns=2 * SECOND_NS) for _ in range(100)]
+        for caller in hellos:
+            answered, is_final = house.places.show(caller, API_VERSIONS, client_id)
+            assert answered
+            assert is_final == house.places.is_peer(caller) or client_id == "quorumctl"
+    assert house.counts == {CLIENT: 1, OPERATOR: OPERATOR_MAX, PEER: PEER_MAX, NEW: 300 - 24}
+    assert old.closed == []
+    operator = house.enter(is_local=True, active_ns=3 * SECOND_NS)
+    for key in (API_VERSIONS, FETCH):
+        assert house.places.show(operator, key, "quorumctl")[0]
+    assert house.counts[OPERATOR] == OPERATOR_MAX
+    client = house.enter()
+    for key in (API_VERSIONS, FETCH):
+        assert house.places.show(client, key, "somebody")[0]
+    assert old.closed == [CloseReason.DISPLACED]
+    house.places.sweep(2 * SECOND_NS + NEW_NS)
+    assert house.counts[NEW] == 0, "who asked for no more in five seconds goes"
+
+
+def test_a_replica_that_has_a_clients_place_keeps_it_where_no_other_is_free() -> None:
+    house = House(max_clients=1)
+    caller = house.enter()
+    for _ in range(PEER_MAX):
+        house.replica(2, unanswered=1)
+    assert house.places.show(caller, API_VERSIONS, "raft-client-2") == (True, False)
+    assert house.places.show(caller, VOTE, "raft-client-2") == (True, True)
+    assert house.counts[CLIENT] == 1
+
+
+def test_by_tls_a_certificate_makes_a_peer_and_not_what_it_calls_itself() -> None:
+    house = House(may_speak_for=lambda principal, replica_id: principal == f"User:n{replica_id}")
+    shown = {}
+    for principal in ("User:n2", "User:n3", "User:somebody"):
+        caller = house.enter(identity=Identity(principal, 1e12, b"der"))
+        assert house.places.show(caller, VOTE, "raft-client-2") == (True, True)
+        shown[principal] = house.places.is_peer(caller)
+    assert shown == {"User:n2": True, "User:n3": False, "User:somebody": False}
+    in_plaintext = house.enter()
+    house.places.leave(in_plaintext)
+    in_plaintext = house.enter()
+    assert house.places.show(in_plaintext, VOTE, "raft-client-3")[0]
+    assert house.places.is_peer(in_plaintext), "without TLS as ever"
+
+
+def test_new_ones_of_this_host_wait_while_strangers_are_displaced() -> None:
+    house = House(new_max=2)
+    stranger, near = house.enter(), house.enter(is_local=True)
+    house.enter()
+    assert (stranger.closed, near.closed) == ([CloseReason.DISPLACED], [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID
 
@@ -131,6 +132,46 @@ def test_what_one_turn_of_the_loop_brings_is_one_append() -> None:
         assert {h.epoch for h in headers} == {5}
         at.partition.commit(11)
         assert [(await at.answer())[0].base_offset for _ in range(5)] == [1, 3, 5, 7, 9]
+
+    with_bench(work)
+
+
+def test_followers_may_have_got_a_part_of_an_append() -> None:
+    async def work(at: Bench) -> None:
+        await at.client.send(b"".join(question(PRODUCE, 9, to(batch(2))) for _ in range(4)))
+        await until(lambda: at.partition.log_end_offset == 8)
+        at.partition.commit(3)
+        assert (await at.answer())[0].base_offset == 0
+        assert at.handler.parked_count == 3
+        at.partition.commit(6)
+        assert [(await at.answer())[0].base_offset for _ in range(2)] == [2, 4]
+        assert at.handler._uncommitted_bytes > 0
+        at.partition.commit(8)
+        assert (await at.answer())[0].base_offset == 6
+        assert at.handler._uncommitted_bytes == at.handler.parked_count == 0
+
+    with_bench(work)
+
+
+@pytest.mark.parametrize("version", [3, 9, 13])
+def test_requests_of_other_partitions_between_are_refused(version: int) -> None:
+    async def work(at: Bench) -> None:
+        right = to(batch(), version=version)
+        (topic,) = right.topic_data
+        (partition,) = topic.partition_data
+        wrong = replace(
+            right,
+            topic_data=(replace(topic, partition_data=(replace(partition, index=1),)),),
+        )
+        for message, error in ((right, 0), (wrong, 3), (right, 0), (wrong, 3)):
+            if error:
+                (row,) = await at.ask(message, version)
+            else:
+                await at.send(message, version)
+                at.partition.commit(at.partition.log_end_offset)
+                (row,) = await at.answer(version)
+            assert row.error_code == error
+        assert at.partition.log_end_offset == 2
 
     with_bench(work)
 

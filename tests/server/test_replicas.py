@@ -211,7 +211,7 @@ def test_a_voter_set_that_contradicts_itself_fails_the_fetch_and_nothing_else(
             data = control_records.encode_control_batch(
                 [control_records.KRaftVoters(voters=twice)], base_offset=0, epoch=1, timestamp_ms=1
             )
-            at.outbound._on_answer(FETCH, 7, key(2), VERSION, *fetch_answer(data), ("two", 1))
+            at.outbound._on_response(FETCH, 7, key(2), VERSION, *fetch_answer(data), ("two", 1))
             (event,) = at.events
             assert isinstance(event, RequestFailed)
             assert event.request_id == 7
@@ -270,8 +270,8 @@ def config_of(folder: Path, port: int, voters: int = 1) -> Config:
 
 
 @asynccontextmanager
-async def alone(folder: Path, wall_ms: Callable[[], int] | None = None) -> AsyncIterator[Alone]:
-    """A quorum of one that leads; `wall_ms` is its wall clock, the machine's by default."""
+async def alone(folder: Path, **clocks: Callable[[], int]) -> AsyncIterator[Alone]:
+    """A quorum of one that leads; `clocks` are those of its runtime that are not the machine's."""
     fs, metrics = RealFileSystem(), Metrics()
     failures: list[tuple[str, BaseException | None]] = []
     (port,) = free_ports(1)
@@ -282,9 +282,7 @@ async def alone(folder: Path, wall_ms: Callable[[], int] | None = None) -> Async
     def fail(reason: str, error: BaseException | None) -> None:
         failures.append((reason, error))
 
-    runtime = daemon_runtime()
-    if wall_ms is not None:
-        runtime = replace(runtime, wall_ms=wall_ms)
+    runtime = replace(daemon_runtime(), **clocks)
     partition = open_partition(METADATA, config, fs, directory, metrics, fail, runtime)
     listeners = Listeners(
         config.listeners,
@@ -371,7 +369,7 @@ def test_what_was_asked_is_forgotten_with_its_answer_and_with_its_connection(
 
     async def work() -> None:
         async with alone(tmp_path) as at:
-            asked = at.partition.raft_handler._asked
+            asked = at.partition.raft_handler._fetches
             client = await at.connect()
             for version in range(13, 19):
                 await ask(
@@ -494,22 +492,26 @@ def test_a_leader_that_has_resigned_is_no_leader_to_clients(tmp_path: Path) -> N
     run(work())
 
 
-def test_a_disk_that_fails_under_a_rule_is_no_bug(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fails_under_a_rule_is_no_bug(tmp_path: Path) -> None:
+    broken = DiskFailed("reading failed", path=tmp_path, remedy="Replace the disk")
+    is_broken = False
+
     async def work() -> None:
-        async with alone(tmp_path) as at:
-            broken = DiskFailed("reading failed", path=tmp_path, remedy="Replace the disk")
+        nonlocal is_broken
+        clock = daemon_runtime().monotonic_ms
 
-            def fail(event: Event) -> None:
+        def monotonic_ms() -> int:
+            if is_broken:
                 raise broken
+            return clock()
 
-            monkeypatch.setattr(at.partition.driver, "handle", fail)
+        async with alone(tmp_path, monotonic_ms=monotonic_ms) as at:
+            is_broken = True
             with pytest.raises(DiskFailed):
                 at.partition.handle(TimerFired())
+            is_broken = False
             assert at.failures == [("the disk failed", broken)]
             at.failures.clear()
-            monkeypatch.undo()
 
     run(work())
 

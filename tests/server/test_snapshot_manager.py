@@ -79,11 +79,11 @@ class Node:
     rows: list[Any] = field(default_factory=list)
 
     @property
-    def snapshots(self) -> list[OffsetAndEpoch]:
+    def snapshots(self) -> list[SnapshotId]:
         return self.log.snapshots
 
     @property
-    def newest_snapshot(self) -> OffsetAndEpoch | None:
+    def newest_snapshot(self) -> SnapshotId | None:
         return self.log.snapshot
 
     @property
@@ -118,7 +118,7 @@ class Bench:
             end_offset=30,
             synced_end_offset=30,
             epoch_starts=[(1, 0)],
-            snapshots=[OffsetAndEpoch(*OLD), OffsetAndEpoch(*NEW)],
+            snapshots=[SnapshotId(*OLD), SnapshotId(*NEW)],
         )
         self.node = Node(self.log, 30)
         self.metrics = Metrics()
@@ -321,7 +321,7 @@ def test_a_copy_that_ends_where_a_failed_build_did_is_not_deleted(bench: Bench) 
     bench.fs.put(copied, b"")
     bench.write(1000)
     bench.node.snapshot_download = DownloadProgress(
-        snapshot=OffsetAndEpoch(30, 1), position=0, size_bytes=None
+        snapshot=SnapshotId(30, 1), position=0, size_bytes=None
     )
     bench.failed("killed")
     assert bench.fs.exists(copied)
@@ -470,7 +470,7 @@ def test_a_snapshot_that_is_gone_is_not_damaged(bench: Bench) -> None:
 def test_a_copied_snapshot_ends_builds_and_repairs(bench: Bench) -> None:
     bench.snapshots.on_damage(NEW, "damaged")
     facts = bench.store.facts(OLD)
-    bench.log.snapshots[:] = [OffsetAndEpoch(*OLD)]
+    bench.log.snapshots[:] = [SnapshotId(*OLD)]
     bench.snapshots.note_installed(facts)
     assert bench.builds[-1].is_cancelled
     bench.wait(RETRY_MAX_S + 10)

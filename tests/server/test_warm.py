@@ -43,6 +43,7 @@ def codecs(monkeypatch: pytest.MonkeyPatch) -> Codecs:
     return made
 
 
+@pytest.mark.pure
 def test_one_codec_is_compiled_at_a_time_the_newest_versions_first(codecs: Codecs) -> None:
     dispatch = Dispatch([cast(Partition, DummyPartition())], Metrics())
     dispatch.warm()

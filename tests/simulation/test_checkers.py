@@ -388,6 +388,7 @@ def test_a_checker_that_overrides_nothing_is_silent(sight: Sight) -> None:
     checker.on_vote(A, 1, B)
 
 
+@pytest.mark.pure
 def test_a_rule_that_fails_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(node: RaftNode) -> int | None:
         raise AssertionError("a rule is broken")

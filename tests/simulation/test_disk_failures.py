@@ -92,6 +92,10 @@ def test_a_hook_sees_each_call_before_its_effect_and_may_kill() -> None:
     assert disk.is_dead
     disk.crash()
     assert disk.exists(FILE)
+    disk.heal()
+    seen.clear()
+    disk.unlink(FILE)
+    assert not seen
 
 
 # --- errors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import subprocess
@@ -196,6 +197,15 @@ def test_a_mutant_is_in_every_function_that_is_referred_to(made_up: ModuleType) 
     assert add.__self__.count == 10
 
 
+def test_a_mutant_is_in_functions_that_are_frozen_too(made_up: ModuleType) -> None:
+    """As they are in a test run once all is collected: the garbage collector does not tell of them."""
+    gc.freeze()
+    counter = made_up.Counter()
+    mutate(made_up, "number < LIMIT -> number <= LIMIT")
+    counter.add(10)
+    assert counter.count == 10
+
+
 def test_a_nested_function_is_replaced_with_its_outer_one(tmp_path: Path) -> None:
     source = "def outer(a):\n    return lambda b: a < b\n"
     names: dict[str, Any] = {}
@@ -285,6 +295,7 @@ def test_the_report_counts_and_tells_survivors_without_a_reason() -> None:
     assert not is_explained(trials[2], f"words\n{trials[2].mutant.key} #2\n")
 
 
+@pytest.mark.pure
 @pytest.mark.sim
 def test_mutants_are_caught_by_tests_and_by_runs_or_survive(tmp_path: Path) -> None:
     (tmp_path / "made_up.py").write_text(MADE_UP)

@@ -7,7 +7,6 @@ import statistics
 import pytest
 
 from quorumd.raft.roles import Role
-from quorumd.server.peers.peer_channel import RECONNECT_MAX_MS
 from simulation.machines.machine import Machine
 from simulation.scenario import Scenario, settings_of
 
@@ -35,7 +34,8 @@ def until_led(scenario: Scenario, after_epoch: int = 0) -> int:
 
 
 def test_three_fresh_nodes_have_a_leader_soon_after_the_last_start() -> None:
-    """It commits soon, too, unless a follower's link to it waits to connect again: nothing was there."""
+    """It commits soon, too: a follower that waits before it connects again need not when the leader has
+    connected to it."""
     elected, led = [], []
     for seed in range(40):
         scenario = Scenario(seed)
@@ -46,8 +46,7 @@ def test_three_fresh_nodes_have_a_leader_soon_after_the_last_start() -> None:
         elected.append(waited)
         led.append(waited + until_led(scenario))
     assert max(elected) <= 150, sorted(elected)
-    assert sorted(led)[-3] <= 150, sorted(led)
-    assert max(led) <= 150 + RECONNECT_MAX_MS / 2, sorted(led)
+    assert max(led) <= 150, sorted(led)
 
 
 def test_all_three_restarted_have_a_leader_soon() -> None:

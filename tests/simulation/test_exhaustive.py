@@ -367,6 +367,7 @@ def a_cut_below_what_is_committed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fetching, "_truncate", truncate)
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize(
     ("plant", "scope", "named"),
     [
@@ -402,6 +403,7 @@ def test_what_is_planted_is_found(
     assert any(line.startswith(f"{len(failed.way):>2}. ") for line in told)
 
 
+@pytest.mark.pure
 def test_a_violation_is_told_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     an_answer_before_its_vote_is_on_disk(monkeypatch)
     result = CliRunner().invoke(main, ["--appends=0", "--losses=0"])

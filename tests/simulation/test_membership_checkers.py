@@ -137,12 +137,15 @@ def test_a_second_storage_id_beside_a_living_one_is_noticed(sight: Sight) -> Non
     checker, change = DuplicateIds(sight.facts), sight.change(replica)
     silent_us = 3 * node_of(A, A).config.fetch_timeout_ms * MS
     checker.on_change(sight.observation(replica, Role.LEADER), change)
-    sight.facts.contacts[C] = SECOND
+    sight.facts.contacts[C], sight.facts.up_since[C] = SECOND, 0
     checker.on_change(sight.observation(replica, Role.LEADER, now_us=SECOND + silent_us), change)
+    early = sight.observation(replica, Role.LEADER, now_us=SECOND + silent_us // 2)
     with violates("a storage id is added only if that of the same id is silent"):
-        checker.on_change(
-            sight.observation(replica, Role.LEADER, now_us=SECOND + silent_us // 2), change
-        )
+        checker.on_change(early, change)
+    sight.facts.up_since[C] = SECOND + 1
+    checker.on_change(early, change)
+    del sight.facts.up_since[C]
+    checker.on_change(early, change)
 
 
 def test_a_second_storage_id_beside_the_leaders_is_noticed(sight: Sight) -> None:

@@ -41,7 +41,7 @@ def test_a_leader_that_sends_but_is_hardly_fetched_from_is_not_elected_again_and
     voters: int, is_heard: bool
 ) -> None:
     """Nobody but one follower reaches it; that one hears of it by its own fetches, or of elections, too."""
-    for seed in range(4):
+    for seed in range(2):
         scenario = established(seed, voters)
         leader = scenario.leader
         last, *others = scenario.others(leader)

@@ -15,7 +15,7 @@ from simulation.world import World
 
 pytestmark = pytest.mark.sim
 
-SEEDS = range(1, 26)
+SEEDS = range(1, 9)
 """Of each kind: voters that stay and voters that change, with the faults of the seed, or with all common
 ones at once. `make sim` looks for what is new."""
 REGRESSIONS = {
@@ -30,9 +30,12 @@ REGRESSIONS = {
         15221: "a copy was thought older than it was: its last record was not synced yet",
     },
     "changing": {
+        42: "power went while a new disk was formatted, at a call that was armed for the old one",
+        79: "a forged fetch was under way until it was of the present epoch",
         115: "a new disk that copied the log took itself for the voter whose id it has",
         116: "a new leader called a voter one that was just being removed",
-        122: "a leader whose snapshot was damaged tried to repair it once a minute only",
+        122: "a leader whose snapshot was damaged tried to repair it once a minute only; later: what a"
+        " process had sent arrived behind its end, and a checker took it for alive",
         216: "a follower died before it had appended what it knew to be committed",
         252: "a leader that knew nothing to be committed replaced a set that was no first one",
         313: "a follower died before it had appended what it knew to be committed",
@@ -53,6 +56,7 @@ REGRESSIONS = {
         12698: "who had a record more than the snapshot that was offered copied it for ever",
         13436: "a voter whose fetches were refused was thought silent",
         16058: "an old copy of a disk under the leader's id, which cannot follow that leader",
+        99985: "a misplaced sector was believed to be a time index: a segment was skipped",
         20612: "snapshots that operators asked for in vain put off the repair of a snapshot for a minute",
         21409: "what a dying leader had committed was judged by the voters that another one knew",
         23412: "what a replica had wanted was sent long after it did not want it any more",

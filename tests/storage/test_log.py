@@ -424,6 +424,21 @@ def test_a_compressed_batch_that_does_not_unpack_counts_as_empty(
     assert log.offset_for_timestamp(START_MS + 40, 2) == (1, START_MS + 60, 1)
 
 
+def test_who_stops_early_leaves_no_file_open() -> None:
+    """Machine code closes nothing that is only let go of: the file of a generator, for example."""
+    fs = empty_disk()
+    log = open_log(fs, segment_bytes=600)
+    for offset in range(20):
+        append(log, batch(offset, timestamp=START_MS + offset), offset, offset + 1)
+    held = fs.open_handles
+    assert log.offset_for_timestamp(START_MS + 2, 20)[0] == 2
+    headers = log.scan_headers()
+    assert next(headers).base_offset == 0
+    assert fs.open_handles == held + 1
+    headers.close()
+    assert fs.open_handles == held
+
+
 @pytest.mark.parametrize("has_summary", [False, True])
 def test_a_chunk_with_a_summary_is_indexed_without_a_walk(place: Place, has_summary: bool) -> None:
     fs, directory = place
@@ -472,6 +487,36 @@ def test_indexes_are_kafkas(place: Place) -> None:
         (START_MS + offset).to_bytes(8, "big") + offset.to_bytes(4, "big")
         for offset in sorted(set(covered))
     )
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [(START_MS, 1 << 20)],
+        [(1, 0), (START_MS + 1, 0)],
+        [(START_MS + 1, 1), (START_MS, 2)],
+        [(START_MS + 4, 2), (1 << 50, 3)],
+        [(START_MS, -5)],
+    ],
+    ids=["behind the end", "offsets stand still", "times go back", "too late", "before the start"],
+)
+def test_a_time_index_that_cannot_be_the_segments_is_not_believed(
+    place: Place, entries: list[tuple[int, int]]
+) -> None:
+    fs, directory = place
+    log = open_log(fs, directory, segment_bytes=600)
+    fill(log, range(20))
+    assert log.closed_segments()[0].end_offset > 4
+    found = [log.offset_for_timestamp(START_MS + offset, 20) for offset in range(4)]
+    handle = fs.open(time_index_path(directory, 0), writable=True)
+    data = b"".join(
+        time.to_bytes(8, "big") + at.to_bytes(4, "big", signed=True) for time, at in entries
+    )
+    fs.truncate(handle, len(data))
+    fs.pwritev(handle, [data], 0)
+    fs.close(handle)
+    assert [place.offset for place in found if place] == [0, 1, 2, 3]
+    assert [log.offset_for_timestamp(START_MS + offset, 20) for offset in range(4)] == found
 
 
 def test_a_flip_in_a_closed_segment_is_noticed_before_it_is_served(place: Place) -> None:

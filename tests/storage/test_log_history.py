@@ -60,6 +60,30 @@ def test_closed_segments_below_a_snapshot_are_not_walked_through(
     assert fs.bytes_read[log_path(DIRECTORY, 25).name] == 5 * SIZE
 
 
+def test_an_epoch_may_begin_in_the_last_segment_of_history(fs: CountingFileSystem) -> None:
+    log = below(fs, (16, 4))
+    for base in (0, 5, 10):
+        assert fs.bytes_read[log_path(DIRECTORY, base).name] == 61 + SIZE
+    assert log.recovery.messages() == []
+
+
+def test_a_snapshot_may_end_behind_the_first_record_of_an_epoch(fs: CountingFileSystem) -> None:
+    log = reopen(fs, [put_snapshot(fs, 13, 4), put_snapshot(fs, 27, 6)])
+    for base in (0, 5, 10, 15, 20):
+        assert fs.bytes_read[log_path(DIRECTORY, base).name] == 61 + SIZE
+    assert log.recovery.messages() == []
+
+
+def test_an_epoch_may_begin_with_the_last_record_of_history() -> None:
+    disk = empty_disk()
+    log = reopen(disk)
+    for offset in range(22):
+        append(log, batch(offset, epoch=1 if offset < 14 else 4), offset, offset + 1)
+    again = reopen(disk, [put_snapshot(disk, 16, 4)])
+    assert again.recovery.messages() == []
+    assert again.epochs == [(1, 0), (4, 14)]
+
+
 @pytest.mark.parametrize("end_offset", [26, 30, 31])
 def test_from_the_segment_that_holds_the_end_on_all_is_checked(
     fs: FaultyFileSystem, end_offset: int

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from quorumd.storage.epoch_checkpoint import load_epochs
-from quorumd.storage.layout import log_path, snapshot_path
+from quorumd.storage.layout import index_path, log_path, snapshot_path
 from quorumd.wire.records import BatchHeader
 from tests.storage.faulty_filesystem import FaultyFileSystem, Survival
 from tests.storage.helpers import (
@@ -160,6 +160,40 @@ def test_a_log_is_never_emptied_for_a_snapshot_that_was_not_found_sound(
         assert error.offset == 34
 
 
+def test_a_log_that_holds_an_unsound_snapshot_is_not_emptied_for_a_sound_one(
+    fs: FaultyFileSystem,
+) -> None:
+    """The unsound one is newer: what it stands for would be lost with the log."""
+    put_snapshot(fs, 34, 6)
+    refused(fs, "was not found sound", [put_snapshot(fs, 30, 5)])
+
+
+def test_an_unsound_snapshot_below_the_start_of_the_log_does_no_harm(
+    fs: FaultyFileSystem,
+) -> None:
+    snapshot = put_snapshot(fs, 12, 1)
+    reopen(fs).delete_before(12)
+    put_snapshot(fs, 9, 8)
+    assert contents(reopen(fs, [snapshot])) == everything(10, 34)
+
+
+def test_indexes_of_a_log_that_is_emptied_are_not_worth_a_repair(fs: FaultyFileSystem) -> None:
+    fs.remove(index_path(DIRECTORY, 5))
+    log = reopen(fs, [put_snapshot(fs, 100, 6)])
+    assert log.recovery.rebuilt_indexes == ()
+    (message,) = log.recovery.messages()
+    assert "was emptied" in message
+
+
+@pytest.mark.parametrize("snapshot", [(20, 5), (100, 6)])
+def test_an_emptied_log_has_no_control_batches_of_before(
+    fs: FaultyFileSystem, snapshot: tuple[int, int]
+) -> None:
+    log = reopen(fs, [put_snapshot(fs, *snapshot)])
+    fill(log, range(snapshot[0], snapshot[0] + 20), epoch=9)
+    assert list(log.control_batches()) == []
+
+
 def test_a_log_is_not_emptied_if_more_than_the_snapshot_was_committed(fs: FaultyFileSystem) -> None:
     snapshot = put_snapshot(fs, 36, 6)
     refused(fs, "ends at offset 36, .* below 37 was committed", [snapshot], committed_offset=37)
@@ -188,6 +222,14 @@ def test_where_no_segment_is_left_the_log_begins_behind_the_snapshot(fs: FaultyF
     assert (log.log_start_offset, log.log_end_offset, log.epochs) == (34, 34, [])
     assert not [name for name in fs.listdir(DIRECTORY) if "index" in name]
     assert reopen(fs, [snapshot]).recovery.messages() == []
+
+
+def test_epochs_below_that_of_the_snapshot_need_no_segment(fs: FaultyFileSystem) -> None:
+    for name in fs.listdir(DIRECTORY):
+        if name.endswith(".log"):
+            fs.remove(DIRECTORY / name)
+    log = reopen(fs, [put_snapshot(fs, 40, 7)])
+    assert (log.log_start_offset, log.log_end_offset, log.epochs) == (40, 40, [])
 
 
 def test_a_snapshot_alone_needs_to_be_sound() -> None:

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from quorumd.storage.errors import DamagedLog, DiskFailed
-from quorumd.storage.layout import EPOCH_CHECKPOINT, index_path, log_path, time_index_path
+from quorumd.storage.layout import (
+    EPOCH_CHECKPOINT,
+    index_path,
+    log_path,
+    snapshot_path,
+    time_index_path,
+)
 from quorumd.storage.log import Log
 from tests.storage.faulty_filesystem import FaultyFileSystem
 from tests.storage.helpers import (
@@ -276,6 +282,11 @@ def test_a_missing_first_segment_is_refused_unless_a_snapshot_covers_it(
         reopen(fs, snapshots=[short])
     covering = put_snapshot(fs, 5, 1)
     assert_refused(fs, "00005-0000000001.checkpoint, which holds what .* was not found sound")
+    fs.remove(snapshot_path(DIRECTORY, covering))
+    later = put_snapshot(fs, 9, 1)
+    assert_refused(fs, "00009-0000000001.checkpoint, which holds what .* was not found sound")
+    fs.remove(snapshot_path(DIRECTORY, later))
+    covering = put_snapshot(fs, 5, 1)
     log = reopen(fs, snapshots=[short, covering])
     assert log.log_start_offset == 5
     assert log.epochs == [(1, 5), (4, 12)]

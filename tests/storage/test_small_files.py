@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quorumd.config import java_properties
 from quorumd.raft.types import uuid_to_text
-from quorumd.storage import java_properties
 from quorumd.storage.epoch_checkpoint import EpochStart, parse_epochs, render_epochs
 from quorumd.storage.errors import DamagedFile, DiskFull, NotFormatted
 from quorumd.storage.meta_properties import (

@@ -83,6 +83,20 @@ def whole() -> File:
     return file.records(b"a", b"b").records(b"c").control(SnapshotFooter())
 
 
+OF_KAFKA = SnapshotHeader(last_contained_log_timestamp=START_MS)
+"""Kafka's header has no field for the end offset."""
+
+
+def of_kafka() -> File:
+    """As Kafka writes it: records without keys, whatever is in them."""
+    file = File().control(OF_KAFKA, KRaftVersion(kraft_version=1), VOTERS)
+    for values in ((b"b", b"a"), (b"a",)):
+        records = [Record(START_MS, START_MS, None, value, ()) for value in values]
+        batch = build_batch(records, base_offset=file.next_offset, epoch=7)
+        file.add(batch, len(values))
+    return file
+
+
 def disk_with(data: bytes) -> FaultyFileSystem:
     fs = empty_disk()
     fs.put(PATH, data)
@@ -377,3 +391,27 @@ def test_long_ones_are_synced_as_they_are_written(monkeypatch: pytest.MonkeyPatc
     size = len(fs.contents(PATH))
     assert size // 1200 <= fs.log.count("fdatasync") <= size // 1000
     assert read_header(fs.contents(PATH)).is_control
+
+
+# Those of Kafka
+
+
+def test_a_snapshot_of_kafkas_is_checked_by_its_form_alone() -> None:
+    data = of_kafka().control(SnapshotFooter()).data
+    facts = verify_snapshot(disk_with(data), PATH, ID)
+    assert facts.voters == VOTERS
+    for at in range(100, len(data), 7):
+        damaged = bytearray(data)
+        damaged[at] ^= 1
+        with pytest.raises(DamagedSnapshot):
+            verify_snapshot(disk_with(bytes(damaged)), PATH, ID)
+
+
+def test_what_a_later_kafka_writes_into_its_snapshots_is_kept() -> None:
+    later = UnknownControl(77, b"whatever")
+    file = File().control(OF_KAFKA, KRaftVersion(kraft_version=9), VOTERS, later)
+    facts = verify_snapshot(disk_with(file.control(SnapshotFooter()).data), PATH, ID)
+    assert facts.kraft_version == 9
+    own = File().control(HEADER, later).control(SnapshotFooter())
+    with pytest.raises(DamagedSnapshot, match="control records of type 77"):
+        verify_snapshot(disk_with(own.data), PATH, ID)

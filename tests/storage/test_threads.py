@@ -188,6 +188,29 @@ def test_readers_are_right_or_too_late_while_a_log_is_deleted_from_and_reset(
     assert contents(again) == contents(log)
 
 
+def test_an_index_that_readers_look_at_changes_under_their_lock_only(tmp_path: Path) -> None:
+    """With the lock held as by a reader: a roll adds the last time entry when it gets the lock."""
+    log = open_log(RealFileSystem(), tmp_path, segment_bytes=300, index_interval_bytes=200)
+    while not log.closed_segments():
+        append(log, batch(log.log_end_offset), log.log_end_offset, log.log_end_offset + 1)
+    table = log._table
+    index = table.active.index
+    assert index is not None
+    entries, offset = len(index.times), log.log_end_offset
+    log.append(batch(offset, value_bytes=300), offset, offset + 1)
+    disk = threading.Thread(
+        target=log.write, args=(batch(offset, value_bytes=300), offset, offset + 1)
+    )
+    with table.lock:
+        disk.start()
+        disk.join(0.3)
+        assert disk.is_alive()
+        assert len(index.times) == entries
+    disk.join()
+    assert len(index.times) > entries
+    assert len(log.closed_segments()) == 2
+
+
 def change_log(
     log: Log, random: Random, epoch: int, submit: Callable[[Callable[[], object]], None]
 ) -> None:

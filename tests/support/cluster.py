@@ -41,6 +41,10 @@ class FixedView:
     log_end_offset: int = 120
     high_watermark: int = 110
     committed_offset: int = 110
+    is_kafka_log: bool = False
+    is_witness: bool = False
+    is_ahead: bool = False
+    missing_records: int = 0
     kraft_version: int = 1
     kraft_version_offset: int = 3
     in_sync: tuple[int, ...] = (2, 3)

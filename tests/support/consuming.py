@@ -10,6 +10,7 @@ from typing import Any, cast
 from quorumd.raft.log_view import LogView
 from quorumd.server.daemon_runtime import daemon_runtime
 from quorumd.server.disk.log_reader import LogReader
+from quorumd.server.model.runtime import Runtime
 from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.requests.fetch import FetchHandler
 from quorumd.server.requests.offsets import OffsetsHandler
@@ -76,6 +77,7 @@ def with_bench(
     work: Callable[[Bench], Coroutine[Any, Any, None]],
     *,
     is_cached: bool = True,
+    changed: Callable[[Runtime], Runtime] = lambda runtime: runtime,
     **settings: Any,
 ) -> None:
     log = Log.open(
@@ -100,7 +102,7 @@ def with_bench(
         }
         reader = LogReader(log)
         view = InMemoryPartition(**values)
-        handler = FetchHandler(view, log, reader, daemon_runtime())
+        handler = FetchHandler(view, log, reader, changed(daemon_runtime()))
         offsets = OffsetsHandler(view, log, reader)
 
         def dispatch(request: InboundRequest) -> None:

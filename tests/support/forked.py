@@ -11,6 +11,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -22,8 +24,11 @@ _context.set_forkserver_preload(["quorumd.server.main", "quorumd.server.run", __
 class ForkedNode:
     """A running `quorumd start`; has what is used of subprocess.Popen."""
 
-    def __init__(self, config: Path, output: Path) -> None:
-        arguments = (str(config), str(output), dict(os.environ))
+    def __init__(
+        self, config: Path, output: Path, constants: Mapping[str, float] | None = None
+    ) -> None:
+        """`constants` of modules, by their dotted names, have these values in it."""
+        arguments = (str(config), str(output), dict(os.environ), dict(constants or {}))
         sys.audit("subprocess.Popen", "node", arguments, None, None)
         self._process = _context.Process(target=_run, args=arguments, daemon=True)
         self._process.start()
@@ -60,7 +65,7 @@ def die_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _run(config: str, output: str, environ: dict[str, str]) -> None:
+def _run(config: str, output: str, environ: dict[str, str], constants: dict[str, float]) -> None:
     die_with_parent()
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(file, 1)
@@ -70,6 +75,10 @@ def _run(config: str, output: str, environ: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environ)
     sys.argv = ["quorumd", "start", "--config", config]
+    for name, value in constants.items():
+        module, _, constant = name.rpartition(".")
+        assert hasattr(import_module(module), constant), name
+        setattr(import_module(module), constant, value)
     from quorumd.server.main import main
 
     main()

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.kafka_jars import java_command, run_java
+from tests.support.kafka_jars import KAFKA_VERSION, java_command, run_java
 from tests.support.ports import free_port
 
 CLUSTER_ID = "cXVvcnVtZC10ZXN0LTAwMQ"
@@ -35,7 +35,9 @@ class KafkaController:
         self.folder = folder
         self.node_id = node_id
         self.port = free_port()
-        self._extra = dict(extra or {})
+        self.bootstrap_servers = self.address
+        self.extra = dict(extra or {})
+        self.version = KAFKA_VERSION
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -58,27 +60,45 @@ class KafkaController:
         """What the process has written to stdout and stderr."""
         return self.folder / "output.log"
 
-    def format(self, *more: str) -> None:
-        """Prepares the folder as a new quorum of one, with `more` arguments of the tool.
+    @property
+    def is_running(self) -> bool:
+        """Its process was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
 
-        Raises RuntimeError with the tool's output.
+    def format(self, *more: str, voters: str | None = None) -> None:
+        """Prepares the folder, with `more` arguments of the tool: as a new quorum of one, or of `voters`.
+
+        An empty text: `extra` has controller.quorum.voters, which names them. Raises RuntimeError with the
+        tool's output.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._properties_file.write_text(self._properties())
+        self.write_properties()
         done = run_java(
             "kafka.tools.StorageTool",
-            *("format", "-t", CLUSTER_ID, "-c", str(self._properties_file), "-s"),
+            *("format", "-t", CLUSTER_ID, "-c", str(self._properties_file)),
+            *(["-s"] if voters is None else ["-I", voters] if voters else []),
             *more,
+            version=self.version,
         )
         if done.returncode:
             raise RuntimeError(f"StorageTool format failed: {done.stdout}{done.stderr}")
 
+    def write_properties(self) -> None:
+        """The file that it is configured with."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._properties_file.write_text(self._properties())
+
     def start(self) -> None:
         """Returns when the port accepts connections. Raises RuntimeError if it does not."""
+        self.launch()
+        self.wait_open()
+
+    def launch(self) -> None:
+        """Starts the process, without waiting for anything."""
         command = java_command(
             "kafka.Kafka",
             str(self._properties_file),
             properties={"kafka.test.level": "info", "kafka.logs.dir": str(self.folder)},
+            version=self.version,
         )
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
@@ -89,9 +109,12 @@ class KafkaController:
                 cwd=self.folder,
                 preexec_fn=_die_with_parent,
             )
+
+    def wait_open(self) -> None:
+        """Returns when the port accepts connections. Raises RuntimeError if it does not."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._accepts_connections():
-            if self._process.poll() is not None or time.monotonic() > deadline:
+            if not self.is_running or time.monotonic() > deadline:
                 tail = self.output.read_text(errors="replace")[-3000:]
                 self.kill()
                 raise RuntimeError(f"the Kafka controller did not start: {tail}")
@@ -104,6 +127,18 @@ class KafkaController:
     def kill(self) -> None:
         """SIGKILL: its active segment stays as it is, zeros behind the data included."""
         self._end(signal.SIGKILL)
+
+    def suspend(self) -> None:
+        """SIGSTOP."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None, "it runs"
+        self._process.send_signal(number)
 
     def _end(self, signal_number: signal.Signals) -> None:
         process, self._process = self._process, None
@@ -128,9 +163,9 @@ class KafkaController:
             "advertised.listeners": f"CONTROLLER://{self.address}",
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT",
-            "controller.quorum.bootstrap.servers": self.address,
+            "controller.quorum.bootstrap.servers": self.bootstrap_servers,
             "log.dirs": str(self.data_folder),
-            **self._extra,
+            **self.extra,
         }
         return "".join(f"{key}={value}\n" for key, value in lines.items())
 
@@ -154,6 +189,18 @@ def running_controller(
         yield controller
     finally:
         controller.kill()
+
+
+def as_kafka_configures_it(directory: Path, node_id: int, address: str, folder: Path) -> Path:
+    """A file as Kafka's tools read it, for a node of quorumd with this storage.dir and this address."""
+    path = folder / "controller.properties"
+    path.write_text(
+        f"process.roles=controller\nnode.id={node_id}\nlog.dirs={directory}\n"
+        f"listeners=CONTROLLER://{address}\ncontroller.listener.names=CONTROLLER\n"
+        "listener.security.protocol.map=CONTROLLER:PLAINTEXT\n"
+        f"controller.quorum.bootstrap.servers={address}\n"
+    )
+    return path
 
 
 def _die_with_parent() -> None:

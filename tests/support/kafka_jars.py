@@ -19,13 +19,14 @@ from pathlib import Path
 import pytest
 
 KAFKA_VERSION = "4.3.1"
+OLDER_VERSIONS = ("3.9.1", "4.1.0")
+"""The oldest whose controllers a node can stand beside, and one in the middle."""
 JAVA_VERSION_MIN = 17
 DOWNLOAD_TIMEOUT_S = 900
 LIBS_VARIABLE = "QUORUMD_KAFKA_LIBS"
 
 _ROOT = Path(__file__).resolve().parents[2]
 _CACHE = _ROOT / ".cache" / "kafka-libs"
-_SERVER_JAR = f"kafka_2.13-{KAFKA_VERSION}.jar"
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 # A short-lived JVM on few cores: no concurrent collector, no optimising compiler.
 _QUICK_START = (
@@ -56,23 +57,24 @@ def missing_tools() -> str | None:
     return None
 
 
-def kafka_libs() -> Path:
+def kafka_libs(version: str = KAFKA_VERSION) -> Path:
     """The folder of jars, downloaded first if need be; safe to call from several processes.
 
     Raises RuntimeError with Maven's last lines if the download fails.
     """
-    if named := os.environ.get(LIBS_VARIABLE):
+    named = os.environ.get(LIBS_VARIABLE)
+    if named and version == KAFKA_VERSION:
         libs = Path(named).absolute()
-        if not (libs / _SERVER_JAR).is_file():
-            raise RuntimeError(f"{LIBS_VARIABLE}={named} has no {_SERVER_JAR}")
+        if not (libs / _server_jar(version)).is_file():
+            raise RuntimeError(f"{LIBS_VARIABLE}={named} has no {_server_jar(version)}")
         return libs
-    libs = _cached_libs()
+    libs = _cached_libs(version)
     if not libs.is_dir():
         _CACHE.mkdir(parents=True, exist_ok=True)
         with (_CACHE / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not libs.is_dir():
-                _download(libs)
+                _download(libs, version)
     return libs
 
 
@@ -81,16 +83,17 @@ def java_command(
     *arguments: str,
     heap: str = "256m",
     properties: Mapping[str, str] | None = None,
+    version: str = KAFKA_VERSION,
 ) -> list[str]:
     """The command line that runs a class of the jars; `properties` become -D options.
 
-    What it logs at WARN and above goes to stderr.
+    What it logs at WARN and above goes to stderr; older versions log nothing.
     """
     defined = {"log4j2.configurationFile": str(_LOG_CONFIGURATION), **(properties or {})}
     options = [f"-D{name}={value}" for name, value in defined.items()]
-    if _class_archive().is_file():
+    if version == KAFKA_VERSION and _class_archive().is_file():
         options.append(f"-XX:SharedArchiveFile={_class_archive()}")
-    class_path = f"{kafka_libs()}/*"
+    class_path = f"{kafka_libs(version)}/*"
     return [
         "java",
         f"-Xmx{heap}",
@@ -132,13 +135,14 @@ def run_java(
     stdin: str | None = None,
     heap: str = "256m",
     properties: Mapping[str, str] | None = None,
+    version: str = KAFKA_VERSION,
 ) -> subprocess.CompletedProcess[str]:
     """Runs a tool to its end and returns exit code, stdout and stderr, whatever they are.
 
     Raises subprocess.TimeoutExpired, the process killed, after `timeout_s` seconds.
     """
     return subprocess.run(
-        java_command(main_class, *arguments, heap=heap, properties=properties),
+        java_command(main_class, *arguments, heap=heap, properties=properties, version=version),
         input=stdin if stdin is not None else "",
         capture_output=True,
         text=True,
@@ -147,8 +151,12 @@ def run_java(
     )
 
 
-def _cached_libs() -> Path:
-    return _CACHE / KAFKA_VERSION
+def _cached_libs(version: str = KAFKA_VERSION) -> Path:
+    return _CACHE / version
+
+
+def _server_jar(version: str) -> str:
+    return f"kafka_2.13-{version}.jar"
 
 
 def _class_archive() -> Path:
@@ -168,11 +176,11 @@ def _java_version() -> int | None:
     return int(match.group(1)) if match else None
 
 
-def _download(libs: Path) -> None:
+def _download(libs: Path, version: str) -> None:
     """Fetches the jars beside `libs` and renames their folder, so that `libs` is whole or absent."""
     with tempfile.TemporaryDirectory(dir=_CACHE) as scratch:
         pom = Path(scratch, "pom.xml")
-        pom.write_text(_pom())
+        pom.write_text(_pom(version))
         fetched = Path(scratch, "libs")
         goal = "dependency:copy-dependencies"
         options = ["-DincludeScope=runtime", f"-DoutputDirectory={fetched}"]
@@ -183,17 +191,18 @@ def _download(libs: Path) -> None:
             timeout=DOWNLOAD_TIMEOUT_S,
             check=False,
         )
-        if done.returncode or not (fetched / _SERVER_JAR).is_file():
+        if done.returncode or not (fetched / _server_jar(version)).is_file():
             output = (done.stdout + done.stderr)[-2000:]
-            raise RuntimeError(f"Maven could not fetch Kafka {KAFKA_VERSION}: {output}")
+            raise RuntimeError(f"Maven could not fetch Kafka {version}: {output}")
         fetched.rename(libs)
 
 
-def _pom() -> str:
+def _pom(version: str) -> str:
+    older = (("org.apache.kafka", "kafka_2.13", version),)
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
-        f"<version>{version}</version></dependency>"
-        for group, artifact, version in _DEPENDENCIES
+        f"<version>{number}</version></dependency>"
+        for group, artifact, number in (_DEPENDENCIES if version == KAFKA_VERSION else older)
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
@@ -207,3 +216,5 @@ if __name__ == "__main__":  # before the tests, so that no test's time limit cov
     print(f"Java tests: {missing or kafka_libs()}")
     if missing is None:
         archive_classes()
+        for older_version in OLDER_VERSIONS:
+            kafka_libs(older_version)

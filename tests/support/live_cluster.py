@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 from urllib.error import HTTPError
 
 from quorumd.storage.errors import StorageError
@@ -70,6 +70,9 @@ class Cluster:
     `settings` are configuration keys that differ from the defaults. Start and stop nodes from the thread
     that made the cluster.
     """
+
+    constants: ClassVar[Mapping[str, float]] = {}
+    """Of modules, by their dotted names: they have these values in nodes that `start` starts."""
 
     def __init__(
         self,
@@ -164,7 +167,7 @@ class Cluster:
             "storage.dir": self.storage_dir(node),
             "listeners": f"CONTROLLER://{self.address(node)}",
             "http.listen": f"127.0.0.1:{self._http_ports[node]}",
-            "quorum.voters": voters,
+            **({"quorum.voters": voters} if voters else {}),
             **self._settings,
             **(changes or {}),
         }
@@ -177,7 +180,9 @@ class Cluster:
         """
         for node in nodes or self.ids:
             if node not in self._processes:
-                self._processes[node] = ForkedNode(self.config_path(node), self._output_path(node))
+                self._processes[node] = ForkedNode(
+                    self.config_path(node), self._output_path(node), self.constants
+                )
 
     def start_with(
         self, node: int, *, prefix: Sequence[str] = (), environ: Mapping[str, str] | None = None
@@ -278,28 +283,11 @@ class Cluster:
         timeout_s: float = ASK_S,
     ) -> M | None:
         """The node's answer to a request, on a connection of its own; None if it gives none."""
-        key = request.wire_spec.api_key
-        assert key is not None, "requests have one"
-        frame = encode_request_header(key, version, 1, "tests") + encode(request, version)
-        try:
-            with socket.create_connection(
-                ("127.0.0.1", self._ports[node]), timeout_s
-            ) as connection:
-                connection.sendall(struct.pack(">i", len(frame)) + frame)
-                stream = connection.makefile("rb")
-                answer = stream.read(int.from_bytes(stream.read(4), "big"))
-            _, body_at = decode_response_header(key, version, answer)
-            return decode(response, version, answer, body_at)
-        except (OSError, MalformedMessage):
-            return None
+        return ask_port(self._ports[node], request, response, version, timeout_s)
 
     def describe(self, node: int) -> DescribeQuorumResponsePartition | None:
         """The node's answer to DescribeQuorum; None if it gives none within a second."""
-        partition = DescribeQuorumRequestPartition(partition_index=0)
-        topic = DescribeQuorumRequestTopic(topic_name=TOPIC, partitions=(partition,))
-        request = DescribeQuorumRequest(topics=(topic,))
-        answer = self.ask(node, request, DescribeQuorumResponse, _DESCRIBE_VERSION)
-        return answer.topics[0].partitions[0] if answer is not None and answer.topics else None
+        return describe_quorum_at(self._ports[node])
 
     def leader(self) -> int | None:
         """The node that says it leads, in the newest epoch if several do."""
@@ -423,6 +411,33 @@ class Cluster:
                 raise AssertionError(
                     f"node {node} ended by itself, exit code {process.returncode}\n{self.logs()}"
                 )
+
+
+def ask_port(
+    port: int, request: Message, response: type[M], version: int, timeout_s: float = ASK_S
+) -> M | None:
+    """The answer of whoever listens there, on a connection of its own; None if there is none."""
+    key = request.wire_spec.api_key
+    assert key is not None, "requests have one"
+    frame = encode_request_header(key, version, 1, "tests") + encode(request, version)
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout_s) as connection:
+            connection.sendall(struct.pack(">i", len(frame)) + frame)
+            stream = connection.makefile("rb")
+            answer = stream.read(int.from_bytes(stream.read(4), "big"))
+        _, body_at = decode_response_header(key, version, answer)
+        return decode(response, version, answer, body_at)
+    except (OSError, MalformedMessage):
+        return None
+
+
+def describe_quorum_at(port: int) -> DescribeQuorumResponsePartition | None:
+    """The answer to DescribeQuorum of whoever listens there; None if there is none within a second."""
+    partition = DescribeQuorumRequestPartition(partition_index=0)
+    topic = DescribeQuorumRequestTopic(topic_name=TOPIC, partitions=(partition,))
+    request = DescribeQuorumRequest(topics=(topic,))
+    answer = ask_port(port, request, DescribeQuorumResponse, _DESCRIBE_VERSION)
+    return answer.topics[0].partitions[0] if answer is not None and answer.topics else None
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 from types import TracebackType
 from typing import Self, TypeVar
@@ -35,11 +36,15 @@ def frame(content: bytes) -> bytes:
 
 
 class RawClient:
-    """Blocking; every wait ends after `timeout_s`."""
+    """Blocking; every wait ends after `timeout_s`. With `tls` it speaks that."""
 
-    def __init__(self, port: int, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, port: int, timeout_s: float = TIMEOUT_S, tls: ssl.SSLContext | None = None
+    ) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname="127.0.0.1")
 
     def __enter__(self) -> Self:
         return self

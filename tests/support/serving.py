@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import uvloop
 
 from quorumd.config.addresses import Listener
+from quorumd.security.handshakes import Handshakes
+from quorumd.security.identity import TlsSide
 from quorumd.server.model.metrics import Metrics
+from quorumd.server.net.admission import NO_LIMITS, ConnectionLimits
 from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.net.listeners import Listeners
 
@@ -31,6 +36,12 @@ def run(work: Coroutine[Any, Any, T], deadline_s: float = DEADLINE_S) -> T:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(bounded())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the event loop turn until something holds; the test's deadline bounds it."""
+    while not condition():  # noqa: ASYNC110 - counters of the server have no event to wait for
+        await asyncio.sleep(0.001)
 
 
 def frame(body: bytes) -> bytes:
@@ -125,11 +136,15 @@ class Served:
         self.metrics = metrics
         self._clients: list[Client] = []
 
-    async def connect(self, listener: int = 0) -> Client:
+    async def connect(self, listener: int = 0, tls: ssl.SSLContext | None = None) -> Client:
         address = self.listeners.addresses[listener]
-        client = Client(*await asyncio.open_connection(address.host, address.port))
-        self._clients.append(client)
+        client = Client(*await asyncio.open_connection(address.host, address.port, ssl=tls))
+        self.add(client)
         return client
+
+    def add(self, client: Client) -> None:
+        """Close this one with the others."""
+        self._clients.append(client)
 
     def close_clients(self) -> None:
         for client in self._clients:
@@ -144,9 +159,12 @@ async def serving(
     max_frame_bytes: int = 1 << 20,
     max_connections: int = 100,
     max_idle_ms: int = 0,
+    sides: Mapping[str, TlsSide] = MappingProxyType({}),
+    limits: ConnectionLimits = NO_LIMITS,
 ) -> AsyncIterator[Served]:
     """Listeners on free ports of the loopback."""
     metrics = Metrics()
+    handshakes = Handshakes()
     listeners = Listeners(
         tuple(Listener(name, "127.0.0.1", 0) for name in names),
         dispatcher,
@@ -154,6 +172,9 @@ async def serving(
         max_frame_bytes=max_frame_bytes,
         max_connections=max_connections,
         max_idle_ms=max_idle_ms,
+        sides=sides,
+        handshakes=handshakes,
+        limits=limits,
     )
     await listeners.open()
     served = Served(listeners, metrics)
@@ -162,3 +183,4 @@ async def serving(
     finally:
         served.close_clients()
         await listeners.close(0)
+        handshakes.close()

@@ -266,6 +266,25 @@ def test_a_large_produce_request_is_waited_for():
     assert buffer.bytes_held == 2
 
 
+@pytest.mark.parametrize("sizes", [[4000, 70_000], [1, 5, 4095, 65_536]])
+def test_of_a_frame_that_is_cut_the_beginning_comes_when_all_of_it_was_fed(sizes):
+    large = struct.pack(">h", 0) + bytes(range(250)) * 2000
+    stream = framed(b"first", large, b"next", large, b"last")
+    buffer = FrameBuffer(1 << 30, limit_of=lambda key: 300_000, cut=frozenset({0}))
+    found, at, turn, held = [], 0, 0, 0
+    while at < len(stream):
+        size = sizes[turn % len(sizes)]
+        buffer.feed(memoryview(stream)[at : at + size])
+        at, turn = at + size, turn + 1
+        while frames := buffer.frames():
+            found += frames
+            assert at >= len(framed(*(b"first", large, b"next", large, b"last")[: len(found)]))
+        held = max(held, buffer.bytes_held)
+    assert found == [b"first", large[:4096], b"next", large[:4096], b"last"]
+    assert buffer.bytes_held == 0
+    assert 4096 <= held < 300_000
+
+
 def test_a_frame_of_the_largest_size_is_taken():
     buffer = FrameBuffer(max_frame_bytes=100)
     buffer.feed(framed(b"x" * 100))

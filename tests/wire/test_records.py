@@ -66,7 +66,7 @@ def check(data, *, version=9, limit=1024 * 1024, now_ms=NOW):
     header, steps = check_produced(
         data, produce_version=version, max_batch_bytes=limit, now_ms=now_ms
     )
-    for _ in steps:
+    for _ in steps or ():
         pass
     return header
 

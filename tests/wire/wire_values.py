@@ -135,7 +135,8 @@ def to_kio(message: Struct, kio_cls: type[Any], version: int) -> Any:
     ]
     theirs = dataclasses.fields(kio_cls)
     assert [spec.name.removesuffix("_ms") for spec in ours] == [
-        field.name.removesuffix("_ms").replace("k_raft", "kraft") for field in theirs
+        field.name.removesuffix("_ms").removesuffix("_").replace("k_raft", "kraft")
+        for field in theirs
     ]
     assert [spec.tag for spec in ours] == [field.metadata.get("tag") for field in theirs]
     hints = typing.get_type_hints(kio_cls)
@@ -165,7 +166,7 @@ def _to_kio_value(value: Any, field: Any, hint: Any, version: int) -> Any:
             return datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(
                 milliseconds=value
             )
-        case "uuid":
+        case "uuid" if value is not None:
             return value if value.int else None
     return value
 

@@ -13,23 +13,31 @@ from quorumd.wire.fast.fetch_request import (
     replica_id_of,
 )
 from quorumd.wire.fast.fetch_response import (
+    JOIN_BYTES_MAX,
     FastFetchResponse,
     FetchEndpoint,
     encode_fetch_response,
     parse_fetch_response,
 )
-from quorumd.wire.fast.produce import FastProduce, encode_produce_response, parse_produce
+from quorumd.wire.fast.produce import (
+    ProduceAnswers,
+    ProduceHead,
+    parse_produce,
+    parse_produce_size,
+)
 
 __all__ = [
+    "JOIN_BYTES_MAX",
     "FastFetch",
     "FastFetchResponse",
-    "FastProduce",
     "FetchEndpoint",
+    "ProduceAnswers",
+    "ProduceHead",
     "encode_fetch_request",
     "encode_fetch_response",
-    "encode_produce_response",
     "parse_fetch_request",
     "parse_fetch_response",
     "parse_produce",
+    "parse_produce_size",
     "replica_id_of",
 ]

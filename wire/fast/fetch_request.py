@@ -13,29 +13,36 @@ from uuid import UUID
 
 from quorumd.wire.headers import encode_request_header
 from quorumd.wire.messages.fetch import FetchRequest
+from quorumd.wire.primitives import uuid_of
 from quorumd.wire.schema import ZERO_UUID
 from quorumd.wire.varints import encode_unsigned_varint
 
-_FLEXIBLE_FROM = 12
-_TOPIC_ID_FROM = 13
-_REPLICA_STATE_FROM = 15
-_DIRECTORY_FROM = 17
-_HIGH_WATERMARK_FROM = 18
-_FETCH_KEY = 1
+_FLEXIBLE_FROM: Final = 12
+_TOPIC_ID_FROM: Final = 13
+_REPLICA_STATE_FROM: Final = 15
+_DIRECTORY_FROM: Final = 17
+_HIGH_WATERMARK_FROM: Final = 18
+_FETCH_KEY: Final = 1
 
 HIGH_WATERMARK_ABSENT: Final = 0x7FFFFFFFFFFFFFFF
 """The high watermark of a request whose sender does not tell it."""
 
-_REPLICA_ID = Struct(">i")
+_REPLICA_ID: Final = Struct(">i")
 # max wait, min and max bytes, isolation, session id and epoch, topic count
-_HEAD = Struct(">iiibiib")
+_HEAD: Final = Struct(">iiibiib")
 # partition count, partition, epoch, offset, last epoch, log start, max bytes
-_PARTITION = Struct(">biiqiqi")
-_HIGH_WATERMARK = Struct(">q")
-_REPLICA_STATE = Struct(">iqb")
-_WHOLE = Struct(">iiibiib16sbiiqiqi")
-_LENGTH = Struct(">i")
-_LENGTH_AND_IDS = Struct(">ihhi")
+_PARTITION: Final = Struct(">biiqiqi")
+_HIGH_WATERMARK: Final = Struct(">q")
+_REPLICA_STATE: Final = Struct(">iqb")
+_WHOLE: Final = Struct(">iiibiib16sbiiqiqi")
+# the same, and the partition's two tags: directory id, high watermark
+_OF_REPLICA: Final = Struct(_WHOLE.format + "b18s2sq")
+_DIRECTORY_TAG: Final = b"\0\x10"
+_HIGH_WATERMARK_TAG: Final = b"\1\x08"
+_SENDER_BYTES_MAX: Final = 256
+_LENGTH: Final = Struct(">i")
+_LENGTH_AND_IDS: Final = Struct(">ihhi")
+_new_tuple = tuple.__new__
 
 
 class FastFetch(NamedTuple):
@@ -103,9 +110,79 @@ def parse_fetch_request(version: int, body: bytes | memoryview, at: int = 0) -> 
     if not _FLEXIBLE_FROM <= version <= _HIGH_WATERMARK_FROM:
         return None
     try:
+        if version == _HIGH_WATERMARK_FROM:
+            found = _parse_of_replica(body, at)
+            if found is not None:
+                return found
         return _parse(version, body, at)
     except (StructError, IndexError, ValueError):
         return None
+
+
+def _parse_of_replica(body: bytes | memoryview, at: int) -> FastFetch | None:
+    """As `encode_fetch_request` makes them: everything that changes from one to the next stands at fixed
+    places. None of any other."""
+    sender_at = at + _OF_REPLICA.size
+    if not sender_at < len(body) <= sender_at + _SENDER_BYTES_MAX:
+        return None
+    (
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        isolation,
+        session_id,
+        session_epoch,
+        topics,
+        topic,
+        partitions,
+        partition,
+        epoch,
+        offset,
+        last_epoch,
+        log_start,
+        partition_bytes,
+        tags,
+        directory,
+        tag,
+        high_watermark,
+    ) = _OF_REPLICA.unpack_from(body, at)
+    if topics != 2 or partitions != 2 or tags != 2 or tag != _HIGH_WATERMARK_TAG:
+        return None
+    sender = _sender(directory, bytes(body[sender_at:]))
+    if sender is None:
+        return None
+    directory_id, cluster_id, replica_id = sender
+    return _new_tuple(
+        FastFetch,
+        (
+            cluster_id,
+            replica_id,
+            max_wait_ms,
+            min_bytes,
+            max_bytes,
+            isolation,
+            session_id,
+            session_epoch,
+            topic,
+            partition,
+            epoch,
+            offset,
+            last_epoch,
+            log_start,
+            partition_bytes,
+            directory_id,
+            high_watermark,
+        ),
+    )
+
+
+@lru_cache(maxsize=256)
+def _sender(directory: bytes, end: bytes) -> tuple[UUID, str | None, int] | None:
+    """Directory id, cluster id and replica id: what one sender repeats in every request."""
+    found = _parse_end(_HIGH_WATERMARK_FROM, end, 0, -1)
+    if found is None or directory[:2] != _DIRECTORY_TAG:
+        return None
+    return uuid_of(directory[2:]), *found
 
 
 def _parse(version: int, body: bytes | memoryview, at: int) -> FastFetch | None:
@@ -144,7 +221,7 @@ def _parse(version: int, body: bytes | memoryview, at: int) -> FastFetch | None:
     for _ in range(tags):
         tag = body[at]
         if tag == 0 and version >= _DIRECTORY_FROM and body[at + 1] == 16:
-            directory_id = _uuid(bytes(body[at + 2 : at + 18]))
+            directory_id = uuid_of(bytes(body[at + 2 : at + 18]))
             at += 18
         elif tag == 1 and version >= _HIGH_WATERMARK_FROM and body[at + 1] == 8:
             (high_watermark,) = _HIGH_WATERMARK.unpack_from(body, at + 2)
@@ -152,6 +229,33 @@ def _parse(version: int, body: bytes | memoryview, at: int) -> FastFetch | None:
         else:
             return None
 
+    sender = _parse_end(version, body, at, replica_id)
+    if sender is None:
+        return None
+    return FastFetch(
+        *sender,
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        isolation,
+        session_id,
+        session_epoch,
+        topic,
+        partition,
+        epoch,
+        offset,
+        last_epoch,
+        log_start,
+        partition_bytes,
+        directory_id,
+        high_watermark,
+    )
+
+
+def _parse_end(
+    version: int, body: bytes | memoryview, at: int, replica_id: int
+) -> tuple[str | None, int] | None:
+    """Cluster id and replica id from what follows the partition; None if there is more in it."""
     # The topic's tags, no forgotten topics, the length of the rack id.
     if body[at] or body[at + 1] != 1 or not 0 < body[at + 2] < 128:
         return None
@@ -177,32 +281,7 @@ def _parse(version: int, body: bytes | memoryview, at: int) -> FastFetch | None:
             at += 15
         else:
             return None
-    if at > len(body):
-        return None
-    return FastFetch(
-        cluster_id,
-        replica_id,
-        max_wait_ms,
-        min_bytes,
-        max_bytes,
-        isolation,
-        session_id,
-        session_epoch,
-        topic,
-        partition,
-        epoch,
-        offset,
-        last_epoch,
-        log_start,
-        partition_bytes,
-        directory_id,
-        high_watermark,
-    )
-
-
-@lru_cache(maxsize=256)
-def _uuid(raw: bytes) -> UUID:
-    return UUID(bytes=raw)
+    return None if at > len(body) else (cluster_id, replica_id)
 
 
 @lru_cache(maxsize=256)
@@ -256,7 +335,7 @@ def encode_fetch_request(
         tags = b"\1" + directory if directory else b"\0"
     else:
         count = b"\2" if directory else b"\1"
-        tags = count + directory + b"\1\x08" + _HIGH_WATERMARK.pack(high_watermark)
+        tags = count + directory + _HIGH_WATERMARK_TAG + _HIGH_WATERMARK.pack(high_watermark)
     length = len(head) + len(whole) + len(tags) + len(end) + 8
     ids = _LENGTH_AND_IDS.pack(length, _FETCH_KEY, version, correlation_id)
     return b"".join((ids, head, whole, tags, end))
@@ -277,7 +356,7 @@ def _constant_parts(
     none), and everything behind the partition's tags.
     """
     header = encode_request_header(_FETCH_KEY, version, 0, client_id)[8:]
-    directory = b"" if directory_id == ZERO_UUID else b"\0\x10" + directory_id.bytes
+    directory = b"" if directory_id == ZERO_UUID else _DIRECTORY_TAG + directory_id.bytes
     tags = []
     if cluster_id is not None:
         raw = cluster_id.encode()

@@ -10,19 +10,21 @@ from collections.abc import Sequence
 from functools import lru_cache
 from struct import Struct
 from struct import error as StructError  # noqa: N812 # it is struct that breaks the convention
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from quorumd.wire.messages.fetch import FetchResponse
 from quorumd.wire.varints import encode_unsigned_varint, read_unsigned_varint
 
-_FLEXIBLE_FROM = 12
-_TOPIC_ID_FROM = 13
-_ENDPOINTS_FROM = 16
-_TOP_ERROR_FROM = 7
-_LOG_START_FROM = 5
-_PREFERRED_REPLICA_FROM = 11
-_VERSION_MAX = 18
-_ENDPOINTS_BYTES_MAX = 1024
+_FLEXIBLE_FROM: Final = 12
+_TOPIC_ID_FROM: Final = 13
+_ENDPOINTS_FROM: Final = 16
+_TOP_ERROR_FROM: Final = 7
+_LOG_START_FROM: Final = 5
+_PREFERRED_REPLICA_FROM: Final = 11
+_VERSION_MAX: Final = 18
+_ENDPOINTS_BYTES_MAX: Final = 1024
+_TAIL_BYTES_MAX: Final = 2 * _ENDPOINTS_BYTES_MAX
+_new_tuple = tuple.__new__
 
 
 class FetchEndpoint(NamedTuple):
@@ -85,17 +87,20 @@ class FastFetchResponse(NamedTuple):
         )
 
 
+JOIN_BYTES_MAX: Final = 8 << 10
+"""A smaller response is one buffer: to copy it costs less than to write three."""
+
 # length, correlation id, header tags, throttle time, error, session id, topic count
-_HEAD = Struct(">iibihib")
+_HEAD: Final = Struct(">iibihib")
 # partition count, index, error, high watermark, stable offset, log start, aborted, preferred
-_PARTITION = Struct(">bihqqqbi")
-_LEADER_TAG = Struct(">bbbiib")
-_OLD_HEAD = Struct(">iii")
-_OLD_TOP_ERROR = Struct(">hi")
-_OLD_TOPIC = Struct(">ih")
-_OLD_PARTITION = Struct(">iihqq")
-_INT64 = Struct(">q")
-_INT32 = Struct(">i")
+_PARTITION: Final = Struct(">bihqqqbi")
+_LEADER_TAG: Final = Struct(">bbbiib")
+_OLD_HEAD: Final = Struct(">iii")
+_OLD_TOP_ERROR: Final = Struct(">hi")
+_OLD_TOPIC: Final = Struct(">ih")
+_OLD_PARTITION: Final = Struct(">iihqq")
+_INT64: Final = Struct(">q")
+_INT32: Final = Struct(">i")
 
 
 def encode_fetch_response(
@@ -113,7 +118,7 @@ def encode_fetch_response(
     leader_epoch: int = -1,
     leader_endpoint: FetchEndpoint | None = None,
 ) -> list[bytes | memoryview]:
-    """A complete response as buffers to be written one after the other: head, records, tail.
+    """A complete response as buffers to be written one after the other: head, records, tail; or as one.
 
     `topic` is the name as UTF-8, or from version 13 the 16 bytes of the id; `error_code` is the
     partition's. Leader and endpoint are left out by versions that lack them.
@@ -136,18 +141,25 @@ def encode_fetch_response(
     fields = _PARTITION.pack(
         2, partition, error_code, high_watermark, last_stable_offset, log_start_offset, 1, -1
     )
-    if leader_id == -1 and leader_epoch == -1:
-        tail = b"\0\0"
-    else:
-        tail = _LEADER_TAG.pack(1, 1, 9, leader_id, leader_epoch, 0) + b"\0"
-    if leader_endpoint is None or version < _ENDPOINTS_FROM:
-        tail += b"\0"
-    else:
-        tail += _endpoint_tag(leader_endpoint)
+    tail = _tail(version, leader_id, leader_epoch, leader_endpoint)
     records_length = encode_unsigned_varint(size + 1)
     length = _HEAD.size - 4 + len(name) + len(fields) + len(records_length) + size + len(tail)
     head = _HEAD.pack(length, correlation_id, 0, 0, 0, 0, 2)
+    if length < JOIN_BYTES_MAX:
+        return [b"".join((head, name, fields, records_length, *records, tail))]
     return [b"".join((head, name, fields, records_length)), *records, tail]
+
+
+@lru_cache(maxsize=256)
+def _tail(version: int, leader_id: int, leader_epoch: int, endpoint: FetchEndpoint | None) -> bytes:
+    """What stands behind the records: the partition's tags, the topic's, and those of the response."""
+    if leader_id == -1 and leader_epoch == -1:
+        tags = b"\0\0"
+    else:
+        tags = _LEADER_TAG.pack(1, 1, 9, leader_id, leader_epoch, 0) + b"\0"
+    if endpoint is None or version < _ENDPOINTS_FROM:
+        return tags + b"\0"
+    return tags + _endpoint_tag(endpoint)
 
 
 def _old_head(
@@ -174,7 +186,6 @@ def _old_head(
     return b"".join(parts)
 
 
-@lru_cache(maxsize=256)
 def _endpoint_tag(endpoint: FetchEndpoint) -> bytes:
     """The tag section of a response with one node endpoint."""
     host = endpoint.host.encode()
@@ -191,10 +202,10 @@ def _endpoint_tag(endpoint: FetchEndpoint) -> bytes:
 
 
 # throttle time, error, session id, topic count
-_BODY_HEAD = Struct(">ihib")
-_DIVERGING = Struct(">iqb")
-_LEADER = Struct(">iib")
-_SNAPSHOT = Struct(">qib")
+_BODY_HEAD: Final = Struct(">ihib")
+_DIVERGING: Final = Struct(">iqb")
+_LEADER: Final = Struct(">iib")
+_SNAPSHOT: Final = Struct(">qib")
 
 
 def parse_fetch_response(
@@ -235,13 +246,44 @@ def _parse(version: int, body: bytes | memoryview, at: int) -> FastFetchResponse
         return None
     size, at = read_unsigned_varint(body, at)
     end = at + size - 1 if size else at
-    records = body[at:end]
-    at = end
+    if len(body) - end > _TAIL_BYTES_MAX:
+        return None
+    tail = _parse_tail(version, bytes(body[end:]))
+    if tail is None:
+        return None
+    diverging_epoch, leader_id, leader_epoch, snapshot_id, endpoints = tail
+    return _new_tuple(
+        FastFetchResponse,
+        (
+            error_code,
+            topic,
+            partition,
+            partition_error,
+            high_watermark,
+            stable,
+            log_start,
+            diverging_epoch,
+            leader_id,
+            leader_epoch,
+            snapshot_id,
+            body[at:end],
+            endpoints,
+        ),
+    )
 
+
+_Tail = tuple[tuple[int, int] | None, int, int, tuple[int, int] | None, tuple[FetchEndpoint, ...]]
+
+
+@lru_cache(maxsize=256)
+def _parse_tail(version: int, body: bytes) -> _Tail | None:
+    """What stands behind the records, the same in nearly all responses of a leader.
+
+    Diverging epoch, leader id and epoch, snapshot id, endpoints; None unless it is just tags of the version.
+    """
     diverging_epoch = snapshot_id = None
     leader_id = leader_epoch = -1
-    tags = body[at]
-    at += 1
+    tags, at = body[0], 1
     if tags > 3:
         return None
     for _ in range(tags):
@@ -273,25 +315,11 @@ def _parse(version: int, body: bytes | memoryview, at: int) -> FastFetchResponse
         end = at + size
         if end > len(body) or size > _ENDPOINTS_BYTES_MAX:
             return None
-        found = _endpoints(bytes(body[at:end]))
+        found = _endpoints(body[at:end])
         if found is None:
             return None
         endpoints = found
-    return FastFetchResponse(
-        error_code,
-        topic,
-        partition,
-        partition_error,
-        high_watermark,
-        stable,
-        log_start,
-        diverging_epoch,
-        leader_id,
-        leader_epoch,
-        snapshot_id,
-        records,
-        endpoints,
-    )
+    return diverging_epoch, leader_id, leader_epoch, snapshot_id, endpoints
 
 
 def _pair(first: int, second: int) -> tuple[int, int] | None:
@@ -299,7 +327,6 @@ def _pair(first: int, second: int) -> tuple[int, int] | None:
     return None if first == second == -1 else (first, second)
 
 
-@lru_cache(maxsize=256)
 def _endpoints(raw: bytes) -> tuple[FetchEndpoint, ...] | None:
     """The data of the tag NodeEndpoints; None if it is not exactly an array without inner tags."""
     count, at = read_unsigned_varint(raw, 0)

@@ -5,156 +5,158 @@ Source: quorumd.wire.messages.produce, which declares the same bytes.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from struct import error as StructError  # noqa: N812 # it is struct that breaks the convention
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from quorumd.wire.varints import encode_unsigned_varint, read_unsigned_varint
 
-_FLEXIBLE_FROM = 9
-_TOPIC_ID_FROM = 13
-_LOG_START_FROM = 5
-_RECORD_ERRORS_FROM = 8
+_FLEXIBLE_FROM: Final = 9
+_TOPIC_ID_FROM: Final = 13
+_LOG_START_FROM: Final = 5
+_RECORD_ERRORS_FROM: Final = 8
 
-# transactional id, acks, timeout, topic count
-_OLD_HEAD = Struct(">hhii")
-_OLD_NAME_LENGTH = Struct(">h")
-# partition count, index, length of the records
-_OLD_PARTITION = Struct(">iii")
-_HEAD_WITH_ID = Struct(">bhib16sbi")
-_HEAD_WITH_NAME = Struct(">bhibB")
-_PARTITION = Struct(">bi")
-_NO_TAGS = b"\0\0\0"
-_new_tuple = tuple.__new__
+# transactional id, acks, timeout, topic count, length of the name
+_OLD_HEAD: Final = Struct(">hhiih")
+# partition count, index
+_OLD_PARTITION: Final = Struct(">ii")
+_OLD_BYTES: Final = _OLD_HEAD.size + _OLD_PARTITION.size
+_HEAD_WITH_ID: Final = Struct(">bhib16sbi")
+_HEAD_WITH_NAME: Final = Struct(">bhibB")
+_PARTITION: Final = Struct(">bi")
+_NO_TAGS: Final = b"\0\0\0"
+_INT32: Final = Struct(">i")
 
 
-class FastProduce(NamedTuple):
-    """A Produce request of one partition. `topic` is its name as UTF-8, or from version 13 its id."""
+class ProduceHead(NamedTuple):
+    """What a Produce request of one partition says before its records.
+
+    `topic` is its name as UTF-8, or from version 13 its id.
+    """
 
     acks: int
     timeout_ms: int
     topic: bytes
     partition: int
-    records: bytes | memoryview
 
 
-def parse_produce(version: int, body: bytes | memoryview, at: int = 0) -> FastProduce | None:
-    """The request whose body begins at `body[at]`.
+def parse_produce(version: int, body: bytes, at: int = 0) -> tuple[ProduceHead, bytes] | None:
+    """Head and records of the request whose body begins at `body[at]`.
 
     None unless it holds exactly one topic with one partition and records, no transactional id and
-    no tags; damaged bytes give None too.
+    no tags; damaged bytes give None too. Heads that were read of late are the same object again: a
+    client's requests differ in their records.
     """
     try:
-        if version >= _FLEXIBLE_FROM:
-            return _parse_flexible(version, body, at)
-        return _parse_old(body, at)
+        head, size, at = _until_records(version, body, at)
     except (StructError, IndexError, ValueError):
         return None
+    end = at + size
+    if head is None or size < 0 or end > len(body):
+        return None
+    if version >= _FLEXIBLE_FROM and body[end : end + 3] != _NO_TAGS:
+        return None
+    return head, body[at:end]
 
 
-def _parse_flexible(version: int, body: bytes | memoryview, at: int) -> FastProduce | None:
+def parse_produce_size(version: int, body: bytes, at: int = 0) -> tuple[ProduceHead, int] | None:
+    """Head, and how many bytes of records are announced; the request may be cut off behind that.
+
+    None for what `parse_produce` does not take for the same reasons.
+    """
+    try:
+        head, size, _ = _until_records(version, body, at)
+    except (StructError, IndexError, ValueError):
+        return None
+    return None if head is None else (head, size)
+
+
+def _until_records(version: int, body: bytes, at: int) -> tuple[ProduceHead | None, int, int]:
+    """Head, the records' size (-1 without any), and where they begin."""
     if version >= _TOPIC_ID_FROM:
-        transactional_id, acks, timeout_ms, topics, topic, partitions, index = (
-            _HEAD_WITH_ID.unpack_from(body, at)
-        )
-        at += _HEAD_WITH_ID.size
+        head_end = at + _HEAD_WITH_ID.size
+        head = _head_with_id(body[at:head_end])
+    elif version >= _FLEXIBLE_FROM:
+        head_end = at + _HEAD_WITH_NAME.size + _PARTITION.size + body[at + 8] - 1
+        head = _head_with_name(body[at:head_end])
     else:
-        transactional_id, acks, timeout_ms, topics, size = _HEAD_WITH_NAME.unpack_from(body, at)
-        if not 0 < size < 128:
-            return None
-        name_at = at + 9
-        at += 8 + size
-        topic = bytes(body[name_at:at])
-        partitions, index = _PARTITION.unpack_from(body, at)
-        at += 5
+        # The name's length has two bytes. Kafka's are shorter than 250; the head of a longer one is cut here.
+        head_end = at + _OLD_BYTES + body[at + 13]
+        head = _old_head(body[at:head_end])
+        (size,) = _INT32.unpack_from(body, head_end)
+        return head, size, head_end + 4
+    size, at = read_unsigned_varint(body, head_end)
+    return head, size - 1, at
+
+
+@lru_cache(maxsize=256)
+def _head_with_id(head: bytes) -> ProduceHead | None:
+    transactional_id, acks, timeout_ms, topics, topic, partitions, index = _HEAD_WITH_ID.unpack(
+        head
+    )
     if transactional_id or topics != 2 or partitions != 2:
         return None
-    size, at = read_unsigned_varint(body, at)
-    end = at + size - 1
-    if not size or body[end : end + 3] != _NO_TAGS:
+    return ProduceHead(acks, timeout_ms, topic, index)
+
+
+@lru_cache(maxsize=256)
+def _head_with_name(head: bytes) -> ProduceHead | None:
+    transactional_id, acks, timeout_ms, topics, size = _HEAD_WITH_NAME.unpack_from(head)
+    name_at = _HEAD_WITH_NAME.size
+    name_end = name_at + size - 1
+    partitions, index = _PARTITION.unpack_from(head, name_end)
+    if transactional_id or topics != 2 or partitions != 2 or not 0 < size < 128:
         return None
-    return _new_tuple(FastProduce, (acks, timeout_ms, topic, index, body[at:end]))
+    return ProduceHead(acks, timeout_ms, head[name_at:name_end], index)
 
 
-def _parse_old(body: bytes | memoryview, at: int) -> FastProduce | None:
-    transactional_id, acks, timeout_ms, topics = _OLD_HEAD.unpack_from(body, at)
-    (size,) = _OLD_NAME_LENGTH.unpack_from(body, at + 12)
-    if transactional_id >= 0 or topics != 1 or size < 0:
+@lru_cache(maxsize=256)
+def _old_head(head: bytes) -> ProduceHead | None:
+    transactional_id, acks, timeout_ms, topics, size = _OLD_HEAD.unpack_from(head)
+    name_at = _OLD_HEAD.size
+    name_end = name_at + size
+    if transactional_id >= 0 or topics != 1 or len(head) != _OLD_BYTES + size:
         return None
-    name_at = at + 14
-    at = name_at + size
-    partitions, index, size = _OLD_PARTITION.unpack_from(body, at)
-    topic = bytes(body[name_at:at])
-    at += 12
-    end = at + size
-    if partitions != 1 or size < 0 or end > len(body):
+    partitions, index = _OLD_PARTITION.unpack_from(head, name_end)
+    if partitions != 1:
         return None
-    return _new_tuple(FastProduce, (acks, timeout_ms, topic, index, body[at:end]))
+    return ProduceHead(acks, timeout_ms, head[name_at:name_end], index)
 
 
-# length, correlation id, header tags, topic count, topic id, partition count, index, error, base
-# offset, append time, log start, record errors, error message, partition and topic tags, throttle
-# time, tags
-_ANSWER_WITH_ID = Struct(">iibb16sbihqqqbbbbib")
-_ANSWER_HEAD = Struct(">iibb")
-_ANSWER_TAIL = Struct(">bihqqqbbbbib")
-_OLD_ANSWER_HEAD = Struct(">iiih")
-_OLD_ANSWER_TAILS = {
-    # partition count, index, error, base offset, append time, then what the version has
-    3: Struct(">iihqqi"),
-    _LOG_START_FROM: Struct(">iihqqqi"),
-    _RECORD_ERRORS_FROM: Struct(">iihqqqihi"),
-}
-
-
-def encode_produce_response(
-    version: int,
-    correlation_id: int,
-    topic: bytes,
-    partition: int,
-    error_code: int,
-    base_offset: int,
-    log_start_offset: int,
-) -> bytes:
-    """A complete answer for one partition: length, header and body, without text and leader hints.
+class ProduceAnswers:
+    """Writes the answers to batches of one partition that were appended, in one version.
 
     `topic` is the name as UTF-8, or from version 13 the 16 bytes of the id.
     """
-    if version >= _TOPIC_ID_FROM:
-        return _ANSWER_WITH_ID.pack(
-            _ANSWER_WITH_ID.size - 4,
-            correlation_id,
-            0,
-            2,
-            topic,
-            2,
-            partition,
-            error_code,
-            base_offset,
-            -1,
-            log_start_offset,
-            1,
-            0,
-            0,
-            0,
-            0,
-            0,
-        )
-    if version >= _FLEXIBLE_FROM:
-        name = encode_unsigned_varint(len(topic) + 1) + topic
-        tail = _ANSWER_TAIL.pack(
-            2, partition, error_code, base_offset, -1, log_start_offset, 1, 0, 0, 0, 0, 0
-        )
-        return _ANSWER_HEAD.pack(len(name) + len(tail) + 6, correlation_id, 0, 2) + name + tail
-    if version >= _RECORD_ERRORS_FROM:
-        tail = _OLD_ANSWER_TAILS[_RECORD_ERRORS_FROM].pack(
-            1, partition, error_code, base_offset, -1, log_start_offset, 0, -1, 0
-        )
-    elif version >= _LOG_START_FROM:
-        tail = _OLD_ANSWER_TAILS[_LOG_START_FROM].pack(
-            1, partition, error_code, base_offset, -1, log_start_offset, 0
-        )
-    else:
-        tail = _OLD_ANSWER_TAILS[3].pack(1, partition, error_code, base_offset, -1, 0)
-    head = _OLD_ANSWER_HEAD.pack(len(topic) + len(tail) + 10, correlation_id, 1, len(topic))
-    return head + topic + tail
+
+    __slots__ = ("_head", "_layout", "_size", "_tail", "_version")
+
+    def __init__(self, version: int, topic: bytes, partition: int) -> None:
+        self._version = version
+        if version >= _FLEXIBLE_FROM:
+            name = topic
+            if version < _TOPIC_ID_FROM:
+                name = encode_unsigned_varint(len(topic) + 1) + topic
+            # No header tags, one topic; one partition. Then no record errors and no message, no tags of
+            # the partition and the topic, the throttle time, no tags.
+            head = b"\0\2" + name + b"\2"
+            tail = b"\1\0\0\0" + _INT32.pack(0) + b"\0"
+        else:
+            head = _INT32.pack(1) + len(topic).to_bytes(2, "big") + topic + _INT32.pack(1)
+            tail = _INT32.pack(0)
+            if version >= _RECORD_ERRORS_FROM:
+                tail = _INT32.pack(0) + b"\xff\xff" + tail
+        self._head = head + _INT32.pack(partition) + b"\0\0"
+        self._tail = tail
+        # length, correlation id, head with the error code, base offset, append time, log start, tail
+        log_start = "q" if version >= _LOG_START_FROM else ""
+        self._layout = Struct(f">ii{len(self._head)}sqq{log_start}{len(tail)}s")
+        self._size = self._layout.size - 4
+
+    def encode(self, correlation_id: int, base_offset: int, log_start_offset: int) -> bytes:
+        """A complete answer: length, header and body."""
+        pack, size, head, tail = self._layout.pack, self._size, self._head, self._tail
+        if self._version < _LOG_START_FROM:
+            return pack(size, correlation_id, head, base_offset, -1, tail)
+        return pack(size, correlation_id, head, base_offset, -1, log_start_offset, tail)

@@ -1,5 +1,6 @@
 """ApiVersions: which requests, versions and features a node serves (KIP-35, 511, 584).
 
+Tag 10000 of the answer is this project's own: it goes from node to node, and Kafka's readers skip it.
 Source: Apache Kafka 4.4, ApiVersionsRequest.json and ApiVersionsResponse.json.
 """
 
@@ -32,6 +33,8 @@ class ApiVersionsResponseFinalizedFeature(Struct):
 
 
 class ApiVersionsResponse(Message, api_key=18, versions="0-4", flexible="3+"):
+    """`peers_in_plaintext`: the node has a TLS listener, but connects to others in plaintext."""
+
     error_code: int = field(INT16)
     api_keys: tuple[ApiVersionsResponseApiKey, ...] = array(ApiVersionsResponseApiKey)
     throttle_time_ms: int = field(INT32, versions="1+", ignorable=True)
@@ -43,3 +46,4 @@ class ApiVersionsResponse(Message, api_key=18, versions="0-4", flexible="3+"):
         ApiVersionsResponseFinalizedFeature, versions="3+", tag=2, ignorable=True
     )
     zk_migration_ready: bool = field(BOOL, versions="3+", tag=3, ignorable=True)
+    peers_in_plaintext: bool = field(BOOL, versions="3+", tag=10000, ignorable=True)

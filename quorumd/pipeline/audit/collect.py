@@ -15,10 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from quorumd.client.client import QuorumClient, cluster_id_of
-from quorumd.client.connection import connect
+from quorumd.client.connector import Connector
 from quorumd.client.description import QuorumDescription, ReplicaState
 from quorumd.client.errors import QuorumError
 from quorumd.client.leader import CONNECT_TIMEOUT_S
+from quorumd.client.security import Security
 from quorumd.pipeline.audit.findings import AuditFinding, FindingKind
 from quorumd.pipeline.audit.replica_copy import CLIENT_ID, ReplicaCopy, ReplicaReader
 from quorumd.pipeline.audit.run import AuditReport, BadReplicas, TaskRunner, audit, in_this_process
@@ -32,17 +33,25 @@ def collected(
     servers: Sequence[Address],
     *,
     timeout_ms: int,
+    security: Security | None = None,
     on_offsets: OnAuditProgress = lambda done, total: None,
 ) -> Iterator[list[ReplicaCopy]]:
     """Copies of all replicas of the quorum, there as long as the context lasts.
 
     These are the voters, and observers that fetch. `timeout_ms` is how long the leader is looked for, and
     how long a replica may be silent. `on_offsets` is called with the offsets copied and the offsets in total.
-    Raises QuorumError if no leader says who the replicas are, BadReplicas for nodes of different
-    clusters, StorageError if there is no room.
+    Raises QuorumError if no leader says who the replicas are, CertificateProblem, BadReplicas for nodes of
+    different clusters, StorageError if there is no room.
     """
+
+    async def collect(folder: Path) -> list[ReplicaCopy]:
+        async with QuorumClient(
+            servers, client_id=CLIENT_ID, timeout_ms=timeout_ms, security=security
+        ) as client:
+            return await _collect(client, folder, servers, on_offsets)
+
     with tempfile.TemporaryDirectory(prefix="quorumd-audit-") as folder:
-        yield asyncio.run(_collect(servers, Path(folder), timeout_ms, on_offsets))
+        yield asyncio.run(collect(Path(folder)))
 
 
 def audit_copies(
@@ -97,21 +106,25 @@ def _not_served(labels: Sequence[str], start: int) -> AuditFinding:
 
 
 async def _collect(
-    servers: Sequence[Address], folder: Path, timeout_ms: int, on_offsets: OnAuditProgress
+    client: QuorumClient, folder: Path, servers: Sequence[Address], on_offsets: OnAuditProgress
 ) -> list[ReplicaCopy]:
-    async with QuorumClient(servers, client_id=CLIENT_ID, timeout_ms=timeout_ms) as client:
-        quorum = await client.describe_quorum()
+    timeout_ms, connector = client.timeout_ms, client.connector
+    quorum = await client.describe_quorum()
     replicas = _replicas(quorum)
     known = {address for each in replicas for address in _addresses(each, servers)}
     readers = [
-        ReplicaReader(each.key, _addresses(each, servers), folder / str(number), timeout_ms)
+        ReplicaReader(
+            connector, each.key, _addresses(each, servers), folder / str(number), timeout_ms
+        )
         for number, each in enumerate(replicas)
     ]
     try:
         claimed: dict[Address, ReplicaKey] = {}
         opened = await asyncio.gather(*(reader.open(claimed) for reader in readers))
         strangers = [each for each in servers if each not in known]
-        asked = await asyncio.gather(*(_cluster_id_at(each, timeout_ms) for each in strangers))
+        asked = await asyncio.gather(
+            *(_cluster_id_at(connector, each, timeout_ms) for each in strangers)
+        )
         clusters = [each for reader in readers for each in reader.cluster_ids]
         _check_clusters(quorum.cluster_id, [*clusters, *zip(strangers, asked, strict=True)])
         bounds = [each for each in opened if each is not None]
@@ -142,11 +155,11 @@ def _addresses(replica: ReplicaState, servers: Sequence[Address]) -> list[Addres
     return sorted(found, key=lambda each: each not in servers)
 
 
-async def _cluster_id_at(address: Address, timeout_ms: int) -> str:
+async def _cluster_id_at(connector: Connector, address: Address, timeout_ms: int) -> str:
     """Of a node that is none of the replicas; "" if it does not answer."""
     timeout_s = min(CONNECT_TIMEOUT_S, timeout_ms / 1000)
     try:
-        connection = await connect(address, client_id=CLIENT_ID, timeout_s=timeout_s)
+        connection = await connector.connect(address, timeout_s)
     except QuorumError:
         return ""
     try:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from quorumd.client.connection import ClientConnection, connect
+from quorumd.client.connection import ClientConnection
+from quorumd.client.connector import Connector
 from quorumd.client.errors import ConnectionFailed, QuorumError, RequestRefused
 from quorumd.client.leader import CONNECT_TIMEOUT_S
 from quorumd.client.reading import RawFetched
@@ -63,11 +64,17 @@ class ReplicaReader:
     """Copies one replica's log. An error of the replica becomes `copy.problem`."""
 
     def __init__(
-        self, key: ReplicaKey, addresses: Sequence[Address], folder: Path, timeout_ms: int
+        self,
+        connector: Connector,
+        key: ReplicaKey,
+        addresses: Sequence[Address],
+        folder: Path,
+        timeout_ms: int,
     ) -> None:
         self.copy = ReplicaCopy(key, folder)
         self.cluster_ids: list[tuple[Address, str]] = []
         """The cluster ids that the nodes named."""
+        self._connector = connector
         self._addresses = addresses
         self._timeout_ms = timeout_ms
         self._connection: ClientConnection | None = None
@@ -110,7 +117,7 @@ class ReplicaReader:
         if connection is None or not connection.is_open or connection.address != address:
             self.close()
             connect_s = min(CONNECT_TIMEOUT_S, timeout_s)
-            connection = await connect(address, client_id=CLIENT_ID, timeout_s=connect_s)
+            connection = await self._connector.connect(address, connect_s)
             self._connection = connection
         return ReplicaLog(connection, timeout_s)
 

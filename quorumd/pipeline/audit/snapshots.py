@@ -3,7 +3,8 @@
 What is compared is the decoded state, by key: value, headers, time and offset of the record. The bytes may
 differ where other programs have built them. The state at a snapshot's end is built anew from the snapshot
 before it, or from an empty state if the log begins at offset 0, and the log in between. Kafka's own
-snapshots have no keys, so they are only compared with each other.
+snapshots have no keys, so they are only compared with each other; and without their times, which are those
+of the moment when each controller wrote its own.
 """
 
 from __future__ import annotations
@@ -211,7 +212,10 @@ def _check_epochs(snapshot: Snapshot, chunks: Sequence[tuple[FileRange, bytes]])
 
 
 def _digests(rows: pa.RecordBatch) -> Iterator[tuple[bytes | None, bytes]]:
-    """(key, digest of the rest) of each record; b"" for one whose value is null."""
+    """(key, digest of the rest) of each record; b"" for one whose value is null.
+
+    Where there is no key, the rest is without time and offset: those of whoever wrote the snapshot.
+    """
     columns = ("key", "value", "offset", "timestamp", "headers")
     times = rows["timestamp"].cast(pa.int64())
     lists = [(times if name == "timestamp" else rows[name]).to_pylist() for name in columns]
@@ -220,7 +224,7 @@ def _digests(rows: pa.RecordBatch) -> Iterator[tuple[bytes | None, bytes]]:
             yield key, b""
             continue
         digest = blake2b(value, digest_size=16)
-        digest.update(repr((offset, time, headers)).encode())
+        digest.update(repr(headers if key is None else (offset, time, headers)).encode())
         yield key, digest.digest()
 
 

@@ -8,8 +8,8 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from quorumd.pipeline.metadata.declarations import Field, declarations
 from quorumd.raft.types import uuid_to_text
+from quorumd.wire.metadata_declarations import Field, declarations
 from quorumd.wire.varints import read_unsigned_varint
 
 _FRAME_VERSION = 1

@@ -34,7 +34,7 @@ class LiveView:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._quorum = SyncQuorum(options.servers, options.timeout_ms)
+        self._quorum = SyncQuorum(options.servers, options.timeout_ms, options.security)
 
     def extents(self, reaching: int | None = None) -> list[LogExtent]:
         start, end, snapshot = self._quorum.bounds(reaching)
@@ -75,7 +75,7 @@ class LiveLogSplit:
     def read(self, options: Options) -> Iterator[pa.RecordBatch]:
         """The rows. Raises LogUnreachable, DataLost, DamagedBatch."""
         offset = self.start
-        with SyncQuorum(options.servers, options.timeout_ms) as quorum:
+        with SyncQuorum(options.servers, options.timeout_ms, options.security) as quorum:
             while offset < self.end:
                 try:
                     fetched = quorum.fetch(offset)
@@ -113,7 +113,7 @@ class LiveSnapshotSplit:
         """The rows, by key. Raises LogUnreachable, DataLost, DamagedBatch."""
         wanted = self.snapshot_range.snapshot
         or_newer = not options.fail_on_data_loss
-        with SyncQuorum(options.servers, options.timeout_ms) as quorum:
+        with SyncQuorum(options.servers, options.timeout_ms, options.security) as quorum:
             try:
                 with quorum.downloaded(wanted, or_newer=or_newer) as file:
                     yield from snapshot_split(options.parsed_table, file, self.snapshot_range).read(

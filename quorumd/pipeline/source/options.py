@@ -14,6 +14,8 @@ from typing import Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from quorumd.client.addresses import parse_addresses
+from quorumd.client.security import Security
+from quorumd.config.errors import ConfigError
 from quorumd.pipeline.errors import BadOption
 from quorumd.raft.types import Address
 from quorumd.wire.metadata_topic import PARTITION, TOPIC
@@ -44,6 +46,19 @@ NAMES: Final = (
     "includeControl",
     "timeoutMs",
 )
+KAFKA_PREFIX: Final = "kafka."
+"""Before `security.protocol` and `ssl.*`, as Spark's Kafka source has it."""
+_OF_KAFKA_ALONE: Final = frozenset(
+    {
+        "ssl.engine.factory.class",
+        "ssl.keymanager.algorithm",
+        "ssl.protocol",
+        "ssl.provider",
+        "ssl.secure.random.implementation",
+        "ssl.trustmanager.algorithm",
+    }
+)
+"""Keys of Java's TLS: they mean nothing here, and forbid nothing."""
 _BY_LOWER_CASE = {name.lower(): name for name in NAMES}
 _TIMESTAMP_MAX = (1 << 63) - 1
 
@@ -78,6 +93,7 @@ class Options:
     include_headers: bool
     include_control: bool
     timeout_ms: int
+    security: Security | None = None
 
     @property
     def parsed_table(self) -> str:
@@ -87,7 +103,8 @@ class Options:
 
 def parse_options(given: Mapping[str, str]) -> Options:
     """The options as Spark hands them over; names count without case. Raises BadOption."""
-    values = {_known(name): value for name, value in given.items()}
+    tls = {name.lower(): value for name, value in given.items() if _is_of_tls(name)}
+    values = {_known(name): value for name, value in given.items() if name.lower() not in tls}
     servers = _servers(values)
     paths = _paths(values)
     if bool(servers) == bool(paths):
@@ -119,7 +136,35 @@ def parse_options(given: Mapping[str, str]) -> Options:
         include_headers=_flag(values, "includeHeaders", default=True),
         include_control=_flag(values, "includeControl", default=True),
         timeout_ms=TIMEOUT_MS_DEFAULT if timeout_ms is None else timeout_ms,
+        security=_security(tls) if servers else None,
     )
+
+
+def _is_of_tls(name: str) -> bool:
+    return name.lower().startswith((f"{KAFKA_PREFIX}security.", f"{KAFKA_PREFIX}ssl."))
+
+
+def _security(given: Mapping[str, str]) -> Security | None:
+    """Raises BadOption with everything that is wrong."""
+    if not given:
+        return None
+    pairs = {name.removeprefix(KAFKA_PREFIX): text for name, text in given.items()}
+    if "ssl.keystore.key" in pairs:
+        # It hides those alone whose names speak of a password, a secret or a token.
+        raise BadOption(
+            f"{KAFKA_PREFIX}ssl.keystore.key would be shown in Spark's plans: write the key and its "
+            f"certificate to a file, and name that in {KAFKA_PREFIX}ssl.keystore.location"
+        )
+    try:
+        found = Security.from_pairs(pairs, "the options kafka.*")
+    except ConfigError as error:
+        raise BadOption(" ".join(str(error).split())) from None
+    for name in found.ignored:
+        if name not in _OF_KAFKA_ALONE:
+            raise BadOption(
+                f"there is no option {KAFKA_PREFIX}{name}: it is none of Kafka's clients"
+            )
+    return found
 
 
 def _known(name: str) -> str:

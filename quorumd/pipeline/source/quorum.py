@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from socket import gethostname
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -19,11 +20,13 @@ from quorumd.client.download import SnapshotDownloader
 from quorumd.client.errors import OffsetOutOfRange, QuorumError, QuorumUnavailable
 from quorumd.client.leader import LeaderFinder
 from quorumd.client.reading import RawFetched
+from quorumd.client.security import Security
 from quorumd.client.spool import SnapshotSpool
 from quorumd.client.timing import Deadline, RetryBackoff
 from quorumd.pipeline.errors import LogUnreachable
 from quorumd.pipeline.files.replicas import Snapshot
 from quorumd.raft.types import Address, SnapshotId
+from quorumd.security.errors import CertificateProblem
 from quorumd.storage.layout import snapshot_path
 
 FETCH_BYTES = 8 << 20
@@ -60,12 +63,17 @@ class SnapshotReplaced(Exception):
 class SyncQuorum:
     """Blocking calls; each raises LogUnreachable after `timeout_ms` without a response."""
 
-    def __init__(self, servers: Sequence[Address], timeout_ms: int) -> None:
+    def __init__(
+        self, servers: Sequence[Address], timeout_ms: int, security: Security | None = None
+    ) -> None:
         self._servers = tuple(servers)
+        self._security = security
         self._timeout_ms = timeout_ms
         # asyncio.Runner would write out every result, which it does to compare signal handlers.
         self._loop = asyncio.new_event_loop()
-        self._client = QuorumClient(servers, client_id=_CLIENT_ID, timeout_ms=timeout_ms)
+        self._client = QuorumClient(
+            servers, client_id=_CLIENT_ID, timeout_ms=timeout_ms, security=security
+        )
 
     def close(self) -> None:
         """Ends connections."""
@@ -181,7 +189,7 @@ class SyncQuorum:
             await asyncio.sleep(backoff.next_s())
 
     async def _newest_snapshot(self) -> SnapshotId | None:
-        finder = LeaderFinder(self._servers, client_id=_CLIENT_ID)
+        finder = LeaderFinder(self._servers, client_id=_CLIENT_ID, security=self._security)
         try:
             download = SnapshotDownloader(finder, timeout_ms=self._timeout_ms)
             return (await download.leader()).snapshot_id
@@ -196,6 +204,11 @@ class SyncQuorum:
                 f"no leader answered within {self._timeout_ms / 1000:g} s: {_reasons(error)}. Check that "
                 "bootstrap.servers is right and that more than half of the voters run; the option "
                 "timeoutMs waits longer."
+            ) from None
+        except CertificateProblem as problem:
+            text = " ".join(str(problem).split())
+            raise LogUnreachable(
+                f"{text}. Files are read on the driver and on every executor, here on {gethostname()}."
             ) from None
         except QuorumError as error:
             raise LogUnreachable(" ".join(str(error).split())) from None

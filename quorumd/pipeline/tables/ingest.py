@@ -14,7 +14,7 @@ from quorumd.pipeline.tables.compaction import compact
 from quorumd.pipeline.tables.derive import refresh_state
 from quorumd.pipeline.tables.origin import LogOrigin, first_batch_offsets
 from quorumd.pipeline.tables.output import Output
-from quorumd.pipeline.tables.sink import NAME, register_sink
+from quorumd.pipeline.tables.sink import NAME, ORIGIN, register_sink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +56,7 @@ def _ingest(spark: SparkSession, origin: LogOrigin, output: Output) -> None:
     options = origin.options_from(output.end_offset)
     rows = spark.read.format("quorumd").options(**options).load()
     writer = rows.write.format(NAME).mode("append").option("folder", str(output.folder))
-    writer = writer.option("origin", json.dumps(origin.options()))
+    writer = writer.option(ORIGIN, json.dumps(origin.options()))
     writer.option("token", output.token).save()
     refresh_state(spark, output)
     compact(output)
@@ -130,7 +130,7 @@ class StreamingIngest:
         writer = rows.writeStream.format(NAME).trigger(**self._trigger)
         writer = writer.option("folder", str(self._output.folder))
         writer = writer.option("token", self._output.token)
-        writer = writer.option("origin", json.dumps(self._origin.options()))
+        writer = writer.option(ORIGIN, json.dumps(self._origin.options()))
         return writer.option("checkpointLocation", f"file://{self._output.new_work()}").start()
 
     def _watch(self, query: StreamingQuery, show: Callable[[IngestProgress], None]) -> bool:

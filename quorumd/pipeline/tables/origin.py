@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -11,7 +11,12 @@ import pyarrow.compute as pc
 
 from quorumd.pipeline.errors import BadOption, DataLost
 from quorumd.pipeline.source.offset_range import LogExtent, OffsetRange, SnapshotRange
-from quorumd.pipeline.source.options import CONTROL_RECORDS, Options, parse_options
+from quorumd.pipeline.source.options import (
+    CONTROL_RECORDS,
+    KAFKA_PREFIX,
+    Options,
+    parse_options,
+)
 from quorumd.pipeline.source.views import SourceView, viewing
 from quorumd.pipeline.tables.history import ControlRow
 from quorumd.pipeline.tables.manifests import Manifest
@@ -28,6 +33,8 @@ class LogOrigin:
     path: str | None
     replica: int | None = None
     timeout_ms: int | None = None
+    security: Mapping[str, str] = field(default_factory=dict)
+    """How a live quorum is reached, with the keys of Kafka's clients."""
 
     def options(self) -> dict[str, str]:
         """As the data source takes them."""
@@ -37,7 +44,8 @@ class LogOrigin:
             "replica": self.replica,
             "timeoutMs": self.timeout_ms,
         }
-        return {name: str(value) for name, value in given.items() if value is not None}
+        found = {name: str(value) for name, value in given.items() if value is not None}
+        return found | {f"{KAFKA_PREFIX}{name}": text for name, text in self.security.items()}
 
     def options_from(self, end_offset: int) -> dict[str, str]:
         """To read on where the tables end; from the beginning, with a snapshot, if they are empty."""

@@ -1,8 +1,8 @@
 """The data source `quorumd_tables`, a sink: it writes the rows of a query to the tables.
 
 Tasks write Parquet files that are not visible yet and report them; the commit makes them visible. A task that
-runs twice leaves a file that no manifest names. Options: folder, token; of the log origin, which is the data
-source's options as JSON; for derived tables end.
+runs twice leaves a file that no manifest names. Options: folder, token; of the log originSecret, which is the
+data source's options as JSON; for derived tables end.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NAME = "quorumd_tables"
+ORIGIN = "originSecret"
+"""An option with this word in its name is hidden in Spark's plans and logs: passwords may be in it."""
 
 
 def register_sink(spark: SparkSession) -> None:
@@ -54,11 +56,11 @@ class TablesSink(DataSource):
         folder, token = Path(self.options["folder"]), self.options["token"]
         if "end" in self.options:
             return _StateWriter(folder, token, int(self.options["end"]))
-        return _LogWriter(folder, token, json.loads(self.options["origin"]))
+        return _LogWriter(folder, token, json.loads(self.options[ORIGIN]))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 (Spark's name)
         """The writer of the log."""
-        origin = json.loads(self.options["origin"])
+        origin = json.loads(self.options[ORIGIN])
         return _LogStreamWriter(Path(self.options["folder"]), self.options["token"], origin)
 
 

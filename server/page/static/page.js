@@ -250,6 +250,36 @@ function showSnapshots(now) {
   });
 }
 
+const CLIENT_AUTH = {
+  none: "clients show no certificate",
+  requested: "clients may show a certificate",
+  required: "clients show a certificate",
+};
+const ROLES = { own: "", ca: "CA ", crl: "revocation list of " };
+
+// Shown where anything is TLS; what is plaintext beside it is named.
+function showAccess(now) {
+  const { listeners, http, links, plaintext_connections: plaintext } = now.status;
+  const places = [...(listeners || []), ...(http ? [{ ...http, name: "HTTP" }] : [])];
+  $("access").hidden = places.every((one) => one.protocol === "PLAINTEXT");
+  if ($("access").hidden) return;
+  const entries = places.map((one) => {
+    const lines = (one.certificates || []).map((each) => `${ROLES[each.role]}${each.subject} ${ending(each)}`);
+    if (one.client_auth) lines.unshift(CLIENT_AUTH[one.client_auth]);
+    const count = one.connections === undefined ? "" : `, ${many(one.connections, "connection")}`;
+    return [one.name, `${one.protocol === "SSL" ? "TLS" : "plaintext"}${count}`, lines.join("; ")];
+  });
+  entries.push(["Other nodes are reached by", links === "SSL" ? "TLS" : "plaintext"]);
+  entries.push(["In plaintext", many(plaintext, "connection")]);
+  terms($("listeners"), entries);
+}
+
+function ending(certificate) {
+  const left = certificate.ends_in_s;
+  if (left === null) return "never ends";
+  return left > 0 ? `ends in ${span(left)}` : `ended ${span(-left)} ago`;
+}
+
 function showAbout(now) {
   const { status } = now;
   text($("about"), `Node ${status.node_id}, quorumd ${status.version}, process ${status.pid}, ${status.storage_dir}`
@@ -442,7 +472,8 @@ async function look() {
   lamp("on", "live");
 }
 
-const SECTIONS = [showHead, showFindings, showReplicas, showPast, showVoters, showLog, showSnapshots, showAbout];
+const SECTIONS = [showHead, showFindings, showReplicas, showPast, showVoters, showLog, showSnapshots,
+  showAccess, showAbout];
 
 function lamp(state, words) {
   style($("lamp"), `lamp ${state}`);

@@ -1,4 +1,4 @@
-"""Java's properties text, as far as meta.properties needs it: `key=value` lines with escapes.
+"""Java's properties text: `key=value` lines with escapes.
 
 Source: java.util.Properties, load and store.
 """
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _TO_ESCAPE = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}
+_NATURAL_LINE = re.compile(r"[ \t\f]*([^\r\n]*)(\r\n|\r|\n|$)")
 _KEY_END = re.compile(r"(?<!\\)(?:\\\\)*([ \t\f]*[=: \t\f][ \t\f]*)")
 
 
@@ -35,17 +36,26 @@ def render(pairs: Mapping[str, str]) -> str:
 
 
 def _logical_lines(text: str) -> list[str]:
+    """Lines without comments, those that end in a backslash with what follows, as Java joins them.
+
+    So does it at the end of the text, where "\\" and a line feed are a key without a text, and "\\" and a
+    carriage return with a line feed are none.
+    """
     lines: list[str] = []
     held = ""
-    for raw in re.split(r"\r\n|\r|\n", text):
-        line = raw.lstrip(" \t\f")
+    at = 0
+    while at < len(text):
+        match = _NATURAL_LINE.match(text, at)
+        assert match is not None
+        line, end = match.groups()
+        at = match.end()
         if not held and (not line or line[0] in "#!"):
             continue
         held += line
-        backslashes = len(held) - len(held.rstrip("\\"))
-        if backslashes % 2:
+        if (len(held) - len(held.rstrip("\\"))) % 2:
             held = held[:-1]
-            continue
+            if end == "\r\n" or at < len(text):
+                continue
         lines.append(held)
         held = ""
     if held:
@@ -74,7 +84,8 @@ def _unescape(text: str) -> str:
             at += 4
         else:
             parts.append(_ESCAPES.get(escaped, escaped))
-    return "".join(parts)
+    # Two escapes may be the halves of one character.
+    return "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
 def _escape(text: str, also: str) -> str:

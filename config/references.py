@@ -1,0 +1,68 @@
+"""`${env:NAME}` and `${dir:PATH:NAME}` in values of the node's own file.
+
+Source: Apache Kafka, EnvVarConfigProvider and DirectoryConfigProvider, with their usual names. What is put
+in is not looked into again. Unlike in Kafka, a reference that cannot be resolved is a problem.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from quorumd.config.errors import BadValue
+
+MAX_FILE_BYTES = 1 << 20
+_REFERENCE = re.compile(r"\$\{([^}]*)(\}?)")
+_FORMS = "${env:NAME} for a variable, ${dir:PATH:NAME} for the file NAME in the folder PATH"
+
+
+def resolve(text: str, environ: Mapping[str, str], folder: Path) -> tuple[str, tuple[Path, ...]]:
+    """The text with what its references stand for, and the files that were read for it.
+
+    A relative PATH begins at `folder`.
+    Raises BadValue with what is missing. It shows nothing of what references stand for.
+    """
+
+    files: list[Path] = []
+
+    def replaced(match: re.Match[str]) -> str:
+        kind, _, rest = match[1].partition(":")
+        path, colon, name = rest.rpartition(":")
+        if match[2] and kind == "env" and rest:
+            return _variable(rest, environ)
+        if match[2] and kind == "dir" and path and colon and name and "/" not in name:
+            files.append(folder / path / name)
+            return _text_of(files[-1])
+        # What stands there is not shown: it may be a password.
+        raise BadValue(
+            f"a '${{' begins a reference, and this is none: permitted are {_FORMS}. A password that "
+            "has '${' in it is put into such a variable or file"
+        )
+
+    return _REFERENCE.sub(replaced, text), tuple(files)
+
+
+def _variable(name: str, environ: Mapping[str, str]) -> str:
+    value = environ.get(name, "")
+    if not value.strip():
+        raise BadValue(f"${{env:{name}}}: the environment variable {name} is not set: set it")
+    return value
+
+
+def _text_of(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+        text = raw.decode()
+    except OSError as error:
+        raise BadValue(
+            f"{path} cannot be read ({error.strerror}): check the path and its permissions"
+        ) from None
+    except ValueError:
+        raise BadValue(f"{path} is no UTF-8 text: is it the right file?") from None
+    if len(raw) > MAX_FILE_BYTES:
+        raise BadValue(f"{path} is larger than {MAX_FILE_BYTES} bytes: is it the right file?")
+    if not text.strip():
+        raise BadValue(f"{path} is empty: write the value into it")
+    return text

@@ -1,0 +1,136 @@
+"""What must hold between the keys of TLS and the listeners, without a look into any key or certificate."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from quorumd.config.addresses import ConfiguredVoter, Listener
+from quorumd.config.keys import HTTP_SCOPE, LISTENER_SCOPE, TLS_KEYS, scope_of
+from quorumd.config.tls import ClientAuth, SecurityProtocol, TlsConfig
+from quorumd.config.tls_port import HTTP, TlsPort
+
+PROTOCOL_MAP: Final = "listener.security.protocol.map"
+HTTP_PROTOCOL: Final = "http.security.protocol"
+_PROTOCOL_NAMES: Final = ("SSL", "SASL_SSL", "SASL_PLAINTEXT")
+
+
+JudgeOfPort = Callable[[TlsPort, Mapping[str, Any]], Iterable[tuple[str, str]]]
+"""Key and text of what is wrong with keys and certificates, by the port and all values by key."""
+
+
+def tls_ports(found: Mapping[str, Any]) -> Iterator[TlsPort]:
+    """Where TLS is spoken, by what was set: values by key."""
+    listeners: Sequence[Listener] = found.get("listeners") or ()
+    advertised = {each.name: each for each in found.get("advertised.listeners") or ()}
+    for listener in listeners:
+        if (found.get(PROTOCOL_MAP) or {}).get(listener.name) is SecurityProtocol.SSL:
+            is_peers = listener is listeners[0]
+            hosts = [advertised.get(listener.name, listener).host]
+            if is_peers:
+                hosts += _own_voter_hosts(found)
+            scope = scope_of(listener.name)
+            tls = _tls_of(found, scope)
+            yield TlsPort(listener.name, scope, tls, tuple(dict.fromkeys(hosts)), is_peers)
+    if found.get(HTTP_PROTOCOL) is SecurityProtocol.SSL:
+        yield TlsPort(HTTP, HTTP_SCOPE, _tls_of(found, HTTP_SCOPE))
+
+
+def _own_voter_hosts(found: Mapping[str, Any]) -> list[str]:
+    voters: Sequence[ConfiguredVoter] = found.get("quorum.voters") or ()
+    return [voter.host for voter in voters if voter.id == found.get("node.id")]
+
+
+def _tls_of(found: Mapping[str, Any], scope: str) -> TlsConfig:
+    """The keys of TLS for one port: its own, else the node's."""
+    given = {}
+    for key, declared in TLS_KEYS.items():
+        if (name := scope + key) in found or (name := key) in found:
+            given[declared.field] = found[name]
+    return TlsConfig(**given)
+
+
+def tls_problems(
+    found: Mapping[str, Any], given: Mapping[str, object]
+) -> Iterator[tuple[str, str]]:
+    """Key and text of each contradiction between listeners and keys.
+
+    `given` has every key that was set, be its value one or not.
+    """
+    if PROTOCOL_MAP in found:
+        yield from _missing_in_map(found.get("listeners") or (), found[PROTOCOL_MAP])
+    elif PROTOCOL_MAP not in given:
+        yield from _meant_as_tls(found, given)
+    if HTTP_PROTOCOL not in given:
+        for key in given:
+            if key.startswith(HTTP_SCOPE + "ssl."):
+                yield key, f"HTTP is plaintext: set {HTTP_PROTOCOL}: SSL, or remove this key"
+    if found.get("max.connections.per.ip") == 0 and not found.get(
+        "max.connections.per.ip.overrides"
+    ):
+        text = (
+            "0 without max.connections.per.ip.overrides lets nobody in: set those, or more than 0"
+        )
+        yield "max.connections.per.ip", text
+
+
+def _missing_in_map(
+    listeners: Sequence[Listener], protocols: Mapping[str, SecurityProtocol]
+) -> Iterator[tuple[str, str]]:
+    names = [listener.name for listener in listeners]
+    for name in dict.fromkeys(names):
+        if name in protocols:
+            continue
+        text = f"the listener {name} is missing: add {name}:SSL or {name}:PLAINTEXT"
+        others = [other for other in protocols if other not in names]
+        if close := difflib.get_close_matches(name, others, n=1):
+            text += f"; is {close[0]} meant for it?"
+        yield PROTOCOL_MAP, text
+
+
+def _meant_as_tls(
+    found: Mapping[str, Any], given: Mapping[str, object]
+) -> Iterator[tuple[str, str]]:
+    """Without a map all listeners are plaintext: nobody is to find that out later."""
+    for listener in found.get("listeners") or ():
+        if listener.name in _PROTOCOL_NAMES:
+            text = (
+                f"{listener} would be plaintext, whatever its name says: set {PROTOCOL_MAP}, for "
+                f"example {listener.name}:SSL"
+            )
+            yield "listeners", text
+    used = HTTP_PROTOCOL in given
+    for key in given:
+        if key.startswith(LISTENER_SCOPE) or (key.startswith("ssl.") and not used):
+            text = f"no listener is TLS: set {PROTOCOL_MAP}, for example CONTROLLER:SSL"
+            yield key, text
+            return
+
+
+def port_problems(port: TlsPort, given: Container[str]) -> Iterator[tuple[str, str]]:
+    """Key and text of what a port lacks to be TLS at all."""
+    tls = port.tls
+
+    def is_missing(*keys: str) -> bool:
+        return not any(name in given for key in keys for name in (key, port.scope + key))
+
+    if is_missing("ssl.keystore.location", "ssl.keystore.key", "ssl.keystore.certificate.chain"):
+        yield (
+            "ssl.keystore.location",
+            f"{port.name} is SSL and has no certificate: set this key to the file of its private key and "
+            f"certificate chain, or {port.scope}ssl.keystore.location for it alone",
+        )
+    if port.is_peers and tls.ssl_client_auth is not ClientAuth.REQUIRED:
+        yield (
+            "ssl.client.auth",
+            f"{port.name} is the first listener, which the other nodes use: they have to show "
+            f"certificates. Set this key to required, or {port.scope}ssl.client.auth for it alone",
+        )
+    asks = port.is_peers or tls.ssl_client_auth is not ClientAuth.NONE
+    if asks and is_missing("ssl.truststore.location", "ssl.truststore.certificates"):
+        yield (
+            "ssl.truststore.location",
+            f"{port.name} asks for certificates and trusts no CA: set this key to the file of the CAs "
+            "whose certificates it accepts",
+        )

@@ -1,0 +1,36 @@
+"""Where a node speaks TLS."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Final, NamedTuple
+
+from quorumd.config.tls import TlsConfig
+
+HTTP: Final = "http"
+"""Stands for HTTP where listeners are named, whose names are upper case."""
+
+
+class TlsPort(NamedTuple):
+    """A listener that is TLS, or HTTP."""
+
+    name: str
+    scope: str
+    """What the keys that hold here alone begin with."""
+    tls: TlsConfig
+    """The keys of TLS: its own, else the node's."""
+    hosts: tuple[str, ...] = ()
+    """The names and addresses that others are told to dial."""
+    is_peers: bool = False
+    """Other nodes use it."""
+
+    @property
+    def has_certificate(self) -> bool:
+        """Whether keys say where it has one."""
+        tls = self.tls
+        kept = (tls.ssl_keystore_location, tls.ssl_keystore_key, tls.ssl_keystore_certificate_chain)
+        return any(each is not None for each in kept)
+
+    def key_of(self, key: str, given: Container[str]) -> str:
+        """The name under which this key of TLS was set for this port."""
+        return self.scope + key if self.scope + key in given else key

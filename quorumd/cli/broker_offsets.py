@@ -1,0 +1,50 @@
+"""How far running Kafka brokers have applied the metadata log: each of them says so in ApiVersions.
+
+A broker ends that meets a leader whose log parts from its own below there. Source: KIP-584, finalized
+features epoch; Apache Kafka 4.3, KRaftMetadataCache.features: the offset of the newest record in its image.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, NamedTuple
+
+from quorumd.client.connector import Connector
+from quorumd.client.errors import QuorumError
+from quorumd.version import VERSION
+from quorumd.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+
+if TYPE_CHECKING:
+    from quorumd.client.security import Security
+    from quorumd.raft.types import Address
+
+
+class BrokerOffset(NamedTuple):
+    """The end (exclusive) of what a broker has applied; None and the reason if it did not say."""
+
+    address: Address
+    end_offset: int | None
+    reason: str = ""
+
+
+async def ask_brokers(
+    addresses: Sequence[Address], security: Security | None, timeout_s: float
+) -> list[BrokerOffset]:
+    """All at the same time, each at the address that is named."""
+    with closing(Connector("quorumctl", security)) as connector:
+        asked = [_ask(connector, address, timeout_s) for address in addresses]
+        return list(await asyncio.gather(*asked))
+
+
+async def _ask(connector: Connector, address: Address, timeout_s: float) -> BrokerOffset:
+    request = ApiVersionsRequest(client_software_name="quorumctl", client_software_version=VERSION)
+    try:
+        with closing(await connector.connect(address, timeout_s)) as connection:
+            answer = await connection.request(request, ApiVersionsResponse, timeout_s=timeout_s)
+    except QuorumError as error:
+        return BrokerOffset(address, None, str(error))
+    if answer.finalized_features_epoch < 0:
+        return BrokerOffset(address, None, "it does not say how far it is")
+    return BrokerOffset(address, answer.finalized_features_epoch + 1)

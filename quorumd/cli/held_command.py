@@ -1,0 +1,205 @@
+"""A command that runs as a process group of its own: signals reach it, its end is seen, it can be ended.
+
+The group is what `quorumctl lock` has to end when the lock is lost: a shell, say, with what it started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+_TERMINAL: Final = 0
+_LAUNCHER: Final = Path(__file__).with_name("launcher.py")
+_LOOK_S: Final = 0.05
+_STOPPED_BY_TERMINAL: Final = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+
+ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""Passed on to the whole group: what a shell has started would outlive it otherwise."""
+OTHERS: Final = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
+"""Passed on to the command alone: whoever does not expect them dies of them."""
+
+
+class HeldCommand:
+    """A command that is made ready now, and begins with `start`. In `with`: one that did not start is let go.
+
+    It is a process already while it waits (see launcher.py), because to make one takes longer than all the
+    rest that lies between its turn and its begin. It dies with this process, also by SIGKILL. Where standard
+    input is a terminal, and this process is in its foreground, the command is, until its end: Ctrl-C reaches
+    it, and Ctrl-Z does not stop it.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.name = words[0]
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._has_terminal = _is_in_foreground()
+        self._has_begun = False
+        go, self._go = os.pipe()
+        self._report, report = os.pipe()
+        launcher = [
+            sys.executable,
+            "-I",
+            "-S",
+            str(_LAUNCHER),
+            *map(str, (os.getpid(), go, report)),
+        ]
+        try:
+            self._process = subprocess.Popen(
+                [*launcher, *words], process_group=0, pass_fds=(go, report)
+            )
+        except BaseException:
+            os.close(self._go)
+            os.close(self._report)
+            raise
+        finally:
+            os.close(go)
+            os.close(report)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        os.close(self._go)
+        os.close(self._report)
+        if not self._has_begun:
+            self._process.kill()
+            self._process.wait()
+
+    def start(self, variable: str, value: str) -> None:
+        """Begins, with one more variable in the environment. Raises OSError if it cannot be executed."""
+        if self._has_terminal:
+            # Ignored only now, because a command inherits what is ignored.
+            signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+            os.tcsetpgrp(_TERMINAL, self._process.pid)
+        with suppress(BrokenPipeError):  # It was killed: its exit code tells.
+            os.write(self._go, f"{variable}={value}".encode())
+        if failed := os.read(self._report, 16):
+            self._take_terminal()
+            number = int(failed)
+            raise OSError(number, os.strerror(number))
+        self._has_begun = True
+        threading.Thread(target=self._watch, name="command", daemon=True).start()
+
+    def send(self, number: signal.Signals) -> None:
+        """Passes a signal on. Nothing happens if the command has ended."""
+        if self._ended.done():
+            return
+        if number in ENDING:
+            self._signal_group(number)
+        else:
+            os.kill(self._process.pid, number)
+
+    async def wait(self) -> int:
+        """Its exit code; 128 + n if signal n has ended it."""
+        await asyncio.shield(self._ended)
+        # Not reaped before: until then nobody else can have its number.
+        code = self._process.wait()
+        self._take_terminal()
+        return code if code >= 0 else 128 - code
+
+    async def end(self, grace_s: float) -> int:
+        """SIGTERM to the group, and SIGKILL to what is left of it after `grace_s` seconds; the exit code."""
+        self._signal_group(signal.SIGTERM)
+        self._signal_group(signal.SIGCONT)
+        deadline_s = self._loop.time() + grace_s
+        # Looked at again and again, for nothing tells when the last process of a group has ended.
+        while (left_s := deadline_s - self._loop.time()) > 0:
+            if not self._group_runs():
+                break
+            await asyncio.sleep(min(_LOOK_S, left_s))
+        self._signal_group(signal.SIGKILL)
+        return await self.wait()
+
+    def _take_terminal(self) -> None:
+        if self._has_terminal:
+            self._has_terminal = False
+            os.tcsetpgrp(_TERMINAL, os.getpgrp())
+            signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+
+    def _watch(self) -> None:
+        pid = self._process.pid
+        states = os.WEXITED | os.WNOWAIT | (os.WSTOPPED if self._has_terminal else 0)
+        while (found := os.waitid(os.P_PID, pid, states)) and found.si_code == os.CLD_STOPPED:
+            os.waitid(os.P_PID, pid, os.WSTOPPED)
+            if found.si_status in _STOPPED_BY_TERMINAL:
+                # No shell could continue it: that would continue us, and we do not stop.
+                self._signal_group(signal.SIGCONT)
+        try:
+            self._loop.call_soon_threadsafe(self._ended.set_result, None)
+        except RuntimeError:
+            return  # The loop was closed: this process is about to end.
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        if self._process.returncode is None:
+            os.killpg(self._process.pid, number)
+
+    def _group_runs(self) -> bool:
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                state, _, group = path.read_text(errors="replace").rpartition(")")[2].split()[:3]
+            except (OSError, ValueError):
+                continue  # It has ended meanwhile.
+            if int(group) == self._process.pid and state not in "ZX":
+                return True
+        return False
+
+
+class SignalRelay:
+    """Signals of this process: they end the current task before there is a `command`, then go to it.
+
+    In `with`, from that task. What was ignored when this process began, by nohup for example, stays ignored.
+    """
+
+    def __init__(self) -> None:
+        self.command: HeldCommand | None = None
+        self.ended_by: signal.Signals | None = None
+        """The first signal that asked for the end."""
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._handled: list[signal.Signals] = []
+
+    def __enter__(self) -> Self:
+        for number in (*ENDING, *OTHERS):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._loop.add_signal_handler(number, self._on_signal, number)
+                self._handled.append(number)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number in self._handled:
+            self._loop.remove_signal_handler(number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        is_first = self.ended_by is None
+        if number in ENDING and is_first:
+            self.ended_by = number
+        if self.command is not None:
+            self.command.send(number)
+        elif number in ENDING and is_first and self._task is not None:
+            self._task.cancel()
+
+
+def _is_in_foreground() -> bool:
+    try:
+        return os.tcgetpgrp(_TERMINAL) == os.getpgrp()
+    except OSError:
+        return False

@@ -1,0 +1,230 @@
+"""The rules of one claim: when to queue, to acquire, to renew, and until when it may be believed.
+
+Without I/O and without a clock: the caller hands in what it sees of the contest and its monotonic time in
+seconds, and does what it is told. Safety needs only this: every write is conditional on what was seen, so of
+two that would both be right one is refused; and the holder counts the ttl from before it *sent* a renewal,
+others from after they *read* it, each with an allowance for the rate of its clock.
+Source: docs/coordination.md.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from itertools import islice
+from typing import Final, NamedTuple
+
+from quorumd.client.coordination.claim_record import ClaimRecord
+from quorumd.client.coordination.contest import Contest, SeenRecord
+from quorumd.client.coordination.keys import Place
+from quorumd.wire.records import Record
+
+ALLOWANCE: Final = 0.05
+"""Of a ttl. The holder believes in itself for so much less, others wait for so much more: clocks may differ
+in rate by 10 %, in fact by far less, and what is left is time to notice the end."""
+RENEWALS_PER_TTL: Final = 3
+TURN_S: Final = 2.0
+"""What the first in the queue has to act in before the next one may; seconds."""
+REMOVED_MAX: Final = 500
+"""Of the queue, in one batch."""
+
+_NEVER: Final = float("-inf")
+
+
+class Intent(Enum):
+    """What a write is for."""
+
+    QUEUE = "queue"
+    ACQUIRE = "acquire"
+    RENEW = "renew"
+    GIVE_BACK = "give back"
+
+
+class ClaimWrite(NamedTuple):
+    """Append these records as one batch, if their keys are unchanged since the offset `since`."""
+
+    intent: Intent
+    records: list[Record]
+    since: int
+    attempt: int
+
+
+class WaitUntil(NamedTuple):
+    """Nothing to do before `at_s`, unless something is seen to change. None: no moment is known."""
+
+    at_s: float | None
+
+
+def lapses_s(seen: SeenRecord) -> float:
+    """When a holder that is not seen to renew may be taken for gone; of the reader's clock, seconds."""
+    return seen.seen_s + seen.record.ttl_s * (1 + ALLOWANCE)
+
+
+def turn_s(contest: Contest, claim: str) -> float:
+    """When a claim in the queue may act, if nothing changes until then: once the name is free, and every
+    client that waits before it has had its time."""
+    holder = contest.holder
+    free_s = contest.free_since_s if holder is None else lapses_s(holder)
+    own = contest.queue[claim].record.client
+    ahead = set()
+    for other, seen in contest.queue.items():
+        if other == claim:
+            break
+        if seen.record.client != own:
+            ahead.add(seen.record.client)
+    return free_s + TURN_S * len(ahead)
+
+
+class Contender:
+    """One claim to a name, from its first write to the last. `record` is what it writes."""
+
+    def __init__(self, place: Place, record: ClaimRecord) -> None:
+        self.token = -1
+        """The offset of the record that acquired the name, -1 before."""
+        self.held_until_s = _NEVER
+        """By the own clock. The claim is to be believed before this moment, if it was not replaced."""
+        self.is_replaced = False
+        """Somebody else's record, or none, was seen in place of its own."""
+        self.place = place.holder
+        self.claim = record.claim
+        self.ttl_s = record.ttl_s
+        self._own_place = Place(place.kind, place.name, record.claim)
+        self._record = record
+        self._attempt = 0
+        self._sent_s: dict[int, float] = {}
+        self._renewed_s = _NEVER
+        self._offset = -1
+        self._queue_offset = -1
+        self._left_offset = -1
+
+    def holds(self, now_s: float) -> bool:
+        """May it be believed that this claim holds the name?"""
+        return self.token >= 0 and not self.is_replaced and now_s < self.held_until_s
+
+    # -- what is learnt
+
+    def look(self, contest: Contest, end_offset: int) -> None:
+        """The contest as it is in the log below `end_offset`."""
+        holder = contest.holder
+        if holder is not None and holder.record.claim == self.claim:
+            self._adopt(holder.record.attempt, holder.offset)
+        elif self.token >= 0 and end_offset > self._offset:
+            self.is_replaced = True
+
+    def acknowledged(self, write: ClaimWrite, offset: int) -> None:
+        """The write is committed, its first record at `offset`."""
+        if write.intent is Intent.QUEUE:
+            self._queue_offset = offset
+        elif write.intent is Intent.GIVE_BACK:
+            self._on_left({record.key for record in write.records}, offset)
+        else:
+            self._adopt(write.attempt, offset)
+
+    def _on_left(self, keys: set[bytes | None], offset: int) -> None:
+        if self.place.key in keys:
+            self.token = -1
+            self.held_until_s = _NEVER
+        if self._own_place.key in keys:
+            self._queue_offset = -1
+            self._left_offset = offset + len(keys) - 1
+
+    def _adopt(self, attempt: int, offset: int) -> None:
+        """A record of this claim is in the log, as the holder's."""
+        if offset <= self._offset:
+            return
+        self._offset = offset
+        if self.token < 0:
+            self.token = offset
+        sent_s = self._sent_s.get(attempt, _NEVER)
+        self._renewed_s = max(self._renewed_s, sent_s)
+        self.held_until_s = self._renewed_s + self.ttl_s * (1 - ALLOWANCE)
+        self._sent_s = {each: at for each, at in self._sent_s.items() if each > attempt}
+
+    # -- what is to be done
+
+    def next_step(
+        self, contest: Contest, end_offset: int, now_s: float
+    ) -> ClaimWrite | WaitUntil | None:
+        """On the way to the name; None once it `holds` it."""
+        self.look(contest, end_offset)
+        if self.holds(now_s):
+            return None
+        if self.is_replaced:
+            # It was acquired too late to be told, and is gone again.
+            self.token = self._offset = -1
+            self.is_replaced = False
+            self.held_until_s = self._renewed_s = _NEVER
+        if self.token >= 0:
+            return self._renewal(contest, end_offset, now_s)
+        if self.claim in contest.queue:
+            if contest.first_own != self.claim:
+                return WaitUntil(None)
+            at_s = turn_s(contest, self.claim)
+            return (
+                WaitUntil(at_s) if now_s < at_s else self._acquisition(contest, end_offset, now_s)
+            )
+        if self._queue_offset >= end_offset:
+            return WaitUntil(None)  # It is in the queue, and does not see itself there yet.
+        if contest.holder is None and not contest.queue:
+            return self._acquisition(contest, end_offset, now_s)
+        return self._write(Intent.QUEUE, [self._set(self._own_place, now_s)], end_offset)
+
+    def keep_step(
+        self, contest: Contest, end_offset: int, now_s: float
+    ) -> ClaimWrite | WaitUntil | None:
+        """Once it holds the name; None when it is lost."""
+        self.look(contest, end_offset)
+        if not self.holds(now_s):
+            return None
+        due_s = self._renewed_s + self.ttl_s / RENEWALS_PER_TTL
+        if now_s < due_s:
+            return WaitUntil(due_s)
+        return self._renewal(contest, end_offset, now_s)
+
+    def leave_step(self, contest: Contest, end_offset: int) -> ClaimWrite | None:
+        """To give the name back and leave the queue, as far as it is known to be in either; else None."""
+        self.look(contest, end_offset)
+        places = []
+        since = end_offset
+        if self.token >= 0 and not self.is_replaced:
+            if self._offset >= end_offset:
+                return self._write(Intent.GIVE_BACK, [_deleted(self.place)], self._offset + 1)
+            places.append(self.place)
+        if self._queue_offset >= end_offset:
+            since = self._queue_offset + 1
+            return self._write(Intent.GIVE_BACK, [_deleted(self._own_place)], since)
+        if self.claim in contest.queue and end_offset > self._left_offset:
+            places.append(self._own_place)
+        if not places:
+            return None
+        return self._write(Intent.GIVE_BACK, [_deleted(place) for place in places], since)
+
+    def _acquisition(self, contest: Contest, end_offset: int, now_s: float) -> ClaimWrite:
+        """The name is free, or its holder has lapsed: those who wait ahead of this claim did not act."""
+        records = [self._set(self.place, now_s)]
+        if self.claim in contest.queue:
+            ahead = []
+            for claim in islice(contest.queue, REMOVED_MAX):
+                if claim == self.claim:
+                    break
+                ahead.append(_deleted(Place(self.place.kind, self.place.name, claim)))
+            records += [*ahead, _deleted(self._own_place)]
+        return self._write(Intent.ACQUIRE, records, end_offset)
+
+    def _renewal(self, contest: Contest, end_offset: int, now_s: float) -> ClaimWrite:
+        records = [self._set(self.place, now_s, token=self.token)]
+        if self.claim in contest.queue:
+            records.append(_deleted(self._own_place))
+        return self._write(Intent.RENEW, records, max(end_offset, self._offset + 1))
+
+    def _set(self, place: Place, now_s: float, *, token: int | None = None) -> Record:
+        self._attempt += 1
+        self._sent_s[self._attempt] = now_s
+        record = self._record._replace(attempt=self._attempt, token=token)
+        return Record(key=place.key, value=record.encoded())
+
+    def _write(self, intent: Intent, records: list[Record], since: int) -> ClaimWrite:
+        return ClaimWrite(intent, records, since, self._attempt)
+
+
+def _deleted(place: Place) -> Record:
+    return Record(key=place.key, value=None)

@@ -1,0 +1,127 @@
+"""What one client sees of a name: who holds it, who waits for it, and since when, by its own clock.
+
+Applied change by change, as they are in the log. Knows no network and no clock.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from quorumd.client.coordination.claim_record import ClaimRecord, claim_record_of
+from quorumd.client.coordination.keys import Place, place_of
+from quorumd.client.view import KeyChange
+
+
+class SeenRecord(NamedTuple):
+    """A record of a claim as this client has read it, at `seen_s` of its monotonic clock (seconds)."""
+
+    record: ClaimRecord
+    offset: int
+    timestamp_ms: int
+    seen_s: float
+
+    @property
+    def token(self) -> int:
+        """The offset of the record that acquired the name."""
+        return self.offset if self.record.token is None else self.record.token
+
+
+class Contest:
+    """The holder of a name and the queue behind it, by claim and in the order of the log.
+
+    `free_since_s` is when it was first seen without a holder. `own` are the claims of this very client in
+    the queue, those that were given up left out.
+    """
+
+    __slots__ = ("free_since_s", "holder", "own", "queue")
+
+    def __init__(self, free_since_s: float) -> None:
+        self.free_since_s = free_since_s
+        self.holder: SeenRecord | None = None
+        self.queue: OrderedDict[str, SeenRecord] = OrderedDict()
+        self.own: OrderedDict[str, None] = OrderedDict()
+
+    @property
+    def first_own(self) -> str | None:
+        """The first claim of this client in the queue: the only one of them that may act."""
+        return next(iter(self.own), None)
+
+
+NOBODY: Final = Contest(float("-inf"))
+"""The contest for a name that nobody holds or waits for."""
+
+
+class ContestBoard:
+    """The contests for all names. `wake` is called with a claim when something has changed for it.
+
+    `live` are the claims of this client: they are woken.
+    """
+
+    def __init__(self, wake: Callable[[str], None]) -> None:
+        self._wake = wake
+        self.live: set[str] = set()
+        self.contests: dict[Place, Contest] = {}
+
+    def contest(self, place: Place) -> Contest:
+        """The contest for the name of this place."""
+        return self.contests.get(place.holder, NOBODY)
+
+    def apply(self, change: KeyChange, now_s: float) -> Place | None:
+        """A committed change, read at `now_s`. Returns the place that changed, None if it is none."""
+        place = place_of(change.key)
+        if place is None:
+            return None
+        contest = self.contests.get(place.holder)
+        if contest is None:
+            if change.value is None:
+                return place
+            contest = self.contests[place.holder] = Contest(now_s)
+        seen = None
+        if change.value is not None:
+            record = claim_record_of(change.value)
+            seen = SeenRecord(record, change.offset, change.timestamp, now_s)
+        if place.claim:
+            self._on_queue(contest, place.claim, seen)
+        else:
+            self._on_holder(contest, seen, now_s)
+        if contest.holder is None and not contest.queue:
+            del self.contests[place.holder]
+        return place
+
+    def give_up(self, place: Place, claim: str) -> None:
+        """A claim of this client waits no more; another one of it may act in its stead."""
+        self.live.discard(claim)
+        contest = self.contest(place)
+        if claim in contest.own:
+            del contest.own[claim]
+            self._wake_first_own(contest)
+
+    def _on_holder(self, contest: Contest, seen: SeenRecord | None, now_s: float) -> None:
+        former, contest.holder = contest.holder, seen
+        if seen is None:
+            contest.free_since_s = now_s
+        for each in (former, seen):
+            if each is not None and each.record.claim in self.live:
+                self._wake(each.record.claim)
+        self._wake_first_own(contest)
+
+    def _on_queue(self, contest: Contest, claim: str, seen: SeenRecord | None) -> None:
+        if seen is None:
+            contest.queue.pop(claim, None)
+            contest.own.pop(claim, None)
+        else:
+            contest.queue[claim] = seen
+            contest.queue.move_to_end(claim)
+            if claim in self.live:
+                contest.own[claim] = None
+                contest.own.move_to_end(claim)
+        if claim in self.live:
+            self._wake(claim)
+        self._wake_first_own(contest)
+
+    def _wake_first_own(self, contest: Contest) -> None:
+        first = contest.first_own
+        if first is not None:
+            self._wake(first)

@@ -1,0 +1,265 @@
+"""What all claims of one client share: one reader of the log, its board of contests, and its writes.
+
+The reader runs while a claim needs it, and a few seconds longer; it goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+from quorumd.client.client import LATEST
+from quorumd.client.conditional import append_once
+from quorumd.client.coordination.contest import Contest, ContestBoard
+from quorumd.client.coordination.keys import PREFIX, Place, place_of
+from quorumd.client.coordination.sweep import overdue
+from quorumd.client.errors import QuorumError, QuorumUnavailable
+from quorumd.client.events import QuorumLost, QuorumRestored, SnapshotLoaded
+from quorumd.client.view import KeyChange, KeyValueMap
+from quorumd.security.errors import CertificateProblem
+from quorumd.wire.records import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from quorumd.client.client import QuorumClient
+
+SWEEP_S: Final = (5.0, 15.0)
+"""The pause between two looks for what is long over is drawn from between these: of many clients one comes
+first, and the others find nothing."""
+SWEEP_TRY_S: Final = 3.0
+IN_FLIGHT_MAX: Final = 64
+LINGER_S: Final = 5.0
+"""The reader outlives the last claim by this, for the next one may come at once."""
+
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def boot_s() -> float:
+    """Seconds of the clock that counts while the machine is suspended, too, where there is one."""
+    return time.clock_gettime(_CLOCK)
+
+
+class ClientClosed(QuorumError):
+    """The client was closed before what was done with it was over."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the client was closed: give back what is held, or stop to wait, before that"
+        )
+
+
+class Coordinator:
+    """One for a client: `client.companion(Coordinator)`."""
+
+    def __init__(self, client: QuorumClient) -> None:
+        self.client = client
+        self.client_uuid = uuid.uuid4().hex
+        self.now_s: Callable[[], float] = boot_s
+        self.sweep_s = SWEEP_S
+        self.turns = asyncio.Semaphore(IN_FLIGHT_MAX)
+        """To be had for a write that is not urgent: ten thousand that come at once would time out."""
+        self.board = ContestBoard(self._wake)
+        self._map = KeyValueMap(key_filter=_is_ours, on_change=self._on_change)
+        self._wakes: dict[str, asyncio.Event] = {}
+        self._watchers: dict[Place, list[asyncio.Event]] = {}
+        self._reached: list[tuple[int, asyncio.Future[None]]] = []
+        self._uses = 0
+        self._start: asyncio.Task[None] | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._linger: asyncio.TimerHandle | None = None
+        self._problem: QuorumUnavailable | CertificateProblem | None = None
+        self._error: Exception | None = None
+
+    @property
+    def end_offset(self) -> int:
+        """Exclusive: the board has every committed record below."""
+        return self._map.offset
+
+    def contest(self, place: Place) -> Contest:
+        """The contest for the name of this place, below `end_offset`."""
+        return self.board.contest(place)
+
+    # -- the reader
+
+    async def enter(self) -> None:
+        """The board is up to date when this returns, and kept so until `leave`.
+
+        Raises QuorumUnavailable, and as QuorumClient.follow does; there is nothing to leave then.
+        """
+        self._uses += 1
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        if self._start is None or (self._start.done() and not self._is_reading):
+            self._start = asyncio.create_task(self._begin())
+        try:
+            await asyncio.shield(self._start)
+        except BaseException:
+            self.leave()
+            raise
+
+    @property
+    def _is_reading(self) -> bool:
+        return self._reader is not None and not self._reader.done()
+
+    def leave(self) -> None:
+        """One who entered needs it no more."""
+        self._uses -= 1
+        if self._uses:
+            return
+        if not self._is_reading:
+            self.close()
+            return
+        self._linger = asyncio.get_running_loop().call_later(LINGER_S, self.close)
+
+    def close(self) -> None:
+        """Ends the reader. Who still waits gets ClientClosed, and who holds a name loses it."""
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        for task in (self._start, self._reader, self._sweeper):
+            if task is not None:
+                task.cancel()
+        self._start = self._reader = self._sweeper = None
+        if self._uses:
+            self._end(ClientClosed())
+
+    async def _begin(self) -> None:
+        if self._error is not None:
+            self._error = None
+            live = self.board.live
+            self.board = ContestBoard(self._wake)
+            self.board.live = live
+            self._map = KeyValueMap(key_filter=_is_ours, on_change=self._on_change)
+        end_offset = (await self.client.list_offsets(LATEST)).offset
+        self._problem = None
+        self._reader = asyncio.create_task(self._follow())
+        await self.reach(end_offset)
+        if self._sweeper is None:
+            self._sweeper = asyncio.create_task(self._sweep())
+
+    async def _follow(self) -> None:
+        position = self._map.offset or None
+        try:
+            async with aclosing(self.client.follow(from_offset=position)) as events:
+                async for event in events:
+                    await self._map.apply(event)
+                    match event:
+                        case QuorumLost():
+                            self._problem = event.error
+                        case QuorumRestored():
+                            self._problem = None
+                        case SnapshotLoaded():
+                            self._wake_all()
+                    self._wake_reached()
+        except Exception as error:
+            self._end(error)
+
+    def _end(self, error: Exception) -> None:
+        self._error = error
+        self._wake_all()
+        self._wake_reached()
+
+    async def _sweep(self) -> None:
+        draw = random.Random()
+        while True:
+            await asyncio.sleep(draw.uniform(*self.sweep_s))
+            places = overdue(self.board, self.now_s())
+            if not places:
+                continue
+            records = [Record(key=place.key, value=None) for place in places]
+            # Who was not over after all, or is deleted by another one, is looked at again the next time.
+            with suppress(QuorumError, CertificateProblem):
+                await self.append(records, self.end_offset, SWEEP_TRY_S)
+
+    def _on_change(self, change: KeyChange) -> None:
+        place = self.board.apply(change, self.now_s())
+        if place is not None and not place.claim:
+            for event in self._watchers.get(place, ()):
+                event.set()
+
+    # -- waiting
+
+    @contextmanager
+    def waking(self, place: Place, claim: str) -> Iterator[asyncio.Event]:
+        """An event that is set whenever something may have changed for this claim."""
+        event = self._wakes[claim] = asyncio.Event()
+        self.board.live.add(claim)
+        try:
+            yield event
+        finally:
+            del self._wakes[claim]
+            self.board.give_up(place, claim)
+
+    @contextmanager
+    def watching(self, place: Place) -> Iterator[asyncio.Event]:
+        """An event that is set when the holder of a name may have changed."""
+        event = asyncio.Event()
+        watchers = self._watchers.setdefault(place, [])
+        watchers.append(event)
+        try:
+            yield event
+        finally:
+            watchers.remove(event)
+            if not watchers:
+                self._watchers.pop(place, None)
+
+    async def reach(self, end_offset: int) -> None:
+        """Returns when everything below is on the board. Raises what ended the reader."""
+        self.check()
+        if self.end_offset < end_offset:
+            reached = asyncio.get_running_loop().create_future()
+            self._reached.append((end_offset, reached))
+            await reached
+            self.check()
+
+    def check(self) -> None:
+        """Raises what ended the reader, if it has ended."""
+        if self._error is not None:
+            raise self._error
+
+    @property
+    def is_closed(self) -> bool:
+        """Was the client closed while this was in use?"""
+        return isinstance(self._error, ClientClosed)
+
+    def _wake(self, claim: str) -> None:
+        event = self._wakes.get(claim)
+        if event is not None:
+            event.set()
+
+    def _wake_all(self) -> None:
+        for event in self._wakes.values():
+            event.set()
+        for watchers in self._watchers.values():
+            for event in watchers:
+                event.set()
+
+    def _wake_reached(self) -> None:
+        if not self._reached:
+            return
+        is_over = self._error is not None
+        waiting, self._reached = self._reached, []
+        for end_offset, reached in waiting:
+            if not is_over and self.end_offset < end_offset:
+                self._reached.append((end_offset, reached))
+            elif not reached.done():
+                reached.set_result(None)
+
+    # -- writing
+
+    async def append(self, records: Sequence[Record], since: int, timeout_s: float) -> int:
+        """The offset of the first record. Raises as `append_once`."""
+        timeout_ms = int(timeout_s * 1000)
+        return (await append_once(self.client, records, since, timeout_ms=timeout_ms))[0]
+
+
+def _is_ours(key: bytes) -> bool:
+    return key.startswith(PREFIX) and place_of(key) is not None

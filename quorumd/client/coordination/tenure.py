@@ -1,0 +1,255 @@
+"""A claim as it lives: it contends for a name, holds and renews it, and gives it back."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext, suppress
+from typing import Final, Literal
+
+from quorumd.client.conditional import ReadAgain
+from quorumd.client.coordination.claim_record import ClaimRecord, this_process
+from quorumd.client.coordination.contender import (
+    ClaimWrite,
+    Contender,
+    Intent,
+    WaitUntil,
+)
+from quorumd.client.coordination.coordinator import Coordinator
+from quorumd.client.coordination.errors import NotAcquired
+from quorumd.client.coordination.termination import TERMINATION
+from quorumd.client.errors import AppendFailed, Conflict, QuorumError, QuorumUnavailable
+from quorumd.client.timing import RetryBackoff
+from quorumd.security.errors import CertificateProblem
+
+GIVE_BACK_S: Final = 5.0
+"""What is not given back by then is left to its ttl."""
+_TRY_S_MIN: Final = 0.25
+_TRY_S_MAX: Final = 3.0
+_TRIES_PER_TTL: Final = 4
+
+
+class LossEvent(asyncio.Event):
+    """Set when what was held is lost. `is_set` looks at the clock, so that it is true as soon as it is time,
+    also for a process that was stopped meanwhile, and before the event loop has had a turn."""
+
+    def __init__(self, is_over: Callable[[], bool]) -> None:
+        super().__init__()
+        self._is_over = is_over
+
+    def is_set(self) -> bool:
+        """Is it lost?"""
+        if not super().is_set() and self._is_over():
+            self.set()
+        return super().is_set()
+
+    async def wait(self) -> Literal[True]:
+        """Returns when it is lost."""
+        return True if self.is_set() else await super().wait()
+
+
+class Tenure:
+    """One claim: `acquire` it once, `release` it once."""
+
+    def __init__(self, coordinator: Coordinator, contender: Contender) -> None:
+        self.lost = LossEvent(self._is_over)
+        self._coordinator = coordinator
+        self._contender = contender
+        self._place = contender.place
+        self._wake = asyncio.Event()
+        self._stack = ExitStack()
+        self._writing: asyncio.Task[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._token = -1
+        self._is_left = False
+
+    @property
+    def token(self) -> int:
+        """The offset of the record that acquired the name; -1 before."""
+        return self._token
+
+    def _is_over(self) -> bool:
+        if self._token < 0:
+            return False
+        return self._is_left or not self._contender.holds(self._coordinator.now_s())
+
+    async def acquire(self, wait_s: float | None) -> int:
+        """The token, when the name is held. Raises NotAcquired after `wait_s` seconds.
+
+        Raises QuorumUnavailable only if no leader is reached in the beginning, and what ends the reader.
+        """
+        await self._coordinator.enter()
+        self._stack.callback(self._coordinator.leave)
+        waking = self._coordinator.waking(self._place, self._contender.claim)
+        self._wake = self._stack.enter_context(waking)
+        TERMINATION.guard(self)
+        self._stack.callback(TERMINATION.unguard, self)
+        try:
+            async with asyncio.timeout(wait_s or None):
+                await self._contend(may_wait=wait_s != 0)
+        except TimeoutError:
+            held_by = self._held_by()
+            await self._leave()
+            raise NotAcquired(self._place.in_words, wait_s or 0, held_by) from None
+        except BaseException:
+            await self._leave()
+            raise
+        self._token = self._contender.token
+        self._set_alarm()
+        self._keeper = asyncio.create_task(self._keep())
+        return self._token
+
+    async def release(self) -> bool:
+        """Gives the name back. True if it was held until now; what is lost stays lost."""
+        was_held = not self.lost.is_set()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        self._is_left = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        await self._leave()
+        return was_held
+
+    # -- on the way to the name
+
+    async def _contend(self, *, may_wait: bool) -> None:
+        coordinator, contender = self._coordinator, self._contender
+        while True:
+            coordinator.check()
+            self._wake.clear()
+            now_s = coordinator.now_s()
+            step = contender.next_step(
+                coordinator.contest(self._place), coordinator.end_offset, now_s
+            )
+            if step is None:
+                return
+            if isinstance(step, WaitUntil):
+                await self._wait(step, now_s)
+            elif step.intent is Intent.QUEUE and not may_wait:
+                raise NotAcquired(self._place.in_words, 0, self._held_by())
+            else:
+                await self._perform(step)
+
+    def _held_by(self) -> str:
+        holder = self._coordinator.contest(self._place).holder
+        if holder is None:
+            return "others wait for it"
+        record = holder.record
+        comment = f" ({record.comment})" if record.comment else ""
+        return f"{record.owner} on {record.host}, pid {record.pid}, has it since {record.since}{comment}"
+
+    # -- once it is held
+
+    async def _keep(self) -> None:
+        coordinator, contender = self._coordinator, self._contender
+        backoff = RetryBackoff()
+        try:
+            while True:
+                self._wake.clear()
+                now_s = coordinator.now_s()
+                step = contender.keep_step(
+                    coordinator.contest(self._place), coordinator.end_offset, now_s
+                )
+                if step is None or coordinator.is_closed:
+                    return
+                if isinstance(step, WaitUntil):
+                    await self._wait(step, now_s)
+                    continue
+                try:
+                    await self._perform(step)
+                    backoff.reset()
+                except (QuorumError, CertificateProblem):
+                    await asyncio.sleep(backoff.next_s())
+                self._set_alarm()
+        finally:
+            self._is_left = True
+            self.lost.set()
+
+    def _set_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        delay_s = self._contender.held_until_s - self._coordinator.now_s()
+        loop = asyncio.get_running_loop()
+        self._alarm = loop.call_later(max(0.0, delay_s), self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        if self.lost.is_set():
+            self._wake.set()
+        elif self._contender.held_until_s > self._coordinator.now_s():
+            self._set_alarm()
+
+    # -- the end
+
+    async def _leave(self) -> None:
+        """Whatever is in the log of this claim is deleted, if that is possible in time."""
+        coordinator, contender = self._coordinator, self._contender
+        coordinator.board.give_up(self._place, self._contender.claim)
+        try:
+            with suppress(TimeoutError, QuorumError, CertificateProblem):
+                async with asyncio.timeout(GIVE_BACK_S):
+                    if self._writing is not None:
+                        with suppress(QuorumError, CertificateProblem):
+                            await asyncio.shield(self._writing)
+                    while True:
+                        coordinator.check()
+                        contest = coordinator.contest(self._place)
+                        step = contender.leave_step(contest, coordinator.end_offset)
+                        if step is None:
+                            break
+                        await self._perform(step)
+        finally:
+            if self._writing is not None:
+                self._writing.cancel()
+            self._stack.close()
+
+    # -- what all of them do
+
+    async def _wait(self, until: WaitUntil, now_s: float) -> None:
+        if until.at_s is None:
+            await self._wake.wait()
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, until.at_s - now_s)):
+                await self._wake.wait()
+
+    async def _perform(self, step: ClaimWrite) -> None:
+        """One try. What comes of it is seen on the board, or known already, when this returns.
+
+        Raises AppendFailed if it is refused for other reasons than keys that have changed.
+        """
+        self._writing = asyncio.create_task(self._write(step))
+        try:
+            await asyncio.shield(self._writing)
+        except Conflict as conflict:
+            await self._coordinator.reach(conflict.offset + 1)
+        except ReadAgain as again:
+            await self._coordinator.reach(again.end_offset)
+        except AppendFailed as failed:
+            if not isinstance(failed.__cause__, QuorumUnavailable):
+                raise
+
+    async def _write(self, step: ClaimWrite) -> None:
+        try_s = min(_TRY_S_MAX, max(_TRY_S_MIN, self._contender.ttl_s / _TRIES_PER_TTL))
+        # Who only queues, or leaves the queue, does not get in the way of what others hold.
+        of_holder = any(record.key == self._place.key for record in step.records)
+        turn = nullcontext() if of_holder else self._coordinator.turns
+        async with turn:
+            offset = await self._coordinator.append(step.records, step.since, try_s)
+        self._contender.acknowledged(step, offset)
+
+
+def new_record(
+    coordinator: Coordinator, *, owner: str | None, comment: str, ttl_ms: int, value: str
+) -> ClaimRecord:
+    """The record of a claim that is made now."""
+    return this_process(
+        owner=owner,
+        comment=comment,
+        ttl_ms=ttl_ms,
+        claim=uuid.uuid4().hex,
+        client=coordinator.client_uuid,
+        value=value,
+    )

@@ -1,0 +1,78 @@
+"""SIGTERM while something is held or waited for: it is given back, and then the process ends of SIGTERM.
+
+Only where SIGTERM has its default action, which would end the process at once: a handler of the program's
+own, set before or after, is left as it is. Only in the main thread, as signals are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Coroutine
+from types import FrameType
+from typing import Any, Final, Protocol
+
+END_WITHIN_S: Final = 5.0
+"""After SIGTERM the process ends by then, whatever its tasks make of their cancellation."""
+
+
+class Releasable(Protocol):
+    """What can be given back."""
+
+    def release(self) -> Coroutine[Any, Any, bool]: ...
+
+
+class Termination:
+    """What this process has to give back, each with the task that wants it. There is one: TERMINATION."""
+
+    def __init__(self) -> None:
+        self._guarded: dict[
+            Releasable, tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]
+        ] = {}
+        self._is_ending = False
+        self._releases: set[asyncio.Task[bool]] = set()
+
+    def guard(self, held: Releasable) -> None:
+        """To be given back at SIGTERM: the task that calls this is cancelled then."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._on_sigterm)
+        self._guarded[held] = (asyncio.get_running_loop(), asyncio.current_task())
+
+    def unguard(self, held: Releasable) -> None:
+        """It is given back."""
+        if self._guarded.pop(held, None) is None or self._guarded:
+            return
+        if self._is_ending:
+            _end()
+        elif signal.getsignal(signal.SIGTERM) == self._on_sigterm:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        self._is_ending = True
+        # The next one ends the process at once.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for held, (loop, task) in list(self._guarded.items()):
+            loop.call_soon_threadsafe(self._give_back, held, loop, task)
+
+    def _give_back(
+        self,
+        held: Releasable,
+        loop: asyncio.AbstractEventLoop,
+        task: asyncio.Task[Any] | None,
+    ) -> None:
+        loop.call_later(END_WITHIN_S, _end)
+        if task is not None and not task.done():
+            task.cancel()
+        else:
+            self._releases.add(loop.create_task(held.release()))
+
+
+def _end() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+TERMINATION: Final = Termination()

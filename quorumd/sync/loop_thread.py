@@ -1,0 +1,226 @@
+"""An event loop in a thread of its own, and calls into it that wait for their result.
+
+`blocking`, `in_loop` and `iterating` make methods of classes whose objects have a `_thread`, and as `_inner`
+the object of the library that they stand for. Such a method has the signature and the documentation of the
+one that it calls, so there is nothing to keep in step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from concurrent.futures import CancelledError, Future
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial, wraps
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Calls of any thread into one event loop, which runs in a daemon thread until `close`."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._over = asyncio.Event()
+        started: Future[asyncio.AbstractEventLoop] = Future()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._run(started)), name="quorumd.sync", daemon=True
+        )
+        self._thread.start()
+        self._loop = started.result()
+
+    async def _run(self, started: Future[asyncio.AbstractEventLoop]) -> None:
+        started.set_result(asyncio.get_running_loop())
+        await self._over.wait()
+
+    def close(self, last: Callable[[], None]) -> None:
+        """Calls `last` in the loop and ends the thread; calls that wait in other threads are cancelled.
+
+        Again, or in a forked child, it does nothing.
+        """
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._loop.call_soon_threadsafe(last)
+            self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join()
+
+    def call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What the function returns, called and awaited in the loop; raises what it raises.
+
+        An interruption here, as KeyboardInterrupt, cancels it there and waits until it has ended. Raises
+        RuntimeError if the loop is closed, if this process was forked, and in the loop's own thread.
+        """
+
+        async def run() -> T:
+            return await function(*args, **kwargs)
+
+        call = _Call(run)
+        try:
+            self._submit(call.start)
+            return call.outcome.result()
+        except CancelledError:
+            raise RuntimeError("the client was closed while this call was waiting") from None
+        except BaseException:
+            # The interruption may have come before the start, or behind the end.
+            with suppress(Exception):
+                self._submit(call.cancel)
+                call.outcome.result()
+            raise
+
+    def run(self, function: Callable[[], T]) -> T:
+        """What the function, which does not wait, returns in the loop. Raises as `call`."""
+
+        async def called() -> T:
+            return function()
+
+        return self.call(called)
+
+    def enter(self, context: AbstractAsyncContextManager[T]) -> T:
+        """Enters it; leaves it again if the caller was interrupted meanwhile."""
+        is_entered = False
+
+        async def enter() -> T:
+            nonlocal is_entered
+            value = await context.__aenter__()
+            is_entered = True
+            return value
+
+        try:
+            return self.call(enter)
+        except BaseException as error:
+            if is_entered:
+                self.leave(context, error)
+            raise
+
+    def leave(
+        self, context: AbstractAsyncContextManager[object], error: BaseException | None
+    ) -> None:
+        """Leaves it, because of an error or None."""
+        traceback = None if error is None else error.__traceback__
+        kind = None if error is None else type(error)
+        self.call(context.__aexit__, kind, error, traceback)
+
+    def _submit(self, callback: Callable[[], None]) -> None:
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                "this client was made before the process was forked: make another one in the child"
+            )
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                "quorumd.sync was called in its own thread, which would wait for itself: use the "
+                "library's asyncio classes there"
+            )
+        with self._lock:
+            if self._is_closed:
+                raise RuntimeError("the client is closed: make another one")
+            self._loop.call_soon_threadsafe(callback)
+
+
+class _Call(Generic[T]):
+    """One call: `start` and `cancel` belong to the loop, `outcome` to who waits for it."""
+
+    def __init__(self, run: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self.outcome: Future[T] = Future()
+        self._run = run
+        self._task: asyncio.Task[T] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._done)
+
+    def cancel(self) -> None:
+        if self._task is None:
+            self.outcome.cancel()
+        else:
+            self._task.cancel()
+
+    def _done(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self.outcome.cancel()
+        elif (error := task.exception()) is not None:
+            self.outcome.set_exception(error)
+        else:
+            self.outcome.set_result(task.result())
+
+
+class Twin(Protocol):
+    """What stands for an object of the library."""
+
+    _thread: LoopThread
+    _inner: Any
+
+
+class blocking(Generic[P, T]):  # noqa: N801 (read as a decorator)
+    """A method that calls an asynchronous one, and waits for what it returns."""
+
+    def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[T]]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+        self.__wrapped__ = method
+
+    def __get__(self, instance: Twin | None, owner: type[object]) -> Callable[P, T]:
+        # Of the class itself it is only looked at, for its documentation.
+        method = self._method
+
+        @wraps(method)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            assert instance is not None, "it was found in an object"
+            return instance._thread.call(partial(method, instance._inner), *args, **kwargs)
+
+        return call
+
+
+def in_loop(method: Callable[Concatenate[Any, P], T]) -> blocking[P, T]:
+    """A method that calls one of the loop's objects which does not wait."""
+
+    @wraps(method)
+    async def run(inner: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return method(inner, *args, **kwargs)
+
+    return blocking(run)
+
+
+class iterating(Generic[P, T]):  # noqa: N801 (read as a decorator)
+    """A method that calls an asynchronous generator; closing its own generator closes that."""
+
+    def __init__(self, method: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+        self.__wrapped__ = method
+
+    def __get__(
+        self, instance: Twin | None, owner: type[object]
+    ) -> Callable[P, Generator[T, None, None]]:
+        method = self._method
+
+        @wraps(method)
+        def iterate(*args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
+            assert instance is not None, "it was found in an object"
+            items = method(instance._inner, *args, **kwargs)
+            thread = instance._thread
+
+            async def following() -> tuple[T] | None:
+                try:
+                    return (await anext(items),)
+                except StopAsyncIteration:
+                    return None
+
+            try:
+                while (found := thread.call(following)) is not None:
+                    yield found[0]
+            finally:
+                if isinstance(items, AsyncGenerator):
+                    with suppress(RuntimeError):
+                        thread.call(items.aclose)
+
+        return iterate

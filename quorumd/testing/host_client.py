@@ -1,0 +1,133 @@
+"""The process that nodes are forked from: one for all quorums of this process, started with the first."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from quorumd.testing.errors import LocalQuorumError
+
+HostRequest = tuple[str, Sequence[int], Mapping[str, object]]
+"""What is asked for, handles that go with it, and its fields."""
+_MESSAGE_BYTES_MAX = 1 << 16
+# The quorumd that was imported here, wherever this process found it; behind all other folders, as none of
+# them may be hidden by what lies beside it.
+_CODE = (
+    "import gc, sys; gc.disable(); sys.path.append(sys.argv[2]); "
+    "from quorumd.testing.node_host import serve; serve(int(sys.argv[1]))"
+)
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+class HostClient:
+    """Starts the host, and asks it. From any thread."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self._lock = Lock()
+        self._numbers = count(1)
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (as long-lived as the host)
+        self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with other:
+            # A session of its own: Ctrl-C is for the test process, which then ends the nodes.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _CODE, str(other.fileno()), str(_ROOT)],
+                stdin=subprocess.DEVNULL,
+                stdout=self._errors,
+                stderr=self._errors,
+                env=environment(),
+                cwd="/",
+                pass_fds=[other.fileno()],
+                start_new_session=True,
+            )
+        atexit.register(self.close)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether this process can use it."""
+        return self.owner == os.getpid() and self._process.poll() is None
+
+    def send(self, number: int, do: str, /, *handles: int, **request: object) -> None:
+        """Ask; the answer, which has the same number, may take until the host has loaded what it needs."""
+        data = json.dumps({"number": number, "do": do, **request}).encode()
+        try:
+            socket.send_fds(self._channel, [data], handles)
+        except OSError as error:
+            raise self._lost() from error
+
+    def ask_all(self, requests: Sequence[HostRequest]) -> list[dict[str, Any]]:
+        """The answers to some requests, in order. Raises LocalQuorumError if the host has ended."""
+        with self._lock:
+            numbers = [next(self._numbers) for _ in requests]
+            for number, (do, handles, request) in zip(numbers, requests, strict=True):
+                self.send(number, do, *handles, **request)
+            return [self._receive(number) for number in numbers]
+
+    def _receive(self, number: int) -> dict[str, Any]:
+        """One that came to nobody, because who asked was interrupted, is left out."""
+        while True:
+            try:
+                data = self._channel.recv(_MESSAGE_BYTES_MAX)
+            except OSError:
+                data = b""
+            if not data:
+                raise self._lost()
+            answer: dict[str, Any] = json.loads(data)
+            if answer.pop("number") == number:
+                return answer
+
+    def ask(self, do: str, **request: object) -> dict[str, Any]:
+        """The answer to one request. Raises LocalQuorumError if the host has ended."""
+        return self.ask_all([(do, (), request)])[0]
+
+    def close(self) -> None:
+        """The host ends, and all that it has forked. A fork of its owner does nothing."""
+        if self.owner == os.getpid():
+            atexit.unregister(self.close)
+            self._channel.close()
+            self._process.wait()
+            self._errors.close()
+
+    def _lost(self) -> LocalQuorumError:
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace").strip()
+        code = self._process.wait()
+        return LocalQuorumError(
+            f"the process that starts nodes has ended, exit code {code}. It said:\n"
+            f"{said or '(nothing: it was killed)'}\n"
+            "Is quorumd installed with all it needs (`quorumd --version`)? Then begin with a new LocalQuorum."
+        )
+
+
+def environment() -> dict[str, str]:
+    """That of nodes: this process's, without what would override their configuration."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("QUORUMD_") or name == "QUORUMD_LOG_LEVEL"
+    }
+
+
+_hosts: list[HostClient] = []
+"""The last one is in use; a process that is forked from this one leaves it alone, and starts another."""
+_hosts_lock = Lock()
+
+
+def shared_host() -> HostClient:
+    """This process's host, started if there is none."""
+    with _hosts_lock:
+        if not _hosts or not _hosts[-1].is_alive:
+            if _hosts:
+                _hosts[-1].close()
+            _hosts.append(HostClient())
+        return _hosts[-1]

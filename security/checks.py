@@ -1,0 +1,283 @@
+"""What is wrong with one side's keys and certificates, all at once, before they count.
+
+The same checks are made at start, when files have changed, and by `quorumd certs check`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from quorumd.config.tls import ClientAuth, TlsConfig
+from quorumd.security.contexts import Contexts, make_context, spoken_versions, suite_problem
+from quorumd.security.errors import CertificateProblem, UnusableMaterial
+from quorumd.security.explanations import (
+    Failure,
+    crl_problem,
+    described,
+    hosts_of,
+    key_place,
+    presented_chain,
+    trust_place,
+    validity_problem,
+)
+from quorumd.security.mapping_rules import BadRule, rules_of
+from quorumd.security.material import (
+    CRL,
+    KEYSTORE,
+    TRUSTSTORE,
+    Material,
+    is_issued_by,
+    read_material,
+)
+
+KeyProblem = tuple[str, str]
+"""A key of the configuration, and what is wrong."""
+_READABLE_BY_OTHERS: Final = 0o004
+_TURNS_MAX: Final = 8
+
+
+def problems_of(
+    tls: TlsConfig,
+    *,
+    listener: str,
+    hosts: Sequence[str],
+    is_server: bool,
+    is_peers: bool,
+    material: Material | None = None,
+) -> list[KeyProblem]:
+    """Configuration key and text of all that would be refused; empty if these can be used.
+
+    `listener` names the side in what is said, `hosts` are the host names and IP addresses under which others
+    dial it, `is_peers`: other nodes are at the other end. Reads the files, unless `material` has been read
+    from them.
+    """
+    problems: list[KeyProblem] = []
+    if text := suite_problem(tls):
+        problems.append(("ssl.cipher.suites", text))
+    try:
+        rules_of(tls.ssl_principal_mapping_rules)
+    except BadRule as error:
+        problems.append(("ssl.principal.mapping.rules", str(error)))
+    try:
+        found = read_material(tls) if material is None else material
+    except UnusableMaterial as error:
+        return problems + error.problems
+    checks = _Checks(tls, found, listener, hosts, is_server, is_peers)
+    problems += checks.stores()
+    problems += checks.own_chain()
+    problems += checks.revocation_lists()
+    return problems or list(checks.by_openssl())
+
+
+def warnings_of(tls: TlsConfig, material: Material | None = None) -> list[KeyProblem]:
+    """Configuration key and text of what is dangerous and refused nowhere. Reads files as `problems_of`."""
+    found: list[KeyProblem] = []
+    path = tls.ssl_keystore_location
+    try:
+        if path is not None and path.stat().st_mode & _READABLE_BY_OTHERS:
+            text = f"everybody on this host may read the private key in {path}: chmod 600 {path}"
+            found.append((KEYSTORE, text))
+        held = read_material(tls) if material is None else material
+    except (OSError, CertificateProblem):
+        return found
+    for root in held.roots:
+        if problem := validity_problem(root):
+            text = f"{trust_place(tls)} holds {described(root)}, which {problem[1]}: remove it"
+            found.append((TRUSTSTORE, text))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Checks:
+    tls: TlsConfig
+    material: Material
+    listener: str
+    hosts: Sequence[str]
+    is_server: bool
+    is_peers: bool
+
+    def stores(self) -> Iterator[KeyProblem]:
+        """What has to be there at all."""
+        tls = self.tls
+        if not self.material.chain and (self.is_server or self.is_peers):
+            text = (
+                f"is missing: {self.listener} needs a private key and a certificate (PEM, in one file); "
+                "`quorumd certs node` makes them for a test or a small site"
+            )
+            yield KEYSTORE, text
+        if self.is_server and self.is_peers and tls.ssl_client_auth is not ClientAuth.REQUIRED:
+            text = (
+                f"is {tls.ssl_client_auth} for {self.listener}, where nodes reach each other: set it to "
+                "required"
+            )
+            yield "ssl.client.auth", text
+        asks = self.is_server and tls.ssl_client_auth is not ClientAuth.NONE
+        if not self.material.roots and (asks or self.is_peers):
+            text = (
+                f"is missing: {self.listener} asks for certificates, and no CA is trusted to have "
+                "made them"
+            )
+            yield TRUSTSTORE, text
+
+    def own_chain(self) -> Iterator[KeyProblem]:
+        """Whether others take this side's certificate."""
+        chain = self.material.chain
+        if not chain:
+            return
+        place = key_place(self.tls)
+        for certificate in chain:
+            if problem := validity_problem(certificate):
+                yield KEYSTORE, f"the certificate {described(certificate)} in {place} {problem[1]}"
+        if self.is_peers and self.material.roots and not self._is_trusted():
+            text = (
+                f"{trust_place(self.tls)} does not hold the CA of this node's certificate "
+                f"({described(chain[-1])}): nodes with this file would refuse each other. Add that CA, or "
+                "take a certificate of one that is there"
+            )
+            yield TRUSTSTORE, text
+        yield from self._hosts()
+        yield from self._purposes()
+
+    def _is_trusted(self) -> bool:
+        roots = self.material.roots
+        return any(
+            each in roots or any(is_issued_by(each, root) for root in roots)
+            for each in self.material.chain
+        )
+
+    def _hosts(self) -> Iterator[KeyProblem]:
+        if not self.is_server:
+            return
+        names = hosts_of(self.material.chain[0])
+        missing = [host for host in self.hosts if not any(_names(name, host) for name in names)]
+        if missing:
+            text = (
+                f"the certificate in {key_place(self.tls)} names {', '.join(names) or 'no host'}, not "
+                f"{', '.join(missing)}, where others reach {self.listener}: have it issued with these as "
+                "subject alternative names (the CN does not count)"
+            )
+            yield KEYSTORE, text
+
+    def _purposes(self) -> Iterator[KeyProblem]:
+        extensions = self.material.chain[0].extensions
+        needed = {}
+        if self.is_server or self.is_peers:
+            needed[ExtendedKeyUsageOID.SERVER_AUTH] = "serverAuth"
+        if not self.is_server or self.is_peers:
+            needed[ExtendedKeyUsageOID.CLIENT_AUTH] = "clientAuth"
+        try:
+            held = set(extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
+        except x509.ExtensionNotFound:
+            held = set(needed)
+        if missing := [name for purpose, name in needed.items() if purpose not in held]:
+            text = (
+                f"the certificate in {key_place(self.tls)} is not made for {' and '.join(missing)}, "
+                f"which {self.listener} needs: have it issued with the extended key usage "
+                f"{', '.join(needed.values())}"
+            )
+            yield KEYSTORE, text
+        try:
+            usage = extensions.get_extension_for_class(x509.KeyUsage).value
+        except x509.ExtensionNotFound:
+            return
+        if not usage.digital_signature:
+            text = (
+                f"the certificate in {key_place(self.tls)} is not made for signatures, which TLS needs: "
+                "have it issued with the key usage digitalSignature"
+            )
+            yield KEYSTORE, text
+
+    def revocation_lists(self) -> Iterator[KeyProblem]:
+        """Whether each trusted CA has a list that counts."""
+        crls, path = self.material.crls, self.tls.ssl_crl_location
+        if not crls:
+            return
+        roots = self.material.roots
+        for root in roots:
+            if not any(is_issued_by(root, each) for each in roots):
+                held = f"{trust_place(self.tls)} holds {described(root)}, which is no root"
+                remedy = "revocation is looked up along the whole chain, so add its root"
+                yield TRUSTSTORE, f"{held}: {remedy}"
+        for crl in crls:
+            if problem := crl_problem(crl):
+                yield CRL, f"in {path} {problem}, so that nobody would be let in: fetch a new one"
+        authorities = dict.fromkeys((*self.material.chain[1:], *self.material.roots))
+        for authority in authorities:
+            lists = [crl for crl in crls if crl.issuer == authority.subject]
+            if not any(_has_signed(authority, crl) for crl in lists):
+                wrong = "one that it has signed" if lists else "one"
+                text = (
+                    f"{path} has no revocation list of {authority.subject.rfc4514_string()}, so that "
+                    f"all that it has issued would be refused: append {wrong}, or remove that CA from the "
+                    "truststore"
+                )
+                yield CRL, text
+        for certificate in self.material.chain:
+            for crl in crls:
+                is_listed = crl.get_revoked_certificate_by_serial_number(certificate.serial_number)
+                if crl.issuer == certificate.issuer and is_listed:
+                    own = f"the certificate {described(certificate)} in {key_place(self.tls)}"
+                    yield KEYSTORE, f"{own} is revoked by {path}"
+
+    def by_openssl(self) -> Iterator[KeyProblem]:
+        """What OpenSSL refuses beside that: this side, as a node, has a handshake with itself."""
+        try:
+            Contexts(self.tls, self.material, is_server=self.is_server)
+            if self.is_peers:
+                self._shake_hands()
+        except CertificateProblem as error:
+            yield KEYSTORE, f"{key_place(self.tls)}: {error}"
+
+    def _shake_hands(self) -> None:
+        """Raises CertificateProblem."""
+        to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+        ends: list[ssl.SSLObject] = []
+        for is_server in (True, False):
+            tls = replace(
+                self.tls,
+                ssl_client_auth=ClientAuth.REQUIRED,
+                ssl_endpoint_identification_algorithm="",
+            )
+            context = make_context(
+                tls, self.material, is_server=is_server, versions=spoken_versions(tls)
+            )
+            incoming, outgoing = (to_server, to_client) if is_server else (to_client, to_server)
+            ends.append(context.wrap_bio(incoming, outgoing, server_side=is_server))
+        for turn in range(_TURNS_MAX):
+            is_server = bool(turn % 2)
+            end = ends[0 if is_server else 1]
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLError as error:
+                shown = presented_chain(end) or self.material.chain
+                raise Failure(
+                    error, self.tls, self.material, is_server, None, shown
+                ).explain() from None
+
+
+def _has_signed(authority: x509.Certificate, crl: x509.CertificateRevocationList) -> bool:
+    try:
+        return crl.is_signature_valid(authority.public_key())  # type: ignore[arg-type]  # others raise TypeError
+    except (TypeError, ValueError):
+        return False
+
+
+def _names(name: str, host: str) -> bool:
+    """Whether a name of a certificate stands for this host, as OpenSSL sees it (RFC 6125)."""
+    host = host.rstrip(".").lower()
+    try:
+        return ipaddress.ip_address(name) == ipaddress.ip_address(host)
+    except ValueError:
+        name = name.lower()
+    if name.startswith("*."):
+        return "." in host and host.partition(".")[2] == name[2:]
+    return name == host

@@ -1,0 +1,92 @@
+"""One side's keys, certificates and rules as they are now; streams ask at each new connection."""
+
+from __future__ import annotations
+
+import math
+import ssl
+
+from cryptography import x509
+
+from quorumd.config.tls import TlsConfig
+from quorumd.security.contexts import Contexts
+from quorumd.security.distinguished_name import subject_of
+from quorumd.security.errors import CertificateProblem, HandshakeOutcome
+from quorumd.security.explanations import Failure, presented_chain
+from quorumd.security.identity import ANONYMOUS, Identity
+from quorumd.security.mapping_rules import BadRule, rules_of
+from quorumd.security.material import Material, read_material
+
+
+class Credentials:
+    """A `TlsSide` of a listener, or of the links and clients that connect to others.
+
+    What it holds is replaced whole: a new connection has the old or the new material, never parts of both.
+    """
+
+    def __init__(
+        self, tls: TlsConfig, *, is_server: bool, material: Material | None = None
+    ) -> None:
+        """Reads all files, unless `material` has been read from them. Raises CertificateProblem."""
+        self._tls = tls
+        self._is_server = is_server
+        try:
+            self._rules = rules_of(tls.ssl_principal_mapping_rules)
+        except BadRule as error:
+            raise CertificateProblem(f"ssl.principal.mapping.rules: {error}") from None
+        self.replace(read_material(tls) if material is None else material)
+
+    @property
+    def is_server(self) -> bool:
+        return self._is_server
+
+    @property
+    def tls(self) -> TlsConfig:
+        """How this side is configured."""
+        return self._tls
+
+    @property
+    def material(self) -> Material:
+        """What new connections use."""
+        return self._now[0]
+
+    def replace(self, material: Material) -> None:
+        """New connections use this from now on. Raises CertificateProblem, and changes nothing then."""
+        self._now = material, Contexts(self._tls, material, is_server=self._is_server)
+
+    def tls_object(
+        self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, host: str | None
+    ) -> ssl.SSLObject:
+        """For one new connection; `host` is the name that was dialled. A server has the first bytes of it."""
+        hello = incoming.read()
+        incoming.write(hello)
+        context = self._now[1].for_connection(hello)
+        name = host.rstrip(".") if host is not None else None
+        try:
+            return context.wrap_bio(
+                incoming, outgoing, server_side=self._is_server, server_hostname=name
+            )
+        except ValueError as error:
+            raise CertificateProblem(
+                f"{host!r} is no host name that TLS can ask for: {error}"
+            ) from None
+
+    def identify(self, certificate: bytes | None) -> Identity:
+        """Who has this certificate. Raises CertificateProblem."""
+        if certificate is None:
+            return Identity(ANONYMOUS, math.inf, None)
+        try:
+            parsed = x509.load_der_x509_certificate(certificate)
+            name = subject_of(certificate)
+        except ValueError as error:
+            raise CertificateProblem(
+                f"its certificate cannot be read: {error}", HandshakeOutcome.PRINCIPAL
+            ) from None
+        user = self._rules.user_of(name)
+        return Identity(f"User:{user}", parsed.not_valid_after_utc.timestamp(), certificate)
+
+    def explain(
+        self, error: Exception, host: str | None, tls: ssl.SSLObject | None
+    ) -> CertificateProblem:
+        """What a connection failed for, in words that say what to do."""
+        shown = presented_chain(tls)
+        return Failure(error, self._tls, self.material, self._is_server, host, shown).explain()

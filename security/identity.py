@@ -1,0 +1,44 @@
+"""Who is at the other end of a connection, and the keys and rules by which that is found out."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from quorumd.security.errors import CertificateProblem
+
+ANONYMOUS: Final = "User:ANONYMOUS"
+"""The principal of who has shown no certificate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who is at the other end, by a certificate that has been verified."""
+
+    principal: str
+    """`User:` and the name; ANONYMOUS without a certificate."""
+    expires_at: float
+    """Seconds since 1970 at which the certificate ends; infinite without one."""
+    certificate: bytes | None
+    """The certificate itself (DER)."""
+
+
+class TlsSide(Protocol):
+    """One side's keys, certificates and rules as they are now: `security.credentials`."""
+
+    @property
+    def is_server(self) -> bool: ...
+
+    def tls_object(
+        self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, host: str | None
+    ) -> ssl.SSLObject:
+        """For one new connection; `host` is the name that was dialled. A server has the first bytes of it."""
+
+    def identify(self, certificate: bytes | None) -> Identity:
+        """Who has this certificate. Raises CertificateProblem if it is not welcome."""
+
+    def explain(
+        self, error: Exception, host: str | None, tls: ssl.SSLObject | None
+    ) -> CertificateProblem:
+        """What a connection failed for, in words that say what to do."""

@@ -1,0 +1,242 @@
+"""Keys and certificates as they are in files: read, and whole, before anything is made of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+
+from quorumd.config.secrets import Secret
+from quorumd.config.tls import StoreType, TlsConfig
+from quorumd.security import pem_store, pkcs12_store
+from quorumd.security.errors import UnusableMaterial
+from quorumd.security.pem_store import BadStore
+
+KEYSTORE = "ssl.keystore.location"
+TRUSTSTORE = "ssl.truststore.location"
+CRL = "ssl.crl.location"
+_INLINE_CHAIN = "ssl.keystore.certificate.chain"
+_INLINE_KEY = "ssl.keystore.key"
+_INLINE_TRUST = "ssl.truststore.certificates"
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What one side's stores hold. Two are equal if they hold the same certificates and lists."""
+
+    key: PrivateKeyTypes | None = field(repr=False, compare=False)
+    """Its certificate says which one it is."""
+    chain: tuple[x509.Certificate, ...]
+    """This side's own certificate first, then each one's issuer; empty if it has none."""
+    roots: tuple[x509.Certificate, ...]
+    """The CAs that are trusted; empty for those of the system."""
+    crls: tuple[x509.CertificateRevocationList, ...] = ()
+    """Revocation lists of these CAs, the newest of each; empty if none are asked for."""
+
+    def chain_pem(self) -> bytes:
+        """Private key and chain, the key without password."""
+        assert self.key is not None
+        key = self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        return key + b"".join(each.public_bytes(Encoding.PEM) for each in self.chain)
+
+    def trusted_pem(self) -> bytes:
+        """All that is trusted, and the revocation lists."""
+        roots = b"".join(each.public_bytes(Encoding.PEM) for each in self.roots)
+        return roots + b"".join(each.public_bytes(Encoding.PEM) for each in self.crls)
+
+
+def read_material(tls: TlsConfig) -> Material:
+    """What the stores of this configuration hold. Raises UnusableMaterial with all that is wrong."""
+    reader = _Reader(tls)
+    key, chain = reader.keystore()
+    roots, crls = reader.truststore(), reader.revocation_lists()
+    if reader.problems:
+        raise UnusableMaterial(reader.problems)
+    return Material(key, chain, roots, crls)
+
+
+class _Reader:
+    """Reads store after store, and keeps what is wrong with any."""
+
+    def __init__(self, tls: TlsConfig) -> None:
+        self._tls = tls
+        self.problems: list[tuple[str, str]] = []
+
+    def _report(self, key: str, text: str) -> None:
+        self.problems.append((key, text))
+
+    def keystore(self) -> tuple[PrivateKeyTypes | None, tuple[x509.Certificate, ...]]:
+        """The private key, and the chain in order."""
+        tls = self._tls
+        path, texts = (
+            tls.ssl_keystore_location,
+            (tls.ssl_keystore_key, tls.ssl_keystore_certificate_chain),
+        )
+        if self._is_given_twice(KEYSTORE, path, _INLINE_CHAIN, *texts):
+            return None, ()
+        try:
+            if path is None:
+                return self._inline_keystore(*texts)
+            data = path.read_bytes()
+            if tls.ssl_keystore_type is StoreType.PKCS12:
+                key, found = pkcs12_store.keystore(data, path, tls.ssl_keystore_password)
+            else:
+                key = pem_store.private_key(data, str(path), KEYSTORE, tls.ssl_key_password)
+                found = pem_store.certificates(data, str(path), KEYSTORE)
+            return key, _chain_of(key, found, KEYSTORE, str(path))
+        except OSError as error:
+            self._report(KEYSTORE, f"{path} cannot be read: {error.strerror}")
+        except BadStore as error:
+            self._report(error.key, str(error))
+        return None, ()
+
+    def _inline_keystore(
+        self, key_text: Secret | None, chain_text: str | None
+    ) -> tuple[PrivateKeyTypes | None, tuple[x509.Certificate, ...]]:
+        if key_text is None and chain_text is None:
+            return None, ()
+        if key_text is None or chain_text is None:
+            given, missing = (
+                (_INLINE_CHAIN, _INLINE_KEY) if key_text is None else (_INLINE_KEY, _INLINE_CHAIN)
+            )
+            raise BadStore(given, f"is set without {missing}: set both")
+        key = pem_store.private_key(
+            pem_store.inline(key_text.reveal()),
+            _INLINE_KEY,
+            _INLINE_KEY,
+            self._tls.ssl_key_password,
+        )
+        found = pem_store.certificates(pem_store.inline(chain_text), _INLINE_CHAIN, _INLINE_CHAIN)
+        return key, _chain_of(key, found, _INLINE_CHAIN, _INLINE_CHAIN)
+
+    def truststore(self) -> tuple[x509.Certificate, ...]:
+        """The CAs, each of them once; none if no truststore is configured."""
+        tls = self._tls
+        path, text = tls.ssl_truststore_location, tls.ssl_truststore_certificates
+        if self._is_given_twice(TRUSTSTORE, path, _INLINE_TRUST, text):
+            return ()
+        try:
+            if text is not None:
+                found = pem_store.certificates(pem_store.inline(text), _INLINE_TRUST, _INLINE_TRUST)
+            elif path is None:
+                return ()
+            elif tls.ssl_truststore_type is StoreType.PKCS12:
+                found = pkcs12_store.truststore(
+                    path.read_bytes(), path, tls.ssl_truststore_password
+                )
+            else:
+                found = pem_store.certificates(path.read_bytes(), str(path), TRUSTSTORE)
+            return tuple(dict.fromkeys(found))
+        except OSError as error:
+            self._report(TRUSTSTORE, f"{path} cannot be read: {error.strerror}")
+        except BadStore as error:
+            self._report(error.key, str(error))
+        return ()
+
+    def revocation_lists(self) -> tuple[x509.CertificateRevocationList, ...]:
+        """The newest list of each CA, and of each part of its certificates if it has several."""
+        path = self._tls.ssl_crl_location
+        if path is None:
+            return ()
+        try:
+            return _newest(pem_store.revocation_lists(path.read_bytes(), str(path), CRL))
+        except OSError as error:
+            self._report(CRL, f"{path} cannot be read: {error.strerror}")
+        except BadStore as error:
+            self._report(error.key, str(error))
+        return ()
+
+    def _is_given_twice(
+        self, key: str, path: Path | None, inline_key: str, *texts: str | Secret | None
+    ) -> bool:
+        if path is None or all(text is None for text in texts):
+            return False
+        self._report(inline_key, f"is set beside {key}: remove one of them")
+        return True
+
+
+def _chain_of(
+    key: PrivateKeyTypes, found: Sequence[x509.Certificate], config_key: str, where: str
+) -> tuple[x509.Certificate, ...]:
+    """The certificate of this key, its issuer, and so on; what does not belong to it is left out."""
+    public = _encoded(key.public_key())
+    own = next((each for each in found if _encoded(each.public_key()) == public), None)
+    if own is None:
+        names = ", ".join(each.subject.rfc4514_string() or "no name" for each in found)
+        raise BadStore(
+            config_key,
+            f"the private key of {where} belongs to none of its certificates ({names}): take the key "
+            "with which the certificate was requested",
+        )
+    chain, rest = [own], [each for each in found if each != own]
+    while issuer := next((each for each in rest if is_issued_by(chain[-1], each)), None):
+        chain.append(issuer)
+        rest.remove(issuer)
+    return tuple(chain)
+
+
+def _encoded(public_key: PublicKeyTypes) -> bytes:
+    return public_key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+    """True if the name and the signature say so."""
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (InvalidSignature, TypeError, UnsupportedAlgorithm, ValueError):
+        return False
+    return True
+
+
+def _newest(
+    crls: Sequence[x509.CertificateRevocationList],
+) -> tuple[x509.CertificateRevocationList, ...]:
+    """OpenSSL takes any of several lists that are valid: an older one would make a revocation undone."""
+    newest: dict[tuple[bytes, bytes], x509.CertificateRevocationList] = {}
+    for crl in crls:
+        part = (crl.issuer.public_bytes(), _scope_of(crl))
+        if part not in newest or _age(newest[part]) < _age(crl):
+            newest[part] = crl
+    return tuple(newest.values())
+
+
+def _scope_of(crl: x509.CertificateRevocationList) -> bytes:
+    """Which of the CA's certificates the list is about, and whose key has signed it."""
+    parts = b""
+    for kind in (x509.IssuingDistributionPoint, x509.AuthorityKeyIdentifier):
+        try:
+            parts += crl.extensions.get_extension_for_class(kind).value.public_bytes()
+        except x509.ExtensionNotFound:
+            parts += b"-"
+    return parts
+
+
+def _age(crl: x509.CertificateRevocationList) -> tuple[float, int]:
+    try:
+        number = crl.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+    except x509.ExtensionNotFound:
+        number = 0
+    return crl.last_update_utc.timestamp(), number
+
+
+@contextmanager
+def as_file(data: bytes) -> Iterator[str]:
+    """The path of these bytes in memory: OpenSSL reads keys from files alone, and these touch no disk."""
+    descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, data)
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)

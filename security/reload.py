@@ -1,0 +1,241 @@
+"""Keys, certificates, CAs and revocation lists change without a restart: their files are watched.
+
+A new set is read and checked whole in a thread before it counts. A bad one, or one that is half written,
+changes nothing, and is tried again until it is mended. Files are looked at by stat: Kubernetes replaces a
+symbolic link above them, which no watch of the file itself would notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from quorumd.config.tls import TlsConfig
+from quorumd.security.errors import CertificateProblem, UnusableMaterial
+from quorumd.security.material import Material, read_material
+
+LOOK_S = 5.0
+"""Between two looks at the files."""
+
+# By path: device, inode, size, times of modification and of change; None where there is no such file.
+_Stamp = tuple[tuple[int, ...] | None, ...]
+
+
+class Renewable(Protocol):
+    """`security.credentials.Credentials`, as far as they are renewed."""
+
+    @property
+    def material(self) -> Material: ...
+
+    def replace(self, material: Material) -> None:
+        """New connections use this from now on. Raises CertificateProblem, and changes nothing then."""
+
+
+class Outcome(Enum):
+    """What a look at the files has shown."""
+
+    SAME = "same"
+    UNSETTLED = "unsettled"
+    """Something is different, and may be half written: the next look decides."""
+    BAD = "bad"
+    LOADED = "loaded"
+
+
+class Look(NamedTuple):
+    """One look at a set of files."""
+
+    outcome: Outcome
+    problems: tuple[str, ...] = ()
+    """Why the set on disk is not used; of BAD."""
+    content: bytes = b""
+    """Tells one bad set from another."""
+    has_new_trust: bool = False
+    """Another CA is trusted, or other certificates are revoked; of LOADED."""
+
+
+class _Unsound(Exception):
+    """A set that is not used, and why."""
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        super().__init__()
+        self.problems = problems
+
+
+class WatcherOwner(Protocol):
+    """Who hears of it, on the event loop's thread."""
+
+    def on_loaded(self, name: str, has_new_trust: bool) -> None:
+        """A new set is in use. With another CA, or another revocation list, open connections are old."""
+
+    def on_bad(self, name: str, problems: Sequence[str], is_news: bool) -> None:
+        """The set on disk is not used; the one before is. `is_news` once for each content."""
+
+    def on_mended(self, name: str) -> None:
+        """The files hold again what is in use."""
+
+
+@dataclass(slots=True)
+class WatchedSet:
+    """The files of one side, and what is made of them. `look` is for a thread."""
+
+    name: str
+    """Of the listener; "http" for HTTP."""
+    tls: TlsConfig
+    users: Sequence[Renewable]
+    """All of them have this material."""
+    check: Callable[[Material], Sequence[tuple[str, str]]]
+    """What is wrong with a set: key of the configuration, and text."""
+    problems: tuple[str, ...] = ()
+    """Why the set on disk is not used; empty if it is."""
+    _used: _Stamp | None = None
+    """Of the set that is in use; None if it has to be read to know."""
+    _seen: _Stamp | None = None
+    _told: bytes = b""
+    """The content of the bad set that was told of last."""
+    _paths: tuple[Path, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        tls = self.tls
+        places = (tls.ssl_keystore_location, tls.ssl_truststore_location, tls.ssl_crl_location)
+        self._paths = tuple(path for path in places if path is not None)
+        self._seen = self._stamp()
+
+    def look(self, *, at_once: bool) -> Look:
+        """Read what is new, and use it if it is sound. `at_once` takes it for whole as it is."""
+        stamp = self._stamp()
+        if stamp == self._used:
+            self._seen = stamp
+            return Look(Outcome.SAME)
+        if stamp != self._seen and not at_once:
+            self._seen = stamp
+            return Look(Outcome.UNSETTLED)
+        try:
+            material = self._read()
+            if self._stamp() != stamp:
+                # It was read while it was written.
+                return Look(Outcome.UNSETTLED)
+            found = self._use(material)
+        except _Unsound as error:
+            found = Look(Outcome.BAD, error.problems, self._content())
+        self._seen = stamp
+        # A file that is written twice within one tick of its clock shows it to nobody.
+        is_sure = found.outcome is not Outcome.BAD and not at_once
+        self._used = stamp if is_sure else None
+        return found
+
+    def _read(self) -> Material:
+        """What is on disk. Raises _Unsound."""
+        try:
+            material = read_material(self.tls)
+            problems = _texts(self.check(material))
+            if not problems:
+                return material
+        except UnusableMaterial as error:
+            problems = _texts(error.problems)
+        except CertificateProblem as error:
+            problems = (str(error),)
+        except Exception as error:  # whatever is in the files, those in use stay, and are watched
+            text = f"cannot be checked: {type(error).__name__}: {error}"
+            raise _Unsound((text,)) from error
+        raise _Unsound(problems)
+
+    def _use(self, material: Material) -> Look:
+        """Raises _Unsound, and changes nothing then."""
+        before = [user.material for user in self.users]
+        if all(material == each for each in before):
+            return Look(Outcome.SAME)
+        try:
+            for user in self.users:
+                user.replace(material)
+        except CertificateProblem as problem:
+            for user, old in zip(self.users, before, strict=True):
+                user.replace(old)
+            raise _Unsound((str(problem),)) from problem
+        return Look(Outcome.LOADED, has_new_trust=any(_trusts_others(material, b) for b in before))
+
+    def is_news(self, look: Look) -> bool:
+        """True once for each bad content."""
+        is_news, self._told = look.content != self._told, look.content
+        return is_news
+
+    def _stamp(self) -> _Stamp:
+        return tuple(map(_stamp_of, self._paths))
+
+    def _content(self) -> bytes:
+        digest = hashlib.sha256()
+        for path in self._paths:
+            with contextlib.suppress(OSError):
+                digest.update(hashlib.sha256(path.read_bytes()).digest())
+            digest.update(b"\n")
+        return digest.digest()
+
+
+class Watcher:
+    """Looks at all sets, one after another. Belongs to the event loop's thread."""
+
+    def __init__(self, sets: Sequence[WatchedSet], owner: WatcherOwner) -> None:
+        """Nothing is looked at before `open`."""
+        self.sets = tuple(sets)
+        self._owner = owner
+        self._is_asked = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        """Begin to look, every LOOK_S."""
+        self._task = asyncio.get_running_loop().create_task(self._watch(), name="certificates")
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def look_now(self) -> None:
+        """Whoever asks has written the files whole."""
+        self._is_asked.set()
+
+    async def _watch(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._is_asked.wait()
+            at_once = self._is_asked.is_set()
+            self._is_asked.clear()
+            for watched in self.sets:
+                # A file system that hangs holds up this task alone.
+                look = await asyncio.to_thread(watched.look, at_once=at_once)
+                self._tell(watched, look)
+
+    def _tell(self, watched: WatchedSet, look: Look) -> None:
+        name = watched.name
+        if look.outcome is Outcome.BAD:
+            watched.problems = look.problems
+            self._owner.on_bad(name, look.problems, watched.is_news(look))
+        elif look.outcome is not Outcome.UNSETTLED:
+            was_bad, watched.problems = bool(watched.problems), ()
+            if look.outcome is Outcome.LOADED:
+                self._owner.on_loaded(name, look.has_new_trust)
+            elif was_bad:
+                self._owner.on_mended(name)
+
+
+def _texts(problems: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    return tuple(f"{key}: {text}" for key, text in problems)
+
+
+def _stamp_of(path: Path) -> tuple[int, ...] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _trusts_others(one: Material, other: Material) -> bool:
+    """Whether they differ in more than this side's own certificate."""
+    return replace(one, chain=()) != replace(other, chain=())

@@ -1,0 +1,118 @@
+"""What the files of keys and certificates say against a start, or against new ones while a node runs.
+
+Loads what reads certificates only where TLS is configured.
+"""
+
+from __future__ import annotations
+
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from quorumd.config.tls_port import TlsPort
+
+if TYPE_CHECKING:
+    from quorumd.config.model import Config
+    from quorumd.security.material import Material
+    from quorumd.server.model.node_rights import NodeRights
+
+
+def certificate_problems(port: TlsPort, values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Key of the configuration and text of all that forbids a start; `values` are by key."""
+    from quorumd.server.model.node_rights import NodeRights
+
+    rights = NodeRights(
+        values.get("quorum.node.principals"), values.get("super.users", frozenset())
+    )
+    return port_problems(port, rights, values.get("node.id"))
+
+
+def port_problems(
+    port: TlsPort, rights: NodeRights, node_id: int | None, material: Material | None = None
+) -> list[tuple[str, str]]:
+    """Key of the configuration and text of all for which these keys and certificates are not used.
+
+    Reads the files, unless `material` has been read from them. Without a `node_id` whose certificate it is
+    does not matter.
+    """
+    from quorumd.security.checks import problems_of
+    from quorumd.security.errors import CertificateProblem
+    from quorumd.security.material import read_material
+
+    problems = problems_of(
+        port.tls,
+        listener=port.name,
+        hosts=port.hosts,
+        is_server=True,
+        is_peers=port.is_peers,
+        material=material,
+    )
+    if port.is_peers and node_id is not None and not rights.is_open:
+        # What cannot be read is among the problems already.
+        with suppress(CertificateProblem):
+            problems += _lock_out(port, rights, node_id, material or read_material(port.tls))
+    return problems
+
+
+def certificate_report(config: Config) -> Iterator[str]:
+    """What is in use on each port, and until when, line by line; then what is dangerous."""
+    if not config.tls_ports:
+        yield "nothing is TLS: listener.security.protocol.map and http.security.protocol name no SSL"
+        return
+    from quorumd.security.checks import warnings_of
+    from quorumd.security.expiry import expiries
+    from quorumd.security.explanations import duration
+    from quorumd.security.material import read_material
+
+    warnings: dict[str, None] = {}
+    now_s = time.time()
+    for port in config.tls_ports:
+        material = read_material(port.tls)
+        yield f"{port.name}: nothing would be refused"
+        for role, subject, at_s in expiries(material):
+            if isfinite(at_s):
+                day = datetime.fromtimestamp(at_s, UTC)
+                left = duration(at_s - now_s)
+                yield f"  {role:3}  {subject or 'no name'}  ends {day:%Y-%m-%d %H:%M} UTC, in {left}"
+        for key, text in warnings_of(port.tls, material):
+            warnings[f"warning: {key}: {text}"] = None
+    yield from warnings
+    for text in secret_warnings(config):
+        yield f"warning: {text}"
+
+
+def _lock_out(
+    port: TlsPort, rights: NodeRights, node_id: int, material: Material
+) -> list[tuple[str, str]]:
+    """The other nodes have the same rules: would they listen to this one?"""
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    from quorumd.security.credentials import Credentials
+
+    if not material.chain:
+        return []
+    der = material.chain[0].public_bytes(Encoding.DER)
+    own = Credentials(port.tls, is_server=True, material=material).identify(der).principal
+    if rights.may_speak_for(own, node_id):
+        return []
+    key, permitted = rights.rule_for(node_id)
+    return [
+        (
+            key,
+            f"this node's certificate is that of {own}, who may not speak for node {node_id}: the other "
+            f"nodes would refuse it. Have one issued to {permitted}, map its name to that by "
+            f"ssl.principal.mapping.rules, or change {key} on every node",
+        )
+    ]
+
+
+def secret_warnings(config: Config) -> Iterator[str]:
+    """The files with passwords or keys, beside stores, that are open to whoever is on this host."""
+    for path in sorted(config.secret_files):
+        with suppress(OSError):
+            if path.stat().st_mode & stat.S_IROTH:
+                yield f"everybody on this host may read the password or key in {path}: chmod 600 {path}"

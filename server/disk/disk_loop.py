@@ -1,0 +1,242 @@
+"""What the disk thread does: it writes what it is handed to a partition's directory.
+
+Jobs arrive in the order in which they must reach the disk. Everything that waits when the thread gets to
+it is written, and then synced once: group commit. A disk that is full holds the thread up until there is
+space again: nothing is dropped, nothing later overtakes. Any other failure is fatal: a failed fsync is
+never retried.
+
+Here is no thread. `DiskLoop.run` pauses where it waits: the daemon waits on a thread
+(`quorumd.server.disk.disk_worker`), a simulator on its own clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
+from enum import Enum
+from functools import partial
+from queue import Empty, SimpleQueue
+from time import perf_counter
+from typing import Final, NamedTuple
+
+from quorumd.raft.types import SnapshotId
+from quorumd.server.model.disk_jobs import (
+    DeleteFiles,
+    DiskListener,
+    DropChunks,
+    Files,
+    InstallSnapshot,
+    Job,
+    SaveState,
+    StoreChunk,
+    Truncate,
+    WriteRecords,
+)
+from quorumd.storage.errors import DiskFull
+from quorumd.storage.log import Chunk
+from quorumd.storage.snapshot_store import SnapshotStore
+
+FULL_DISK_RETRY_S = 0.5
+IDLE_S: Final = 0.05
+"""How long nothing must have been asked for before space is prepared ahead."""
+
+
+class Step(Enum):
+    """Why `run` or `carry_out` pauses."""
+
+    DONE = "done"
+    """Something was written; it is not synced, unless it was a quorum state or a truncation."""
+    SYNC_NEXT = "sync next"
+    BRIEF_WAIT = "brief wait"
+    """There are no jobs: `run` is to be sent the next ones, or no jobs after `IDLE_S`."""
+    LONG_WAIT = "long wait"
+    """The same, for as long as it takes."""
+
+
+# To look up a member of an enum costs as much as several calls.
+_DONE: Final = Step.DONE
+_SYNC_NEXT: Final = Step.SYNC_NEXT
+_BRIEF_WAIT: Final = Step.BRIEF_WAIT
+
+
+class NotStored(NamedTuple):
+    """`carry_out` pauses: there was no room for a chunk of this snapshot, and it is given up."""
+
+    snapshot: SnapshotId
+    problem: str
+
+
+Pause = Step | NotStored | DiskFull
+Jobs = list[Job] | None
+"""What was handed over at once; None behind the last."""
+
+
+def carry_out(files: Files, jobs: Sequence[Job]) -> Iterator[Pause]:
+    """Write in order; one sync at the end covers all records among the jobs.
+
+    Everything is durable when this has ended. It pauses after each step, so that a simulator can let
+    other things happen in between, and where the disk is full: to go on is to try again.
+    """
+    log = files.log
+    chunks: list[Chunk] = []
+    unsynced = False
+    for job in jobs:
+        if isinstance(job, WriteRecords):
+            chunks.append(job.chunk)
+            continue
+        if chunks:
+            yield from _when_there_is_space(partial(log.write_many, tuple(chunks)))
+            chunks.clear()
+            unsynced = True
+        if isinstance(job, StoreChunk):
+            yield _store_chunk(files.snapshots, job)
+        else:
+            yield from _when_there_is_space(partial(_carry_out_alone, files, job))
+    if chunks:
+        yield from _when_there_is_space(partial(log.write_many, tuple(chunks)))
+        unsynced = True
+    if unsynced:
+        yield _SYNC_NEXT
+        log.sync()
+
+
+def _store_chunk(snapshots: SnapshotStore, job: StoreChunk) -> Step | NotStored:
+    """It is durable only with the whole snapshot. A copy never waits for space: votes wait behind it."""
+    try:
+        snapshots.write_part(job.snapshot, job.position, job.data)
+    except DiskFull as error:
+        snapshots.drop_part(job.snapshot)
+        return NotStored(job.snapshot, str(error))
+    return Step.DONE
+
+
+def _carry_out_alone(files: Files, job: Job) -> None:
+    """A job that is durable at its end."""
+    log, snapshots = files.log, files.snapshots
+    match job:
+        case Truncate(end_offset=end_offset):
+            log.truncate(end_offset)
+        case SaveState(state=state):
+            files.save_state(state)
+        case DropChunks(snapshot=snapshot):
+            snapshots.drop_part(snapshot)
+        case InstallSnapshot(snapshot=snapshot):
+            snapshots.complete_part(snapshot)
+            log.reset(snapshot.end_offset)
+            _drop_older(snapshots, (snapshot,))
+        case DeleteFiles(start_offset=start_offset, kept=kept):
+            log.delete_before(start_offset)
+            _drop_older(snapshots, kept)
+        case WriteRecords() | StoreChunk():
+            raise AssertionError("these are written in another way")
+
+
+def _drop_older(snapshots: SnapshotStore, kept: Sequence[SnapshotId]) -> None:
+    """What is newer was completed after this was asked for: the rules count on it already."""
+    for snapshot in snapshots.ids:
+        if snapshot not in kept and snapshot.end_offset < kept[-1].end_offset:
+            snapshots.delete(snapshot)
+
+
+def _when_there_is_space(action: Callable[[], object]) -> Iterator[Step | DiskFull]:
+    while True:
+        try:
+            action()
+        except DiskFull as error:
+            yield error
+        else:
+            yield _DONE
+            return
+
+
+class DiskLoop:
+    """See the module. `call_on_loop` runs a callback on the event loop, in the order of the calls."""
+
+    def __init__(
+        self,
+        files: Files,
+        listener: DiskListener,
+        call_on_loop: Callable[..., object],
+    ) -> None:
+        self._files = files
+        self._listener = listener
+        self._call_on_loop = call_on_loop
+        self._taken: list[Job] = []
+        self.jobs: SimpleQueue[Jobs] = SimpleQueue()
+        """What was handed over, for whoever runs this: see `Step.BRIEF_WAIT`."""
+        self._is_full = False
+        self._is_stopping = False
+
+    # -- on the event loop
+
+    def submit(self, job: Job) -> None:
+        self._taken.append(job)
+
+    def flush(self) -> None:
+        # To wake the thread is the last thing that a turn of the event loop does: woken earlier, it
+        # would wait for the interpreter's lock, and be woken once more.
+        if self._taken:
+            self.jobs.put(self._taken)
+            self._taken = []
+
+    def end(self) -> None:
+        """Hand over what was taken, and say that nothing follows."""
+        self.flush()
+        self._is_stopping = True
+        self.jobs.put(None)
+
+    # -- on the disk thread
+
+    def run(self) -> Generator[Pause, Jobs, None]:
+        """Do all of it, to the end. It pauses for the reasons that it gives, see `Pause`.
+
+        After a step, and to try again on a full disk, it is sent None. A failure is told and ends it.
+        """
+        try:
+            is_last = False
+            while not is_last:
+                jobs, is_last = yield from self._next_jobs()
+                if jobs:
+                    sync_s = yield from self._carry_out(jobs)
+                    completed = self._listener.on_writes_completed
+                    self._call_on_loop(completed, jobs[-1].write, sync_s)
+        except Exception as error:  # it must not end unnoticed, whatever it died of
+            self._call_on_loop(self._listener.on_disk_failed, error)
+
+    def _next_jobs(self) -> Generator[Pause, Jobs, tuple[list[Job], bool]]:
+        """Everything that waits, at least something; and whether it is the end."""
+        jobs = yield _BRIEF_WAIT
+        if jobs is not None and not jobs:
+            with suppress(DiskFull):
+                self._files.log.prepare()
+            jobs = yield Step.LONG_WAIT
+        found: list[Job] = []
+        while jobs is not None:
+            found += jobs
+            try:
+                jobs = self.jobs.get_nowait()
+            except Empty:
+                return found, False
+        return found, True
+
+    def _carry_out(self, jobs: list[Job]) -> Generator[Pause, Jobs, float | None]:
+        """Carry the jobs out; returns how long the sync took, if there was one."""
+        started = None
+        for step in carry_out(self._files, jobs):
+            if isinstance(step, Step):
+                self._note_space(is_full=False)
+                if step is _SYNC_NEXT:
+                    started = perf_counter()
+            elif isinstance(step, DiskFull):
+                if self._is_stopping:
+                    raise step
+                self._note_space(is_full=True)
+            else:
+                self._call_on_loop(self._listener.on_chunk_not_stored, *step)
+            yield step
+        return None if started is None else perf_counter() - started
+
+    def _note_space(self, *, is_full: bool) -> None:
+        if is_full != self._is_full:
+            self._is_full = is_full
+            self._call_on_loop(self._listener.on_disk_full, is_full)

@@ -1,0 +1,206 @@
+"""Append if unchanged: a leader's judgement on conditional batches, a pure function of its log.
+
+From the first conditional batch on the leader keeps the newest offset of each key that is written: a window,
+bounded in memory, which begins where the log ended then. What is older than the window is not guessed at: its
+condition is refused with the offset from which on it can be judged. Another leadership begins anew.
+Source: docs/protocol.md, "Append if unchanged". Belongs to the event loop's thread; knows no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from quorumd.wire.conditions import Condition, KeyedBatch
+
+WINDOW_BYTES: Final = 64 * 2**20
+"""What a window takes in memory at the most, unless configured."""
+WINDOW_IDLE_S = 600.0
+"""A window that no condition was judged by for so long is dropped."""
+KEY_OVERHEAD_BYTES: Final = 200
+"""What a key takes in a window besides its own bytes: never less than it really is."""
+REMEMBERED_REFUSALS: Final = 4096
+SHOWN_BYTES: Final = 80
+"""Of a key, in a refusal."""
+
+BatchIdentity = tuple[int, int, int, bytes]
+"""Producer id and epoch, first sequence, and a digest of the batch."""
+
+
+class ConditionRefused(NamedTuple):
+    """A batch that is not appended; to be told when everything below `end_offset` is committed.
+
+    `record_index` is that of the record at fault. Once what is told of is committed in this leadership, no
+    other leader can have appended the batch, or will. Of an offset that `is_above` the log end that is sure
+    when a later record is committed, or when a leader that was deposed would have resigned.
+    """
+
+    message: str
+    record_index: int
+    end_offset: int
+    is_above: bool = False
+
+
+class KeyWindow:
+    """The newest offset of every key that was written at `start_offset` or later.
+
+    In two halves of equal size: when the newer one is full the older one is let go of.
+    """
+
+    __slots__ = ("_bytes", "_half_bytes", "_newer", "_newer_start", "_older", "start_offset")
+
+    def __init__(self, start_offset: int, bytes_max: int) -> None:
+        self._half_bytes = bytes_max // 2
+        self.skip(start_offset)
+
+    def skip(self, end_offset: int) -> None:
+        """Nothing is known any more of what was written below `end_offset`."""
+        self.start_offset = end_offset
+        self._newer_start = end_offset
+        self._older: dict[bytes | None, int] = {}
+        self._newer: dict[bytes | None, int] = {}
+        self._bytes = 0
+
+    def note(self, keys: Sequence[bytes | None], base_offset: int) -> None:
+        """These keys are in the log now, one at each offset from `base_offset` on; None is no key."""
+        newer, count = self._newer, len(keys)
+        before = len(newer)
+        end_offset = base_offset + count
+        if count == 1:
+            longest = keys[0] or b""
+            newer[keys[0]] = base_offset
+        else:
+            newer.update(zip(keys, range(base_offset, end_offset), strict=True))
+            longest = max(filter(None, keys), key=len, default=b"")
+        grown = len(newer) - before
+        if not grown:
+            return
+        self._bytes += grown * (KEY_OVERHEAD_BYTES + len(longest))
+        if self._bytes > self._half_bytes:
+            self.start_offset = self._newer_start
+            self._older, self._newer = newer, {}
+            self._newer_start = end_offset
+            self._bytes = 0
+
+    def newest(self, key: bytes) -> int:
+        """The offset of the newest record with this key, -1 if there is none since the window's start."""
+        offset = self._newer.get(key)
+        return self._older.get(key, -1) if offset is None else offset
+
+
+class ConditionJudge:
+    """Judges the conditional batches of one leadership after the other.
+
+    A leader that no majority hears resigns within `resigns_within_s`.
+    """
+
+    __slots__ = ("_bytes_max", "_judged_s", "_refusals", "resigns_within_s", "window")
+
+    def __init__(self, bytes_max: int, resigns_within_s: float = 3.0) -> None:
+        self.resigns_within_s = resigns_within_s
+        self._bytes_max = bytes_max
+        self.window: KeyWindow | None = None
+        """None until a condition is judged, and after `close`."""
+        self._judged_s = 0.0
+        self._refusals: dict[BatchIdentity, ConditionRefused] = {}
+
+    def close(self) -> None:
+        """The leadership is over."""
+        self.window = None
+        self._refusals.clear()
+
+    def close_if_idle(self, now_s: float) -> None:
+        """Let go of the window that was not needed for long."""
+        if now_s - self._judged_s > WINDOW_IDLE_S:
+            self.window = None
+
+    def note(self, keyed: KeyedBatch | None, base_offset: int, end_offset: int) -> None:
+        """A batch has these offsets now: its keys count. Keys that were not read begin the window anew."""
+        window = self.window
+        assert window is not None, "there is a window to note it in"
+        if keyed is None or keyed.keys is None:
+            window.skip(end_offset)
+        else:
+            window.note(keyed.keys, base_offset)
+
+    def remembered(self, identity: BatchIdentity) -> ConditionRefused | None:
+        """What this batch was told when it came before."""
+        return self._refusals.get(identity)
+
+    def judge(
+        self, keyed: KeyedBatch, log_end_offset: int, now_s: float, identity: BatchIdentity | None
+    ) -> ConditionRefused | None:
+        """None if the batch may be appended at `log_end_offset`, this very moment.
+
+        Whom this leadership refuses once it refuses again, also what is sent again by `identity`.
+        """
+        self._judged_s = now_s
+        if self.window is None:
+            self.window = KeyWindow(log_end_offset, self._bytes_max)
+        refused = self._judged(self.window, keyed, log_end_offset)
+        if refused is not None and identity is not None:
+            if len(self._refusals) >= REMEMBERED_REFUSALS:
+                del self._refusals[next(iter(self._refusals))]
+            self._refusals[identity] = refused
+        return refused
+
+    def _judged(
+        self, window: KeyWindow, keyed: KeyedBatch, log_end_offset: int
+    ) -> ConditionRefused | None:
+        keys, condition = keyed
+        assert keys is not None, "the keys of a conditional batch are known"
+        assert condition is not None, "it has a condition"
+        since = condition.since
+        if since > log_end_offset:
+            return ConditionRefused(
+                f"Record 0: no offset above {log_end_offset} is known yet, where the log ends; the condition"
+                f" is about {since}. Give the offset up to which you have read.",
+                0,
+                log_end_offset + 1,
+                is_above=True,
+            )
+        if since == log_end_offset:
+            return None
+        found = _oldest_conflict(window, keys, condition)
+        if found is not None:
+            return found
+        start = window.start_offset
+        if since < start:
+            return ConditionRefused(
+                f"Read again from offset {start}: what was written since {since}, where the condition"
+                " begins, is not remembered so far back.",
+                0,
+                start,
+            )
+        return None
+
+
+def _oldest_conflict(
+    window: KeyWindow, keys: Sequence[bytes | None], condition: Condition
+) -> ConditionRefused | None:
+    """Of the keys that were written since: the one whose newest record is committed first."""
+    since = condition.since
+    lowest = -1
+    at: tuple[str, int, bytes] = ("", 0, b"")
+    for kind, each in (("Record", keys), ("Named key", condition.named)):
+        for index, key in enumerate(each):
+            if key is None:
+                continue
+            offset = window.newest(key)
+            if offset >= since and (lowest < 0 or offset < lowest):
+                lowest, at = offset, (kind, index, key)
+    if lowest < 0:
+        return None
+    kind, index, key = at
+    return ConditionRefused(
+        f"{kind} {index} conflicts: its key was written at offset {lowest}, and must not have been since"
+        f" {since}. The key is {_shown(key)}.",
+        index if kind == "Record" else 0,
+        lowest + 1,
+    )
+
+
+def _shown(key: bytes) -> str:
+    """A key for people, on one line."""
+    text = ascii(key[:SHOWN_BYTES])[1:]
+    return text if len(key) <= SHOWN_BYTES else f"{text}... ({len(key)} bytes)"

@@ -1,0 +1,44 @@
+"""What is asked of an accepted connection's socket, and how it is written to."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from quorumd.wire.fast import JOIN_BYTES_MAX
+
+
+class Ends(NamedTuple):
+    """Who is connected. `is_local`: the other end is on this host."""
+
+    peer: str = "?"
+    ip: str = ""
+    is_local: bool = False
+
+
+def ends_of(transport: asyncio.BaseTransport) -> Ends:
+    """The two ends of a connection, as far as its socket still tells."""
+    name, own_name = (transport.get_extra_info(key) for key in ("peername", "sockname"))
+    if not name:
+        return Ends()
+    is_local = bool(own_name) and own_name[0] == name[0]
+    return Ends(f"{name[0]}:{name[1]}", name[0].removeprefix("::ffff:"), is_local)
+
+
+def set_options(transport: asyncio.BaseTransport) -> None:
+    """Nothing waits to be sent with what comes later; a host that has gone is noticed some day."""
+    connected: socket.socket = transport.get_extra_info("socket")
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+def write_together(transport: asyncio.Transport, buffers: Sequence[bytes | memoryview]) -> None:
+    """Write all of them, in one system call where possible."""
+    if len(buffers) == 1:
+        transport.write(buffers[0])
+    elif sum(map(len, buffers)) <= JOIN_BYTES_MAX:
+        transport.write(b"".join(buffers))
+    else:
+        transport.writelines(buffers)

@@ -1,0 +1,64 @@
+"""TLS on links to other nodes: this node's certificate is shown, and the peer's has to be the peer's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from quorumd.security.errors import CertificateProblem, HandshakeOutcome
+from quorumd.security.handshakes import Handshakes
+from quorumd.security.identity import Identity, TlsSide
+from quorumd.security.tls_stream import TlsStream, Upper
+from quorumd.server.model.node_rights import NodeRights, shown
+
+
+class NotThisPeer(CertificateProblem):
+    """Somebody else is there: the certificate is another's."""
+
+    def __init__(self, principal: str, what: str = "") -> None:
+        text = f"its certificate is for {shown(principal)}{what}"
+        super().__init__(text, HandshakeOutcome.PRINCIPAL)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSecurity:
+    """What all links of a node share."""
+
+    side: TlsSide
+    handshakes: Handshakes
+    rights: NodeRights
+    streams: set[TlsStream] = field(default_factory=set)
+    """Those whose handshake was done, until `open_streams` finds them closed."""
+
+    def open_streams(self) -> list[TlsStream]:
+        """Of all links, those whose handshake is done."""
+        gone = [each for each in self.streams if each.is_closing()]
+        self.streams.difference_update(gone)
+        return list(self.streams)
+
+    def stream(self, above: Upper, host: str, peer_id: int | None) -> TlsStream:
+        """TLS below a connection to this peer, or to any node if it is None.
+
+        `host` is what was dialled, before it was resolved: the certificate has to name it.
+        """
+        return TlsStream(above, self.side, self.handshakes, _Watch(self, peer_id), host)
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """Looks at who has answered, before a byte is taken from it."""
+
+    security: LinkSecurity
+    peer_id: int | None
+
+    def on_secured(self, stream: TlsStream, identity: Identity) -> None:
+        """Raises NotThisPeer."""
+        principal, rights = identity.principal, self.security.rights
+        if self.peer_id is None:
+            if not rights.is_node(principal):
+                raise NotThisPeer(principal, ", which is no node")
+        elif not rights.may_speak_for(principal, self.peer_id):
+            raise NotThisPeer(principal)
+        self.security.streams.add(stream)
+
+    def on_failed(self, stream: TlsStream, problem: CertificateProblem) -> None:
+        """The connection hears of it, too."""

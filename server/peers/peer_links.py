@@ -1,0 +1,153 @@
+"""What links to other nodes have shown: why a peer is not reached, in words, and who is plaintext still."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from quorumd.raft.effects import Peer
+from quorumd.raft.events import ConnectionLost, ConnectionMade, ConnectionRefused, Event
+from quorumd.raft.types import Address, ReplicaKey
+from quorumd.security.errors import (
+    CertificateProblem,
+    HandshakeBroken,
+    PlaintextAnswered,
+    TlsAnswered,
+)
+from quorumd.server.model.logs import Logger, RateLimit
+from quorumd.server.peers.peer_addresses import PeerAddresses
+from quorumd.wire.error_codes import ErrorCode
+
+LOG: Final = Logger("peers")
+
+NO_RIGHT: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED.name
+"""A Kafka process ends when it is told so. To a node it is an answer that an operator has to change."""
+
+
+@dataclass(slots=True)
+class PeerLinks:
+    """Of one node, by who is at the other end: "node 2"."""
+
+    problems: dict[str, str] = field(default_factory=dict)
+    """Why a peer was not reached when that was last tried; nothing of those that were."""
+    mismatches: dict[str, str] = field(default_factory=dict)
+    """Those of them that only an operator can mend."""
+    refusals: dict[str, str] = field(default_factory=dict)
+    """Peers that answer that this node has no right to ask."""
+    behind: set[int] = field(default_factory=set)
+    """Replicas that have said, by certificate, that their own links are plaintext still."""
+    lines: RateLimit = field(default_factory=lambda: RateLimit(per_second=0.1, burst=5))
+
+    def note_made(self, who: str, replica_id: int | None, *, is_behind: bool) -> None:
+        """A peer was reached."""
+        self.problems.pop(who, None)
+        self.mismatches.pop(who, None)
+        if replica_id is not None:
+            (self.behind.add if is_behind else self.behind.discard)(replica_id)
+
+    def note_failed(self, who: str, address: Address, error: BaseException) -> bool:
+        """A peer was not reached there. Returns True if that is news."""
+        text = in_words(who, address, error)
+        is_news = self.problems.get(who) != text
+        self.problems[who] = text
+        if isinstance(error, CertificateProblem) and not isinstance(error, HandshakeBroken):
+            self.mismatches[who] = text
+        else:
+            self.mismatches.pop(who, None)
+        return is_news
+
+    def note_answer(self, who: str, error: str | None) -> None:
+        """A peer has answered."""
+        if error == NO_RIGHT:
+            self.refusals[who] = (
+                f"{who} refuses what this node asks of it ({error}): give this node's principal the right "
+                "to CLUSTER_ACTION there, or make it a super user. It is asked again"
+            )
+        else:
+            self.refusals.pop(who, None)
+
+    def warnings(self) -> list[str]:
+        """What an operator has to mend, or to go on with."""
+        return [
+            *self.mismatches.values(),
+            *self.refusals.values(),
+            *(
+                f"node {replica_id} connects to others in plaintext still: make its TLS listener the first "
+                "of its listeners"
+                for replica_id in sorted(self.behind)
+            ),
+        ]
+
+    def forget(self, who: str, replica_id: int | None = None) -> None:
+        """It is no peer any more; `replica_id`: nobody else has that id, either."""
+        if replica_id is not None:
+            self.behind.discard(replica_id)
+        for known in (self.problems, self.mismatches, self.refusals):
+            known.pop(who, None)
+
+
+class PeerLink:
+    """Listens to a channel: tells the rules whether a voter's process is there, operators why not, and the
+    channel where else the peer may be."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        who: str,
+        may_search: bool,
+        addresses: PeerAddresses,
+        links: PeerLinks,
+        handle: Callable[[Event], None],
+    ) -> None:
+        self._peer = peer
+        self._who = who
+        self._may_search = may_search
+        self._addresses = addresses
+        self._links = links
+        self._handle = handle
+
+    @property
+    def peer_id(self) -> int | None:
+        return self._peer.id if isinstance(self._peer, ReplicaKey) else None
+
+    def on_connection_made(self, ip: str, is_behind: bool = False) -> None:
+        self._links.note_made(self._who, self.peer_id, is_behind=is_behind)
+        self._addresses.note_ip(self._peer, ip)
+        self._notify(ConnectionMade)
+
+    def on_connection_lost(self) -> None:
+        self._notify(ConnectionLost)
+
+    def on_connection_refused(self) -> None:
+        self._notify(ConnectionRefused)
+
+    def on_unreachable(self, address: Address, error: BaseException) -> None:
+        is_news = self._links.note_failed(self._who, address, error)
+        text = self._links.mismatches.get(self._who)
+        if is_news and text is not None and self._links.lines.take() is not None:
+            LOG.warning("no link to a peer", reason=text)
+
+    def _notify(self, event: type[ConnectionMade | ConnectionLost | ConnectionRefused]) -> None:
+        if isinstance(self._peer, ReplicaKey) and self._addresses.speaks_for_its_id(self._peer):
+            self._handle(event(id=self._peer.id))
+
+    def elsewhere(self) -> Sequence[Address]:
+        """Where to search for the peer, beside its own addresses."""
+        return self._addresses.elsewhere(self._peer) if self._may_search else []
+
+
+def in_words(who: str, address: Address, error: BaseException) -> str:
+    """Why nobody could be reached there."""
+    if isinstance(error, PlaintextAnswered):
+        return f"{who} answered in plaintext on a listener that is TLS here ({address})"
+    if isinstance(error, TlsAnswered):
+        return (
+            f"{who} speaks TLS where this node's links are plaintext ({address}): make a TLS listener "
+            "the first of this node's listeners, or name the peer's plaintext port"
+        )
+    if isinstance(error, ConnectionRefusedError):
+        reason = "nobody listens there: the connection is refused"
+    else:
+        reason = "it did not answer in time" if isinstance(error, TimeoutError) else str(error)
+    return f"{who} at {address}: {reason}"

@@ -1,0 +1,46 @@
+"""A conditional batch gets its offset now: may it have it?"""
+
+from __future__ import annotations
+
+from quorumd.server.model.conditions import ConditionJudge, ConditionRefused
+from quorumd.server.model.producer_state import ProducerState
+from quorumd.server.model.runtime import Runtime
+from quorumd.server.requests.pending_produce import PartitionResult, PendingAppend, PendingBatch
+from quorumd.wire.error_codes import ErrorCode
+
+
+def refused_append(
+    batch: PendingBatch,
+    judge: ConditionJudge,
+    producers: ProducerState,
+    offset: int,
+    runtime: Runtime,
+) -> PendingAppend | None:
+    """What a conditional batch waits for instead, if its keys have changed; None if it may go on.
+
+    What an idempotent producer has in the log already is not judged again, nor is what it sends out of
+    order: that has its own answers.
+    """
+    keyed, header = batch.keyed, batch.header
+    if keyed is None or keyed.condition is None:
+        return None
+    identity = batch.identity
+    refused: ConditionRefused | None = None
+    if identity is not None:
+        refused = judge.remembered(identity)
+        producer_id, epoch, sequence, _ = identity
+        if refused is None and producers.check(producer_id, epoch, sequence, header.record_count):
+            return None
+    now = runtime.monotonic_s()
+    if refused is None:
+        refused = judge.judge(keyed, offset, now, identity)
+    if refused is None:
+        return None
+    message, record_index, end_offset, is_above = refused
+    result = PartitionResult(ErrorCode.INVALID_RECORD, message, record_index)
+    batch.base_offset = end_offset - header.record_count
+    batch.data = b""
+    pending = PendingAppend([batch], now, end_offset, 0, result)
+    if is_above:
+        pending.sure_s = now + judge.resigns_within_s
+    return pending

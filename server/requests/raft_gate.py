@@ -1,0 +1,157 @@
+"""Which raft requests count where nodes have certificates: in a node's name, only those of that node.
+
+One table for all requests. What is refused closes its connection: CLUSTER_AUTHORIZATION_FAILED would end an
+Apache Kafka process. Neither the client id of a header nor the name of a client's software gives a right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.node_rights import NodeRights, shown
+from quorumd.server.net.inbound_request import InboundRequest
+from quorumd.wire.codec import decode
+from quorumd.wire.fast.fetch_request import FastFetch
+from quorumd.wire.headers import decode_request_header
+from quorumd.wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest
+from quorumd.wire.messages.end_quorum_epoch import EndQuorumEpochRequest
+from quorumd.wire.messages.fetch_snapshot import FetchSnapshotRequest
+from quorumd.wire.messages.update_raft_voter import UpdateRaftVoterRequest
+from quorumd.wire.messages.vote import VoteRequest
+from quorumd.wire.registry import APIS
+
+_REPLICA_ID: Final = re.compile(r"raft-client-([0-9]{1,10})")
+
+Claims = Callable[[InboundRequest], Iterable[int]]
+
+
+def _candidates(request: InboundRequest) -> Iterable[int]:
+    message = decode(VoteRequest, request.api_version, request.frame, request.body_at)
+    return [each.replica_id for topic in message.topics for each in topic.partitions]
+
+
+def _begun_leaders(request: InboundRequest) -> Iterable[int]:
+    message = decode(BeginQuorumEpochRequest, request.api_version, request.frame, request.body_at)
+    return [each.leader_id for topic in message.topics for each in topic.partitions]
+
+
+def _ended_leaders(request: InboundRequest) -> Iterable[int]:
+    message = decode(EndQuorumEpochRequest, request.api_version, request.frame, request.body_at)
+    return [each.leader_id for topic in message.topics for each in topic.partitions]
+
+
+def _snapshot_replica(request: InboundRequest) -> Iterable[int]:
+    """A client, which says that it is none, may copy a snapshot, too."""
+    message = decode(FetchSnapshotRequest, request.api_version, request.frame, request.body_at)
+    return [message.replica_id] if message.replica_id >= 0 else ()
+
+
+def _updated_voter(request: InboundRequest) -> Iterable[int]:
+    message = decode(UpdateRaftVoterRequest, request.api_version, request.frame, request.body_at)
+    return [message.voter_id]
+
+
+def _sending_node(request: InboundRequest) -> Iterable[int]:
+    """An operator's change says nothing in a node's name, unless a node passes it on or asks for itself.
+
+    A node does both under its own client id, which anybody could write.
+    """
+    header, _ = decode_request_header(request.frame)
+    named = _REPLICA_ID.fullmatch(header.client_id)
+    return () if named is None else [int(named[1])]
+
+
+CLAIMS: Final[Mapping[int, Claims | None]] = MappingProxyType(
+    {
+        0: None,
+        # As it is dispatched a replica's is told from a consumer's, and judged: it is the most frequent.
+        1: None,
+        2: None,
+        3: None,
+        10: None,
+        18: None,
+        22: None,
+        23: None,
+        32: None,
+        35: None,
+        45: _sending_node,
+        46: None,
+        52: _candidates,
+        53: _begun_leaders,
+        54: _ended_leaders,
+        55: None,
+        56: None,
+        57: None,
+        58: None,
+        59: _snapshot_replica,
+        60: None,
+        62: None,
+        63: None,
+        67: None,
+        70: None,
+        73: None,
+        80: _sending_node,
+        81: _sending_node,
+        82: _updated_voter,
+        20001: None,
+        20002: None,
+    }
+)
+"""In the name of which replicas a request speaks, by api key: one line for each, whatever its version. None:
+of no replica, whoever sends it."""
+
+
+class RaftGate:
+    """Of a node whose links are TLS."""
+
+    def __init__(
+        self, rights: NodeRights, is_behind: Callable[[int], bool], metrics: Metrics
+    ) -> None:
+        """`is_behind` says of a node that its links are plaintext still, as it has said by certificate."""
+        self._rights = rights
+        self._is_behind = is_behind
+        self._metrics = metrics
+
+    def admits(self, request: InboundRequest) -> bool:
+        """False if a node is spoken for that did not send this; the connection is closed then.
+
+        Raises MalformedMessage.
+        """
+        claims = CLAIMS[request.api_key]
+        if claims is None:
+            return True
+        return all(self.admits_replica(request, replica_id) for replica_id in claims(request))
+
+    def admits_fetch(self, request: InboundRequest, asked: FastFetch) -> bool:
+        """As `admits`, for a replica's fetch.
+
+        A client asks so for the newest snapshot: from offset 0, for one byte. It may, for no more than the
+        log's first batch comes with the answer, which is a control record.
+        """
+        if asked.replica_id < 0 and asked.fetch_offset == 0 and asked.max_bytes == 1:
+            return True
+        return self.admits_replica(request, asked.replica_id)
+
+    def admits_replica(self, request: InboundRequest, replica_id: int) -> bool:
+        """As `admits`, for a request that is known to be this replica's; below 0 it does not say which."""
+        connection = request.connection
+        if connection.identity is None:
+            if replica_id >= 0 and self._is_behind(replica_id):
+                return True
+            why = "in plaintext, where nodes speak TLS"
+        else:
+            principal, rights = connection.principal, self._rights
+            if replica_id < 0:
+                if rights.is_node(principal):
+                    return True
+            elif rights.may_speak_for(principal, replica_id):
+                return True
+            why = f"by {shown(principal)}, who may not"
+        self._metrics.count_ignored("raft request of somebody else")
+        whose = f"node {replica_id}" if replica_id >= 0 else "a node"
+        request.close(f"{APIS[request.api_key].name} in the name of {whose} {why}")
+        return False

@@ -1,0 +1,307 @@
+"""The directory of a real Kafka controller, made from that of a node that observed its quorum.
+
+For a quorum whose controllers have lost their disks: the copy is cut at the high watermark, and as many
+controllers as make a majority start from it, each under its id and its former directory id. What is written
+and what follows from it: docs/kafka.md. Source of the layout: Apache Kafka 4.3, and docs/storage-format.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from quorumd.config import java_properties
+from quorumd.raft.types import SnapshotId, uuid_to_text
+from quorumd.storage import layout
+from quorumd.storage.epoch_checkpoint import EpochStart, render_epochs
+from quorumd.storage.errors import DamagedLog, StorageError, from_os_error
+from quorumd.storage.filesystem import FileSystem, RealFileSystem, replace_file, write_all
+from quorumd.storage.meta_properties import LogOwner, random_storage_id, read_meta_properties
+from quorumd.storage.quorum_state import QuorumState, load_quorum_state
+from quorumd.storage.reader import LogFile, TailKind, find_files
+from quorumd.storage.snapshot_file import verify_snapshot
+from quorumd.wire.control_records import KRaftVoters, decode_control_batch
+from quorumd.wire.schema import ZERO_UUID
+
+EPOCH_GAP: Final = 1000
+"""The restored quorum's epochs begin so far above the copy's: what the lost one wrote afterwards has no epoch
+in common with what the restored one writes, so that every broker notices where they part."""
+_STEP_BYTES: Final = 4 << 20
+_TOPIC_ID: Final = uuid_to_text(UUID(int=1))
+_STATE_0: Final = {"clusterId": "", "appliedOffset": 0, "currentVoters": []}
+_STATE_1: Final = {"votedDirectoryId": uuid_to_text(ZERO_UUID)}
+
+
+class ExportRefused(StorageError):
+    """This directory, or this node id, makes no controller; nothing was written."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaExport:
+    """What the directory of a controller will hold. Offsets are exclusive ends, but for the start.
+
+    `known_end` is what the observer knew to be committed, `log_end` what it had. `newest_ms` is the time
+    of the last batch that is taken, -1 if there is none behind the snapshot.
+    """
+
+    source: Path
+    cluster_id: str
+    node_id: int
+    directory_id: UUID
+    voters: tuple[int, ...]
+    start_offset: int
+    end_offset: int
+    known_end: int
+    log_end: int
+    newest_ms: int
+    epochs: tuple[EpochStart, ...]
+    leader_epoch: int
+    snapshots: tuple[SnapshotId, ...]
+    has_voters: bool
+    """The log names the voters (kraft.version 1); else the controllers' configuration does."""
+
+    @property
+    def left_out(self) -> int:
+        """Offsets that the observer had and that are not taken."""
+        return self.log_end - self.end_offset
+
+
+@contextmanager
+def lock_source(storage_dir: Path, fs: FileSystem | None = None) -> Iterator[None]:
+    """No node works on the directory meanwhile. Raises ExportRefused if one does."""
+    fs = fs or RealFileSystem()
+    path = storage_dir / layout.LOCK
+    try:
+        handle = fs.open(path)
+    except FileNotFoundError:
+        yield  # It was never started, or is a copy.
+        return
+    except OSError as error:
+        raise from_os_error(error, path, "opening") from error
+    try:
+        if not fs.try_lock(handle):
+            raise ExportRefused(
+                "a node runs on this directory",
+                path=storage_dir,
+                remedy="Stop it first (SIGTERM): it then writes down how far the log is committed",
+            )
+        yield
+    finally:
+        fs.close(handle)
+
+
+def plan_export(
+    storage_dir: Path, node_id: int, *, keep_tail: bool = False, fs: FileSystem | None = None
+) -> KafkaExport:
+    """What a controller under `node_id` would get. Reads and checks all of the directory.
+
+    With `keep_tail` the records are taken, too, that are not known to be committed. Raises ExportRefused,
+    DamagedLog or another StorageError.
+    """
+    fs = fs or RealFileSystem()
+    meta = read_meta_properties(fs, storage_dir)
+    if meta.log_owner is not LogOwner.KAFKA or meta.cluster_id is None:
+        raise ExportRefused(
+            "this directory does not hold the log of a Kafka quorum",
+            path=storage_dir,
+            remedy="Name the storage.dir of a node that was formatted with --kafka-log",
+        )
+    state = load_quorum_state(fs, layout.partition_directory(storage_dir)) or QuorumState()
+    walk = _Walk(fs, storage_dir, None if keep_tail else state.applied_offset)
+    if walk.end_offset <= walk.start_offset and not walk.snapshots:
+        raise ExportRefused(
+            "nothing in this directory is known to be committed",
+            path=storage_dir,
+            remedy="--keep-tail takes what is there nevertheless",
+        )
+    return KafkaExport(
+        source=storage_dir,
+        cluster_id=meta.cluster_id,
+        node_id=node_id,
+        directory_id=_directory_id(walk.voters, node_id, storage_dir),
+        voters=() if walk.voters is None else tuple(each.voter_id for each in walk.voters.voters),
+        start_offset=walk.start_offset,
+        end_offset=walk.end_offset,
+        known_end=state.applied_offset,
+        log_end=walk.log_end,
+        newest_ms=walk.newest_ms,
+        epochs=tuple(walk.epochs),
+        leader_epoch=max(state.leader_epoch, walk.last_epoch) + EPOCH_GAP,
+        snapshots=tuple(walk.snapshots),
+        has_voters=walk.voters is not None,
+    )
+
+
+def _directory_id(voters: KRaftVoters | None, node_id: int, storage_dir: Path) -> UUID:
+    if voters is None:
+        return random_storage_id()
+    for voter in voters.voters:
+        if voter.voter_id == node_id and voter.voter_directory_id != ZERO_UUID:
+            return voter.voter_directory_id
+    known = ", ".join(str(each.voter_id) for each in voters.voters)
+    raise ExportRefused(
+        f"node {node_id} is no voter of this quorum, the voters are {known}",
+        path=storage_dir,
+        remedy="Export as many of these as make a majority",
+    )
+
+
+class _Walk:
+    """Reads a directory once: what is in it below a bound, and what goes on above. None is no bound."""
+
+    def __init__(self, fs: FileSystem, storage_dir: Path, bound: int | None) -> None:
+        self.start_offset = self.end_offset = self.log_end = 0
+        self.newest_ms = self.last_epoch = -1
+        self.epochs: list[EpochStart] = []
+        self.snapshots: list[SnapshotId] = []
+        self.voters: KRaftVoters | None = None
+        self._bound = bound
+        files = find_files(storage_dir, fs)
+        for file in files:
+            if file.snapshot_id is not None:
+                self._take_snapshot(fs, file.path, file.snapshot_id)
+        segments = [file for file in files if file.snapshot_id is None]
+        if segments and segments[0].base_offset is not None:
+            self.start_offset = self.end_offset = self.log_end = segments[0].base_offset
+        for file in segments:
+            self._take_segment(file, is_last=file is segments[-1])
+        if self.start_offset > 0 and not any(
+            each.end_offset >= self.start_offset for each in self.snapshots
+        ):
+            raise DamagedLog(
+                f"the log begins at offset {self.start_offset}, and no snapshot stands for what was before",
+                path=storage_dir,
+                remedy="Use another copy",
+            )
+
+    def _take_snapshot(self, fs: FileSystem, path: Path, snapshot: SnapshotId) -> None:
+        facts = verify_snapshot(fs, path, snapshot)
+        self.snapshots.append(snapshot)
+        self.voters = facts.voters
+        self.last_epoch = max(self.last_epoch, snapshot.epoch)
+
+    def _take_segment(self, file: LogFile, *, is_last: bool) -> None:
+        for batch in file.batches():
+            header = batch.header
+            if not batch.crc_is_valid or header.base_offset != self.log_end:
+                raise DamagedLog(
+                    f"a batch that is damaged, or does not follow offset {self.log_end}",
+                    path=file.path,
+                    position=batch.position,
+                    offset=header.base_offset,
+                    remedy="Nothing was written. Use another copy",
+                )
+            self.log_end = header.next_offset
+            if self._bound is not None and header.next_offset > self._bound:
+                continue
+            self.end_offset, self.newest_ms = header.next_offset, header.max_timestamp
+            if header.epoch > self.last_epoch or not self.epochs:
+                self.epochs.append(EpochStart(header.epoch, header.base_offset))
+                self.last_epoch = header.epoch
+            if header.is_control:
+                for _, record in decode_control_batch(batch.data):
+                    self.voters = record if isinstance(record, KRaftVoters) else self.voters
+        tail = file.tail
+        assert tail is not None, "the walk is over"
+        if tail.kind is TailKind.DAMAGE or (tail.kind is TailKind.TORN and not is_last):
+            raise DamagedLog(
+                tail.reason,
+                path=file.path,
+                position=tail.position,
+                remedy="Nothing was written. Use another copy",
+            )
+
+
+def write_export(
+    export: KafkaExport,
+    target: Path,
+    on_bytes: Callable[[int], object] = lambda step_bytes: None,
+    *,
+    fs: FileSystem | None = None,
+) -> None:
+    """Makes the directory, durably; meta.properties last, without which no controller starts.
+
+    Raises ExportRefused if something is there already, DiskFull or another StorageError.
+    """
+    fs = fs or RealFileSystem()
+    log_directory = layout.partition_directory(target)
+    try:
+        if fs.exists(target) and fs.listdir(target):
+            raise ExportRefused(
+                "the directory is not empty", path=target, remedy="Name a new one, or empty it"
+            )
+        for directory in (target, log_directory):
+            if not fs.exists(directory):
+                fs.mkdir(directory)
+                fs.fsync_directory(directory.parent)
+    except OSError as error:
+        raise from_os_error(error, target, "making the directory") from error
+    for file in find_files(export.source, fs):
+        if file.snapshot_id is None:
+            _copy(fs, file, log_directory / file.path.name, export.end_offset, on_bytes)
+        elif file.snapshot_id in export.snapshots:
+            _copy(fs, file, log_directory / file.path.name, None, on_bytes)
+    state = {
+        "leaderId": -1,
+        "leaderEpoch": export.leader_epoch,
+        "votedId": -1,
+        **(_STATE_1 if export.has_voters else _STATE_0),
+        "data_version": int(export.has_voters),
+    }
+    topic = f"version: 0\ntopic_id: {_TOPIC_ID}"
+    meta = {
+        "version": "1",
+        "cluster.id": export.cluster_id,
+        "node.id": str(export.node_id),
+        "directory.id": uuid_to_text(export.directory_id),
+    }
+    # The last one is what makes it a controller's directory.
+    for path, data in (
+        (log_directory / layout.EPOCH_CHECKPOINT, render_epochs(export.epochs)),
+        (log_directory / "partition.metadata", topic.encode()),
+        (log_directory / layout.KAFKA_QUORUM_STATE, json.dumps(state).encode()),
+        (target / layout.META_PROPERTIES, java_properties.render(meta).encode("ascii")),
+    ):
+        replace_file(fs, path, data)
+
+
+def _copy(
+    fs: FileSystem,
+    source: LogFile,
+    target: Path,
+    end_offset: int | None,
+    on_bytes: Callable[[int], object],
+) -> None:
+    """Batch by batch, up to an offset if there is one; a file that would hold none is left out."""
+    held: list[bytes] = []
+    held_bytes = written = 0
+    handle = -1
+    try:
+        for batch in source.batches():
+            if end_offset is not None and batch.header.next_offset > end_offset:
+                break
+            held.append(batch.data)
+            held_bytes += len(batch.data)
+            if held_bytes >= _STEP_BYTES:
+                handle = handle if handle >= 0 else fs.open(target, writable=True, create=True)
+                write_all(fs, handle, held, written)
+                on_bytes(held_bytes)
+                written, held_bytes, held = written + held_bytes, 0, []
+        if held:
+            handle = handle if handle >= 0 else fs.open(target, writable=True, create=True)
+            write_all(fs, handle, held, written)
+            on_bytes(held_bytes)
+        if handle >= 0:
+            fs.fsync(handle)
+    except OSError as error:
+        raise from_os_error(error, target, "writing") from error
+    finally:
+        if handle >= 0:
+            fs.close(handle)

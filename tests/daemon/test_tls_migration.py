@@ -1,0 +1,118 @@
+"""From plaintext to TLS and back, node by node and under load: no append fails, and none is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from quorumd.server.model.topic import METADATA
+from quorumd.server.translate.elections import VOTE
+from quorumd.wire.messages.vote import (
+    VoteRequest,
+    VoteRequestPartition,
+    VoteRequestTopic,
+    VoteResponse,
+)
+from tests.support.raw_client import Hungup, RawClient
+from tests.support.secure_cluster import Appending, SecureCluster
+
+OBSERVERS = (4,)
+QUICK = {"quorum.fetch.timeout.ms": 1500, "quorum.election.timeout.ms": 700}
+
+
+@pytest.fixture
+def plaintext(folder: Path) -> Iterator[SecureCluster]:
+    """Three voters and an observer without TLS."""
+    cluster = SecureCluster(folder, observers=1, settings=QUICK, step="plaintext")
+    try:
+        cluster.format()
+        cluster.start()
+        cluster.wait_ready()
+        yield cluster
+    finally:
+        cluster.kill_all()
+
+
+def protocols(cluster: SecureCluster) -> dict[int, list[int]]:
+    """By node, who is said to be in plaintext still."""
+    return {node: cluster.status(node)["plaintext_peers"] for node in cluster.ids}
+
+
+def hangs_up_on_a_vote(port: int) -> bool:
+    """In the name of each node."""
+    return all(vote_of(node, port) is None for node in (1, 2, 3))
+
+
+def vote_of(node: int, port: int) -> VoteResponse | None:
+    """What a pre-vote in this node's name is answered with; None if the connection is closed instead."""
+    asked = VoteRequestPartition(replica_id=node, replica_epoch=1, pre_vote=True)
+    topic = VoteRequestTopic(topic_name=METADATA.name, partitions=(asked,))
+    with RawClient(port) as client:
+        try:
+            return client.ask(VOTE, 2, VoteRequest(topics=(topic,)), VoteResponse)
+        except Hungup:
+            return None
+
+
+@pytest.mark.parametrize("is_static", [True, False], ids=["quorum.voters", "bootstrap servers"])
+def test_a_quorum_becomes_tls_and_plaintext_again_without_a_failed_append(
+    plaintext: SecureCluster, is_static: bool
+) -> None:
+    cluster = plaintext
+    # Nobody has a link to an observer, which could show that it is behind: it is the first one, and the last
+    # one on the way back.
+    assert cluster.ids[3:] == OBSERVERS
+    if not is_static:
+        cluster.is_static = False
+        cluster.roll("plaintext")
+    with Appending(cluster.bootstrap) as appending:
+        cluster.roll("plaintext first")
+        appending.wait_progress()
+        cluster.roll("TLS first", *OBSERVERS, 1)
+        cluster.wait_for(lambda: protocols(cluster)[1] == [2, 3], "node 1 knows who is behind")
+        assert [text for text in cluster.status(1)["warnings"] if "in plaintext still" in text]
+        cluster.roll("TLS first", 2, 3)
+        cluster.wait_for(lambda: not any(protocols(cluster).values()), "nobody is behind")
+        appending.wait_progress()
+        for node in cluster.ids:
+            assert hangs_up_on_a_vote(cluster.port(node)), "raft requests in plaintext are over"
+    with cluster.secure_client() as moved:
+        cluster.roll("TLS")
+        moved.wait_progress()
+        cluster.roll("TLS first")
+        moved.wait_progress()
+    with Appending(cluster.bootstrap) as back:
+        cluster.roll("plaintext first")
+        back.wait_progress()
+        cluster.roll("plaintext")
+        back.wait_progress()
+    cluster.assert_same_logs()
+    for load in (appending, moved, back):
+        load.assert_nothing_lost(cluster)
+
+
+def test_a_quorum_that_loses_a_node_half_way_goes_on_after_all_were_down(
+    plaintext: SecureCluster,
+) -> None:
+    """One node is rolled, one is behind, one is lost: each of the two needs the other's vote."""
+    cluster = plaintext
+    cluster.roll("plaintext first")
+    cluster.roll("TLS first", *OBSERVERS, 1)
+    with Appending(cluster.bootstrap) as appending:
+        appending.wait_progress()
+        cluster.kill(3)
+        appending.wait_progress()
+    for _ in range(3):
+        for node in (1, 2):
+            cluster.kill(node)
+        cluster.start(1, 2)
+        cluster.wait_ready(1, 2)
+        with Appending(",".join(map(cluster.address, (1, 2)))) as again:
+            again.wait_progress()
+        cluster.assert_same_logs()
+        again.assert_nothing_lost(cluster)
+    cluster.start(3)
+    cluster.roll("TLS first", 2, 3)
+    cluster.assert_same_logs()

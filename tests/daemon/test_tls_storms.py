@@ -1,0 +1,94 @@
+"""Thousands of handshakes that nobody ends, at the leader of three nodes under appends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from quorumd.server.net.places import NEW_MAX
+from tests.architecture.source_tree import ROOT
+from tests.support.secure_cluster import Appending, SecureCluster
+
+COUNT = 2_000
+MEMORY_MAX_MB = 250
+"""What a node may take more than before: 1,024 places, each with the buffers of a handshake."""
+
+
+@pytest.fixture
+def cluster(folder: Path) -> Iterator[SecureCluster]:
+    made = SecureCluster(folder)
+    try:
+        made.format()
+        made.start()
+        made.wait_ready()
+        yield made
+    finally:
+        made.kill_all()
+
+
+@contextmanager
+def storm(port: int, count: int, kind: str) -> Iterator[None]:
+    """So many handshakes of strangers, all begun, until the end of it."""
+    command = [sys.executable, "-m", "tests.support.hello_storm", str(port), str(count), kind]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"{count} connected\n"
+        try:
+            yield
+        finally:
+            process.stdin.close()
+            process.wait(30)
+
+
+def resident_mb(pid: int) -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * 4096 / 1e6
+
+
+def p99_ms(appending: Appending, begin: int) -> float:
+    taken = sorted(appending.latencies_s[begin:])
+    return 1e3 * taken[int(len(taken) * 0.99)]
+
+
+def new_ones(cluster: SecureCluster, node: int) -> int:
+    """Connections that have asked for nothing yet."""
+    found = cluster.status(node)["connections"]["new"]
+    assert isinstance(found, int)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["whole", "half", "drip"])
+def test_handshakes_of_strangers_disturb_nobody_and_end_in_time(
+    cluster: SecureCluster, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leader = cluster.wait_leader()
+    epoch = cluster.status(leader)["epoch"]
+    with cluster.secure_client() as appending:
+        appending.wait_progress(300)
+        calm = p99_ms(appending, 50)
+        memory = resident_mb(cluster.pid(leader))
+        begin = len(appending.latencies_s)
+        with storm(cluster.secure_ports[leader], COUNT, kind):
+            appending.wait_progress(300, timeout_s=60)
+            stormy = p99_ms(appending, begin)
+            assert new_ones(cluster, leader) <= NEW_MAX
+            grown = resident_mb(cluster.pid(leader)) - memory
+            cluster.wait_for(lambda: new_ones(cluster, leader) == 0 or None, "all are ended")
+            appending.wait_progress(20)
+    with capsys.disabled():
+        print(
+            f"\n{COUNT} x {kind}: p99 {calm:.1f} -> {stormy:.1f} ms (x {stormy / calm:.1f}), "
+            f"slowest {1e3 * max(appending.latencies_s[begin:]):.0f} ms, memory +{grown:.0f} MB"
+        )
+    assert grown < MEMORY_MAX_MB
+    assert cluster.leader() == leader
+    assert cluster.status(leader)["epoch"] == epoch, "nobody was elected"
+    appending.assert_nothing_lost(cluster)

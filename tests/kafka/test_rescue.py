@@ -1,0 +1,165 @@
+"""A real Kafka quorum that has lost every disk comes back from the directory of a node that observed it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+
+from tests.support.commands import quorumctl
+from tests.support.kafka_controller import KafkaController
+from tests.support.kafka_jars import requires_java
+from tests.support.kafka_observer import KafkaObserver
+from tests.support.kafka_quorum import KafkaQuorum, wait_for, wait_same_batches
+from tests.support.ports import free_port
+
+pytestmark = [requires_java, pytest.mark.timeout(240)]
+
+TOPICS = {f"topic-{number}": str(100_000 + number) for number in range(5)}
+"""By name: retention.ms."""
+WAIT_S = 30.0
+RECORD = b"somebody needs this"
+
+
+def topics_of(broker: KafkaController) -> dict[str, str]:
+    """The topics that a broker knows, and retention.ms of each."""
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    names = [name for name in admin.list_topics(timeout=WAIT_S).topics if not name.startswith("__")]
+    asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
+    answers = admin.describe_configs(asked) if asked else {}
+    return {
+        resource.name: answer.result(WAIT_S)["retention.ms"].value
+        for resource, answer in answers.items()
+    }
+
+
+def create(broker: KafkaController, topics: dict[str, str]) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    new = [
+        NewTopic(name, num_partitions=2, replication_factor=1, config={"retention.ms": retention})
+        for name, retention in topics.items()
+    ]
+    for answer in admin.create_topics(new).values():
+        answer.result(WAIT_S)
+
+
+def produce(broker: KafkaController, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": broker.address})
+    producer.produce(topic, RECORD)
+    assert producer.flush(WAIT_S) == 0
+
+
+def export(first: KafkaObserver, kafka: KafkaQuorum, node: int, *more: object) -> None:
+    target = kafka.controllers[node].data_folder
+    done = quorumctl("export-kafka", first.storage_dir, "--node-id", node, "--to", target, *more)
+    assert done.code == 0, done.text
+
+
+def test_three_wiped_controllers_come_back_with_every_topic_and_config(
+    kafka: KafkaQuorum, first: KafkaObserver, tmp_path: Path
+) -> None:
+    broker = kafka.new_broker(11)
+    try:
+        broker.start()
+        create(broker, TOPICS)
+        wait_for(lambda: topics_of(broker) == TOPICS, "the topics at the broker")
+        first.wait_committed(kafka.wait_committed())
+        kafka.kill()
+        refused = quorumctl("export-kafka", first.storage_dir, "--node-id", 1, "--dry-run")
+        assert "a node runs on this directory" in refused.err
+        first.stop()
+        for node in kafka.controllers:
+            kafka.wipe(node)
+        shutil.copytree(first.storage_dir, tmp_path / "copy")
+
+        for node in (1, 2):
+            export(first, kafka, node)
+        kafka.start(1, 2)
+        leader = kafka.wait_leader()
+        assert broker.is_running, broker.output.read_text()[-3000:]
+        create(broker, {"after": "7"})
+        wait_for(lambda: topics_of(broker) == {**TOPICS, "after": "7"}, "all topics")
+        first.start()
+        first.wait_committed(kafka.wait_committed())
+        start = wait_same_batches(
+            first.log_folder, kafka.controllers[leader].log_folder, kafka.wait_committed()
+        )
+        assert start == first.status()["log_start_offset"]
+
+        # The third one later, from the same copy.
+        first.stop()
+        shutil.rmtree(first.storage_dir)
+        shutil.copytree(tmp_path / "copy", first.storage_dir)
+        export(first, kafka, 3)
+        kafka.start(3)
+        first.start()
+        first.wait_committed(kafka.wait_committed())
+        assert topics_of(broker) == {**TOPICS, "after": "7"}
+    finally:
+        broker.kill()
+
+
+def test_a_broker_that_is_ahead_is_named_first_and_keeps_all_records_of_what_is_lost(
+    tmp_path: Path,
+) -> None:
+    """The copy ends before a topic was made, and the broker has it, with a record in it."""
+    kafka = KafkaQuorum(tmp_path / "kafka", size=1)
+    kafka.format()
+    broker = kafka.new_broker(12)
+    copy = KafkaObserver(tmp_path / "copy", kafka.bootstrap, node_id=90)
+    try:
+        copy.launch()
+        kafka.start()
+        broker.start()
+        create(broker, {"early": "5"})
+        copy.wait_committed(kafka.wait_committed())
+        copy.stop()
+        create(broker, {"late": "7"})
+        wait_for(lambda: "late" in topics_of(broker), "the later topic")
+        produce(broker, "late")
+        kafka.kill()
+        kafka.wipe(1)
+
+        gone = f"127.0.0.1:{free_port()}"
+        brokers = ("--brokers", f"{broker.address},{gone}", "--timeout", 5)
+        command = ("export-kafka", copy.storage_dir, "--node-id", 1)
+        told = quorumctl(*command, *brokers, "--dry-run")
+        assert told.code == 0, told.text
+        assert re.search(rf"broker {broker.address} is AHEAD by \d+ offsets", told.out)
+        assert f"broker {gone} is NOT KNOWN to survive" in told.out
+        target = kafka.controllers[1].data_folder
+        refused = quorumctl(*command, *brokers, "--to", target)
+        assert refused.code == 2
+        assert not target.exists()
+
+        export(copy, kafka, 1, *brokers, "--accept-ahead")
+        kafka.start()
+        kafka.wait_leader()
+        wait_for(lambda: not broker.is_running, "the end of the broker")
+        assert "below the current high watermark" in broker.output.read_text()
+
+        broker.start()
+        wait_for(lambda: topics_of(broker).get("early") == "5", "what the copy has")
+        assert "late" not in topics_of(broker)
+        kept = [path.read_bytes() for path in broker.data_folder.glob("late-*-stray/*.log")]
+        assert RECORD in b"".join(kept)
+        create(broker, {"late": "9"})
+        wait_for(lambda: topics_of(broker).get("late") == "9", "the topic, made again")
+
+        copy.start()
+        broker.suspend()
+        copy.wait_committed(kafka.wait_committed() + 2)
+        kafka.kill()
+        copy.stop()
+        broker.resume()
+        told = quorumctl(*command, "--brokers", broker.address, "--to", tmp_path / "next")
+        assert told.code == 0, told.text
+        assert f"broker {broker.address} is not ahead" in told.out
+    finally:
+        broker.kill()
+        copy.cluster.kill_all()
+        kafka.kill()

@@ -1,0 +1,145 @@
+"""Kafka's tools against nodes of quorumd, and quorumctl against Kafka's: what docs/kafka.md's table says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from quorumd.raft.types import uuid_to_text
+from quorumd.storage.layout import PARTITION_DIRECTORY
+from quorumd.storage.meta_properties import random_storage_id
+from tests.kafka.tools import (
+    CASES,
+    CONTROLLER_DIR,
+    CONTROLLER_DIRS,
+    CONTROLLERS,
+    DOCUMENT,
+    KAFKAS,
+    OBSERVER,
+    OBSERVER_DIR,
+    QUORUM,
+    Case,
+    parts_of,
+    table,
+)
+from tests.support.commands import Done, quorumctl
+from tests.support.kafka_controller import as_kafka_configures_it
+from tests.support.kafka_jars import requires_java, run_java
+from tests.support.kafka_observer import KafkaObserver
+from tests.support.kafka_quorum import KafkaQuorum
+from tests.support.live_cluster import Cluster
+
+pytestmark = [requires_java, pytest.mark.timeout(240)]
+
+ADDRESSES = (CONTROLLERS, OBSERVER, QUORUM)
+
+
+@pytest.fixture(scope="module")
+def quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Voters 1 and 2, either of which may be removed, and observer 3, which may be added."""
+    cluster = Cluster(tmp_path_factory.mktemp("own"), size=0, observers=3)
+    first_voters = ",".join(
+        f"{node}@{cluster.address(node)}:{uuid_to_text(random_storage_id())}" for node in (1, 2)
+    )
+    for node in cluster.ids:
+        cluster.write_config(node, {"quorum.bootstrap.servers": cluster.bootstrap})
+        cluster.format_one(node, *(["--initial-voters", first_voters] if node < 3 else []))
+    try:
+        cluster.start()
+        cluster.wait_ready()
+        done = quorumctl("append", "hello", "--bootstrap-server", cluster.bootstrap)
+        assert done.code == 0, done.text
+        yield cluster
+    finally:
+        cluster.kill_all()
+
+
+def test_the_table_is_the_one_that_is_tested() -> None:
+    before, found, after = parts_of(DOCUMENT.read_text())
+    assert found == table(), "run python -m tests.kafka.tools --write"
+    assert before
+    assert after
+
+
+def is_spark(case: Case) -> bool:
+    return case.tool == "quorumd-pipeline" and case.command.startswith("batch")
+
+
+@pytest.fixture
+def places(
+    kafka: KafkaQuorum, first: KafkaObserver, quorum: Cluster
+) -> dict[str, Sequence[str | Path]]:
+    """What each of the table's words stands for: addresses or directories."""
+    data = [each.data_folder for each in kafka.controllers.values()]
+    return {
+        CONTROLLERS: [kafka.bootstrap],
+        OBSERVER: [first.address],
+        QUORUM: [quorum.bootstrap],
+        CONTROLLER_DIR: data[:1],
+        CONTROLLER_DIRS: data,
+        OBSERVER_DIR: [first.storage_dir],
+    }
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(each, marks=pytest.mark.spark if is_spark(each) else ()) for each in CASES],
+    ids=lambda case: f"{case.tool} {case.command} of {case.against}",
+)
+def test_a_tool_does_what_the_table_says(
+    case: Case,
+    kafka: KafkaQuorum,
+    first: KafkaObserver,
+    quorum: Cluster,
+    places: dict[str, Sequence[str | Path]],
+    tmp_path: Path,
+) -> None:
+    kafka.wait_leader()
+    words: list[str] = []
+    for word in case.command.split():
+        if word == "{dir}":
+            words += map(str, files_of(case, places[case.against], tmp_path))
+        elif word == "{file}":
+            words.append(str(file_of(case, quorum, tmp_path)))
+        else:
+            words.append(word.format(storage_id=quorum.status(2)["storage_id"]))
+    if case.against in ADDRESSES:
+        is_controller = case.against == OBSERVER and case.tool in KAFKAS
+        option = "--bootstrap-controller" if is_controller else "--bootstrap-server"
+        at = [option, str(places[case.against][0])]
+        words = [*at, *words] if case.tool in KAFKAS else [*words, *at]
+    done = run(case, words)
+    assert done.code == case.code, done.text
+    assert case.says in done.text
+
+
+def run(case: Case, words: list[str]) -> Done:
+    if case.tool == "quorumctl":
+        return quorumctl(*words, *([] if case.code == 0 else ["--timeout", "2"]))
+    if case.tool == "quorumd-pipeline":
+        command = [Path(sys.executable).with_name(case.tool), *words]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    else:
+        ended = run_java(KAFKAS[case.tool], *words, stdin="x\n")
+    return Done(ended.returncode, ended.stdout, ended.stderr)
+
+
+def files_of(case: Case, directories: Sequence[str | Path], folder: Path) -> Sequence[str | Path]:
+    """What stands for `{dir}`."""
+    (directory, *_) = map(Path, directories)
+    if case.tool == "kafka-dump-log":
+        return [max((directory / PARTITION_DIRECTORY).glob("*.log"))]
+    if case.tool == "kafka-storage":
+        return [as_kafka_configures_it(directory, 90, "127.0.0.1:9", folder)]
+    return directories
+
+
+def file_of(case: Case, quorum: Cluster, folder: Path) -> Path:
+    """What stands for `{file}`."""
+    if case.tool in KAFKAS:
+        return as_kafka_configures_it(quorum.storage_dir(3), 3, quorum.address(3), folder)
+    return folder / "tables"

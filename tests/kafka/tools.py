@@ -1,0 +1,145 @@
+"""Which tool works against what: every line is run by test_tools.py, and docs/kafka.md has them as a table.
+
+`python -m tests.kafka.tools --write` puts the table there.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "kafka.md"
+BEGIN = "<!-- tools: made by python -m tests.kafka.tools --write -->\n"
+END = "<!-- end of tools -->\n"
+
+CONTROLLERS = "real controllers"
+OBSERVER = "an observer"
+QUORUM = "a quorumd quorum"
+CONTROLLER_DIR = "a controller's directory"
+CONTROLLER_DIRS = "all controllers' directories"
+OBSERVER_DIR = "an observer's directory"
+
+KAFKAS = {
+    "kafka-metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
+    "kafka-dump-log": "org.apache.kafka.tools.DumpLogSegments",
+    "kafka-storage": "kafka.tools.StorageTool",
+    "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
+    "kafka-consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
+    "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+}
+NOT_LIVE = "refused: controllers serve no consumers; read a directory"
+
+
+class Case(NamedTuple):
+    """A command as the table has it. `{dir}` stands for a directory, its files, or several directories,
+    `{file}` for one that is written or a configuration, `{storage_id}` for that of a voter.
+
+    `code` is its exit code; `says` is in what it prints; `result` is what the table says of it.
+    """
+
+    tool: str
+    command: str
+    against: str
+    code: int
+    says: str
+    result: str
+
+
+CASES = (
+    Case("quorumctl", "describe --status", CONTROLLERS, 0, "CurrentVoters:", "works"),
+    Case("quorumctl", "describe --replication", CONTROLLERS, 0, "Observer", "works"),
+    Case("quorumctl", "describe --status", OBSERVER, 0, "CurrentVoters:", "works: it asks the leader"),
+    Case("quorumctl", "describe --replication", OBSERVER, 0, "Observer", "works: it asks the leader"),
+    Case("quorumctl", "dump-log {dir}", CONTROLLER_DIR, 0, "LeaderChange", "works"),
+    Case("quorumctl", "verify {dir}", CONTROLLER_DIR, 0, "sound", "works"),
+    Case("quorumctl", "dump-log {dir}", OBSERVER_DIR, 0, "LeaderChange", "works"),
+    Case("quorumctl", "verify {dir}", OBSERVER_DIR, 0, "sound", "works"),
+    Case("quorumctl", "append x", CONTROLLERS, 1, "Error:", "refused: controllers take no records"),
+    Case("quorumctl", "tail --from-beginning", CONTROLLERS, 1, "Error:", "refused: dump-log reads files"),
+    Case("quorumctl", "append x", OBSERVER, 1, "Error:", "refused: an observer takes no records"),
+    Case("quorumd-pipeline", "metadata {dir}", CONTROLLER_DIR, 0, '"type": "FeatureLevelRecord"', "works"),
+    Case("quorumd-pipeline", "audit {dir}", CONTROLLER_DIRS, 0, "\nsound\n", "works"),
+    Case("quorumd-pipeline", "batch --path {dir} --output {file}", CONTROLLER_DIR, 0, "to offset", "works"),
+    Case("quorumd-pipeline", "metadata {dir}", OBSERVER_DIR, 0, '"type": "FeatureLevelRecord"', "works"),
+    Case("quorumd-pipeline", "run --available-now --output {file}", CONTROLLERS, 1, "dump-log", NOT_LIVE),
+    Case("quorumd-pipeline", "audit", CONTROLLERS, 1, "dump-log", NOT_LIVE),
+    Case("kafka-metadata-quorum", "describe --status", OBSERVER, 0, "CurrentVoters:", "works"),
+    Case(
+        "kafka-dump-log",
+        "--cluster-metadata-decoder --files {dir}",
+        OBSERVER_DIR,
+        1,
+        "NO_OP",
+        "prints all, then stumbles over what is written ahead (exit code 1); not after the node's stop",
+    ),
+    Case("kafka-storage", "info -c {dir}", OBSERVER_DIR, 0, "Found log directory", "works"),
+    Case("kafka-metadata-quorum", "describe --status", QUORUM, 0, "CurrentVoters:", "works"),
+    Case("kafka-metadata-quorum", "describe --replication", QUORUM, 0, "Leader", "works"),
+    Case(
+        "kafka-metadata-quorum",
+        "--command-config {file} add-controller",
+        QUORUM,
+        0,
+        "Added controller 3",
+        "works; the file names the observer's `storage.dir` as `log.dirs`",
+    ),
+    Case(
+        "kafka-metadata-quorum",
+        "remove-controller --controller-id 2 --controller-directory-id {storage_id}",
+        QUORUM,
+        0,
+        "KRaft controller 2 with directory id",
+        "works",
+    ),
+    Case("kafka-console-producer", "--topic __cluster_metadata", QUORUM, 0, "", "works"),
+    Case(
+        "kafka-console-consumer",
+        "--topic __cluster_metadata --partition 0 --offset earliest --max-messages 1",
+        QUORUM,
+        0,
+        "hello",
+        "works, with a partition: there are no groups",
+    ),
+    Case(
+        "kafka-producer-perf-test",
+        "--topic __cluster_metadata --num-records 500 --record-size 100 --throughput -1",
+        QUORUM,
+        0,
+        "500 records sent",
+        "works",
+    ),
+    Case(
+        "kafka-consumer-perf-test",
+        "--topic __cluster_metadata --num-records 1",
+        QUORUM,
+        1,
+        "GroupAuthorizationException",
+        "refused: it reads in a group only, and there are none",
+    ),
+    Case("kafka-reassign-partitions", "--list", QUORUM, 0, "No partition reassignments", "works"),
+)  # fmt: skip
+
+
+def table() -> str:
+    """The table of docs/kafka.md."""
+    lines = ["| tool | command | against | result |", "|---|---|---|---|"]
+    for case in CASES:
+        command = re.sub(r"\{\w+\}", "...", case.command)
+        lines.append(f"| `{case.tool}` | `{command}` | {case.against} | {case.result} |")
+    return "\n".join(lines) + "\n"
+
+
+def parts_of(text: str) -> tuple[str, str, str]:
+    """What is before the table, the table, and what is behind it."""
+    before, _, rest = text.partition(BEGIN)
+    found, _, after = rest.partition(END)
+    return before, found, after
+
+
+if __name__ == "__main__" and "--write" in sys.argv:
+    head, _, tail = parts_of(DOCUMENT.read_text())
+    DOCUMENT.write_text(head + BEGIN + table() + END + tail)

@@ -1,0 +1,167 @@
+"""Spark over mutual TLS: one set of options for both sources, and no secret in what Spark keeps or shows."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from quorumd.pipeline.errors import BadOption
+from quorumd.pipeline.source.options import parse_options
+from tests.pipeline.filling import append, some_records
+from tests.pipeline.quick_start import COMMAND
+from tests.pipeline.spark_kafka_jars import spark_kafka_jars
+from tests.support.client_files import PASSWORD, ClientFiles
+from tests.support.live_cluster import TOPIC
+from tests.support.secure_cluster import SecureCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SERVERS = {"bootstrap.servers": "localhost:1"}
+
+
+class Secure(NamedTuple):
+    """A quorum of mutual TLS with records in it, and what its clients have."""
+
+    cluster: SecureCluster
+    files: ClientFiles
+    count: int
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """Settings with passwords in them."""
+        found = {
+            "security.protocol": "SSL",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": self.files.trust,
+            "ssl.keystore.type": "PKCS12",
+            "ssl.keystore.location": self.files.pkcs12("spark"),
+            "ssl.keystore.password": PASSWORD,
+            "ssl.key.password": PASSWORD,
+        }
+        return {name: str(value) for name, value in found.items()}
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Of Spark's own Kafka source, and of ours."""
+        keys = {f"kafka.{name}": value for name, value in self.keys.items()}
+        at = {"kafka.bootstrap.servers": self.cluster.secure_bootstrap}
+        return {**at, **keys, "startingOffsets": "earliest"}
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
+    cluster = SecureCluster(tmp_path_factory.mktemp("quorum"))
+    try:
+        cluster.format()
+        cluster.start()
+        cluster.wait_ready()
+        files = ClientFiles(tmp_path_factory.mktemp("files"), cluster.authority)
+        yield Secure(cluster, files, len(append(cluster, some_records(60))))
+    finally:
+        cluster.kill_all()
+
+
+def files_with(secret: str, *folders: Path) -> list[str]:
+    """Files below the folders that hold this text."""
+    return [
+        str(path)
+        for folder in folders
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and secret.encode() in path.read_bytes()
+    ]
+
+
+# --- without Spark
+
+
+def test_what_is_wrong_is_said_at_once_and_without_the_password() -> None:
+    wrong = {
+        "kafka.security.protocol": "SSL",
+        "kafka.ssl.keystore.type": "JKS",
+        "kafka.ssl.enabled.protocols": "TLSv1",
+        "kafka.ssl.key.password": PASSWORD,
+    }
+    with pytest.raises(BadOption) as raised:
+        parse_options({**SERVERS, **wrong})
+    for word in ("ssl.keystore.type", "ssl.enabled.protocols"):
+        assert word in str(raised.value)
+    assert PASSWORD not in str(raised.value)
+    with pytest.raises(BadOption, match=r"kafka\.ssl\.trustore\.location"):
+        parse_options({**SERVERS, "kafka.ssl.trustore.location": "ca.pem"})
+    assert parse_options({**SERVERS, "kafka.ssl.protocol": "TLSv1.3"}).security is not None
+
+
+def test_a_private_key_is_no_option() -> None:
+    """Spark shows options in its plans; it hides those alone whose names speak of a password."""
+    with pytest.raises(BadOption, match=r"kafka\.ssl\.keystore\.location"):
+        parse_options({**SERVERS, "kafka.ssl.keystore.key": "-----BEGIN PRIVATE KEY-----"})
+
+
+# --- with it
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_both_sources_read_with_the_same_options_and_no_secret_is_kept(
+    spark: SparkSession, secure: Secure, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ours = spark.read.format("quorumd").options(**secure.options, includeControl="false").load()
+    values = sorted(row.offset for row in ours.select("offset").collect())
+    assert len(values) == secure.count
+    if spark_kafka_jars():
+        theirs = spark.read.format("kafka").options(**secure.options, subscribe=TOPIC).load()
+        assert sorted(row.offset for row in theirs.select("offset").collect()) == values
+    ours.explain(extended=True)
+
+    stream = spark.readStream.format("quorumd").options(**secure.options).load()
+    checkpoint = tmp_path / "checkpoint"
+    query = (
+        stream.writeStream.format("parquet")
+        .option("path", str(tmp_path / "rows"))
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(120)
+    query.explain(extended=True)
+    shown = [str(query.lastProgress), ours._jdf.queryExecution().toString(), *capfd.readouterr()]
+    assert [text for text in shown if PASSWORD in text] == []
+    log = Path(str(spark.conf.get("spark.local.dir")))
+    assert list(checkpoint.rglob("*"))
+    assert (log / "spark.log").exists()
+    assert files_with(PASSWORD, checkpoint, tmp_path / "rows") == []
+    assert PASSWORD.encode() not in (log / "spark.log").read_bytes()
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_a_store_that_is_missing_on_an_executor_is_named(
+    spark: SparkSession, secure: Secure, tmp_path: Path
+) -> None:
+    missing = {**secure.options, "kafka.ssl.keystore.location": str(tmp_path / "nowhere.p12")}
+    with pytest.raises(Exception, match=r"nowhere\.p12.*on every executor") as raised:
+        spark.read.format("quorumd").options(**missing).load().count()
+    assert PASSWORD not in str(raised.value)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_tables_are_made_and_replicas_audited_with_a_file_of_properties(
+    quick_start: None, secure: Secure, tmp_path: Path
+) -> None:
+    config = secure.files.properties({**secure.keys, "linger.ms": 5}, "pipeline.properties")
+    where = ["-b", secure.cluster.secure_bootstrap, "--command-config", str(config)]
+    tables = tmp_path / "tables"
+    for arguments in (["audit", *where], ["batch", *where, "--output", str(tables)]):
+        done = subprocess.run(
+            [*COMMAND, *arguments], capture_output=True, text=True, timeout=200, check=False
+        )
+        assert done.returncode == 0, done
+        assert "linger.ms" in done.stderr
+        assert PASSWORD not in done.stdout + done.stderr
+    assert files_with(PASSWORD, tables) == []

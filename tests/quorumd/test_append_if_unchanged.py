@@ -1,0 +1,159 @@
+"""`QuorumClient.append` with a condition: conflicts, being sent back to read, and answers that are lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from quorumd.client import AppendFailed, Conflict, QuorumClient, Record
+from quorumd.client.conditional import TOKEN
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.produce import ProduceRequest
+from quorumd.wire.records import build_batch
+from quorumd.wire.schema import Message
+from tests.quorumd.fake_quorum import FakeQuorum
+from tests.quorumd.snapshots import snapshot_bytes
+
+
+def run(work: Callable[[FakeQuorum, QuorumClient], Coroutine[Any, Any, None]]) -> None:
+    async def whole() -> None:
+        async with FakeQuorum() as quorum, QuorumClient(quorum.addresses) as client:
+            await asyncio.wait_for(work(quorum, client), 20)
+
+    asyncio.run(whole())
+
+
+def put(quorum: FakeQuorum, *keys: bytes) -> None:
+    for key in keys:
+        quorum.append(build_batch([Record(timestamp=1, key=key, value=b"v")]))
+
+
+def lose_answers(quorum: FakeQuorum, count: int, *, elects: bool) -> None:
+    """So many Produce requests are served and not answered; then, perhaps, another node leads."""
+
+    def before_answer(_: int, request: Message, answer: Message) -> Message | None:
+        nonlocal count
+        if not isinstance(request, ProduceRequest) or not count:
+            return answer
+        count -= 1
+        if elects:
+            quorum.elect(2)
+        return None
+
+    quorum.before_answer = before_answer
+
+
+def test_records_are_appended_as_one_batch_with_their_condition() -> None:
+    async def work(quorum: FakeQuorum, client: QuorumClient) -> None:
+        put(quorum, b"a")
+        big = [Record(key=b"%d" % i, value=bytes(300_000)) for i in range(3)]
+        assert await client.append(big, if_unchanged_since=1, also_unchanged=[b"a"]) == [1, 2, 3]
+        assert len(quorum.log) == 2
+        first, second = list(quorum.records())[1:3]
+        assert first.headers == (
+            ("quorumd.if-unchanged-since", b"1"),
+            ("quorumd.key", b"a"),
+        )
+        assert second.headers == ()
+
+    run(work)
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_conflict_names_the_key_and_its_offset(idempotent: bool) -> None:
+    async def work(quorum: FakeQuorum, client: QuorumClient) -> None:
+        await client.append([Record(key=b"w")], if_unchanged_since=0, idempotent=idempotent)
+        put(quorum, b"a", b"b")
+        with pytest.raises(Conflict, match="b was written at offset 2") as conflict:
+            await client.append(
+                [Record(key=b"x"), Record(key=b"b")], if_unchanged_since=1, idempotent=idempotent
+            )
+        assert (conflict.value.key, conflict.value.offset, conflict.value.since) == (b"b", 2, 1)
+        with pytest.raises(Conflict) as conflict:
+            await client.append(
+                [Record(key=b"x")],
+                if_unchanged_since=1,
+                also_unchanged=[b"y", b"a"],
+                idempotent=idempotent,
+            )
+        assert (conflict.value.key, conflict.value.offset) == (b"a", 1)
+        assert quorum.end_offset == 3
+
+    run(work)
+
+
+def test_a_condition_older_than_the_window_is_read_up_and_tried_again() -> None:
+    async def work(quorum: FakeQuorum, client: QuorumClient) -> None:
+        put(quorum, b"a", b"b", b"c")
+        assert await client.append([Record(key=b"x")], if_unchanged_since=1) == [3]
+        assert next(r for r in quorum.records() if r.key == b"x").headers[0][1] == b"3"
+        quorum.judge.close()
+        with pytest.raises(Conflict) as conflict:
+            await client.append([Record(key=b"c")], if_unchanged_since=2)
+        assert (conflict.value.key, conflict.value.offset, conflict.value.since) == (b"c", 2, 2)
+
+    run(work)
+
+
+def test_a_condition_older_than_the_log_is_compared_with_the_snapshot() -> None:
+    async def work(quorum: FakeQuorum, client: QuorumClient) -> None:
+        put(quorum, *(b"k%d" % i for i in range(6)))
+        quorum.snapshots[6, 1] = snapshot_bytes({b"k1": (b"v", 1), b"k4": (b"v", 4)})
+        quorum.log_start_offset = 6
+        quorum.log = []
+        with pytest.raises(Conflict) as conflict:
+            await client.append([Record(key=b"gone")], if_unchanged_since=2)
+        assert (conflict.value.key, conflict.value.offset) == (b"gone", 5)
+        with pytest.raises(Conflict) as conflict:
+            await client.append([Record(key=b"k4")], if_unchanged_since=2)
+        assert (conflict.value.key, conflict.value.offset) == (b"k4", 4)
+        assert await client.append([Record(key=b"k1")], if_unchanged_since=2) == [6]
+
+    run(work)
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+@pytest.mark.parametrize("elects", [False, True])
+def test_a_lost_answer_is_no_conflict_with_oneself(elects: bool, idempotent: bool) -> None:
+    async def work(quorum: FakeQuorum, client: QuorumClient) -> None:
+        put(quorum, b"a")
+        lose_answers(quorum, 1, elects=elects)
+        records = [Record(key=b"x"), Record(key=b"y")]
+        offsets = await client.append(records, if_unchanged_since=1, idempotent=idempotent)
+        assert offsets == [1, 2]
+        assert [record.key for record in quorum.records()] == [b"a", b"x", b"y"]
+        has_token = any(name == TOKEN for r in quorum.records() for name, _ in r.headers)
+        assert has_token is not idempotent
+
+    run(work)
+
+
+def test_what_else_is_refused_is_no_conflict() -> None:
+    async def work(quorum: FakeQuorum, client: QuorumClient) -> None:
+        with pytest.raises(AppendFailed, match="no offset above 0 is known"):
+            await client.append([Record(key=b"x")], if_unchanged_since=5)
+        quorum.refuse_produce = [ErrorCode.INVALID_RECORD]
+        with pytest.raises(AppendFailed, match="fake INVALID_RECORD"):
+            await client.append([Record(key=b"x")], if_unchanged_since=0)
+
+    run(work)
+
+
+def test_a_condition_that_is_none_is_not_sent() -> None:
+    async def work(quorum: FakeQuorum, client: QuorumClient) -> None:
+        record = Record(key=b"x")
+        wrongs: list[dict[str, Any]] = [
+            {"records": [record], "also_unchanged": [b"k"]},
+            {"records": [record], "if_unchanged_since": -1},
+            {"records": [], "if_unchanged_since": 1, "also_unchanged": [b"k"]},
+            {"records": [Record(value=b"v")], "if_unchanged_since": 1},
+        ]
+        for wrong in wrongs:
+            with pytest.raises(ValueError, match=r"if_unchanged_since is|needs a record"):
+                await client.append(**wrong)
+        assert not any(isinstance(request, ProduceRequest) for _, request in quorum.requests)
+
+    run(work)

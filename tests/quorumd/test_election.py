@@ -1,0 +1,176 @@
+"""Elections and registrations as a program uses them, and what is over is deleted; the quorum is a fake."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing
+
+import pytest
+
+from quorumd import (
+    ClaimKind,
+    Election,
+    KeyValueView,
+    QuorumClient,
+    Record,
+    Registration,
+    list_claims,
+)
+from quorumd.client.coordination.coordinator import Coordinator
+from tests.quorumd.fake_quorum import FakeQuorum
+from tests.quorumd.test_lock import with_quorum
+
+REGISTRATIONS = b"quorumd.registrations/"
+
+
+def sweep_often(client: QuorumClient) -> None:
+    client.companion(Coordinator).sweep_s = (0.05, 0.1)
+
+
+# --- elections
+
+
+def test_one_leads_and_all_see_who() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async with QuorumClient(quorum.addresses) as other:
+            first = Election(client, "scheduler", value="10.0.0.1:80")
+            second = Election(other, "scheduler", value="10.0.0.2:80")
+            assert await second.leader() is None
+            token = await first.campaign()
+            campaign = asyncio.create_task(second.campaign())
+            leader = await second.leader()
+            assert leader is not None
+            assert (leader.value, leader.token) == ("10.0.0.1:80", token)
+            assert await first.resign()
+            assert first.lost.is_set()
+            assert await campaign > token
+            leader = await first.leader()
+            assert leader is not None
+            assert leader.value == "10.0.0.2:80"
+            await second.resign()
+
+    with_quorum(story)
+
+
+def test_who_observes_sees_each_leader_and_that_there_is_none() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        seen: list[str | None] = []
+        async with (
+            QuorumClient(quorum.addresses) as other,
+            aclosing(Election(other, "scheduler").observe()) as leaders,
+        ):
+            for value in ("a", "b"):
+                assert await anext(leaders) is None
+                async with Election(client, "scheduler", value=value):
+                    leader = await anext(leaders)
+                    assert leader is not None
+                    seen.append(leader.value)
+            assert await anext(leaders) is None
+        assert seen == ["a", "b"]
+
+    with_quorum(story)
+
+
+def test_a_leader_that_died_does_not_lead_when_its_ttl_is_over() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        gone = QuorumClient(quorum.addresses)
+        await Election(gone, "scheduler", ttl=1).campaign()
+        async with aclosing(Election(client, "scheduler").observe()) as leaders:
+            assert await anext(leaders) is not None
+            gone.close()
+            assert await anext(leaders) is None
+
+    with_quorum(story)
+
+
+def test_a_lock_and_an_election_of_one_name_have_nothing_to_do_with_each_other() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async with Election(client, "a"), Registration(client, "a"):
+            assert await list_claims(client) == []
+            (found,) = await list_claims(client, ClaimKind.ELECTION)
+            assert found.name == "a"
+
+    with_quorum(story)
+
+
+# --- registrations
+
+
+async def registered(client: QuorumClient) -> dict[bytes, str]:
+    async with KeyValueView(client, prefix=REGISTRATIONS) as view:
+        return {
+            key.removeprefix(REGISTRATIONS): json.loads(entry.value).get("value", "")
+            for key, entry in view.items()
+        }
+
+
+def test_a_registration_is_there_as_long_as_it_is_meant_to_be() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async with (
+            Registration(client, "web/1", value="x", ttl=1) as one,
+            Registration(client, "web/2", value="y"),
+        ):
+            await asyncio.sleep(1.5)
+            assert await registered(client) == {b"web/1": "x", b"web/2": "y"}
+            assert not one.replaced.is_set()
+        assert await registered(client) == {}
+
+    with_quorum(story)
+
+
+def test_the_newest_of_a_name_replaces_the_one_before_and_is_left_alone_by_it() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async with (
+            QuorumClient(quorum.addresses) as other,
+            Registration(client, "web/1", value="old") as old,
+            Registration(other, "web/1", value="new") as new,
+        ):
+            await old.replaced.wait()
+            assert not new.replaced.is_set()
+            assert await registered(client) == {b"web/1": "new"}
+
+    with_quorum(story)
+
+
+def test_a_process_that_died_is_deleted_by_another_one_and_a_living_one_is_not() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        gone = QuorumClient(quorum.addresses)
+        await Registration(gone, "web/1", ttl=1).__aenter__()
+        await Election(gone, "scheduler", ttl=1).campaign()
+        sweep_often(client)
+        async with (
+            Registration(client, "web/2", ttl=1),
+            KeyValueView(client, prefix=b"quorumd.") as view,
+        ):
+            gone.close()
+            while len(view) > 1:
+                await view.wait_for(view.offset)
+            assert await registered(client) == {b"web/2": ""}
+
+    with_quorum(story)
+
+
+def test_what_was_deleted_in_an_outage_is_registered_again() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async with Registration(client, "web/1", ttl=1) as registration:
+            await client.append([Record(key=REGISTRATIONS + b"web/1", value=None)])
+            async with KeyValueView(client, prefix=REGISTRATIONS) as view:
+                while not view.items():
+                    await view.wait_for(view.offset)
+            assert not registration.replaced.is_set()
+
+    with_quorum(story)
+
+
+def test_an_object_registers_once_at_a_time() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        registration = Registration(client, "web/1")
+        with pytest.raises(RuntimeError, match="use `async with`"):
+            _ = registration.replaced
+        for _ in range(2):
+            async with registration:
+                with pytest.raises(RuntimeError, match="make another one"):
+                    await registration.__aenter__()
+
+    with_quorum(story)

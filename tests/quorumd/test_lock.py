@@ -1,0 +1,342 @@
+"""A lock as a program uses it: acquired, waited for, lost and given back; the quorum is a fake."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from quorumd import (
+    ClaimKind,
+    KeyValueView,
+    Lock,
+    LockLost,
+    NotAcquired,
+    QuorumClient,
+    QuorumUnavailable,
+    Record,
+    force_unlock,
+    list_claims,
+)
+from quorumd.wire.messages.produce import ProduceRequest
+from quorumd.wire.schema import Message
+from tests.quorumd.fake_quorum import FakeQuorum
+
+Story = Callable[[FakeQuorum, QuorumClient], Awaitable[None]]
+
+
+def with_quorum(story: Story) -> None:
+    async def run() -> None:
+        async with (
+            FakeQuorum() as quorum,
+            QuorumClient(quorum.addresses, timeout_ms=5000) as client,
+        ):
+            async with asyncio.timeout(60):
+                await story(quorum, client)
+
+    asyncio.run(run())
+
+
+async def held(client: QuorumClient, kind: ClaimKind = ClaimKind.LOCK) -> dict[str, int]:
+    """The names that are held, with the tokens."""
+    return {
+        each.name: each.holder.token
+        for each in await list_claims(client, kind)
+        if each.holder is not None
+    }
+
+
+# --- one holder
+
+
+def test_the_token_is_the_offset_of_the_record_and_people_can_read_who_has_it() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        await client.append([Record(value=b"something before")])
+        async with Lock(client, "jobs/nightly", ttl=30, owner="ann", comment="report") as lock:
+            assert lock.token == 1
+            assert lock.is_held
+            (record,) = [each for each in quorum.records() if each.offset == lock.token]
+            assert record.key == b"quorumd.locks/jobs/nightly"
+            fields = json.loads(record.value or b"")
+            assert (fields["owner"], fields["comment"], fields["ttl_ms"]) == (
+                "ann",
+                "report",
+                30000,
+            )
+            (found,) = await list_claims(client)
+            assert found.holder is not None
+            assert (found.name, found.holder.owner, found.holder.token) == (
+                "jobs/nightly",
+                "ann",
+                1,
+            )
+        assert not lock.is_held
+        assert lock.lost.is_set()
+        assert await list_claims(client) == []
+
+    with_quorum(story)
+
+
+def test_it_is_renewed_at_a_third_of_its_ttl_and_the_token_stays() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async with Lock(client, "a", ttl=1) as lock:
+            await asyncio.sleep(1.5)
+            assert lock.is_held
+            renewals = [each for each in quorum.records() if each.key == b"quorumd.locks/a"]
+            assert 4 <= len(renewals) <= 6
+            assert {json.loads(each.value or b"").get("token") for each in renewals} == {None, 0}
+            assert await held(client) == {"a": lock.token}
+
+    with_quorum(story)
+
+
+def test_an_object_can_be_acquired_again_and_holds_once() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        lock = Lock(client, "a")
+        with pytest.raises(RuntimeError, match="not acquired"):
+            _ = lock.token
+        first = await lock.acquire()
+        with pytest.raises(RuntimeError, match="make another one"):
+            await lock.acquire()
+        assert await lock.release()
+        with pytest.raises(RuntimeError, match="given back"):
+            await lock.release()
+        assert await lock.acquire() > first
+        lock.check()
+        await lock.release()
+        with pytest.raises(LockLost, match="the lock 'a' was lost"):
+            lock.check()
+
+    with_quorum(story)
+
+
+# --- several
+
+
+def test_those_who_wait_get_it_in_the_order_of_the_log() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        order: list[tuple[int, int]] = []
+
+        async def work(number: int, own: QuorumClient) -> None:
+            async with Lock(own, "a") as lock:
+                order.append((number, lock.token))
+
+        async with QuorumClient(quorum.addresses) as other:
+            async with Lock(client, "a") as first:
+                tasks = []
+                for number in range(12):
+                    tasks.append(asyncio.create_task(work(number, (client, other)[number % 2])))
+                    await until_waiting(client, number + 1)
+                assert not order
+            await asyncio.gather(*tasks)
+        assert [number for number, _ in order] == list(range(12))
+        tokens = [first.token, *(token for _, token in order)]
+        assert tokens == sorted(set(tokens))
+        assert await list_claims(client) == []
+
+    with_quorum(story)
+
+
+async def until_waiting(client: QuorumClient, count: int) -> None:
+    async with KeyValueView(client, prefix=b"quorumd.locks.queue/") as view:
+        while len(view) < count:
+            await view.wait_for(view.offset)
+
+
+def test_who_does_not_wait_is_told_who_has_it() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async with Lock(client, "a", owner="ann", comment="report"):
+            for wait_s in (0, 0.2):
+                with pytest.raises(NotAcquired, match=r"ann on .*\(report\)") as raised:
+                    await Lock(client, "a").acquire(wait_s=wait_s)
+                assert raised.value.exit_code == 3
+            (found,) = await list_claims(client)
+            assert found.waiters == ()
+
+    with_quorum(story)
+
+
+def test_who_is_cancelled_leaves_the_queue() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async with Lock(client, "a"):
+            task = asyncio.create_task(Lock(client, "a").acquire())
+            await until_waiting(client, 1)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            (found,) = await list_claims(client)
+            assert found.waiters == ()
+
+    with_quorum(story)
+
+
+def test_who_is_cancelled_with_the_lock_gives_it_back() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        has_it = asyncio.Event()
+
+        async def work() -> None:
+            async with Lock(client, "a"):
+                has_it.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(work())
+        await has_it.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert await list_claims(client) == []
+
+    with_quorum(story)
+
+
+def test_a_holder_that_is_gone_is_followed_after_its_ttl() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        gone = QuorumClient(quorum.addresses)
+        former = Lock(gone, "a", ttl=1)
+        await former.acquire()
+        gone.close()
+        began = asyncio.get_running_loop().time()
+        async with Lock(client, "a", ttl=1) as lock:
+            assert asyncio.get_running_loop().time() - began >= 1
+            assert not former.is_held
+            assert lock.token > former.token
+
+    with_quorum(story)
+
+
+# --- lost
+
+
+def test_it_is_lost_when_a_person_takes_it_away() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        lock = Lock(client, "a")
+        await lock.acquire()
+        assert not await force_unlock(client, "a", lock.token + 1)
+        assert await force_unlock(client, "a", lock.token)
+        await lock.lost.wait()
+        assert not await lock.release()
+        assert not await force_unlock(client, "a", lock.token)
+
+    with_quorum(story)
+
+
+def test_what_ends_well_but_without_the_lock_has_not_ended_well() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async def work() -> None:
+            async with Lock(client, "a") as lock:
+                await force_unlock(client, "a", lock.token)
+                await lock.lost.wait()
+
+        with pytest.raises(LockLost, match="the lock 'a' was lost"):
+            await work()
+
+    with_quorum(story)
+
+
+def test_it_is_lost_before_its_ttl_is_over_if_it_cannot_be_renewed() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        lock = Lock(client, "a", ttl=1)
+        await lock.acquire()
+        began = asyncio.get_running_loop().time()
+        quorum.elect(0)
+        await lock.lost.wait()
+        assert asyncio.get_running_loop().time() - began < 1
+        quorum.elect(2)
+        assert not await lock.release()
+        assert await list_claims(client) == []
+
+    with_quorum(story)
+
+
+def test_an_outage_shorter_than_what_is_left_costs_nothing() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async with Lock(client, "a", ttl=3) as lock:
+            quorum.elect(0)
+            await asyncio.sleep(1.8)
+            quorum.elect(2)
+            await asyncio.sleep(2)
+            assert lock.is_held
+
+    with_quorum(story)
+
+
+def test_an_answer_that_is_lost_is_found_in_the_log() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        lost: list[Message] = []
+
+        def lose(node: int, request: Message, response: Message) -> Message | None:
+            if isinstance(request, ProduceRequest) and len(lost) < 2:
+                lost.append(request)
+                return None
+            return response
+
+        quorum.before_answer = lose
+        async with Lock(client, "a", ttl=5) as lock:
+            assert len(lost) == 2
+            assert await held(client) == {"a": lock.token}
+        assert [each.key for each in quorum.records()] == [b"quorumd.locks/a"] * 2
+
+    with_quorum(story)
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "\x00", "\x7f", "é" * 257, "a\u2028b", "\ud800"])
+def test_a_name_that_is_not_permitted_is_refused_with_what_is(name: str) -> None:
+    with pytest.raises(ValueError, match=r"give 1 to 512 bytes of UTF-8.* no newlines"):
+        Lock(QuorumClient("localhost:1"), name)
+
+
+@pytest.mark.parametrize("ttl", [0, 0.99, -5, 86_400.1, float("nan"), float("inf")])
+def test_a_ttl_that_is_not_permitted_is_refused_with_what_is(ttl: float) -> None:
+    with pytest.raises(ValueError, match="give 1 s to 86400 s"):
+        Lock(QuorumClient("localhost:1"), "a", ttl=ttl)
+
+
+def test_after_an_outage_a_client_that_was_closed_can_begin_again() -> None:
+    async def run() -> None:
+        async with (
+            FakeQuorum() as quorum,
+            QuorumClient(quorum.addresses, timeout_ms=200) as client,
+        ):
+            former = Lock(client, "a", ttl=1)
+            await former.acquire()
+            client.close()
+            assert await former.lost.wait()
+            quorum.elect(0)
+            with pytest.raises(QuorumUnavailable):
+                await Lock(client, "b").acquire()
+            quorum.elect(2)
+            async with Lock(client, "b") as lock:
+                assert lock.is_held
+            await former.release()
+
+    asyncio.run(run())
+
+
+def test_a_record_of_a_later_version_is_read_as_far_as_it_is_known() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async with Lock(client, "a", owner="ann"):
+            (record,) = quorum.records()
+            fields = {**json.loads(record.value or b""), "of a later version": 1}
+        value = json.dumps(fields).encode()
+        await client.append([Record(key=b"quorumd.locks/a", value=value)])
+        (found,) = await list_claims(client)
+        assert found.holder is not None
+        assert found.holder.owner == "ann"
+
+    with_quorum(story)
+
+
+def test_what_is_no_record_of_ours_is_shown_and_lapses() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        for value in (b"x", b"[1]", b'{"owner": 1}', b"[" * 100_000):
+            await client.append([Record(key=b"quorumd.locks/a", value=value)])
+            (found,) = await list_claims(client)
+            assert found.holder is not None
+            assert "did not write" in found.holder.comment
+            with pytest.raises(NotAcquired):
+                await Lock(client, "a").acquire(wait_s=0)
+
+    with_quorum(story)

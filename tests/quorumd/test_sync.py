@@ -1,0 +1,369 @@
+"""The library without asyncio: what it does, how it is interrupted, and that nothing is left out of it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import quorumd
+import quorumd.sync
+from quorumd.client.coordination.tenure import LossEvent
+from quorumd.sync import (
+    Election,
+    KeyValueView,
+    Lock,
+    Loss,
+    QuorumClient,
+    Registration,
+    Transaction,
+)
+from quorumd.sync.loop_thread import LoopThread
+from quorumd.wire.records import build_batch
+from tests.quorumd.conftest import QuorumThread
+
+TWINS: list[tuple[type, type, set[str]]] = [
+    # The rest is for streams of records, raw batches and further connections.
+    (
+        QuorumClient,
+        quorumd.QuorumClient,
+        {"producer", "fetch_raw", "download_snapshot", "connector"},
+    ),
+    (KeyValueView, quorumd.KeyValueView, set()),
+    (Transaction, quorumd.Transaction, {"close", "note_change"}),
+    (Lock, quorumd.Lock, set()),
+    (Election, quorumd.Election, set()),
+    (Registration, quorumd.Registration, set()),
+    (Loss, LossEvent, {"set", "clear"}),
+]
+"""A class, what it stands for, and what it leaves out."""
+
+
+@pytest.fixture
+def client(quorum: QuorumThread) -> Iterator[QuorumClient]:
+    with QuorumClient(quorum.quorum.addresses) as opened:
+        yield opened
+
+
+def put(quorum: QuorumThread, key: bytes, value: bytes | None) -> None:
+    """Somebody else writes."""
+    batch = build_batch([quorumd.Record(timestamp=1, key=key, value=value)])
+    quorum.call(lambda fake: fake.append(batch))
+
+
+def one_more(value: bytes | None) -> bytes:
+    return b"%d" % (int(value or b"0") + 1)
+
+
+# --- what it does
+
+
+def test_a_client_appends_and_reads(client: QuorumClient) -> None:
+    records = [quorumd.Record(key=b"a", value=b"1"), quorumd.Record(key=b"b", value=b"2")]
+    assert client.append(records) == [0, 1]
+    with pytest.raises(quorumd.Conflict, match="b was written at offset 1"):
+        client.append(records, if_unchanged_since=1)
+    assert client.fetch(0).next_offset == 2
+    assert [fetched.next_offset for fetched in client.read(0, 2)] == [2]
+    assert client.list_offsets(quorumd.LATEST).offset == 2
+    events = client.follow()
+    assert any(isinstance(event, quorumd.BatchCommitted) for event in (next(events), next(events)))
+    events.close()
+
+
+def test_a_view_updates_and_transacts_and_functions_are_called_in_the_own_thread(
+    quorum: QuorumThread, client: QuorumClient
+) -> None:
+    threads = set()
+
+    def change(t: Transaction) -> bytes:
+        threads.add(threading.get_ident())
+        seats = t.update(b"seats", one_more) or b""
+        if seats != b"6":
+            put(quorum, b"seats", b"5")
+        t.delete(b"absent")
+        return seats
+
+    with KeyValueView(client) as view:
+        assert view.update(b"seats", one_more) == (b"1", 0)
+        assert view.transact(change) == b"6"
+        assert threads == {threading.get_ident()}
+        assert [(key, entry.value) for key, entry in view.items()] == [(b"seats", b"6")]
+        assert (len(view), view.problem) == (1, None)
+        with view.transaction() as t:
+            assert t.get(b"seats") == b"6"
+            t.put(b"row", b"3")
+        view.wait_for(t.offset or 0)
+        entry = view.get(b"row")
+        assert entry is not None
+        assert (entry.value, t.offset, view.offset) == (b"3", entry.offset, entry.offset + 1)
+
+
+def test_a_transaction_that_fails_or_meets_a_conflict_leaves_nothing(
+    quorum: QuorumThread, client: QuorumClient
+) -> None:
+    def leave(t: Transaction) -> None:
+        t.put(b"a", b"never")
+        raise ZeroDivisionError
+
+    def be_late(t: Transaction) -> None:
+        t.put(b"a", b"never")
+        put(quorum, b"a", b"theirs")
+
+    with KeyValueView(client) as view:
+        with pytest.raises(ZeroDivisionError):
+            view.transact(leave)
+        with pytest.raises(quorumd.Conflict):
+            view.transact(be_late, retry=quorumd.Retry(attempts_max=2))
+    assert {record.value for record in quorum.quorum.records()} == {b"theirs"}
+
+
+def test_many_threads_share_a_client(client: QuorumClient) -> None:
+    with KeyValueView(client) as view:
+        threads = [
+            threading.Thread(target=lambda: [view.update(b"n", one_more) for _ in range(4)])
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        entry = view.get(b"n")
+    assert entry is not None
+    assert entry.value == b"16"
+
+
+def test_a_lock_is_held_in_a_with_block_and_excludes_others(client: QuorumClient) -> None:
+    with Lock(client, "jobs/nightly", ttl=10, comment="report") as lock:
+        lock.check()
+        assert lock.is_held
+        assert not lock.lost.is_set()
+        other = Lock(client, "jobs/nightly")
+        with pytest.raises(quorumd.NotAcquired):
+            other.acquire(wait_s=0)
+        first = lock.token
+    assert lock.lost.is_set()
+    assert other.acquire() > first
+    assert other.release()
+
+
+def test_one_leads_and_others_see_who(client: QuorumClient) -> None:
+    with Election(client, "scheduler", value="here") as election:
+        assert not election.lost.is_set()
+        assert election.is_held
+        leaders = Election(client, "scheduler").observe()
+        # At first the client may not have read its own record.
+        leader = next(filter(None, leaders))
+        assert (leader.value, leader.token) == ("here", election.token)
+        seen = Election(client, "scheduler").leader()
+        assert seen is not None
+        assert seen.token == election.token
+        assert election.resign()
+        assert next(leaders) is None
+        leaders.close()
+        assert election.campaign() > leader.token
+
+
+def test_a_key_is_there_as_long_as_it_is_registered(client: QuorumClient) -> None:
+    with KeyValueView(client, prefix=b"quorumd.registrations/") as view:
+        with Registration(client, "web/1", value="here") as registration:
+            assert not registration.replaced.is_set()
+            view.wait_for(client.list_offsets(quorumd.LATEST).offset - 1)
+            assert len(view) == 1
+        view.wait_for(client.list_offsets(quorumd.LATEST).offset - 1)
+        assert len(view) == 0
+
+
+# --- how it ends
+
+
+@pytest.mark.parametrize("what", ["wait_for", "lock"])
+def test_ctrl_c_cancels_the_call_that_waits(
+    client: QuorumClient, quorum: QuorumThread, what: str
+) -> None:
+    def interrupt() -> None:
+        while quorum.quorum.end_offset < end_offset:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with KeyValueView(client) as view, Lock(client, "one"):
+        end_offset = quorum.quorum.end_offset + (what == "lock")
+        interrupter = threading.Thread(target=interrupt)
+        interrupter.start()
+        waiting = Lock(client, "one")
+        started = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            view.wait_for(1000, timeout_ms=60_000) if what == "wait_for" else waiting.acquire()
+        assert time.monotonic() - started < 20
+        interrupter.join()
+        # It has left the queue, and may ask again.
+        with pytest.raises(quorumd.NotAcquired):
+            waiting.acquire(wait_s=0)
+    with Lock(client, "one"):
+        pass
+
+
+@pytest.mark.parametrize("is_started", [True, False])
+def test_an_interruption_while_a_call_is_handed_over_leaves_nothing_behind(
+    is_started: bool,
+) -> None:
+    class Interrupted(LoopThread):
+        is_over = False
+
+        def _submit(self, callback: Callable[[], None]) -> None:
+            is_first, self.is_over = not self.is_over, True
+            if is_started or not is_first:
+                super()._submit(callback)
+            if is_first:
+                raise KeyboardInterrupt
+
+    thread = Interrupted()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        thread.call(asyncio.sleep, 60)
+    assert thread.run(lambda: len(asyncio.all_tasks())) == 2, "that of the thread, and this call's"
+    thread.close(lambda: None)
+    assert time.monotonic() - started < 20
+
+
+def test_a_call_after_close_says_so(quorum: QuorumThread) -> None:
+    client = QuorumClient(quorum.quorum.addresses)
+    view = KeyValueView(client)
+    view.__enter__()
+    client.close()
+    client.close()
+    for call in (lambda: client.list_offsets(quorumd.LATEST), lambda: view.get(b"a")):
+        with pytest.raises(RuntimeError, match="the client is closed"):
+            call()
+    assert not any(thread.name == "quorumd.sync" for thread in threading.enumerate())
+
+
+def test_close_ends_the_calls_of_other_threads(client: QuorumClient) -> None:
+    errors: list[BaseException] = []
+    begun = threading.Event()
+
+    def wait() -> None:
+        with KeyValueView(client) as view:
+            begun.set()
+            try:
+                view.wait_for(1000, timeout_ms=60_000)
+            except RuntimeError as error:
+                errors.append(error)
+                raise
+
+    def ended() -> None:
+        with pytest.raises(RuntimeError):
+            wait()
+
+    thread = threading.Thread(target=ended)
+    thread.start()
+    begun.wait()
+    client.close()
+    thread.join()
+    assert "closed" in str(errors[0])
+
+
+def test_a_call_from_the_loop_itself_says_so(client: QuorumClient) -> None:
+    def records() -> Iterator[quorumd.Record]:
+        yield quorumd.Record(value=b"%d" % client.list_offsets(quorumd.LATEST).offset)
+
+    with pytest.raises(RuntimeError, match="its own thread"):
+        client.append(records())
+
+
+FORKED = """
+import os, sys
+from quorumd.sync import QuorumClient
+with QuorumClient(sys.argv[1]) as client:
+    assert client.list_offsets(-1).offset == 0
+    child = os.fork()
+    if not child:
+        try:
+            client.list_offsets(-1)
+        except RuntimeError as error:
+            assert "forked: make another one in the child" in str(error), error
+        with QuorumClient(sys.argv[1]) as own:
+            assert own.list_offsets(-1).offset == 0
+        client.close()
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert client.list_offsets(-1).offset == 0
+"""
+
+
+def test_a_client_does_not_survive_a_fork_and_says_so(quorum: QuorumThread) -> None:
+    command = [sys.executable, "-W", "error", "-c", FORKED, quorum.quorum.addresses]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# --- that it is complete
+
+
+@pytest.mark.parametrize(("twin", "original", "left_out"), TWINS)
+def test_nothing_is_left_out(twin: type, original: type, left_out: set[str]) -> None:
+    def names(kind: type) -> set[str]:
+        return {name for name in dir(kind) if not name.startswith("_")}
+
+    assert names(original) - names(twin) - {"companion"} == left_out
+    own_attributes = {"twin", "timeout_ms", "since", "offset", "name", "ttl"}
+    assert names(twin) - names(original) - own_attributes == set()
+
+
+@pytest.mark.parametrize(("twin", "original"), [each[:2] for each in TWINS[:2] + TWINS[3:6]])
+def test_they_are_made_alike(twin: type, original: type) -> None:
+    assert [str(each) for each in parameters(twin)] == [str(each) for each in parameters(original)]
+
+
+def parameters(kind: Any) -> list[inspect.Parameter]:
+    return list(inspect.signature(kind).parameters.values())
+
+
+def test_methods_have_the_signature_and_documentation_of_what_they_call() -> None:
+    for name in ("append", "fetch", "follow", "list_offsets"):
+        own, other = getattr(QuorumClient, name), getattr(quorumd.QuorumClient, name)
+        assert inspect.signature(own) == inspect.signature(other)
+        assert own.__doc__ == other.__doc__
+
+
+TYPED = """
+from collections.abc import Generator
+from typing import assert_type
+from quorumd import KeyValueEntry, LogEvent, Record
+from quorumd.client import Claimant
+from quorumd.sync import Election, KeyValueView, Lock, QuorumClient, Transaction
+
+def use(client: QuorumClient, view: KeyValueView, lock: Lock, t: Transaction) -> None:
+    assert_type(client.append([Record()], if_unchanged_since=1, timeout_ms=5), list[int])
+    assert_type(client.follow(from_offset=3), Generator[LogEvent, None, None])
+    assert_type(view.get(b"k"), KeyValueEntry | None)
+    assert_type(view.items(), list[tuple[bytes, KeyValueEntry]])
+    assert_type(view.transact(lambda t: 1), int)
+    assert_type(t.get(b"k"), bytes | None)
+    assert_type(lock.acquire(wait_s=1), int)
+    assert_type(lock.lost.is_set(), bool)
+    assert_type(Election(client, "name").leader(), Claimant | None)
+    client.append([b"no record"])
+    client.append(if_unchanged=3)
+    view.get("text")
+    lock.acquire(wait="1")
+"""
+
+
+def test_the_types_are_known_to_those_who_use_it() -> None:
+    options = ["--strict", "--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
+    command = [sys.executable, "-m", "mypy", *options, "-c", TYPED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    lines = [line for line in done.stdout.splitlines() if ": error: " in line]
+    expected = ["list-item", "call-arg", "arg-type", "call-arg"]
+    assert [line.rpartition("[")[2].rstrip("]") for line in lines] == expected, done.stdout

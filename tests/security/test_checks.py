@@ -1,0 +1,219 @@
+"""What is refused before it counts: everything at once, with the cause, the file and the remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from quorumd.config.tls import ClientAuth, TlsConfig
+from quorumd.security.checks import problems_of, warnings_of
+from quorumd.security.material import read_material
+from tests.support.in_memory_tls import configured
+from tests.support.odd_certificates import (
+    CLIENT_AUTH,
+    DAY,
+    HOUR,
+    SERVER_AUTH,
+    Authority,
+    Issued,
+    key_usage,
+    now,
+)
+
+CA = Authority()
+MIDDLE = Authority("middle", above=CA)
+HOSTS = ("db1.example.com", "10.0.0.1")
+NODE = CA.issue("node", HOSTS)
+OLD = now() - 3 * DAY
+
+
+def problems(tls: TlsConfig, **more: Any) -> list[tuple[str, str]]:
+    sides = {"listener": "SECURE", "hosts": HOSTS, "is_server": True, "is_peers": True, **more}
+    return problems_of(tls, **sides)
+
+
+def only(found: list[tuple[str, str]], key: str) -> str:
+    [(named, text)] = found
+    assert named == key
+    return text
+
+
+@pytest.mark.parametrize("issued", [NODE, MIDDLE.issue("node", HOSTS)], ids=["root", "between"])
+def test_what_is_sound_has_no_problem(tmp_path: Path, issued: Issued) -> None:
+    tls = configured(tmp_path, issued, CA)
+    assert problems(tls) == []
+    assert problems(tls, is_server=False) == []
+    assert problems(tls, material=read_material(tls)) == []
+    assert warnings_of(tls) == []
+
+
+def test_a_client_needs_nothing_but_what_it_has() -> None:
+    assert problems(TlsConfig(), is_server=False, is_peers=False) == []
+    found = problems(TlsConfig(), is_server=True, is_peers=False)
+    assert "is missing: SECURE needs a private key" in only(found, "ssl.keystore.location")
+
+
+def test_a_listener_of_nodes_needs_all() -> None:
+    found = problems(TlsConfig())
+    assert [key for key, _ in found] == [
+        "ssl.keystore.location",
+        "ssl.client.auth",
+        "ssl.truststore.location",
+    ]
+    assert found[1][1] == ("is none for SECURE, where nodes reach each other: set it to required")
+
+
+def test_asking_for_certificates_needs_cas(tmp_path: Path) -> None:
+    tls = configured(tmp_path, NODE, ssl_client_auth=ClientAuth.REQUESTED)
+    assert "is missing: SECURE asks" in only(
+        problems(tls, is_peers=False), "ssl.truststore.location"
+    )
+
+
+def test_several_at_once(tmp_path: Path) -> None:
+    issued = CA.issue("node", ("x",), begin=OLD, end=now() - 2 * HOUR, purposes=[SERVER_AUTH])
+    tls = configured(tmp_path, issued, Authority("another"))
+    texts = [text for _, text in problems(tls)]
+    path = f"{tls.ssl_keystore_location} (ssl.keystore.location)"
+    assert len(texts) == 4
+    assert texts[0] == (
+        f"the certificate CN=node, issued by CN=quorumd test CA in {path} expired 2 h ago"
+    )
+    assert "does not hold the CA of this node's certificate" in texts[1]
+    assert texts[2].startswith(
+        f"the certificate in {path} names x, not db1.example.com, 10.0.0.1, where others reach SECURE"
+    )
+    assert "is not made for clientAuth" in texts[3]
+
+
+def test_unreadable_stores_are_told_with_their_keys(tmp_path: Path) -> None:
+    tls = TlsConfig(ssl_keystore_location=tmp_path / "no", ssl_truststore_location=tmp_path / "nor")
+    assert [key for key, _ in problems(tls)] == [
+        "ssl.keystore.location",
+        "ssl.truststore.location",
+    ]
+
+
+def test_not_yet_valid_and_a_ca_that_expired(tmp_path: Path) -> None:
+    early = configured(tmp_path, CA.issue("node", HOSTS, begin=now() + 2 * DAY), CA)
+    assert "is not valid yet" in only(problems(early), "ssl.keystore.location")
+
+
+@pytest.mark.parametrize(
+    ("name", "host", "fits"),
+    [
+        ("db1.example.com", "DB1.Example.com.", True),
+        ("*.example.com", "db1.example.com", True),
+        ("*.example.com", "a.db1.example.com", False),
+        ("*.example.com", "example.com", False),
+        ("10.0.0.1", "10.0.0.1", True),
+        ("::1", "0:0:0:0:0:0:0:1", True),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("db1", "10.0.0.1", False),
+    ],
+)
+def test_a_name_of_a_certificate_stands_for_a_host(
+    tmp_path: Path, name: str, host: str, fits: bool
+) -> None:
+    tls = configured(tmp_path, CA.issue("node", (name,)), CA)
+    assert (problems(tls, hosts=[host]) == []) is fits
+    # Whom this side dials is not in its own certificate.
+    assert problems(tls, hosts=[host], is_server=False) == []
+
+
+def test_only_nodes_need_both_purposes(tmp_path: Path) -> None:
+    server = configured(tmp_path, CA.issue("node", HOSTS, purposes=[SERVER_AUTH]), CA)
+    assert problems(server, is_peers=False) == []
+    assert "not made for clientAuth" in only(problems(server), "ssl.keystore.location")
+    client = configured(tmp_path, CA.issue("me", (), purposes=[CLIENT_AUTH]), CA)
+    assert problems(client, is_server=False, is_peers=False) == []
+    found = problems(client, is_peers=False, hosts=())
+    assert "not made for serverAuth" in only(found, "ssl.keystore.location")
+    # Without an extended key usage it is for all of them.
+    assert problems(configured(tmp_path, CA.issue("node", HOSTS, purposes=None), CA)) == []
+    usage = key_usage(key_cert_sign=True)
+    odd = configured(tmp_path, CA.issue("node", HOSTS, usage=usage), CA)
+    assert "not made for signatures" in only(problems(odd), "ssl.keystore.location")
+
+
+def test_weak_keys(tmp_path: Path) -> None:
+    weak = rsa.generate_private_key(public_exponent=65537, key_size=1024)
+    tls = configured(tmp_path, CA.issue("node", HOSTS, key=weak), CA)
+    assert "too weak: take RSA of 2048" in only(problems(tls), "ssl.keystore.location")
+    authority = Authority("weak", key=weak)
+    tls = configured(tmp_path, authority.issue("node", HOSTS), authority)
+    assert "too weak" in only(problems(tls), "ssl.keystore.location")
+
+
+def test_a_client_may_have_another_ca_than_the_listener(tmp_path: Path) -> None:
+    tls = configured(tmp_path, NODE, Authority("of clients"))
+    assert problems(tls, is_peers=False) == []
+    assert "does not hold the CA" in only(problems(tls), "ssl.truststore.location")
+
+
+def crl_at(folder: Path, *crls: bytes) -> Path:
+    path = folder / "crl.pem"
+    path.write_bytes(b"".join(crls))
+    return path
+
+
+def test_revocation_lists(tmp_path: Path) -> None:
+    path = crl_at(tmp_path, CA.crl())
+    tls = configured(tmp_path, NODE, CA, ssl_crl_location=path)
+    assert problems(tls) == []
+    crl_at(tmp_path, CA.crl(begin=OLD, end=now() - 2 * HOUR))
+    assert "should have been replaced 2 h ago, so that nobody would be let in" in only(
+        problems(tls), "ssl.crl.location"
+    )
+    crl_at(tmp_path, CA.crl(NODE))
+    assert f"is revoked by {path}" in only(problems(tls), "ssl.keystore.location")
+    crl_at(tmp_path, Authority().crl())
+    assert "append one that it has signed" in only(problems(tls), "ssl.crl.location")
+    crl_at(tmp_path, CA.crl())
+    both = configured(tmp_path, NODE, CA, Authority("second"), ssl_crl_location=path)
+    text = only(problems(both), "ssl.crl.location")
+    assert f"{path} has no revocation list of CN=second" in text
+    assert "append one, or remove that CA" in text
+
+
+def test_with_revocation_lists_the_whole_chain_has_to_be_trusted(tmp_path: Path) -> None:
+    path = crl_at(tmp_path, CA.crl(), MIDDLE.crl())
+    issued = MIDDLE.issue("node", HOSTS)
+    assert problems(configured(tmp_path, issued, MIDDLE)) == []
+    found = problems(configured(tmp_path, issued, MIDDLE, ssl_crl_location=path))
+    assert "holds CN=middle, issued by CN=quorumd test CA, which is no root" in only(
+        found, "ssl.truststore.location"
+    )
+    assert problems(configured(tmp_path, issued, MIDDLE, CA, ssl_crl_location=path)) == []
+
+
+def test_a_key_that_others_may_read_is_a_warning(tmp_path: Path) -> None:
+    tls = configured(tmp_path, NODE, CA)
+    path = tls.ssl_keystore_location
+    assert path is not None
+    path.chmod(0o640)
+    assert warnings_of(tls) == []
+    path.chmod(0o644)
+    assert warnings_of(tls) == [
+        (
+            "ssl.keystore.location",
+            f"everybody on this host may read the private key in {path}: chmod 600 {path}",
+        )
+    ]
+    assert problems(tls) == []
+
+
+def test_suites_are_checked_as_well(tmp_path: Path) -> None:
+    suite = ("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",)
+    tls = configured(
+        tmp_path, NODE, CA, ssl_cipher_suites=suite, ssl_enabled_protocols=("TLSv1.3",)
+    )
+    assert "none of them is of a version" in only(problems(tls), "ssl.cipher.suites")
+    # Those of RSA are of no use to a key of ECDSA.
+    tls = configured(
+        tmp_path, NODE, CA, ssl_cipher_suites=suite, ssl_enabled_protocols=("TLSv1.2",)
+    )
+    assert "no cipher suite" in only(problems(tls), "ssl.keystore.location")

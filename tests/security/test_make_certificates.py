@@ -1,0 +1,134 @@
+"""`quorumd certs`: what it makes is taken by OpenSSL and by the checks of a start, and is nobody else's."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from quorumd.config.node_principals import node_principals
+from quorumd.config.tls import ClientAuth, TlsConfig
+from quorumd.security.checks import problems_of
+from quorumd.security.credentials import Credentials
+from quorumd.security.make_certificates import NODE_PRINCIPALS
+from quorumd.server.main import cli
+
+
+def certs(directory: Path, command: str, *arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["certs", command, "--dir", str(directory), *arguments])
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    directory = tmp_path / "certs"
+    for command, *arguments in (
+        ("ca",),
+        ("node", "--id", "1", "--host", "db1.example.com", "--host", "::1"),
+        ("client", "alice"),
+    ):
+        result = certs(directory, command, *arguments)
+        assert result.exit_code == 0, result.output
+    return directory
+
+
+def config(directory: Path, store: str) -> TlsConfig:
+    return TlsConfig(
+        ssl_keystore_location=directory / store,
+        ssl_truststore_location=directory / "ca.pem",
+        ssl_client_auth=ClientAuth.REQUIRED,
+    )
+
+
+def test_a_nodes_certificate_serves_for_both_sides_and_for_its_hosts_alone(made: Path) -> None:
+    tls = config(made, "quorumd-1.pem")
+    for is_server in (True, False):
+        hosts = ["db1.example.com", "::1"] if is_server else []
+        assert not problems_of(
+            tls, listener="CONTROLLER", hosts=hosts, is_server=is_server, is_peers=True
+        )
+    wrong = problems_of(
+        tls, listener="CONTROLLER", hosts=["db2.example.com"], is_server=True, is_peers=True
+    )
+    assert "db2.example.com" in str(wrong)
+
+
+def test_a_clients_certificate_is_no_servers(made: Path) -> None:
+    tls = config(made, "alice.pem")
+    assert not problems_of(tls, listener="client", hosts=[], is_server=False, is_peers=False)
+    assert problems_of(tls, listener="CONTROLLER", hosts=[], is_server=True, is_peers=False)
+
+
+def test_the_principals_are_those_that_are_printed(made: Path) -> None:
+    templates = node_principals(NODE_PRINCIPALS)
+    nodes = {}
+    for store in ("quorumd-1.pem", "alice.pem"):
+        credentials = Credentials(config(made, store), is_server=False)
+        own = credentials.material.chain[0]
+        principal = credentials.identify(own.public_bytes(Encoding.DER)).principal
+        nodes[store] = templates.id_of(principal)
+    assert nodes == {"quorumd-1.pem": 1, "alice.pem": None}
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_openssl_verifies_the_chain(made: Path) -> None:
+    for store, purpose in (
+        ("quorumd-1", "sslserver"),
+        ("quorumd-1", "sslclient"),
+        ("alice", "sslclient"),
+    ):
+        command = ["openssl", "verify", "-purpose", purpose, "-x509_strict", "-CAfile"]
+        subprocess.run([*command, made / "ca.pem", made / f"{store}.pem"], check=True)
+
+
+def test_private_keys_are_their_owners_and_nothing_is_replaced_by_chance(made: Path) -> None:
+    modes = {path.name: path.stat().st_mode & 0o777 for path in made.iterdir()}
+    assert modes == {
+        "alice.pem": 0o600,
+        "alice.properties": 0o644,
+        "ca.key": 0o600,
+        "ca.pem": 0o644,
+        "quorumd-1.pem": 0o600,
+    }
+    before = {path.name: path.read_bytes() for path in made.iterdir()}
+    for command, *arguments in (("ca",), ("client", "alice")):
+        result = certs(made, command, *arguments)
+        assert result.exit_code == 2
+        assert "there already; --force replaces" in result.output
+    assert {path.name: path.read_bytes() for path in made.iterdir()} == before
+    assert certs(made, "client", "alice", "--force").exit_code == 0
+    assert (made / "alice.pem").read_bytes() != before["alice.pem"]
+
+
+@pytest.mark.parametrize(
+    "name", ["quorumd-1", "QUORUMD-007", "ca", "", "a/b", "../x", "a,CN=b", "x" * 65]
+)
+def test_a_client_cannot_be_called_as_a_node_or_leave_the_directory(made: Path, name: str) -> None:
+    result = certs(made, "client", name)
+    assert result.exit_code == 2
+    assert "no name for a client" in result.output
+
+
+@pytest.mark.parametrize("host", ["db1:9093", "", "a b", "https://db1", "-x.", "a..b", "x" * 64])
+def test_a_host_that_nobody_can_dial_is_refused(made: Path, host: str) -> None:
+    result = certs(made, "node", "--id", "2", "--host", host)
+    assert result.exit_code == 2
+    assert not (made / "quorumd-2.pem").exists()
+
+
+def test_without_a_ca_it_says_what_makes_one(tmp_path: Path) -> None:
+    result = certs(tmp_path / "certs", "client", "alice")
+    assert result.exit_code == 2
+    assert "`quorumd certs ca --dir" in result.output
+
+
+def test_a_key_of_another_ca_signs_nothing(made: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    assert certs(other, "ca").exit_code == 0
+    shutil.copy(other / "ca.key", made / "ca.key")
+    result = certs(made, "client", "bob")
+    assert result.exit_code == 2
+    assert "is not the key of" in result.output

@@ -1,0 +1,307 @@
+"""Files of keys and certificates are watched: sound new ones are used, and only those."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import trustme
+
+from quorumd.config.tls import ClientAuth, TlsConfig
+from quorumd.security import reload
+from quorumd.security.credentials import Credentials
+from quorumd.security.errors import CertificateProblem
+from quorumd.security.material import Material
+from quorumd.security.reload import Outcome, WatchedSet, Watcher
+
+
+@pytest.fixture(scope="module")
+def ca() -> trustme.CA:
+    return trustme.CA()
+
+
+def write(path: Path, data: bytes) -> None:
+    """Replace a file, as those do who do it well."""
+    new = path.with_suffix(".new")
+    new.write_bytes(data)
+    new.rename(path)
+
+
+def leaf(ca: trustme.CA, name: str) -> bytes:
+    made = ca.issue_cert("localhost", common_name=name)
+    chain = b"".join(each.bytes() for each in made.cert_chain_pems)
+    return bytes(made.private_key_pem.bytes() + chain)
+
+
+def name_of(side: Credentials) -> str:
+    return side.material.chain[0].subject.rfc4514_string().partition(",")[0]
+
+
+@dataclass
+class Files:
+    """Two sides that are made of the same files, and what watches them."""
+
+    folder: Path
+    tls: TlsConfig
+    sides: list[Credentials]
+    watched: WatchedSet
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "node.pem"
+
+    @property
+    def trust(self) -> Path:
+        return self.folder / "ca.pem"
+
+    def name(self) -> str:
+        names = {name_of(side) for side in self.sides}
+        assert len(names) == 1
+        return names.pop()
+
+
+@pytest.fixture
+def files(tmp_path: Path, ca: trustme.CA) -> Files:
+    store, trust = tmp_path / "node.pem", tmp_path / "ca.pem"
+    write(store, leaf(ca, "first"))
+    write(trust, ca.cert_pem.bytes())
+    tls = TlsConfig(
+        ssl_keystore_location=store,
+        ssl_truststore_location=trust,
+        ssl_client_auth=ClientAuth.REQUIRED,
+    )
+    sides = [Credentials(tls, is_server=True), Credentials(tls, is_server=False)]
+    return Files(tmp_path, tls, sides, WatchedSet("SECURE", tls, sides, sound))
+
+
+def sound(material: Material) -> list[tuple[str, str]]:
+    del material
+    return []
+
+
+def looks(files: Files, count: int = 2) -> list[Outcome]:
+    return [files.watched.look(at_once=False).outcome for _ in range(count)]
+
+
+def test_a_new_certificate_is_used_once_two_looks_agree(files: Files, ca: trustme.CA) -> None:
+    assert looks(files) == [Outcome.SAME, Outcome.SAME]
+    write(files.store, leaf(ca, "second"))
+    assert looks(files, 1) == [Outcome.UNSETTLED]
+    assert files.name() == "CN=first"
+    found = files.watched.look(at_once=False)
+    assert (found.outcome, found.has_new_trust) == (Outcome.LOADED, False)
+    assert files.name() == "CN=second"
+    assert looks(files) == [Outcome.SAME, Outcome.SAME]
+
+
+def test_what_changed_between_reading_and_watching_is_seen(files: Files, ca: trustme.CA) -> None:
+    write(files.store, leaf(ca, "second"))
+    watched = WatchedSet("SECURE", files.tls, files.sides, sound)
+    assert watched.look(at_once=False).outcome is Outcome.LOADED
+    assert files.name() == "CN=second"
+
+
+def test_who_asks_has_written_them_whole(files: Files, ca: trustme.CA) -> None:
+    write(files.store, leaf(ca, "second"))
+    assert files.watched.look(at_once=True).outcome is Outcome.LOADED
+    assert files.name() == "CN=second"
+
+
+def test_another_ca_is_new_trust(files: Files, ca: trustme.CA) -> None:
+    write(files.trust, ca.cert_pem.bytes() + trustme.CA().cert_pem.bytes())
+    found = files.watched.look(at_once=True)
+    assert (found.outcome, found.has_new_trust) == (Outcome.LOADED, True)
+
+
+def test_a_symbolic_link_that_is_replaced_above_the_file_is_seen(
+    tmp_path: Path, ca: trustme.CA
+) -> None:
+    """As Kubernetes replaces a secret: `..data` points to a new folder, the links to it stay."""
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "node.pem").write_bytes(leaf(ca, folder))
+    (tmp_path / "..data").symlink_to("one")
+    store = tmp_path / "node.pem"
+    store.symlink_to("..data/node.pem")
+    tls = TlsConfig(
+        ssl_keystore_location=store, ssl_truststore_certificates=ca.cert_pem.bytes().decode()
+    )
+    side = Credentials(tls, is_server=True)
+    watched = WatchedSet("SECURE", tls, [side], sound)
+    assert watched.look(at_once=False).outcome is Outcome.SAME
+    (tmp_path / "..new").symlink_to("two")
+    (tmp_path / "..new").rename(tmp_path / "..data")
+    assert watched.look(at_once=False).outcome is Outcome.UNSETTLED
+    assert watched.look(at_once=False).outcome is Outcome.LOADED
+    assert name_of(side) == "CN=two"
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "gone", "key of another"])
+def test_a_bad_set_changes_nothing_until_it_is_mended(
+    files: Files, ca: trustme.CA, damage: str
+) -> None:
+    good, other = leaf(ca, "second"), leaf(ca, "other")
+    key, end = good[: good.index(b"-----BEGIN CERT")], good[good.index(b"-----BEGIN CERT") :]
+    if damage == "gone":
+        files.store.unlink()
+    else:
+        bad = {"cut": good[:-300], "empty": b"", "key of another": key + other[len(key) :]}[damage]
+        write(files.store, bad)
+    found = files.watched.look(at_once=True)
+    assert found.outcome is Outcome.BAD
+    assert found.problems
+    assert files.name() == "CN=first"
+    # It is tried again, and is news once.
+    again = files.watched.look(at_once=False)
+    assert again.outcome is Outcome.BAD
+    assert [files.watched.is_news(each) for each in (found, again)] == [True, False]
+    write(files.store, key + end)
+    assert looks(files) == [Outcome.UNSETTLED, Outcome.LOADED]
+    assert files.name() == "CN=second"
+
+
+def test_no_side_is_renewed_if_one_of_them_cannot_be(files: Files, ca: trustme.CA) -> None:
+    class Stubborn(Credentials):
+        def replace(self, material: Material) -> None:
+            if hasattr(self, "material") and material is not self.material:
+                raise CertificateProblem("not this one")
+            super().replace(material)
+
+    stubborn = Stubborn(files.tls, is_server=False)
+    files.watched = WatchedSet("SECURE", files.tls, [files.sides[0], stubborn], sound)
+    write(files.store, leaf(ca, "second"))
+    found = files.watched.look(at_once=True)
+    assert (found.outcome, found.problems) == (Outcome.BAD, ("not this one",))
+    assert [name_of(files.sides[0]), name_of(stubborn)] == ["CN=first", "CN=first"]
+
+
+def test_a_file_that_grows_while_it_is_read_is_looked_at_again(
+    files: Files, ca: trustme.CA
+) -> None:
+    late = leaf(ca, "late")
+
+    def check(material: Material) -> list[tuple[str, str]]:
+        if files.store.read_bytes() != late:
+            write(files.store, late)
+        return []
+
+    files.watched = WatchedSet("SECURE", files.tls, files.sides, check)
+    write(files.store, leaf(ca, "second"))
+    assert files.watched.look(at_once=True).outcome is Outcome.UNSETTLED
+    assert files.name() == "CN=first"
+    assert looks(files) == [Outcome.UNSETTLED, Outcome.LOADED]
+
+
+def test_what_the_check_finds_is_told_and_a_check_that_fails_ends_nothing(
+    files: Files, ca: trustme.CA
+) -> None:
+    def check(material: Material) -> list[tuple[str, str]]:
+        raise RuntimeError("no such luck")
+
+    watched = WatchedSet(
+        "SECURE", files.tls, files.sides, lambda _: [("ssl.keystore.location", "expired 2 h ago")]
+    )
+    write(files.store, leaf(ca, "second"))
+    assert watched.look(at_once=True).problems == ("ssl.keystore.location: expired 2 h ago",)
+    watched.check = check
+    assert watched.look(at_once=True).problems == ("cannot be checked: RuntimeError: no such luck",)
+    assert files.name() == "CN=first"
+
+
+@dataclass
+class Told:
+    """What a watcher tells."""
+
+    lines: list[str] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def on_loaded(self, name: str, has_new_trust: bool) -> None:
+        self._note(f"{name} loaded{' with new trust' if has_new_trust else ''}")
+
+    def on_bad(self, name: str, problems: Sequence[str], is_news: bool) -> None:
+        self._note(f"{name} bad{', news' if is_news else ''}")
+
+    def on_mended(self, name: str) -> None:
+        self._note(f"{name} mended")
+
+    def _note(self, line: str) -> None:
+        self.lines.append(line)
+        self.changed.set()
+
+    async def next(self) -> str:
+        async with asyncio.timeout(20):
+            while not self.lines:
+                self.changed.clear()
+                await self.changed.wait()
+        return self.lines.pop(0)
+
+
+def test_a_watcher_tells_what_it_sees(
+    files: Files, ca: trustme.CA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reload, "LOOK_S", 0.05)
+    good = files.store.read_bytes()
+
+    async def run() -> None:
+        told = Told()
+        watcher = Watcher([files.watched], told)
+        watcher.open()
+        write(files.store, leaf(ca, "second"))
+        assert await told.next() == "SECURE loaded"
+        write(files.store, b"")
+        assert await told.next() == "SECURE bad, news"
+        assert await told.next() == "SECURE bad"
+        assert watcher.sets[0].problems
+        write(files.store, good)
+        while (line := await told.next()) == "SECURE bad":
+            pass
+        assert line == "SECURE loaded"
+        assert files.name() == "CN=first"
+        assert not watcher.sets[0].problems
+        files.store.unlink()
+        assert await told.next() == "SECURE bad, news"
+        write(files.store, good)
+        while (line := await told.next()) == "SECURE bad":
+            pass
+        assert line == "SECURE mended"
+        watcher.close()
+
+    asyncio.run(run())
+
+
+def test_who_asks_need_not_wait_and_the_loop_goes_on_meanwhile(
+    files: Files, ca: trustme.CA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reload, "LOOK_S", 3600.0)
+    let = threading.Event()
+
+    def check(material: Material) -> list[tuple[str, str]]:
+        assert let.wait(20)
+        return []
+
+    files.watched.check = check
+
+    async def run() -> None:
+        told = Told()
+        watcher = Watcher([files.watched], told)
+        watcher.open()
+        write(files.store, leaf(ca, "second"))
+        watcher.look_now()
+        for _ in range(5):
+            await asyncio.sleep(0.01)
+        assert told.lines == []
+        let.set()
+        assert await told.next() == "SECURE loaded"
+        watcher.close()
+
+    asyncio.run(run())
+
+
+def test_times_alone_are_no_news(files: Files) -> None:
+    os.utime(files.store)
+    assert looks(files) == [Outcome.UNSETTLED, Outcome.SAME]

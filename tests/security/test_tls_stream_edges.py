@@ -1,0 +1,543 @@
+"""What a TLS stream does with bytes that come in any pieces, at any time, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import ssl
+import weakref
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from quorumd.security.credentials import Credentials
+from quorumd.security.errors import CertificateProblem, HandshakeOutcome
+from quorumd.security.handshakes import Handshakes
+from quorumd.security.identity import Identity
+from quorumd.security.tls_records import PIECE_BYTES, RECORD_BYTES, pieces_of, whole_records
+from quorumd.security.tls_stream import TlsStream
+from tests.support.certificates import Certificates
+from tests.support.serving import run, until
+
+
+class Above(asyncio.Protocol):
+    """Remembers what it is told; sends back what comes if it `echoes`."""
+
+    def __init__(self, *, echoes: bool = False, stays_open: bool = False) -> None:
+        self.echoes = echoes
+        self.stays_open = stays_open
+        self.got: list[bytes] = []
+        self.ends = 0
+        self.lost: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(self.got)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.got.append(data)
+        if self.echoes:
+            self.transport.write(data)
+
+    def eof_received(self) -> bool:
+        self.ends += 1
+        return self.stays_open
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.set_result(exc)
+
+
+class Site:
+    """A server of TLS streams, and Python's own TLS to speak with it byte by byte."""
+
+    def __init__(self, certificates: Certificates) -> None:
+        self.certificates = certificates
+        self.side = Credentials(certificates.config("node", "localhost"), is_server=True)
+        self.above: list[Above] = []
+        self.peers: list[Peer] = []
+        self.secured: list[Identity] = []
+        self.failed: list[CertificateProblem] = []
+        self.on_secured_raises: CertificateProblem | None = None
+        self.handshakes = Handshakes()
+        self.make: Callable[[], Above] = lambda: Above(echoes=True)
+        self.port = 0
+
+    def on_secured(self, stream: TlsStream, identity: Identity) -> None:
+        self.secured.append(identity)
+        if self.on_secured_raises is not None:
+            raise self.on_secured_raises
+
+    def on_failed(self, stream: TlsStream, problem: CertificateProblem) -> None:
+        self.failed.append(problem)
+
+    def _accepted(self) -> TlsStream:
+        above = self.make()
+        self.above.append(above)
+        return TlsStream(above, self.side, self.handshakes, self)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        factory = cast("Callable[[], asyncio.Protocol]", self._accepted)
+        server = await loop.create_server(factory, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        try:
+            yield
+        finally:
+            for above in self.above:
+                if not above.lost.done():
+                    above.transport.abort()
+                    await above.lost
+            for peer in self.peers:
+                # Closing would wait for what nobody reads any more.
+                peer.writer.transport.abort()
+                with suppress(OSError):
+                    await peer.writer.wait_closed()
+            server.close()
+            self.handshakes.close()
+
+    async def dial(self) -> Peer:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self.peers.append(Peer(reader, writer, self.certificates.client_context("a-client")))
+        return self.peers[-1]
+
+
+class Peer:
+    """The other side of a stream: what OpenSSL says, sent in any pieces."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: ssl.SSLContext
+    ) -> None:
+        self.reader, self.writer = reader, writer
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
+
+    async def flush(self, piece_bytes: int = 1 << 20) -> None:
+        data = self.outgoing.read()
+        for at in range(0, len(data), piece_bytes):
+            self.writer.write(data[at : at + piece_bytes])
+            await self.writer.drain()
+            await asyncio.sleep(0)
+
+    async def fill(self) -> None:
+        data = await self.reader.read(1 << 16)
+        if data:
+            self.incoming.write(data)
+        else:
+            self.incoming.write_eof()
+
+    async def shake(self, piece_bytes: int = 1 << 20) -> None:
+        while True:
+            try:
+                self.tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                await self.flush(piece_bytes)
+                await self.fill()
+        await self.flush(piece_bytes)
+
+    async def read(self, wanted: int) -> bytes:
+        """So many bytes, or fewer and the end."""
+        got = b""
+        while len(got) < wanted:
+            try:
+                data = self.tls.read(wanted - len(got))
+            except ssl.SSLWantReadError:
+                await self.fill()
+                continue
+            if not data:
+                break
+            got += data
+        return got
+
+    async def say(self, data: bytes, piece_bytes: int = 1 << 20) -> None:
+        at = 0
+        while at < len(data):
+            at += self.tls.write(data[at:])
+        await self.flush(piece_bytes)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(Certificates(tmp_path))
+
+
+# -- records
+
+
+def test_bytes_are_handed_on_by_whole_records() -> None:
+    hello, other = b"\x16\x03\x01\x00\x03abc", b"\x14\x03\x03\x00\x01x"
+    both = bytearray(hello + other)
+    assert [whole_records(both[:size]) for size in range(len(both) + 1)] == [0] * 8 + [8] * 6 + [14]
+    assert whole_records(bytearray(b"\x16\x03\x01\xff\xff")) == 5, "no record: OpenSSL says so"
+
+
+def test_small_buffers_share_a_record_and_large_ones_are_cut() -> None:
+    assert list(pieces_of([b"a", bytearray(b"b"), memoryview(b"c")])) == [b"abc"]
+    assert list(pieces_of([])) == []
+    large = bytes(range(256)) * 1000
+    pieces = [bytes(piece) for piece in pieces_of([b"head", large, b"tail", b"x" * RECORD_BYTES])]
+    assert b"".join(pieces) == b"head" + large + b"tail" + b"x" * RECORD_BYTES
+    assert max(map(len, pieces)) <= PIECE_BYTES
+    assert pieces[0] == b"head"
+
+
+# -- pieces
+
+
+def test_everything_may_come_byte_by_byte_and_costs_no_step_each(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[object] = []
+
+    async def work() -> None:
+        async with site.serving():
+            queue = site.handshakes.accepted("127.0.0.1", is_local=True)
+            submit = queue.submit
+
+            def counting(step: Callable[[bytes], Identity | None], data: bytes) -> object:
+                steps.append(data)
+                return submit(step, data)
+
+            monkeypatch.setattr(queue, "submit", counting)
+            peer = await site.dial()
+            await peer.shake(piece_bytes=1)
+            await peer.say(b"hello" * 100, piece_bytes=1)
+            assert await peer.read(500) == b"hello" * 100
+            peer.writer.close()
+            assert await site.above[0].lost is None
+
+    run(work())
+    assert len(steps) <= 5
+
+
+@pytest.mark.parametrize("size", [1, RECORD_BYTES, RECORD_BYTES + 1, PIECE_BYTES + 1, 3_000_000])
+def test_what_is_sent_comes_back_whatever_its_size(site: Site, size: int) -> None:
+    async def work() -> None:
+        async with site.serving():
+            peer = await site.dial()
+            await peer.shake()
+            data = (bytes(range(251)) * (size // 251 + 1))[:size]
+            sending = asyncio.ensure_future(peer.say(data))
+            assert await peer.read(size) == data
+            await sending
+            peer.writer.close()
+
+    run(work())
+
+
+def test_several_small_answers_leave_as_one_record(site: Site) -> None:
+    async def work() -> None:
+        async with site.serving():
+            site.make = Above
+            peer = await site.dial()
+            await peer.shake()
+            await peer.say(b"x")
+            await until(lambda: bool(site.above and site.above[0].got))
+            site.above[0].transport.writelines([b"%3d" % n for n in range(20)])
+            await peer.fill()
+            assert peer.tls.read(1 << 16) == b"".join(b"%3d" % n for n in range(20))
+            peer.writer.close()
+
+    run(work())
+
+
+# -- reading paused
+
+
+def test_a_protocol_that_paused_reading_is_given_nothing_until_it_resumes(site: Site) -> None:
+    async def work() -> None:
+        async with site.serving():
+            site.make = Above
+            peer = await site.dial()
+            await peer.shake()
+            await until(lambda: bool(site.secured))
+            above = site.above[0]
+            above.transport.pause_reading()
+            await peer.say(b"first")
+            with suppress(ssl.SSLError):
+                peer.tls.unwrap()
+            await peer.flush()
+            await asyncio.sleep(0.05)
+            assert (above.got, above.ends) == ([], 0)
+            above.transport.resume_reading()
+            assert await above.lost is None
+            assert (above.data, above.ends) == (b"first", 1)
+            peer.writer.close()
+
+    run(work())
+
+
+def test_what_came_with_the_last_of_a_handshake_waits_for_a_paused_protocol(site: Site) -> None:
+    async def work() -> None:
+        async with site.serving():
+            site.make = Above
+            peer = await site.dial()
+            with pytest.raises(ssl.SSLWantReadError):
+                peer.tls.do_handshake()
+            await peer.flush()
+            await peer.fill()
+            peer.tls.do_handshake()
+            peer.tls.write(b"at once")
+            data = peer.outgoing.read()
+
+            def pause(stream: TlsStream, identity: Identity) -> None:
+                stream.pause_reading()
+
+            site.on_secured = pause  # type: ignore[method-assign]  # what a watcher may do
+            peer.writer.write(data)
+            await until(lambda: bool(site.above[0].transport.get_extra_info("tls").identity))
+            await asyncio.sleep(0.02)
+            assert site.above[0].got == []
+            site.above[0].transport.resume_reading()
+            await until(lambda: site.above[0].data == b"at once")
+            peer.writer.close()
+
+    run(work())
+
+
+# -- ends
+
+
+def test_an_end_with_or_without_the_closing_alert_is_told_once(site: Site) -> None:
+    async def work(*, with_alert: bool) -> None:
+        async with site.serving():
+            site.make = lambda: Above(stays_open=True)
+            peer = await site.dial()
+            await peer.shake()
+            await peer.say(b"bye")
+            if with_alert:
+                with suppress(ssl.SSLError):
+                    peer.tls.unwrap()
+                await peer.flush()
+                peer.writer.write(b"behind the end")
+            peer.writer.write_eof()
+            await until(lambda: bool(site.above and site.above[-1].ends))
+            above = site.above[-1]
+            above.transport.write(b"so long")
+            above.transport.close()
+            assert await above.lost is None
+            assert (above.data, above.ends) == (b"bye", 1)
+            if not with_alert:
+                assert await peer.read(100) == b"so long"
+            peer.writer.close()
+
+    run(work(with_alert=False))
+    site.handshakes = Handshakes()
+    run(work(with_alert=True))
+
+
+def test_what_is_written_after_the_end_goes_nowhere(site: Site) -> None:
+    async def work() -> None:
+        async with site.serving():
+            site.make = Above
+            peer = await site.dial()
+            await peer.shake()
+            await until(lambda: bool(site.secured))
+            transport = site.above[0].transport
+            transport.write(b"last")
+            transport.write_eof()
+            transport.write(b"nothing")
+            transport.writelines([b"of", b"it"])
+            transport.write_eof()
+            assert await peer.read(100) == b"last"
+            peer.writer.close()
+            await site.above[0].lost
+
+    run(work())
+
+
+def test_a_connection_may_be_aborted_while_a_thread_works_for_it(site: Site) -> None:
+    async def work() -> None:
+        async with site.serving():
+            site.make = Above
+            for _ in range(20):
+                peer = await site.dial()
+                with pytest.raises(ssl.SSLWantReadError):
+                    peer.tls.do_handshake()
+                await peer.flush()
+                await until(lambda: bool(site.above) and not site.above[-1].lost.done())
+                await asyncio.sleep(0)
+                site.above[-1].transport.abort()
+                assert await site.above[-1].lost is None
+                peer.writer.close()
+
+    run(work())
+    assert site.failed == []
+
+
+def test_a_node_that_stops_ends_handshakes_in_progress(site: Site) -> None:
+    async def work() -> None:
+        async with site.serving():
+            site.make = Above
+            peers = [await site.dial() for _ in range(10)]
+            site.handshakes.close()
+            for peer in peers:
+                with pytest.raises(ssl.SSLWantReadError):
+                    peer.tls.do_handshake()
+                await peer.flush()
+            for peer in peers:
+                assert await peer.reader.read() == b""
+                peer.writer.close()
+            for above in site.above:
+                assert "stops" in str(await above.lost)
+
+    run(work())
+
+
+# -- hostile
+
+
+def test_more_than_a_handshake_takes_ends_it(site: Site) -> None:
+    async def work() -> None:
+        async with site.serving():
+            for piece in (
+                b"\x16\x03\x01\x00\x01\x01",
+                b"\x16\x03\x01\x40\x00" + b"\x01\x00\xff\xff" * 4096,
+            ):
+                peer = await site.dial()
+                with suppress(ConnectionError):
+                    for _ in range(2000):
+                        peer.writer.write(piece)
+                        await peer.writer.drain()
+                        await asyncio.sleep(0)
+                    await peer.reader.read()
+                peer.writer.close()
+                await site.above[-1].lost
+            assert len(site.failed) == 2
+            assert site.secured == []
+
+    run(work())
+
+
+def test_who_says_nothing_or_half_of_it_is_ended_in_time(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quorumd.security.tls_stream.HANDSHAKE_S", 0.2)
+
+    async def work() -> None:
+        async with site.serving():
+            silent, half = await site.dial(), await site.dial()
+            half.writer.write(b"\x16\x03\x01\x02")
+            for peer in (silent, half):
+                assert await peer.reader.read() == b""
+                peer.writer.close()
+            assert {each.outcome for each in site.failed} == {HandshakeOutcome.TIMEOUT}
+            assert len(site.failed) == 2
+
+    run(work())
+
+
+def test_thousands_of_records_of_one_byte_are_read_as_one_piece(site: Site) -> None:
+
+    async def work() -> None:
+        async with site.serving():
+            peer = await site.dial()
+            await peer.shake()
+            for _ in range(2_000):
+                peer.tls.write(b"x")
+            await peer.flush()
+            assert await peer.read(2_000) == b"x" * 2_000
+            peer.writer.close()
+
+    run(work())
+
+
+def test_a_client_that_is_refused_afterwards_hears_why(site: Site) -> None:
+    async def work() -> None:
+        async with site.serving():
+            site.make = Above
+            there = Credentials(site.certificates.without_certificate(), is_server=False)
+            above = Above()
+            loop = asyncio.get_running_loop()
+            stream = TlsStream(above, there, site.handshakes, site, "localhost")
+            made = cast(asyncio.Protocol, stream)
+            await loop.create_connection(lambda: made, "127.0.0.1", site.port)
+            above.transport.write(b"a request")
+            problem = await above.lost
+            assert isinstance(problem, CertificateProblem)
+            assert problem.outcome is HandshakeOutcome.NO_CERTIFICATE
+
+    run(work())
+
+
+def test_who_is_not_welcome_is_ended_before_a_byte_is_passed_on(site: Site) -> None:
+    async def work() -> None:
+        async with site.serving():
+            site.make = Above
+            problem = CertificateProblem("not you", HandshakeOutcome.PRINCIPAL)
+            site.on_secured_raises = problem
+            peer = await site.dial()
+            await peer.shake()
+            await peer.say(b"a request")
+            assert await peer.read(10) == b""
+            peer.writer.close()
+            assert await site.above[0].lost is problem
+            assert site.above[0].got == []
+            assert site.failed == [problem]
+
+    run(work())
+
+
+# -- memory
+
+
+def test_streams_are_gone_with_their_connections_without_a_collection(site: Site) -> None:
+    streams: list[weakref.ref[Above]] = []
+
+    async def work() -> None:
+        async with site.serving():
+
+            def make() -> Above:
+                above = Above()
+                streams.append(weakref.ref(above))
+                return above
+
+            site.make = make
+            for number in range(30):
+                peer = await site.dial()
+                if number % 3 == 0:
+                    site.on_secured_raises = CertificateProblem("not you")
+                elif number % 3 == 1:
+                    site.on_secured_raises = None
+                if number % 3 == 2:
+                    peer.writer.write(b"plaintext")
+                else:
+                    await peer.shake()
+                    await peer.read(1) if number % 3 == 0 else None
+                peer.writer.close()
+                await site.above[-1].lost
+                site.above.clear()
+            site.failed.clear()
+            site.secured.clear()
+
+    gc.collect()
+    gc.disable()
+    try:
+        run(work())
+        alive = sum(each() is not None for each in streams)
+    finally:
+        gc.enable()
+    assert alive == 0
+
+
+def test_sockets_of_refused_ones_are_closed_soon(site: Site) -> None:
+    async def work() -> None:
+        async with site.serving():
+            with socket.create_connection(("127.0.0.1", site.port)) as raw:
+                raw.setblocking(False)
+                raw.send(b"plaintext that is no hello")
+                await until(lambda: bool(site.above))
+                loop = asyncio.get_running_loop()
+                began = loop.time()
+                assert isinstance(await site.above[0].lost, CertificateProblem)
+                assert loop.time() - began < 3
+
+    run(work())

@@ -1,0 +1,110 @@
+"""How many connections an address may have, and how many are taken a second, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+import pytest
+
+from quorumd.server.net.admission import Admission, ConnectionLimits
+from tests.support.serving import Client, Parking, Served, answering, request_frame, run, serving
+
+
+async def connect_from(served: Served, ip: str) -> Client:
+    """From an address of the loopback network: to a node one that is not its own is a stranger's."""
+    address = served.listeners.addresses[0]
+    opened = await asyncio.open_connection(address.host, address.port, local_addr=(ip, 0))
+    client = Client(*opened)
+    served.add(client)
+    return client
+
+
+async def is_served(client: Client) -> bool:
+    try:
+        await client.send(request_frame(1, body=b"hello"))
+        await client.answer()
+    except (ConnectionError, asyncio.IncompleteReadError):
+        return False
+    return True
+
+
+def test_an_address_has_as_many_connections_as_it_may_and_no_more() -> None:
+    limits = ConnectionLimits(per_ip=2, per_ip_overrides={"127.0.0.3": 1})
+
+    async def work() -> None:
+        async with serving(Parking(answering), limits=limits) as served:
+            clients = [await connect_from(served, "127.0.0.2") for _ in range(3)]
+            assert [await is_served(each) for each in clients] == [True, True, False]
+            others = [await connect_from(served, "127.0.0.3") for _ in range(2)]
+            assert [await is_served(each) for each in others] == [True, False]
+            own = [await connect_from(served, "127.0.0.1") for _ in range(4)]
+            assert all([await is_served(each) for each in own]), "this host is free of it"
+            assert served.metrics.connections_refused == 2
+            clients[0].close()
+            while served.metrics.connections_open > 6:  # noqa: ASYNC110 - a counter has no event to wait for
+                await asyncio.sleep(0.001)
+            assert await is_served(await connect_from(served, "127.0.0.2"))
+
+    run(work())
+
+
+def test_more_new_connections_than_a_second_may_have_are_closed() -> None:
+    async def work() -> None:
+        async with serving(Parking(answering), limits=ConnectionLimits(per_second=3)) as served:
+            clients = [await connect_from(served, "127.0.0.2") for _ in range(8)]
+            served_ones = [await is_served(each) for each in clients]
+            assert served_ones[:3] == [True] * 3
+            assert served.metrics.connections_refused >= 4
+            own = [await connect_from(served, "127.0.0.1") for _ in range(8)]
+            assert all([await is_served(each) for each in own])
+            await asyncio.sleep(0.7)
+            assert await is_served(await connect_from(served, "127.0.0.2"))
+
+    run(work())
+
+
+def test_a_limit_of_none_keeps_no_count_of_addresses() -> None:
+    admission = Admission(ConnectionLimits())
+    assert admission.enter("10.0.0.1", is_exempt=False) is None
+    admission.leave("10.0.0.1")
+
+
+def test_an_exempt_address_takes_part_of_no_limit_and_is_counted_all_the_same() -> None:
+    admission = Admission(ConnectionLimits(per_ip=1))
+    assert admission.enter("10.0.0.1", is_exempt=True) is None
+    assert admission.enter("10.0.0.1", is_exempt=True) is None
+    assert admission.enter("10.0.0.1", is_exempt=False) == "max.connections.per.ip=1"
+    for _ in range(2):
+        admission.leave("10.0.0.1")
+    assert admission.enter("10.0.0.1", is_exempt=False) is None
+
+
+def test_tls_on_a_plaintext_listener_is_told_so_and_one_line_says_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work() -> None:
+        async with serving(Parking(answering)) as served:
+            address = served.listeners.addresses[0]
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+            writer.write(bytes.fromhex("16030100f8010000f40303") + bytes(200))
+            answer = await reader.read()
+            assert answer[:1] not in (b"\x15", b"\x16", b""), "every TLS library can tell"
+            writer.close()
+
+    with caplog.at_level("WARNING"):
+        run(work())
+    assert [each.__dict__["quorumd_fields"]["reason"] for each in caplog.records] == [
+        "TLS on a listener that is plaintext here"
+    ]
+
+
+def test_openssl_says_what_a_plaintext_listener_is() -> None:
+    async def work() -> None:
+        async with serving(Parking(answering)) as served:
+            address = served.listeners.addresses[0]
+            tls = ssl.create_default_context()
+            with pytest.raises(OSError, match="WRONG_VERSION_NUMBER"):
+                await asyncio.open_connection(address.host, address.port, ssl=tls)
+
+    run(work())

@@ -1,0 +1,153 @@
+"""Certificates against a start: told with everything else that is wrong, and with the place of their keys."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quorumd.config.errors import ConfigError
+from quorumd.config.load import load
+from quorumd.config.model import Config
+from quorumd.config.tls_port import TlsPort
+from quorumd.security.handshakes import Handshakes
+from quorumd.security.material import read_material
+from quorumd.server.certificate_checks import certificate_problems, port_problems
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.node_rights import NodeRights
+from quorumd.server.node_tls import NodeTls
+from tests.support.config_files import writer_into
+from tests.support.odd_certificates import Authority
+
+# Behind the four lines that every file of these tests begins with.
+TLS = """\
+listener.security.protocol.map: CONTROLLER:SSL
+ssl.keystore.location: node.pem
+ssl.truststore.location: ca.pem
+ssl.client.auth: required
+"""
+
+
+class Files:
+    """The certificate of node 1, and the CA's."""
+
+    def __init__(self, folder: Path, name: str = "quorumd-1") -> None:
+        ca = Authority()
+        (folder / "ca.pem").write_bytes(ca.pem)
+        ca.issue(name, ["db1"]).write(folder / "node.pem")
+        self.folder = folder
+
+    def load(self, extra: str = "") -> Config:
+        return load(writer_into(self.folder)(extra=TLS + extra), {}, certificate_problems)
+
+    def problems(self, extra: str = "") -> list[str]:
+        with pytest.raises(ConfigError) as caught:
+            self.load(extra)
+        return [str(each).replace(f"{self.folder}/", "") for each in caught.value.problems]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "",
+        "quorum.node.principals: User:CN=quorumd-{id}\n",
+        "super.users: User:CN=root;User:CN=quorumd-1\n",
+        "quorum.node.principals: User:CN=quorumd-{id}\nsuper.users: User:CN=root\n",
+    ],
+)
+def test_a_sound_set_starts(files: Files, rule: str) -> None:
+    (port,) = files.load(rule).tls_ports
+    assert (port.name, port.hosts, port.is_peers) == ("CONTROLLER", ("db1",), True)
+
+
+@pytest.mark.parametrize(
+    ("rule", "key", "permitted"),
+    [
+        (
+            "quorum.node.principals: User:quorumd-{id};User:node-{id}",
+            "quorum.node.principals",
+            "User:quorumd-1 or User:node-1",
+        ),
+        ("super.users: User:CN=root", "super.users", "User:CN=root"),
+    ],
+)
+def test_who_would_be_locked_out_is_told_before_the_start(
+    files: Files, rule: str, key: str, permitted: str
+) -> None:
+    assert files.problems(f"{rule}\nquorum.witness: maybe\n") == [
+        f"controller.yaml:9: {key}: this node's certificate is that of User:CN=quorumd-1, who may not "
+        "speak for node 1: the other nodes would refuse it. Have one issued to "
+        f"{permitted}, map its name to that by ssl.principal.mapping.rules, or change {key} on every node",
+        "controller.yaml:10: quorum.witness: 'maybe' is neither true nor false",
+    ]
+
+
+def test_the_certificate_of_another_node_is_not_taken_while_this_one_runs(tmp_path: Path) -> None:
+    (port,) = Files(tmp_path).load("quorum.node.principals: User:CN=quorumd-{id}\n").tls_ports
+    rights = NodeRights(None, frozenset({"User:CN=quorumd-1"}))
+    assert port_problems(port, rights, 1) == []
+    Files(tmp_path, "quorumd-2")
+    ((key, text),) = port_problems(port, rights, 1, read_material(port.tls))
+    assert key == "super.users"
+    assert "that of User:CN=quorumd-2, who may not speak for node 1" in text
+
+
+def test_a_file_that_is_missing_is_named_with_the_line_of_its_key(files: Files) -> None:
+    (files.folder / "node.pem").unlink()
+    (problem,) = files.problems("quorum.node.principals: User:CN=quorumd-{id}\n")
+    assert problem.startswith("controller.yaml:6: ssl.keystore.location: ")
+    assert "node.pem" in problem
+
+
+def test_http_and_a_listener_of_clients_need_no_certificate_of_a_node(tmp_path: Path) -> None:
+    tls = Files(tmp_path).load().tls_ports[0].tls
+    port = TlsPort("CLIENTS", "listener.name.clients.", tls)
+    assert port_problems(port, NodeRights(None, frozenset({"User:CN=root"})), 1) == []
+
+
+def test_a_node_without_tls_loads_no_library_for_it(tmp_path: Path) -> None:
+    path = writer_into(tmp_path)()
+    code = (
+        "import sys; from pathlib import Path; from quorumd.config.load import load; "
+        "from quorumd.server.certificate_checks import certificate_problems; import quorumd.server.run; "
+        f"load(Path({str(path)!r}), {{}}, certificate_problems); print('cryptography' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"
+
+
+def test_secrets_that_everybody_may_read_are_warned_of(files: Files) -> None:
+    secret = files.folder / "password"
+    secret.write_text("hunter2\n")
+    (files.folder / "node.pem").chmod(0o600)
+
+    def warnings(extra: str) -> list[str]:
+        config = files.load(extra)
+        tls = NodeTls(config, Metrics(), Handshakes(lambda ip: False))
+        return [text for text in tls.warnings() if "may read" in text]
+
+    for mode, expected in ((0o640, 0), (0o644, 1)):
+        secret.chmod(mode)
+        found = warnings("ssl.key.password: ${dir:.:password}\n")
+        assert (
+            found
+            == [
+                f"everybody on this host may read the password or key in {secret}: chmod 600 {secret}"
+            ]
+            * expected
+        )
+    secret.chmod(0o600)
+    # The configuration file itself is open to all.
+    assert warnings("ssl.key.password: ${dir:.:password}\n") == []
+    (text,) = warnings("ssl.key.password: hunter2\n")
+    assert "controller.yaml" in text

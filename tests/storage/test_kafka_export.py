@@ -1,0 +1,167 @@
+"""What is taken of a copy for a controller, and when nothing is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from quorumd.raft.types import uuid_to_text
+from quorumd.storage.directory import format_directory, open_directory
+from quorumd.storage.epoch_checkpoint import parse_epochs
+from quorumd.storage.errors import DamagedLog, StorageError
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.kafka_export import (
+    EPOCH_GAP,
+    ExportRefused,
+    lock_source,
+    plan_export,
+    write_export,
+)
+from quorumd.storage.layout import log_path, partition_directory
+from quorumd.storage.meta_properties import LogOwner
+from quorumd.storage.quorum_state import QuorumState, save_quorum_state
+from quorumd.wire.control_records import KRaftVoter, KRaftVoters, encode_control_batch
+from quorumd.wire.records import Record, build_batch
+from tests.storage.helpers import START_MS
+
+FS = RealFileSystem()
+VOTERS = tuple(KRaftVoter(voter_id=node, voter_directory_id=UUID(int=70 + node)) for node in (1, 2))
+COMMITTED = 5
+END = 7
+META = "meta.properties"
+
+
+def batch(base_offset: int, epoch: int, count: int = 1) -> bytes:
+    records = [Record(timestamp=START_MS + base_offset, value=b"v") for _ in range(count)]
+    return build_batch(records, base_offset=base_offset, epoch=epoch)
+
+
+def observed(folder: Path, *, owner: LogOwner = LogOwner.KAFKA, committed: int = COMMITTED) -> Path:
+    """Offsets 0 to 6 in two segments and three epochs; the voters are named at 0."""
+    directory = folder / "observer"
+    format_directory(FS, directory, node_id=9, cluster_id="c", log_owner=owner)
+    log = partition_directory(directory)
+    named = encode_control_batch(
+        [KRaftVoters(voters=VOTERS)], base_offset=0, epoch=1, timestamp_ms=START_MS
+    )
+    log_path(log, 0).write_bytes(named + batch(1, 1, 2))
+    log_path(log, 3).write_bytes(batch(3, 2, 2) + batch(5, 4) + batch(6, 4))
+    save_quorum_state(FS, log, QuorumState(leader_epoch=6, applied_offset=committed))
+    return directory
+
+
+def test_the_copy_is_cut_at_the_high_watermark(tmp_path: Path) -> None:
+    plan = plan_export(observed(tmp_path), 2)
+    assert (plan.start_offset, plan.end_offset, plan.log_end) == (0, COMMITTED, END)
+    assert plan.left_out == END - COMMITTED
+    target = tmp_path / "controller"
+    write_export(plan, target)
+    log = partition_directory(target)
+    assert log_path(log, 3).read_bytes() == batch(3, 2, 2)
+    assert parse_epochs((log / "leader-epoch-checkpoint").read_bytes()) == [(1, 0), (2, 3)]
+    state = json.loads((log / "quorum-state").read_text())
+    assert state == {
+        "leaderId": -1,
+        "leaderEpoch": 6 + EPOCH_GAP,
+        "votedId": -1,
+        "votedDirectoryId": "AAAAAAAAAAAAAAAAAAAAAA",
+        "data_version": 1,
+    }
+    assert set((target / META).read_text().splitlines()) >= {
+        "version=1",
+        "cluster.id=c",
+        "node.id=2",
+        f"directory.id={uuid_to_text(UUID(int=72))}",
+    }
+
+
+def test_the_tail_is_kept_if_that_is_asked_for(tmp_path: Path) -> None:
+    source = observed(tmp_path)
+    plan = plan_export(source, 1, keep_tail=True)
+    assert (plan.end_offset, plan.left_out, plan.known_end) == (END, 0, COMMITTED)
+    write_export(plan, tmp_path / "controller")
+    for base_offset in (0, 3):
+        copies = [
+            log_path(partition_directory(each), base_offset).read_bytes()
+            for each in (source, tmp_path / "controller")
+        ]
+        assert copies[0] == copies[1]
+
+
+def test_a_segment_that_would_hold_nothing_is_left_out(tmp_path: Path) -> None:
+    plan = plan_export(observed(tmp_path, committed=3), 1)
+    write_export(plan, tmp_path / "controller")
+    log = partition_directory(tmp_path / "controller")
+    assert log_path(log, 0).exists()
+    assert not log_path(log, 3).exists()
+
+
+def test_a_node_that_is_no_voter_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        ExportRefused, match="node 9 is no voter of this quorum, the voters are 1, 2"
+    ):
+        plan_export(observed(tmp_path), 9)
+
+
+def test_quorumds_own_log_is_refused(tmp_path: Path) -> None:
+    """A Kafka controller would end at the first record that it does not know."""
+    with pytest.raises(ExportRefused, match="does not hold the log of a Kafka quorum"):
+        plan_export(observed(tmp_path, owner=LogOwner.QUORUMD), 1)
+
+
+def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
+    source = observed(tmp_path)
+    node = open_directory(FS, source, node_id=9)
+    try:
+        with pytest.raises(ExportRefused, match="a node runs"), lock_source(source):
+            pass
+    finally:
+        node.close()
+    with lock_source(source):
+        pass
+
+
+def test_nothing_is_written_of_a_copy_that_is_damaged(tmp_path: Path) -> None:
+    source = observed(tmp_path)
+    path = log_path(partition_directory(source), 3)
+    sound = path.read_bytes()
+    for at in range(20, len(batch(3, 2, 2))):
+        path.write_bytes(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
+        with pytest.raises(DamagedLog):
+            plan_export(source, 1)
+
+
+def test_a_log_without_its_beginning_is_refused(tmp_path: Path) -> None:
+    source = observed(tmp_path)
+    log_path(partition_directory(source), 0).unlink()
+    with pytest.raises(DamagedLog, match="no snapshot stands for what was before"):
+        plan_export(source, 1)
+
+
+def test_nothing_committed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ExportRefused, match="nothing in this directory is known"):
+        plan_export(observed(tmp_path, committed=0), 1)
+
+
+def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
+    plan = plan_export(observed(tmp_path), 1)
+    (tmp_path / "controller").mkdir()
+    (tmp_path / "controller" / META).write_text("another's")
+    with pytest.raises(ExportRefused, match="not empty"):
+        write_export(plan, tmp_path / "controller")
+
+
+def test_without_meta_properties_until_all_is_there(tmp_path: Path) -> None:
+    """Who dies half-way leaves no directory that a controller starts from."""
+    plan = plan_export(observed(tmp_path), 1)
+    log = partition_directory(plan.source)
+    segment = log_path(log, 3)
+    segment.rename(segment.with_suffix(".gone"))
+    segment.mkdir()
+    with pytest.raises(StorageError):
+        write_export(replace(plan), tmp_path / "controller")
+    assert not (tmp_path / "controller" / META).exists()

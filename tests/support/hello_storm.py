@@ -1,0 +1,63 @@
+"""Connections that begin TLS handshakes and do not end them, from another address than the nodes':
+`python -m tests.support.hello_storm PORT COUNT KIND`.
+
+KIND: `whole` sends a hello, `half` half of it, `drip` a byte of it now and then. Prints a line when all are
+connected; ends when its input does.
+"""
+
+from __future__ import annotations
+
+import resource
+import select
+import socket
+import ssl
+import sys
+
+STRANGER = "127.0.0.9"
+"""To a node at 127.0.0.1 an address like any other's."""
+DRIP_S = 0.3
+
+
+def hello() -> bytes:
+    """What a TLS client says first."""
+    context = ssl.create_default_context()
+    outgoing = ssl.MemoryBIO()
+    client = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    try:
+        client.do_handshake()
+    except ssl.SSLWantReadError:
+        return outgoing.read()
+    raise AssertionError("a handshake without an answer")
+
+
+def main() -> None:
+    """Command line."""
+    port, count, kind = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    first = hello()
+    said = {"whole": first, "half": first[: len(first) // 2], "drip": first[:1]}[kind]
+    opened = []
+    for _ in range(count):
+        made = socket.socket()
+        made.bind((STRANGER, 0))
+        made.connect(("127.0.0.1", port))
+        made.send(said)
+        opened.append(made)
+    print(f"{len(opened)} connected", flush=True)
+    at = 1
+    while not select.select([sys.stdin], [], [], DRIP_S)[0]:
+        if kind != "drip" or at >= len(first) - 1:
+            continue
+        for each in opened:
+            try:
+                each.send(first[at : at + 1], socket.MSG_NOSIGNAL)
+            except OSError:
+                continue  # the node has ended it
+        at += 1
+    for each in opened:
+        each.close()
+
+
+if __name__ == "__main__":
+    main()
