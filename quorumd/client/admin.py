@@ -380,14 +380,19 @@ class QuorumAdmin(BaseClient):
             try:
                 return await self._changes.make(change, deadline, on_progress)
             except ChangeRefused as error:
-                quorum = await self._changes.describe(deadline)
+                try:
+                    quorum = await self._changes.describe(deadline)
+                except QuorumUnavailable:
+                    # The time is up: what the leader has said tells more.
+                    raise error from None
                 same_id = [each for each in quorum.voters if each.key.id == change.key.id]
                 rivals = [each for each in same_id if each.key != change.key]
                 is_permanent = error.error is not ErrorCode.INVALID_REQUEST or not rivals
                 if is_permanent or any(fetches.seen(quorum, each) for each in rivals):
                     raise
                 _report(on_progress, quorum, str(error))
-                if deadline.remaining_s() <= POLL_S:
+                if deadline.remaining_s() <= 2 * POLL_S:
+                    # A try in so short a time could only end with less to say.
                     raise
             await asyncio.sleep(POLL_S)
 

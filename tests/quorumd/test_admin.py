@@ -21,6 +21,9 @@ from quorumd import (
     ReplicaNotFound,
 )
 from quorumd.cli.main import cli
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.describe_quorum import DescribeQuorumRequest
+from quorumd.wire.schema import Message
 from tests.quorumd.conftest import Done
 from tests.quorumd.fake_quorum import FakeQuorum
 from tests.quorumd.fake_voters import (
@@ -142,6 +145,27 @@ def test_a_program_changes_the_membership_of_a_quorum() -> None:
             with pytest.raises(ChangeTimedOut) as caught:
                 await admin.remove_voter(1, timeout_ms=1500)
             assert caught.value.waits_for == "something"
+
+    asyncio.run(run())
+
+
+def test_a_refusal_is_told_although_the_quorum_falls_silent_before_the_timeout() -> None:
+    async def run() -> None:
+        async with FakeQuorum() as quorum, QuorumAdmin(quorum.addresses) as admin:
+            fake = FakeVoters(quorum)
+            fake.observers = [key_of(3, 1)]
+            words = f"the voter {key_of(3)} is alive"
+            fake.refusals = [(ErrorCode.INVALID_REQUEST, words)] * 9
+            describe = quorum.handlers[DescribeQuorumRequest]
+
+            async def describe_until_refused(node_id: int, request: Message) -> Message:
+                if len(fake.refusals) < 9:
+                    await asyncio.Event().wait()
+                return await describe(node_id, request)
+
+            quorum.handlers[DescribeQuorumRequest] = describe_until_refused
+            with pytest.raises(ChangeRefused, match=re.escape(words)):
+                await admin.add_voter(3, key_of(3, 1).uuid, timeout_ms=1000)
 
     asyncio.run(run())
 
