@@ -16,7 +16,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from quorumd.config.tls import ClientAuth, TlsConfig
 from quorumd.security.contexts import Contexts, make_context, spoken_versions, suite_problem
-from quorumd.security.errors import CertificateProblem, UnusableMaterial
+from quorumd.security.errors import CertificateProblem, HandshakeOutcome, UnusableMaterial
 from quorumd.security.explanations import (
     Failure,
     crl_problem,
@@ -41,6 +41,10 @@ KeyProblem = tuple[str, str]
 """A key of the configuration, and what is wrong."""
 _READABLE_BY_OTHERS: Final = 0o004
 _TURNS_MAX: Final = 8
+_OF_TIME: Final = {
+    HandshakeOutcome.EXPIRED: "have it issued anew",
+    HandshakeOutcome.NOT_YET_VALID: "set the clock of this host, or of the CA that issued it, or wait",
+}
 
 
 def problems_of(
@@ -134,7 +138,8 @@ class _Checks:
         place = key_place(self.tls)
         for certificate in chain:
             if problem := validity_problem(certificate):
-                yield KEYSTORE, f"the certificate {described(certificate)} in {place} {problem[1]}"
+                text = f"the certificate {described(certificate)} in {place} {problem[1]}"
+                yield KEYSTORE, f"{text}: {_OF_TIME[problem[0]]}"
         if self.is_peers and self.material.roots and not self._is_trusted():
             text = (
                 f"{trust_place(self.tls)} does not hold the CA of this node's certificate "

@@ -80,7 +80,8 @@ def test_several_at_once(tmp_path: Path) -> None:
     path = f"{tls.ssl_keystore_location} (ssl.keystore.location)"
     assert len(texts) == 4
     assert texts[0] == (
-        f"the certificate CN=node, issued by CN=quorumd test CA in {path} expired 2 h ago"
+        f"the certificate CN=node, issued by CN=quorumd test CA in {path} expired 2 h ago: "
+        "have it issued anew"
     )
     assert "does not hold the CA of this node's certificate" in texts[1]
     assert texts[2].startswith(

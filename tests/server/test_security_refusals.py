@@ -76,21 +76,23 @@ FAULTS = {
         said_of="listener.security.protocol.map",
     ),
     "the key of another certificate": Fault(
-        KEYSTORE, ("belongs to none of its certificates", "CN=quorumd-1"), spoil=of_another
+        KEYSTORE,
+        ("belongs to none of its certificates", "CN=quorumd-1", "take the key with which"),
+        spoil=of_another,
     ),
     "an encrypted key without password": Fault(
         KEYSTORE, ("is encrypted", "set ssl.key.password"), spoil=encrypted
     ),
     "expired": Fault(
         KEYSTORE,
-        ("CN=quorumd-1", "expired 2 h ago"),
+        ("CN=quorumd-1", "expired 2 h ago", "have it issued anew"),
         spoil=written(
             lambda: CA.issue("quorumd-1", ["db1"], begin=now() - DAY, end=now() - 2 * HOUR)
         ),
     ),
     "not yet valid": Fault(
         KEYSTORE,
-        ("CN=quorumd-1", "not valid yet"),
+        ("CN=quorumd-1", "not valid yet", "set the clock of this host"),
         spoil=written(lambda: CA.issue("quorumd-1", ["db1"], begin=now() + 2 * DAY)),
     ),
     "without the advertised host": Fault(
