@@ -133,7 +133,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "vote_write": KEPT,
         "votes": KEPT,
         "is_lost": KEPT,
-        "is_contested": TIME,
+        "backoff_ms": TIME,
     },
     roles.FetchProgress: {
         "end_offset": KEPT,
