@@ -265,9 +265,10 @@ def running_quorum(
     size: int = NODES,
     command: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
+    kind: type[Quorum] = Quorum,
 ) -> Iterator[Quorum]:
     """A fresh quorum that is ready; its data lie below `parent` (default: the temporary folder)."""
-    with formatted_quorum(parent, settings, size, command, environ) as quorum:
+    with formatted_quorum(parent, settings, size, command, environ, kind) as quorum:
         for index in range(size):
             quorum.spawn(index)
         quorum.wait_ready()
@@ -281,10 +282,11 @@ def formatted_quorum(
     size: int = NODES,
     command: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
+    kind: type[Quorum] = Quorum,
 ) -> Iterator[Quorum]:
     """A fresh quorum of which nothing runs yet; at the end nothing of it is left."""
     with tempfile.TemporaryDirectory(prefix="quorumd-bench-", dir=parent) as folder:
-        quorum = Quorum(Path(folder), settings, size, command, environ)
+        quorum = kind(Path(folder), settings, size, command, environ)
         try:
             quorum.format()
             yield quorum

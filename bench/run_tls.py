@@ -11,13 +11,12 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.common import Quorum, leader_of, write_json
+from bench.common import NODES, Quorum, leader_of, running_quorum, write_json
 from bench.pairs import PAUSED_FOR_LONG, Pair, Spread, measure_pairs, paused, sample, verdict
 from bench.run_throughput import Cell
 from quorumd.security.make_certificates import (
@@ -43,8 +42,15 @@ DAYS = 30
 class TlsQuorum(Quorum):
     """Every link and every client by mutual TLS, with certificates of a CA of its own."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, object] | None = None) -> None:
-        super().__init__(folder, settings)
+    def __init__(
+        self,
+        folder: Path,
+        settings: Mapping[str, object] | None = None,
+        size: int = NODES,
+        command: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(folder, settings, size, command, environ)
         self._certificates = folder / "certificates"
         self._certificates.mkdir()
         make_ca(self._certificates, DAYS)
@@ -80,13 +86,7 @@ def plain_and_secure(folder: Path | None) -> Iterator[tuple[Quorum, Quorum]]:
     with ExitStack() as stack:
         quorums: list[Quorum] = []
         for kind in (Quorum, TlsQuorum):
-            where = tempfile.TemporaryDirectory(prefix="quorumd-bench-", dir=folder)
-            quorum = kind(Path(stack.enter_context(where)), PAUSED_FOR_LONG)
-            stack.callback(quorum.stop)
-            quorum.format()
-            for index in range(len(quorum.ports)):
-                quorum.spawn(index)
-            quorum.wait_ready()
+            quorum = stack.enter_context(running_quorum(folder, PAUSED_FOR_LONG, kind=kind))
             leader_of(quorum)
             stack.enter_context(paused(quorum))
             quorums.append(quorum)
