@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
+from quorumd.client.client import cluster_id_of
 from quorumd.client.connector import Connector
 from quorumd.client.errors import QuorumError
+from quorumd.security.errors import CertificateProblem
 from quorumd.version import VERSION
 from quorumd.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
@@ -30,21 +32,28 @@ class BrokerOffset(NamedTuple):
 
 
 async def ask_brokers(
-    addresses: Sequence[Address], security: Security | None, timeout_s: float
+    addresses: Sequence[Address], cluster_id: str, security: Security | None, timeout_s: float
 ) -> list[BrokerOffset]:
-    """All at the same time, each at the address that is named."""
+    """All at the same time, each at the address that is named; those of another cluster say nothing."""
     with closing(Connector("quorumctl", security)) as connector:
-        asked = [_ask(connector, address, timeout_s) for address in addresses]
+        asked = [_ask(connector, address, cluster_id, timeout_s) for address in addresses]
         return list(await asyncio.gather(*asked))
 
 
-async def _ask(connector: Connector, address: Address, timeout_s: float) -> BrokerOffset:
+async def _ask(
+    connector: Connector, address: Address, cluster_id: str, timeout_s: float
+) -> BrokerOffset:
     request = ApiVersionsRequest(client_software_name="quorumctl", client_software_version=VERSION)
     try:
         with closing(await connector.connect(address, timeout_s)) as connection:
+            its_cluster = await cluster_id_of(connection, timeout_s)
             answer = await connection.request(request, ApiVersionsResponse, timeout_s=timeout_s)
-    except QuorumError as error:
+    except (QuorumError, CertificateProblem) as error:
         return BrokerOffset(address, None, str(error))
+    if its_cluster != cluster_id:
+        return BrokerOffset(
+            address, None, f"it belongs to another cluster, {its_cluster or 'unknown'}"
+        )
     if answer.finalized_features_epoch < 0:
         return BrokerOffset(address, None, "it does not say how far it is")
     return BrokerOffset(address, answer.finalized_features_epoch + 1)

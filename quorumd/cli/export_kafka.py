@@ -100,7 +100,8 @@ def export_kafka(
         export = plan_export(directory, node_id, keep_tail=keep_tail)
         for line in _described(export):
             click.echo(line)
-        found = run_async(ask_brokers(brokers, security, timeout_s)) if brokers else []
+        asked = ask_brokers(brokers, export.cluster_id, security, timeout_s)
+        found = run_async(asked)
         for line in _compared(export, found):
             click.echo(line)
         if target is not None and not accept_ahead and not _is_safe(export, found):

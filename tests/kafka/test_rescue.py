@@ -10,6 +10,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
+from quorumd.testing import LocalQuorum
+from tests.support.authority import Authority
 from tests.support.commands import quorumctl
 from tests.support.kafka_controller import KafkaController
 from tests.support.kafka_jars import requires_java
@@ -51,6 +53,30 @@ def produce(broker: KafkaController, topic: str) -> None:
     producer = Producer({"bootstrap.servers": broker.address})
     producer.produce(topic, RECORD)
     assert producer.flush(WAIT_S) == 0
+
+
+def secured(broker: KafkaController, folder: Path) -> tuple[str, Path]:
+    """Gives a broker a listener with TLS: its address, and the file with which a client uses it."""
+    authority = Authority(folder / "certificates")
+    address = f"127.0.0.1:{free_port()}"
+    for key in ("listeners", "advertised.listeners"):
+        broker.extra[key] += f",SECURE://{address}"
+    broker.extra["listener.security.protocol.map"] += ",SECURE:SSL"
+    broker.extra |= {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(authority.store("broker")),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(authority.trust),
+        "ssl.client.auth": "required",
+        "inter.broker.listener.name": "PLAINTEXT",
+    }
+    broker.write_properties()
+    client = folder / "client.properties"
+    client.write_text(
+        f"security.protocol=SSL\nssl.truststore.location={authority.trust}\n"
+        f"ssl.keystore.location={authority.store('client')}\n"
+    )
+    return address, client
 
 
 def export(first: KafkaObserver, kafka: KafkaQuorum, node: int, *more: object) -> None:
@@ -110,6 +136,7 @@ def test_a_broker_that_is_ahead_is_named_first_and_keeps_all_records_of_what_is_
     kafka = KafkaQuorum(tmp_path / "kafka", size=1)
     kafka.format()
     broker = kafka.new_broker(12)
+    secure, client = secured(broker, tmp_path)
     copy = KafkaObserver(tmp_path / "copy", kafka.bootstrap, node_id=90)
     try:
         copy.launch()
@@ -124,9 +151,16 @@ def test_a_broker_that_is_ahead_is_named_first_and_keeps_all_records_of_what_is_
         kafka.kill()
         kafka.wipe(1)
 
-        gone = f"127.0.0.1:{free_port()}"
-        brokers = ("--brokers", f"{broker.address},{gone}", "--timeout", 5)
         command = ("export-kafka", copy.storage_dir, "--node-id", 1)
+        gone = f"127.0.0.1:{free_port()}"
+        with LocalQuorum(nodes=1) as other:
+            told = quorumctl(*command, "--brokers", other.servers, "--dry-run")
+        assert "it belongs to another cluster" in told.out
+        told = quorumctl(*command, "--brokers", secure, "--command-config", client, "--dry-run")
+        assert re.search(rf"broker {secure} is AHEAD by \d+ offsets", told.out), told.text
+        told = quorumctl(*command, "--brokers", secure, "--dry-run", "--timeout", 5)
+        assert re.search(rf"broker {secure} is NOT KNOWN to survive: .*TLS", told.out), told.text
+        brokers = ("--brokers", f"{broker.address},{gone}", "--timeout", 5)
         told = quorumctl(*command, *brokers, "--dry-run")
         assert told.code == 0, told.text
         assert re.search(rf"broker {broker.address} is AHEAD by \d+ offsets", told.out)
