@@ -318,6 +318,7 @@ def test_a_bad_set_is_shown_and_counted_until_it_is_mended(
     failures = re.search(r"^quorumd_certificate_reload_failures_total (\S+)", metrics, re.MULTILINE)
     assert failures is not None
     assert float(failures[1]) >= 1
+    cluster.wait_logged(2, "new files are not used")
     assert cluster.output(2).count("new files are not used") == 1
     # The quorum works as before.
     with Appending(cluster, "a-client") as appending:

@@ -102,7 +102,7 @@ def test_a_torn_tail_with_zeros_behind_it_is_healed(quorum: Cluster, victim: Pat
     begun = len(quorum.output(VICTIM))
     quorum.start(VICTIM)
     quorum.wait_ready(VICTIM)
-    assert "bytes of an unfinished write" in quorum.output(VICTIM)[begun:]
+    quorum.wait_logged(VICTIM, "bytes of an unfinished write", since=begun)
 
 
 def test_a_flipped_byte_in_a_closed_segment_stops_the_start_and_is_named(
@@ -172,4 +172,4 @@ def test_lost_indexes_are_rebuilt_and_said(quorum: Cluster, victim: Path) -> Non
     begun = len(quorum.output(VICTIM))
     quorum.start(VICTIM)
     quorum.wait_ready(VICTIM)
-    assert f"{sorted(lost)[0]}: index rebuilt from the log" in quorum.output(VICTIM)[begun:]
+    quorum.wait_logged(VICTIM, f"{sorted(lost)[0]}: index rebuilt from the log", since=begun)

@@ -120,7 +120,7 @@ def test_a_snapshot_whose_file_somebody_deletes_is_built_anew_when_it_is_asked_f
     wait_built_anew(quorum, leader, snapshot)
     assert path.read_bytes() == data
     assert_served(quorum)
-    assert "somebody has deleted its file" in quorum.output(leader)
+    quorum.wait_logged(leader, "somebody has deleted its file")
 
 
 def test_what_the_next_snapshot_is_to_be_built_on_is_built_anew_first(quorum: Cluster) -> None:
@@ -167,7 +167,7 @@ def test_a_node_that_can_build_on_nothing_says_so_and_goes_on(cleaned: Cluster) 
     answer = ask_for_snapshot(cleaned, node)
     assert answer.error_code
     assert "no snapshot holds what was before" in (answer.error_message or "")
-    assert f'{DAMAGED_LINE} reason="{path}: ' in cleaned.output(node)
+    cleaned.wait_logged(node, f'{DAMAGED_LINE} reason="{path}: ')
     assert cleaned.is_ready(node)
     put(cleaned, 50, first=2_000)
     cleaned.wait_converged()

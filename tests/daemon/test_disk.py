@@ -77,15 +77,15 @@ def test_a_leader_whose_disk_is_full_gives_leadership_away_and_comes_back_by_its
         ballast = write_until_full(quorum, load, 1)
         new = quorum.wait_leader(other_than=1)
         load.wait_progress(50)
-        assert FULL_LINE in quorum.output(1)
-        assert "leadership is given away: the disk is full" in quorum.output(1)
+        quorum.wait_logged(1, FULL_LINE)
+        quorum.wait_logged(1, "leadership is given away: the disk is full")
         status = quorum.status(1)
         assert "free space, the node goes on by itself" in " ".join(status["problems"])
         assert not status["ready"]
         assert quorum.status(new)["role"] == "leader"
         ballast.unlink()
         quorum.wait_ready(1)
-        assert FREE_LINE in quorum.output(1)
+        quorum.wait_logged(1, FREE_LINE)
         load.wait_progress(50)
         load.stop()
         quorum.assert_same_logs()
@@ -106,7 +106,7 @@ def test_a_follower_whose_disk_is_full_disturbs_nobody_and_comes_back_by_itself(
         failures = load.failures
         ballast = write_until_full(quorum, load, 1)
         load.wait_progress(50)
-        assert FULL_LINE in quorum.output(1)
+        quorum.wait_logged(1, FULL_LINE)
         after = quorum.status(leader)
         assert (after["role"], after["epoch"], load.failures) == ("leader", epoch, failures)
         ballast.unlink()

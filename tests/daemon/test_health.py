@@ -205,7 +205,7 @@ def test_a_connection_above_the_limit_is_closed_and_the_others_work_on(narrow: C
             one_more.send(frame(request(METADATA, 12, MetadataRequest(topics=None))))
             assert one_more.wait_hungup() == b""
         narrow.wait_for(lambda: "too many connections" in narrow.output(1), "a log line")
-        assert "max.connections=16" in narrow.output(1)
+        narrow.wait_logged(1, "max.connections=16")
         for client in clients:
             ask_versions(client)
         refused = metrics(narrow, 1)

@@ -158,7 +158,7 @@ def test_two_lost_disks_that_are_formatted_with_bootstrap_destroy_nothing_on_the
     assert "is committed" in text
     assert "Check whether the other voters lost their disks" in text
     assert not quorum.is_ready(1)
-    assert said in quorum.output(1)
+    quorum.wait_logged(1, said)
     assert quorum.log_bytes(1)[: len(before)] == before
     # And nobody can write to the empty two: what is acknowledged there would be lost later.
     with Load(quorum, writers=2) as hopeless:

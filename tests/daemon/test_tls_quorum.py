@@ -179,7 +179,7 @@ def test_a_client_with_a_certificate_is_a_client(quorum: SecureCluster) -> None:
 
 def test_a_refused_request_is_counted_and_logged(quorum: SecureCluster) -> None:
     is_refused(quorum, 2, VOTE, 2, 3, "client")
-    assert "Vote in the name of node 3 by CN=client, who may not" in quorum.output(2)
+    quorum.wait_logged(2, "Vote in the name of node 3 by CN=client, who may not")
 
 
 def test_a_node_with_the_certificate_of_another_is_alone(cluster: SecureCluster) -> None:

@@ -34,7 +34,7 @@ def test_an_observer_names_the_records_that_it_does_not_know_and_keeps_them(tmp_
         assert done.code == 0, done.text
         observer.wait_committed(later.status(1)["high_watermark"])
         assert observer.status()["unknown"] == {NAME: 1}
-        assert f'what="{NAME}"' in observer.output
+        observer.cluster.wait_logged(1, f'what="{NAME}"')
         assert observer.metric(f'quorumd_unknown_total{{what="{NAME}"}}') == 1
         assert observer.status()["problems"] == []
 

@@ -246,6 +246,7 @@ def test_a_record_that_it_alone_has_is_handed_to_the_other_controller(beside: Be
     kafka.controllers[behind].resume()
     assert wait_leader_beside(beside, lost) == behind
     took = time.monotonic() - began
+    witness.cluster.wait_logged(1, "raft  leader epoch=")
     led = re.findall(r"raft +leader epoch=(\d+)", witness.output)
     assert led, witness.output[-3000:]
     assert took < LATE_S
@@ -303,6 +304,7 @@ def test_three_controllers_that_configuration_names_and_a_witness(tmp_path: Path
         ours = [voter for voter in status["voters"] if voter["id"] == WITNESS]
         assert [voter["storage_id"] for voter in ours] == [status["storage_id"]]
         nodes.wait_equal()
+        witness.cluster.wait_logged(1, "registered at the active controller")
         assert witness.output.count("registered at the active controller") == 1
     finally:
         witness.cluster.kill_all()

@@ -128,6 +128,13 @@ class Cluster:
         path = self._output_path(node)
         return path.read_text(errors="replace") if path.exists() else ""
 
+    def wait_logged(self, node: int, text: str, *, since: int = 0) -> None:
+        """Returns when the node has logged this: a thread of its own writes lines, some time after the event.
+
+        `since` is the length of an earlier `output`.
+        """
+        self.wait_for(lambda: text in self.output(node)[since:], f"node {node} to log {text!r}")
+
     def logs(self) -> str:
         """The newest log lines of every node."""
         parts = []
