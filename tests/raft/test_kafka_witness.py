@@ -243,23 +243,6 @@ def test_a_kafka_node_is_never_asked_under_its_own_id() -> None:
     assert bench.node.leader == key(2)
 
 
-def test_what_it_answers_never_ends_a_kafka_node() -> None:
-    """INVALID_REQUEST and CLUSTER_AUTHORIZATION_FAILED would, in answers to raft requests."""
-    bench = witness()
-    for epoch in (-1, 0, 3, 4, 2**31 - 1):
-        for last in ((0, 0), (3, 2), (-1, -1), (3, 2**31 - 1)):
-            bench.vote(key(3), epoch, last)
-            bench.vote(key(1, disk=5), epoch, last)
-            bench.fetch(key(3), *last, epoch=epoch)
-        bench.begin(3, epoch, says_so=False)
-        bench.begin(-1, epoch, says_so=False)
-        bench.end(3, epoch, key(1), says_so=False)
-    replies = [e.reply for e in bench.find_all(SendReply)]
-    errors = {reply.error for reply in replies} | {reply.top_level_error for reply in replies}
-    assert not errors & {"INVALID_REQUEST", "CLUSTER_AUTHORIZATION_FAILED"}
-    assert len(errors) > 3
-
-
 # -- what the leader is told
 
 
