@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from aiokafka.helpers import create_ssl_context
 
 from tests.clients.aiokafka_client import Aiokafka
 from tests.clients.interface import EARLIEST, Client
-from tests.clients.jvm import CONSUMER, PRODUCER, TOOLS, Command, lines_of, run_all
+from tests.clients.jvm import CONSUMER, PRODUCER, TOOLS, Command, Running, lines_of, run_all
 from tests.clients.kafka_python import KafkaPython, KafkaPythonError
 from tests.clients.librdkafka import Librdkafka
 from tests.support.client_files import PASSWORD, ClientFiles
@@ -211,6 +212,48 @@ def consumer(servers: str, config: str) -> Command:
     arguments += ("--formatter-property", "print.timestamp=true")
     arguments += ("--formatter-property", "print.offset=true")
     return Command(CONSUMER, arguments)
+
+
+@pytest.mark.java
+@pytest.mark.timeout(300)
+def test_java_goes_on_by_certificate_when_a_leader_is_killed(
+    secure: Secure, tmp_path: Path
+) -> None:
+    cluster = secure.cluster
+    begin = cluster.wait_converged()
+    config = str(secure.files.properties(java_keys(secure.files, "PEM"), "killed.properties"))
+    at = ("--bootstrap-server", cluster.secure_bootstrap, "--topic", TOPIC)
+    at += ("--command-config", config)
+    patient = ("retries=1000", "delivery.timeout.ms=60000")
+    options = [word for each in patient for word in ("--command-property", each)]
+    shown = [f"print.{each}=true" for each in ("timestamp", "offset")]
+    options_of_reader = [word for each in shown for word in ("--formatter-property", each)]
+    from_begin = ("--partition", "0", "--offset", str(begin), *options_of_reader)
+    victim = cluster.wait_leader()
+    sent: list[str] = []
+    with ExitStack() as stack:
+        reader, writer = (
+            stack.enter_context(closing(Running(tmp_path, name, Command(program, arguments))))
+            for name, program, arguments in (
+                ("reader", CONSUMER, (*at, *from_begin)),
+                ("writer", PRODUCER, (*at, *options)),
+            )
+        )
+
+        def write(count: int) -> None:
+            for _ in range(count):
+                sent.append(f"java-{len(sent)}")
+                writer.feed(sent[-1])
+                time.sleep(PACE_S)
+
+        write(KILLED_AFTER)
+        cluster.wait_for(lambda: len(lines_of(reader.out)) >= KILLED_AFTER, "the reader")
+        cluster.kill(victim)
+        write(KILLED_AFTER)
+        assert writer.finish() == 0, writer.err
+        assert "Error when sending" not in writer.err
+        cluster.wait_for(lambda: len(lines_of(reader.out)) >= len(sent), "the reader")
+        assert [line.value for line in lines_of(reader.out)] == sent
 
 
 @pytest.mark.java
