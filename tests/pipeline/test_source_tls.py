@@ -140,6 +140,50 @@ def test_both_sources_read_with_the_same_options_and_no_secret_is_kept(
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
+def test_streams_of_both_sources_go_on_by_certificate_when_the_leader_is_killed(
+    spark: SparkSession, secure: Secure, tmp_path: Path
+) -> None:
+    cluster = secure.cluster
+    sources = {"quorumd": {"includeControl": "false"}}
+    if spark_kafka_jars():
+        sources["kafka"] = {"subscribe": TOPIC}
+    queries = {}
+    for kind, more in sources.items():
+        stream = spark.readStream.format(kind).options(**secure.options, **more).load()
+        queries[kind] = (
+            stream.select("offset")
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / kind))
+            .option("checkpointLocation", str(tmp_path / f"{kind}-checkpoint"))
+            .trigger(processingTime="200 milliseconds")
+            .start()
+        )
+    try:
+        for query in queries.values():
+            query.processAllAvailable()
+        victim = cluster.wait_leader()
+        cluster.kill(victim)
+        append(cluster, some_records(40))
+        for query in queries.values():
+            query.processAllAvailable()
+        cluster.start(victim)
+        cluster.wait_ready(victim)
+        append(cluster, some_records(20))
+        for query in queries.values():
+            query.processAllAvailable()
+    finally:
+        for query in queries.values():
+            query.stop()
+    ours = spark.read.format("quorumd").options(**secure.options, includeControl="false").load()
+    expected = sorted(row.offset for row in ours.select("offset").collect())
+    assert len(expected) >= 60
+    for kind in queries:
+        found = spark.read.parquet(str(tmp_path / kind)).select("offset").collect()
+        assert sorted(row.offset for row in found) == expected, kind
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
 def test_a_store_that_is_missing_on_an_executor_is_named(
     spark: SparkSession, secure: Secure, tmp_path: Path
 ) -> None:
