@@ -124,12 +124,9 @@ def _count_votes(core: Core) -> None:
             return lose_pre_votes(core)
         grace_ms = REFUSAL_GRACE_MS << min(core.election_attempts, 20)
         state.deadline_ms = min(state.deadline_ms, core.now_ms + grace_ms)
-    elif not state.is_lost and (is_lost or state.backoff_ms is None):
-        # One candidacy, one draw: it counts once however many refuse, and a later refusal adds nothing.
-        if state.backoff_ms is None:
-            state.backoff_ms = campaign_backoff_ms(core)
-        wait_ms = state.backoff_ms + (0 if is_lost else REFUSAL_GRACE_MS)
-        state.is_lost = is_lost
+    elif not state.is_lost and (is_lost or not state.is_contested):
+        wait_ms = campaign_backoff_ms(core) + (0 if is_lost else REFUSAL_GRACE_MS)
+        state.is_lost, state.is_contested = is_lost, True
         state.deadline_ms = min(state.deadline_ms, core.now_ms + wait_ms)
     return None
 

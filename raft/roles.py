@@ -67,8 +67,8 @@ class Candidate:
     votes: dict[ReplicaKey, bool] = field(default_factory=dict)
     is_lost: bool = False
     """No majority can be reached any more: no other voter is asked."""
-    backoff_ms: int | None = None
-    """Drawn when the first voter refuses: the other answers are waited for only briefly."""
+    is_contested: bool = False
+    """A voter refused: the other answers are waited for only briefly."""
 
 
 @dataclass(slots=True)

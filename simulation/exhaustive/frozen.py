@@ -133,7 +133,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "vote_write": KEPT,
         "votes": KEPT,
         "is_lost": KEPT,
-        "backoff_ms": TIME,
+        "is_contested": TIME,
     },
     roles.FetchProgress: {
         "end_offset": KEPT,

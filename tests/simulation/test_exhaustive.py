@@ -209,7 +209,7 @@ def _fill_in(state: roles.State, thawed: node.RaftNode) -> None:
             state.fetch_deadline_ms += 7000
             thawed.core.last_contact_ms = NOW_MS
         case roles.Candidate():
-            state.backoff_ms, state.deadline_ms = 3, LATER_MS + 1
+            state.is_contested, state.deadline_ms = True, LATER_MS + 1
         case roles.Leader():
             state.check_quorum_deadline_ms += 3000
             for progress in state.progress.values():
