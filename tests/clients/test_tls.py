@@ -56,7 +56,12 @@ def _whole_quorum(secure: Secure) -> None:
 
 
 def kafka_python(files: ClientFiles, has_certificate: bool) -> Client:
-    settings: dict[str, Any] = {"security_protocol": "SSL", "ssl_cafile": str(files.trust)}
+    settings: dict[str, Any] = {
+        "security_protocol": "SSL",
+        "ssl_cafile": str(files.trust),
+        # It may miss the end of a connection, and waits so long for an answer on it: 30 s by default.
+        "request_timeout_ms": 5000,
+    }
     if has_certificate:
         certificate, key = files.pair("kafka-python")
         settings |= {"ssl_certfile": str(certificate), "ssl_keyfile": str(key)}

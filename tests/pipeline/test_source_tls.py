@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -53,17 +54,30 @@ class Secure(NamedTuple):
         return {**at, **keys, "startingOffsets": "earliest"}
 
 
-@pytest.fixture(scope="module")
-def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
-    cluster = SecureCluster(tmp_path_factory.mktemp("quorum"))
+@contextmanager
+def secure_quorum(folder: Path) -> Iterator[Secure]:
+    cluster = SecureCluster(folder / "quorum")
     try:
         cluster.format()
         cluster.start()
         cluster.wait_ready()
-        files = ClientFiles(tmp_path_factory.mktemp("files"), cluster.authority)
+        files = ClientFiles(folder / "files", cluster.authority)
         yield Secure(cluster, files, len(append(cluster, some_records(60))))
     finally:
         cluster.kill_all()
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
+    with secure_quorum(tmp_path_factory.mktemp("secure")) as made:
+        yield made
+
+
+@pytest.fixture
+def own_quorum(tmp_path: Path) -> Iterator[Secure]:
+    """For a test that kills nodes and appends."""
+    with secure_quorum(tmp_path / "own") as made:
+        yield made
 
 
 def files_with(secret: str, *folders: Path) -> list[str]:
@@ -141,15 +155,15 @@ def test_both_sources_read_with_the_same_options_and_no_secret_is_kept(
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_streams_of_both_sources_go_on_by_certificate_when_the_leader_is_killed(
-    spark: SparkSession, secure: Secure, tmp_path: Path
+    spark: SparkSession, own_quorum: Secure, tmp_path: Path
 ) -> None:
-    cluster = secure.cluster
+    cluster = own_quorum.cluster
     sources = {"quorumd": {"includeControl": "false"}}
     if spark_kafka_jars():
         sources["kafka"] = {"subscribe": TOPIC}
     queries = {}
     for kind, more in sources.items():
-        stream = spark.readStream.format(kind).options(**secure.options, **more).load()
+        stream = spark.readStream.format(kind).options(**own_quorum.options, **more).load()
         queries[kind] = (
             stream.select("offset")
             .writeStream.format("parquet")
@@ -174,7 +188,7 @@ def test_streams_of_both_sources_go_on_by_certificate_when_the_leader_is_killed(
     finally:
         for query in queries.values():
             query.stop()
-    ours = spark.read.format("quorumd").options(**secure.options, includeControl="false").load()
+    ours = spark.read.format("quorumd").options(**own_quorum.options, includeControl="false").load()
     expected = sorted(row.offset for row in ours.select("offset").collect())
     assert len(expected) >= 60
     for kind in queries:
