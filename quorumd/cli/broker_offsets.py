@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from quorumd.client.client import cluster_id_of
 from quorumd.client.connector import Connector
 from quorumd.client.errors import QuorumError
-from quorumd.security.errors import CertificateProblem
 from quorumd.version import VERSION
 from quorumd.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
@@ -48,11 +47,12 @@ async def _ask(
         with closing(await connector.connect(address, timeout_s)) as connection:
             its_cluster = await cluster_id_of(connection, timeout_s)
             answer = await connection.request(request, ApiVersionsResponse, timeout_s=timeout_s)
-    except (QuorumError, CertificateProblem) as error:
+    except QuorumError as error:
         return BrokerOffset(address, None, str(error))
     if its_cluster != cluster_id:
+        reason = f"it belongs to another cluster, {its_cluster}"
         return BrokerOffset(
-            address, None, f"it belongs to another cluster, {its_cluster or 'unknown'}"
+            address, None, reason if its_cluster else "it does not name its cluster"
         )
     if answer.finalized_features_epoch < 0:
         return BrokerOffset(address, None, "it does not say how far it is")

@@ -100,8 +100,9 @@ def export_kafka(
         export = plan_export(directory, node_id, keep_tail=keep_tail)
         for line in _described(export):
             click.echo(line)
-        asked = ask_brokers(brokers, export.cluster_id, security, timeout_s)
-        found = run_async(asked)
+        found: list[BrokerOffset] = []
+        if brokers:
+            found = run_async(ask_brokers(brokers, export.cluster_id, security, timeout_s))
         for line in _compared(export, found):
             click.echo(line)
         if target is not None and not accept_ahead and not _is_safe(export, found):
