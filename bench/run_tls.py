@@ -11,12 +11,12 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.common import NODES, Quorum, leader_of, running_quorum, write_json
+from bench.common import Quorum, leader_of, running_quorum, write_json
 from bench.pairs import PAUSED_FOR_LONG, Pair, Spread, measure_pairs, paused, sample, verdict
 from bench.run_throughput import Cell
 from quorumd.security.make_certificates import (
@@ -42,16 +42,11 @@ DAYS = 30
 class TlsQuorum(Quorum):
     """Every link and every client by mutual TLS, with certificates of a CA of its own."""
 
-    def __init__(
-        self,
-        folder: Path,
-        settings: Mapping[str, object] | None = None,
-        size: int = NODES,
-        command: Sequence[str] = (),
-        environ: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(folder, settings, size, command, environ)
-        self._certificates = folder / "certificates"
+    @property
+    def _certificates(self) -> Path:
+        return self._folder / "certificates"
+
+    def format(self) -> None:
         self._certificates.mkdir()
         make_ca(self._certificates, DAYS)
         for index in range(len(self.ports)):
@@ -61,6 +56,7 @@ class TlsQuorum(Quorum):
             "tls_certificate": self._certificates / "load.pem",
             "tls_ca": self._certificates / CA_FILE,
         }
+        super().format()
 
     def settings_of(self, index: int) -> dict[str, object]:
         return {
