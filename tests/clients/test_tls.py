@@ -19,7 +19,7 @@ from tests.clients.jvm import CONSUMER, PRODUCER, TOOLS, Command, Running, lines
 from tests.clients.kafka_python import KafkaPython, KafkaPythonError
 from tests.clients.librdkafka import Librdkafka
 from tests.support.client_files import PASSWORD, ClientFiles
-from tests.support.live_cluster import TOPIC
+from tests.support.live_cluster import TOPIC, running
 from tests.support.secure_cluster import SecureCluster
 
 pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore::ResourceWarning")]
@@ -39,14 +39,8 @@ class Secure(NamedTuple):
 
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
-    cluster = SecureCluster(tmp_path_factory.mktemp("quorum"))
-    try:
-        cluster.format()
-        cluster.start()
-        cluster.wait_ready()
+    with running(SecureCluster(tmp_path_factory.mktemp("quorum"))) as cluster:
         yield Secure(cluster, ClientFiles(tmp_path_factory.mktemp("files"), cluster.authority))
-    finally:
-        cluster.kill_all()
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ import pytest
 from quorumd.client import QuorumClient, QuorumError, Record, Security
 from quorumd.wire.messages.api_versions import ApiVersionsRequest
 from quorumd.wire.registry import API_VERSIONS_KEY
-from tests.support.live_cluster import Cluster
+from tests.support.live_cluster import Cluster, running
 from tests.support.odd_certificates import Authority, now
 from tests.support.raw_client import frame, request
 
@@ -168,16 +168,6 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path / "certificates")
 
 
-def running(cluster: SecuredCluster) -> Iterator[SecuredCluster]:
-    cluster.format()
-    cluster.start()
-    try:
-        cluster.wait_ready()
-        yield cluster
-    finally:
-        cluster.kill_all()
-
-
 NODES = ("quorumd-1", "quorumd-2", "quorumd-3")
 
 
@@ -193,13 +183,16 @@ def old(site: Site) -> Authority:
 
 @pytest.fixture
 def cluster(tmp_path: Path, site: Site, old: Authority) -> Iterator[SecuredCluster]:
-    yield from running(SecuredCluster(tmp_path / "quorum", site, {}))
+    with running(SecuredCluster(tmp_path / "quorum", site, {})) as made:
+        yield made
 
 
 @pytest.fixture
 def strict(tmp_path: Path, site: Site, old: Authority) -> Iterator[SecuredCluster]:
     """With a revocation list."""
-    yield from running(SecuredCluster(tmp_path / "quorum", site, {"ssl.crl.location": site.crl}))
+    settings = {"ssl.crl.location": site.crl}
+    with running(SecuredCluster(tmp_path / "quorum", site, settings)) as made:
+        yield made
 
 
 @pytest.mark.timeout(400)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.live_cluster import Cluster
+from tests.support.live_cluster import Cluster, running
 from tests.support.load import Load
 from tests.support.ports import free_port, free_ports
 
@@ -49,15 +49,9 @@ class Movable(Cluster):
 @pytest.fixture
 def cluster(folder: Path) -> Iterator[Movable]:
     """Three formatted nodes that are ready, with a few records."""
-    made = Movable(folder, settings=QUICK)
-    try:
-        made.format()
-        made.start()
-        made.wait_ready()
+    with running(Movable(folder, settings=QUICK)) as made:
         write(made)
         yield made
-    finally:
-        made.kill_all()
 
 
 def write(cluster: Cluster, count: int = 50) -> None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.https_cluster import HttpsCluster
+from tests.support.live_cluster import running
 
 OPENSSL = shutil.which("openssl")
 pytestmark = pytest.mark.skipif(
@@ -49,14 +50,8 @@ class Port(NamedTuple):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpsCluster]:
-    cluster = HttpsCluster(tmp_path_factory.mktemp("openssl"))
-    cluster.format()
-    cluster.start()
-    try:
-        cluster.wait_ready()
+    with running(HttpsCluster(tmp_path_factory.mktemp("openssl"))) as cluster:
         yield cluster
-    finally:
-        cluster.kill_all()
 
 
 @pytest.fixture(params=PORTS)

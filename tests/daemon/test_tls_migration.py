@@ -15,6 +15,7 @@ from quorumd.wire.messages.vote import (
     VoteRequestTopic,
     VoteResponse,
 )
+from tests.support.live_cluster import running
 from tests.support.raw_client import Hungup, RawClient
 from tests.support.secure_cluster import Appending, SecureCluster
 
@@ -25,14 +26,8 @@ QUICK = {"quorum.fetch.timeout.ms": 1500, "quorum.election.timeout.ms": 700}
 @pytest.fixture
 def plaintext(folder: Path) -> Iterator[SecureCluster]:
     """Three voters and an observer without TLS."""
-    cluster = SecureCluster(folder, observers=1, settings=QUICK, step="plaintext")
-    try:
-        cluster.format()
-        cluster.start()
-        cluster.wait_ready()
+    with running(SecureCluster(folder, observers=1, settings=QUICK, step="plaintext")) as cluster:
         yield cluster
-    finally:
-        cluster.kill_all()
 
 
 def protocols(cluster: SecureCluster) -> dict[int, list[int]]:

@@ -21,6 +21,7 @@ from quorumd.wire.messages.vote import (
     VoteResponse,
 )
 from quorumd.wire.registry import APIS
+from tests.support.live_cluster import running
 from tests.support.node_requests import BY_NODES, replica_fetch, request_of
 from tests.support.raw_client import Hungup, RawClient, frame, request
 from tests.support.secure_cluster import PLAIN, SECURE, Appending, SecureCluster
@@ -35,13 +36,8 @@ def quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureCluster]:
     cluster = SecureCluster(tmp_path_factory.mktemp("secure"), settings=QUICK)
     for name in ("client", "quorumd-9", "quorumd-02"):
         cluster.authority.store(name)
-    try:
-        cluster.format()
-        cluster.start()
-        cluster.wait_ready()
+    with running(cluster):
         yield cluster
-    finally:
-        cluster.kill_all()
 
 
 @pytest.fixture

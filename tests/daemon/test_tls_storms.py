@@ -17,6 +17,7 @@ import pytest
 
 from quorumd.server.net.places import NEW_MAX
 from tests.architecture.source_tree import ROOT
+from tests.support.live_cluster import running
 from tests.support.secure_cluster import Appending, SecureCluster
 
 COUNT = 2_000
@@ -32,14 +33,8 @@ LEFT_MAX_MB = 2
 
 @pytest.fixture
 def cluster(folder: Path) -> Iterator[SecureCluster]:
-    made = SecureCluster(folder)
-    try:
-        made.format()
-        made.start()
-        made.wait_ready()
+    with running(SecureCluster(folder)) as made:
         yield made
-    finally:
-        made.kill_all()
 
 
 @contextmanager

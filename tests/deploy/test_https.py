@@ -14,20 +14,15 @@ from tests.deploy.files import RULES, load_yaml
 from tests.deploy.prometheus import Programs
 from tests.deploy.watching import watched
 from tests.support.https_cluster import HttpsCluster
+from tests.support.live_cluster import running
 
 pytestmark = pytest.mark.live
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpsCluster]:
-    cluster = HttpsCluster(tmp_path_factory.mktemp("https"))
-    cluster.format()
-    cluster.start()
-    try:
-        cluster.wait_ready()
+    with running(HttpsCluster(tmp_path_factory.mktemp("https"))) as cluster:
         yield cluster
-    finally:
-        cluster.kill_all()
 
 
 def test_prometheus_scrapes_with_the_certificate_that_the_sample_names(

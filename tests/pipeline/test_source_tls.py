@@ -16,7 +16,7 @@ from tests.pipeline.filling import append, some_records
 from tests.pipeline.quick_start import COMMAND
 from tests.pipeline.spark_kafka_jars import spark_kafka_jars
 from tests.support.client_files import PASSWORD, ClientFiles
-from tests.support.live_cluster import TOPIC
+from tests.support.live_cluster import TOPIC, running
 from tests.support.secure_cluster import SecureCluster
 
 if TYPE_CHECKING:
@@ -56,15 +56,9 @@ class Secure(NamedTuple):
 
 @contextmanager
 def secure_quorum(folder: Path) -> Iterator[Secure]:
-    cluster = SecureCluster(folder / "quorum")
-    try:
-        cluster.format()
-        cluster.start()
-        cluster.wait_ready()
+    with running(SecureCluster(folder / "quorum")) as cluster:
         files = ClientFiles(folder / "files", cluster.authority)
         yield Secure(cluster, files, len(append(cluster, some_records(60))))
-    finally:
-        cluster.kill_all()
 
 
 @pytest.fixture(scope="module")

@@ -55,6 +55,7 @@ _DESCRIBE_VERSION = 2
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
+C = TypeVar("C", bound="Cluster")
 
 
 class Ended(NamedTuple):
@@ -456,7 +457,13 @@ def running_cluster(
     settings: Mapping[str, object] | None = None,
 ) -> Iterator[Cluster]:
     """A fresh quorum that is ready; whatever is left of it at the end is killed."""
-    cluster = Cluster(folder, size=size, observers=observers, settings=settings)
+    with running(Cluster(folder, size=size, observers=observers, settings=settings)) as cluster:
+        yield cluster
+
+
+@contextmanager
+def running(cluster: C) -> Iterator[C]:
+    """A cluster of any kind, formatted and ready; whatever is left of it at the end is killed."""
     try:
         cluster.format()
         cluster.start()
