@@ -12,8 +12,9 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from quorumd.testing import LocalQuorum
 from tests.support.authority import Authority
+from tests.support.client_files import ClientFiles
 from tests.support.commands import quorumctl
-from tests.support.kafka_controller import KafkaController
+from tests.support.kafka_controller import KafkaController, pem_keys
 from tests.support.kafka_jars import requires_java
 from tests.support.kafka_observer import KafkaObserver
 from tests.support.kafka_quorum import KafkaQuorum, wait_for, wait_same_batches
@@ -63,20 +64,12 @@ def secured(broker: KafkaController, folder: Path) -> tuple[str, Path]:
         broker.extra[key] += f",SECURE://{address}"
     broker.extra["listener.security.protocol.map"] += ",SECURE:SSL"
     broker.extra |= {
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(authority.store("broker")),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(authority.trust),
-        "ssl.client.auth": "required",
+        **pem_keys(authority, "broker"),
         "inter.broker.listener.name": "PLAINTEXT",
     }
     broker.write_properties()
-    client = folder / "client.properties"
-    client.write_text(
-        f"security.protocol=SSL\nssl.truststore.location={authority.trust}\n"
-        f"ssl.keystore.location={authority.store('client')}\n"
-    )
-    return address, client
+    files = ClientFiles(folder / "client", authority)
+    return address, files.properties(files.client_keys())
 
 
 def export(first: KafkaObserver, kafka: KafkaQuorum, node: int, *more: object) -> None:

@@ -11,7 +11,9 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.authority import Authority
+from tests.support.client_files import ClientFiles
 from tests.support.commands import Done, quorumctl
+from tests.support.kafka_controller import pem_keys
 from tests.support.kafka_jars import requires_java
 from tests.support.kafka_observer import KafkaObserver
 from tests.support.kafka_quorum import KafkaQuorum, wait_for, wait_same_batches
@@ -44,14 +46,10 @@ class Secured(NamedTuple):
 
 
 def pem_of_kafka(authority: Authority, node: int) -> dict[str, str]:
-    """A controller's own properties, with PEM files (KIP-651)."""
+    """A controller's own properties."""
     return {
         "listener.security.protocol.map": "CONTROLLER:SSL",
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(authority.store(f"node-{node}")),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(authority.trust),
-        "ssl.client.auth": "required",
+        **pem_keys(authority, f"node-{node}"),
     }
 
 
@@ -67,11 +65,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     kafka = KafkaQuorum(folder / "kafka", size=2)
     for node, controller in kafka.controllers.items():
         controller.extra = pem_of_kafka(authority, node)
-    client = folder / "client.properties"
-    client.write_text(
-        f"security.protocol=SSL\nssl.truststore.location={authority.trust}\n"
-        f"ssl.keystore.location={authority.store('client')}\n"
-    )
+    files = ClientFiles(folder / "client", authority)
+    client = files.properties(files.client_keys())
     kafka.format()
     with ExitStack() as stack:
         stack.callback(kafka.kill)

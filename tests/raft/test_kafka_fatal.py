@@ -16,7 +16,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import pytest
 
 from quorumd.raft.effects import BeginQuorumEpoch, Reply, SendReply, Vote
 from quorumd.raft.leader_discovery import LAST_EPOCH
@@ -27,21 +27,11 @@ from tests.raft.test_kafka_witness import BEHIND, leading, lost, witness
 EPOCHS = (-1, 0, 3, 4, 2**31 - 1)
 ENDS = ((0, 0), (3, 2), (-1, -1), (3, 2**31 - 1))
 ASKER = 3
+"""It never leads."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A bench, and all that it has answered to replica 3, which never leads."""
-
-    bench: Bench
-
-    @property
-    def replies(self) -> list[Reply]:
-        return [each.reply for each in self.bench.find_all(SendReply)]
-
-
-def asked_everything(bench: Bench) -> Asked:
-    """Requests of all epochs, with all ends of logs, of 3, of its own id, and of nobody."""
+def asked_everything(bench: Bench) -> list[Reply]:
+    """The answers to requests of all epochs, with all ends of logs, of 3, of its own id, and of nobody."""
     for epoch in EPOCHS:
         for last in ENDS:
             bench.pre_vote(key(ASKER), epoch, last)
@@ -51,37 +41,33 @@ def asked_everything(bench: Bench) -> Asked:
         bench.begin(ASKER, epoch, says_so=False)
         bench.begin(-1, epoch, says_so=False)
         bench.end(ASKER, epoch, key(1), says_so=False)
-    return Asked(bench)
+    return [each.reply for each in bench.find_all(SendReply)]
 
 
-def all_roles() -> list[Asked]:
-    found = [asked_everything(make()) for make in (witness, lost, leading)]
-    assert all(len(each.replies) > 50 for each in found)
+@pytest.fixture(params=[witness, lost, leading])
+def replies(request: pytest.FixtureRequest) -> list[Reply]:
+    """All that a witness in one of its roles answers."""
+    found = asked_everything(request.param())
+    assert len(found) > 50
     return found
 
 
-def test_no_answer_refuses_as_invalid_or_unauthorized() -> None:
-    for asked in all_roles():
-        errors = {each.error for each in asked.replies}
-        errors |= {each.top_level_error for each in asked.replies}
-        assert not errors & {"INVALID_REQUEST", "CLUSTER_AUTHORIZATION_FAILED"}
-        assert len(errors) > 2
+def test_no_answer_refuses_as_invalid_or_unauthorized(replies: list[Reply]) -> None:
+    errors = {each.error for each in replies} | {each.top_level_error for each in replies}
+    assert not errors & {"INVALID_REQUEST", "CLUSTER_AUTHORIZATION_FAILED"}
+    assert len(errors) > 3
 
 
-def test_a_leader_is_named_with_endpoints() -> None:
-    for asked in all_roles():
-        named = [each for each in asked.replies if each.leader_id is not None]
-        assert named
-        assert all(each.leader_endpoints for each in named)
+def test_a_leader_is_named_with_endpoints(replies: list[Reply]) -> None:
+    named = [each for each in replies if each.leader_id is not None]
+    assert named
+    assert all(each.leader_endpoints for each in named)
 
 
-def test_a_leader_is_named_once() -> None:
-    for asked in all_roles():
-        leaders = {(each.epoch, each.leader_id) for each in asked.replies} - {
-            (epoch, None) for epoch in {each.epoch for each in asked.replies}
-        }
-        assert len({epoch for epoch, _ in leaders}) == len(leaders)
-        assert ASKER not in {leader for _, leader in leaders}
+def test_a_leader_is_named_once(replies: list[Reply]) -> None:
+    leaders = {(each.epoch, each.leader_id) for each in replies if each.leader_id is not None}
+    assert len({epoch for epoch, _ in leaders}) == len(leaders)
+    assert ASKER not in {leader for _, leader in leaders}
 
 
 def test_who_leads_for_a_hand_over_says_so_of_its_own_epoch_alone() -> None:

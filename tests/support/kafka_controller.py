@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.authority import Authority
 from tests.support.kafka_jars import KAFKA_VERSION, java_command, run_java
 from tests.support.ports import free_port
 
@@ -189,6 +190,17 @@ def running_controller(
         yield controller
     finally:
         controller.kill()
+
+
+def pem_keys(authority: Authority, name: str) -> dict[str, str]:
+    """Keys of a Kafka process whose listeners with TLS ask for certificates (KIP-651)."""
+    return {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(authority.store(name)),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(authority.trust),
+        "ssl.client.auth": "required",
+    }
 
 
 def as_kafka_configures_it(directory: Path, node_id: int, address: str, folder: Path) -> Path:
