@@ -15,7 +15,7 @@ from quorumd.server.model.disk_jobs import DiskListener, Files
 from quorumd.server.model.runtime import PartitionDisk, Runtime, TimerHandle
 from quorumd.server.peers.link_security import LinkSecurity
 from quorumd.server.peers.peer_channel import TcpPeerChannel
-from quorumd.server.snapshots.build_process import BuildProcess
+from quorumd.server.snapshots.build_subprocess import BuildSubprocess
 
 
 def daemon_runtime(links: LinkSecurity | None = None) -> Runtime:
@@ -40,5 +40,5 @@ def daemon_runtime(links: LinkSecurity | None = None) -> Runtime:
         disk=disk,
         reader=LogReader,
         peer_channel=partial(TcpPeerChannel, security=links),
-        build=BuildProcess,
+        build=BuildSubprocess,
     )

@@ -10,12 +10,21 @@ from quorumd.server.model.metrics import Metrics
 from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.partition.partition import Partition
 from quorumd.server.peers.peer_channel import NODE_SOFTWARE
-from quorumd.server.requests import cluster as cluster_api
+from quorumd.server.requests.api_versions import (
+    OWN_SOFTWARE,
+    api_versions,
+    api_versions_unsupported,
+)
+from quorumd.server.requests.describe_configs import describe_configs
 from quorumd.server.requests.describe_log_dirs import describe_log_dirs
 from quorumd.server.requests.describe_quorum import describe_quorum
 from quorumd.server.requests.fetch import is_of_replica
+from quorumd.server.requests.find_coordinator import find_coordinator
+from quorumd.server.requests.init_producer_id import init_producer_id
+from quorumd.server.requests.list_partition_reassignments import list_partition_reassignments
+from quorumd.server.requests.metadata import describe_cluster, metadata
 from quorumd.server.requests.raft_gate import RaftGate
-from quorumd.server.requests.refusal import refusal, too_large
+from quorumd.server.requests.refusal import not_controller, refusal, too_large
 from quorumd.server.requests.update_features import update_features
 from quorumd.wire.codec import codec_for, decode, warm
 from quorumd.wire.errors import LimitExceeded, MalformedMessage
@@ -206,7 +215,7 @@ class Dispatch:
     def _on_init_producer_id(self, request: InboundRequest) -> None:
         version = request.api_version
         message = decode(InitProducerIdRequest, version, request.frame, request.body_at)
-        request.respond_message(cluster_api.init_producer_id(message))
+        request.respond_message(init_producer_id(message))
 
     # -- the quorum
 
@@ -232,7 +241,7 @@ class Dispatch:
 
         def answer_here() -> None:
             software = request.connection.client_software_name
-            is_own = software in (cluster_api.OWN_SOFTWARE, NODE_SOFTWARE)
+            is_own = software in (OWN_SOFTWARE, NODE_SOFTWARE)
             work = self._first.snapshots.work()
             answer = describe_quorum(view, message, version, listener, is_own, work)
             request.respond_message(answer)
@@ -251,7 +260,7 @@ class Dispatch:
         its client may have given up, and another one may have asked for the opposite.
         """
         view, software = self._first.view, request.connection.client_software_name
-        is_own = software in (cluster_api.OWN_SOFTWARE, NODE_SOFTWARE)
+        is_own = software in (OWN_SOFTWARE, NODE_SOFTWARE)
         if view.is_leader or view.leader_id is None or is_own:
             answer_here()
         else:
@@ -282,10 +291,10 @@ class Dispatch:
         version = request.api_version
         spec = APIS[API_VERSIONS_KEY]
         if not spec.min_version <= version <= spec.max_version:
-            request.respond_message(cluster_api.api_versions_unsupported(), version=0)
+            request.respond_message(api_versions_unsupported(), version=0)
             return
         message = decode(ApiVersionsRequest, version, request.frame, request.body_at)
-        answer = cluster_api.api_versions(self._first.view, message, version)
+        answer = api_versions(self._first.view, message, version)
         if self._peers_in_plaintext and message.client_software_name == NODE_SOFTWARE:
             answer = replace(answer, peers_in_plaintext=True)
         if not answer.error_code:
@@ -297,19 +306,19 @@ class Dispatch:
         version = request.api_version
         message = decode(MetadataRequest, version, request.frame, request.body_at)
         listener = request.listener.name
-        answer = cluster_api.metadata(self._first.view, message, version, listener)
+        answer = metadata(self._first.view, message, version, listener)
         request.respond_message(answer)
 
     def _on_describe_cluster(self, request: InboundRequest) -> None:
         version = request.api_version
         message = decode(DescribeClusterRequest, version, request.frame, request.body_at)
         listener = request.listener.name
-        request.respond_message(cluster_api.describe_cluster(self._first.view, message, listener))
+        request.respond_message(describe_cluster(self._first.view, message, listener))
 
     def _on_describe_configs(self, request: InboundRequest) -> None:
         version = request.api_version
         message = decode(DescribeConfigsRequest, version, request.frame, request.body_at)
-        request.respond_message(cluster_api.describe_configs(self._first.view, message))
+        request.respond_message(describe_configs(self._first.view, message))
 
     def _on_describe_log_dirs(self, request: InboundRequest) -> None:
         version, log = request.api_version, self._first.log
@@ -326,17 +335,17 @@ class Dispatch:
 
     def _on_controller_request(self, request: InboundRequest) -> None:
         """Of a Kafka broker, or controller, that took this node for the active controller."""
-        request.respond_message(cluster_api.not_controller(request.api_key))
+        request.respond_message(not_controller(request.api_key))
 
     def _on_find_coordinator(self, request: InboundRequest) -> None:
         version = request.api_version
         message = decode(FindCoordinatorRequest, version, request.frame, request.body_at)
-        request.respond_message(cluster_api.find_coordinator(message, version))
+        request.respond_message(find_coordinator(message, version))
 
     def _on_list_partition_reassignments(self, request: InboundRequest) -> None:
         version = request.api_version
         message = decode(ListPartitionReassignmentsRequest, version, request.frame, request.body_at)
-        request.respond_message(cluster_api.list_partition_reassignments(self._first.view, message))
+        request.respond_message(list_partition_reassignments(self._first.view, message))
 
 
 def _first_named(message: Message) -> tuple[bytes, int]:

@@ -26,7 +26,7 @@ from quorumd.server.model.producer_state import ProducerState
 from quorumd.server.model.runtime import Runtime
 from quorumd.server.model.topic import METADATA, TopicPartition
 from quorumd.server.model.unhandled import end_on_unhandled
-from quorumd.server.net.admission import ConnectionLimits
+from quorumd.server.net.connection_quotas import ConnectionLimits
 from quorumd.server.net.listeners import Listeners
 from quorumd.server.node_status import access_as_json
 from quorumd.server.partition.partition import Partition, PartitionHooks, PartitionSettings

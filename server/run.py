@@ -11,8 +11,8 @@ import uvloop
 
 from quorumd.config.model import Config
 from quorumd.server.model.logs import BackgroundHandler, LevelError, Logger, configure
+from quorumd.server.net.connection_slots import NEW_MAX
 from quorumd.server.net.listeners import ListenError
-from quorumd.server.net.places import NEW_MAX
 from quorumd.server.node import Node
 from quorumd.storage.directory import open_directory
 from quorumd.storage.errors import StorageError

@@ -8,7 +8,7 @@ from contextlib import suppress
 from queue import Empty
 from typing import Final
 
-from quorumd.server.disk.disk_loop import FULL_DISK_RETRY_S, IDLE_S, DiskLoop, Jobs, Pause, Step
+from quorumd.server.disk.group_commit import FULL_DISK_RETRY_S, IDLE_S, DiskLoop, Jobs, Pause, Step
 from quorumd.server.model.disk_jobs import DiskListener, Files
 from quorumd.storage.errors import DiskFull
 

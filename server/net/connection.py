@@ -115,7 +115,7 @@ class Connection(StreamProtocol):
         self._is_collecting = False
         """While frames that arrived together are dispatched: their responses leave together."""
         self._is_known = False
-        """A request has shown for good who asks: `net.places`."""
+        """A request has shown for good who asks: `net.connection_slots`."""
         self._is_queued = False
         """It waits for a turn, with requests in the backlog or work that is not done."""
         self._work: LongRequest | None = None
@@ -339,7 +339,7 @@ class Connection(StreamProtocol):
             return False
         if not self._is_known:
             group = self._group
-            has_place, self._is_known = group.places.show(self, key, header.client_id)
+            has_place, self._is_known = group.slots.show(self, key, header.client_id)
             if not has_place:
                 group.note_refused(self, f"max.connections={group.max_connections}")
                 self._begin_closing(CloseReason.LIMIT)

@@ -12,10 +12,10 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from quorumd.server.model.logs import Logger, RateLimit
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.net.admission import NO_LIMITS, Admission, ConnectionLimits
+from quorumd.server.net.connection_quotas import NO_LIMITS, ConnectionLimits, ConnectionQuotas
+from quorumd.server.net.connection_slots import ConnectionSlots, KnownPeers, SlotHolder
 from quorumd.server.net.connection_state import CloseReason
 from quorumd.server.net.inbound_request import Dispatcher, RequestConnection
-from quorumd.server.net.places import KnownPeers, Placed, Places
 from quorumd.server.net.turns import Turns
 from quorumd.server.net.unsent import UnsentResponses
 from quorumd.wire.errors import MalformedMessage, UnsupportedVersion
@@ -23,7 +23,7 @@ from quorumd.wire.errors import MalformedMessage, UnsupportedVersion
 _LOGGER: Final = Logger("net")
 
 
-class Flushable(Placed, RequestConnection, Protocol):
+class Flushable(SlotHolder, RequestConnection, Protocol):
     """A connection, as its group knows it."""
 
     def flush(self) -> None:
@@ -37,7 +37,7 @@ class ConnectionGroup(Generic[C]):
     """What the connections of one process have in common."""
 
     __slots__ = (
-        "_admission",
+        "_quotas",
         "close_lines",
         "connections",
         "dispatcher",
@@ -47,8 +47,8 @@ class ConnectionGroup(Generic[C]):
         "max_partial_bytes",
         "metrics",
         "partial_bytes",
-        "places",
         "protocols",
+        "slots",
         "turns",
         "unflushed",
         "unsent",
@@ -74,13 +74,13 @@ class ConnectionGroup(Generic[C]):
         self.max_frame_bytes = max_frame_bytes
         self.max_connections = max_connections
         self.connections: set[C] = set()
-        self.places: Places[C] = Places(
+        self.slots: ConnectionSlots[C] = ConnectionSlots(
             max_connections, known, metrics.connections_by_kind, may_speak_for=may_speak_for
         )
         self.protocols = protocols
         for at in protocols.items():
             metrics.connections_at[at] = 0
-        self._admission = Admission(limits)
+        self._quotas = ConnectionQuotas(limits)
         self.partial_bytes = 0
         """Bytes of frames that are not whole yet, all connections together."""
         self.max_partial_bytes = 2 * max_frame_bytes
@@ -92,10 +92,10 @@ class ConnectionGroup(Generic[C]):
 
     def enter(self, connection: C) -> bool:
         """A new connection. False if there is no place for it; the log says so."""
-        is_exempt = connection.is_local or self.places.is_neighbour(connection)
-        limit = self._admission.enter(connection.ip, is_exempt=is_exempt)
-        if limit is None and not self.places.enter(connection):
-            self._admission.leave(connection.ip)
+        is_exempt = connection.is_local or self.slots.is_neighbour(connection)
+        limit = self._quotas.enter(connection.ip, is_exempt=is_exempt)
+        if limit is None and not self.slots.enter(connection):
+            self._quotas.leave(connection.ip)
             limit = "of those that have asked for nothing yet"
         if limit is not None:
             self.note_refused(connection, limit)
@@ -108,9 +108,9 @@ class ConnectionGroup(Generic[C]):
     def leave(self, connection: C) -> None:
         """One that had entered is gone."""
         self.connections.discard(connection)
-        self.places.leave(connection)
+        self.slots.leave(connection)
         self.unsent.forget(connection)
-        self._admission.leave(connection.ip)
+        self._quotas.leave(connection.ip)
         self._count(connection, -1)
 
     def _count(self, connection: C, change: int) -> None:

@@ -20,13 +20,13 @@ from quorumd.security.handshakes import Handshakes
 from quorumd.security.identity import TlsSide
 from quorumd.security.tls_stream import TlsStream, secured
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.net.admission import NO_LIMITS, ConnectionLimits
 from quorumd.server.net.connection import Connection
 from quorumd.server.net.connection_group import ConnectionGroup
+from quorumd.server.net.connection_quotas import NO_LIMITS, ConnectionLimits
+from quorumd.server.net.connection_slots import KnownPeers
 from quorumd.server.net.connection_state import CloseReason
 from quorumd.server.net.handshake_watch import HandshakeWatch
 from quorumd.server.net.inbound_request import Dispatcher
-from quorumd.server.net.places import KnownPeers
 
 BACKLOG: Final = 512
 SWEEP_S: Final = 1.0
@@ -109,7 +109,7 @@ class Listeners:
 
     def is_peer(self, connection: Connection) -> bool:
         """True for another node of the quorum, as far as it has shown that it is one."""
-        return self._group.places.is_peer(connection)
+        return self._group.slots.is_peer(connection)
 
     @property
     def addresses(self) -> tuple[Listener, ...]:
@@ -182,7 +182,7 @@ class Listeners:
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         now_ns = monotonic_ns()
-        self._group.places.sweep(now_ns)
+        self._group.slots.sweep(now_ns)
         if self._max_idle_ms > 0 and now_ns >= self._idle_due_ns:
             pause_ms = min(self._max_idle_ms / 4, IDLE_SWEEP_MS_MAX)
             self._idle_due_ns = now_ns + int(pause_ms * 900_000)

@@ -14,7 +14,7 @@ from quorumd.raft.roles import Role
 from quorumd.server.model.logs import Logger
 from quorumd.server.model.runtime import Runtime
 from quorumd.server.partition.runtime_timer import RuntimeTimer
-from quorumd.server.requests.cluster import KAFKA_FEATURES
+from quorumd.server.requests.api_versions import KAFKA_FEATURES
 from quorumd.storage.meta_properties import random_storage_id
 from quorumd.wire.codec import decode
 from quorumd.wire.messages.controller_registration import (

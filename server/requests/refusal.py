@@ -1,7 +1,8 @@
-"""The answers to requests that are larger, or ask for more, than one request may."""
+"""Error responses to a request as a whole: too large, beyond its limits, or for Kafka's controller."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from quorumd.server.requests.produce_response import topic_of
@@ -54,3 +55,9 @@ def too_large(api_key: int, version: int, frame: bytes, body_at: int) -> Produce
         name=asked.name, topic_id=asked.topic_id, partition_responses=(partition,)
     )
     return ProduceResponse(responses=(topic,))
+
+
+def not_controller(api_key: int) -> Message:
+    """The answer to a request to Kafka's active controller: its sender looks for another one."""
+    response: Callable[..., Message] = APIS[api_key].response
+    return response(error_code=ErrorCode.NOT_CONTROLLER)

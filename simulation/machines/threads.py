@@ -11,7 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
 
-from quorumd.server.disk.disk_loop import (
+from quorumd.server.disk.group_commit import (
     FULL_DISK_RETRY_S,
     IDLE_S,
     DiskLoop,
@@ -22,8 +22,8 @@ from quorumd.server.disk.disk_loop import (
 )
 from quorumd.server.model.disk_jobs import DiskListener, Files, Job, StoreChunk, Truncate
 from quorumd.server.model.snapshot_builds import BuildFailed, BuildResult
-from quorumd.server.snapshots.build_process import damaged_snapshot
-from quorumd.server.snapshots.builder import BuiltSnapshot, SnapshotBuilder
+from quorumd.server.snapshots.build_subprocess import damaged_snapshot
+from quorumd.server.snapshots.snapshot_builder import BuiltSnapshot, SnapshotBuilder
 from quorumd.storage.errors import DiskFull, StorageError
 from quorumd.storage.log import Log
 from simulation.checkers.copies import Copies

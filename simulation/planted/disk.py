@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from quorumd.server.disk.disk_loop import DiskLoop, Jobs, Pause, Step
+from quorumd.server.disk.group_commit import DiskLoop, Jobs, Pause, Step
 from quorumd.server.model.disk_jobs import Job
 from quorumd.storage import log_writer, quorum_state, torn_tail
 from quorumd.storage.errors import StorageError

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumd.server.net.places import NEW_MAX
+from quorumd.server.net.connection_slots import NEW_MAX
 from tests.architecture.source_tree import ROOT
 from tests.support.live_cluster import running
 from tests.support.secure_cluster import Appending, SecureCluster

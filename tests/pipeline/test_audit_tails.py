@@ -11,7 +11,7 @@ import pytest
 
 from quorumd.pipeline.audit import AuditFinding, FindingKind, audit
 from quorumd.pipeline.audit import run as run_module
-from quorumd.server.snapshots.builder import SnapshotBuilder
+from quorumd.server.snapshots.snapshot_builder import SnapshotBuilder
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.layout import log_path, part_path, partition_directory, snapshot_path
 from quorumd.storage.quorum_state import QuorumState, save_quorum_state

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from quorumd.raft.types import SnapshotId
 from quorumd.server.model.producer_state import ProducerState
-from quorumd.server.snapshots.builder import BuiltSnapshot, SnapshotBuilder
+from quorumd.server.snapshots.snapshot_builder import BuiltSnapshot, SnapshotBuilder
 from quorumd.storage.filesystem import FileSystem
 from quorumd.storage.layout import part_path
 from quorumd.storage.snapshot_store import SnapshotStore

@@ -12,9 +12,9 @@ from quorumd.config.addresses import Listener
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.net.connection import MAX_IN_FLIGHT, Connection
 from quorumd.server.net.connection_group import ConnectionGroup
+from quorumd.server.net.connection_slots import ConnectionSlots
 from quorumd.server.net.connection_state import TRANSITIONS, CloseReason, ConnectionState
 from quorumd.server.net.inbound_request import InboundRequest
-from quorumd.server.net.places import Places
 from tests.support.serving import answer_frame, request_frame
 
 
@@ -80,7 +80,7 @@ class At:
             max_connections=1,
         )
         if not has_place:
-            group.places = Places(1, None, group.metrics.connections_by_kind, new_max=0)
+            group.slots = ConnectionSlots(1, None, group.metrics.connections_by_kind, new_max=0)
         self.connection = Connection(group, Listener("PLAINTEXT", "127.0.0.1", 1))
         self.connection.connection_made(cast(asyncio.Transport, self.transport))
         self.states = [self.connection.state]

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeVar
 from uuid import UUID
 
 from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter, VoterSet
 from quorumd.server.model.partition_view import PendingChange, ReplicaStatus
 from quorumd.server.model.topic import METADATA, TopicPartition
+from quorumd.wire.codec import decode, encode
+from quorumd.wire.schema import Message
+
+M = TypeVar("M", bound=Message)
+
+
+def decoded_again(message: M, version: int) -> M:
+    """The message as its reader has it: fields that the version does not have are gone."""
+    return decode(type(message), version, encode(message, version))
 
 
 def endpoints(node: int) -> tuple[Endpoint, ...]:

@@ -83,6 +83,9 @@ def builders(node_pid: int) -> Sequence[int]:
             command = path.with_name("cmdline").read_bytes()
         except OSError:
             continue
-        if int(fields.split()[1]) == node_pid and b"quorumd.server.snapshots.build" in command:
+        if (
+            int(fields.split()[1]) == node_pid
+            and b"quorumd.server.snapshots.build_command" in command
+        ):
             found.append(int(path.parent.name))
     return found

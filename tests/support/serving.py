@@ -16,7 +16,7 @@ from quorumd.config.addresses import Listener
 from quorumd.security.handshakes import Handshakes
 from quorumd.security.identity import TlsSide
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.net.admission import NO_LIMITS, ConnectionLimits
+from quorumd.server.net.connection_quotas import NO_LIMITS, ConnectionLimits
 from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.net.listeners import Listeners
 

@@ -24,7 +24,7 @@ class ConnectionLimits(NamedTuple):
 NO_LIMITS: Final = ConnectionLimits()
 
 
-class Admission:
+class ConnectionQuotas:
     """Counts connections by address, as far as that is limited."""
 
     __slots__ = ("_at_ns", "_by_ip", "_counts", "_left", "_per_ip", "_per_second")

@@ -1,4 +1,4 @@
-"""Building a snapshot: what its caller sees of it, and a process of its own that costs no event loop."""
+"""A snapshot build in a subprocess, as the node sees it: started, watched, cancelled."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def damaged_snapshot(error_name: str, path: Path) -> SnapshotId | None:
     return parse_snapshot_name(path.name) if error_name == DamagedSnapshot.__name__ else None
 
 
-class BuildProcess:
-    """Runs `python -P -m quorumd.server.snapshots.build`, which reports in JSON lines. A `Builder`."""
+class BuildSubprocess:
+    """Runs `python -P -m quorumd.server.snapshots.build_command`, which reports in JSON lines. A `Build`."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class BuildProcess:
     async def _build(self, directory: Path, end_offset: int) -> BuildResult | BuildFailed:
         process = await asyncio.create_subprocess_exec(
             # -P: nothing that lies in the daemon's working directory is imported.
-            *(sys.executable, "-P", "-m", "quorumd.server.snapshots.build"),
+            *(sys.executable, "-P", "-m", "quorumd.server.snapshots.build_command"),
             *("--directory", str(directory), "--end-offset", str(end_offset)),
             # It ends when its standard input does: with this process, however that ends.
             stdin=asyncio.subprocess.PIPE,

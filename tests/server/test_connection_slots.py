@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quorumd.security.identity import Identity
-from quorumd.server.net.connection_state import CloseReason
-from quorumd.server.net.places import (
+from quorumd.server.net.connection_slots import (
     IDLE_NS,
     NEW_NS,
     OPERATOR_MAX,
     PEER_MAX,
     ConnectionKind,
-    Places,
+    ConnectionSlots,
 )
+from quorumd.server.net.connection_state import CloseReason
 
 API_VERSIONS, FETCH, VOTE = 18, 1, 52
 NEW, CLIENT, PEER, OPERATOR = ConnectionKind
@@ -56,7 +56,7 @@ class Quorum:
 
 
 class House:
-    """The places of a node."""
+    """The connection slots of a node."""
 
     def __init__(
         self,
@@ -66,37 +66,37 @@ class House:
     ) -> None:
         self.counts = {kind.value: 0 for kind in ConnectionKind}
         self.quorum = Quorum()
-        self.places: Places[Caller] = Places(
+        self.slots: ConnectionSlots[Caller] = ConnectionSlots(
             max_clients, self.quorum, self.counts, new_max, may_speak_for
         )
 
     def enter(self, **about: Any) -> Caller:
         caller = Caller(**about)
-        assert self.places.enter(caller)
+        assert self.slots.enter(caller)
         return caller
 
     def client(self, **about: Any) -> Caller:
         caller = self.enter(**about)
-        assert self.places.show(caller, FETCH, "somebody") == (True, True)
+        assert self.slots.show(caller, FETCH, "somebody") == (True, True)
         return caller
 
     def replica(self, replica_id: int, **about: Any) -> Caller:
         caller = self.enter(**about)
-        assert self.places.show(caller, VOTE, f"raft-client-{replica_id}") == (True, True)
+        assert self.slots.show(caller, VOTE, f"raft-client-{replica_id}") == (True, True)
         return caller
 
     def is_refused(self, client_id: str, **about: Any) -> bool:
-        return not self.places.show(self.enter(**about), FETCH, client_id)[0]
+        return not self.slots.show(self.enter(**about), FETCH, client_id)[0]
 
 
 def test_each_kind_is_counted_apart_and_what_leaves_is_counted_no_more() -> None:
     house = House()
     callers = [house.client(), house.replica(1), house.replica(2), house.enter()]
     operator = house.enter(is_local=True)
-    house.places.show(operator, API_VERSIONS, "quorumctl")
+    house.slots.show(operator, API_VERSIONS, "quorumctl")
     assert house.counts == {NEW: 1, CLIENT: 1, PEER: 2, OPERATOR: 1}
     for caller in (*callers, operator, operator):
-        house.places.leave(caller)
+        house.slots.leave(caller)
     assert set(house.counts.values()) == {0}
 
 
@@ -116,16 +116,16 @@ def test_clients_at_their_limit_take_no_place_of_a_voter_or_of_an_operator() -> 
 def test_api_versions_does_not_show_yet_who_a_client_is() -> None:
     house = House(max_clients=1)
     caller = house.enter()
-    assert house.places.show(caller, API_VERSIONS, "") == (True, False)
+    assert house.slots.show(caller, API_VERSIONS, "") == (True, False)
     assert house.counts[CLIENT] == 1
-    assert house.places.show(caller, VOTE, "raft-client-2") == (True, True)
+    assert house.slots.show(caller, VOTE, "raft-client-2") == (True, True)
     assert (house.counts[CLIENT], house.counts[PEER]) == (0, 1)
 
 
 def test_who_says_nothing_makes_room_for_newer_ones_the_oldest_first() -> None:
     house = House(new_max=3)
     first, second, third = house.enter(), house.enter(), house.enter()
-    house.places.show(second, FETCH, "somebody")
+    house.slots.show(second, FETCH, "somebody")
     house.enter()
     assert [caller.closed for caller in (first, second, third)] == [[], [], []]
     house.enter()
@@ -140,7 +140,7 @@ def test_a_voters_address_is_not_displaced_by_strangers() -> None:
     voter, stranger = house.enter(ip="10.0.0.2"), house.enter()
     house.enter(ip="10.0.0.2")
     assert (voter.closed, stranger.closed) == ([], [CloseReason.DISPLACED])
-    assert not house.places.enter(Caller()), "only voters' addresses wait"
+    assert not house.slots.enter(Caller()), "only voters' addresses wait"
     house.enter(ip="10.0.0.2")
     assert voter.closed == [CloseReason.DISPLACED]
 
@@ -149,9 +149,9 @@ def test_who_says_nothing_for_long_is_closed_though_there_is_room() -> None:
     house = House()
     silent, slow = house.enter(), house.enter(is_silent=False)
     client = house.client()
-    house.places.sweep(NEW_NS - 1)
+    house.slots.sweep(NEW_NS - 1)
     assert silent.closed == []
-    house.places.sweep(NEW_NS)
+    house.slots.sweep(NEW_NS)
     assert silent.closed == [CloseReason.SILENT]
     assert (slow.closed, client.closed) == ([], [])
     assert house.counts[NEW] == 1
@@ -164,10 +164,10 @@ def test_the_client_that_is_idle_for_longest_makes_room_after_two_looks() -> Non
         house.client(active_ns=1, unanswered=1),
         house.client(active_ns=3),
     )
-    house.places.sweep(10)
+    house.slots.sweep(10)
     assert house.is_refused("somebody"), "one look does not tell"
     busy.active_ns = 11
-    house.places.sweep(SECOND_NS)
+    house.slots.sweep(SECOND_NS)
     house.client(active_ns=SECOND_NS)
     assert (busy.closed, waits.closed, idle.closed) == ([], [], [CloseReason.DISPLACED])
     assert house.is_refused("somebody"), "nobody else is idle"
@@ -176,8 +176,8 @@ def test_the_client_that_is_idle_for_longest_makes_room_after_two_looks() -> Non
 def test_a_client_that_has_asked_again_since_the_look_stays() -> None:
     house = House(max_clients=1)
     client = house.client()
-    house.places.sweep(1)
-    house.places.sweep(2)
+    house.slots.sweep(1)
+    house.slots.sweep(2)
     client.active_ns = 3
     assert house.is_refused("somebody")
     assert client.closed == []
@@ -186,10 +186,10 @@ def test_a_client_that_has_asked_again_since_the_look_stays() -> None:
 def test_places_that_were_free_in_between_are_looked_at_anew() -> None:
     house = House(max_clients=1)
     first = house.client()
-    house.places.sweep(1)
-    house.places.sweep(2)
-    house.places.leave(first)
-    house.places.sweep(3)
+    house.slots.sweep(1)
+    house.slots.sweep(2)
+    house.slots.leave(first)
+    house.slots.sweep(3)
     second = house.client()
     assert house.is_refused("somebody")
     assert (first.closed, second.closed) == ([], [])
@@ -211,9 +211,9 @@ def test_a_peer_beyond_its_places_displaces_its_own_that_are_not_at_its_address_
 def test_it_is_told_once_that_a_peer_has_connected() -> None:
     house = House()
     caller = house.replica(3)
-    house.places.show(caller, FETCH, "raft-client-3")
+    house.slots.show(caller, FETCH, "raft-client-3")
     house.client()
-    house.places.show(house.enter(), FETCH, "raft-client-4")
+    house.slots.show(house.enter(), FETCH, "raft-client-4")
     assert house.quorum.connected == [3]
 
 
@@ -230,7 +230,7 @@ def test_operators_that_asked_a_moment_ago_stay_and_others_make_room() -> None:
     house = House(max_clients=0)
     for n in range(OPERATOR_MAX):
         caller = house.enter(is_local=True, active_ns=n)
-        house.places.show(caller, FETCH, "quorumctl")
+        house.slots.show(caller, FETCH, "quorumctl")
     assert house.is_refused("quorumctl", is_local=True, active_ns=IDLE_NS - 1)
     assert not house.is_refused("quorumctl", is_local=True, active_ns=IDLE_NS)
 
@@ -239,24 +239,24 @@ def test_who_only_says_hello_displaces_nobody_and_waits_among_the_new_ones() -> 
     house = House(max_clients=1, new_max=10_000)
     old = house.client()
     for second in (1, 2):
-        house.places.sweep(second * SECOND_NS)
+        house.slots.sweep(second * SECOND_NS)
     for client_id in ("somebody", "quorumctl", "raft-client-1"):
         hellos = [house.enter(is_local=True, active_ns=2 * SECOND_NS) for _ in range(100)]
         for caller in hellos:
-            answered, is_final = house.places.show(caller, API_VERSIONS, client_id)
+            answered, is_final = house.slots.show(caller, API_VERSIONS, client_id)
             assert answered
-            assert is_final == house.places.is_peer(caller) or client_id == "quorumctl"
+            assert is_final == house.slots.is_peer(caller) or client_id == "quorumctl"
     assert house.counts == {CLIENT: 1, OPERATOR: OPERATOR_MAX, PEER: PEER_MAX, NEW: 300 - 24}
     assert old.closed == []
     operator = house.enter(is_local=True, active_ns=3 * SECOND_NS)
     for key in (API_VERSIONS, FETCH):
-        assert house.places.show(operator, key, "quorumctl")[0]
+        assert house.slots.show(operator, key, "quorumctl")[0]
     assert house.counts[OPERATOR] == OPERATOR_MAX
     client = house.enter()
     for key in (API_VERSIONS, FETCH):
-        assert house.places.show(client, key, "somebody")[0]
+        assert house.slots.show(client, key, "somebody")[0]
     assert old.closed == [CloseReason.DISPLACED]
-    house.places.sweep(2 * SECOND_NS + NEW_NS)
+    house.slots.sweep(2 * SECOND_NS + NEW_NS)
     assert house.counts[NEW] == 0, "who asked for no more in five seconds goes"
 
 
@@ -265,8 +265,8 @@ def test_a_replica_that_has_a_clients_place_keeps_it_where_no_other_is_free() ->
     caller = house.enter()
     for _ in range(PEER_MAX):
         house.replica(2, unanswered=1)
-    assert house.places.show(caller, API_VERSIONS, "raft-client-2") == (True, False)
-    assert house.places.show(caller, VOTE, "raft-client-2") == (True, True)
+    assert house.slots.show(caller, API_VERSIONS, "raft-client-2") == (True, False)
+    assert house.slots.show(caller, VOTE, "raft-client-2") == (True, True)
     assert house.counts[CLIENT] == 1
 
 
@@ -275,14 +275,14 @@ def test_by_tls_a_certificate_makes_a_peer_and_not_what_it_calls_itself() -> Non
     shown = {}
     for principal in ("User:n2", "User:n3", "User:somebody"):
         caller = house.enter(identity=Identity(principal, 1e12, b"der"))
-        assert house.places.show(caller, VOTE, "raft-client-2") == (True, True)
-        shown[principal] = house.places.is_peer(caller)
+        assert house.slots.show(caller, VOTE, "raft-client-2") == (True, True)
+        shown[principal] = house.slots.is_peer(caller)
     assert shown == {"User:n2": True, "User:n3": False, "User:somebody": False}
     in_plaintext = house.enter()
-    house.places.leave(in_plaintext)
+    house.slots.leave(in_plaintext)
     in_plaintext = house.enter()
-    assert house.places.show(in_plaintext, VOTE, "raft-client-3")[0]
-    assert house.places.is_peer(in_plaintext), "without TLS as ever"
+    assert house.slots.show(in_plaintext, VOTE, "raft-client-3")[0]
+    assert house.slots.is_peer(in_plaintext), "without TLS as ever"
 
 
 def test_new_ones_of_this_host_wait_while_strangers_are_displaced() -> None:

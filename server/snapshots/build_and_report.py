@@ -1,4 +1,4 @@
-"""Building a snapshot in a process of its own: its command line, and its reports to its parent."""
+"""The inside of the build subprocess: its command line, the build, its reports to the parent in JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from quorumd.server.snapshots.builder import DEFAULT_MEMORY_BYTES, BuiltSnapshot, SnapshotBuilder
+from quorumd.server.snapshots.snapshot_builder import (
+    DEFAULT_MEMORY_BYTES,
+    BuiltSnapshot,
+    SnapshotBuilder,
+)
 from quorumd.storage.errors import DiskFull, StorageError
 from quorumd.storage.filesystem import FileSystem, RealFileSystem
 
@@ -25,7 +29,7 @@ LEFT_BYTES = 8 << 20
 
 def main() -> int:
     """Builds what the command line says; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m quorumd.server.snapshots.build")
+    parser = argparse.ArgumentParser(prog="python -m quorumd.server.snapshots.build_command")
     parser.add_argument("--directory", type=Path, required=True)
     parser.add_argument("--end-offset", type=int, required=True)
     parser.add_argument("--memory-bytes", type=int, default=DEFAULT_MEMORY_BYTES)

@@ -1,4 +1,4 @@
-"""Places for inbound connections: how many there are of each kind, and who goes when none is free.
+"""ConnectionSlots for inbound connections: how many there are of each kind, and who goes when none is free.
 
 A connection is new until its first request shows who asks, and new ones have a room of their own: whoever
 says nothing takes no client's place, and no peer's. Voters have places of their own, and so has `quorumctl`
@@ -56,7 +56,7 @@ class KnownPeers(Protocol):
         """A connection has shown that it comes from such a replica: its process runs."""
 
 
-class Placed(Protocol):
+class SlotHolder(Protocol):
     """A connection, as its place knows it."""
 
     ip: str
@@ -86,10 +86,10 @@ _NEIGHBOURS: Final = _Room(ConnectionKind.NEW, 0)
 _CLIENTS: Final = _Room(ConnectionKind.CLIENT)
 _OPERATORS: Final = _Room(ConnectionKind.OPERATOR)
 
-C = TypeVar("C", bound=Placed)
+C = TypeVar("C", bound=SlotHolder)
 
 
-class Places(Generic[C]):
+class ConnectionSlots(Generic[C]):
     """All connections of a node, by kind. `counts` is kept up to date."""
 
     def __init__(

@@ -1,6 +1,7 @@
-"""`python -P -m quorumd.server.snapshots.build`: builds a snapshot in a process of its own, of low priority.
+"""The command that builds a snapshot, in a process of its own with low priority.
 
-    --directory D --end-offset N [--memory-bytes M]
+    python -P -m quorumd.server.snapshots.build_command --directory D \\
+        --end-offset N [--memory-bytes M]
 
 Prints JSON, an object a line: {"done", "total"} (bytes) now and then, at last {"end_offset",
 "epoch", "size_bytes", "records", "empty_batches"}, or {"error", "kind", "path"} with the exit code of
@@ -30,9 +31,9 @@ def main() -> int:
     os.setpgid(0, 0)
     _lower_priority()
     # Not before: to import takes a while, too.
-    from quorumd.server.snapshots import build_child as snapshot_process
+    from quorumd.server.snapshots import build_and_report
 
-    return snapshot_process.main()
+    return build_and_report.main()
 
 
 def _lower_priority() -> None:

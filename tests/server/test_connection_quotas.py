@@ -7,7 +7,7 @@ import ssl
 
 import pytest
 
-from quorumd.server.net.admission import Admission, ConnectionLimits
+from quorumd.server.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from tests.support.serving import Client, Parking, Served, answering, request_frame, run, serving
 
 
@@ -65,19 +65,19 @@ def test_more_new_connections_than_a_second_may_have_are_closed() -> None:
 
 
 def test_a_limit_of_none_keeps_no_count_of_addresses() -> None:
-    admission = Admission(ConnectionLimits())
-    assert admission.enter("10.0.0.1", is_exempt=False) is None
-    admission.leave("10.0.0.1")
+    quotas = ConnectionQuotas(ConnectionLimits())
+    assert quotas.enter("10.0.0.1", is_exempt=False) is None
+    quotas.leave("10.0.0.1")
 
 
 def test_an_exempt_address_takes_part_of_no_limit_and_is_counted_all_the_same() -> None:
-    admission = Admission(ConnectionLimits(per_ip=1))
-    assert admission.enter("10.0.0.1", is_exempt=True) is None
-    assert admission.enter("10.0.0.1", is_exempt=True) is None
-    assert admission.enter("10.0.0.1", is_exempt=False) == "max.connections.per.ip=1"
+    quotas = ConnectionQuotas(ConnectionLimits(per_ip=1))
+    assert quotas.enter("10.0.0.1", is_exempt=True) is None
+    assert quotas.enter("10.0.0.1", is_exempt=True) is None
+    assert quotas.enter("10.0.0.1", is_exempt=False) == "max.connections.per.ip=1"
     for _ in range(2):
-        admission.leave("10.0.0.1")
-    assert admission.enter("10.0.0.1", is_exempt=False) is None
+        quotas.leave("10.0.0.1")
+    assert quotas.enter("10.0.0.1", is_exempt=False) is None
 
 
 def test_tls_on_a_plaintext_listener_is_told_so_and_one_line_says_it(

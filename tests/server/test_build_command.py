@@ -19,8 +19,8 @@ import pytest
 
 from quorumd.raft.types import SnapshotId
 from quorumd.server.model.snapshot_builds import BuildFailed, BuildResult
-from quorumd.server.snapshots.build import NICENESS
-from quorumd.server.snapshots.build_process import BuildProcess
+from quorumd.server.snapshots.build_command import NICENESS
+from quorumd.server.snapshots.build_subprocess import BuildSubprocess
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.layout import is_part, log_path, part_path
 from quorumd.storage.snapshot_file import verify_snapshot
@@ -56,7 +56,7 @@ def long_log(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
 def running(directory: Path, end_offset: int, *options: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [
-            *(sys.executable, "-P", "-m", "quorumd.server.snapshots.build"),
+            *(sys.executable, "-P", "-m", "quorumd.server.snapshots.build_command"),
             *("--directory", str(directory), "--end-offset", str(end_offset), *options),
         ],
         stdin=subprocess.PIPE,
@@ -149,7 +149,8 @@ def test_it_stops_and_cleans_up_when_its_input_ends(long_log: tuple[Path, int]) 
 PARENT = """
 import subprocess, sys
 child = subprocess.Popen(
-    [sys.executable, "-P", "-m", "quorumd.server.snapshots.build", *sys.argv[1:]], stdin=subprocess.PIPE
+    [sys.executable, "-P", "-m", "quorumd.server.snapshots.build_command", *sys.argv[1:]],
+    stdin=subprocess.PIPE,
 )
 child.wait()
 """
@@ -239,13 +240,13 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arguments", [(), ("--directory", "/tmp"), ("--end-offset", "x")])
 def test_a_wrong_command_line_is_explained(arguments: tuple[str, ...]) -> None:
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "quorumd.server.snapshots.build", *arguments],
+        [sys.executable, "-P", "-m", "quorumd.server.snapshots.build_command", *arguments],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 2
-    assert "usage: python -m quorumd.server.snapshots.build" in done.stderr
+    assert "usage: python -m quorumd.server.snapshots.build_command" in done.stderr
 
 
 def test_files_in_the_working_directory_are_not_run(
@@ -266,7 +267,7 @@ def test_files_in_the_working_directory_are_not_run(
 
     async def build() -> BuildResult | BuildFailed:
         outcome = asyncio.get_running_loop().create_future()
-        BuildProcess(log, end, lambda ratio: None, outcome.set_result)
+        BuildSubprocess(log, end, lambda ratio: None, outcome.set_result)
         async with asyncio.timeout(60):
             return await outcome
 

@@ -1,0 +1,81 @@
+"""ApiVersions in every version: APIs, features, and the software of KIP-511."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from quorumd.server.requests.api_versions import api_versions, api_versions_unsupported
+from quorumd.wire.codec import encode
+from quorumd.wire.messages.api_versions import ApiVersionsRequest
+from quorumd.wire.registry import APIS, CONTROLLER_KEYS, FIRST_OWN_KEY
+from tests.support.cluster import FixedView, decoded_again
+
+SOFTWARE = ApiVersionsRequest(client_software_name="a-client", client_software_version="1.0")
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_api_versions_lists_exactly_what_is_spoken(version: int) -> None:
+    answer = decoded_again(api_versions(FixedView(), SOFTWARE, version), version)
+    assert answer.error_code == 0
+    listed = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
+    spoken = {key: (spec.min_version, spec.max_version) for key, spec in APIS.items()}
+    # Produce from 0, as librdkafka below 2.12 expects of a broker.
+    ours = {key: spoken.pop(key) for key in list(spoken) if key >= FIRST_OWN_KEY}
+    beside_kafka = FixedView(is_kafka_log=True, is_witness=True)
+    answer = decoded_again(api_versions(beside_kafka, SOFTWARE, version), version)
+    assert {key.api_key for key in answer.api_keys} == set(spoken)
+    for key in CONTROLLER_KEYS:
+        del spoken[key]
+    assert listed == spoken | {0: (0, 13)}
+    if version >= 3:
+        own = replace(SOFTWARE, client_software_name="quorumctl")
+        answer = decoded_again(api_versions(FixedView(), own, version), version)
+        assert set(ours) < {key.api_key for key in answer.api_keys}
+
+
+def test_a_feature_with_minimum_0_is_shown_from_version_4_on() -> None:
+    for version, expected in ((3, []), (4, [("kraft.version", 0, 1)])):
+        answer = decoded_again(api_versions(FixedView(), SOFTWARE, version), version)
+        shown = [(f.name, f.min_version, f.max_version) for f in answer.supported_features]
+        assert shown == expected
+        finalized = [
+            (f.name, f.min_version_level, f.max_version_level) for f in answer.finalized_features
+        ]
+        assert (finalized, answer.finalized_features_epoch) == ([("kraft.version", 1, 1)], 3)
+
+
+def test_a_feature_at_level_0_is_not_finalized() -> None:
+    view = FixedView(kraft_version=0, kraft_version_offset=-1)
+    answer = decoded_again(api_versions(view, SOFTWARE, 4), 4)
+    assert (answer.finalized_features, answer.finalized_features_epoch) == ((), -1)
+
+
+@pytest.mark.parametrize(
+    ("name", "software_version", "error"),
+    [
+        ("apache-kafka-java", "4.3.1", 0),
+        ("a", "1", 0),
+        ("", "1.0", 42),
+        ("a-client", "", 42),
+        ("-client", "1.0", 42),
+        ("client.", "1.0", 42),
+        ("a client", "1.0", 42),
+        ("client\n", "1.0", 42),
+        ("clïent", "1.0", 42),
+    ],
+)
+def test_software_must_be_named_as_kip_511_asks(
+    name: str, software_version: str, error: int
+) -> None:
+    request = ApiVersionsRequest(
+        client_software_name=name, client_software_version=software_version
+    )
+    answer = decoded_again(api_versions(FixedView(), request, 3), 3)
+    assert (answer.error_code, bool(answer.api_keys)) == (error, not error)
+    assert api_versions(FixedView(), ApiVersionsRequest(), 2).error_code == 0
+
+
+def test_an_unknown_version_of_api_versions_is_told_the_known_ones() -> None:
+    assert encode(api_versions_unsupported(), 0).hex() == "002300000001001200000004"

@@ -1,0 +1,126 @@
+"""DescribeQuorum: the leader's answer, and the refusal of every other node."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from quorumd.raft.types import ReplicaKey, Voter
+from quorumd.server.model.partition_view import ReplicaStatus
+from quorumd.server.requests.describe_quorum import describe_quorum
+from quorumd.wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartition,
+    DescribeQuorumRequestTopic,
+    DescribeQuorumResponse,
+)
+from tests.support.cluster import FixedView, decoded_again, endpoints
+
+TOPIC = "__cluster_metadata"
+ROWS = tuple(
+    ReplicaStatus(ReplicaKey(n, UUID(int=1000 + n)), 100 + n, 5000 + n, 6000 + n) for n in (1, 2, 3)
+)
+OBSERVER = ReplicaStatus(ReplicaKey(8, None), 40)
+
+
+def asks(topic: str = TOPIC, *partitions: int) -> DescribeQuorumRequest:
+    asked = tuple(DescribeQuorumRequestPartition(partition_index=p) for p in partitions or (0,))
+    return DescribeQuorumRequest(
+        topics=(DescribeQuorumRequestTopic(topic_name=topic, partitions=asked),)
+    )
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_the_leader_describes_voters_observers_and_nodes(version: int) -> None:
+    view = FixedView(
+        voter_rows=ROWS, observer_rows=(OBSERVER,), announced=(Voter(OBSERVER.key, endpoints(8)),)
+    )
+    answer = decoded_again(describe_quorum(view, asks(), version, "CLIENT"), version)
+    (partition,) = answer.topics[0].partitions
+    assert (answer.error_code, partition.error_code) == (0, 0)
+    assert (partition.leader_id, partition.leader_epoch, partition.high_watermark) == (2, 7, 110)
+    times = version >= 1
+    uuids = version >= 2
+    assert [
+        (
+            r.replica_id,
+            r.replica_directory_id.int,
+            r.log_end_offset,
+            r.last_fetch_timestamp,
+            r.last_caught_up_timestamp,
+        )
+        for r in (*partition.current_voters, *partition.observers)
+    ] == [
+        (
+            n,
+            uuid if uuids else 0,
+            end,
+            fetched if times else -1,
+            caught_up if times else -1,
+        )
+        for n, uuid, end, fetched, caught_up in (
+            (1, 1001, 101, 5001, 6001),
+            (2, 1002, 102, 5002, 6002),
+            (3, 1003, 103, 5003, 6003),
+            (8, 0, 40, -1, -1),
+        )
+    ]
+    shown = [
+        (node.node_id, [(at.name, at.host, at.port) for at in node.listeners])
+        for node in answer.nodes
+    ]
+    expected = [(n, [tuple(at) for at in endpoints(n)]) for n in (1, 2, 3, 8)]
+    assert shown == (expected if uuids else [])
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_another_node_names_the_leader_with_its_refusal(version: int) -> None:
+    view = FixedView(is_leader=False, leader_id=3, leader_endpoints=endpoints(3))
+    answer = decoded_again(describe_quorum(view, asks(), version, "CLIENT"), version)
+    (partition,) = answer.topics[0].partitions
+    assert (answer.error_code, partition.error_code) == (0, 6)
+    assert (partition.leader_id, partition.leader_epoch) == (3, 7)
+    assert partition.current_voters == ()
+    if version >= 2:
+        assert partition.error_message == "node 2 does not lead: ask node 3 at node3.example:9092"
+        assert [node.node_id for node in answer.nodes] == [1, 2, 3]
+
+
+def test_a_node_that_knows_no_leader_says_so() -> None:
+    view = FixedView(is_leader=False, leader_id=None, leader_endpoints=())
+    (partition,) = describe_quorum(view, asks(), 2, "CLIENT").topics[0].partitions
+    assert (partition.error_code, partition.leader_id) == (6, -1)
+    assert partition.error_message == "no leader is known in epoch 7; ask again soon"
+
+
+@pytest.mark.parametrize("version", range(3))
+@pytest.mark.parametrize(
+    "request_",
+    [
+        asks("other", 0),
+        asks(TOPIC, 1),
+        asks(TOPIC, 0, 0),
+        asks(TOPIC, 0, 1),
+        DescribeQuorumRequest(topics=(*asks().topics, *asks().topics)),
+        DescribeQuorumRequest(topics=(DescribeQuorumRequestTopic(topic_name=TOPIC),)),
+    ],
+)
+def test_other_partitions_are_echoed_as_unknown(
+    request_: DescribeQuorumRequest, version: int
+) -> None:
+    answer = decoded_again(describe_quorum(FixedView(), request_, version, "CLIENT"), version)
+    assert answer.error_code == 0
+    assert [
+        (topic.topic_name, [(p.partition_index, p.error_code) for p in topic.partitions])
+        for topic in answer.topics
+    ] == [
+        (topic.topic_name, [(p.partition_index, 3) for p in topic.partitions])
+        for topic in request_.topics
+    ]
+
+
+def test_to_ask_for_nothing_is_no_error() -> None:
+    answer = describe_quorum(FixedView(), DescribeQuorumRequest(), 2, "CLIENT")
+    assert isinstance(answer, DescribeQuorumResponse)
+    assert (answer.error_code, answer.topics, answer.nodes) == (0, (), ())
