@@ -64,7 +64,8 @@ class _Partition:
         effect = AppendClient(write=1, base_offset=base, epoch=self.leader_epoch, token=token)
         self.handler.take_batches(effect)
         self.committed_offset = self.log_end_offset
-        self.handler.on_high_watermark(self.log_end_offset)
+        # Of --base trees before `ParkedAppends`, the handler has it.
+        getattr(self.handler, "parked", self.handler).on_high_watermark(self.log_end_offset)
 
 
 class _Runtime:

@@ -312,7 +312,7 @@ class Partition:
     # -- the driver's listener
 
     def on_high_watermark(self, effect: AnnounceHighWatermark) -> None:
-        self.produce_handler.on_high_watermark(effect.offset)
+        self.produce_handler.parked.on_high_watermark(effect.offset)
         self.fetch_handler.on_high_watermark()
         self.producers.commit(effect.offset)
         self.snapshots.build_if_due()

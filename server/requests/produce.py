@@ -7,9 +7,7 @@ idempotence. Promise: acknowledged means never lost; exactly once for idempotent
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from math import inf
 from typing import Final, Protocol
 
 from quorumd.raft.effects import AppendClient
@@ -18,18 +16,18 @@ from quorumd.server.model.conditions import WINDOW_BYTES, ConditionJudge
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.model.producer_state import Duplicate, ProducerState, Refused
-from quorumd.server.model.runtime import Runtime, TimerHandle
+from quorumd.server.model.runtime import Runtime
 from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.net.turns import begun
 from quorumd.server.requests.conditional_append import refused_append
+from quorumd.server.requests.parked_appends import ParkedAppends
 from quorumd.server.requests.pending_produce import (
     PartitionResult,
     PendingAppend,
     PendingBatch,
     PendingProduce,
-    Results,
 )
-from quorumd.server.requests.produce_response import produce_response, topic_of
+from quorumd.server.requests.produce_response import ProduceResponder
 from quorumd.server.translate.common import error_code
 from quorumd.storage.log import Chunk, ChunkSummary
 from quorumd.wire.batch_header import LOG_OVERHEAD, STAMP
@@ -37,14 +35,12 @@ from quorumd.wire.codec import decode
 from quorumd.wire.conditions import MARK, KeyedBatch, Keys, read_keyed
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import RefusedBatch
-from quorumd.wire.fast import ProduceAnswers, ProduceHead, parse_produce
-from quorumd.wire.messages.produce import ProduceRequest, ProduceRequestTopic
+from quorumd.wire.fast import ProduceHead, parse_produce
+from quorumd.wire.messages.produce import ProduceRequest
 from quorumd.wire.produced import check_produced
 
 UNCOMMITTED_BYTES_MAX = 64 * 2**20
 """What clients may have appended beyond the high watermark before more is refused."""
-SWEEP_S = 0.1
-"""How often parked requests are looked through for those whose time is over."""
 WAITING_BYTES: Final = 1000
 """What a batch costs in memory besides its own bytes until it is committed."""
 
@@ -87,8 +83,6 @@ class ProduceHandler:
         self._judge = ConditionJudge(condition_window_bytes, resigns_within_s)
         self._known_head: ProduceHead | None = None
         """The last head that named this partition."""
-        self._answers: dict[int, ProduceAnswers] = {}
-        """By version."""
         self._turn: list[PendingBatch] = []
         self._turn_ms: int
         """When its first batch came in, by the wall clock."""
@@ -97,10 +91,9 @@ class ProduceHandler:
         """And what is refused: both are answered when something before them is committed."""
         self._appending: dict[int, Chunk] = {}
         self._token = 0
-        self._parked: deque[PendingAppend] = deque()
-        """By end offset."""
-        self._uncommitted_bytes = 0
-        self._sweeper: TimerHandle | None = None
+        self._responder = ProduceResponder(view, metrics)
+        self.parked = ParkedAppends(view, metrics, runtime, self._responder)
+        """What was appended, until it is committed: `on_high_watermark` is to be called there."""
 
     # -- a request arrives
 
@@ -118,7 +111,7 @@ class ProduceHandler:
         if head is not self._known_head:
             error = self._wrong_head(version, head)
             if error is not None:
-                self._finish(batch, PartitionResult(error))
+                self._responder.finish(batch, PartitionResult(error))
                 return None
             self._known_head = head
         return self._take_batch(batch)
@@ -158,7 +151,7 @@ class ProduceHandler:
             yield
         pending.unanswered -= 1
         if not pending.unanswered:
-            self._respond(pending.request, pending.acks, pending.topics, pending.results)
+            self._responder.respond(pending.request, pending.acks, pending.topics, pending.results)
 
     def _wrong_head(self, version: int, head: ProduceHead) -> ErrorCode | None:
         """Why a request of this version is not for this partition, or cannot be served."""
@@ -223,23 +216,25 @@ class ProduceHandler:
     def _is_obstructed(self, batch: PendingBatch) -> bool:
         """True if nothing can be appended now: that is its result then."""
         obstacle = self._target.append_obstacle
-        if obstacle is None and self._uncommitted_bytes > UNCOMMITTED_BYTES_MAX:
+        if obstacle is None and self.parked.uncommitted_bytes > UNCOMMITTED_BYTES_MAX:
             obstacle = Refusal(
                 KafkaError.NOT_ENOUGH_REPLICAS,
                 f"more than {UNCOMMITTED_BYTES_MAX} bytes wait for a majority of the voters",
             )
         if obstacle is not None:
-            self._finish(batch, PartitionResult(error_code(obstacle.error), obstacle.reason))
+            self._responder.finish(
+                batch, PartitionResult(error_code(obstacle.error), obstacle.reason)
+            )
         return obstacle is not None
 
     def _refuse_batch(self, batch: PendingBatch, refused: RefusedBatch) -> None:
         result = PartitionResult(refused.error, refused.message, refused.record_index)
-        self._finish(batch, result)
+        self._responder.finish(batch, result)
 
     def _add_to_turn(self, batch: PendingBatch) -> None:
         self._turn.append(batch)
         if len(self._turn) == 1:
-            if self._last_turn_size == 1 and not self._parked:
+            if self._last_turn_size == 1 and not self.parked.appends:
                 self._append_turn()  # a lone client that waits for its answer: no other batch will come
             else:
                 self._call_soon(self._end_turn)
@@ -256,7 +251,7 @@ class ProduceHandler:
         self._last_turn_size = len(turn)
         result = PartitionResult(error_code(obstacle.error), obstacle.reason)
         for batch in turn:
-            self._finish(batch, result)
+            self._responder.finish(batch, result)
 
     def _append_turn(self) -> None:
         """One append for the whole turn; nothing is in its way, as was just asked.
@@ -299,9 +294,7 @@ class ProduceHandler:
         if accepted:
             held_bytes = sum(sizes) + WAITING_BYTES * len(sizes)
             now = self._runtime.monotonic_s()
-            self._parked.append(PendingAppend(accepted, now, offset, held_bytes))
-            self._arm_sweeper()
-            self._uncommitted_bytes += held_bytes
+            self.parked.park(PendingAppend(accepted, now, offset, held_bytes))
             self._metrics.observe_batches(sizes)
             self._token += 1
             summary = ChunkSummary(epoch, newest_ms, newest_offset)
@@ -310,7 +303,7 @@ class ProduceHandler:
         if self._duplicates:
             duplicates, self._duplicates = self._duplicates, []
             for duplicate in duplicates:
-                self._park_duplicate(duplicate)
+                self.parked.park_duplicate(duplicate)
         if accepted:
             self._target.append(self._token, offset - base_offset)
 
@@ -321,7 +314,9 @@ class ProduceHandler:
             header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
         )
         if isinstance(verdict, Refused):
-            self._finish(batch, PartitionResult(error_code(verdict.error), verdict.message))
+            self._responder.finish(
+                batch, PartitionResult(error_code(verdict.error), verdict.message)
+            )
             return False
         if isinstance(verdict, Duplicate):
             batch.base_offset = verdict.base_offset
@@ -335,18 +330,6 @@ class ProduceHandler:
         )
         return True
 
-    def _park_duplicate(self, duplicate: PendingAppend) -> None:
-        """A duplicate, or a refusal, is answered when its cause is committed, in the order of offsets."""
-        end_offset = duplicate.end_offset
-        if end_offset <= self._view.committed_offset:
-            self._answer(duplicate)
-            return
-        at = len(self._parked)
-        while at and self._parked[at - 1].end_offset > end_offset:
-            at -= 1
-        self._parked.insert(at, duplicate)
-        self._arm_sweeper()
-
     def take_batches(self, effect: AppendClient) -> Chunk:
         """The batches under this token, stamped with their offsets and epoch, as one chunk."""
         chunk = self._appending.pop(effect.token)
@@ -356,144 +339,22 @@ class ProduceHandler:
         assert summary.epoch == effect.epoch, "the rules appended in another epoch"
         return chunk
 
-    # -- commits and time-outs
-
-    def on_high_watermark(self, offset: int) -> None:
-        """Answer everything below the high watermark, in the order of the log."""
-        parked = self._parked
-        now = 0.0
-        while parked:
-            append = parked[0]
-            if append.end_offset <= offset:
-                parked.popleft()
-            else:  # followers have got a part of it
-                part = append.cut(offset)
-                if part is None:
-                    return
-                append = part
-            if append.refusal is None:
-                now = now or self._runtime.monotonic_s()
-                self._metrics.observe_commit(now - append.since, len(append.batches))
-            self._uncommitted_bytes -= append.held_bytes
-            self._answer(append)
-
-    def _answer(self, append: PendingAppend) -> None:
-        """It is committed, or what it is refused for."""
-        if append.refusal is not None:
-            if not append.batches[0].is_answered:
-                self._finish(append.batches[0], append.refusal)
-            return
-        log_start_offset = self._view.log_start_offset
-        for batch in append.batches:
-            if batch.is_answered:
-                continue
-            head, request = batch.head, batch.request
-            if batch.whole is not None or not head.acks:
-                self._finish(batch, PartitionResult(base_offset=batch.base_offset))
-                continue
-            version = request.api_version
-            answers = self._answers.get(version)
-            if answers is None:
-                answers = ProduceAnswers(version, head.topic, head.partition)
-                self._answers[version] = answers
-            request.respond(
-                (answers.encode(request.correlation_id, batch.base_offset, log_start_offset),)
-            )
+    # -- commits and the loss of leadership
 
     def on_leadership_lost(self) -> None:
         """What is parked may or may not survive: the producer has to ask the new leader."""
-        parked, self._parked = self._parked, deque()
-        self._uncommitted_bytes = 0
         self._judge.close()
-        result = PartitionResult(
-            ErrorCode.NOT_LEADER_OR_FOLLOWER, "leadership was lost before the commit"
+        self.parked.refuse_all(
+            PartitionResult(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, "leadership was lost before the commit"
+            )
         )
-        for append in parked:
-            for batch in append.batches:
-                if not batch.is_answered:
-                    self._finish(batch, result)
 
     @property
     def parked_count(self) -> int:
-        """Batches that wait for their commit."""
-        return sum(len(append.batches) for append in self._parked) + len(self._turn)
-
-    def _finish(self, batch: PendingBatch, result: PartitionResult) -> None:
-        """Answer the request, if this was the last partition of it that was waited for."""
-        request, whole = batch.request, batch.whole
-        batch.is_answered = True
-        if whole is None:
-            topic = topic_of(batch.head, request.api_version)
-            self._respond(request, batch.head.acks, (topic,), {(0, 0): result})
-            return
-        whole.results[batch.at] = result
-        whole.unanswered -= 1
-        if not whole.unanswered:
-            self._respond(request, whole.acks, whole.topics, whole.results)
-
-    def _arm_sweeper(self) -> None:
-        if self._sweeper is None:
-            at = self._runtime.monotonic_s() + SWEEP_S
-            self._sweeper = self._runtime.call_at(at, self._sweep)
-
-    def _sweep(self) -> None:
-        """Answer requests whose time is over; their records stay appended and may still commit."""
-        self._sweeper = None
-        now = self._runtime.monotonic_s()
-        late = "not committed in time: no majority of the voters answers"
-        has_idle_duplicates = False
-        for append in self._parked:
-            if append.deadline is not None and append.deadline > now:
-                continue
-            for batch in append.batches:
-                if batch.is_answered:
-                    continue
-                if append.refusal is not None and append.sure_s <= now:
-                    self._finish(batch, append.refusal)
-                elif batch.deadline <= now:
-                    what = "appended, but" if append.refusal is None else "what it depends on is"
-                    result = PartitionResult(ErrorCode.REQUEST_TIMED_OUT, f"{what} {late}")
-                    self._finish(batch, result)
-                else:
-                    continue
-                has_idle_duplicates = has_idle_duplicates or not append.held_bytes
-            waiting = (batch for batch in append.batches if not batch.is_answered)
-            append.deadline = min(
-                (min(batch.deadline, append.sure_s) for batch in waiting), default=inf
-            )
-        if has_idle_duplicates:
-            self._parked = deque(
-                append for append in self._parked if append.held_bytes or append.deadline != inf
-            )
-        if self._parked:
-            self._arm_sweeper()
+        """Batches that wait for their commit, or for the end of their turn."""
+        return self.parked.batch_count + len(self._turn)
 
     def close(self) -> None:
         """Stop looking at the clock."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-
-    # -- responses
-
-    def _respond(
-        self,
-        request: InboundRequest,
-        acks: int,
-        topics: tuple[ProduceRequestTopic, ...],
-        results: Results,
-    ) -> None:
-        """The answer in its general form; acks=0 has none, and errors close its connection."""
-        errors = {result.error for result in results.values()} - {ErrorCode.NONE}
-        for error in errors:
-            self._metrics.count_refused(error.name)
-        if acks == 0:
-            if errors:
-                names = ", ".join(sorted(error.name for error in errors))
-                request.close(f"a batch without acknowledgement was refused: {names}")
-            else:
-                request.finish_without_response()
-            return
-        response = produce_response(
-            self._view, request.api_version, request.listener.name, topics, results
-        )
-        request.respond_message(response)
+        self.parked.close()

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
+from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.partition_view import PartitionView
-from quorumd.server.requests.pending_produce import PartitionResult, Results
+from quorumd.server.net.inbound_request import InboundRequest
+from quorumd.server.requests.pending_produce import PartitionResult, PendingBatch, Results
 from quorumd.server.translate.common import endpoint_on, id_or_minus_one
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.fast import ProduceHead
@@ -96,3 +98,47 @@ def _leader_endpoints(
     if at is None:
         return ()
     return (ProduceResponseNodeEndpoint(node_id=leader_id, host=at.host, port=at.port),)
+
+
+class ProduceResponder:
+    """Sends the responses of Produce requests in their general form."""
+
+    def __init__(self, view: PartitionView, metrics: Metrics) -> None:
+        self._view = view
+        self._metrics = metrics
+
+    def finish(self, batch: PendingBatch, result: PartitionResult) -> None:
+        """Answer the request, if this was the last partition of it that was waited for."""
+        request, whole = batch.request, batch.whole
+        batch.is_answered = True
+        if whole is None:
+            topic = topic_of(batch.head, request.api_version)
+            self.respond(request, batch.head.acks, (topic,), {(0, 0): result})
+            return
+        whole.results[batch.at] = result
+        whole.unanswered -= 1
+        if not whole.unanswered:
+            self.respond(request, whole.acks, whole.topics, whole.results)
+
+    def respond(
+        self,
+        request: InboundRequest,
+        acks: int,
+        topics: tuple[ProduceRequestTopic, ...],
+        results: Results,
+    ) -> None:
+        """The answer in its general form; acks=0 has none, and errors close its connection."""
+        errors = {result.error for result in results.values()} - {ErrorCode.NONE}
+        for error in errors:
+            self._metrics.count_refused(error.name)
+        if acks == 0:
+            if errors:
+                names = ", ".join(sorted(error.name for error in errors))
+                request.close(f"a batch without acknowledgement was refused: {names}")
+            else:
+                request.finish_without_response()
+            return
+        response = produce_response(
+            self._view, request.api_version, request.listener.name, topics, results
+        )
+        request.respond_message(response)

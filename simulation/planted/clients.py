@@ -19,6 +19,7 @@ from quorumd.server.partition.raft_view import RaftPartitionView
 from quorumd.server.requests import fetch
 from quorumd.server.requests.fetch import ConsumerFetch, FetchHandler, PartitionFetch
 from quorumd.server.requests.offsets import OffsetsHandler
+from quorumd.server.requests.parked_appends import ParkedAppends
 from quorumd.server.requests.produce import ProduceHandler
 from quorumd.wire.batch_header import BatchHeader
 from quorumd.wire.error_codes import ErrorCode
@@ -53,7 +54,7 @@ def _acknowledged_at_append(plant: Plant) -> None:
 
     def wrong(handler: ProduceHandler) -> None:
         right(handler)
-        handler.on_high_watermark(handler._view.log_end_offset)
+        handler.parked.on_high_watermark(handler._view.log_end_offset)
 
     plant(ProduceHandler, "_end_turn", wrong)
 
@@ -243,12 +244,12 @@ def _only_the_last_is_remembered(plant: Plant) -> None:
     faults=frozenset({"isolate one", "minority partition", "slow disk", "stalled disk"}),
 )
 def _late_batches_stay_counted(plant: Plant) -> None:
-    right = ProduceHandler._sweep
+    right = ParkedAppends._sweep
 
-    def wrong(handler: ProduceHandler) -> None:
-        right(handler)
-        for append in handler._parked:
+    def wrong(parked: ParkedAppends) -> None:
+        right(parked)
+        for append in parked.appends:
             if all(batch.is_answered for batch in append.batches):
                 append.held_bytes = 0
 
-    plant(ProduceHandler, "_sweep", wrong)
+    plant(ParkedAppends, "_sweep", wrong)

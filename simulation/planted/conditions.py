@@ -9,6 +9,7 @@ from quorumd.server.model import conditions
 from quorumd.server.model.conditions import ConditionJudge, KeyWindow
 from quorumd.server.model.producer_state import ProducerState
 from quorumd.server.requests import conditional_append, produce
+from quorumd.server.requests.parked_appends import ParkedAppends
 from quorumd.server.requests.pending_produce import PendingAppend, PendingBatch
 from quorumd.server.requests.produce import ProduceHandler
 from quorumd.wire.batch_header import CODEC_MASK
@@ -43,15 +44,15 @@ def _window_opened_late(plant: Plant) -> None:
     seeds=48,
 )
 def _refused_for_what_is_truncated(plant: Plant) -> None:
-    right = ProduceHandler._park_duplicate
+    right = ParkedAppends.park_duplicate
 
-    def wrong(handler: ProduceHandler, pending: PendingAppend) -> None:
+    def wrong(parked: ParkedAppends, pending: PendingAppend) -> None:
         if pending.refusal is None:
-            right(handler, pending)
+            right(parked, pending)
         else:
-            handler._answer(pending)
+            parked._respond(pending)
 
-    plant(ProduceHandler, "_park_duplicate", wrong)
+    plant(ParkedAppends, "park_duplicate", wrong)
 
 
 @planted(

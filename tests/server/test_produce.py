@@ -145,10 +145,10 @@ def test_followers_may_have_got_a_part_of_an_append() -> None:
         assert at.handler.parked_count == 3
         at.partition.commit(6)
         assert [(await at.answer())[0].base_offset for _ in range(2)] == [2, 4]
-        assert at.handler._uncommitted_bytes > 0
+        assert at.handler.parked.uncommitted_bytes > 0
         at.partition.commit(8)
         assert (await at.answer())[0].base_offset == 6
-        assert at.handler._uncommitted_bytes == at.handler.parked_count == 0
+        assert at.handler.parked.uncommitted_bytes == at.handler.parked_count == 0
 
     with_bench(work)
 
@@ -218,7 +218,7 @@ def test_a_request_whose_time_is_over_is_told_so_and_stays_appended(timeout_ms: 
         assert at.partition.log_end_offset == 1
         at.partition.commit(1)
         assert at.handler.parked_count == 0
-        assert at.handler._uncommitted_bytes == 0
+        assert at.handler.parked.uncommitted_bytes == 0
 
     with_bench(work)
 

@@ -96,7 +96,7 @@ def test_a_turn_is_one_append_in_the_order_of_arrival(at: ProduceBench) -> None:
     assert (chunk.base_offset, chunk.end_offset) == (0, 6)
     sizes = at.metrics.batch_bytes
     assert (sizes.count, sizes.sum) == (3, sum(map(len, sent)))
-    parked = [one for append in at.handler._parked for one in append.batches]
+    parked = [one for append in at.handler.parked.appends for one in append.batches]
     assert [one.data for one in parked] == [b""] * 3, "the log has them"
     at.partition.commit(6)
     assert at.rows() == [(numbers[0], 0, 0), (numbers[1], 0, 2), (numbers[2], 0, 3)]

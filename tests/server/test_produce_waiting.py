@@ -7,6 +7,7 @@ import pytest
 from quorumd.raft.errors import KafkaError, Refusal
 from quorumd.server.model.producer_state import Batch
 from quorumd.server.requests import produce as produce_module
+from quorumd.server.requests.parked_appends import SWEEP_S
 from quorumd.wire.error_codes import ErrorCode
 from tests.server.produce_bench import ProduceBench, of, produce, rows_of
 from tests.support.asking import batch
@@ -278,7 +279,7 @@ def test_a_request_waits_for_its_timeout_from_its_arrival(
     at.clock.now = 100.0
     number = at.append(produce(batch(), timeout_ms=4_000_000, is_general=is_general))
     (alarm,) = at.clock.alarms
-    assert alarm.at == 100.0 + produce_module.SWEEP_S
+    assert alarm.at == 100.0 + SWEEP_S
     for now in (100.2, 4_096.0, 4_099.9):
         at.clock.move_to(now)
         assert at.answers() == []

@@ -80,7 +80,7 @@ class InMemoryPartition(FixedView):
     def commit(self, offset: int) -> None:
         assert self.produce is not None
         self.committed_offset = offset
-        self.produce.on_high_watermark(offset)
+        self.produce.parked.on_high_watermark(offset)
 
     def end_offset_for(self, epoch: int) -> OffsetAndEpoch:
         return self.log_view.end_offset_for(epoch)
