@@ -49,7 +49,7 @@ class _Partition:
     leader_id = 1
     leader_epoch = 5
     log_start_offset = 0
-    append_obstacle = None
+    append_refusal = append_obstacle = None  # the older name: of --base trees
     log_end_offset = committed_offset = 0
     handler: Any = None
 
@@ -64,7 +64,7 @@ class _Partition:
         effect = AppendClient(write=1, base_offset=base, epoch=self.leader_epoch, token=token)
         self.handler.take_batches(effect)
         self.committed_offset = self.log_end_offset
-        # Of --base trees before `ParkedAppends`, the handler has it.
+        # The handler itself: of older --base trees.
         getattr(self.handler, "parked", self.handler).on_high_watermark(self.log_end_offset)
 
 

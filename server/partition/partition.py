@@ -393,7 +393,7 @@ class Partition:
     # -- what producers ask for
 
     @property
-    def append_obstacle(self) -> Refusal | None:
+    def append_refusal(self) -> Refusal | None:
         """Why nothing can be appended now; None if it can."""
         refusal = self.node.append_refusal
         if refusal is not None:

@@ -49,7 +49,7 @@ class AppendTarget(Protocol):
     """Takes what producers append to a partition."""
 
     @property
-    def append_obstacle(self) -> Refusal | None:
+    def append_refusal(self) -> Refusal | None:
         """Why nothing can be appended now; None if it can."""
 
     def append(self, token: int, record_count: int) -> None:
@@ -167,7 +167,7 @@ class ProduceHandler:
     def _take_batch(self, batch: PendingBatch) -> Iterator[None] | None:
         """Check a batch, or begin to; what passes is appended at the end of its turn of the event loop."""
         if not self._turn:  # what gets in the way of the others of this turn is found at its end
-            if self._is_obstructed(batch):
+            if self._is_refused(batch):
                 return None
             self._turn_ms = self._runtime.wall_ms()
         data, left = batch.data, None
@@ -210,22 +210,22 @@ class ProduceHandler:
         except RefusedBatch as refused:
             self._refuse_batch(batch, refused)
             return
-        if not self._is_obstructed(batch):
+        if not self._is_refused(batch):
             self._add_to_turn(batch)
 
-    def _is_obstructed(self, batch: PendingBatch) -> bool:
+    def _is_refused(self, batch: PendingBatch) -> bool:
         """True if nothing can be appended now: that is its result then."""
-        obstacle = self._target.append_obstacle
-        if obstacle is None and self.parked.uncommitted_bytes > UNCOMMITTED_BYTES_MAX:
-            obstacle = Refusal(
+        refusal = self._target.append_refusal
+        if refusal is None and self.parked.uncommitted_bytes > UNCOMMITTED_BYTES_MAX:
+            refusal = Refusal(
                 KafkaError.NOT_ENOUGH_REPLICAS,
                 f"more than {UNCOMMITTED_BYTES_MAX} bytes wait for a majority of the voters",
             )
-        if obstacle is not None:
+        if refusal is not None:
             self._responder.finish(
-                batch, PartitionResult(error_code(obstacle.error), obstacle.reason)
+                batch, PartitionResult(error_code(refusal.error), refusal.reason)
             )
-        return obstacle is not None
+        return refusal is not None
 
     def _refuse_batch(self, batch: PendingBatch, refused: RefusedBatch) -> None:
         result = PartitionResult(refused.error, refused.message, refused.record_index)
@@ -243,13 +243,13 @@ class ProduceHandler:
 
     def _end_turn(self) -> None:
         """Append what came in since the last turn, unless leadership has ended since."""
-        obstacle = self._target.append_obstacle
-        if obstacle is None:
+        refusal = self._target.append_refusal
+        if refusal is None:
             self._append_turn()
             return
         turn, self._turn = self._turn, []
         self._last_turn_size = len(turn)
-        result = PartitionResult(error_code(obstacle.error), obstacle.reason)
+        result = PartitionResult(error_code(refusal.error), refusal.reason)
         for batch in turn:
             self._responder.finish(batch, result)
 

@@ -27,28 +27,27 @@ def update_features(
 ) -> UpdateFeaturesResponse:
     """No error for the level that is there; INVALID_UPDATE_VERSION for every other."""
     found = [
-        (update.feature, _obstacle(update, view.kraft_version))
-        for update in request.feature_updates
+        (update.feature, _refusal(update, view.kraft_version)) for update in request.feature_updates
     ]
     if version < ERROR_OF_ALL_SINCE:
         return UpdateFeaturesResponse(
             error_message=None,
             results=tuple(
                 UpdateFeaturesResponseResult(
-                    feature=name, error_code=_code(obstacle), error_message=obstacle
+                    feature=name, error_code=_code(refusal), error_message=refusal
                 )
-                for name, obstacle in found
+                for name, refusal in found
             ),
         )
-    obstacle = next((text for _, text in found if text is not None), None)
-    return UpdateFeaturesResponse(error_code=_code(obstacle), error_message=obstacle)
+    refusal = next((text for _, text in found if text is not None), None)
+    return UpdateFeaturesResponse(error_code=_code(refusal), error_message=refusal)
 
 
-def _code(obstacle: str | None) -> int:
-    return int(ErrorCode.NONE if obstacle is None else ErrorCode.INVALID_UPDATE_VERSION)
+def _code(refusal: str | None) -> int:
+    return int(ErrorCode.NONE if refusal is None else ErrorCode.INVALID_UPDATE_VERSION)
 
 
-def _obstacle(update: UpdateFeaturesRequestFeatureUpdate, level: int) -> str | None:
+def _refusal(update: UpdateFeaturesRequestFeatureUpdate, level: int) -> str | None:
     """Why the feature does not get this level; None if it has it."""
     wanted, name = update.max_version_level, update.feature
     if name != KRAFT_VERSION:

@@ -147,7 +147,7 @@ def test_a_refusal_for_what_may_be_lost_is_a_loss_of_leadership() -> None:
     at.append(to(batch(b"a")))
     at.append(to(batch(b"a", since=1)))
     at.append(to(batch(b"a", since=0)))
-    at.partition.append_obstacle = GONE
+    at.partition.append_refusal = GONE
     at.handler.on_leadership_lost()
     assert {row[1] for row in at.texts()} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
     assert at.handler.parked_count == 0

@@ -303,7 +303,7 @@ def test_who_does_not_lead_names_the_leader_where_the_version_can(version: int) 
             (node,) = answer.node_endpoints
             assert (node.node_id, node.host, node.port) == (2, "leader.example", 9092)
 
-    with_bench(work, leader_id=2, is_leader=False, append_obstacle=NO_LEADER)
+    with_bench(work, leader_id=2, is_leader=False, append_refusal=NO_LEADER)
 
 
 def test_what_is_parked_when_leadership_ends_is_sent_to_the_new_leader() -> None:
@@ -324,7 +324,7 @@ def test_what_came_in_the_turn_in_which_leadership_ended_is_not_appended() -> No
         at.handler._call_soon = ends_of_turns.append
         await at.client.send(question(PRODUCE, 9, to(batch())))
         await until(lambda: bool(ends_of_turns))
-        at.partition.append_obstacle = NO_LEADER
+        at.partition.append_refusal = NO_LEADER
         at.handler.on_leadership_lost()
         for end_turn in ends_of_turns:
             end_turn()
@@ -338,7 +338,7 @@ def test_what_came_in_the_turn_in_which_leadership_ended_is_not_appended() -> No
 def test_a_lone_batch_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = 0
 
-    def obstacle(_: InMemoryPartition) -> None:
+    def refusal(_: InMemoryPartition) -> None:
         nonlocal asked
         asked += 1
 
@@ -347,7 +347,7 @@ def test_a_lone_batch_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None
         at.partition.commit(1)
         await at.answer()
         with monkeypatch.context() as patched:
-            patched.setattr(InMemoryPartition, "append_obstacle", property(obstacle))
+            patched.setattr(InMemoryPartition, "append_refusal", property(refusal))
             await at.send(to(batch()))
         assert (asked, at.partition.log_end_offset) == (1, 2)
 

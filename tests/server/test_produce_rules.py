@@ -75,9 +75,9 @@ def test_after_a_turn_of_several_the_next_batch_waits_for_the_end_of_its_turn(
         at.send(produce(batch()))
     assert len(at.soon) == 1, "one end of the turn for all of it"
     if is_refused:
-        at.partition.append_obstacle = NOT_LEADER
+        at.partition.append_refusal = NOT_LEADER
     at.end_turn()
-    at.partition.append_obstacle = None
+    at.partition.append_refusal = None
     end_offset = at.partition.log_end_offset
     at.partition.commit(end_offset)
     assert [error for _, error, _ in at.rows()].count(LOST) == (2 if is_refused else 0)
@@ -186,8 +186,10 @@ def test_a_transaction_is_refused_whatever_else_is_wrong(at: ProduceBench) -> No
 
 @pytest.mark.parametrize("acks", [-1, 0])
 @BOTH_WAYS
-def test_an_obstacle_is_the_answer(at: ProduceBench, acks: int, is_general: bool) -> None:
-    at.partition.append_obstacle = NOT_LEADER
+def test_a_refusal_of_all_appends_is_the_answer(
+    at: ProduceBench, acks: int, is_general: bool
+) -> None:
+    at.partition.append_refusal = NOT_LEADER
     number = at.append(produce(batch(), acks=acks, is_general=is_general))
     ((answered, answer),) = at.answers()
     assert answered == number
@@ -237,24 +239,24 @@ def test_a_batch_that_is_checked_over_several_turns_is_appended_once_and_only_if
     at: ProduceBench, is_general: bool
 ) -> None:
     data = long_batch()
-    for ends in ("appended", "obstructed", "refused"):
+    for ends in ("appended", "no leader", "refused"):
         before = at.partition.log_end_offset
         records = long_batch(timestamp_ahead=True) if ends == "refused" else data
         left = at.begin(produce(records, is_general=is_general))
         assert left is not None
         assert at.partition.log_end_offset == before
-        if ends == "obstructed":
-            at.partition.append_obstacle = NOT_LEADER
+        if ends == "no leader":
+            at.partition.append_refusal = NOT_LEADER
         steps = sum(1 for _ in left)
         assert steps > 2
         at.end_turn()
-        at.partition.append_obstacle = None
+        at.partition.append_refusal = None
         appended = at.partition.log_end_offset - before
         at.partition.commit(at.partition.log_end_offset)
         ((_, error, _),) = at.rows()
         expected = {
             "appended": (6_000, ErrorCode.NONE),
-            "obstructed": (0, LOST),
+            "no leader": (0, LOST),
             "refused": (0, ErrorCode.INVALID_TIMESTAMP),
         }
         assert (appended, error) == expected[ends]
@@ -307,7 +309,7 @@ def test_who_leads_is_named_where_it_matters(
         )
 
     assert ask(acks=5) == ([ErrorCode.INVALID_REQUIRED_ACKS], [nobody], [])
-    at.partition.append_obstacle = NOT_LEADER
+    at.partition.append_refusal = NOT_LEADER
     assert ask() == ([LOST], [(1, 5) if named else nobody], [node] if named else [])
     at.partition.leader_id = None
     assert ask() == ([LOST], [(-1, 5) if named else nobody], [])
@@ -323,7 +325,7 @@ def test_one_partition_that_is_not_led_here_is_enough_to_name_the_leader(at: Pro
     request = ProduceRequest(
         acks=-1, timeout_ms=0, topic_data=(ProduceRequestTopic(name=TOPIC, partition_data=rows),)
     )
-    at.partition.append_obstacle = NOT_LEADER
+    at.partition.append_refusal = NOT_LEADER
     found = errors_and_leader(at, 10, lambda: at.append(request, 10))
     assert found == (
         [LOST, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],

@@ -62,12 +62,12 @@ def test_as_much_as_may_wait_may_and_no_more(
     assert [refused(), refused(), refused()] == [[], [], []]
 
 
-def test_an_obstacle_comes_before_what_may_wait(
+def test_a_refusal_of_all_appends_comes_before_what_may_wait(
     at: ProduceBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(produce_module, "UNCOMMITTED_BYTES_MAX", 0)
     at.append(produce(batch()))
-    at.partition.append_obstacle = NOT_LEADER
+    at.partition.append_refusal = NOT_LEADER
     at.append(produce(batch()))
     ((_, error, _),) = at.rows()
     assert error == LOST

@@ -297,7 +297,7 @@ async def alone(folder: Path, **clocks: Callable[[], int]) -> AsyncIterator[Alon
     partition.start()
     try:
         await until(
-            lambda: partition.append_obstacle is None and partition.view.has_committed_in_epoch
+            lambda: partition.append_refusal is None and partition.view.has_committed_in_epoch
         )
         yield made
     finally:

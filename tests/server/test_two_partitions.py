@@ -134,7 +134,7 @@ def leader(nodes: list[TwoPartitionNode], at: int) -> TwoPartitionNode | None:
     """The node that leads this partition and can be written to."""
     for node in nodes:
         partition = node.partitions[at]
-        if partition.node.role is Role.LEADER and partition.append_obstacle is None:
+        if partition.node.role is Role.LEADER and partition.append_refusal is None:
             return node
     return None
 

@@ -87,7 +87,7 @@ async def leading(folder: Path) -> AsyncIterator[Dispatch]:
 
     partition = open_partition(METADATA, config, fs, directory, metrics, failed, daemon_runtime())
     partition.start()
-    while partition.append_obstacle is not None:  # noqa: ASYNC110 - there is no event to wait for
+    while partition.append_refusal is not None:  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(0.001)
     try:
         yield Dispatch([partition], metrics)

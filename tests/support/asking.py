@@ -65,7 +65,7 @@ class InMemoryPartition(FixedView):
     leader_endpoints: tuple[Endpoint, ...] = (Endpoint("PLAINTEXT", "leader.example", 9092),)
     log_end_offset: int = 0
     committed_offset: int = 0
-    append_obstacle: Refusal | None = None
+    append_refusal: Refusal | None = None
     chunks: list[Chunk] = field(default_factory=list)
     log_view: LogView = field(default_factory=LogView)
     produce: ProduceHandler | None = None
