@@ -239,7 +239,7 @@ class Dispatch:
         message = decode(DescribeQuorumRequest, version, request.frame, request.body_at)
         view, listener = self._first.view, request.listener.name
 
-        def answer_here() -> None:
+        def respond_here() -> None:
             software = request.connection.client_software_name
             is_own = software in (OWN_SOFTWARE, NODE_SOFTWARE)
             work = self._first.snapshots.work()
@@ -248,11 +248,11 @@ class Dispatch:
 
         from_node = request.connection.client_software_name == NODE_SOFTWARE
         if view.is_leader or view.leader_id is None or from_node:
-            answer_here()
+            respond_here()
         else:
-            self._first.outbound.forward(request, answer_here)
+            self._first.outbound.forward(request, respond_here)
 
-    def _for_leader(self, request: InboundRequest, answer_here: Callable[[], None]) -> None:
+    def _for_leader(self, request: InboundRequest, respond_here: Callable[[], None]) -> None:
         """Kafka's admin client asks any node for these, and expects an answer of the leader.
 
         Software of this project is told who leads instead: it asks that one itself. What a leader was
@@ -262,11 +262,11 @@ class Dispatch:
         view, software = self._first.view, request.connection.client_software_name
         is_own = software in (OWN_SOFTWARE, NODE_SOFTWARE)
         if view.is_leader or view.leader_id is None or is_own:
-            answer_here()
+            respond_here()
         else:
             self._first.outbound.forward(
                 request,
-                answer_here,
+                respond_here,
                 lost=lambda: self._first.raft_handler.give_change_up(request),
                 wait_ms=CHANGE_WAIT_MS,
             )

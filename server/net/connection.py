@@ -1,8 +1,8 @@
 """One inbound connection: bytes to requests in the order in which they came, responses in that same order.
 
 Handlers may answer in any order and at any time; a response waits until all earlier requests of its
-connection are answered. A connection that has too many requests unanswered, or whose peer doesn't read, is
-not read from until that has changed. Whatever goes wrong on a connection closes it and touches no other.
+connection are answered. A connection with too many requests in flight, or whose peer does not read, is not
+read from until that has changed. Whatever goes wrong on a connection closes it and touches no other.
 Knows headers, not what messages mean. Belongs to the event loop's thread.
 Source: Apache Kafka protocol guide, "Network" (order); KIP-511 (ApiVersions of unknown versions).
 """
@@ -131,8 +131,8 @@ class Connection(StreamProtocol):
         return self.state not in (ConnectionState.NEW, ConnectionState.CLOSED)
 
     @property
-    def unanswered(self) -> int:
-        """Requests that were dispatched and whose answers have not been sent."""
+    def in_flight(self) -> int:
+        """Requests that were dispatched and whose responses have not been sent."""
         return len(self._waiting)
 
     @property
@@ -214,13 +214,13 @@ class Connection(StreamProtocol):
     # -- called by the listeners
 
     def close(self, closed: CloseReason, reason: str) -> None:
-        """Close as soon as what has been answered is sent; nothing more is read or answered."""
+        """Close as soon as the responses that exist are sent; no further request is read or answered."""
         self._stop_reading(closed, reason)
         self._waiting.clear()
         self._linger()
 
-    def close_when_answered(self, closed: CloseReason) -> None:
-        """Take no further request, answer those that were taken, then close."""
+    def close_after_responses(self, closed: CloseReason) -> None:
+        """Take no further request, send the responses of those that were taken, then close."""
         self._begin_closing(closed)
         if not self._waiting:
             self._linger()

@@ -67,7 +67,7 @@ class SlotHolder(Protocol):
     """Who is there by TLS; None without it."""
 
     @property
-    def unanswered(self) -> int: ...
+    def in_flight(self) -> int: ...
     @property
     def is_silent(self) -> bool:
         """Not a byte has come."""
@@ -181,7 +181,7 @@ class ConnectionSlots(Generic[C]):
             return
         # A request may have been answered a moment ago, long after it came: two looks tell.
         seen_ns = self._seen_ns
-        self._seen_ns = {each: each.active_ns for each in clients if not each.unanswered}
+        self._seen_ns = {each: each.active_ns for each in clients if not each.in_flight}
         idle = [each for each, at_ns in self._seen_ns.items() if seen_ns.get(each) == at_ns]
         self._idle = deque(sorted(idle, key=lambda each: each.active_ns))
 
@@ -229,7 +229,7 @@ class ConnectionSlots(Generic[C]):
     def _idle_client(self) -> C | None:
         while self._idle:
             found = self._idle.popleft()
-            is_same = self._seen_ns.get(found) == found.active_ns and not found.unanswered
+            is_same = self._seen_ns.get(found) == found.active_ns and not found.in_flight
             if is_same and self._room_of.get(found) == _CLIENTS:
                 return found
         return None
@@ -245,5 +245,5 @@ class ConnectionSlots(Generic[C]):
 
 
 def _longest_idle(connections: Iterable[C]) -> C | None:
-    idle = (each for each in connections if not each.unanswered)
+    idle = (each for each in connections if not each.in_flight)
     return min(idle, key=lambda each: each.active_ns, default=None)

@@ -36,7 +36,7 @@ class ConnectionState(Enum):
     OPEN = "open"
     """Read from; requests are dispatched."""
     PAUSED = "paused"
-    """Not read from: too many requests are unanswered, or the peer does not read its responses."""
+    """Not read from: too many requests are in flight, or the peer does not read its responses."""
     RESUMING = "resuming"
     """Not read from, but there is room again: requests are taken at the end of this turn."""
     CLOSING = "closing"

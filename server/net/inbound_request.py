@@ -32,7 +32,7 @@ class RequestConnection(Protocol):
     """From ApiVersions on this connection, empty before it; set by the handler."""
     client_software_version: str
     in_flight_bytes: int
-    """Of requests that are unanswered, and of answers that are expected for them."""
+    """Of requests without a response, and of responses that are expected for them."""
 
     @property
     def is_open(self) -> bool: ...
@@ -44,7 +44,7 @@ class RequestConnection(Protocol):
         """Take no further request, and close once all before this one are answered."""
 
     def close(self, closed: CloseReason, reason: str) -> None:
-        """Close as soon as what has been answered is sent; nothing more is read or answered."""
+        """Close as soon as the responses that exist are sent; no further request is read or answered."""
 
 
 class InboundRequest:

@@ -148,13 +148,13 @@ class Listeners:
     async def close(self, grace_s: float) -> None:
         """Take nothing more, answer what was taken, and close.
 
-        Connections on which requests are unanswered, or answers unsent, after `grace_s` are aborted.
+        Connections with requests in flight, or with responses unsent, after `grace_s` are aborted.
         """
         self._stop_accepting()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
         for connection in self.connections:
-            connection.close_when_answered(CloseReason.SHUTDOWN)
+            connection.close_after_responses(CloseReason.SHUTDOWN)
         if await self._all_closed_within(grace_s):
             return
         for connection in self.connections:
@@ -192,7 +192,7 @@ class Listeners:
     def _close_idle(self, now_ns: int) -> None:
         """Close connections that have been idle, or whose peer has not read, for too long.
 
-        One with a request unanswered is not idle: a long poll may be parked for any time. Half a
+        One with a request in flight is not idle: a long poll may be parked for any time. Half a
         request is no activity: a byte now and then does not keep a connection.
         """
         latest_ns = now_ns - self._max_idle_ms * 1_000_000
@@ -201,5 +201,5 @@ class Listeners:
             if stalled_ns is not None:
                 if stalled_ns <= latest_ns:
                     connection.abort(CloseReason.STALLED, "the peer does not read its answers")
-            elif connection.active_ns <= latest_ns and not connection.unanswered:
+            elif connection.active_ns <= latest_ns and not connection.in_flight:
                 connection.close(CloseReason.IDLE, "nothing was asked for connections.max.idle.ms")

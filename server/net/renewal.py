@@ -19,9 +19,9 @@ from quorumd.server.net.connection import Connection
 from quorumd.server.net.connection_state import CloseReason
 
 RENEWAL_S = 60.0
-"""Within this time all are made anew."""
-ANSWER_S = 5.0
-"""How much of it a request may take that was there before."""
+"""Within this time all connections and links are made anew."""
+RESPONSE_WAIT_S = 5.0
+"""How much of it a request may take that was in flight before."""
 _LOGGER: Final = Logger("tls")
 
 T = TypeVar("T", Connection, TlsStream)
@@ -48,8 +48,8 @@ class Renewal:
         found = [each for each in self._connections() if each.listener.name == listener]
         peers = [each for each in found if self._is_peer(each)]
         clients = [each for each in found if not self._is_peer(each)]
-        self._spread(clients, 0.0, RENEWAL_S - ANSWER_S, self._renew_connection)
-        self._spread(peers, RENEWAL_S / 2, RENEWAL_S - ANSWER_S, self._renew_connection)
+        self._spread(clients, 0.0, RENEWAL_S - RESPONSE_WAIT_S, self._renew_connection)
+        self._spread(peers, RENEWAL_S / 2, RENEWAL_S - RESPONSE_WAIT_S, self._renew_connection)
 
     def renew_links(self) -> None:
         """Make those anew that lead to other nodes."""
@@ -80,8 +80,8 @@ class Renewal:
     def _renew_connection(self, connection: Connection) -> None:
         self._waiting.discard(connection)
         if connection.is_open:
-            connection.close_when_answered(CloseReason.RENEWED)
-            asyncio.get_running_loop().call_later(ANSWER_S, self._end, connection)
+            connection.close_after_responses(CloseReason.RENEWED)
+            asyncio.get_running_loop().call_later(RESPONSE_WAIT_S, self._end, connection)
 
     def _end(self, connection: Connection) -> None:
         if connection.is_open:

@@ -50,8 +50,8 @@ class AddressBook:
         """Its own addresses that were not found wrong, the best first."""
         return [address for address in self._own() if address not in self._wrong]
 
-    def doubtful(self) -> list[Address]:
-        """Where else to search now, the best first."""
+    def candidates(self) -> list[Address]:
+        """Addresses that are not trusted and may be tried now, the best first."""
         own, now = self._own(), self._now()
         due = [at for at in self._elsewhere() if at not in own and self._due(at) <= now]
         wrong = [at for at in own if at in self._wrong and self._wrong[at] <= now]

@@ -428,7 +428,7 @@ class Outbound:
             LOG.warning("invalid response", peer=self._name(to), reason=str(error))
             event = RequestFailed(request_id=request_id, reason=str(error))
         if isinstance(event, RESPONSES) and (event.error == NO_RIGHT or self.links.refusals):
-            self.links.note_answer(self._who(to), event.error)
+            self.links.note_response(self._who(to), event.error)
         self._handle(event)
         self.addresses.note(to, event)
         names_receiver = key in (VOTE, BEGIN_QUORUM_EPOCH) and version > 0

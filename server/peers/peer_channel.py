@@ -55,7 +55,7 @@ def request_frame(
     return b"".join(((len(header) + len(body)).to_bytes(4, "big"), header, body))
 
 
-class _Pending(NamedTuple):
+class PendingCall(NamedTuple):
     call: PeerCall
     version: int
     correlation_id: int
@@ -110,7 +110,7 @@ class TcpPeerChannel:
         self._is_behind = False
         self._versions: dict[int, tuple[int, int]] = {}
         self._queue: deque[PeerCall] = deque()
-        self._pending: deque[_Pending] = deque()
+        self._pending: deque[PendingCall] = deque()
         self._correlation_id = HANDSHAKE_ID
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
@@ -202,7 +202,7 @@ class TcpPeerChannel:
     def _next_address(self) -> Address | None:
         begun = self._search.begun
         trusted = self._untried()
-        others = self._where.doubtful() if self._queue and not trusted else []
+        others = self._where.candidates() if self._queue and not trusted else []
         address = next((at for at in (*trusted, *others) if at not in begun), None)
         if address is not None:
             begun[address] = bool(trusted)
@@ -341,7 +341,7 @@ class TcpPeerChannel:
             self._send(call)
         elif self._connecting:
             self._queue.append(call)
-        elif not self._is_closed and (self._untried() or self._where.doubtful()):
+        elif not self._is_closed and (self._untried() or self._where.candidates()):
             self._queue.append(call)
             self.wake()
         else:
@@ -370,7 +370,7 @@ class TcpPeerChannel:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         frame = call.build(version, self._correlation_id)
         deadline = self._loop.time() + call.timeout_ms / 1000
-        self._pending.append(_Pending(call, version, self._correlation_id, deadline))
+        self._pending.append(PendingCall(call, version, self._correlation_id, deadline))
         self._metrics.peer_bytes_sent += len(frame)
         self._transport.write(frame)
         if self._alarm is None or deadline < self._alarm_at:

@@ -57,8 +57,8 @@ class PeerLinks:
             self.mismatches.pop(who, None)
         return is_news
 
-    def note_answer(self, who: str, error: str | None) -> None:
-        """A peer has answered."""
+    def note_response(self, who: str, error: str | None) -> None:
+        """A peer has sent a response, with this error if it is not None."""
         if error == NO_RIGHT:
             self.refusals[who] = (
                 f"{who} refuses what this node asks of it ({error}): give this node's principal the right "

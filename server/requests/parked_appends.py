@@ -89,12 +89,12 @@ class ParkedAppends:
     def _respond(self, append: PendingAppend) -> None:
         """It is committed, or what it is refused for."""
         if append.refusal is not None:
-            if not append.batches[0].is_answered:
+            if not append.batches[0].has_response:
                 self._responder.finish(append.batches[0], append.refusal)
             return
         log_start_offset = self._view.log_start_offset
         for batch in append.batches:
-            if batch.is_answered:
+            if batch.has_response:
                 continue
             head, request = batch.head, batch.request
             if batch.whole is not None or not head.acks:
@@ -115,7 +115,7 @@ class ParkedAppends:
         self.uncommitted_bytes = 0
         for append in parked:
             for batch in append.batches:
-                if not batch.is_answered:
+                if not batch.has_response:
                     self._responder.finish(batch, result)
 
     def _arm_sweeper(self) -> None:
@@ -132,7 +132,7 @@ class ParkedAppends:
             if append.deadline is not None and append.deadline > now:
                 continue
             for batch in append.batches:
-                if batch.is_answered:
+                if batch.has_response:
                     continue
                 if append.refusal is not None and append.sure_s <= now:
                     self._responder.finish(batch, append.refusal)
@@ -143,7 +143,7 @@ class ParkedAppends:
                 else:
                     continue
                 has_idle_duplicates = has_idle_duplicates or not append.held_bytes
-            waiting = (batch for batch in append.batches if not batch.is_answered)
+            waiting = (batch for batch in append.batches if not batch.has_response)
             append.deadline = min(
                 (min(batch.deadline, append.sure_s) for batch in waiting), default=inf
             )

@@ -33,13 +33,13 @@ Results = Mapping[tuple[int, int], PartitionResult]
 
 @dataclass(slots=True)
 class PendingProduce:
-    """A Produce request in its general form: answered when no partition is waited for any more."""
+    """A Produce request in its general form: its response is sent when every partition has a result."""
 
     request: InboundRequest
     acks: int
     topics: tuple[ProduceRequestTopic, ...]
     results: dict[tuple[int, int], PartitionResult] = field(default_factory=dict)
-    unanswered: int = 0
+    partitions_left: int = 0
     """Partitions without a result."""
 
 
@@ -53,9 +53,9 @@ class PendingBatch:
         "at",
         "base_offset",
         "data",
+        "has_response",
         "head",
         "header",
-        "is_answered",
         "keyed",
         "request",
         "whole",
@@ -79,7 +79,7 @@ class PendingBatch:
         """Set once it is checked."""
         self.base_offset: int
         """Set once it has a place in the log."""
-        self.is_answered = False
+        self.has_response = False
         self.keyed: KeyedBatch | None = None
         """Its keys and its condition, if they were read."""
 

@@ -142,15 +142,15 @@ class ProduceHandler:
         pending: PendingProduce,
         batches: Sequence[tuple[PendingBatch, bytes | memoryview | None]],
     ) -> Iterator[None]:
-        pending.unanswered = 1 + len(batches)  # one more, until every partition is checked
+        pending.partitions_left = 1 + len(batches)  # one more, until every partition is checked
         for batch, records in batches:
             batch.data = b"" if records is None else bytes(records)
             steps = self._take_batch(batch)
             if steps is not None:
                 yield from steps
             yield
-        pending.unanswered -= 1
-        if not pending.unanswered:
+        pending.partitions_left -= 1
+        if not pending.partitions_left:
             self._responder.respond(pending.request, pending.acks, pending.topics, pending.results)
 
     def _wrong_head(self, version: int, head: ProduceHead) -> ErrorCode | None:

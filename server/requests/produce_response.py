@@ -110,14 +110,14 @@ class ProduceResponder:
     def finish(self, batch: PendingBatch, result: PartitionResult) -> None:
         """Answer the request, if this was the last partition of it that was waited for."""
         request, whole = batch.request, batch.whole
-        batch.is_answered = True
+        batch.has_response = True
         if whole is None:
             topic = topic_of(batch.head, request.api_version)
             self.respond(request, batch.head.acks, (topic,), {(0, 0): result})
             return
         whole.results[batch.at] = result
-        whole.unanswered -= 1
-        if not whole.unanswered:
+        whole.partitions_left -= 1
+        if not whole.partitions_left:
             self.respond(request, whole.acks, whole.topics, whole.results)
 
     def respond(

@@ -37,7 +37,7 @@ class Endpoints(Protocol):
         """The process that listens there now, None if none does."""
 
 
-class _Pending:
+class _PendingCall:
     __slots__ = ("call", "timer", "version")
 
     def __init__(self, call: PeerCall, version: int, timer: Timer) -> None:
@@ -68,7 +68,7 @@ class SimPeerChannel:
             addresses, listener.elsewhere, lambda: self._scheduler.now_us / SECOND
         )
         self._queue: list[PeerCall] = []
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, _PendingCall] = {}
         self._correlation_id = 0
         self._target: str | None = None
         self._address = Address("", 0)
@@ -117,7 +117,7 @@ class SimPeerChannel:
         def next_address() -> tuple[Address, bool] | None:
             if own:
                 return own.pop(0)
-            others = self._address_book.doubtful() if self._queue else []
+            others = self._address_book.candidates() if self._queue else []
             return next(((at, False) for at in others if at not in tried), None)
 
         def go_on(*, is_refused: bool) -> None:
@@ -241,7 +241,7 @@ class SimPeerChannel:
             self._send(call)
         elif self._is_connecting:
             self._queue.append(call)
-        elif not self._is_closed and self._address_book.doubtful():
+        elif not self._is_closed and self._address_book.candidates():
             self._queue.append(call)
             self._connect()
         else:
@@ -262,7 +262,7 @@ class SimPeerChannel:
             self._process.call(0, lambda: call.failed(reason, None))
             return
         timer = self._process.call(call.timeout_ms * MS, self._time_out)
-        self._pending[correlation_id] = _Pending(call, version, timer)
+        self._pending[correlation_id] = _PendingCall(call, version, timer)
         kind = APIS[call.api_key].name
         me, network, connection = self._process.host, self._network, self._connection
         self._process.on_request(call.api_key, version, frame)

@@ -249,7 +249,7 @@ def _late_batches_stay_counted(plant: Plant) -> None:
     def wrong(parked: ParkedAppends) -> None:
         right(parked)
         for append in parked.appends:
-            if all(batch.is_answered for batch in append.batches):
+            if all(batch.has_response for batch in append.batches):
                 append.held_bytes = 0
 
     plant(ParkedAppends, "_sweep", wrong)

@@ -29,7 +29,7 @@ class Caller:
     ip: str = "10.0.0.99"
     is_local: bool = False
     active_ns: int = 0
-    unanswered: int = 0
+    in_flight: int = 0
     is_silent: bool = True
     identity: Identity | None = None
     closed: list[CloseReason] = field(default_factory=list)
@@ -161,7 +161,7 @@ def test_the_client_that_is_idle_for_longest_makes_room_after_two_looks() -> Non
     house = House(max_clients=3)
     busy, waits, idle = (
         house.client(active_ns=5),
-        house.client(active_ns=1, unanswered=1),
+        house.client(active_ns=1, in_flight=1),
         house.client(active_ns=3),
     )
     house.slots.sweep(10)
@@ -220,7 +220,7 @@ def test_it_is_told_once_that_a_peer_has_connected() -> None:
 def test_peers_that_all_wait_for_answers_keep_their_places() -> None:
     house = House(max_clients=1)
     for _ in range(PEER_MAX):
-        house.replica(2, unanswered=1)
+        house.replica(2, in_flight=1)
     house.replica(2)
     assert (house.counts[PEER], house.counts[CLIENT]) == (PEER_MAX, 1), "it is taken for a client"
     assert house.is_refused("raft-client-2")
@@ -264,7 +264,7 @@ def test_a_replica_that_has_a_clients_place_keeps_it_where_no_other_is_free() ->
     house = House(max_clients=1)
     caller = house.enter()
     for _ in range(PEER_MAX):
-        house.replica(2, unanswered=1)
+        house.replica(2, in_flight=1)
     assert house.slots.show(caller, API_VERSIONS, "raft-client-2") == (True, False)
     assert house.slots.show(caller, VOTE, "raft-client-2") == (True, True)
     assert house.counts[CLIENT] == 1

@@ -126,7 +126,7 @@ def test_a_connection_pauses_resumes_and_ends_in_order(loop: asyncio.AbstractEve
     while not at.dispatcher.requests:
         at.turn()
     at.turn()
-    at.connection.close_when_answered(CloseReason.SHUTDOWN)
+    at.connection.close_after_responses(CloseReason.SHUTDOWN)
     at.note()
     at.dispatcher.answer_all()
     at.note()

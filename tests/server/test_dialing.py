@@ -150,15 +150,15 @@ def whereabouts(
 
 def test_an_own_address_is_trusted_until_it_is_found_wrong_and_again_once_it_is_right() -> None:
     where, clock = whereabouts([A, B], [])
-    assert (where.trusted(), where.doubtful()) == ([A, B], [])
+    assert (where.trusted(), where.candidates()) == ([A, B], [])
     where.deny(A)
-    assert (where.trusted(), where.doubtful()) == ([B], [])
+    assert (where.trusted(), where.candidates()) == ([B], [])
     clock.now += OWN_AGAIN_S
-    assert (where.trusted(), where.doubtful()) == ([B], [A])
+    assert (where.trusted(), where.candidates()) == ([B], [A])
     where.miss(A)
-    assert (where.trusted(), where.doubtful()) == ([B], [])
+    assert (where.trusted(), where.candidates()) == ([B], [])
     where.confirm(A)
-    assert (where.trusted(), where.doubtful()) == ([A, B], [])
+    assert (where.trusted(), where.candidates()) == ([A, B], [])
 
 
 def test_of_several_wrong_addresses_the_one_denied_longest_ago_is_tried_first() -> None:
@@ -166,27 +166,27 @@ def test_of_several_wrong_addresses_the_one_denied_longest_ago_is_tried_first() 
     for address in (B, A):
         where.deny(address)
         clock.now += OWN_AGAIN_S * 2
-    assert where.doubtful() == [C, B, A]
+    assert where.candidates() == [C, B, A]
 
 
 def test_an_address_elsewhere_is_tried_once_in_a_while() -> None:
     where, clock = whereabouts([A], [A, B, C])
-    assert where.doubtful() == [B, C]
+    assert where.candidates() == [B, C]
     where.deny(B)
     where.miss(C)
-    assert where.doubtful() == []
+    assert where.candidates() == []
     clock.now += ABSENT_AGAIN_S
-    assert where.doubtful() == [C], "a voter that was not there may have been started"
+    assert where.candidates() == [C], "a voter that was not there may have been started"
     clock.now += STRANGER_AGAIN_S
-    assert where.doubtful() == [C, B], "the one that was tried longest ago comes first"
+    assert where.candidates() == [C, B], "the one that was tried longest ago comes first"
 
 
 def test_where_the_peer_was_found_is_its_own_address_as_long_as_it_is_there() -> None:
     where, _ = whereabouts([A], [B, C])
     where.confirm(B)
-    assert (where.trusted(), where.doubtful()) == ([A, B], [C])
+    assert (where.trusted(), where.candidates()) == ([A, B], [C])
     where.deny(B)
-    assert (where.trusted(), where.doubtful()) == ([A], [C])
+    assert (where.trusted(), where.candidates()) == ([A], [C])
     where.confirm(C)
     assert where.trusted() == [A, C]
 

@@ -263,12 +263,12 @@ def test_no_more_is_read_for_a_connection_than_so_many_bytes_before_it_is_answer
         for _ in range(50):
             await at.client.send(question(1, 11, consumer(partition_max_bytes=1)))
         await until(lambda: connection.state is ConnectionState.PAUSED)
-        assert connection.unanswered <= few
+        assert connection.in_flight <= few
         at.append()
         assert offsets(only(await at.answer())) == [RECORDS]
         for _ in range(50):
             assert offsets(only(await at.answer())) == [0]
-        assert (connection.unanswered, connection.in_flight_bytes) == (0, 0)
+        assert (connection.in_flight, connection.in_flight_bytes) == (0, 0)
         await until(lambda: connection.state is ConnectionState.OPEN)
 
     with_bench(tmp_path, work, is_cached=is_cached)

@@ -363,7 +363,7 @@ def test_a_client_that_pipelines_without_end_is_held_up_and_then_served() -> Non
                     unanswered.extend(parking.requests)
                     parking.requests.clear()
                 request = unanswered.popleft()
-                assert request.connection.unanswered <= MAX_IN_FLIGHT
+                assert request.connection.in_flight <= MAX_IN_FLIGHT
                 request.respond((answer_frame(request),))
                 assert (await client.answer())[0] == n
             await sending

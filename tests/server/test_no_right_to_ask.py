@@ -67,7 +67,7 @@ def test_a_peer_that_denies_the_right_to_ask_is_asked_again(of_partition: bool) 
 def test_a_peer_that_answers_again_is_not_complained_of() -> None:
     sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")))
     for error, warnings in ((DENIED, 1), (0, 0)):
-        sender.outbound.links.note_answer(
+        sender.outbound.links.note_response(
             "node 2", (error and "CLUSTER_AUTHORIZATION_FAILED") or None
         )
         assert len(sender.outbound.links.warnings()) == warnings

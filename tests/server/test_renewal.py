@@ -61,7 +61,7 @@ def test_those_of_one_listener_are_closed_one_after_another_and_peers_last(
     made: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(renewal, "RENEWAL_S", 1.0)
-    monkeypatch.setattr(renewal, "ANSWER_S", 0.2)
+    monkeypatch.setattr(renewal, "RESPONSE_WAIT_S", 0.2)
     order: list[str] = []
 
     async def watch(name: str, client: Client) -> None:
@@ -98,7 +98,7 @@ def test_what_was_asked_is_answered_before_the_connection_goes(
     made: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(renewal, "RENEWAL_S", 0.0)
-    monkeypatch.setattr(renewal, "ANSWER_S", 0.3)
+    monkeypatch.setattr(renewal, "RESPONSE_WAIT_S", 0.3)
 
     async def work() -> None:
         parking = Parking()
