@@ -30,6 +30,7 @@ def test_promtool_finds_no_fault_in_the_rules_and_the_configuration() -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.live
 @pytest.mark.usefixtures("prometheus")
 def test_every_alert_fires_when_it_should_and_only_then() -> None:
     done = run_promtool("test", "rules", RULE_TESTS)

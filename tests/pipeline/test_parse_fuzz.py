@@ -22,6 +22,8 @@ from tests.pipeline.parsed import (
     with_crc,
 )
 
+pytestmark = pytest.mark.sim
+
 NOW = 1_700_000_000_000
 
 BYTES = (

@@ -11,6 +11,8 @@ from quorumd.client.coordination.contender import ClaimWrite, Contender, Intent,
 from quorumd.client.coordination.contest import Contest
 from tests.quorumd.lock_model import LockModel, MakeContender, Overlap
 
+pytestmark = pytest.mark.sim
+
 SECONDS = 30.0
 SEEDS = range(60)
 PLANTED_SEEDS = range(400)

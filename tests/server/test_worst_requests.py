@@ -42,6 +42,8 @@ from tests.server.worst_requests import WorstRequest, produce, worst_batches, wo
 from tests.support.serving import run
 from tests.support.work import STEPS_PER_MS, steps
 
+pytestmark = pytest.mark.sim
+
 STEPS_MAX = 5 * STEPS_PER_MS
 """Of the 10 ms that the loop may be held: the rest is for bytes, which are not counted, and for load."""
 RESPONSE_BYTES_MAX = 1 << 18

@@ -179,6 +179,7 @@ def test_mutants_that_read_alike_are_counted_and_all_of_them_compile() -> None:
     assert len(codes) > 3
 
 
+@pytest.mark.sim
 def test_every_mutant_of_the_rules_compiles_and_has_a_name_of_its_own() -> None:
     for module in modules_in_scope(["raft/quorum.py", "high_watermark", "raft/voter_changes"]):
         found = mutants_of(module.name, module.source)

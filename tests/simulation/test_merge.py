@@ -12,6 +12,8 @@ from click.testing import CliRunner, Result
 from simulation.__main__ import cli
 from simulation.merge import cli as merge
 
+pytestmark = pytest.mark.sim
+
 
 def run_shard(folder: Path, shard: str, *options: str) -> Path:
     arguments = ["--seeds", "1..7", "--jobs", "1", "--steps", "300", "--shard", shard, *options]

@@ -25,6 +25,8 @@ from tests.storage.helpers import (
     open_log,
 )
 
+pytestmark = pytest.mark.sim
+
 SEGMENT_BYTES = 600
 
 

@@ -16,6 +16,8 @@ from tests.storage.faulty_filesystem import FaultyFileSystem, Survival
 from tests.storage.helpers import DIRECTORY, crash, crash_points, empty_disk
 from tests.storage.verifying import put_real_snapshot, verified
 
+pytestmark = pytest.mark.sim
+
 
 def contents(fs: FaultyFileSystem) -> dict[str, bytes]:
     return {name: fs.contents(DIRECTORY / name) for name in fs.listdir(DIRECTORY)}
