@@ -220,7 +220,7 @@ class Config:
         WholeNumber(16, 1_000_000),
         default=1_000,
         doc="How many connections of clients are served at once. One more displaces the one that is idle for "
-        "longest, or is closed. Voters, and `quorumctl` on the node's host, have places of their own.",
+        "longest, or is closed. Voters, and `quorumctl` on the node's host, have reserved slots.",
     )
     connections_max_idle_ms: int = key(
         WholeNumber(1_000, _A_DAY_MS, "milliseconds"),

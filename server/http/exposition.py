@@ -269,7 +269,9 @@ class QuorumCollector(Collector):
             "quorumd_connections_closed", "Inbound.", "reason", metrics.connections_closed
         )
         yield _counter(
-            "quorumd_connections_refused", "No place for them.", metrics.connections_refused
+            "quorumd_connections_refused",
+            "Closed at once, because no slot was free or a quota was reached.",
+            metrics.connections_refused,
         )
         yield _counter("quorumd_received_bytes", "On inbound connections.", metrics.bytes_received)
         yield _counter("quorumd_sent_bytes", "On inbound connections.", metrics.bytes_sent)

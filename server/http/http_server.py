@@ -37,7 +37,7 @@ RESPONSE_SECONDS_MAX: Final = 10.0
 LINGER_BYTES_MAX: Final = 64 << 10
 CONNECTIONS_MAX: Final = 128
 BACKLOG: Final = 64
-"""What the kernel accepts in one turn displaces nobody whose request could not be read before."""
+"""Connections that the kernel accepts in one turn displace none whose request could not be read before."""
 
 LIVEZ: Final = "/livez"
 READYZ: Final = "/readyz"

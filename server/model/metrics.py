@@ -85,7 +85,7 @@ class Metrics:
         """`clock` gives seconds that never go back; it serves the windowed figures alone."""
         self.connections_opened = 0
         self.connections_refused = 0
-        """Closed at once, because there was no place for them."""
+        """Closed at once, because no slot was free or a quota was reached."""
         self.witness_ahead_records = 0
         """Of a witness that follows a Kafka leader: what all other voters lack."""
         self.connections_by_kind = {"client": 0, "peer": 0, "operator": 0, "new": 0}

@@ -64,7 +64,7 @@ class Connection(StreamProtocol):
         "_error",
         "_group",
         "_is_collecting",
-        "_is_known",
+        "_is_identified",
         "_is_queued",
         "_key",
         "_linger_timer",
@@ -114,8 +114,8 @@ class Connection(StreamProtocol):
         self._client = b""
         self._is_collecting = False
         """While frames that arrived together are dispatched: their responses leave together."""
-        self._is_known = False
-        """A request has shown for good who asks: `net.connection_slots`."""
+        self._is_identified = False
+        """A request has identified the client for good: `net.connection_slots`."""
         self._is_queued = False
         """It waits for a turn, with requests in the backlog or work that is not done."""
         self._work: LongRequest | None = None
@@ -331,21 +331,21 @@ class Connection(StreamProtocol):
             self._go_on_later()
 
     def _meet(self, frame: bytes, key: int, version: int) -> bool:
-        """Read a header. False if it is none, or if there is no place for who it shows."""
+        """Read a header. False if it is malformed, or if the client that it identifies gets no slot."""
         try:
             header, self._body_at = decode_request_header(frame)
         except MalformedMessage as error:
             self._refuse(self._group.closing_reason(error), str(error))
             return False
-        if not self._is_known:
+        if not self._is_identified:
             group = self._group
-            has_place, self._is_known = group.slots.show(self, key, header.client_id)
-            if not has_place:
+            has_slot, self._is_identified = group.slots.identify(self, key, header.client_id)
+            if not has_slot:
                 group.note_refused(self, f"max.connections={group.max_connections}")
                 self._begin_closing(CloseReason.LIMIT)
                 self._transport.abort()
                 return False
-        if self._is_known:
+        if self._is_identified:
             self._key, self._version = key, version
             self._client = frame[_KEY_VERSION_AND_ID.size : self._body_at]
         return True

@@ -91,12 +91,12 @@ class ConnectionGroup(Generic[C]):
         """Those with responses that are collected for one write at the end of this turn."""
 
     def enter(self, connection: C) -> bool:
-        """A new connection. False if there is no place for it; the log says so."""
-        is_exempt = connection.is_local or self.slots.is_neighbour(connection)
+        """Take a new connection. False if a quota or a lack of slots forbids it; the log says so."""
+        is_exempt = connection.is_local or self.slots.has_voters_ip(connection)
         limit = self._quotas.enter(connection.ip, is_exempt=is_exempt)
         if limit is None and not self.slots.enter(connection):
             self._quotas.leave(connection.ip)
-            limit = "of those that have asked for nothing yet"
+            limit = "of connections without a request"
         if limit is not None:
             self.note_refused(connection, limit)
             return False
@@ -106,7 +106,7 @@ class ConnectionGroup(Generic[C]):
         return True
 
     def leave(self, connection: C) -> None:
-        """One that had entered is gone."""
+        """A connection that was taken is closed."""
         self.connections.discard(connection)
         self.slots.leave(connection)
         self.unsent.forget(connection)
@@ -131,7 +131,7 @@ class ConnectionGroup(Generic[C]):
             connection.flush()
 
     def note_refused(self, connection: RequestConnection, limit: str) -> None:
-        """There is no place for this connection."""
+        """Count and log a connection that a limit forbids."""
         self.metrics.connections_refused += 1
         self.log(connection, "too many connections", limit=limit)
 

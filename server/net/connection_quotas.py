@@ -1,9 +1,9 @@
-"""How many connections one address may have, and how many new ones are taken a second.
+"""Connection quotas: `max.connections.per.ip`, its overrides, and `max.connection.creation.rate`.
 
-Another node's address and this host are free of both: whatever strangers do, voters reach their leader.
+The addresses of other nodes and this host are exempt: whatever clients do, voters reach their leader.
 Belongs to the event loop's thread.
 Source: Apache Kafka, KIP-402 (max.connections.per.ip) and KIP-612 (max.connection.creation.rate), which
-delays what is closed here: one that waited would hold a place.
+delays what is closed here: a connection that waited would hold a slot.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ConnectionQuotas:
         self._at_ns = monotonic_ns()
 
     def enter(self, ip: str, *, is_exempt: bool) -> str | None:
-        """One more from there. Returns what forbids it, by the key's name; it is not counted then."""
+        """Count a connection from this address. Returns the limit that forbids it; it is not counted then."""
         if self._per_second is not None and not is_exempt and not self._is_in_time():
             return f"max.connection.creation.rate={self._per_second}"
         if self._counts is not None:
@@ -53,7 +53,7 @@ class ConnectionQuotas:
         return None
 
     def leave(self, ip: str) -> None:
-        """One that had entered is gone."""
+        """A connection that was counted is closed."""
         if self._counts is not None:
             left = self._counts.get(ip, 0) - 1
             if left > 0:
@@ -62,7 +62,7 @@ class ConnectionQuotas:
                 self._counts.pop(ip, None)
 
     def _is_in_time(self) -> bool:
-        """As many as in one second may come at once, if none came before."""
+        """A token bucket that holds the tokens of one second."""
         assert self._per_second is not None
         now_ns = monotonic_ns()
         grown = self._left + (now_ns - self._at_ns) * self._per_second / 1e9

@@ -1,11 +1,12 @@
-"""ConnectionSlots for inbound connections: how many there are of each kind, and who goes when none is free.
+"""Slots for inbound connections: max.connections for clients, reserved slots for voters and operators.
 
-A connection is new until its first request shows who asks, and new ones have a room of their own: whoever
-says nothing takes no client's place, and no peer's. Voters have places of their own, and so has `quorumctl`
-on this host: whatever clients do, a voter reaches its leader. The client id of the first request's header
-tells them: replicas, Apache Kafka's too, are `raft-client-<id>`. On a listener with TLS the certificate has
-to be that replica's as well. Without TLS anybody can say so: a voter's address goes before others then, as
-far as it is known, and so does this host. Belongs to the event loop's thread.
+A connection is new until its first request identifies its client. New connections have slots of their own,
+so that one that sends nothing takes no slot of a client or a peer. Each voter has reserved slots, and so has
+`quorumctl` on this host: whatever clients do, a voter reaches its leader. The client id in a request's header
+identifies them: replicas, Apache Kafka's too, are `raft-client-<id>`. On a listener with TLS the
+certificate has to be that replica's as well. Without TLS any host can claim such an id: where slots run out,
+connections from a voter's last known address and from this host are preferred. Belongs to the event loop's
+thread. `max.connections.per.ip` and `max.connection.creation.rate` are in `connection_quotas`.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from quorumd.server.net.connection_state import CloseReason
 from quorumd.wire.registry import API_VERSIONS_KEY
 
 NEW_MAX: Final = 1_024
-"""More than the kernel accepts in one turn: nobody is displaced before its first request could be read."""
+"""More than the kernel accepts in one turn: none is displaced before its first request could be read."""
 NEW_NS: Final = 5_000_000_000
-"""How long a connection may say nothing."""
+"""How long a new connection may send nothing."""
 PEER_MAX: Final = 16
-"""Of one replica; it needs four, and as many again while it reconnects."""
+"""Slots of each replica; it needs four, and as many again while it reconnects."""
 OPERATOR_MAX: Final = 8
 OPERATOR_ID: Final = "quorumctl"
 IDLE_NS: Final = 1_000_000_000
-"""Who asked for something a moment ago is not displaced."""
+"""A connection that sent a request within this time is not displaced."""
 
 _REPLICA_ID: Final = re.compile(r"raft-client-(\d{1,10})", re.ASCII)
 
 
 class ConnectionKind(StrEnum):
-    """Who is at the other end, as far as it has shown."""
+    """The client at the other end, as far as its requests have identified it."""
 
     NEW = "new"
     CLIENT = "client"
@@ -44,53 +45,55 @@ class ConnectionKind(StrEnum):
 
 
 class KnownPeers(Protocol):
-    """What a node knows of its quorum."""
+    """The part of the quorum's state that decides about slots."""
 
     def is_voter_or_leader(self, replica_id: int) -> bool:
-        """As logged, as configured, or as the leader is known."""
+        """True for a voter of the log or of the configuration, and for the known leader."""
 
     def is_voters_ip(self, ip: str) -> bool:
         """True if a replica that votes or leads now was reached there last."""
 
     def on_peer_connected(self, replica_id: int) -> None:
-        """A connection has shown that it comes from such a replica: its process runs."""
+        """A connection was identified as such a replica's: its process runs."""
 
 
 class SlotHolder(Protocol):
-    """A connection, as its place knows it."""
+    """A connection that holds a slot, or wants one."""
 
     ip: str
     is_local: bool
     """The other end is on this host."""
     active_ns: int
     identity: Identity | None
-    """Who is there by TLS; None without it."""
+    """Of the client's certificate; None without TLS."""
 
     @property
     def in_flight(self) -> int: ...
     @property
     def is_silent(self) -> bool:
-        """Not a byte has come."""
+        """No byte has arrived."""
 
     def abort(self, closed: CloseReason, reason: str) -> None: ...
 
 
-class _Room(NamedTuple):
+class _Pool(NamedTuple):
+    """The slots of one kind, and of one replica if that kind is PEER."""
+
     kind: ConnectionKind
     replica_id: int = -1
-    """Of a peer; for new ones 0 if they come from a voter's address or this host."""
+    """Of a peer; for new connections 0 if they come from a voter's address or this host."""
 
 
-_STRANGERS: Final = _Room(ConnectionKind.NEW)
-_NEIGHBOURS: Final = _Room(ConnectionKind.NEW, 0)
-_CLIENTS: Final = _Room(ConnectionKind.CLIENT)
-_OPERATORS: Final = _Room(ConnectionKind.OPERATOR)
+_NEW_FROM_ELSEWHERE: Final = _Pool(ConnectionKind.NEW)
+_NEW_FROM_QUORUM: Final = _Pool(ConnectionKind.NEW, 0)
+_CLIENTS: Final = _Pool(ConnectionKind.CLIENT)
+_OPERATORS: Final = _Pool(ConnectionKind.OPERATOR)
 
 C = TypeVar("C", bound=SlotHolder)
 
 
 class ConnectionSlots(Generic[C]):
-    """All connections of a node, by kind. `counts` is kept up to date."""
+    """The slots of a node and the connections that hold them. `counts`, by kind, is kept up to date."""
 
     def __init__(
         self,
@@ -100,102 +103,108 @@ class ConnectionSlots(Generic[C]):
         new_max: int = NEW_MAX,
         may_speak_for: Callable[[str, int], bool] | None = None,
     ) -> None:
-        """`may_speak_for` says of a principal by TLS whether it is this replica's; without it any is."""
+        """`may_speak_for` tells whether a principal of TLS is this replica's; without it, each is."""
         self._max_clients = max_clients
         self._known = known
         self._counts = counts
         self._new_max = new_max
         self._may_speak_for = may_speak_for
-        self._rooms: dict[_Room, dict[C, None]] = {_STRANGERS: {}, _NEIGHBOURS: {}, _CLIENTS: {}}
-        self._room_of: dict[C, _Room] = {}
+        self._pools: dict[_Pool, dict[C, None]] = {
+            _NEW_FROM_ELSEWHERE: {},
+            _NEW_FROM_QUORUM: {},
+            _CLIENTS: {},
+        }
+        self._pool_of: dict[C, _Pool] = {}
         self._seen_ns: dict[C, int] = {}
         self._idle: deque[C] = deque()
-        """Clients to be displaced, the longest idle first; kept only while there is no place for one."""
+        """Clients to be displaced, the longest idle first; kept only while no client slot is free."""
 
     def enter(self, connection: C) -> bool:
-        """A new connection. Returns False if there is no place even for it.
+        """Give a new connection a slot. Returns False if none can be made free.
 
-        Who has waited longest to say something goes first, and voters' addresses and this host last.
+        The oldest new connection is displaced first; those of voters' addresses and of this host last.
         """
-        strangers, neighbours = self._rooms[_STRANGERS], self._rooms[_NEIGHBOURS]
-        is_near = connection.is_local or self.is_neighbour(connection)
-        room = _NEIGHBOURS if is_near else _STRANGERS
-        if len(strangers) + len(neighbours) >= self._new_max:
-            oldest = next(iter(strangers), None)
-            if oldest is None and room is _NEIGHBOURS:
-                oldest = next(iter(neighbours), None)
+        elsewhere, quorum = self._pools[_NEW_FROM_ELSEWHERE], self._pools[_NEW_FROM_QUORUM]
+        is_of_quorum = connection.is_local or self.has_voters_ip(connection)
+        pool = _NEW_FROM_QUORUM if is_of_quorum else _NEW_FROM_ELSEWHERE
+        if len(elsewhere) + len(quorum) >= self._new_max:
+            oldest = next(iter(elsewhere), None)
+            if oldest is None and pool is _NEW_FROM_QUORUM:
+                oldest = next(iter(quorum), None)
             if oldest is None:
                 return False
             self._displace(oldest)
-        self._put(connection, room)
+        self._put(connection, pool)
         return True
 
-    def show(self, connection: C, api_key: int, client_id: str) -> tuple[bool, bool]:
-        """A request shows who asks. Returns whether there is a place, and whether that is final.
+    def identify(self, connection: C, api_key: int, client_id: str) -> tuple[bool, bool]:
+        """Identify the client by a request. Returns whether it has a slot, and whether that is final.
 
-        ApiVersions, with which most connections begin, says nothing of a client, and displaces nobody: where
-        no place is free, whoever asks for no more stays among the new ones.
+        ApiVersions, with which most connections begin, identifies no client and displaces no connection:
+        where no slot is free, a connection that sends nothing else stays among the new ones.
         """
-        is_hello = api_key == API_VERSIONS_KEY
-        wanted = self._caller(connection, client_id)
-        current = self._room_of.get(connection)
+        is_api_versions = api_key == API_VERSIONS_KEY
+        wanted = self._pool_for(connection, client_id)
+        current = self._pool_of.get(connection)
         if current == wanted:
-            return True, not is_hello or wanted != _CLIENTS
-        for room in dict.fromkeys((wanted, _CLIENTS)):
-            if room == current:
-                return True, not is_hello
-            if self._has_vacancy(room) or (not is_hello and self._displaced_one(room, connection)):
+            return True, not is_api_versions or wanted != _CLIENTS
+        for pool in dict.fromkeys((wanted, _CLIENTS)):
+            if pool == current:
+                return True, not is_api_versions
+            if self._has_free_slot(pool) or (
+                not is_api_versions and self._displaces_one(pool, connection)
+            ):
                 self.leave(connection)
-                self._put(connection, room)
-                if self._known is not None and room.kind is ConnectionKind.PEER:
-                    self._known.on_peer_connected(room.replica_id)
-                return True, not is_hello or room != _CLIENTS
-        if is_hello:
+                self._put(connection, pool)
+                if self._known is not None and pool.kind is ConnectionKind.PEER:
+                    self._known.on_peer_connected(pool.replica_id)
+                return True, not is_api_versions or pool != _CLIENTS
+        if is_api_versions:
             return True, False
         self.leave(connection)
         return False, True
 
     def is_peer(self, connection: C) -> bool:
         """True for another node of the quorum, as far as it has shown that it is one."""
-        room = self._room_of.get(connection)
-        return room is not None and room.kind is ConnectionKind.PEER
+        pool = self._pool_of.get(connection)
+        return pool is not None and pool.kind is ConnectionKind.PEER
 
     def leave(self, connection: C) -> None:
-        """It is gone, or has to go; one without a place is none to complain of."""
-        room = self._room_of.pop(connection, None)
-        if room is not None:
-            del self._rooms[room][connection]
-            self._counts[room.kind] -= 1
+        """Free the slot of a connection that is closed or about to be; it may have none."""
+        pool = self._pool_of.pop(connection, None)
+        if pool is not None:
+            del self._pools[pool][connection]
+            self._counts[pool.kind] -= 1
 
     def sweep(self, now_ns: int) -> None:
-        """Call it every second: closes who has said nothing for NEW_NS, and notes who is idle."""
-        for room in (_STRANGERS, _NEIGHBOURS):
-            for connection in list(self._rooms[room]):
+        """Every second: closes new connections that were silent for NEW_NS, and finds idle clients."""
+        for pool in (_NEW_FROM_ELSEWHERE, _NEW_FROM_QUORUM):
+            for connection in list(self._pools[pool]):
                 if connection.is_silent and connection.active_ns <= now_ns - NEW_NS:
                     self.leave(connection)
-                    connection.abort(CloseReason.SILENT, "it asked for nothing in five seconds")
-        clients = self._rooms[_CLIENTS]
+                    connection.abort(CloseReason.SILENT, "it sent no request within five seconds")
+        clients = self._pools[_CLIENTS]
         if len(clients) < self._max_clients:
             self._seen_ns.clear()
             self._idle.clear()
             return
-        # A request may have been answered a moment ago, long after it came: two looks tell.
+        # A response may be newer than its request by far: idle is what did not change between two sweeps.
         seen_ns = self._seen_ns
         self._seen_ns = {each: each.active_ns for each in clients if not each.in_flight}
         idle = [each for each, at_ns in self._seen_ns.items() if seen_ns.get(each) == at_ns]
         self._idle = deque(sorted(idle, key=lambda each: each.active_ns))
 
-    def is_neighbour(self, connection: C) -> bool:
-        """True if a node of the quorum was reached at its address."""
+    def has_voters_ip(self, connection: C) -> bool:
+        """True if a node of the quorum was last reached at its address."""
         return self._known is not None and self._known.is_voters_ip(connection.ip)
 
-    def _caller(self, connection: C, client_id: str) -> _Room:
+    def _pool_for(self, connection: C, client_id: str) -> _Pool:
         named = _REPLICA_ID.fullmatch(client_id)
         if named is not None and self._known is not None:
             replica_id = int(named[1])
             is_known = self._known.is_voter_or_leader(replica_id)
             if is_known and self._may_be(connection.identity, replica_id):
-                return _Room(ConnectionKind.PEER, replica_id)
+                return _Pool(ConnectionKind.PEER, replica_id)
         if client_id == OPERATOR_ID and connection.is_local:
             return _OPERATORS
         return _CLIENTS
@@ -205,43 +214,43 @@ class ConnectionSlots(Generic[C]):
             return True
         return self._may_speak_for(identity.principal, replica_id)
 
-    def _has_vacancy(self, room: _Room) -> bool:
-        inside = self._rooms.setdefault(room, {})
-        if room is _CLIENTS:
-            return len(inside) < self._max_clients
-        return len(inside) < (OPERATOR_MAX if room is _OPERATORS else PEER_MAX)
+    def _has_free_slot(self, pool: _Pool) -> bool:
+        held = self._pools.setdefault(pool, {})
+        if pool is _CLIENTS:
+            return len(held) < self._max_clients
+        return len(held) < (OPERATOR_MAX if pool is _OPERATORS else PEER_MAX)
 
-    def _displaced_one(self, room: _Room, newcomer: C) -> bool:
-        """True if somebody could be displaced from a room that is full."""
-        inside = self._rooms[room]
-        if room is _CLIENTS:
-            victim = self._idle_client()
-        elif room is _OPERATORS:
+    def _displaces_one(self, pool: _Pool, newcomer: C) -> bool:
+        """Displace a connection from a pool that is full. Returns False if none may be."""
+        held = self._pools[pool]
+        if pool is _CLIENTS:
+            chosen = self._idle_client()
+        elif pool is _OPERATORS:
             until_ns = newcomer.active_ns - IDLE_NS
-            victim = _longest_idle(each for each in inside if each.active_ns <= until_ns)
+            chosen = _longest_idle(each for each in held if each.active_ns <= until_ns)
         else:
-            victim = _longest_idle(each for each in inside if not self.is_neighbour(each))
-            victim = victim or _longest_idle(inside)
-        if victim is not None:
-            self._displace(victim)
-        return victim is not None
+            chosen = _longest_idle(each for each in held if not self.has_voters_ip(each))
+            chosen = chosen or _longest_idle(held)
+        if chosen is not None:
+            self._displace(chosen)
+        return chosen is not None
 
     def _idle_client(self) -> C | None:
         while self._idle:
             found = self._idle.popleft()
             is_same = self._seen_ns.get(found) == found.active_ns and not found.in_flight
-            if is_same and self._room_of.get(found) == _CLIENTS:
+            if is_same and self._pool_of.get(found) == _CLIENTS:
                 return found
         return None
 
-    def _put(self, connection: C, room: _Room) -> None:
-        self._rooms[room][connection] = None
-        self._room_of[connection] = room
-        self._counts[room.kind] += 1
+    def _put(self, connection: C, pool: _Pool) -> None:
+        self._pools[pool][connection] = None
+        self._pool_of[connection] = pool
+        self._counts[pool.kind] += 1
 
     def _displace(self, connection: C) -> None:
         self.leave(connection)
-        connection.abort(CloseReason.DISPLACED, "another connection needed its place")
+        connection.abort(CloseReason.DISPLACED, "another connection needed its slot")
 
 
 def _longest_idle(connections: Iterable[C]) -> C | None:

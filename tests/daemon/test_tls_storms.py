@@ -65,7 +65,7 @@ def p99_ms(appending: Appending, begin: int) -> float:
 
 
 def new_ones(cluster: SecureCluster, node: int) -> int:
-    """Connections that have asked for nothing yet."""
+    """Connections that have sent no request yet."""
     found = cluster.status(node)["connections"]["new"]
     assert isinstance(found, int)
     return found

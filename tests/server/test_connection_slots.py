@@ -1,4 +1,4 @@
-"""Who gets a place among a node's inbound connections, and who has to go for it."""
+"""Which connections get a slot of a node, and which are displaced for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECOND_NS = 1_000_000_000
 
 @dataclass(eq=False)
 class Caller:
-    """A connection that only knows when it asked for something."""
+    """A connection that only knows when it sent its last request."""
 
     ip: str = "10.0.0.99"
     is_local: bool = False
@@ -55,7 +55,7 @@ class Quorum:
         return ip == "10.0.0.2"
 
 
-class House:
+class NodeSlots:
     """The connection slots of a node."""
 
     def __init__(
@@ -77,216 +77,216 @@ class House:
 
     def client(self, **about: Any) -> Caller:
         caller = self.enter(**about)
-        assert self.slots.show(caller, FETCH, "somebody") == (True, True)
+        assert self.slots.identify(caller, FETCH, "a-client") == (True, True)
         return caller
 
     def replica(self, replica_id: int, **about: Any) -> Caller:
         caller = self.enter(**about)
-        assert self.slots.show(caller, VOTE, f"raft-client-{replica_id}") == (True, True)
+        assert self.slots.identify(caller, VOTE, f"raft-client-{replica_id}") == (True, True)
         return caller
 
     def is_refused(self, client_id: str, **about: Any) -> bool:
-        return not self.slots.show(self.enter(**about), FETCH, client_id)[0]
+        return not self.slots.identify(self.enter(**about), FETCH, client_id)[0]
 
 
 def test_each_kind_is_counted_apart_and_what_leaves_is_counted_no_more() -> None:
-    house = House()
-    callers = [house.client(), house.replica(1), house.replica(2), house.enter()]
-    operator = house.enter(is_local=True)
-    house.slots.show(operator, API_VERSIONS, "quorumctl")
-    assert house.counts == {NEW: 1, CLIENT: 1, PEER: 2, OPERATOR: 1}
+    node = NodeSlots()
+    callers = [node.client(), node.replica(1), node.replica(2), node.enter()]
+    operator = node.enter(is_local=True)
+    node.slots.identify(operator, API_VERSIONS, "quorumctl")
+    assert node.counts == {NEW: 1, CLIENT: 1, PEER: 2, OPERATOR: 1}
     for caller in (*callers, operator, operator):
-        house.slots.leave(caller)
-    assert set(house.counts.values()) == {0}
+        node.slots.leave(caller)
+    assert set(node.counts.values()) == {0}
 
 
-def test_clients_at_their_limit_take_no_place_of_a_voter_or_of_an_operator() -> None:
-    house = House(max_clients=2)
+def test_clients_at_their_limit_take_no_slot_of_a_voter_or_of_an_operator() -> None:
+    node = NodeSlots(max_clients=2)
     for _ in range(2):
-        house.client()
-    assert house.is_refused("somebody")
+        node.client()
+    assert node.is_refused("a-client")
     for replica_id in (1, 2, 3):
-        house.replica(replica_id)
-    assert not house.is_refused("quorumctl", is_local=True)
-    assert house.is_refused("quorumctl"), "elsewhere it is a client"
-    assert house.is_refused("raft-client-4"), "nobody knows that replica"
-    assert house.is_refused("raft-client-1x")
+        node.replica(replica_id)
+    assert not node.is_refused("quorumctl", is_local=True)
+    assert node.is_refused("quorumctl"), "elsewhere it is a client"
+    assert node.is_refused("raft-client-4"), "no such replica is known"
+    assert node.is_refused("raft-client-1x")
 
 
-def test_api_versions_does_not_show_yet_who_a_client_is() -> None:
-    house = House(max_clients=1)
-    caller = house.enter()
-    assert house.slots.show(caller, API_VERSIONS, "") == (True, False)
-    assert house.counts[CLIENT] == 1
-    assert house.slots.show(caller, VOTE, "raft-client-2") == (True, True)
-    assert (house.counts[CLIENT], house.counts[PEER]) == (0, 1)
+def test_api_versions_does_not_identify_a_client() -> None:
+    node = NodeSlots(max_clients=1)
+    caller = node.enter()
+    assert node.slots.identify(caller, API_VERSIONS, "") == (True, False)
+    assert node.counts[CLIENT] == 1
+    assert node.slots.identify(caller, VOTE, "raft-client-2") == (True, True)
+    assert (node.counts[CLIENT], node.counts[PEER]) == (0, 1)
 
 
-def test_who_says_nothing_makes_room_for_newer_ones_the_oldest_first() -> None:
-    house = House(new_max=3)
-    first, second, third = house.enter(), house.enter(), house.enter()
-    house.slots.show(second, FETCH, "somebody")
-    house.enter()
+def test_silent_connections_are_displaced_by_newer_ones_the_oldest_first() -> None:
+    node = NodeSlots(new_max=3)
+    first, second, third = node.enter(), node.enter(), node.enter()
+    node.slots.identify(second, FETCH, "a-client")
+    node.enter()
     assert [caller.closed for caller in (first, second, third)] == [[], [], []]
-    house.enter()
+    node.enter()
     assert first.closed == [CloseReason.DISPLACED]
-    house.enter()
+    node.enter()
     assert third.closed == [CloseReason.DISPLACED]
-    assert second.closed == [], "it has shown who it is"
+    assert second.closed == [], "it is identified"
 
 
-def test_a_voters_address_is_not_displaced_by_strangers() -> None:
-    house = House(new_max=2)
-    voter, stranger = house.enter(ip="10.0.0.2"), house.enter()
-    house.enter(ip="10.0.0.2")
-    assert (voter.closed, stranger.closed) == ([], [CloseReason.DISPLACED])
-    assert not house.slots.enter(Caller()), "only voters' addresses wait"
-    house.enter(ip="10.0.0.2")
+def test_new_connections_of_a_voters_address_are_not_displaced_by_others() -> None:
+    node = NodeSlots(new_max=2)
+    voter, other = node.enter(ip="10.0.0.2"), node.enter()
+    node.enter(ip="10.0.0.2")
+    assert (voter.closed, other.closed) == ([], [CloseReason.DISPLACED])
+    assert not node.slots.enter(Caller()), "only voters' addresses wait"
+    node.enter(ip="10.0.0.2")
     assert voter.closed == [CloseReason.DISPLACED]
 
 
-def test_who_says_nothing_for_long_is_closed_though_there_is_room() -> None:
-    house = House()
-    silent, slow = house.enter(), house.enter(is_silent=False)
-    client = house.client()
-    house.slots.sweep(NEW_NS - 1)
+def test_a_connection_that_is_silent_for_long_is_closed_though_slots_are_free() -> None:
+    node = NodeSlots()
+    silent, slow = node.enter(), node.enter(is_silent=False)
+    client = node.client()
+    node.slots.sweep(NEW_NS - 1)
     assert silent.closed == []
-    house.slots.sweep(NEW_NS)
+    node.slots.sweep(NEW_NS)
     assert silent.closed == [CloseReason.SILENT]
     assert (slow.closed, client.closed) == ([], [])
-    assert house.counts[NEW] == 1
+    assert node.counts[NEW] == 1
 
 
-def test_the_client_that_is_idle_for_longest_makes_room_after_two_looks() -> None:
-    house = House(max_clients=3)
+def test_the_client_that_is_idle_for_longest_is_displaced_after_two_sweeps() -> None:
+    node = NodeSlots(max_clients=3)
     busy, waits, idle = (
-        house.client(active_ns=5),
-        house.client(active_ns=1, in_flight=1),
-        house.client(active_ns=3),
+        node.client(active_ns=5),
+        node.client(active_ns=1, in_flight=1),
+        node.client(active_ns=3),
     )
-    house.slots.sweep(10)
-    assert house.is_refused("somebody"), "one look does not tell"
+    node.slots.sweep(10)
+    assert node.is_refused("a-client"), "one sweep does not tell"
     busy.active_ns = 11
-    house.slots.sweep(SECOND_NS)
-    house.client(active_ns=SECOND_NS)
+    node.slots.sweep(SECOND_NS)
+    node.client(active_ns=SECOND_NS)
     assert (busy.closed, waits.closed, idle.closed) == ([], [], [CloseReason.DISPLACED])
-    assert house.is_refused("somebody"), "nobody else is idle"
+    assert node.is_refused("a-client"), "no other is idle"
 
 
-def test_a_client_that_has_asked_again_since_the_look_stays() -> None:
-    house = House(max_clients=1)
-    client = house.client()
-    house.slots.sweep(1)
-    house.slots.sweep(2)
+def test_a_client_that_sent_a_request_since_the_sweep_stays() -> None:
+    node = NodeSlots(max_clients=1)
+    client = node.client()
+    node.slots.sweep(1)
+    node.slots.sweep(2)
     client.active_ns = 3
-    assert house.is_refused("somebody")
+    assert node.is_refused("a-client")
     assert client.closed == []
 
 
-def test_places_that_were_free_in_between_are_looked_at_anew() -> None:
-    house = House(max_clients=1)
-    first = house.client()
-    house.slots.sweep(1)
-    house.slots.sweep(2)
-    house.slots.leave(first)
-    house.slots.sweep(3)
-    second = house.client()
-    assert house.is_refused("somebody")
+def test_slots_that_were_free_in_between_begin_a_new_count_of_idle_clients() -> None:
+    node = NodeSlots(max_clients=1)
+    first = node.client()
+    node.slots.sweep(1)
+    node.slots.sweep(2)
+    node.slots.leave(first)
+    node.slots.sweep(3)
+    second = node.client()
+    assert node.is_refused("a-client")
     assert (first.closed, second.closed) == ([], [])
 
 
-def test_a_peer_beyond_its_places_displaces_its_own_that_are_not_at_its_address_first() -> None:
-    house = House(max_clients=1)
-    others = house.replica(3)
-    real = [house.replica(2, ip="10.0.0.2", active_ns=n) for n in range(PEER_MAX - 1)]
-    liar = house.replica(2, active_ns=100)
-    house.replica(2, ip="10.0.0.2", active_ns=101)
+def test_a_peer_beyond_its_slots_displaces_its_own_that_are_not_at_its_address_first() -> None:
+    node = NodeSlots(max_clients=1)
+    others = node.replica(3)
+    real = [node.replica(2, ip="10.0.0.2", active_ns=n) for n in range(PEER_MAX - 1)]
+    liar = node.replica(2, active_ns=100)
+    node.replica(2, ip="10.0.0.2", active_ns=101)
     assert liar.closed == [CloseReason.DISPLACED]
-    house.replica(2, ip="10.0.0.2", active_ns=102)
+    node.replica(2, ip="10.0.0.2", active_ns=102)
     assert real[0].closed == [CloseReason.DISPLACED]
-    assert house.counts[PEER] == PEER_MAX + 1
+    assert node.counts[PEER] == PEER_MAX + 1
     assert others.closed == []
 
 
-def test_it_is_told_once_that_a_peer_has_connected() -> None:
-    house = House()
-    caller = house.replica(3)
-    house.slots.show(caller, FETCH, "raft-client-3")
-    house.client()
-    house.slots.show(house.enter(), FETCH, "raft-client-4")
-    assert house.quorum.connected == [3]
+def test_a_peer_that_has_connected_is_reported_once() -> None:
+    node = NodeSlots()
+    caller = node.replica(3)
+    node.slots.identify(caller, FETCH, "raft-client-3")
+    node.client()
+    node.slots.identify(node.enter(), FETCH, "raft-client-4")
+    assert node.quorum.connected == [3]
 
 
-def test_peers_that_all_wait_for_answers_keep_their_places() -> None:
-    house = House(max_clients=1)
+def test_peers_with_requests_in_flight_keep_their_slots() -> None:
+    node = NodeSlots(max_clients=1)
     for _ in range(PEER_MAX):
-        house.replica(2, in_flight=1)
-    house.replica(2)
-    assert (house.counts[PEER], house.counts[CLIENT]) == (PEER_MAX, 1), "it is taken for a client"
-    assert house.is_refused("raft-client-2")
+        node.replica(2, in_flight=1)
+    node.replica(2)
+    assert (node.counts[PEER], node.counts[CLIENT]) == (PEER_MAX, 1), "it is taken for a client"
+    assert node.is_refused("raft-client-2")
 
 
-def test_operators_that_asked_a_moment_ago_stay_and_others_make_room() -> None:
-    house = House(max_clients=0)
+def test_operators_that_sent_a_request_lately_stay_and_idle_ones_are_displaced() -> None:
+    node = NodeSlots(max_clients=0)
     for n in range(OPERATOR_MAX):
-        caller = house.enter(is_local=True, active_ns=n)
-        house.slots.show(caller, FETCH, "quorumctl")
-    assert house.is_refused("quorumctl", is_local=True, active_ns=IDLE_NS - 1)
-    assert not house.is_refused("quorumctl", is_local=True, active_ns=IDLE_NS)
+        caller = node.enter(is_local=True, active_ns=n)
+        node.slots.identify(caller, FETCH, "quorumctl")
+    assert node.is_refused("quorumctl", is_local=True, active_ns=IDLE_NS - 1)
+    assert not node.is_refused("quorumctl", is_local=True, active_ns=IDLE_NS)
 
 
-def test_who_only_says_hello_displaces_nobody_and_waits_among_the_new_ones() -> None:
-    house = House(max_clients=1, new_max=10_000)
-    old = house.client()
+def test_api_versions_alone_displaces_no_connection_and_leaves_it_among_the_new_ones() -> None:
+    node = NodeSlots(max_clients=1, new_max=10_000)
+    old = node.client()
     for second in (1, 2):
-        house.slots.sweep(second * SECOND_NS)
-    for client_id in ("somebody", "quorumctl", "raft-client-1"):
-        hellos = [house.enter(is_local=True, active_ns=2 * SECOND_NS) for _ in range(100)]
-        for caller in hellos:
-            answered, is_final = house.slots.show(caller, API_VERSIONS, client_id)
+        node.slots.sweep(second * SECOND_NS)
+    for client_id in ("a-client", "quorumctl", "raft-client-1"):
+        new = [node.enter(is_local=True, active_ns=2 * SECOND_NS) for _ in range(100)]
+        for caller in new:
+            answered, is_final = node.slots.identify(caller, API_VERSIONS, client_id)
             assert answered
-            assert is_final == house.slots.is_peer(caller) or client_id == "quorumctl"
-    assert house.counts == {CLIENT: 1, OPERATOR: OPERATOR_MAX, PEER: PEER_MAX, NEW: 300 - 24}
+            assert is_final == node.slots.is_peer(caller) or client_id == "quorumctl"
+    assert node.counts == {CLIENT: 1, OPERATOR: OPERATOR_MAX, PEER: PEER_MAX, NEW: 300 - 24}
     assert old.closed == []
-    operator = house.enter(is_local=True, active_ns=3 * SECOND_NS)
+    operator = node.enter(is_local=True, active_ns=3 * SECOND_NS)
     for key in (API_VERSIONS, FETCH):
-        assert house.slots.show(operator, key, "quorumctl")[0]
-    assert house.counts[OPERATOR] == OPERATOR_MAX
-    client = house.enter()
+        assert node.slots.identify(operator, key, "quorumctl")[0]
+    assert node.counts[OPERATOR] == OPERATOR_MAX
+    client = node.enter()
     for key in (API_VERSIONS, FETCH):
-        assert house.slots.show(client, key, "somebody")[0]
+        assert node.slots.identify(client, key, "a-client")[0]
     assert old.closed == [CloseReason.DISPLACED]
-    house.slots.sweep(2 * SECOND_NS + NEW_NS)
-    assert house.counts[NEW] == 0, "who asked for no more in five seconds goes"
+    node.slots.sweep(2 * SECOND_NS + NEW_NS)
+    assert node.counts[NEW] == 0, "what sent no other request in five seconds is closed"
 
 
-def test_a_replica_that_has_a_clients_place_keeps_it_where_no_other_is_free() -> None:
-    house = House(max_clients=1)
-    caller = house.enter()
+def test_a_replica_that_has_a_clients_slot_keeps_it_where_no_other_is_free() -> None:
+    node = NodeSlots(max_clients=1)
+    caller = node.enter()
     for _ in range(PEER_MAX):
-        house.replica(2, in_flight=1)
-    assert house.slots.show(caller, API_VERSIONS, "raft-client-2") == (True, False)
-    assert house.slots.show(caller, VOTE, "raft-client-2") == (True, True)
-    assert house.counts[CLIENT] == 1
+        node.replica(2, in_flight=1)
+    assert node.slots.identify(caller, API_VERSIONS, "raft-client-2") == (True, False)
+    assert node.slots.identify(caller, VOTE, "raft-client-2") == (True, True)
+    assert node.counts[CLIENT] == 1
 
 
-def test_by_tls_a_certificate_makes_a_peer_and_not_what_it_calls_itself() -> None:
-    house = House(may_speak_for=lambda principal, replica_id: principal == f"User:n{replica_id}")
+def test_by_tls_a_certificate_makes_a_peer_and_the_client_id_alone_does_not() -> None:
+    node = NodeSlots(may_speak_for=lambda principal, replica_id: principal == f"User:n{replica_id}")
     shown = {}
-    for principal in ("User:n2", "User:n3", "User:somebody"):
-        caller = house.enter(identity=Identity(principal, 1e12, b"der"))
-        assert house.slots.show(caller, VOTE, "raft-client-2") == (True, True)
-        shown[principal] = house.slots.is_peer(caller)
-    assert shown == {"User:n2": True, "User:n3": False, "User:somebody": False}
-    in_plaintext = house.enter()
-    house.slots.leave(in_plaintext)
-    in_plaintext = house.enter()
-    assert house.slots.show(in_plaintext, VOTE, "raft-client-3")[0]
-    assert house.slots.is_peer(in_plaintext), "without TLS as ever"
+    for principal in ("User:n2", "User:n3", "User:other"):
+        caller = node.enter(identity=Identity(principal, 1e12, b"der"))
+        assert node.slots.identify(caller, VOTE, "raft-client-2") == (True, True)
+        shown[principal] = node.slots.is_peer(caller)
+    assert shown == {"User:n2": True, "User:n3": False, "User:other": False}
+    in_plaintext = node.enter()
+    node.slots.leave(in_plaintext)
+    in_plaintext = node.enter()
+    assert node.slots.identify(in_plaintext, VOTE, "raft-client-3")[0]
+    assert node.slots.is_peer(in_plaintext), "without TLS as ever"
 
 
-def test_new_ones_of_this_host_wait_while_strangers_are_displaced() -> None:
-    house = House(new_max=2)
-    stranger, near = house.enter(), house.enter(is_local=True)
-    house.enter()
-    assert (stranger.closed, near.closed) == ([CloseReason.DISPLACED], [])
+def test_new_connections_of_this_host_stay_while_others_are_displaced() -> None:
+    node = NodeSlots(new_max=2)
+    other, near = node.enter(), node.enter(is_local=True)
+    node.enter()
+    assert (other.closed, near.closed) == ([CloseReason.DISPLACED], [])
