@@ -40,16 +40,16 @@ class WaitingChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageFacts:
-    """`asking_problem` is why there is no report of the leader."""
+    """`report_problem` is why there is no report of the leader."""
 
     problems: Sequence[str]
     warnings: Sequence[str]
     rows: Sequence[ReplicaRow]
-    is_told: bool
+    has_report: bool
     """The rows are those of the leader's report."""
-    is_owed: bool
+    is_report_due: bool
     """There is a leader, and it had the time to say something."""
-    asking_problem: str
+    report_problem: str
     changes: Sequence[WaitingChange]
     is_settled: bool
     """The voter set in force is committed."""
@@ -70,8 +70,8 @@ def _found(facts: PageFacts) -> Iterator[Problem]:
     for text in facts.problems:
         yield Problem(Level.ERROR, f"This node: {text}")
     yield from _voters(facts)
-    if facts.is_owed and not facts.is_told:
-        reason = facts.asking_problem or "it has not answered yet"
+    if facts.is_report_due and not facts.has_report:
+        reason = facts.report_problem or "it has not answered yet"
         yield Problem(
             Level.WARNING,
             "The leader was asked how the others do, and did not say: what is shown of them is what "
@@ -120,7 +120,7 @@ def _voters(facts: PageFacts) -> Iterator[Problem]:
         return
     needed = len(voters) // 2 + 1
     gone = [row for row in voters if row.health is Health.GONE]
-    if not facts.is_told:
+    if not facts.has_report:
         left = len(voters) - len(gone)
         if left < needed:
             yield Problem(

@@ -170,9 +170,9 @@ class QuorumPage:
             problems=source.problems(),
             warnings=source.warnings(),
             rows=rows,
-            is_told=partition is not None,
-            is_owed=source.leader_id() is not None and not is_new_leader,
-            asking_problem=report.problem,
+            has_report=partition is not None,
+            is_report_due=source.leader_id() is not None and not is_new_leader,
+            report_problem=report.problem,
             changes=self._changes(report),
             is_settled=sets.in_force == sets.committed,
             epochs_begun=self._history.epochs_begun(),
@@ -187,7 +187,7 @@ class QuorumPage:
             "now_s": round(self._clock_s(), 3),
             "status": source.status(),
             "leader_id": source.leader_id(),
-            "told": {
+            "leader_report": {
                 "by": None if partition is None else partition.leader_id,
                 "age_s": round(report.age_s, 3),
                 "problem": report.problem,

@@ -1,4 +1,4 @@
-"""What the page is told, without a browser: the past, the leader's word, the rows, and the words."""
+"""The data of the page, without a browser: the past, the leader's report, the rows, and the texts."""
 
 from __future__ import annotations
 
@@ -117,9 +117,9 @@ def look(source: PageSource, clock: Clock | None = None) -> LeaderReport:
 def test_a_leader_asks_nobody_and_hides_nothing() -> None:
     leader = FakeLeader()
     view = FixedView(target_voters=(1, 2, 4))
-    told = look(source_for(view, leader))
-    assert told.partition is not None
-    assert (told.partition.leader_id, told.partition.target_voters) == (2, (1, 2, 4))
+    report = look(source_for(view, leader))
+    assert report.partition is not None
+    assert (report.partition.leader_id, report.partition.target_voters) == (2, (1, 2, 4))
     assert leader.asked == []
 
 
@@ -153,11 +153,11 @@ def test_a_leader_that_does_not_answer_holds_nobody_up_and_its_last_word_stays_f
         await view.report()
         leader.says = None
         clock.now_s += 3
-        told = await view.report()
-        assert (told.partition is not None, told.age_s, told.problem) == (True, 3, "")
+        report = await view.report()
+        assert (report.partition is not None, report.age_s, report.problem) == (True, 3, "")
         leader.answer("it did not answer in 2000 ms")
-        told = await view.report()
-        assert told.problem == "it did not answer in 2000 ms"
+        report = await view.report()
+        assert report.problem == "it did not answer in 2000 ms"
         clock.now_s += 1
         assert (await view.report()).partition is None
 
@@ -193,8 +193,8 @@ def test_a_new_leader_is_asked_at_once_though_the_last_one_has_not_answered(
         leader.answer(described(replica(3), leader_id=3, leader_epoch=8))
         assert (await looking).partition is not None
         leader.answer("the connection was lost")
-        told = await view.report()
-        assert (told.partition is not None, told.problem) == (True, "")
+        report = await view.report()
+        assert (report.partition is not None, report.problem) == (True, "")
 
     run(work())
 
@@ -212,9 +212,9 @@ def test_a_new_leader_is_asked_at_once_though_the_last_one_has_not_answered(
 def test_what_is_no_answer_is_said_in_words(
     says: DescribeQuorumResponse | bytes | str, words: str
 ) -> None:
-    told = look(source_for(FOLLOWER, FakeLeader(says)))
-    assert told.partition is None
-    assert words in told.problem
+    report = look(source_for(FOLLOWER, FakeLeader(says)))
+    assert report.partition is None
+    assert words in report.problem
 
 
 def test_the_time_is_of_the_clock_of_the_times_that_are_shown() -> None:
@@ -233,11 +233,11 @@ def rows(
     unreachable: frozenset[int] = frozenset(),
     is_new_leader: bool = False,
 ) -> list[ReplicaRow]:
-    told = LeaderReport(None, (), 0.0, "")
+    report = LeaderReport(None, (), 0.0, "")
     if answer is not None:
-        told = LeaderReport(answer.topics[0].partitions[0], answer.nodes, age_s, "")
+        report = LeaderReport(answer.topics[0].partitions[0], answer.nodes, age_s, "")
     source = source_for(view, unreachable=lambda: unreachable, fetch_timeout_ms=TIMEOUT_MS)
-    return rows_of(source, told, is_new_leader)
+    return rows_of(source, report, is_new_leader)
 
 
 def test_rows_say_who_leads_who_keeps_up_and_who_does_not() -> None:
@@ -316,9 +316,9 @@ GOOD = PageFacts(
     problems=(),
     warnings=(),
     rows=tuple(rows(described(replica(1), replica(2), replica(3)))),
-    is_told=True,
-    is_owed=True,
-    asking_problem="",
+    has_report=True,
+    is_report_due=True,
+    report_problem="",
     changes=(),
     is_settled=True,
     epochs_begun=0,
@@ -373,7 +373,9 @@ def test_two_disks_under_one_id_are_told_apart() -> None:
 
 def test_without_a_leader_the_voters_that_do_not_run_are_named() -> None:
     unheard = rows(None, replace(FOLLOWER, leader_id=None), unreachable=frozenset({2, 3}))
-    texts = said(rows=unheard, is_told=False, is_owed=False, problems=["no leader is known"])
+    texts = said(
+        rows=unheard, has_report=False, is_report_due=False, problems=["no leader is known"]
+    )
     assert texts == [
         "error This node: no leader is known",
         "error Nothing can be committed: of 3 voters at most 1 runs, 2 are needed",
@@ -382,11 +384,11 @@ def test_without_a_leader_the_voters_that_do_not_run_are_named() -> None:
 
 
 def test_a_node_that_knows_no_voters_yet_does_not_do_arithmetic() -> None:
-    assert said(rows=(), is_told=False, is_owed=False) == []
+    assert said(rows=(), has_report=False, is_report_due=False) == []
 
 
 def test_a_leader_that_does_not_say_is_a_warning_with_the_reason() -> None:
-    (text,) = said(rows=rows(None), is_told=False, asking_problem="it timed out")
+    (text,) = said(rows=rows(None), has_report=False, report_problem="it timed out")
     assert text.startswith("warning The leader was asked")
     assert "it timed out" in text
 
@@ -432,7 +434,7 @@ def test_durations_are_for_people(ms: int, text: str) -> None:
 # -- all of it
 
 
-def test_a_follower_tells_what_the_leader_told_it() -> None:
+def test_a_follower_shows_the_report_of_the_leader() -> None:
     change = DescribeQuorumResponsePendingChange(
         kind="reassign", replica_id=-1, waiting_ms=-1, waits_for="replica 5 does not fetch"
     )
@@ -455,7 +457,7 @@ def test_a_follower_tells_what_the_leader_told_it() -> None:
         clock.now_s += 42
         found = await page.now()
         page.close()
-        assert found["told"] == {"by": 2, "age_s": 0, "problem": ""}
+        assert found["leader_report"] == {"by": 2, "age_s": 0, "problem": ""}
         voters = found["voters"]
         assert isinstance(voters, dict)
         assert [key["id"] for key in voters["in_force"]] == [1, 2]

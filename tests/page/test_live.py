@@ -126,7 +126,7 @@ def test_without_a_majority_the_pages_of_voter_and_observer_say_what_is_wrong(
     assert "Error:" in tab.text("#wrong")
     tab.wait_text("connections are refused, so the process does not run", "#wrong", PATIENCE_S)
     tab.wait_text("The last leader, node", "#since")
-    assert "Only a leader knows" in tab.text("#told")
+    assert "Only a leader knows" in tab.text("#report-note")
     observer.see()
     observer.wait_text("No leader", "h1", PATIENCE_S)
     observer.wait_text("Error:", "#wrong")

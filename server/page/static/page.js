@@ -150,11 +150,11 @@ const HEALTH = {
 };
 
 function showReplicas(now) {
-  const { told } = now;
+  const leaderReport = now.leader_report;
   let words = "";
-  if (told.by === null) words = "Only a leader knows how far the others are. This is what this node knows by itself.";
-  else if (told.age_s > 2.5) words = `What the leader said ${span(told.age_s)} ago.`;
-  text($("told"), words);
+  if (leaderReport.by === null) words = "Only a leader knows how far the others are. This is what this node knows by itself.";
+  else if (leaderReport.age_s > 2.5) words = `What the leader said ${span(leaderReport.age_s)} ago.`;
+  text($("report-note"), words);
   each($("replicas"), now.replicas, () => {
     const row = make("tr");
     // Some browsers forget what a table is when a phone's layout makes cards of its rows.
@@ -180,7 +180,7 @@ function showReplicas(now) {
     style(role.firstChild, `pill ${replica.role === "leader" ? "leader" : ""}`);
     let [word, level] = HEALTH[replica.health] || [replica.health, "warning"];
     if (replica.role === "leader" && replica.health === "good") word = "leads";
-    else if (now.told.by === null && replica.is_local) word = "this node";
+    else if (now.leader_report.by === null && replica.is_local) word = "this node";
     else if (replica.copied !== null) [word, level] = [`copies a snapshot: ${Math.floor(replica.copied * 100)} %`, "warning"];
     text(state.firstChild, word);
     style(state.firstChild, `health ${level}`);
@@ -188,7 +188,7 @@ function showReplicas(now) {
       ? `for ${span(replica.caught_up_ms / 1000)}` : "");
     text(end, number(replica.end_offset));
     text(lag, number(replica.lag));
-    text(contact, now.told.by === null ? "–" : ago(replica.contact_ms));
+    text(contact, now.leader_report.by === null ? "–" : ago(replica.contact_ms));
     text(address, replica.addresses.join(", "));
   });
 }
