@@ -1,7 +1,7 @@
 """Walking through a file of record batches in windows: `walk` for a file that is taken as it is,
 `BatchCursor` for one that a running node writes to, or that may have bad batches in the middle.
 
-Knows positions, not offsets or epochs: their order is checked by quorumd.storage.sequence_check.
+Knows positions, not offsets or epochs: their order is checked by quorumd.wire.sequence_check.
 """
 
 from __future__ import annotations

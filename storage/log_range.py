@@ -17,10 +17,10 @@ from quorumd.storage.batch_walk import BATCH_BYTES_MAX, reason_of, walk
 from quorumd.storage.errors import DamagedLog, UnsuitableOffset, from_os_error
 from quorumd.storage.filesystem import FileSystem
 from quorumd.storage.index import indexed_position
-from quorumd.storage.sequence_check import sequence_problem
 from quorumd.storage.write_marker import LEADING_ZEROS
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import BatchHeader, iter_headers, read_header, scan
+from quorumd.wire.sequence_check import segment_problem, sequence_problem
 
 WINDOW_BYTES = 256 << 10
 _SEEK_WINDOW_BYTES = 64 << 10
@@ -101,12 +101,8 @@ class LogRange:
             position = 0
             if base_offset < self._next_offset == self._start_offset:
                 position = yield from self._seek(path, base_offset, size)
-            elif base_offset != self._next_offset:
-                raise DamagedLog(
-                    f"the segment before this one ends at offset {self._next_offset}",
-                    path=path,
-                    offset=min(base_offset, self._next_offset),
-                )
+            elif problem := segment_problem(base_offset, self._next_offset):
+                raise DamagedLog(problem, path=path, offset=min(base_offset, self._next_offset))
             while self._next_offset < self._end_offset:
                 chunk = self._read_chunk(path, position, size, base_offset == self._last_base)
                 if not chunk.batches:

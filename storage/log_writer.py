@@ -37,9 +37,9 @@ from quorumd.storage.segment import (
 from quorumd.storage.segment_reads import seek
 from quorumd.storage.segment_removal import empty_log, remove_segment
 from quorumd.storage.segment_table import SegmentTable
-from quorumd.storage.sequence_check import epoch_problem, offset_problem
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import iter_headers, read_header
+from quorumd.wire.sequence_check import epoch_problem, offset_problem
 
 
 class ChunkSummary(NamedTuple):

@@ -58,10 +58,10 @@ from quorumd.storage.log_writer import new_segment
 from quorumd.storage.recovery_report import RecoveryReport
 from quorumd.storage.segment import Segment, write_indexes
 from quorumd.storage.segment_removal import empty_log, segment_bases
-from quorumd.storage.sequence_check import sequence_problem
 from quorumd.storage.torn_tail import Tail, examine_tail, has_unwritten_sector
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import BatchHeader
+from quorumd.wire.sequence_check import segment_problem, sequence_problem
 
 BatchObserver = Callable[[BatchHeader], object]
 
@@ -252,14 +252,9 @@ class _Inspection:
 
     def _inspect(self, base_offset: int, *, is_last: bool) -> None:
         path = layout.log_path(self.directory, base_offset)
-        if base_offset != self.end_offset:
-            what = "a gap" if base_offset > self.end_offset else "an overlap"
-            raise DamagedLog(
-                f"{what} between segments: this one begins at offset {base_offset}, the one before"
-                f" ends at {self.end_offset}",
-                path=path,
-                offset=min(base_offset, self.end_offset),
-            )
+        problem = segment_problem(base_offset, self.end_offset)
+        if problem:
+            raise DamagedLog(problem, path=path, offset=min(base_offset, self.end_offset))
         handle = self.fs.open(path, writable=is_last)
         try:
             if is_last:

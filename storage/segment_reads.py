@@ -18,9 +18,9 @@ from quorumd.storage.errors import DamagedLog, from_os_error
 from quorumd.storage.filesystem import FileSystem, read_file
 from quorumd.storage.index import TimeIndex, indexed_position
 from quorumd.storage.segment_table import SegmentView
-from quorumd.storage.sequence_check import offset_problem
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import BatchHeader, iter_records, read_header, scan
+from quorumd.wire.sequence_check import offset_problem
 
 _SEEK_WINDOW_BYTES = 64 << 10
 

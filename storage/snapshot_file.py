@@ -42,6 +42,7 @@ from quorumd.wire.records import (
     iter_records,
     read_header,
 )
+from quorumd.wire.sequence_check import snapshot_problem
 from quorumd.wire.snapshot_records import SnapshotRecords, read_snapshot_records
 
 T = TypeVar("T")
@@ -359,12 +360,10 @@ class SnapshotReader:
             raise _not_readable(error, self._path) from error
         if not is_same or not crc_is_valid(data, 0, header):
             raise self._damaged("the CRC does not match the contents")
-        if header.epoch != self._id.epoch:
-            raise self._damaged(f"a batch of epoch {header.epoch} in epoch {self._id.epoch}")
-        if header.base_offset != self._next_offset and not is_alone:
-            raise self._damaged(f"offset {header.base_offset} where {self._next_offset} follows")
-        if header.last_offset_delta < 0:
-            raise self._damaged(f"a batch whose last offset is {header.last_offset_delta} away")
+        expected = header.base_offset if is_alone else self._next_offset
+        problem = snapshot_problem(header, expected, self._id.epoch)
+        if problem:
+            raise self._damaged(problem)
         return header, data
 
     def _move(self, header: BatchHeader) -> None:

@@ -157,6 +157,7 @@ class _Backup:
     async def _copy_log(self, start_offset: int, end_offset: int) -> None:
         from quorumd.client.errors import LogReplaced, OffsetNotReached
         from quorumd.client.timing import Deadline
+        from quorumd.wire.sequence_check import sequence_problem
 
         self._files.begin_log()
         self._offset, epoch = start_offset, -1
@@ -166,7 +167,7 @@ class _Backup:
             wanted = [each for each in batches if each[1].base_offset < end_offset]
             base_offset = self._offset
             for _, header in wanted:
-                if header.base_offset != self._offset or header.epoch < epoch:
+                if sequence_problem(header, self._offset, epoch):
                     found = header.base_offset, header.epoch
                     raise LogReplaced(self._offset, epoch, *found)
                 self._offset, epoch = header.next_offset, header.epoch

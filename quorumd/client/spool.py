@@ -23,6 +23,7 @@ from quorumd.wire.records import (
     iter_records,
     read_header,
 )
+from quorumd.wire.sequence_check import snapshot_problem
 from quorumd.wire.snapshot_records import OFFSET_HEADER
 
 MEMORY_BYTES = 1 << 20
@@ -132,10 +133,9 @@ class SnapshotSpool:
             raise CorruptBatch("the CRC does not match the contents")
         if self._has_ended:
             raise CorruptBatch("a batch behind the footer")
-        if header.base_offset != self._next_offset or header.last_offset_delta < 0:
-            raise CorruptBatch(f"a batch at {header.base_offset}, not {self._next_offset}")
-        if header.epoch != self.id.epoch:
-            raise CorruptBatch(f"a batch of epoch {header.epoch}")
+        problem = snapshot_problem(header, self._next_offset, self.id.epoch)
+        if problem:
+            raise CorruptBatch(problem)
         self._next_offset = header.next_offset
         if header.is_control:
             self._take_control(batch)

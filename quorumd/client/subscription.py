@@ -23,6 +23,7 @@ from quorumd.client.reading import Fetched, FetchedBatch
 from quorumd.client.spool import SnapshotSpool
 from quorumd.client.timing import Deadline, RetryBackoff
 from quorumd.security.errors import CertificateProblem
+from quorumd.wire.sequence_check import epoch_problem
 
 FetchFrom = Callable[[int], Awaitable[Fetched]]
 
@@ -119,8 +120,9 @@ class LogSubscription:
 
     def _take(self, batch: FetchedBatch) -> list[LogEvent]:
         header = batch.header
+        # The first one may begin before the offset that is asked for.
         is_next = header.base_offset <= self._offset < header.next_offset
-        if not is_next or header.epoch < self._epoch:
+        if not is_next or epoch_problem(header.epoch, self._epoch):
             raise LogReplaced(self._offset, self._epoch, header.base_offset, header.epoch)
         base_offset, self._offset, self._epoch = self._offset, header.next_offset, header.epoch
         events: list[LogEvent] = []

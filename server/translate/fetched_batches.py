@@ -10,7 +10,6 @@ from crc32c import crc32c
 from quorumd.raft.control import RaftControlRecord
 from quorumd.server.translate.control_records import control_records_of
 from quorumd.storage.log import Chunk, ChunkSummary
-from quorumd.storage.sequence_check import offset_problem
 from quorumd.wire.batch_header import (
     BATCH_OVERHEAD,
     CONTROL_BIT,
@@ -22,6 +21,7 @@ from quorumd.wire.batch_header import (
     read_header,
 )
 from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.sequence_check import offset_problem
 
 # base offset, length, epoch, magic, crc, attributes, last offset delta, max timestamp, producer id
 _HEADER: Final = Struct(">qiibIhi8xqq")

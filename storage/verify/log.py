@@ -22,6 +22,7 @@ from quorumd.storage.snapshot_file import SnapshotFacts
 from quorumd.storage.verify.report import TRIES_MAX, Finding, VerifyReport, finding_of, settled
 from quorumd.storage.verify.segment import SegmentFacts, walk_segment
 from quorumd.storage.verify.snapshot import report_snapshot, walk_snapshot
+from quorumd.wire.sequence_check import epoch_problem, segment_problem
 
 _EPOCHS_REMEDY = (
     "No record is in doubt. Stop the node, delete this file, and start the node: it makes the file anew"
@@ -185,22 +186,11 @@ class _Pass:
 
     def _check_junction(self, base_offset: int, seen: SegmentFacts) -> None:
         expected, facts = self._expected, self.facts
-        if expected is not None and base_offset != expected:
-            what = "a gap" if base_offset > expected else "an overlap"
+        if expected is not None and (problem := segment_problem(base_offset, expected)):
+            self._doubt(seen.path, problem, position=0, offset=min(base_offset, expected))
+        if seen.epochs and (problem := epoch_problem(seen.epochs[0].epoch, facts.last_epoch)):
             self._doubt(
-                seen.path,
-                f"{what} between segments: this one begins at offset {base_offset}, the one before ends"
-                f" at {expected}",
-                position=0,
-                offset=min(base_offset, expected),
-            )
-        if seen.epochs and seen.epochs[0].epoch < facts.last_epoch:
-            self._doubt(
-                seen.path,
-                f"a batch of epoch {seen.epochs[0].epoch} after one of epoch {facts.last_epoch} in the"
-                " segment before",
-                position=0,
-                offset=base_offset,
+                seen.path, f"{problem} in the segment before", position=0, offset=base_offset
             )
 
     def _take(self, base_offset: int, seen: SegmentFacts) -> None:

@@ -12,7 +12,6 @@ from quorumd.storage import layout
 from quorumd.storage.batch_walk import BatchCursor, reason_of
 from quorumd.storage.epoch_checkpoint import EpochStart
 from quorumd.storage.filesystem import FileSystem
-from quorumd.storage.sequence_check import epoch_problem, offset_problem
 from quorumd.storage.torn_tail import examine_tail, has_unwritten_sector
 from quorumd.storage.verify.index_proof import IndexProof
 from quorumd.storage.verify.report import FINDINGS_MAX, Finding, VerifyReport
@@ -24,6 +23,7 @@ from quorumd.wire.records import (
     BatchHeader,
     iter_records,
 )
+from quorumd.wire.sequence_check import epoch_problem, offset_problem
 
 _ANY_TIMESTAMP = 1 << 70
 

@@ -42,6 +42,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "quorumd.wire.record_walk",
             "quorumd.wire.records",
             "quorumd.wire.schema",
+            "quorumd.wire.sequence_check",
             "quorumd.wire.snapshot_records",
         }
     ),
@@ -90,7 +91,6 @@ PART_MAY_IMPORT: dict[str, frozenset[str]] = {
             "quorumd.storage.index",
             "quorumd.storage.meta_properties",
             "quorumd.storage.quorum_state",
-            "quorumd.storage.sequence_check",
             "quorumd.storage.torn_tail",
         }
     ),

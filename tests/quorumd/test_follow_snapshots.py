@@ -302,8 +302,8 @@ def damaged(kind: str) -> bytes:
     [
         ("a flipped bit", "the CRC does not match"),
         ("no footer", "it ends without a footer"),
-        ("no header", "a batch at 1, not 0"),
-        ("another epoch", "a batch of epoch 7"),
+        ("no header", "a batch with offset 1 where 0 must follow"),
+        ("another epoch", "a batch of epoch 7 in a snapshot of epoch 1"),
         ("something behind the footer", "a batch behind the footer"),
         ("an impossible size", "a batch of 2147483659 bytes"),
         ("no batches", "magic is -1"),

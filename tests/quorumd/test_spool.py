@@ -58,7 +58,10 @@ def test_a_snapshot_is_complete_with_its_last_byte(spool: SnapshotSpool) -> None
         (control(HEADER) + control(HEADER, base_offset=1), "its header is not the first record"),
         (data(Record(key=b"a"), base_offset=0), "it begins without a header"),
         (control(HEADER, FOOTER) + control(FOOTER, base_offset=2), "a batch behind the footer"),
-        (control(HEADER) + data(Record(key=b"a"), base_offset=2), "a batch at 2, not 1"),
+        (
+            control(HEADER) + data(Record(key=b"a"), base_offset=2),
+            "a batch with offset 2 where 1 must follow",
+        ),
         (control(HEADER) + data(Record(key=b"a"))[:50], "it ends without a footer"),
         (control(HEADER, FOOTER) + b"\0", "it ends without a footer"),
     ],

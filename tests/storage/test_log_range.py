@@ -180,7 +180,7 @@ def test_a_missing_segment_is_damage() -> None:
     fs, _ = disk()
     bases = segments(fs)
     fs.remove(log_path(DIRECTORY, bases[2]))
-    with pytest.raises(DamagedLog, match=f"before this one ends at offset {bases[2]}") as caught:
+    with pytest.raises(DamagedLog, match=f"the one before ends at {bases[2]}") as caught:
         read(fs, 0, 120)
     assert caught.value.path == log_path(DIRECTORY, bases[3])
 

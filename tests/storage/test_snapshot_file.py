@@ -270,8 +270,8 @@ def test_a_disk_that_says_something_else_the_second_time_is_found(
         (begun().records(b"b").records(b"a").control(SnapshotFooter()), "not ascend"),
         (begun().records(b"b").records(b"b").control(SnapshotFooter()), "not ascend"),
         (begun().records(b"b", b"a").control(SnapshotFooter()), "not ascend"),
-        (begun().records(b"a", epoch=6).control(SnapshotFooter()), "epoch 6 in epoch 7"),
-        (begun().records(b"a").control(SnapshotFooter(), epoch=8), "epoch 8 in epoch 7"),
+        (begun().records(b"a", epoch=6).control(SnapshotFooter()), "epoch 6 in a snapshot of epoch 7"),
+        (begun().records(b"a").control(SnapshotFooter(), epoch=8), "epoch 8 in a snapshot of epoch 7"),
         (begun().records(b"a", base_offset=9).control(SnapshotFooter()), "offset 9 where 3"),
         (begun().records(b"a").control(SnapshotFooter(), skip=1), "offset 5 where 4"),
         (File().control(HEADER, UnknownControl(6, b"")).control(SnapshotFooter()), "KRaftVoters"),
@@ -297,7 +297,7 @@ def test_a_batch_larger_than_any_record_is_not_read(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("read", [read_facts, verify_snapshot])
 def test_another_snapshot_under_this_name_is_found(read: Callable[..., SnapshotFacts]) -> None:
-    with pytest.raises(DamagedSnapshot, match="epoch 7 in epoch 8"):
+    with pytest.raises(DamagedSnapshot, match="epoch 7 in a snapshot of epoch 8"):
         read(disk_with(whole().data), PATH, SnapshotId(1234, 8))
     for end_offset in (1233, 1235):
         with pytest.raises(DamagedSnapshot, match=f"says offset {end_offset}.*ends at 1234"):

@@ -381,7 +381,7 @@ def test_a_snapshot_under_another_name_is_named(node: Node) -> None:
     path = snapshot_path(DIRECTORY, (end_offset, 777))
     node.fs.put(path, node.fs.contents(node.snapshots[-1]))
     node.fs.remove(node.snapshots[-1])
-    only(node.verified(), path, "in epoch 777")
+    only(node.verified(), path, "in a snapshot of epoch 777")
 
 
 def test_a_snapshot_that_speaks_of_what_is_beyond_its_end_is_named(node: Node) -> None:

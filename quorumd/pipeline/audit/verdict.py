@@ -19,7 +19,7 @@ from quorumd.pipeline.audit.compare import Difference, EpochChange
 from quorumd.pipeline.audit.findings import AuditFinding, FindingKind
 from quorumd.pipeline.audit.scan import ScannedReplica
 from quorumd.storage import layout
-from quorumd.storage.sequence_check import epoch_problem
+from quorumd.wire.sequence_check import epoch_problem
 
 
 class UncommittedTail(NamedTuple):

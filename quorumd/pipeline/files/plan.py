@@ -21,10 +21,10 @@ from quorumd.storage.batch_walk import SNAPSHOT_BATCH_BYTES_MAX, reason_of, walk
 from quorumd.storage.errors import StorageError, from_os_error
 from quorumd.storage.filesystem import FileSystem, RealFileSystem
 from quorumd.storage.reader import FileTail, TailKind
-from quorumd.storage.sequence_check import offset_problem
 from quorumd.storage.torn_tail import Tail, examine_tail, has_unwritten_sector
 from quorumd.wire.batch_header import BATCH_OVERHEAD, BatchHeader, read_header
 from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.sequence_check import offset_problem
 
 RANGE_BYTES = 8 << 20
 _PAUSE_S = 0.05

@@ -221,7 +221,7 @@ def _numbers_text(batches: BatchHeaders, at: int) -> str:
 
 
 def _out_of_place(batches: BatchHeaders) -> Bools:
-    """The rule of `quorumd.storage.sequence_check` for all batches at once: a call for each is too slow."""
+    """The rule of `quorumd.wire.sequence_check` for all batches at once: a call for each is too slow."""
     bad = np.zeros(len(batches), np.bool_)
     epochs = batches.field("epoch")
     bad[1:] = (batches.field("base_offset")[1:] != batches.next_offsets[:-1]) | (

@@ -8,7 +8,7 @@ asks only about a batch that is not the plain next one of the same epoch.
 
 from __future__ import annotations
 
-from quorumd.wire.records import BatchHeader
+from quorumd.wire.batch_header import BatchHeader
 
 
 def sequence_problem(header: BatchHeader, next_offset: int, last_epoch: int | None) -> str:
@@ -17,6 +17,31 @@ def sequence_problem(header: BatchHeader, next_offset: int, last_epoch: int | No
     "" if it can.
     """
     return offset_problem(header, next_offset) or epoch_problem(header.epoch, last_epoch)
+
+
+def snapshot_problem(header: BatchHeader, next_offset: int, epoch: int) -> str:
+    """Why a batch can't be the one at `next_offset` of a snapshot whose id has `epoch`; "" if it can.
+
+    The batches of a snapshot count offsets of their own from 0, and all of them have its epoch.
+    Source: KIP-630.
+    """
+    if header.epoch != epoch:
+        return f"a batch of epoch {header.epoch} in a snapshot of epoch {epoch}"
+    return offset_problem(header, next_offset)
+
+
+def segment_problem(base_offset: int, next_offset: int) -> str:
+    """What is wrong with a segment that begins at `base_offset`, behind one that ends at `next_offset`.
+
+    The latter is an exclusive end; "" if they fit.
+    """
+    if base_offset == next_offset:
+        return ""
+    what = "a gap" if base_offset > next_offset else "an overlap"
+    return (
+        f"{what} between segments: this one begins at offset {base_offset}, the one before ends at"
+        f" {next_offset}"
+    )
 
 
 def offset_problem(header: BatchHeader, next_offset: int) -> str:
