@@ -27,6 +27,7 @@ from quorumd.storage.reader import LogFile, TailKind, find_files
 from quorumd.storage.snapshot_file import verify_snapshot
 from quorumd.wire.control_records import KRaftVoters, decode_control_batch
 from quorumd.wire.schema import ZERO_UUID
+from quorumd.wire.sequence_check import sequence_problem
 
 EPOCH_GAP: Final = 1000
 """The restored quorum's epochs begin so far above the copy's: what the lost one wrote afterwards has no epoch
@@ -163,6 +164,7 @@ class _Walk:
         self.snapshots: list[SnapshotId] = []
         self.voters: KRaftVoters | None = None
         self._bound = bound
+        self._log_epoch: int | None = None
         files = find_files(storage_dir, fs)
         for file in files:
             if file.snapshot_id is not None:
@@ -190,15 +192,16 @@ class _Walk:
     def _take_segment(self, file: LogFile, *, is_last: bool) -> None:
         for batch in file.batches():
             header = batch.header
-            if not batch.crc_is_valid or header.base_offset != self.log_end:
+            problem = sequence_problem(header, self.log_end, self._log_epoch)
+            if problem or not batch.crc_is_valid:
                 raise DamagedLog(
-                    f"a batch that is damaged, or does not follow offset {self.log_end}",
+                    problem or "the CRC does not match the contents",
                     path=file.path,
                     position=batch.position,
                     offset=header.base_offset,
                     remedy="Nothing was written. Use another copy",
                 )
-            self.log_end = header.next_offset
+            self.log_end, self._log_epoch = header.next_offset, header.epoch
             if self._bound is not None and header.next_offset > self._bound:
                 continue
             self.end_offset, self.newest_ms = header.next_offset, header.max_timestamp

@@ -135,6 +135,24 @@ def test_nothing_is_written_of_a_copy_that_is_damaged(tmp_path: Path) -> None:
             plan_export(source, 1)
 
 
+@pytest.mark.parametrize(
+    ("batches", "reason"),
+    [
+        (batch(3, 2, 2) + batch(5, 1), "a batch of epoch 1 after one of epoch 2"),
+        (batch(3, 0), "a batch of epoch 0 after one of epoch 1"),
+        (batch(3, 2) + batch(5, 2), "a batch with offset 5 where 4 must follow"),
+    ],
+    ids=["in a segment", "from one segment to the next", "a gap"],
+)
+def test_nothing_is_written_of_a_copy_out_of_order(
+    tmp_path: Path, batches: bytes, reason: str
+) -> None:
+    source = observed(tmp_path)
+    log_path(partition_directory(source), 3).write_bytes(batches)
+    with pytest.raises(DamagedLog, match=reason):
+        plan_export(source, 1)
+
+
 def test_a_log_without_its_beginning_is_refused(tmp_path: Path) -> None:
     source = observed(tmp_path)
     log_path(partition_directory(source), 0).unlink()
