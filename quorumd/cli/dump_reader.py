@@ -1,7 +1,7 @@
 """Reads log files for `dump-log`: batches, their contents, and damage.
 
 Decides what is damage; knows no output format.
-Source of the rules: KIP-595 (offsets and epochs never go back within a log), KIP-630 (snapshots).
+Source of the rules: quorumd.wire.sequence_check (offsets and epochs), KIP-630 (snapshots).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from quorumd.wire.control_records import (
 )
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import Record, iter_records
+from quorumd.wire.sequence_check import epoch_problem, offset_problem
 
 NOT_DAMAGED = (TailKind.NONE, TailKind.ZEROS)
 
@@ -90,6 +91,7 @@ class FileWalk:
         self._history = history
         self._with_records = with_records
         self._is_closed = is_closed or file.snapshot_id is not None
+        self._expected = file.base_offset
         self._first: ControlRecord | None = None
         self._last: ControlRecord | None = None
 
@@ -140,21 +142,14 @@ class FileWalk:
         return DumpedBatch(found=found, control=tuple(control), problems=tuple(problems))
 
     def _out_of_place(self, found: FoundBatch) -> list[str]:
-        header, summary = found.header, self.summary
-        problems = []
-        if not summary.batches:
-            named = self.file.base_offset
-            if named is not None and header.base_offset < named:
-                problems.append(
-                    f"the first offset is {header.base_offset}, below the {named} of the file's name"
-                )
-        elif header.base_offset < summary.next_offset:
-            problems.append(f"offset {header.base_offset} comes after {summary.next_offset - 1}")
-        if header.epoch < summary.last_epoch:
-            problems.append(f"epoch {header.epoch} comes after epoch {summary.last_epoch}")
-        if header.last_offset_delta < 0:
-            problems.append(f"a last offset delta of {header.last_offset_delta}")
-        return problems
+        header = found.header
+        expected = header.base_offset if self._expected is None else self._expected
+        self._expected = max(header.next_offset, header.base_offset + 1)
+        problems = (
+            offset_problem(header, expected),
+            epoch_problem(header.epoch, self.summary.last_epoch),
+        )
+        return [problem for problem in problems if problem]
 
     def _damaged(self, found: FoundBatch, problems: list[str]) -> None:
         self.summary.damage.extend(

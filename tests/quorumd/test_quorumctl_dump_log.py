@@ -296,20 +296,30 @@ def test_garbage_in_the_middle_is_damage(quorumctl: Run, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("batches", "complaint"),
     [
-        ([data(b"a", at=5), data(b"b", at=5)], "byte 70, offset 5: offset 5 comes after 5"),
+        (
+            [data(b"a", at=5), data(b"b", at=5)],
+            "byte 70, offset 5: a batch with offset 5 where 6 must follow",
+        ),
+        (
+            [data(b"a", at=5), data(b"b", at=7), data(b"c", at=8)],
+            "byte 70, offset 7: a batch with offset 7 where 6 must follow",
+        ),
         (
             [data(b"a", at=5, epoch=3), data(b"b", at=6, epoch=2)],
-            "byte 70, offset 6: epoch 2 comes after epoch 3",
+            "byte 70, offset 6: a batch of epoch 2 after one of epoch 3",
         ),
-        ([data(b"a", at=3)], "byte 0, offset 3: the first offset is 3, below the 5 of the file"),
+        ([data(b"a", at=3)], "byte 0, offset 3: a batch with offset 3 where 5 must follow"),
+        ([data(b"a", at=7)], "byte 0, offset 7: a batch with offset 7 where 5 must follow"),
     ],
+    ids=["twice", "a gap", "an epoch that falls", "below the file's name", "above the file's name"],
 )
-def test_offsets_and_epochs_that_go_back_are_damage(
+def test_what_is_out_of_order_is_damage(
     quorumctl: Run, tmp_path: Path, batches: list[bytes], complaint: str
 ) -> None:
     done = quorumctl("dump-log", segment(tmp_path, *batches, base_offset=5))
     assert done.code == 3
     assert complaint in done.err
+    assert done.err.count("byte 70, ") + done.err.count("byte 0, ") == 1
 
 
 def test_a_control_record_that_makes_no_sense_is_damage(quorumctl: Run, tmp_path: Path) -> None:
