@@ -1,5 +1,5 @@
-"""Walking through a file of record batches in windows: `walk` for a file that is taken as it is,
-`BatchCursor` for one that a running node writes to, or that may have bad batches in the middle.
+"""Reading a file of record batches in windows: `walk` for all headers of a file that is taken as it is,
+`header_at` for a single one, `BatchCursor` for whole batches.
 
 Knows positions, not offsets or epochs: their order is checked by quorumd.wire.sequence_check.
 """
@@ -13,7 +13,6 @@ from quorumd.storage.filesystem import FileSystem
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import (
     BATCH_OVERHEAD,
-    RECORD_BYTES_MAX,
     BatchHeader,
     crc_is_valid,
     iter_headers,
@@ -22,11 +21,28 @@ from quorumd.wire.records import (
 )
 
 WINDOW_BYTES = 1 << 20
+"""What reads a whole file reads so many bytes at a time."""
+CHUNK_BYTES = 256 << 10
+"""The same where other work waits meanwhile."""
+SEEK_WINDOW_BYTES = 64 << 10
+"""The same on the way from an index entry to a batch: an index leads to some KiB before it."""
 BATCH_BYTES_MAX: Final = 16 << 20
 """No batch in a log is larger (a follower in Kafka dies above 8 MiB): a larger size field is damage,
 and nothing of that size is read into memory because of it."""
-SNAPSHOT_BATCH_BYTES_MAX = RECORD_BYTES_MAX + 1024
-"""No batch in a snapshot is larger: one with the largest record that a compressed batch may hold."""
+
+Batches = list[tuple[int, BatchHeader]]
+"""(position, header) of batches that follow each other; the position is in bytes from the first one's."""
+
+
+def header_at(fs: FileSystem, handle: int, position: int) -> BatchHeader | None:
+    """The header at a position of a file, None if there is none. Raises OSError if reading fails.
+
+    No CRC covers its first 17 bytes, and none is checked.
+    """
+    try:
+        return read_header(fs.pread(handle, BATCH_OVERHEAD, position))
+    except CorruptBatch:
+        return None
 
 
 def walk(
@@ -78,27 +94,41 @@ def walk(
 
 
 def _verified(window: bytes) -> Iterator[tuple[int, BatchHeader]]:
+    batches, problem = _sound_batches(window)
+    yield from batches
+    if problem is not None:
+        raise problem
+
+
+def _sound_batches(window: bytes) -> tuple[Batches, CorruptBatch | None]:
+    """The whole batches that a window begins with, CRCs verified; what is wrong with the one behind them."""
     try:
-        yield from scan(window)
+        return scan(window), None
     except CorruptBatch as error:
-        yield from iter_headers(window, 0, error.position)
-        raise
+        return list(iter_headers(window, 0, error.position)), error
 
 
 class BatchCursor:
-    """Reads one batch after the other below byte `end` of a file, at positions that the caller names.
+    """Reads batches below byte `end` of a file, at positions that the caller names.
 
-    Reads ahead. Beside a running node that may be older than what the node has written since, so a batch
-    that is not sound is read once more before it counts as such.
+    Reads ahead by `window_bytes`, at least a header's. Beside a running node that may be older than what
+    the node has written since, so a batch that is not sound is read once more before it counts as such.
     """
 
     def __init__(
-        self, fs: FileSystem, handle: int, end: int, *, batch_bytes_max: int = BATCH_BYTES_MAX
+        self,
+        fs: FileSystem,
+        handle: int,
+        end: int,
+        *,
+        batch_bytes_max: int = BATCH_BYTES_MAX,
+        window_bytes: int = WINDOW_BYTES,
     ) -> None:
         self._fs = fs
         self._handle = handle
         self._end = end
         self._batch_bytes_max = batch_bytes_max
+        self._window_bytes = window_bytes
         self._window = b""
         self._window_at = -1
 
@@ -116,11 +146,37 @@ class BatchCursor:
         is_valid = found[2]
         return found if is_valid or not self.reread(position) else self._take(position)
 
+    def read_chunk(self, position: int) -> tuple[bytes, Batches]:
+        """What one read brings, and the sound batches that it begins with: one at least.
+
+        Raises CorruptBatch if the first one is not sound, OSError if reading fails.
+        """
+        self._load(position, self._window_bytes)
+        batches, problem = _sound_batches(self._window)
+        if batches:
+            return self._window, batches
+        if problem is not None:
+            raise problem
+        header, data, is_valid = self._take(position)
+        if not is_valid:
+            raise CorruptBatch("the CRC does not match the contents")
+        return data, [(0, header)]
+
+    def read_header(self, position: int) -> BatchHeader:
+        """The header at a position, of a batch that fits into the file. Raises as `read` does."""
+        if self._ahead_bytes(position) < BATCH_OVERHEAD:
+            self._load(position, self._window_bytes)
+        header = read_header(self._window, position - self._window_at)
+        left = self._end - position
+        if header.size_bytes > min(left, self._batch_bytes_max):
+            raise CorruptBatch(f"a batch of {header.size_bytes} bytes where {left} are left")
+        return header
+
     def reread(self, position: int) -> bool:
         """Reads anew from a position what was read ahead. False, without a read, if nothing was."""
         if self._window_at == position:
             return False
-        self._load(position, WINDOW_BYTES)
+        self._load(position, self._window_bytes)
         return True
 
     def has_changed(self, position: int) -> bool:
@@ -131,25 +187,26 @@ class BatchCursor:
         return self._window != before
 
     def _take(self, position: int) -> tuple[BatchHeader, bytes, bool]:
-        at = position - self._window_at
-        if at < 0 or len(self._window) - at < BATCH_OVERHEAD:
-            at = self._load(position, WINDOW_BYTES)
-        header = read_header(self._window, at)
-        left = self._end - position
-        if header.size_bytes > min(left, self._batch_bytes_max):
-            raise CorruptBatch(f"a batch of {header.size_bytes} bytes where {left} are left")
-        if at + header.size_bytes > len(self._window):
-            at = self._load(position, max(WINDOW_BYTES, header.size_bytes))
-            header = read_header(self._window, at)
-            if at + header.size_bytes > len(self._window):
+        header = self.read_header(position)
+        if self._ahead_bytes(position) < header.size_bytes:
+            # With the header of the next one.
+            self._load(position, max(self._window_bytes, header.size_bytes + BATCH_OVERHEAD))
+            header = read_header(self._window)
+            if header.size_bytes > len(self._window):
                 raise CorruptBatch("the file got shorter")
+        at = position - self._window_at
         is_valid = crc_is_valid(self._window, at, header)
         return header, self._window[at : at + header.size_bytes], is_valid
 
-    def _load(self, position: int, size: int) -> int:
+    def _ahead_bytes(self, position: int) -> int:
+        """How many bytes from a position on are at hand."""
+        at = position - self._window_at
+        return len(self._window) - at if at >= 0 else 0
+
+    def _load(self, position: int, size: int) -> None:
+        self._window = b""  # Not held beside the next one.
         self._window_at = position
         self._window = self._fs.pread(self._handle, min(size, self._end - position), position)
-        return 0
 
 
 def reason_of(error: CorruptBatch) -> str:

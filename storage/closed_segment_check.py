@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from quorumd.storage import layout
-from quorumd.storage.batch_walk import walk
+from quorumd.storage.batch_walk import header_at, walk
 from quorumd.storage.epoch_checkpoint import EpochStart, epoch_at
 from quorumd.storage.filesystem import FileSystem
 from quorumd.storage.index import (
@@ -27,7 +27,7 @@ from quorumd.storage.index import (
 from quorumd.storage.index_checks import FoundSegment
 from quorumd.storage.segment import Segment
 from quorumd.wire.errors import CorruptBatch
-from quorumd.wire.records import BATCH_OVERHEAD, BatchHeader, read_header
+from quorumd.wire.records import BatchHeader
 
 
 def check_closed_segment(
@@ -56,13 +56,13 @@ def check_closed_segment(
         segment.size_bytes = fs.size(handle)
         if not 0 < position < segment.size_bytes:
             return None
-        first = read_header(fs.pread(handle, BATCH_OVERHEAD, 0))
+        first = header_at(fs, handle, 0)
         tail = list(walk(fs, handle, position, segment.size_bytes))
     except CorruptBatch:
         return None
     finally:
         fs.close(handle)
-    if not tail or tail[0][1].last_offset != indexed_offset:
+    if first is None or not tail or tail[0][1].last_offset != indexed_offset:
         return None
     at, last = tail[-1]
     headers = [header for _, header in tail]

@@ -13,22 +13,23 @@ from pathlib import Path
 from typing import NamedTuple
 
 from quorumd.storage import layout
-from quorumd.storage.batch_walk import BATCH_BYTES_MAX, reason_of, walk
+from quorumd.storage.batch_walk import (
+    CHUNK_BYTES,
+    SEEK_WINDOW_BYTES,
+    BatchCursor,
+    Batches,
+    reason_of,
+    walk,
+)
 from quorumd.storage.errors import DamagedLog, UnsuitableOffset, from_os_error
 from quorumd.storage.filesystem import FileSystem
 from quorumd.storage.index import indexed_position
 from quorumd.storage.write_marker import LEADING_ZEROS
 from quorumd.wire.errors import CorruptBatch
-from quorumd.wire.records import BatchHeader, iter_headers, read_header, scan
+from quorumd.wire.records import BatchHeader
 from quorumd.wire.sequence_check import segment_problem, sequence_problem
 
-WINDOW_BYTES = 256 << 10
-_SEEK_WINDOW_BYTES = 64 << 10
 _SEEK_BATCHES = 1000
-
-
-Batches = list[tuple[int, BatchHeader]]
-"""(position, header) of batches that follow each other."""
 
 
 class RangeChunk(NamedTuple):
@@ -103,10 +104,15 @@ class LogRange:
                 position = yield from self._seek(path, base_offset, size)
             elif problem := segment_problem(base_offset, self._next_offset):
                 raise DamagedLog(problem, path=path, offset=min(base_offset, self._next_offset))
-            while self._next_offset < self._end_offset:
-                chunk = self._read_chunk(path, position, size, base_offset == self._last_base)
-                if not chunk.batches:
-                    break
+            cursor = BatchCursor(self._fs, self._handle, size, window_bytes=CHUNK_BYTES)
+            while self._next_offset < self._end_offset and position < size:
+                try:
+                    data, batches = cursor.read_chunk(position)
+                except CorruptBatch as error:
+                    if base_offset == self._last_base and self._is_unwritten(position):
+                        break
+                    raise self._damaged(path, position, error) from error
+                chunk = RangeChunk(data, self._in_sequence(path, position, batches))
                 at, last = chunk.batches[-1]
                 position += at + last.size_bytes
                 self.read_bytes = before_bytes + position
@@ -116,21 +122,9 @@ class LogRange:
             raise from_os_error(error, path, "reading") from error
         self.read_bytes = before_bytes + size
 
-    def _read_chunk(self, path: Path, position: int, size: int, is_last: bool) -> RangeChunk:
-        """The next batches from `position`; none where the data of the segment end."""
-        window = self._fs.pread(self._handle, min(WINDOW_BYTES, size - position), position)
-        batches, problem = _whole_batches(window)
-        if not batches and problem is None and window:
-            try:
-                window = self._large_batch(read_header(window), position, size)
-                batches, problem = _whole_batches(window)
-            except CorruptBatch as error:
-                problem = error
-        if not batches:
-            if problem is None or (is_last and not window[:LEADING_ZEROS].strip(b"\0")):
-                return RangeChunk(window, batches)
-            raise self._damaged(path, position, problem) from problem
-        return RangeChunk(window, self._in_sequence(path, position, batches))
+    def _is_unwritten(self, position: int) -> bool:
+        """True behind the data of a segment that is written to."""
+        return not self._fs.pread(self._handle, LEADING_ZEROS, position).strip(b"\0")
 
     def _in_sequence(self, path: Path, position: int, batches: Batches) -> Batches:
         """Those of the range, at least one. Runs once per batch, so what is rare is decided elsewhere."""
@@ -155,13 +149,6 @@ class LogRange:
         self._next_offset, self._epoch = next_offset, epoch
         return batches
 
-    def _large_batch(self, header: BatchHeader, position: int, size: int) -> bytes:
-        if header.size_bytes > min(BATCH_BYTES_MAX, size - position):
-            raise CorruptBatch(
-                f"a batch of {header.size_bytes} bytes where {size - position} are left"
-            )
-        return self._fs.pread(self._handle, header.size_bytes, position)
-
     def _check_sequence(self, path: Path, header: BatchHeader, position: int) -> None:
         """Lets a batch that begins a new epoch pass. Raises CorruptBatch or UnsuitableOffset for others."""
         problem = sequence_problem(header, self._next_offset, self._epoch)
@@ -181,7 +168,7 @@ class LogRange:
         hint = indexed_position(self._fs, index_path, base_offset, wanted, size)
         for start in dict.fromkeys((hint, 0)):
             next_offset, end = -1, start
-            batches = walk(self._fs, self._handle, start, size, window_bytes=_SEEK_WINDOW_BYTES)
+            batches = walk(self._fs, self._handle, start, size, window_bytes=SEEK_WINDOW_BYTES)
             try:
                 for count, (position, header) in enumerate(batches, 1):
                     if header.base_offset == wanted:
@@ -224,14 +211,6 @@ class LogRange:
                 self._fs.close(handle)
         except OSError as error:
             raise from_os_error(error, path, "reading") from error
-
-
-def _whole_batches(window: bytes) -> tuple[Batches, CorruptBatch | None]:
-    """Those that the window begins with, CRCs verified, and what is wrong with the one behind them."""
-    try:
-        return scan(window), None
-    except CorruptBatch as error:
-        return list(iter_headers(window, 0, error.position)), error
 
 
 def _segment_bases(fs: FileSystem, directory: Path) -> list[int]:

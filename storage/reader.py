@@ -14,17 +14,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from quorumd.storage import layout
-from quorumd.storage.batch_walk import (
-    BATCH_BYTES_MAX,
-    SNAPSHOT_BATCH_BYTES_MAX,
-    BatchCursor,
-    reason_of,
-)
+from quorumd.storage.batch_walk import BATCH_BYTES_MAX, BatchCursor, reason_of
 from quorumd.storage.errors import StorageError, from_os_error
 from quorumd.storage.filesystem import FileSystem, RealFileSystem
 from quorumd.storage.torn_tail import examine_tail
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import BatchHeader
+from quorumd.wire.snapshot_records import SNAPSHOT_BATCH_BYTES_MAX
 
 
 class FoundBatch(NamedTuple):

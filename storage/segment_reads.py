@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
-from quorumd.storage.batch_walk import reason_of, walk
+from quorumd.storage.batch_walk import SEEK_WINDOW_BYTES, reason_of, walk
 from quorumd.storage.epoch_checkpoint import EpochStart, epoch_at
 from quorumd.storage.errors import DamagedLog, from_os_error
 from quorumd.storage.filesystem import FileSystem, read_file
@@ -21,8 +21,6 @@ from quorumd.storage.segment_table import SegmentView
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import BatchHeader, iter_records, read_header, scan
 from quorumd.wire.sequence_check import offset_problem
-
-_SEEK_WINDOW_BYTES = 64 << 10
 
 
 class TimestampAndOffset(NamedTuple):
@@ -121,7 +119,7 @@ def _seek_from(
     """By headers that follow each other: no CRC is looked at, and none covers the offset of a batch."""
     found: tuple[int, BatchHeader] | None = None
     expected = None if start else view.base_offset
-    batches = walk(fs, handle, start, view.size_bytes, window_bytes=_SEEK_WINDOW_BYTES)
+    batches = walk(fs, handle, start, view.size_bytes, window_bytes=SEEK_WINDOW_BYTES)
     for position, header in batches:
         if expected is not None and header.base_offset != expected:
             raise CorruptBatch(offset_problem(header, expected), position)

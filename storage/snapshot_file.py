@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from quorumd.raft.types import SnapshotId
-from quorumd.storage.batch_walk import SNAPSHOT_BATCH_BYTES_MAX, reason_of
+from quorumd.storage.batch_walk import BatchCursor, reason_of
 from quorumd.storage.errors import DamagedSnapshot, StorageError, from_os_error
 from quorumd.storage.filesystem import Buffer, FileSystem, write_all
 from quorumd.wire.control_records import (
@@ -38,12 +38,14 @@ from quorumd.wire.records import (
     BATCH_OVERHEAD,
     BatchHeader,
     Record,
-    crc_is_valid,
     iter_records,
-    read_header,
 )
 from quorumd.wire.sequence_check import snapshot_problem
-from quorumd.wire.snapshot_records import SnapshotRecords, read_snapshot_records
+from quorumd.wire.snapshot_records import (
+    SNAPSHOT_BATCH_BYTES_MAX,
+    SnapshotRecords,
+    read_snapshot_records,
+)
 
 T = TypeVar("T")
 
@@ -176,7 +178,6 @@ class SnapshotReader:
         self._id = snapshot_id
         self._position = 0
         self._next_offset = 0
-        self._ahead = b""
         self.state: list[UnknownControl] = []
         """The KRaftVersion and KRaftVoters records, their values as they are."""
         self._producers: list[ProducerStatesProducer] = []
@@ -188,6 +189,14 @@ class SnapshotReader:
         try:
             self._handle = fs.open(path)
             self.size_bytes = fs.size(self._handle)
+            # A batch at a time: of most snapshots only the beginning and the end are read.
+            self._cursor = BatchCursor(
+                fs,
+                self._handle,
+                self.size_bytes,
+                batch_bytes_max=SNAPSHOT_BATCH_BYTES_MAX,
+                window_bytes=BATCH_OVERHEAD,
+            )
             self._read_before_data()
         except OSError as error:
             self.close()
@@ -256,7 +265,6 @@ class SnapshotReader:
     def check_footer(self) -> None:
         """Looks at the end of the file alone: it has to be a footer."""
         self._position = max(self._position, self.size_bytes - _FOOTER_BYTES)
-        self._ahead = b""
         self._read_footer(is_alone=True)
 
     # --- parts of the file
@@ -340,25 +348,13 @@ class SnapshotReader:
 
         One that `is_alone` may have any offset, because nothing is known of what is before it.
         """
-        at = self._position
-        size = self.size_bytes - at
         try:
-            if len(self._ahead) < BATCH_OVERHEAD:
-                self._ahead = self._fs.pread(self._handle, min(size, BATCH_OVERHEAD), at)
-            header = read_header(self._ahead)
-            if header.size_bytes > min(size, SNAPSHOT_BATCH_BYTES_MAX):
-                raise self._damaged(f"a batch of {header.size_bytes} bytes where {size} are left")
-            if header.size_bytes > len(self._ahead):
-                # With the header of the one behind it.
-                wanted = min(size, header.size_bytes + BATCH_OVERHEAD)
-                self._ahead = self._fs.pread(self._handle, wanted, at)
-            data = self._ahead[: header.size_bytes]
-            is_same = read_header(data) == header
+            header, data, is_valid = self._cursor.read(self._position)
         except CorruptBatch as error:
             raise self._damaged(reason_of(error)) from error
         except OSError as error:
             raise _not_readable(error, self._path) from error
-        if not is_same or not crc_is_valid(data, 0, header):
+        if not is_valid:
             raise self._damaged("the CRC does not match the contents")
         expected = header.base_offset if is_alone else self._next_offset
         problem = snapshot_problem(header, expected, self._id.epoch)
@@ -369,7 +365,6 @@ class SnapshotReader:
     def _move(self, header: BatchHeader) -> None:
         self._position += header.size_bytes
         self._next_offset = header.next_offset
-        self._ahead = self._ahead[header.size_bytes :]
 
     def _damaged(self, what: str) -> DamagedSnapshot:
         return DamagedSnapshot(

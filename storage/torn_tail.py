@@ -20,11 +20,10 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from quorumd.storage.batch_walk import BATCH_BYTES_MAX
+from quorumd.storage.batch_walk import BATCH_BYTES_MAX, header_at
 from quorumd.storage.filesystem import FileSystem
 from quorumd.storage.write_marker import LEADING_ZEROS, MARKER_BYTES, read_marker
-from quorumd.wire.errors import CorruptBatch
-from quorumd.wire.records import BATCH_OVERHEAD, crc_is_valid, read_header
+from quorumd.wire.records import BATCH_OVERHEAD, crc_is_valid
 
 _WINDOW_BYTES = 4 << 20
 _FIRST_WINDOW_BYTES = 4 << 10
@@ -212,11 +211,8 @@ class _Search:
 
     def _batch_bytes(self, position: int) -> int:
         """The size of the valid batch at a position, 0 if there is none."""
-        try:
-            header = read_header(self._fs.pread(self._handle, BATCH_OVERHEAD, position))
-        except CorruptBatch:
-            return 0
-        if header.base_offset <= self._next_offset or header.epoch < self._epoch:
+        header = header_at(self._fs, self._handle, position)
+        if header is None or header.base_offset <= self._next_offset or header.epoch < self._epoch:
             return 0
         if header.size_bytes > BATCH_BYTES_MAX:
             return 0

@@ -36,11 +36,13 @@ from quorumd.wire.keyed_records import (
     REFERENCE_BYTES,
     skip_header,
 )
+from quorumd.wire.records import RECORD_BYTES_MAX
 from quorumd.wire.varints import encode_unsigned_varint, encode_varint, read_rest, read_rest_long
 
 __all__ = [
     "OFFSET_HEADER",
     "SNAPSHOT_BATCH_BYTES",
+    "SNAPSHOT_BATCH_BYTES_MAX",
     "RecordPacker",
     "SnapshotRecords",
     "read_snapshot_records",
@@ -48,6 +50,8 @@ __all__ = [
 
 SNAPSHOT_BATCH_BYTES = 1 << 20
 """The most that a data batch has, unless it is a single record that needs more."""
+SNAPSHOT_BATCH_BYTES_MAX = RECORD_BYTES_MAX + 1024
+"""No batch in a snapshot is larger: one with the largest record that a compressed batch may hold."""
 
 _READ_PREFIX = Struct(">qq")
 _BITS_63 = 1 << 63

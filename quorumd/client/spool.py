@@ -16,7 +16,6 @@ from quorumd.wire.control_records import SnapshotFooter, SnapshotHeader, decode_
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import (
     BATCH_OVERHEAD,
-    RECORD_BYTES_MAX,
     BatchHeader,
     Record,
     crc_is_valid,
@@ -24,12 +23,10 @@ from quorumd.wire.records import (
     read_header,
 )
 from quorumd.wire.sequence_check import snapshot_problem
-from quorumd.wire.snapshot_records import OFFSET_HEADER
+from quorumd.wire.snapshot_records import OFFSET_HEADER, SNAPSHOT_BATCH_BYTES_MAX
 
 MEMORY_BYTES = 1 << 20
 """A snapshot up to this size stays in memory."""
-BATCH_BYTES_MAX = RECORD_BYTES_MAX + 1024
-"""No batch of a snapshot is larger; a larger size field is damage."""
 
 _OFFSET_HEADER = OFFSET_HEADER.decode()
 
@@ -121,7 +118,7 @@ class SnapshotSpool:
         held += chunk
         while len(held) >= BATCH_OVERHEAD:
             header = read_header(bytes(held[:BATCH_OVERHEAD]))
-            if header.size_bytes > BATCH_BYTES_MAX:
+            if header.size_bytes > SNAPSHOT_BATCH_BYTES_MAX:
                 raise CorruptBatch(f"a batch of {header.size_bytes} bytes")
             if len(held) < header.size_bytes:
                 return

@@ -57,8 +57,8 @@ def segments(fs: FaultyFileSystem) -> list[int]:
 def test_any_range_is_read_exactly(
     monkeypatch: pytest.MonkeyPatch, window_bytes: int, close: bool
 ) -> None:
-    monkeypatch.setattr(log_range, "WINDOW_BYTES", window_bytes)
-    monkeypatch.setattr(log_range, "_SEEK_WINDOW_BYTES", window_bytes)
+    monkeypatch.setattr(log_range, "CHUNK_BYTES", window_bytes)
+    monkeypatch.setattr(log_range, "SEEK_WINDOW_BYTES", window_bytes)
     fs, batches = disk(close=close)
     assert len(segments(fs)) > 4
     offsets = sorted(batches)
@@ -90,7 +90,7 @@ def test_segments_below_the_range_are_not_opened(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_index_saves_the_way_to_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_range, "_SEEK_WINDOW_BYTES", 200)
+    monkeypatch.setattr(log_range, "SEEK_WINDOW_BYTES", 200)
     fs, batches = disk(segment_bytes=4000)
     base, after = segments(fs)[:2]
     start = max(offset for offset in batches if offset < after - 3)
@@ -125,7 +125,7 @@ def test_there_are_pauses_on_a_long_way_to_the_start(monkeypatch: pytest.MonkeyP
 
 
 def test_a_batch_larger_than_a_window_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_range, "WINDOW_BYTES", 300)
+    monkeypatch.setattr(log_range, "CHUNK_BYTES", 300)
     fs = empty_disk()
     log = open_log(fs, segment_bytes=1 << 20)
     data = [batch(0), batch(1, value_bytes=5000), batch(2)]

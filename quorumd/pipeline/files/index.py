@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from quorumd.storage import layout
+from quorumd.storage.batch_walk import header_at
 from quorumd.storage.filesystem import FileSystem, read_file
 from quorumd.storage.index import OffsetIndex
-from quorumd.wire.batch_header import BATCH_OVERHEAD, BatchHeader, read_header
-from quorumd.wire.errors import CorruptBatch
 
 
 class BatchStart(NamedTuple):
@@ -32,7 +31,7 @@ def split_points(
     size = fs.size(handle)
     entries = _entries(fs, layout.index_path(path.parent, base_offset), base_offset)
     positions = [position for _, position in entries]
-    first = _header_at(fs, handle, 0)
+    first = header_at(fs, handle, 0)
     if first is None or first.base_offset != base_offset:
         return []
     points = [BatchStart(0, base_offset)]
@@ -44,7 +43,7 @@ def split_points(
         if at == len(entries):
             break
         last_offset, position = entries[at]
-        header = _header_at(fs, handle, position)
+        header = header_at(fs, handle, position)
         if header is None or header.last_offset != last_offset:
             return []
         points.append(BatchStart(position, header.base_offset))
@@ -63,12 +62,3 @@ def _entries(fs: FileSystem, path: Path, base_offset: int) -> list[tuple[int, in
     if any(b[0] <= a[0] or b[1] <= a[1] for a, b in pairwise(entries)):
         return []
     return entries
-
-
-def _header_at(fs: FileSystem, handle: int, position: int) -> BatchHeader | None:
-    if position < 0:
-        return None
-    try:
-        return read_header(fs.pread(handle, BATCH_OVERHEAD, position))
-    except CorruptBatch:
-        return None

@@ -17,14 +17,15 @@ from typing import NamedTuple
 from quorumd.pipeline.files.index import BatchStart, split_points
 from quorumd.pipeline.files.replicas import LogSegment, Snapshot
 from quorumd.pipeline.parse.origin import ChunkOrigin, DamagedBatch
-from quorumd.storage.batch_walk import SNAPSHOT_BATCH_BYTES_MAX, reason_of, walk
+from quorumd.storage.batch_walk import BatchCursor, header_at, reason_of, walk
 from quorumd.storage.errors import StorageError, from_os_error
 from quorumd.storage.filesystem import FileSystem, RealFileSystem
 from quorumd.storage.reader import FileTail, TailKind
 from quorumd.storage.torn_tail import Tail, examine_tail, has_unwritten_sector
-from quorumd.wire.batch_header import BATCH_OVERHEAD, BatchHeader, read_header
+from quorumd.wire.batch_header import BATCH_OVERHEAD, BatchHeader
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.sequence_check import offset_problem
+from quorumd.wire.snapshot_records import SNAPSHOT_BATCH_BYTES_MAX
 
 RANGE_BYTES = 8 << 20
 _PAUSE_S = 0.05
@@ -311,38 +312,36 @@ class _SegmentWalk:
     def _framed(self, tail: Tail) -> BatchHeader | None:
         """The header at hand, if what is behind the batch bears out its size and its offsets."""
         position = self._cutter.position
-        header = self._header_at(position)
+        header = header_at(self._fs, self._handle, position)
         if header is None:
             return None
         end = position + header.size_bytes
         next_offset = None
         if end == tail.valid_after:
-            following = self._header_at(end)
+            following = header_at(self._fs, self._handle, end)
             next_offset = None if following is None else following.base_offset
         elif end == self._size:
             next_offset = self._segment.next_base
         return header if header.next_offset == next_offset else None
 
-    def _header_at(self, position: int) -> BatchHeader | None:
-        try:
-            return read_header(self._fs.pread(self._handle, BATCH_OVERHEAD, position))
-        except CorruptBatch:
-            return None
-
 
 def _walk_snapshot(fs: FileSystem, handle: int, cutter: _RangeBuilder) -> FileTail:
     size = fs.size(handle)
+    cursor = BatchCursor(
+        fs,
+        handle,
+        size,
+        batch_bytes_max=SNAPSHOT_BATCH_BYTES_MAX,
+        window_bytes=BATCH_OVERHEAD,
+    )
     while cutter.position < size:
         position = cutter.position
-        left = size - position
         try:
-            header = read_header(fs.pread(handle, BATCH_OVERHEAD, position))
-            if header.size_bytes > min(left, SNAPSHOT_BATCH_BYTES_MAX):
-                raise CorruptBatch(f"a batch of {header.size_bytes} bytes where {left} are left")
+            header = cursor.read_header(position)
         except CorruptBatch as error:
             cutter.close()
             cutter.damage(reason_of(error))
-            return FileTail(TailKind.DAMAGE, position, left, reason_of(error))
+            return FileTail(TailKind.DAMAGE, position, size - position, reason_of(error))
         cutter.add(position, header)
     cutter.close()
     return FileTail(TailKind.NONE, size, 0)
