@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from quorumd.raft.types import SnapshotId
 from quorumd.server.model.producer_state import ProducerState
-from quorumd.server.snapshots import builder as snapshot_builder
+from quorumd.server.snapshots import snapshot_builder
 from quorumd.server.snapshots.snapshot_builder import BuiltSnapshot, SnapshotBuilder
 from quorumd.storage import sorted_runs
 from quorumd.storage import spillable_map as spilling_table
