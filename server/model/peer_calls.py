@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from quorumd.raft.types import Address
+from quorumd.wire.messages.api_versions import ApiVersionsResponse
 
 
 class PeerListener(Protocol):
@@ -14,6 +15,12 @@ class PeerListener(Protocol):
     @property
     def peer_id(self) -> int | None:
         """The replica that is looked for; None if any node is right."""
+
+    def on_announced(self, announced: ApiVersionsResponse) -> None:
+        """A node says which APIs and features it has, before anything is asked of it.
+
+        Raises KafkaPeer if nothing may be asked of it.
+        """
 
     def on_connection_made(self, ip: str, is_behind: bool = False) -> None:
         """The peer has answered at an address of its own, or has shown at another one who it is.

@@ -203,7 +203,15 @@ class Outbound:
     def _link(self, peer: Peer, use: Use) -> PeerLink:
         # Only requests that say whom they are meant for may go to addresses that are not the peer's own.
         may_search = use is Use.ELECTIONS
-        return PeerLink(peer, self._who(peer), may_search, self.addresses, self.links, self._handle)
+        return PeerLink(
+            peer,
+            self._who(peer),
+            may_search,
+            self.addresses,
+            self.links,
+            self._handle,
+            is_kafka_log=self.node.config.is_kafka_log,
+        )
 
     def _ask_for_change(self, leader: ReplicaKey, call: PeerCall) -> None:
         """On a connection of its own, which ends with it."""

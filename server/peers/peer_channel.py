@@ -258,6 +258,7 @@ class TcpPeerChannel:
             protocol = cast("asyncio.Protocol", lowest)
             await self._loop.create_connection(lambda: protocol, ip, port)
             await connection.shake_hands(self._handshake)
+            self._listener.on_announced(connection.announced)
         except BaseException:
             connection.abort()
             raise
@@ -270,14 +271,17 @@ class TcpPeerChannel:
             connection.abort()
             return False
         self._transport = connection.transport
-        self._versions = connection.versions
+        announced = connection.announced
+        self._versions = {
+            key.api_key: (key.min_version, key.max_version) for key in announced.api_keys
+        }
         self._address = address
         self._is_trusted = self._search.begun[address]
         self._made_at = self._loop.time()
         self._has_responded = False
         self._given_up = None
         self._metrics.peer_connections_opened += 1
-        self._is_behind = connection.is_behind
+        self._is_behind = announced.peers_in_plaintext
         if self._is_trusted:
             self._where.confirm(address)
             self._listener.on_connection_made(self._ip(), self._is_behind)

@@ -52,9 +52,8 @@ class PeerConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._receiver: Receiver | None = None
         self.is_lost = False
-        self.versions: dict[int, tuple[int, int]] = {}
-        self.is_behind = False
-        """The peer says that its own links are plaintext still."""
+        self.announced = ApiVersionsResponse()
+        """What the peer says of itself; empty before the handshake."""
 
     @property
     def transport(self) -> asyncio.Transport:
@@ -62,7 +61,7 @@ class PeerConnection(asyncio.Protocol):
         return self._transport
 
     async def shake_hands(self, frame: bytes) -> None:
-        """Learn the peer's versions.
+        """Learn what the peer announces.
 
         Raises MalformedMessage if it refuses, OSError if it hangs up, CertificateProblem.
         """
@@ -78,9 +77,7 @@ class PeerConnection(asyncio.Protocol):
         code = int.from_bytes(response[body_at : body_at + 2], "big", signed=True)
         if code not in (0, ErrorCode.UNSUPPORTED_VERSION):
             raise MalformedMessage(f"the handshake was refused with error {code}")
-        known = decode(ApiVersionsResponse, 0 if code else version, response, body_at)
-        self.versions = {key.api_key: (key.min_version, key.max_version) for key in known.api_keys}
-        self.is_behind = known.peers_in_plaintext
+        self.announced = decode(ApiVersionsResponse, 0 if code else version, response, body_at)
 
     def abort(self) -> None:
         """Give it up."""

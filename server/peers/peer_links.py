@@ -18,11 +18,28 @@ from quorumd.security.errors import (
 from quorumd.server.model.logs import Logger, RateLimit
 from quorumd.server.peers.peer_addresses import PeerAddresses
 from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.api_versions import ApiVersionsResponse
+from quorumd.wire.registry import CONTROLLER_KEYS
 
 LOG: Final = Logger("peers")
 
 NO_RIGHT: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED.name
 """A Kafka process ends when it is told so. To a node it is an answer that an operator has to change."""
+
+
+METADATA_VERSION: Final = "metadata.version"
+"""The feature that each node of Kafka has, and none of a quorumd quorum."""
+
+
+class KafkaPeer(Exception):
+    """A node of a Kafka quorum, whose log this node must neither copy nor vote in."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "it belongs to an Apache Kafka quorum, and this directory was formatted for a quorumd log, whose "
+            "records end Kafka's nodes: it is asked for nothing. To observe that quorum, or to be its "
+            "witness, format another directory with `quorumd format --kafka-log`"
+        )
 
 
 @dataclass(slots=True)
@@ -51,7 +68,8 @@ class PeerLinks:
         text = in_words(who, address, error)
         is_news = self.problems.get(who) != text
         self.problems[who] = text
-        if isinstance(error, CertificateProblem) and not isinstance(error, HandshakeBroken):
+        is_lasting = isinstance(error, (CertificateProblem, KafkaPeer))
+        if is_lasting and not isinstance(error, HandshakeBroken):
             self.mismatches[who] = text
         else:
             self.mismatches.pop(who, None)
@@ -99,7 +117,11 @@ class PeerLink:
         addresses: PeerAddresses,
         links: PeerLinks,
         handle: Callable[[Event], None],
+        *,
+        is_kafka_log: bool,
     ) -> None:
+        """`is_kafka_log`: the log is that of a Kafka quorum, so its nodes are peers."""
+        self._is_kafka_log = is_kafka_log
         self._peer = peer
         self._who = who
         self._may_search = may_search
@@ -110,6 +132,10 @@ class PeerLink:
     @property
     def peer_id(self) -> int | None:
         return self._peer.id if isinstance(self._peer, ReplicaKey) else None
+
+    def on_announced(self, announced: ApiVersionsResponse) -> None:
+        if not self._is_kafka_log and _is_of_kafka(announced):
+            raise KafkaPeer
 
     def on_connection_made(self, ip: str, is_behind: bool = False) -> None:
         self._links.note_made(self._who, self.peer_id, is_behind=is_behind)
@@ -135,6 +161,13 @@ class PeerLink:
     def elsewhere(self) -> Sequence[Address]:
         """Where to search for the peer, beside its own addresses."""
         return self._addresses.elsewhere(self._peer) if self._may_search else []
+
+
+def _is_of_kafka(announced: ApiVersionsResponse) -> bool:
+    """A controller, a broker, or a witness that answers Kafka's brokers: none serves a quorumd log."""
+    keys = {key.api_key for key in announced.api_keys}
+    features = {each.name for each in announced.supported_features}
+    return bool(keys & CONTROLLER_KEYS) or METADATA_VERSION in features
 
 
 def in_words(who: str, address: Address, error: BaseException) -> str:

@@ -94,6 +94,9 @@ class RaftRequestHandler:
     def election(self, request: InboundRequest) -> None:
         """Vote, BeginQuorumEpoch or EndQuorumEpoch."""
         key, version = request.api_key, request.api_version
+        if self._is_of_foreign_kafka(request):
+            self._refuse_kafka(request, elections.invalid_election_request(key))
+            return
         reply_to = self._next_reply_to()
         try:
             event = elections.election_request_received(
@@ -106,8 +109,8 @@ class RaftRequestHandler:
 
     def fetch(self, request: InboundRequest, asked: FastFetch) -> None:
         """A replica's fetch of one partition; consumers' go elsewhere."""
-        if request.connection.client_software_name == KAFKA_SOFTWARE and not self._is_kafka_log:
-            self._refuse_kafka(request)
+        if self._is_of_foreign_kafka(request):
+            self._refuse_kafka(request, FetchResponse(error_code=ErrorCode.INVALID_REQUEST))
             return
         topic = self._topic
         known = topic.id_bytes if request.api_version >= 13 else topic.name_bytes
@@ -176,15 +179,19 @@ class RaftRequestHandler:
         """A replica's fetch that does not hold exactly this partition."""
         self._refuse(request, FetchResponse(error_code=ErrorCode.INVALID_REQUEST))
 
-    def _refuse_kafka(self, request: InboundRequest) -> None:
-        self._metrics.count_ignored("fetch of a Kafka replica")
+    def _is_of_foreign_kafka(self, request: InboundRequest) -> bool:
+        return request.connection.client_software_name == KAFKA_SOFTWARE and not self._is_kafka_log
+
+    def _refuse_kafka(self, request: InboundRequest, response: Message) -> None:
+        """Such a process ends at a partition's error 42, or at a record of ours; not at one as a whole."""
+        self._metrics.count_ignored("raft request of a Kafka replica")
         if self._foreign_lines.take() is not None:
             LOG.warning(
-                "a Kafka replica must not copy a quorumd log: it stops at the first record it "
-                "does not know. Refused",
+                "a Kafka replica must neither copy a quorumd log nor be voted for: it stops at the first "
+                "record it does not know. Refused",
                 peer=request.connection.peer,
             )
-        request.respond_message(FetchResponse(error_code=ErrorCode.INVALID_REQUEST))
+        request.respond_message(response)
 
     def _refuse(self, request: InboundRequest, response: Message) -> None:
         self._metrics.count_ignored("raft request for another topic or partition")

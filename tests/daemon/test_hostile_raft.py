@@ -14,6 +14,7 @@ import pytest
 
 from quorumd.raft.types import uuid_from_text
 from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from quorumd.wire.messages.begin_quorum_epoch import (
     BeginQuorumEpochRequest,
     BeginQuorumEpochRequestLeaderEndpoint,
@@ -42,6 +43,7 @@ from quorumd.wire.messages.vote import (
     VoteRequestTopic,
     VoteResponse,
 )
+from quorumd.wire.schema import Message
 from tests.support.live_cluster import TOPIC, Cluster
 from tests.support.raw_client import Hungup, RawClient
 
@@ -205,6 +207,37 @@ def test_a_vote_about_anything_but_the_one_partition_is_an_invalid_request(
         with RawClient(quorum.port(node)) as client:
             answer = client.ask(VOTE, 2, message, VoteResponse)
         assert (answer.error_code, answer.topics) == (ErrorCode.INVALID_REQUEST, ())
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "response"),
+    [
+        (VOTE, 2, VoteResponse),
+        (BEGIN, 1, BeginQuorumEpochResponse),
+        (END, 1, EndQuorumEpochResponse),
+        (FETCH, 18, FetchResponse),
+    ],
+)
+def test_a_kafka_node_takes_no_part_in_a_quorumd_log(
+    quorum: Cluster, seen: Seen, key: int, version: int, response: type[Message]
+) -> None:
+    """A top-level error: one in the partition ends a Kafka process."""
+    requests: dict[int, Message] = {
+        VOTE: vote(seen, epoch=seen.epoch + 1, last_epoch=seen.epoch),
+        BEGIN: begin(seen, epoch=seen.epoch + 1, leader=STRANGER, endpoints=True),
+        END: end(seen, epoch=seen.epoch, leader=seen.leader),
+        FETCH: replica_fetch(epoch=seen.epoch),
+    }
+    hello = ApiVersionsRequest(
+        client_software_name="apache-kafka-java", client_software_version="4.3.1"
+    )
+    for node in quorum.ids:
+        with RawClient(quorum.port(node)) as client:
+            client.ask(18, 4, hello, ApiVersionsResponse)
+            answer: Any = client.ask(key, version, requests[key], response)
+        said = answer.responses if key == FETCH else answer.topics
+        assert (answer.error_code, said) == (ErrorCode.INVALID_REQUEST, ())
+        assert quorum.status(node)["epoch"] == seen.epoch
 
 
 def test_a_vote_under_a_voters_own_id_and_disk_is_refused_by_that_voter(

@@ -136,6 +136,7 @@ class Owner:
     peer_id: int | None = 2
     unreachable: list[tuple[Address, BaseException]] = field(default_factory=list)
     is_behind: bool = False
+    announced: list[ApiVersionsResponse] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.metrics = Metrics()
@@ -152,6 +153,9 @@ class Owner:
 
     def elsewhere(self) -> list[Address]:
         return self.others
+
+    def on_announced(self, announced: ApiVersionsResponse) -> None:
+        self.announced.append(announced)
 
     def on_connection_made(self, ip: str, is_behind: bool = False) -> None:
         assert ip.startswith("127.")

@@ -1,0 +1,89 @@
+"""A node whose directory is formatted for a quorumd log has no part in a real Kafka quorum.
+
+A record of its own would end every controller that reads it, for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from quorumd.storage.reader import find_files
+from tests.support.commands import quorumctl
+from tests.support.kafka_controller import CLUSTER_ID
+from tests.support.kafka_jars import requires_java
+from tests.support.kafka_quorum import KafkaQuorum
+from tests.support.live_cluster import Cluster
+
+pytestmark = [requires_java, pytest.mark.timeout(120)]
+
+STRANGER = 91
+ADVICE = "quorumd format --kafka-log"
+
+
+@contextmanager
+def strange_node(folder: Path, kafka: KafkaQuorum, *, begins: bool) -> Iterator[Cluster]:
+    """Started, formatted without --kafka-log: to join whoever is there, or to begin a quorum with them."""
+    node = Cluster(folder, size=0, observers=1, settings={"node.id": STRANGER})
+    folder.mkdir()
+    named = ",".join(f"{i}@{each.address}" for i, each in kafka.controllers.items())
+    bootstrap = {"quorum.bootstrap.servers": kafka.bootstrap, "quorum.auto.join": "true"}
+    voters = {"quorum.voters": f"{named},{STRANGER}@{node.address(1)}"}
+    node.write_config(1, voters if begins else bootstrap)
+    node.format_one(1, "--cluster-id", CLUSTER_ID, *(["--bootstrap"] if begins else []))
+    try:
+        node.start(1)
+        yield node
+    finally:
+        node.kill_all()
+
+
+def wait_refusal(node: Cluster) -> None:
+    """Returns when the node says what is wrong and what to do."""
+    node.wait_for(lambda: ADVICE in str(node.status(1)["warnings"]), "the node to name the command")
+    node.wait_logged(1, ADVICE)
+
+
+def assert_has_no_part(node: Cluster, kafka: KafkaQuorum) -> None:
+    """No record was copied, and Kafka's leader knows nothing of the node."""
+    status = node.status(1)
+    assert (status["ready"], status["leader_id"], status["log_end_offset"]) == (False, None, 0)
+    seen = kafka.describe()
+    assert seen is not None
+    listed = {each.replica_id for each in (*seen.current_voters, *seen.observers)}
+    assert listed
+    assert STRANGER not in listed
+    assert not [batch for file in find_files(node.log_folder(1)) for batch in file.batches()]
+
+
+def test_a_node_that_bootstraps_from_controllers_follows_none_and_cannot_be_added(
+    kafka: KafkaQuorum, tmp_path: Path
+) -> None:
+    with strange_node(tmp_path / "node", kafka, begins=False) as node:
+        wait_refusal(node)
+        done = quorumctl(
+            *("add-voter", "--replica-id", STRANGER, "--bootstrap-server", kafka.bootstrap),
+            *("--replica-uuid", node.status(1)["storage_id"]),
+            *("--endpoint", f"CONTROLLER://{node.address(1)}"),
+        )
+        assert done.code, done.text
+        assert_has_no_part(node, kafka)
+
+
+def test_a_node_that_is_configured_beside_controllers_neither_campaigns_nor_votes(
+    kafka: KafkaQuorum, tmp_path: Path
+) -> None:
+    """Formatted to begin a quorum with them: it would campaign, were they asked for their votes."""
+    before = kafka.describe()
+    assert before is not None
+    with strange_node(tmp_path / "node", kafka, begins=True) as node:
+        wait_refusal(node)
+        assert_has_no_part(node, kafka)
+        seen = kafka.describe()
+        assert seen is not None
+        assert (seen.leader_id, seen.leader_epoch) == (before.leader_id, before.leader_epoch)
+        done = quorumctl("append", "x", "--bootstrap-server", node.address(1))
+        assert done.code, done.text
