@@ -154,9 +154,9 @@ class SnapshotManager:
         if building is not None and building.build is not None:
             building.build.cancel(partial(self._drop_parts, building))
         self._end_build()
-        self._notify(facts.id)
         self._keep([facts])
         self._bytes_before = self._written.written_bytes
+        self._notify(facts.id)
 
     def build_if_due(self) -> None:
         """Begin a build if it is time for one; called whenever something was committed."""

@@ -34,6 +34,7 @@ from quorumd.storage.layout import part_path
 from quorumd.storage.log import Log
 from quorumd.storage.snapshot_file import SnapshotWriter
 from quorumd.storage.snapshot_store import SnapshotStore
+from quorumd.wire.messages.take_snapshot import TakeSnapshotRequest, TakeSnapshotResponse
 from quorumd.wire.records import Record, build_batch
 from tests.storage.faulty_filesystem import FaultyFileSystem
 from tests.storage.helpers import DIRECTORY, START_MS, empty_disk
@@ -476,6 +477,22 @@ def test_a_copied_snapshot_ends_builds_and_repairs(bench: Bench) -> None:
     bench.wait(RETRY_MAX_S + 10)
     assert bench.ends() == [20]
     assert bench.copy(OLD)
+
+
+def test_a_request_that_waits_for_a_build_gets_the_snapshot_that_was_copied_instead(
+    bench: Bench,
+) -> None:
+    responses: list[TakeSnapshotResponse] = []
+    bench.snapshots.answer(TakeSnapshotRequest(timeout_ms=1000), responses.append)
+    assert (bench.ends(), responses) == ([30], [])
+    copied = SnapshotId(40, 1)
+    write_snapshot(bench.fs, bench.store.path(copied), copied)
+    bench.store.open()
+    bench.log.snapshots[:] = [copied]
+    bench.snapshots.note_installed(bench.store.facts(copied))
+    (response,) = responses
+    assert (response.error_code, response.end_offset, response.epoch) == (0, 40, 1)
+    assert response.size_bytes == len(bench.fs.contents(bench.store.path(copied)))
 
 
 def test_how_far_copies_are_is_known_until_records_are_fetched_or_nobody_asks(
