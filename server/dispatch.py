@@ -273,7 +273,7 @@ class Dispatch:
 
     def _on_take_snapshot(self, request: InboundRequest) -> None:
         message = decode(TakeSnapshotRequest, request.api_version, request.frame, request.body_at)
-        self._first.snapshots.answer(message, request.respond_message)
+        self._first.take_snapshot(message, request.respond_message)
 
     def _on_add_or_remove_voter(self, request: InboundRequest) -> None:
         # Read before it is forwarded: what is malformed closes its connection, whoever leads.

@@ -44,6 +44,7 @@ from quorumd.server.requests.fetch import FetchHandler
 from quorumd.server.requests.offsets import OffsetsHandler
 from quorumd.server.requests.produce import ProduceHandler
 from quorumd.server.requests.raft_requests import RaftRequestHandler
+from quorumd.server.requests.take_snapshot import take_snapshot
 from quorumd.server.snapshots.manager import SnapshotManager
 from quorumd.server.snapshots.settings import SnapshotSettings
 from quorumd.storage.errors import DamagedSnapshot, StorageError
@@ -181,6 +182,7 @@ class Partition:
             recovered.facts,
             recovered.new_bytes,
         )
+        self.take_snapshot = partial(take_snapshot, self.snapshots, runtime)
         self.outbound = Outbound(
             self.topic,
             settings.outbound,

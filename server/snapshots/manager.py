@@ -27,8 +27,6 @@ from quorumd.storage.errors import StorageError
 from quorumd.storage.log import Log
 from quorumd.storage.snapshot_file import SnapshotFacts
 from quorumd.storage.snapshot_store import SnapshotStore
-from quorumd.wire.error_codes import ErrorCode
-from quorumd.wire.messages.take_snapshot import TakeSnapshotRequest, TakeSnapshotResponse
 
 LOG = Logger("snapshots")
 
@@ -38,7 +36,7 @@ RETRY_MIN_S, RETRY_MAX_S = 5.0, 60.0
 RESIGN_INTERVAL_S = 60.0
 """Between two leaderships that are given away for a snapshot that can't be repaired."""
 
-OnSnapshot = Callable[[SnapshotId | str], None]
+OnSnapshot = Callable[[SnapshotFacts | str], None]
 """Gets the newest snapshot, or why there is none."""
 
 
@@ -156,7 +154,7 @@ class SnapshotManager:
         self._end_build()
         self._keep([facts])
         self._bytes_before = self._written.written_bytes
-        self._notify(facts.id)
+        self._notify(facts)
 
     def build_if_due(self) -> None:
         """Begin a build if it is time for one; called whenever something was committed."""
@@ -177,7 +175,7 @@ class SnapshotManager:
         return self._runtime.monotonic_s() < self._not_before_s
 
     def take(self, done: OnSnapshot) -> None:
-        """An operator asks for one; `done` is called when it is there."""
+        """Take one for an operator; `done` is called when it is there."""
         if self._building is not None and self._building.end_offset < self._end_offset():
             # What goes on is not new enough: another one follows it.
             self._callbacks.append(lambda _: self.take(done))
@@ -185,40 +183,6 @@ class SnapshotManager:
         self._callbacks.append(done)
         if self._building is None:
             self._begin()
-
-    def answer(
-        self, request: TakeSnapshotRequest, respond: Callable[[TakeSnapshotResponse], None]
-    ) -> None:
-        """Take one and answer when it is there; after the request's time what goes on goes on."""
-        is_answered = False
-
-        def say(response: TakeSnapshotResponse) -> None:
-            nonlocal is_answered
-            if not is_answered:
-                is_answered = True
-                alarm.cancel()
-                respond(response)
-
-        def done(outcome: SnapshotId | str) -> None:
-            if isinstance(outcome, str):
-                error = ErrorCode.KAFKA_STORAGE_ERROR
-                say(TakeSnapshotResponse(error_code=error, error_message=outcome))
-                return
-            facts = self._facts[outcome]
-            say(
-                TakeSnapshotResponse(
-                    end_offset=outcome.end_offset, epoch=outcome.epoch, size_bytes=facts.size_bytes
-                )
-            )
-
-        def late() -> None:
-            text = "the snapshot is still being taken"
-            error = ErrorCode.REQUEST_TIMED_OUT
-            say(TakeSnapshotResponse(error_code=error, error_message=text))
-
-        wait_s = max(0, request.timeout_ms) / 1000
-        alarm = self._runtime.call_at(self._runtime.monotonic_s() + wait_s, late)
-        self.take(done)
 
     def _end_offset(self) -> int:
         """Everything below is committed, and on this disk."""
@@ -234,7 +198,7 @@ class SnapshotManager:
         newest = self._node.newest_snapshot
         end_offset = self._end_offset()
         if end_offset <= (0 if newest is None else newest.end_offset):
-            return self._notify(newest or "nothing is committed yet")
+            return self._notify(self._facts[newest] if newest else "nothing is committed yet")
         return self._build(end_offset)
 
     def _build(self, end_offset: int, repairs: SnapshotId | None = None) -> None:
@@ -343,7 +307,7 @@ class SnapshotManager:
     def _finished(self, newest: SnapshotId) -> None:
         self._end_build()
         self._failures, self.problem = 0, ""
-        self._notify(newest)
+        self._notify(self._facts[newest])
 
     def _end_build(self) -> None:
         self._building = None
@@ -376,7 +340,7 @@ class SnapshotManager:
         self._to_repair = [other for other in self._to_repair if other != snapshot]
         self.problem = ""
 
-    def _notify(self, outcome: SnapshotId | str) -> None:
+    def _notify(self, outcome: SnapshotFacts | str) -> None:
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(outcome)

@@ -22,6 +22,7 @@ from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.partition_view import CopyProgress, SnapshotWork
 from quorumd.server.model.runtime import Reader, Runtime
 from quorumd.server.model.snapshot_builds import BuildFailed, BuildResult
+from quorumd.server.requests.take_snapshot import take_snapshot
 from quorumd.server.snapshots.manager import (
     RESIGN_INTERVAL_S,
     RETRY_MAX_S,
@@ -32,7 +33,7 @@ from quorumd.server.snapshots.outgoing_copies import CHECK_AGAIN_S
 from quorumd.server.snapshots.settings import SnapshotSettings, WriteProgress
 from quorumd.storage.layout import part_path
 from quorumd.storage.log import Log
-from quorumd.storage.snapshot_file import SnapshotWriter
+from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotWriter
 from quorumd.storage.snapshot_store import SnapshotStore
 from quorumd.wire.messages.take_snapshot import TakeSnapshotRequest, TakeSnapshotResponse
 from quorumd.wire.records import Record, build_batch
@@ -126,13 +127,14 @@ class Bench:
         self.written = SimpleNamespace(written_bytes=0, base=None)
         self._numbers = itertools.count()
         self._alarms: list[tuple[float, int, Callable[[], None]]] = []
-        host = SimpleNamespace(
+        runtime = SimpleNamespace(
             monotonic_s=lambda: self.now_s,
             monotonic_ms=lambda: int(self.now_s * 1000),
             wall_ms=lambda: START_MS,
             call_at=self._call_at,
             build=self._build,
         )
+        self.runtime = cast(Runtime, runtime)
         settings = SnapshotSettings(
             max_new_record_bytes=1000,
             interval_s=3600.0,
@@ -146,7 +148,7 @@ class Bench:
             cast(Log, SimpleNamespace(directory=DIRECTORY, closed_segments=list, size_bytes=0)),
             self.store,
             cast(Reader, SimpleNamespace(run=self._run)),
-            cast(Runtime, host),
+            self.runtime,
             self.metrics,
             self._handle,
             cast(WriteProgress, self.written),
@@ -225,6 +227,11 @@ class Bench:
         return [event for event in self.events if isinstance(event, ResignationRequested)]
 
 
+def taken(outcome: SnapshotFacts | str) -> SnapshotId:
+    assert not isinstance(outcome, str), outcome
+    return outcome.id
+
+
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
@@ -284,22 +291,22 @@ def test_a_build_that_failed_is_tried_again_soon_and_at_once_for_an_operator(
     bench.wait(7)
     assert bench.ends() == [30, 30]
     bench.failed("the disk is full")
-    told: list[object] = []
-    bench.snapshots.take(told.append)
+    outcomes: list[SnapshotFacts | str] = []
+    bench.snapshots.take(outcomes.append)
     assert bench.ends() == [30, 30, 30]
     bench.built(SnapshotId(30, 1))
-    assert told == [SnapshotId(30, 1)]
+    assert [taken(each) for each in outcomes] == [SnapshotId(30, 1)]
     assert bench.snapshots.problem == ""
 
 
 def test_what_operators_ask_for_in_vain_does_not_put_off_the_next_try(bench: Bench) -> None:
     bench.write(1000)
     bench.failed("the disk is full")
-    told: list[object] = []
+    outcomes: list[SnapshotFacts | str] = []
     for _ in range(10):
-        bench.snapshots.take(told.append)
+        bench.snapshots.take(outcomes.append)
         bench.failed("the disk is full")
-    assert told == ["the disk is full"] * 10
+    assert outcomes == ["the disk is full"] * 10
     begun = bench.ends()
     bench.wait(RETRY_MIN_S + 5)
     assert bench.ends() == [*begun, 30]
@@ -385,8 +392,8 @@ def test_a_build_that_ends_elsewhere_does_not_repair(bench: Bench) -> None:
 def test_what_a_snapshot_is_built_on_is_repaired_first_the_oldest_before_the_others(
     bench: Bench,
 ) -> None:
-    told: list[object] = []
-    bench.snapshots.take(told.append)
+    outcomes: list[SnapshotFacts | str] = []
+    bench.snapshots.take(outcomes.append)
     bench.failed("NEW is damaged", NEW)
     assert bench.ends() == [30, 20]
     bench.failed("OLD is damaged", OLD)
@@ -395,9 +402,9 @@ def test_what_a_snapshot_is_built_on_is_repaired_first_the_oldest_before_the_oth
     assert bench.ends() == [30, 20, 10, 20]
     bench.built(NEW)
     assert bench.ends() == [30, 20, 10, 20, 30]
-    assert told == []
+    assert outcomes == []
     bench.built(SnapshotId(30, 1))
-    assert told == [SnapshotId(30, 1)]
+    assert [taken(each) for each in outcomes] == [SnapshotId(30, 1)]
 
 
 def test_a_repair_that_fails_is_tried_again(bench: Bench) -> None:
@@ -483,7 +490,9 @@ def test_a_request_that_waits_for_a_build_gets_the_snapshot_that_was_copied_inst
     bench: Bench,
 ) -> None:
     responses: list[TakeSnapshotResponse] = []
-    bench.snapshots.answer(TakeSnapshotRequest(timeout_ms=1000), responses.append)
+    take_snapshot(
+        bench.snapshots, bench.runtime, TakeSnapshotRequest(timeout_ms=1000), responses.append
+    )
     assert (bench.ends(), responses) == ([30], [])
     copied = SnapshotId(40, 1)
     write_snapshot(bench.fs, bench.store.path(copied), copied)
