@@ -1,8 +1,8 @@
-"""From a request to its handler: by api key, and by topic where a partition is meant."""
+"""From a request to its handler, by api key."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -30,26 +30,20 @@ from quorumd.wire.codec import codec_for, decode, warm
 from quorumd.wire.errors import LimitExceeded, MalformedMessage
 from quorumd.wire.fast import FastFetch, parse_fetch_request, replica_id_of
 from quorumd.wire.messages.api_versions import ApiVersionsRequest
-from quorumd.wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest
 from quorumd.wire.messages.describe_cluster import DescribeClusterRequest
 from quorumd.wire.messages.describe_configs import DescribeConfigsRequest
 from quorumd.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from quorumd.wire.messages.describe_quorum import DescribeQuorumRequest
-from quorumd.wire.messages.end_quorum_epoch import EndQuorumEpochRequest
 from quorumd.wire.messages.fetch import FetchRequest
-from quorumd.wire.messages.fetch_snapshot import FetchSnapshotRequest
 from quorumd.wire.messages.find_coordinator import FindCoordinatorRequest
 from quorumd.wire.messages.init_producer_id import InitProducerIdRequest
 from quorumd.wire.messages.list_offsets import ListOffsetsRequest
 from quorumd.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from quorumd.wire.messages.metadata import MetadataRequest
 from quorumd.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
-from quorumd.wire.messages.produce import ProduceRequest
 from quorumd.wire.messages.take_snapshot import TakeSnapshotRequest
 from quorumd.wire.messages.update_features import UpdateFeaturesRequest
-from quorumd.wire.messages.vote import VoteRequest
 from quorumd.wire.registry import API_VERSIONS_KEY, APIS, CONTROLLER_KEYS
-from quorumd.wire.schema import Message
 
 ELECTION_KEYS: Final = (52, 53, 54)
 CHANGE_WAIT_MS: Final = 300_000
@@ -58,11 +52,11 @@ before."""
 
 
 class Dispatch:
-    """Takes every request of a node. The first partition answers what is not about a topic."""
+    """Takes every request of a node. Handlers check the topic and partition that a request names."""
 
     def __init__(
         self,
-        partitions: Sequence[Partition],
+        partition: Partition,
         metrics: Metrics,
         gate: RaftGate | None = None,
         *,
@@ -72,12 +66,10 @@ class Dispatch:
         this one has a TLS listener, but its links are plaintext."""
         self._gate = gate
         self._peers_in_plaintext = peers_in_plaintext
-        self._partitions = partitions
-        self._first = partitions[0]
+        self._partition = partition
         self._metrics = metrics
         self._handlers: dict[int, Callable[[InboundRequest], Iterator[None] | None]] = {
-            # Straight to the handler where there is no choice: this is the hottest path.
-            0: self._first.produce_handler.handle if len(partitions) == 1 else self._on_produce,
+            0: partition.produce_handler.handle,
             1: self._on_fetch,
             2: self._on_list_offsets,
             3: self._on_metadata,
@@ -89,12 +81,12 @@ class Dispatch:
             35: self._on_describe_log_dirs,
             45: self._on_alter_partition_reassignments,
             46: self._on_list_partition_reassignments,
-            52: self._on_election,
-            53: self._on_election,
-            54: self._on_election,
+            52: partition.raft_handler.election,
+            53: partition.raft_handler.election,
+            54: partition.raft_handler.election,
             55: self._on_describe_quorum,
             57: self._on_update_features,
-            59: self._on_fetch_snapshot,
+            59: partition.raft_handler.fetch_snapshot,
             60: self._on_describe_cluster,
             80: self._on_add_or_remove_voter,
             81: self._on_add_or_remove_voter,
@@ -145,18 +137,7 @@ class Dispatch:
             request.respond_message(answer)
             return None
 
-    def _partition(self, topic: bytes, index: int) -> Partition:
-        """The partition of this topic name or id; the first one answers for unknown ones."""
-        for partition in self._partitions:
-            known = partition.topic
-            if known.index == index and topic in (known.id_bytes, known.name_bytes):
-                return partition
-        return self._first
-
     # -- the log
-
-    def _on_produce(self, request: InboundRequest) -> Iterator[None] | None:
-        return self._named_partition(request).produce_handler.handle(request)
 
     def _on_fetch(self, request: InboundRequest) -> None:
         version, message = request.api_version, None
@@ -171,7 +152,7 @@ class Dispatch:
             asked.partition_max_bytes,
         ):
             if self._gate is None or self._gate.admits_fetch(request, asked):
-                self._partition(asked.topic, asked.partition).raft_handler.fetch(request, asked)
+                self._partition.raft_handler.fetch(request, asked)
             return
         if message is None:
             message = decode(FetchRequest, version, request.frame, request.body_at)
@@ -186,31 +167,18 @@ class Dispatch:
             for topic in message.topics
             for partition in topic.partitions
         ):
-            self._first.raft_handler.refuse_fetch(request)
+            self._partition.raft_handler.refuse_fetch(request)
             return
-        chosen = self._first
-        if message.topics and message.topics[0].partitions:
-            topic = message.topics[0]
-            name = topic.topic_id.bytes if version >= 13 else topic.topic.encode()
-            chosen = self._partition(name, topic.partitions[0].partition)
-        chosen.fetch_handler.fetch(request, message)
+        self._partition.fetch_handler.fetch(request, message)
 
     def _on_list_offsets(self, request: InboundRequest) -> None:
         message = decode(ListOffsetsRequest, request.api_version, request.frame, request.body_at)
-        chosen = self._first
-        if message.topics and message.topics[0].partitions:
-            topic = message.topics[0]
-            chosen = self._partition(topic.name.encode(), topic.partitions[0].partition_index)
-        chosen.offsets_handler.list_offsets(request, message)
+        self._partition.offsets_handler.list_offsets(request, message)
 
     def _on_offset_for_leader_epoch(self, request: InboundRequest) -> None:
         version = request.api_version
         message = decode(OffsetForLeaderEpochRequest, version, request.frame, request.body_at)
-        chosen = self._first
-        if message.topics and message.topics[0].partitions:
-            topic = message.topics[0]
-            chosen = self._partition(topic.topic.encode(), topic.partitions[0].partition)
-        chosen.offsets_handler.offset_for_leader_epoch(request, message)
+        self._partition.offsets_handler.offset_for_leader_epoch(request, message)
 
     def _on_init_producer_id(self, request: InboundRequest) -> None:
         version = request.api_version
@@ -219,30 +187,16 @@ class Dispatch:
 
     # -- the quorum
 
-    def _on_election(self, request: InboundRequest) -> None:
-        self._named_partition(request).raft_handler.election(request)
-
-    def _on_fetch_snapshot(self, request: InboundRequest) -> None:
-        self._named_partition(request).raft_handler.fetch_snapshot(request)
-
-    def _named_partition(self, request: InboundRequest) -> Partition:
-        """The partition that the request names first; its handler checks the rest."""
-        if len(self._partitions) == 1:
-            return self._first
-        cls = APIS[request.api_key].request
-        message = decode(cls, request.api_version, request.frame, request.body_at)
-        return self._partition(*_first_named(message))
-
     def _on_describe_quorum(self, request: InboundRequest) -> None:
         """Only the leader knows; others ask it for the client, once: what a node asks is not passed on."""
         version = request.api_version
         message = decode(DescribeQuorumRequest, version, request.frame, request.body_at)
-        view, listener = self._first.view, request.listener.name
+        view, listener = self._partition.view, request.listener.name
 
         def respond_here() -> None:
             software = request.connection.client_software_name
             is_own = software in (OWN_SOFTWARE, NODE_SOFTWARE)
-            work = self._first.snapshots.work()
+            work = self._partition.snapshots.work()
             answer = describe_quorum(view, message, version, listener, is_own, work)
             request.respond_message(answer)
 
@@ -250,7 +204,7 @@ class Dispatch:
         if view.is_leader or view.leader_id is None or from_node:
             respond_here()
         else:
-            self._first.outbound.forward(request, respond_here)
+            self._partition.outbound.forward(request, respond_here)
 
     def _for_leader(self, request: InboundRequest, respond_here: Callable[[], None]) -> None:
         """Kafka's admin client asks any node for these, and expects an answer of the leader.
@@ -259,31 +213,31 @@ class Dispatch:
         asked for and did not answer is not done here as well, though this node may lead meanwhile:
         its client may have given up, and another one may have asked for the opposite.
         """
-        view, software = self._first.view, request.connection.client_software_name
+        view, software = self._partition.view, request.connection.client_software_name
         is_own = software in (OWN_SOFTWARE, NODE_SOFTWARE)
         if view.is_leader or view.leader_id is None or is_own:
             respond_here()
         else:
-            self._first.outbound.forward(
+            self._partition.outbound.forward(
                 request,
                 respond_here,
-                lost=lambda: self._first.raft_handler.give_change_up(request),
+                lost=lambda: self._partition.raft_handler.give_change_up(request),
                 wait_ms=CHANGE_WAIT_MS,
             )
 
     def _on_take_snapshot(self, request: InboundRequest) -> None:
         message = decode(TakeSnapshotRequest, request.api_version, request.frame, request.body_at)
-        self._first.take_snapshot(message, request.respond_message)
+        self._partition.take_snapshot(message, request.respond_message)
 
     def _on_add_or_remove_voter(self, request: InboundRequest) -> None:
         # Read before it is forwarded: what is malformed closes its connection, whoever leads.
-        self._for_leader(request, self._first.raft_handler.change(request))
+        self._for_leader(request, self._partition.raft_handler.change(request))
 
     def _on_change(self, request: InboundRequest) -> None:
-        self._first.raft_handler.change(request)()
+        self._partition.raft_handler.change(request)()
 
     def _on_alter_partition_reassignments(self, request: InboundRequest) -> None:
-        self._for_leader(request, self._first.raft_handler.reassign(request))
+        self._for_leader(request, self._partition.raft_handler.reassign(request))
 
     # -- the cluster
 
@@ -294,7 +248,7 @@ class Dispatch:
             request.respond_message(api_versions_unsupported(), version=0)
             return
         message = decode(ApiVersionsRequest, version, request.frame, request.body_at)
-        answer = api_versions(self._first.view, message, version)
+        answer = api_versions(self._partition.view, message, version)
         if self._peers_in_plaintext and message.client_software_name == NODE_SOFTWARE:
             answer = replace(answer, peers_in_plaintext=True)
         if not answer.error_code:
@@ -306,32 +260,32 @@ class Dispatch:
         version = request.api_version
         message = decode(MetadataRequest, version, request.frame, request.body_at)
         listener = request.listener.name
-        answer = metadata(self._first.view, message, version, listener)
+        answer = metadata(self._partition.view, message, version, listener)
         request.respond_message(answer)
 
     def _on_describe_cluster(self, request: InboundRequest) -> None:
         version = request.api_version
         message = decode(DescribeClusterRequest, version, request.frame, request.body_at)
         listener = request.listener.name
-        request.respond_message(describe_cluster(self._first.view, message, listener))
+        request.respond_message(describe_cluster(self._partition.view, message, listener))
 
     def _on_describe_configs(self, request: InboundRequest) -> None:
         version = request.api_version
         message = decode(DescribeConfigsRequest, version, request.frame, request.body_at)
-        request.respond_message(describe_configs(self._first.view, message))
+        request.respond_message(describe_configs(self._partition.view, message))
 
     def _on_describe_log_dirs(self, request: InboundRequest) -> None:
-        version, log = request.api_version, self._first.log
+        version, log = request.api_version, self._partition.log
         message = decode(DescribeLogDirsRequest, version, request.frame, request.body_at)
         answer = describe_log_dirs(
-            message, str(log.directory.parent), self._first.topic, log.size_bytes
+            message, str(log.directory.parent), self._partition.topic, log.size_bytes
         )
         request.respond_message(answer)
 
     def _on_update_features(self, request: InboundRequest) -> None:
         version = request.api_version
         message = decode(UpdateFeaturesRequest, version, request.frame, request.body_at)
-        request.respond_message(update_features(self._first.view, message, version))
+        request.respond_message(update_features(self._partition.view, message, version))
 
     def _on_controller_request(self, request: InboundRequest) -> None:
         """Of a Kafka broker, or controller, that took this node for the active controller."""
@@ -345,21 +299,4 @@ class Dispatch:
     def _on_list_partition_reassignments(self, request: InboundRequest) -> None:
         version = request.api_version
         message = decode(ListPartitionReassignmentsRequest, version, request.frame, request.body_at)
-        request.respond_message(list_partition_reassignments(self._first.view, message))
-
-
-def _first_named(message: Message) -> tuple[bytes, int]:
-    """Name or id of the first topic of a Produce or election request, and its first partition."""
-    if isinstance(message, ProduceRequest):
-        for data in message.topic_data:
-            for part in data.partition_data:
-                return data.name.encode() or data.topic_id.bytes, part.index
-    elif isinstance(message, FetchSnapshotRequest):
-        for asked in message.topics:
-            for wanted in asked.partitions:
-                return asked.name.encode(), wanted.partition
-    elif isinstance(message, VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest):
-        for topic in message.topics:
-            for partition in topic.partitions:
-                return topic.topic_name.encode(), partition.partition_index
-    return b"", -1
+        request.respond_message(list_partition_reassignments(self._partition.view, message))

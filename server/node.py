@@ -272,7 +272,7 @@ class Node:
             METADATA, config, fs, directory, self.metrics, self.fail, runtime
         )
         self.dispatch = Dispatch(
-            [self.partition],
+            self.partition,
             self.metrics,
             self._raft_gate(),
             peers_in_plaintext=self._has_plaintext_links,

@@ -76,7 +76,7 @@ class NodeProcess(Process):
             self._make_runtime(),
         )
         self._recovered(self.directory.load_quorum_state())
-        self.dispatch = Dispatch([self.partition], metrics)
+        self.dispatch = Dispatch(self.partition, metrics)
 
     def _recovered(self, state: QuorumState | None) -> None:
         """The log is open: show what was found. A damaged directory that has lost data is kept out."""

@@ -168,7 +168,7 @@ def outcome(key: int, version: int, body: bytes) -> list[object]:
     )
     header = encode_request_header(key, version, 7, "tests")
     request = InboundRequest(heard, key, version, 7, header + body, len(header), 0)
-    Dispatch([cast("Partition", node)], metrics).dispatch(request)
+    Dispatch(cast("Partition", node), metrics).dispatch(request)
     while turn:
         turn.pop(0)()
     partition.commit(partition.log_end_offset)

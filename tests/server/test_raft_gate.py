@@ -96,7 +96,7 @@ def ask(
         produce_handler=SimpleNamespace(handle=reach),
     )
     gate = RaftGate(rights, lambda replica_id: replica_id in behind, metrics)
-    dispatch = Dispatch([cast(Partition, partition)], metrics, gate)
+    dispatch = Dispatch(cast(Partition, partition), metrics, gate)
     dispatch.dispatch(InboundRequest(caller, key, version, 1, frame, len(header), 0))
     refused = sum(metrics.ignored.values())
     assert (len(caller.reached), bool(caller.closed), refused) in ((1, False, 0), (0, True, 1))

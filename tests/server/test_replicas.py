@@ -286,7 +286,7 @@ async def alone(folder: Path, **clocks: Callable[[], int]) -> AsyncIterator[Alon
     partition = open_partition(METADATA, config, fs, directory, metrics, fail, runtime)
     listeners = Listeners(
         config.listeners,
-        Dispatch([partition], metrics),
+        Dispatch(partition, metrics),
         metrics,
         max_frame_bytes=1 << 20,
         max_connections=10,
@@ -426,7 +426,7 @@ def test_the_quorum_is_described_in_every_version(tmp_path: Path, version: int) 
 def test_every_api_that_is_advertised_has_a_handler(tmp_path: Path) -> None:
     async def work() -> None:
         async with alone(tmp_path) as at:
-            dispatch = Dispatch([at.partition], Metrics())
+            dispatch = Dispatch(at.partition, Metrics())
             assert set(dispatch._handlers) == set(APIS)
 
     run(work())

@@ -92,7 +92,7 @@ async def leading(folder: Path) -> AsyncIterator[Dispatch]:
     while partition.append_refusal is not None:  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(0.001)
     try:
-        yield Dispatch([partition], metrics)
+        yield Dispatch(partition, metrics)
     finally:
         await partition.close()
         directory.close()
@@ -249,7 +249,7 @@ def test_what_may_be_read_for_a_replica_counts_as_in_flight(tmp_path: Path) -> N
                 replica_directory_id=UUID(int=7),
                 fetch_offset=0,
                 last_fetched_epoch=0,
-                current_leader_epoch=dispatch._first.view.leader_epoch,
+                current_leader_epoch=dispatch._partition.view.leader_epoch,
                 partition_max_bytes=1,
             )
             topic = FetchRequestTopic(topic_id=METADATA.topic_id, partitions=(row,))
