@@ -34,7 +34,12 @@ def halt_reason(core: Core) -> str | None:
 
 
 def unexpected_voters(core: Core, voters: VoterSet) -> tuple[int, ...]:
-    """Ids that vote although quorum.voters is there and does not name them."""
+    """Ids that vote although quorum.voters is there and does not name them.
+
+    None beside Kafka: its nodes take voters from the log alone as soon as it names any (kraft.version 1).
+    """
+    if core.config.is_kafka_log:
+        return ()
     permitted = core.config.configured_voters.ids
     return tuple(voter for voter in voters.ids if permitted and voter not in permitted)
 

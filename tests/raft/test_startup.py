@@ -71,3 +71,11 @@ def test_a_leader_that_is_found_on_disk_has_not_ended_before_it_says_so() -> Non
 
 def test_at_the_start_nobody_is_said_to_lead() -> None:
     assert unattached().node.claimed_endpoints_of(3) == ()
+
+
+def test_a_log_of_kafka_tells_who_votes_whatever_quorum_voters_says() -> None:
+    """A static quorum that became dynamic and grew: Kafka's nodes ignore the list by then."""
+    static = voter_set(1, 2, by_id=True)
+    bench = unattached(configured_voters=static, is_kafka_log=True, is_witness=True)
+    assert bench.find(Halt) == []
+    assert bench.node.status().unexpected_voters == ()
