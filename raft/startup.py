@@ -13,7 +13,8 @@ from quorumd.raft.types import VoterSet
 def halt_reason(core: Core) -> str | None:
     """Why this replica must not take part; None if it may.
 
-    Its log ends below the committed offset that is recorded, or names voters that quorum.voters does not.
+    Its log ends below the committed offset that is recorded, or names voters that quorum.voters does not,
+    or makes a voter of a Kafka quorum of a node that is no witness.
     """
     if core.recorded_offset > core.log.end_offset:
         return (
@@ -21,6 +22,13 @@ def halt_reason(core: Core) -> str | None:
             f"{core.recorded_offset} was stored here and committed: this disk lost records that "
             "other replicas rely on. Restore the log directory, or format it anew so that it joins "
             "as a new replica with another storage id."
+        )
+    if is_voter_by_mistake(core):
+        return (
+            f"replica {core.local.id}, this one, votes in the Kafka quorum, but quorum.witness is off: it "
+            "would acknowledge records, and never hand those over that it alone has. Set quorum.witness: "
+            "true. To have an observer instead, remove the voter with quorumctl remove-voter while it runs "
+            "so, and then set it to false."
         )
     unexpected = unexpected_voters(core, core.committed_voters.record.voters)
     if unexpected:
@@ -31,6 +39,11 @@ def halt_reason(core: Core) -> str | None:
             "quorum.bootstrap.servers: the log knows the voters by now. Or add the id there."
         )
     return None
+
+
+def is_voter_by_mistake(core: Core) -> bool:
+    """True if a Kafka quorum counts on this replica, which is not configured as its witness."""
+    return core.config.is_kafka_log and core.electorate.has_local and not core.config.is_witness
 
 
 def unexpected_voters(core: Core, voters: VoterSet) -> tuple[int, ...]:

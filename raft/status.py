@@ -12,7 +12,7 @@ from quorumd.raft.bootstrap import bootstrap_problem
 from quorumd.raft.core import Core
 from quorumd.raft.replica_progress import progress_of
 from quorumd.raft.roles import FetchProgress, Leader, Role
-from quorumd.raft.startup import unexpected_voters
+from quorumd.raft.startup import is_voter_by_mistake, unexpected_voters
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, SnapshotId, Voter, VoterSet
 from quorumd.raft.voter_changes.reassignment import reassignment_waits_for
 
@@ -77,6 +77,8 @@ class RaftStatus:
     """Ids that a reassignment is on its way to; None if there is none."""
     unexpected_voters: tuple[int, ...]
     """Ids that vote although quorum.voters is there and does not name them."""
+    is_voter_by_mistake: bool
+    """A Kafka quorum counts on this replica, which is not configured as its witness."""
     voters_without_endpoints: tuple[int, ...]
     """Ids of voters whose addresses are not known."""
     registered_observers: tuple[Voter, ...]
@@ -107,6 +109,7 @@ def status_of(core: Core) -> RaftStatus:
         committed_voters=core.committed_voters.record.voters,
         target_voters=core.electorate.entry.record.target,
         unexpected_voters=unexpected_voters(core, core.voters),
+        is_voter_by_mistake=is_voter_by_mistake(core),
         voters_without_endpoints=tuple(
             key.id for key in core.other_voters() if not core.endpoints_of(key)
         ),

@@ -65,11 +65,17 @@ class PartitionHealth:
 
     def warnings(self) -> list[str]:
         """What is not as it should be, or will be a problem at the next start, in words."""
+        now = self._node.status()
         unexpected = [
             f"replica {voter_id} votes, but quorum.voters does not name it: this node would not start "
             "again. Remove quorum.voters from its configuration, or add the id there"
-            for voter_id in self._node.status().unexpected_voters
+            for voter_id in now.unexpected_voters
         ]
+        if now.is_voter_by_mistake:
+            unexpected.append(
+                "this node votes in a Kafka quorum, but quorum.witness is off: it would not start again. Set "
+                "quorum.witness: true"
+            )
         return [*unexpected, *self._links.warnings()]
 
     def as_json(self) -> dict[str, object]:

@@ -268,6 +268,19 @@ def test_a_record_that_it_alone_has_is_handed_to_the_other_controller(beside: Be
     print(f"handed over within {took:.2f} s")
 
 
+def test_a_voter_that_is_no_witness_any_more_does_not_start(beside: Beside) -> None:
+    cluster = beside.witness.cluster
+    beside.witness.stop()
+    cluster.write_config(1, {"quorum.witness": "false"})
+    beside.witness.launch()
+    ended = cluster.wait_exit(1)
+    assert ended.exit_code == 1
+    assert "quorum.witness: true" in ended.output
+    cluster.write_config(1)
+    beside.witness.start()
+    beside.wait_equal()
+
+
 # -- kraft.version 0: configuration names the voters
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from quorumd.raft.config import StoredState
+from quorumd.raft.control import VotersRecord
 from quorumd.raft.effects import AnnounceRole, CancelHeldRequests, Halt, PersistQuorumState
 from quorumd.raft.roles import Role
 from quorumd.raft.types import ReplicaKey
 from tests.raft.harness import (
     endpoints,
     key,
+    keyed_set,
+    log_of,
+    observer,
     unattached,
     voter_set,
 )
@@ -79,3 +83,25 @@ def test_a_log_of_kafka_tells_who_votes_whatever_quorum_voters_says() -> None:
     bench = unattached(configured_voters=static, is_kafka_log=True, is_witness=True)
     assert bench.find(Halt) == []
     assert bench.node.status().unexpected_voters == ()
+
+
+def test_a_voter_of_a_kafka_log_that_is_no_witness_does_not_start() -> None:
+    """It would acknowledge records, and never hand those over that it alone has."""
+    bench = unattached(is_kafka_log=True)
+    [halt] = bench.last
+    assert isinstance(halt, Halt)
+    assert "replica 1, this one, votes in the Kafka quorum" in halt.reason
+    assert "quorum.witness: true" in halt.reason
+
+    assert unattached(is_kafka_log=True, is_witness=True).find(Halt) == []
+    assert (
+        unattached(log=log_of(1, 1, 2, voters=voter_set(2, 3)), is_kafka_log=True).find(Halt) == []
+    )
+
+
+def test_an_observer_that_a_kafka_quorum_makes_a_voter_says_so() -> None:
+    bench = observer(is_kafka_log=True)
+    assert not bench.node.status().is_voter_by_mistake
+    grown = VotersRecord(keyed_set(key(1), key(2), key(3), key(9)))
+    bench.fetched(epochs=(3,), control=((3, grown),))
+    assert bench.node.status().is_voter_by_mistake
