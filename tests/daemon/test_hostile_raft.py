@@ -6,25 +6,21 @@ No node dies, leader and epoch stay, commits go on.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from quorumd.raft.types import uuid_from_text
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from quorumd.wire.messages.begin_quorum_epoch import (
     BeginQuorumEpochRequest,
-    BeginQuorumEpochRequestLeaderEndpoint,
     BeginQuorumEpochRequestPartition,
     BeginQuorumEpochRequestTopic,
     BeginQuorumEpochResponse,
 )
 from quorumd.wire.messages.end_quorum_epoch import (
     EndQuorumEpochRequest,
-    EndQuorumEpochRequestLeaderEndpoint,
     EndQuorumEpochRequestPartition,
     EndQuorumEpochRequestPreferredCandidate,
     EndQuorumEpochRequestTopic,
@@ -32,9 +28,6 @@ from quorumd.wire.messages.end_quorum_epoch import (
 )
 from quorumd.wire.messages.fetch import (
     FetchRequest,
-    FetchRequestPartition,
-    FetchRequestReplicaState,
-    FetchRequestTopic,
     FetchResponse,
 )
 from quorumd.wire.messages.vote import (
@@ -44,118 +37,32 @@ from quorumd.wire.messages.vote import (
     VoteResponse,
 )
 from quorumd.wire.schema import Message
+from tests.daemon.forged_requests import (
+    BEGIN,
+    END,
+    FETCH,
+    UNKNOWN_ID,
+    UNKNOWN_UUID,
+    VOTE,
+    Seen,
+    begin,
+    end,
+    replica_fetch,
+    see,
+    vote,
+)
 from tests.support.live_cluster import TOPIC, Cluster
 from tests.support.raw_client import Hungup, RawClient
 
 pytestmark = pytest.mark.usefixtures("harmless")
 
-FETCH, VOTE, BEGIN, END = 1, 52, 53, 54
 LAST_EPOCH = 2**31 - 1
-STRANGER = 4711
-STRANGERS_UUID = UUID(int=77)
-TOPIC_ID = UUID(int=1)
 SEED = 596
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """The quorum as an attacker can learn it."""
-
-    leader: int
-    epoch: int
-    cluster_id: str
-    uuids: dict[int, UUID]
 
 
 @pytest.fixture
 def seen(quorum: Cluster) -> Seen:
-    leader = quorum.wait_leader()
-    status = quorum.status(leader)
-    uuids = {row["id"]: uuid_from_text(row["storage_id"]) for row in status["voters"]}
-    return Seen(leader, status["epoch"], status["cluster_id"], uuids)
-
-
-def vote(
-    seen: Seen,
-    *,
-    epoch: int,
-    replica: int = STRANGER,
-    pre_vote: bool = False,
-    last_epoch: int | None = None,
-    last_offset: int = 10**12,
-    cluster_id: str | None = None,
-    topics: int = 1,
-    topic: str = TOPIC,
-    partition: int = 0,
-) -> VoteRequest:
-    asked = VoteRequestPartition(
-        partition_index=partition,
-        replica_epoch=epoch,
-        replica_id=replica,
-        replica_directory_id=STRANGERS_UUID,
-        last_offset_epoch=max(0, epoch - 1) if last_epoch is None else last_epoch,
-        last_offset=last_offset,
-        pre_vote=pre_vote,
-    )
-    one = VoteRequestTopic(topic_name=topic, partitions=(asked,))
-    return VoteRequest(cluster_id=cluster_id or seen.cluster_id, topics=(one,) * topics)
-
-
-def begin(
-    seen: Seen, *, epoch: int, leader: int, endpoints: bool = False, cluster_id: str | None = None
-) -> BeginQuorumEpochRequest:
-    begun = BeginQuorumEpochRequestPartition(leader_id=leader, leader_epoch=epoch)
-    at = BeginQuorumEpochRequestLeaderEndpoint(name="CONTROLLER", host="127.0.0.1", port=9)
-    return BeginQuorumEpochRequest(
-        cluster_id=cluster_id or seen.cluster_id,
-        topics=(BeginQuorumEpochRequestTopic(topic_name=TOPIC, partitions=(begun,)),),
-        leader_endpoints=(at,) if endpoints else (),
-    )
-
-
-def end(
-    seen: Seen, *, epoch: int, leader: int, endpoints: bool = False, cluster_id: str | None = None
-) -> EndQuorumEpochRequest:
-    ended = EndQuorumEpochRequestPartition(leader_id=leader, leader_epoch=epoch)
-    at = EndQuorumEpochRequestLeaderEndpoint(name="CONTROLLER", host="127.0.0.1", port=9)
-    return EndQuorumEpochRequest(
-        cluster_id=cluster_id or seen.cluster_id,
-        topics=(EndQuorumEpochRequestTopic(topic_name=TOPIC, partitions=(ended,)),),
-        leader_endpoints=(at,) if endpoints else (),
-    )
-
-
-def replica_fetch(
-    *,
-    epoch: int,
-    offset: int = 0,
-    last_epoch: int = 0,
-    replica: int = STRANGER,
-    uuid: UUID = STRANGERS_UUID,
-    wait_ms: int = 0,
-    max_bytes: int = 1 << 20,
-    cluster_id: str | None = None,
-    topics: int = 1,
-    partitions: int = 1,
-    topic_id: UUID = TOPIC_ID,
-    partition: int = 0,
-) -> FetchRequest:
-    asked = FetchRequestPartition(
-        partition=partition,
-        current_leader_epoch=epoch,
-        fetch_offset=offset,
-        last_fetched_epoch=last_epoch,
-        partition_max_bytes=0,
-        replica_directory_id=uuid,
-    )
-    topic = FetchRequestTopic(topic_id=topic_id, partitions=(asked,) * partitions)
-    return FetchRequest(
-        cluster_id=cluster_id,
-        replica_state=FetchRequestReplicaState(replica_id=replica),
-        max_wait_ms=wait_ms,
-        max_bytes=max_bytes,
-        topics=(topic,) * topics,
-    )
+    return see(quorum)
 
 
 # -- votes
@@ -172,7 +79,10 @@ def test_a_vote_in_an_impossible_epoch_is_refused_and_the_epoch_stays(
                 continue
             with RawClient(quorum.port(node)) as client:
                 answer = client.ask(
-                    VOTE, version, vote(seen, epoch=epoch, pre_vote=pre_vote), VoteResponse
+                    VOTE,
+                    version,
+                    vote(seen.cluster_id, epoch=epoch, pre_vote=pre_vote),
+                    VoteResponse,
                 )
             assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
             assert answer.topics == ()
@@ -182,7 +92,7 @@ def test_a_pre_vote_of_a_stranger_with_the_longest_log_is_not_granted_beside_a_l
     quorum: Cluster, seen: Seen
 ) -> None:
     for node in quorum.ids:
-        message = vote(seen, epoch=seen.epoch, pre_vote=True, last_epoch=seen.epoch)
+        message = vote(seen.cluster_id, epoch=seen.epoch, pre_vote=True, last_epoch=seen.epoch)
         with RawClient(quorum.port(node)) as client:
             answer = client.ask(VOTE, 2, message, VoteResponse).topics[0].partitions[0]
         assert (answer.error_code, answer.vote_granted) == (0, False)
@@ -192,7 +102,7 @@ def test_a_pre_vote_of_a_stranger_with_the_longest_log_is_not_granted_beside_a_l
 def test_a_vote_in_the_living_epoch_is_not_granted(quorum: Cluster, seen: Seen) -> None:
     for node in quorum.ids:
         with RawClient(quorum.port(node)) as client:
-            answer = client.ask(VOTE, 2, vote(seen, epoch=seen.epoch), VoteResponse)
+            answer = client.ask(VOTE, 2, vote(seen.cluster_id, epoch=seen.epoch), VoteResponse)
         assert not answer.topics[0].partitions[0].vote_granted
 
 
@@ -203,7 +113,7 @@ def test_a_vote_about_anything_but_the_one_partition_is_an_invalid_request(
     quorum: Cluster, seen: Seen, wrong: dict[str, Any]
 ) -> None:
     for node in quorum.ids:
-        message = vote(seen, epoch=seen.epoch + 1, **wrong)
+        message = vote(seen.cluster_id, epoch=seen.epoch + 1, **wrong)
         with RawClient(quorum.port(node)) as client:
             answer = client.ask(VOTE, 2, message, VoteResponse)
         assert (answer.error_code, answer.topics) == (ErrorCode.INVALID_REQUEST, ())
@@ -223,9 +133,9 @@ def test_a_kafka_node_takes_no_part_in_a_quorumd_log(
 ) -> None:
     """A top-level error: one in the partition ends a Kafka process."""
     requests: dict[int, Message] = {
-        VOTE: vote(seen, epoch=seen.epoch + 1, last_epoch=seen.epoch),
-        BEGIN: begin(seen, epoch=seen.epoch + 1, leader=STRANGER, endpoints=True),
-        END: end(seen, epoch=seen.epoch, leader=seen.leader),
+        VOTE: vote(seen.cluster_id, epoch=seen.epoch + 1, last_epoch=seen.epoch),
+        BEGIN: begin(seen.cluster_id, epoch=seen.epoch + 1, leader=UNKNOWN_ID, port=9),
+        END: end(seen.cluster_id, epoch=seen.epoch, leader=seen.leader),
         FETCH: replica_fetch(epoch=seen.epoch),
     }
     hello = ApiVersionsRequest(
@@ -243,7 +153,7 @@ def test_a_kafka_node_takes_no_part_in_a_quorumd_log(
 def test_a_vote_under_a_voters_own_id_and_disk_is_refused_by_that_voter(
     quorum: Cluster, seen: Seen
 ) -> None:
-    message = vote(seen, epoch=seen.epoch + 1, replica=seen.leader)
+    message = vote(seen.cluster_id, epoch=seen.epoch + 1, replica=seen.leader)
     partition = message.topics[0].partitions[0]
     own = VoteRequestPartition(
         replica_epoch=partition.replica_epoch,
@@ -263,18 +173,18 @@ def test_a_vote_under_a_voters_own_id_and_disk_is_refused_by_that_voter(
 
 
 @pytest.mark.parametrize("version", [0, 1])
-@pytest.mark.parametrize("endpoints", [False, True])
+@pytest.mark.parametrize("port", [None, 9])
 def test_another_leader_in_the_living_epoch_is_refused(
-    quorum: Cluster, seen: Seen, version: int, endpoints: bool
+    quorum: Cluster, seen: Seen, version: int, port: int | None
 ) -> None:
     others = [node for node in quorum.ids if node != seen.leader]
     for node in quorum.ids:
-        for leader in (STRANGER, *others):
-            told = begin(seen, epoch=seen.epoch, leader=leader, endpoints=endpoints)
+        for leader in (UNKNOWN_ID, *others):
+            told = begin(seen.cluster_id, epoch=seen.epoch, leader=leader, port=port)
             with RawClient(quorum.port(node)) as client:
                 answer = client.ask(BEGIN, version, told, BeginQuorumEpochResponse)
             assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR, (node, leader)
-            over = end(seen, epoch=seen.epoch, leader=leader, endpoints=endpoints)
+            over = end(seen.cluster_id, epoch=seen.epoch, leader=leader, port=port)
             with RawClient(quorum.port(node)) as client:
                 ended = client.ask(END, version, over, EndQuorumEpochResponse)
             assert ended.error_code == ErrorCode.UNKNOWN_SERVER_ERROR, (node, leader)
@@ -286,12 +196,12 @@ def test_a_leader_of_an_impossible_epoch_is_refused(
     quorum: Cluster, seen: Seen, version: int, epoch: int
 ) -> None:
     for node in quorum.ids:
-        for leader in (STRANGER, node):
-            told = begin(seen, epoch=epoch, leader=leader, endpoints=True)
+        for leader in (UNKNOWN_ID, node):
+            told = begin(seen.cluster_id, epoch=epoch, leader=leader, port=9)
             with RawClient(quorum.port(node)) as client:
                 begun = client.ask(BEGIN, version, told, BeginQuorumEpochResponse)
             assert begun.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
-            over = end(seen, epoch=epoch, leader=leader, endpoints=True)
+            over = end(seen.cluster_id, epoch=epoch, leader=leader, port=9)
             with RawClient(quorum.port(node)) as client:
                 ended = client.ask(END, version, over, EndQuorumEpochResponse)
             assert ended.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
@@ -304,11 +214,11 @@ def test_a_higher_epoch_with_a_leader_that_nobody_can_reach_changes_nothing(
     """Outside the voter set and without endpoints: the request that ends a Kafka node."""
     for node in quorum.ids:
         for epoch in (seen.epoch + 1, 2**30):
-            told = begin(seen, epoch=epoch, leader=STRANGER)
+            told = begin(seen.cluster_id, epoch=epoch, leader=UNKNOWN_ID)
             with RawClient(quorum.port(node)) as client:
                 begun = client.ask(BEGIN, version, told, BeginQuorumEpochResponse)
             assert begun.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
-            over = end(seen, epoch=epoch, leader=STRANGER)
+            over = end(seen.cluster_id, epoch=epoch, leader=UNKNOWN_ID)
             with RawClient(quorum.port(node)) as client:
                 ended = client.ask(END, version, over, EndQuorumEpochResponse)
             assert ended.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
@@ -317,7 +227,7 @@ def test_a_higher_epoch_with_a_leader_that_nobody_can_reach_changes_nothing(
 def test_an_earlier_epoch_is_fenced(quorum: Cluster, seen: Seen) -> None:
     for node in quorum.ids:
         with RawClient(quorum.port(node)) as client:
-            told = begin(seen, epoch=seen.epoch - 1, leader=STRANGER)
+            told = begin(seen.cluster_id, epoch=seen.epoch - 1, leader=UNKNOWN_ID)
             begun = client.ask(BEGIN, 1, told, BeginQuorumEpochResponse).topics[0].partitions[0]
         assert begun.error_code == ErrorCode.FENCED_LEADER_EPOCH
         assert (begun.leader_id, begun.leader_epoch) == (seen.leader, seen.epoch)
@@ -380,7 +290,7 @@ def test_a_fetch_from_beyond_the_log_end_commits_nothing_and_diverges(
 def test_a_stranger_under_a_voters_id_acknowledges_nothing(quorum: Cluster, seen: Seen) -> None:
     """Another storage id, or none: its fetches move no voter's progress."""
     voter = next(node for node in quorum.ids if node != seen.leader)
-    for uuid in (STRANGERS_UUID, UUID(int=0)):
+    for uuid in (UNKNOWN_UUID, UUID(int=0)):
         with RawClient(quorum.port(seen.leader)) as client:
             message = replica_fetch(epoch=seen.epoch, replica=voter, uuid=uuid)
             client.ask(FETCH, 17, message, FetchResponse)
@@ -409,12 +319,10 @@ def test_every_raft_request_of_another_cluster_is_answered_104(quorum: Cluster, 
     other = "another-cluster"
     for node in quorum.ids:
         with RawClient(quorum.port(node)) as client:
-            voted = client.ask(
-                VOTE, 2, vote(seen, epoch=seen.epoch + 5, cluster_id=other), VoteResponse
-            )
-            told = begin(seen, epoch=seen.epoch + 5, leader=node, cluster_id=other)
+            voted = client.ask(VOTE, 2, vote(other, epoch=seen.epoch + 5), VoteResponse)
+            told = begin(other, epoch=seen.epoch + 5, leader=node)
             begun = client.ask(BEGIN, 1, told, BeginQuorumEpochResponse)
-            over = end(seen, epoch=seen.epoch, leader=seen.leader, cluster_id=other)
+            over = end(other, epoch=seen.epoch, leader=seen.leader)
             ended = client.ask(END, 1, over, EndQuorumEpochResponse)
             fetch = replica_fetch(epoch=seen.epoch, cluster_id=other)
             fetched = client.ask(FETCH, 17, fetch, FetchResponse)
@@ -428,7 +336,7 @@ def test_every_raft_request_of_another_cluster_is_answered_104(quorum: Cluster, 
 def test_raft_requests_of_random_values_harm_nobody(quorum: Cluster, seen: Seen) -> None:
     """Every field from a set of odd values; the epochs are those that no election could reach."""
     rng = random.Random(SEED)
-    small = (-(2**31), -9, -1, 0, 1, 2, 3, STRANGER, 2**31 - 1)
+    small = (-(2**31), -9, -1, 0, 1, 2, 3, UNKNOWN_ID, 2**31 - 1)
     epochs = (-(2**31), -1, 0, seen.epoch, 2**31 - 2**20 + 5, 2**31 - 2, 2**31 - 1)
     large = (-(2**63), -1, 0, 1, 5, 10**6, 2**63 - 1)
     uuids = (UUID(int=0), UUID(int=5), *seen.uuids.values())
