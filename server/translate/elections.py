@@ -48,6 +48,7 @@ from quorumd.wire.messages.begin_quorum_epoch import (
 )
 from quorumd.wire.messages.end_quorum_epoch import (
     EndQuorumEpochRequest,
+    EndQuorumEpochRequestLeaderEndpoint,
     EndQuorumEpochRequestPartition,
     EndQuorumEpochRequestPreferredCandidate,
     EndQuorumEpochRequestTopic,
@@ -107,6 +108,13 @@ def _check_topic(topic: TopicPartition, name: str, index: int) -> None:
         raise InvalidRequestShape(f"{name}-{index} is not replicated here")
 
 
+def _endpoints(
+    named: Sequence[BeginQuorumEpochRequestLeaderEndpoint | EndQuorumEpochRequestLeaderEndpoint],
+) -> tuple[Endpoint, ...]:
+    """The leader's endpoints; one without host or port is none."""
+    return tuple(Endpoint(at.name.upper(), at.host, at.port) for at in named if at.host and at.port)
+
+
 def _vote_request_received(
     message: VoteRequest, topic: TopicPartition, reply_to: int
 ) -> VoteRequestReceived:
@@ -136,11 +144,7 @@ def _begin_request_received(
         voter=_meant_for(message.voter_id, begun.voter_directory_id),
         leader_id=begun.leader_id,
         epoch=begun.leader_epoch,
-        endpoints=tuple(
-            Endpoint(at.name.upper(), at.host, at.port)
-            for at in message.leader_endpoints
-            if at.host and at.port
-        ),
+        endpoints=_endpoints(message.leader_endpoints),
     )
 
 
@@ -163,11 +167,7 @@ def _end_request_received(
         leader_id=id_or_none(ended.leader_id),
         epoch=ended.leader_epoch,
         successors=successors,
-        endpoints=tuple(
-            Endpoint(at.name.upper(), at.host, at.port)
-            for at in message.leader_endpoints
-            if at.host and at.port
-        ),
+        endpoints=_endpoints(message.leader_endpoints),
     )
 
 
