@@ -54,32 +54,38 @@ def pack(codec: int, data: bytes) -> bytes:
             return zstandard.ZstdCompressor().compress(data)
 
 
-def unpack(codec: int, data: bytes | memoryview) -> Iterator[bytes]:
-    """`data` unpacked, in chunks. Raises CorruptBatch if it is not valid for the codec."""
+def unpack(
+    codec: int, data: bytes | memoryview, *, first_bytes: int = CHUNK_BYTES_MAX
+) -> Iterator[bytes]:
+    """`data` unpacked, in chunks. Raises CorruptBatch if it is not valid for the codec.
+
+    The first chunk holds `first_bytes` at the most, but for snappy: less work for who may need no other.
+    """
     match codec:
         case CompressionType.NONE:
             chunks: Iterator[bytes] = iter((bytes(data),))
         case CompressionType.GZIP:
-            chunks = _unpack_gzip(bytes(data))
+            chunks = _unpack_gzip(bytes(data), first_bytes)
         case CompressionType.SNAPPY:
             chunks = _unpack_snappy(bytes(data))
         case CompressionType.LZ4:
-            chunks = _unpack_lz4(bytes(data))
+            chunks = _unpack_lz4(bytes(data), first_bytes)
         case CompressionType.ZSTD:
-            chunks = _unpack_zstd(bytes(data))
+            chunks = _unpack_zstd(bytes(data), first_bytes)
         case _:
             raise CorruptBatch(f"there is no compression codec {codec}")
     return chunks
 
 
-def _unpack_gzip(data: bytes) -> Iterator[bytes]:
+def _unpack_gzip(data: bytes, size: int) -> Iterator[bytes]:
     stream = zlib.decompressobj(wbits=31)
     try:
         while data or not stream.eof:
             if stream.eof:
                 # Members that follow each other are one stream (RFC 1952, 2.2).
                 stream = zlib.decompressobj(wbits=31)
-            chunk = stream.decompress(data, CHUNK_BYTES_MAX)
+            chunk = stream.decompress(data, size)
+            size = CHUNK_BYTES_MAX
             data = stream.unused_data if stream.eof else stream.unconsumed_tail
             if chunk:
                 yield chunk
@@ -89,14 +95,14 @@ def _unpack_gzip(data: bytes) -> Iterator[bytes]:
         raise CorruptBatch(f"gzip: {error}") from None
 
 
-def _unpack_lz4(data: bytes) -> Iterator[bytes]:
+def _unpack_lz4(data: bytes, size: int) -> Iterator[bytes]:
     import lz4.frame
 
     stream = lz4.frame.LZ4FrameDecompressor()
     try:
         while not stream.eof:
-            chunk = stream.decompress(data, CHUNK_BYTES_MAX)
-            data = b""
+            chunk = stream.decompress(data, size)
+            data, size = b"", CHUNK_BYTES_MAX
             if chunk:
                 yield chunk
             elif stream.needs_input:
@@ -105,12 +111,13 @@ def _unpack_lz4(data: bytes) -> Iterator[bytes]:
         raise CorruptBatch(f"lz4: {error}") from None
 
 
-def _unpack_zstd(data: bytes) -> Iterator[bytes]:
+def _unpack_zstd(data: bytes, size: int) -> Iterator[bytes]:
     import zstandard
 
     reader = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True)
     try:
-        while chunk := reader.read(CHUNK_BYTES_MAX):
+        while chunk := reader.read(size):
+            size = CHUNK_BYTES_MAX
             yield chunk
     except zstandard.ZstdError as error:
         raise CorruptBatch(f"zstd: {error}") from None

@@ -3,7 +3,8 @@
 A batch whose first record has the header `quorumd.if-unchanged-since: N` is to be appended only if no key of
 its records, and none named by further headers `quorumd.key` of that record, was written at offset N or later.
 This module reads that from the bytes; whether it is so is judged elsewhere. Work is done in steps, because a
-small batch may unpack to much.
+small batch may unpack to much, and what is held of it is bounded. Where nobody wants the keys, a compressed
+batch is unpacked only as far as its first record might have the header.
 Source: docs/protocol.md, "Append if unchanged".
 """
 
@@ -17,7 +18,7 @@ from quorumd.wire.batch_header import BATCH_OVERHEAD, CODEC_MASK, BatchHeader
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import CorruptBatch, RefusedBatch
 from quorumd.wire.record_walk import check_records
-from quorumd.wire.records import Record, iter_records
+from quorumd.wire.varints import read_varint, read_varlong
 
 IF_UNCHANGED_SINCE: Final = "quorumd.if-unchanged-since"
 """The header with the offset, in decimal digits."""
@@ -30,14 +31,18 @@ KEY_BYTES_MAX: Final = 64 * 1024
 KEYS_MAX: Final = 50_000
 """Of a conditional batch, named ones included. Those of a batch with more records are not told: to note or
 judge them would hold the event loop."""
-UNPACKED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""What a compressed batch may unpack to: a condition in it has to be found before it is appended."""
+HELD_BYTES_MAX: Final = 8 * 1024 * 1024
+"""What a conditional batch may unpack to: as much as it may have uncompressed. The keys of a batch that
+unpacks to more are not told."""
+SEARCHED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Where the headers of the first record must end, once it is unpacked, if it has any."""
 
-_KEYS_BYTES_MAX: Final = 8 * 1024 * 1024
-_HELD_BYTES_MAX: Final = 8 * 1024 * 1024
+_NAMED_KEY: Final = NAMED_KEY.encode()
 _ANY_TIMESTAMP: Final = 1 << 70
-_RECORD_BYTES_MAX: Final = 4 * 1024 * 1024
-_STEP_RECORDS: Final = 256
+_FIRST_BYTES: Final = 512
+_VARINT_BYTES_MAX: Final = 10
+_STEP_RECORDS: Final = 512
+_STEP_HEADERS: Final = 2048
 _DECIMAL: Final = re.compile(rb"[0-9]{1,19}")
 
 Keys = list[bytes | None]
@@ -64,128 +69,220 @@ def read_keyed(
     """Steps that read the condition of a batch that passed `check_produced`, and its keys.
 
     `keys` are those that the check has read, or an empty list; None if keys are not wanted, and then the
-    answer is None, too, unless the batch has a condition. Raises RefusedBatch: INVALID_RECORD for a
-    condition that is not as docs/protocol.md has it, MESSAGE_TOO_LARGE for a batch that unpacks to more
-    than `UNPACKED_BYTES_MAX`.
+    answer is None, too, unless the batch might have a condition. Raises RefusedBatch: INVALID_RECORD for a
+    condition that is not as docs/protocol.md has it, MESSAGE_TOO_LARGE for a first record whose headers are
+    too far behind to be looked at. A condition on a later record is seen, and refused, in a batch that is
+    not compressed, or whose keys are wanted and can be told.
     """
-    is_compressed = bool(header.attributes & CODEC_MASK)
-    unpacked: bytes | None = None
-    if is_compressed:
-        is_marked, unpacked = yield from _unpack(header, data, holds=keys is not None)
-    else:
-        is_marked = MARK in data
-    if is_marked:
-        return (yield from _read_conditional(data))
-    if keys is None:
+    if not header.attributes & CODEC_MASK:
+        return (yield from _read(header, data, BATCH_OVERHEAD, keys))
+    is_marked = yield from _is_first_marked(header, data)
+    if keys is None and not is_marked:
         return None
-    if header.record_count > KEYS_MAX:
+    payload = None
+    if header.record_count <= KEYS_MAX:
+        payload = yield from _unpack(header, data, is_marked=is_marked)
+    elif is_marked:
+        raise _refused(f"a condition on more than {KEYS_MAX} keys")
+    if payload is None:
         return KeyedBatch(None, None)
-    if not is_compressed:
-        if len(keys) != header.record_count:
-            keys.clear()
-            yield from check_records(
-                data, BATCH_OVERHEAD, header.record_count, _ANY_TIMESTAMP, keys
-            )
-        return KeyedBatch(keys, None)
-    if unpacked is None:
-        return (yield from _read_compressed(data))
     keys = []
     try:
-        yield from check_records(unpacked, 0, header.record_count, _ANY_TIMESTAMP, keys)
-    except RefusedBatch:
+        yield from check_records(payload, 0, header.record_count, _ANY_TIMESTAMP, keys)
+    except RefusedBatch as refused:
+        if is_marked:
+            raise _refused(f"its condition cannot be read: {refused.message}") from None
         return KeyedBatch(None, None)
-    return KeyedBatch(keys, None)
+    return (yield from _read(header, payload, 0, keys))
 
 
-def _unpack(
-    header: BatchHeader, data: bytes, *, holds: bool
-) -> Generator[None, None, tuple[bool, bytes | None]]:
-    """Whether the mark is in it, and what it unpacks to if that is to be held and is not too much.
-
-    Where the batch does not unpack, what comes before that counts: a reader finds no record in it.
-    """
-    from quorumd.wire.compression import unpack
-
-    tail, total = b"", 0
-    chunks: list[bytes] = []
-    try:
-        for chunk in unpack(header.codec, memoryview(data)[BATCH_OVERHEAD:]):
-            seen = tail + chunk
-            if MARK in seen:
-                return True, None
-            total += len(chunk)
-            if total > UNPACKED_BYTES_MAX:
-                raise RefusedBatch(
-                    ErrorCode.MESSAGE_TOO_LARGE,
-                    f"The batch unpacks to more than {UNPACKED_BYTES_MAX} bytes. Send smaller batches.",
-                )
-            if total > _HELD_BYTES_MAX:
-                holds = False
-                chunks.clear()
-            elif holds:
-                chunks.append(chunk)
-            tail = seen[-len(MARK) + 1 :]
-            yield
-    except CorruptBatch:
-        return False, b""
-    return False, b"".join(chunks) if holds else None
-
-
-def _read_conditional(data: bytes) -> Generator[None, None, KeyedBatch]:
-    """The mark is there: in a header, or in a key or value, where it has no meaning."""
-    keys: Keys = []
-    condition: Condition | None = None
-    try:
-        for record in _in_place(data):
-            index = len(keys)
-            if index:
-                _refuse_later_headers(record, index, has_condition=condition is not None)
-            else:
-                condition = _condition_of(record)
-            if condition is not None and record.key is not None:
-                _check_key(record.key, index)
-            keys.append(record.key)
-            if condition is not None and len(keys) + len(condition.named) > KEYS_MAX:
-                raise _refused(f"a condition on more than {KEYS_MAX} keys")
-            if not index % _STEP_RECORDS:
-                yield
-    except CorruptBatch as error:
-        raise _refused(f"its condition cannot be read: {error}") from None
-    if condition is not None and not condition.named and all(key is None for key in keys):
-        raise _refused(
-            f"a condition without any key. Give a record a key, or name one in the header {NAMED_KEY}"
-        )
+def _read(
+    header: BatchHeader, data: bytes, at: int, keys: Keys | None
+) -> Generator[None, None, KeyedBatch | None]:
+    """The same, of records at `data[at:]` that are known to be well-formed."""
+    condition = None
+    count = header.record_count
+    if MARK in data:
+        condition = yield from _read_condition(data, at, count)
+    if condition is None and (keys is None or count > KEYS_MAX):
+        return None if keys is None else KeyedBatch(None, None)
+    if condition is not None and count + len(condition.named) > KEYS_MAX:
+        raise _refused(f"a condition on more than {KEYS_MAX} keys")
+    if keys is None or len(keys) != count:
+        keys = []
+        yield from check_records(data, at, count, _ANY_TIMESTAMP, keys)
+    if condition is not None:
+        _check_keys(keys, condition)
     return KeyedBatch(keys, condition)
 
 
-def _read_compressed(data: bytes) -> Generator[None, None, KeyedBatch]:
-    """The keys of a batch that unpacks to more than is held. It is unpacked again, record by record."""
-    keys: Keys = []
-    size_bytes = 0
+# -- what a compressed batch unpacks to
+
+
+class _Unpacking:
+    """What a batch unpacks to, as a stream: `held` is what stands at `position`. In steps of a chunk."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self.position = 0
+        self.held = bytearray()
+        self._chunks = chunks
+
+    @property
+    def end(self) -> int:
+        return self.position + len(self.held)
+
+    def drop(self, position: int) -> None:
+        """Nothing before `position` is needed any more."""
+        count = max(0, min(position - self.position, len(self.held)))
+        del self.held[:count]
+        self.position += count
+
+    def reach(self, end: int) -> Generator[None, None, None]:
+        """Unpack up to `end`, or as much as there is."""
+        while self.end < end and (chunk := next(self._chunks, None)) is not None:
+            self.held += chunk
+            yield
+
+    def skip(self, position: int) -> Generator[None, None, None]:
+        """Go on at `position`, where a varint begins, without keeping anything before."""
+        while self.position < position:
+            self.drop(position)
+            if self.position < position:
+                yield from self.reach(self.position + 1)
+                if not self.held:
+                    raise CorruptBatch("the unpacked records end too early")
+        yield from self.reach(position + _VARINT_BYTES_MAX)
+
+
+def _is_first_marked(header: BatchHeader, data: bytes) -> Generator[None, None, bool]:
+    """Has the first record of a compressed batch the mark behind its value, where its headers are?
+
+    Where the batch does not unpack so far there is none: a reader finds no record in it.
+    """
+    from quorumd.wire.compression import unpack
+
+    payload = memoryview(data)[BATCH_OVERHEAD:]
+    stream = _Unpacking(unpack(header.codec, payload, first_bytes=_FIRST_BYTES))
     try:
-        for record in _in_place(data):
-            keys.append(record.key)
-            size_bytes += len(record.key or b"")
-            if size_bytes > _KEYS_BYTES_MAX:
-                return KeyedBatch(None, None)
-            if not len(keys) % _STEP_RECORDS:
-                yield
-    except CorruptBatch:
-        return KeyedBatch(None, None)
-    return KeyedBatch(keys, None)
+        yield from stream.reach(3 * _VARINT_BYTES_MAX)
+        held = stream.held
+        size, at = read_varint(held, 0)
+        end = at + size
+        _, at = read_varlong(held, at + 1)
+        _, at = read_varint(held, at)
+        for _ in ("key", "value"):
+            yield from stream.skip(at)
+            size, length_bytes = read_varint(stream.held, 0)
+            at += length_bytes + max(size, 0)
+        if end - at <= len(MARK):
+            return False
+        if end > SEARCHED_BYTES_MAX:
+            raise RefusedBatch(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"The first record has headers and unpacks to more than {SEARCHED_BYTES_MAX} bytes."
+                " Send it without headers, or smaller.",
+            )
+        yield from stream.skip(at)
+        while stream.held.find(MARK, 0, max(end - stream.position, 0)) < 0:
+            seen = stream.end
+            if seen >= end:
+                return False
+            stream.drop(seen - len(MARK) + 1)
+            yield from stream.reach(seen + 1)
+            if stream.end == seen:
+                return False
+        return True
+    except RefusedBatch:
+        raise
+    except (CorruptBatch, IndexError, ValueError):
+        return False
 
 
-def _in_place(data: bytes) -> Iterator[Record]:
-    """The records of a batch. Raises CorruptBatch, also for one that claims another place than its own."""
-    for index, record in enumerate(iter_records(data, record_bytes_max=_RECORD_BYTES_MAX)):
-        if record.offset != index:
-            raise CorruptBatch(f"record {index} claims the offset delta {record.offset}")
-        yield record
+def _unpack(
+    header: BatchHeader, data: bytes, *, is_marked: bool
+) -> Generator[None, None, bytes | None]:
+    """What it unpacks to; None if that cannot be told, or is too much to be held.
+
+    Raises RefusedBatch for that if it may have a condition.
+    """
+    from quorumd.wire.compression import unpack
+
+    stream = _Unpacking(unpack(header.codec, memoryview(data)[BATCH_OVERHEAD:]))
+    try:
+        yield from stream.reach(HELD_BYTES_MAX + 1)
+    except CorruptBatch as error:
+        if is_marked:
+            raise _refused(f"its condition cannot be read: {error}") from None
+        return None
+    if stream.end <= HELD_BYTES_MAX:
+        return bytes(stream.held)
+    if is_marked:
+        raise _refused(f"a condition on a batch that unpacks to more than {HELD_BYTES_MAX} bytes")
+    return None
 
 
-def _condition_of(record: Record) -> Condition | None:
+# -- the condition
+
+
+def _read_condition(data: bytes, at: int, count: int) -> Generator[None, None, Condition | None]:
+    """The mark is in one of these records: in a header, or in a key or value, where it has no meaning."""
+    condition: Condition | None = None
+    for index in range(count):
+        size, at = read_varint(data, at)
+        end = at + size
+        headers_at = _headers_at(data, at)
+        if not index:
+            if data.find(MARK, headers_at, end) >= 0:
+                condition = _condition_of((yield from _own_headers(data, headers_at, index)))
+            if data.find(MARK, end) < 0 and (condition is None or data.find(_NAMED_KEY, end) < 0):
+                return condition
+        elif data.find(MARK, headers_at, end) >= 0 or data.find(_NAMED_KEY, headers_at, end) >= 0:
+            for name, _ in (yield from _own_headers(data, headers_at, index)):
+                if condition is not None or name == MARK:
+                    raise _refused(
+                        f"the header {name.decode()} belongs to the first record of a batch. Send what"
+                        " depends on one condition as one batch, and nothing else in it",
+                        index,
+                    )
+        at = end
+        if not index % _STEP_RECORDS:
+            yield
+    return condition
+
+
+def _headers_at(data: bytes, at: int) -> int:
+    """Where the headers of a record are whose body begins at `at`."""
+    _, at = read_varlong(data, at + 1)
+    _, at = read_varint(data, at)
+    size, at = read_varint(data, at)
+    size, at = read_varint(data, at + max(size, 0))
+    return at + max(size, 0)
+
+
+def _own_headers(
+    data: bytes, at: int, index: int
+) -> Generator[None, None, list[tuple[bytes, bytes | None]]]:
+    """Of the headers of record `index`, which are at `at`: those that belong to a condition."""
+    count, at = read_varint(data, at)
+    found: list[tuple[bytes, bytes | None]] = []
+    for place in range(1, count + 1):
+        size, at = read_varint(data, at)
+        name = data[at : at + size]
+        size, at = read_varint(data, at + size)
+        end = at + max(size, 0)
+        if name in (MARK, _NAMED_KEY):
+            found.append((name, None if size < 0 else data[at:end]))
+            if len(found) > KEYS_MAX + 1:
+                raise _refused(f"a condition on more than {KEYS_MAX} keys", index)
+        at = end
+        if not place % _STEP_HEADERS:
+            yield
+    return found
+
+
+def _condition_of(headers: list[tuple[bytes, bytes | None]]) -> Condition | None:
     """That of the first record of a batch. Raises RefusedBatch."""
-    values = [value for name, value in record.headers if name == IF_UNCHANGED_SINCE]
+    values = [value for name, value in headers if name == MARK]
     if not values:
         return None
     if len(values) > 1:
@@ -196,25 +293,28 @@ def _condition_of(record: Record) -> Condition | None:
         raise _refused(
             f"the header {IF_UNCHANGED_SINCE} is {shown}, and must be an offset from 0 on in decimal digits"
         )
-    named = [value for name, value in record.headers if name == NAMED_KEY]
-    for key in named:
-        if key is None:
-            raise _refused(f"a header {NAMED_KEY} is null, and must be a key")
-        _check_key(key, 0)
+    named = [value for name, value in headers if name == _NAMED_KEY]
+    if None in named:
+        raise _refused(f"a header {NAMED_KEY} is null, and must be a key")
     return Condition(int(value), tuple(key for key in named if key is not None))
 
 
-def _refuse_later_headers(record: Record, index: int, *, has_condition: bool) -> None:
-    for name, _ in record.headers:
-        if name == IF_UNCHANGED_SINCE or (has_condition and name == NAMED_KEY):
-            raise _refused(
-                f"the header {name} belongs to the first record of a batch. Send what depends on one"
-                " condition as one batch, and nothing else in it",
-                index,
-            )
+def _check_keys(keys: Keys, condition: Condition) -> None:
+    """Raises RefusedBatch if there is none, or one that is too long."""
+    for key in condition.named:
+        _check_length(key, 0)
+    has_key = bool(condition.named)
+    for index, each in enumerate(keys):
+        if each is not None:
+            has_key = True
+            _check_length(each, index)
+    if not has_key:
+        raise _refused(
+            f"a condition without any key. Give a record a key, or name one in the header {NAMED_KEY}"
+        )
 
 
-def _check_key(key: bytes, index: int) -> None:
+def _check_length(key: bytes, index: int) -> None:
     if len(key) > KEY_BYTES_MAX:
         raise _refused(
             f"a key of {len(key)} bytes; keys of conditional batches have {KEY_BYTES_MAX} at the most",

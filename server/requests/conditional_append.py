@@ -39,7 +39,7 @@ def refused_append(
     message, record_index, end_offset, is_above = refused
     result = PartitionResult(ErrorCode.INVALID_RECORD, message, record_index)
     batch.base_offset = end_offset - header.record_count
-    batch.data = b""
+    batch.let_go()
     pending = PendingAppend([batch], now, end_offset, 0, result)
     if is_above:
         pending.sure_s = now + judge.resigns_within_s

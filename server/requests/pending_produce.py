@@ -83,6 +83,11 @@ class PendingBatch:
         self.keyed: KeyedBatch | None = None
         """Its keys and its condition, if they were read."""
 
+    def let_go(self) -> None:
+        """Its place is known: neither its bytes nor its keys are needed any more."""
+        self.data = b""
+        self.keyed = None
+
     @property
     def is_conditional(self) -> bool:
         """True if it is to be appended only if its keys are unchanged."""

@@ -283,7 +283,7 @@ class ProduceHandler:
             # Offset, length and epoch are anew; the CRC covers none of them.
             parts.append(STAMP.pack(offset, size - LOG_OVERHEAD, epoch))
             parts.append(batch.data[STAMP.size :])
-            batch.data = b""
+            batch.let_go()
             offset += record_count
             if max_timestamp > newest_ms or not sizes:
                 newest_ms, newest_offset = max_timestamp, offset - 1
@@ -320,7 +320,7 @@ class ProduceHandler:
             return False
         if isinstance(verdict, Duplicate):
             batch.base_offset = verdict.base_offset
-            batch.data = b""
+            batch.let_go()
             now, end_offset = self._runtime.monotonic_s(), verdict.last_offset + 1
             self._duplicates.append(PendingAppend([batch], now, end_offset, 0))
             return False

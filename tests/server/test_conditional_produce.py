@@ -67,9 +67,10 @@ class Bench(ProduceBench):
         ]
 
     def with_window(self) -> Bench:
-        """At offset 1, everything before it being committed and forgotten."""
-        self.append(to(batch(b"first", since=0)))
-        self.partition.commit(1)
+        """Everything before it, one record more than there was, being committed and forgotten."""
+        end_offset = self.partition.log_end_offset
+        self.append(to(batch(b"first", since=end_offset)))
+        self.partition.commit(end_offset + 1)
         self.texts()
         return self
 
@@ -314,11 +315,11 @@ def test_a_window_without_conditions_is_dropped_and_the_next_one_begins_anew() -
 
 def test_a_long_batch_is_judged_by_what_was_appended_while_it_was_checked() -> None:
     at = Bench().with_window()
-    keys = [b"key%d" % i for i in range(5_000)]
+    keys = [b"key%d" % i for i in range(45_000)]
     left = at.begin(to(batch(*keys, since=1)))
     assert left is not None
     next(left)
-    at.append(to(batch(b"key4999")))
+    at.append(to(batch(b"key44999")))
     list(left)
     at.end_turn()
     at.partition.commit(2)
@@ -326,7 +327,31 @@ def test_a_long_batch_is_judged_by_what_was_appended_while_it_was_checked() -> N
     assert at.partition.log_end_offset == 2
 
 
+@pytest.mark.parametrize("codec", range(5))
+def test_keys_are_not_kept_with_what_waits_for_its_commit(codec: int) -> None:
+    at = Bench().with_window()
+    at.append(to(batch(b"x", b"y", since=1, codec=codec)))
+    at.append(to(batch(b"a", b"b", codec=codec)))
+    waiting = [each for append in at.handler.parked.appends for each in append.batches]
+    assert [each.keyed for each in waiting] == [None, None]
+
+
 # -- what cannot be
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_a_condition_behind_the_first_record_is_refused_while_there_is_a_window(codec: int) -> None:
+    header = (IF_UNCHANGED_SINCE, b"0")
+    records = [Record(timestamp=1, key=b"a"), Record(timestamp=1, key=b"b", headers=(header,))]
+    at = Bench()
+    at.append(to(build_batch(records, codec=codec)))
+    assert at.partition.log_end_offset == (2 if codec else 0)
+    at.with_window()
+    end_offset = at.partition.log_end_offset
+    at.append(to(build_batch(records, codec=codec)))
+    ((_, code, _, text),) = at.texts()
+    assert (code, at.partition.log_end_offset) == (REFUSED, end_offset)
+    assert "[1] Record 1: the header quorumd.if-unchanged-since belongs to the first" in text
 
 
 @pytest.mark.parametrize("acks", [0, 1])

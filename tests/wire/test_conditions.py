@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
 import pytest
 
 from quorumd.wire.conditions import (
+    HELD_BYTES_MAX,
     IF_UNCHANGED_SINCE,
     KEY_BYTES_MAX,
     KEYS_MAX,
     NAMED_KEY,
-    UNPACKED_BYTES_MAX,
+    SEARCHED_BYTES_MAX,
     Condition,
     KeyedBatch,
     read_keyed,
@@ -72,8 +78,9 @@ def test_the_key_of_a_plain_record_is_read_at_once(key: bytes | None, size: int)
 def test_the_words_in_a_key_or_value_are_no_condition(codec: int) -> None:
     name = IF_UNCHANGED_SINCE.encode()
     record = Record(key=name, value=name, headers=(("x", name),))
-    found = read(record, codec=codec)
+    found = read(record, codec=codec, wants_keys=True)
     assert found == KeyedBatch([name], None)
+    assert read(record, codec=0) is None
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -103,7 +110,7 @@ def test_a_condition_that_is_none_is_refused_with_what_is_permitted(
     records: list[Record], index: int, permitted: str, codec: int
 ) -> None:
     with pytest.raises(RefusedBatch, match=f"^Record {index}: .*{permitted}") as refused:
-        read(*records, codec=codec)
+        read(*records, codec=codec, wants_keys=True)
     assert (refused.value.error, refused.value.record_index) == (ErrorCode.INVALID_RECORD, index)
 
 
@@ -134,7 +141,7 @@ def test_what_does_not_unpack_has_no_condition_and_no_known_keys(codec: int) -> 
 
 
 def test_a_condition_that_is_seen_but_cannot_be_read_is_refused() -> None:
-    data = bytearray(build_batch([conditional(), Record(key=b"b")]))
+    data = bytearray(build_batch([conditional(), Record(key=b"b")], codec=1))
     data[57:61] = (3).to_bytes(4, "big")  # the count of records
     with pytest.raises(RefusedBatch, match="condition cannot be read"):
         read(data=bytes(data))
@@ -158,20 +165,114 @@ def _sized(head: bytearray, payload: bytes) -> bytes:
     return bytes(head) + payload
 
 
-@pytest.mark.parametrize("codec", [1, 4])
-def test_a_small_batch_that_unpacks_to_too_much_is_refused_in_steps(codec: int) -> None:
-    record = Record(key=b"k", value=bytes(UNPACKED_BYTES_MAX))
-    data = build_batch([record], codec=codec)
-    steps = read_keyed(read_header(data), data, None)
-    for _ in range(UNPACKED_BYTES_MAX // (64 * 1024) - 1):
-        next(steps)
-    with pytest.raises(RefusedBatch, match="unpacks to more than") as refused:
-        list(steps)
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_where_keys_are_not_wanted_no_more_is_unpacked_than_can_hold_the_condition(
+    codec: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record without headers says so before its value; one with headers ends before the next one."""
+    unpacked = _count_unpacked(monkeypatch)
+    others = [Record(key=b"k%d" % i, value=bytes(range(256)) * 40) for i in range(100)]
+    plain = Record(key=b"k", value=bytes(2_000_000))
+    traced = Record(key=b"k", value=bytes(100_000), headers=(("trace", b"t" * 100),))
+    assert read(plain, *others, codec=codec) is None
+    assert unpacked() <= 64 * 1024
+    assert read(traced, *others, codec=codec) is None
+    assert unpacked() <= 256 * 1024
+    assert read(conditional(), *others, codec=codec) is not None
+
+
+@pytest.mark.parametrize("codec", [1, 3, 4])
+def test_a_batch_may_unpack_to_anything_where_it_has_no_condition(codec: int) -> None:
+    record = Record(key=b"k", value=bytes(SEARCHED_BYTES_MAX))
+    assert read(record, codec=codec) is None
+    assert read(Record(key=b"a"), record, codec=codec) is None
+    assert read(record, codec=codec, wants_keys=True) == KeyedBatch(None, None)
+    headers = (("trace", b"t" * 100),)
+    far = Record(key=b"k", value=bytes(HELD_BYTES_MAX + 1), headers=headers)
+    assert read(far, codec=codec) is None
+
+
+@pytest.mark.parametrize("wants_keys", [False, True])
+@pytest.mark.parametrize("codec", [1, 3, 4])
+def test_a_condition_on_what_unpacks_to_too_much_is_refused(
+    codec: int, *, wants_keys: bool
+) -> None:
+    for records in (
+        [conditional()._replace(value=bytes(HELD_BYTES_MAX))],
+        [conditional(), Record(key=b"b", value=bytes(HELD_BYTES_MAX))],
+    ):
+        with pytest.raises(RefusedBatch, match=r"^Record 0: .*unpacks to more than") as refused:
+            read(*records, codec=codec, wants_keys=wants_keys)
+        assert refused.value.error is ErrorCode.INVALID_RECORD
+    far = conditional()._replace(value=bytes(SEARCHED_BYTES_MAX))
+    with pytest.raises(RefusedBatch, match="Send it without headers") as refused:
+        read(far, codec=codec, wants_keys=wants_keys)
     assert refused.value.error is ErrorCode.MESSAGE_TOO_LARGE
 
 
+@pytest.mark.parametrize("wants_keys", [False, True])
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_little_is_held_of_what_unpacks_to_much_and_only_mentions_the_header(
+    codec: int, monkeypatch: pytest.MonkeyPatch, *, wants_keys: bool
+) -> None:
+    """The name of the header in a value means nothing, and must not get around a limit."""
+    mentions = Record(key=b"k", value=IF_UNCHANGED_SINCE.encode())
+    data = build_batch([mentions, *[Record(key=bytes(200_000))] * 300], codec=codec)
+    unpacked = _count_unpacked(monkeypatch)
+    steps = read_keyed(read_header(data), data, [] if wants_keys else None)
+    found: list[KeyedBatch | None] = []
+
+    def keep_result() -> Iterator[None]:
+        found.append((yield from steps))
+
+    most_in_a_step = 0
+    tracemalloc.start()
+    for _ in keep_result():
+        most_in_a_step = max(most_in_a_step, unpacked())
+    _, most_held = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found == [KeyedBatch(None, None) if wants_keys else None]
+    assert most_in_a_step <= 64 * 1024, "one chunk"
+    assert most_held < 2 * HELD_BYTES_MAX
+
+
+def test_many_headers_are_read_in_steps() -> None:
+    many = ((IF_UNCHANGED_SINCE, b"7"), *[("h", None)] * 100_000)
+    for records in ([conditional(b"k", *many)], [conditional(), Record(key=b"k", headers=many)]):
+        data = build_batch(records)
+        steps = read_keyed(read_header(data), data, None)
+        count = 0
+        with suppress(StopIteration, RefusedBatch):
+            while True:
+                next(steps)
+                count += 1
+        assert count >= 40
+
+
+def _count_unpacked(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How many bytes were unpacked since this was asked last."""
+    from quorumd.wire import compression
+
+    original = compression.unpack
+    sizes: list[int] = []
+
+    def unpack(*args: Any, **options: Any) -> Iterator[bytes]:
+        for chunk in original(*args, **options):
+            sizes.append(len(chunk))
+            yield chunk
+
+    monkeypatch.setattr(compression, "unpack", unpack)
+
+    def unpacked() -> int:
+        size = sum(sizes)
+        sizes.clear()
+        return size
+
+    return unpacked
+
+
 def test_a_mark_that_two_chunks_share_is_found() -> None:
-    for size in range(64 * 1024 - 60, 64 * 1024 + 5):
+    for size in range(64 * 1024 - 60, 64 * 1024 + 520):
         record = Record(key=b"k", value=bytes(size), headers=(SINCE,))
         found = read(record, codec=1)
         assert found is not None
@@ -179,7 +280,8 @@ def test_a_mark_that_two_chunks_share_is_found() -> None:
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
-def test_keys_are_read_of_batches_that_unpack_to_more_than_is_held(codec: int) -> None:
-    keys = [b"%d" % i for i in range(300)]
-    records = [Record(key=key, value=bytes(30_000)) for key in keys]
-    assert read(*records, codec=codec, wants_keys=True) == KeyedBatch(list(keys), None)
+def test_a_condition_behind_the_first_record_is_seen_where_keys_are_wanted(codec: int) -> None:
+    records = [Record(key=b"a"), conditional()]
+    with pytest.raises(RefusedBatch, match=r"^Record 1: .*first record of a batch"):
+        read(*records, codec=codec, wants_keys=True)
+    assert read(*records, codec=codec) is None
