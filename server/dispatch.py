@@ -209,13 +209,14 @@ class Dispatch:
     def _for_leader(self, request: InboundRequest, respond_here: Callable[[], None]) -> None:
         """Kafka's admin client asks any node for these, and expects an answer of the leader.
 
-        Software of this project is told who leads instead: it asks that one itself. What a leader was
+        Software of this project is told who leads instead: it asks that one itself. So is anybody beside
+        Kafka, whose leader would judge the request by this node's certificate. What a leader was
         asked for and did not answer is not done here as well, though this node may lead meanwhile:
         its client may have given up, and another one may have asked for the opposite.
         """
         view, software = self._partition.view, request.connection.client_software_name
         is_own = software in (OWN_SOFTWARE, NODE_SOFTWARE)
-        if view.is_leader or view.leader_id is None or is_own:
+        if view.is_leader or view.leader_id is None or is_own or view.is_kafka_log:
             respond_here()
         else:
             self._partition.outbound.forward(

@@ -8,15 +8,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from quorumd.raft.types import uuid_from_text
 from quorumd.storage.reader import find_files
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.add_raft_voter import (
+    AddRaftVoterRequest,
+    AddRaftVoterRequestListener,
+    AddRaftVoterResponse,
+)
+from quorumd.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsRequestPartition,
+    AlterPartitionReassignmentsRequestTopic,
+    AlterPartitionReassignmentsResponse,
+)
+from quorumd.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from tests.support.commands import quorumctl
 from tests.support.kafka_controller import CLUSTER_ID
 from tests.support.kafka_jars import requires_java
+from tests.support.kafka_observer import KafkaObserver
 from tests.support.kafka_quorum import KafkaQuorum
-from tests.support.live_cluster import Cluster
+from tests.support.live_cluster import TOPIC, Cluster
+from tests.support.raw_client import RawClient
 
 pytestmark = [requires_java, pytest.mark.timeout(120)]
 
@@ -87,3 +105,50 @@ def test_a_node_that_is_configured_beside_controllers_neither_campaigns_nor_vote
         assert (seen.leader_id, seen.leader_epoch) == (before.leader_id, before.leader_epoch)
         done = quorumctl("append", "x", "--bootstrap-server", node.address(1))
         assert done.code, done.text
+
+
+@pytest.mark.parametrize("software", ["apache-kafka-java", "somebody"])
+def test_a_change_that_a_node_beside_kafka_is_asked_for_is_not_passed_on(
+    kafka: KafkaQuorum, first: KafkaObserver, software: str
+) -> None:
+    """Kafka would take it for one of the node's own, past the access rights of who asked."""
+    leader = kafka.wait_leader()
+    (removed, *_) = set(kafka.controllers) - {leader}
+    nowhere = AddRaftVoterRequestListener(name="CONTROLLER", host="", port=9)
+    # An empty host ends a Kafka leader.
+    add = AddRaftVoterRequest(
+        cluster_id=CLUSTER_ID,
+        timeout_ms=1000,
+        voter_id=first.node_id,
+        voter_directory_id=uuid_from_text(first.status()["storage_id"]),
+        listeners=(nowhere,),
+    )
+    remove = RemoveRaftVoterRequest(
+        cluster_id=CLUSTER_ID,
+        voter_id=removed,
+        voter_directory_id=uuid_from_text(kafka.directory_ids[removed]),
+    )
+    of_log = AlterPartitionReassignmentsRequestTopic(
+        name=TOPIC,
+        partitions=(
+            AlterPartitionReassignmentsRequestPartition(partition_index=0, replicas=(leader,)),
+        ),
+    )
+    reassign = AlterPartitionReassignmentsRequest(timeout_ms=1000, topics=(of_log,))
+    hello = ApiVersionsRequest(client_software_name=software, client_software_version="1")
+    with RawClient(first.cluster.port(1)) as client:
+        client.ask(18, 4, hello, ApiVersionsResponse)
+        for key, version, request, answer in (
+            (80, 1, add, AddRaftVoterResponse),
+            (81, 0, remove, RemoveRaftVoterResponse),
+        ):
+            said: Any = client.ask(key, version, request, answer)
+            assert said.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert f"replica {leader} leads" in said.error_message
+        moved = client.ask(45, 0, reassign, AlterPartitionReassignmentsResponse)
+        partition = moved.responses[0].partitions[0]
+        assert partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert kafka.wait_leader() == leader
+    seen = kafka.describe()
+    assert seen is not None
+    assert {voter.replica_id for voter in seen.current_voters} == set(kafka.controllers)
