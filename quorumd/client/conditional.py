@@ -30,7 +30,9 @@ from quorumd.wire.records import Record
 TOKEN: Final = "quorumd.token"
 """A header by which a client finds its own batch in the log."""
 
-_CONFLICT: Final = re.compile(r"(Record|Named key) (\d+) conflicts: .* written at offset (\d+),")
+_CONFLICT: Final = re.compile(
+    r"(Record|Named key) (\d+) conflicts: its key was written at offset (\d+),"
+)
 _READ_AGAIN: Final = re.compile(r"Read again from offset (\d+): ")
 
 

@@ -34,7 +34,9 @@ from simulation.scheduler import MS
 from simulation.violation import Violation
 
 GZIP: Final = 1
-_CONFLICT: Final = re.compile(r"(Record|Named key) (\d+) conflicts: .* written at offset (\d+),")
+_CONFLICT: Final = re.compile(
+    r"(Record|Named key) (\d+) conflicts: its key was written at offset (\d+),"
+)
 _READ_AGAIN: Final = re.compile(r"Read again from offset (\d+): ")
 
 

@@ -85,6 +85,19 @@ def test_a_conflict_names_the_key_and_its_offset(idempotent: bool) -> None:
     run(work)
 
 
+def test_a_key_that_reads_like_the_leaders_words_does_not_change_the_offset() -> None:
+    async def work(quorum: FakeQuorum, client: QuorumClient) -> None:
+        put(quorum, b"a")
+        await client.append([Record(key=b"w")], if_unchanged_since=1)
+        key = b"jobs written at offset 99999999999, x"
+        put(quorum, key)
+        with pytest.raises(Conflict) as conflict:
+            await client.append([Record(key=key)], if_unchanged_since=2)
+        assert (conflict.value.key, conflict.value.offset) == (key, 2)
+
+    run(work)
+
+
 def test_a_condition_older_than_the_window_is_read_up_and_tried_again() -> None:
     async def work(quorum: FakeQuorum, client: QuorumClient) -> None:
         put(quorum, b"a", b"b", b"c")
