@@ -199,6 +199,8 @@ class HttpServer:
             oldest = next(iter(self._tasks))
             del self._tasks[oldest]
             oldest.cancel()
+        # For `drain`: everything is sent before the end of it is.
+        writer.transport.set_write_buffer_limits(high=0)
         task = unawaited(asyncio.get_running_loop().create_task(self._serve(reader, writer)))
         self._tasks[task] = None
 
@@ -213,11 +215,11 @@ class HttpServer:
         try:
             async with asyncio.timeout(REQUEST_SECONDS_MAX + RESPONSE_SECONDS_MAX):
                 response = await self._respond(reader, writer)
-                writer.transport.set_write_buffer_limits(high=0)
+                _check_open(writer)
                 writer.write(response)
                 await writer.drain()
-                if writer.can_write_eof():
-                    writer.write_eof()
+                _check_open(writer)
+                writer.write_eof()
                 await _linger(reader)
         except (OSError, TimeoutError, CertificateProblem):
             # The client has gone, or does not read, or has no TLS to offer: its own loss.
@@ -289,6 +291,15 @@ class HttpServer:
 def _has_certificate(writer: asyncio.StreamWriter) -> bool:
     tls: TlsStream | None = writer.get_extra_info("tls")
     return tls is not None and tls.identity is not None and tls.identity.certificate is not None
+
+
+def _check_open(writer: asyncio.StreamWriter) -> None:
+    """To be called after each await: uvloop's transports raise RuntimeError once they are closed.
+
+    Raises ConnectionResetError.
+    """
+    if writer.is_closing():
+        raise ConnectionResetError("the client has gone")
 
 
 async def _read_request(reader: asyncio.StreamReader) -> _Request:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import socket
+import struct
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ import pytest
 
 from quorumd.raft.types import Address
 from quorumd.server.http import http_server as http
-from quorumd.server.http.http_server import CONNECTIONS_MAX, REQUEST_BYTES_MAX, HttpServer
+from quorumd.server.http.http_server import CONNECTIONS_MAX, REQUEST_BYTES_MAX, HttpServer, Pages
+from quorumd.server.model.unhandled import end_on_unhandled
 from quorumd.server.net.listeners import ListenError
 from tests.support.serving import run
 
@@ -37,12 +39,13 @@ class State:
 
 
 @asynccontextmanager
-async def serving(state: State) -> AsyncIterator[HttpServer]:
+async def serving(state: State, others: Pages | None = None) -> AsyncIterator[HttpServer]:
     pages = HttpServer(
         Address("127.0.0.1", 0),
         ready=lambda: (state.is_ready, state.reason),
         status=state.status,
         metrics=state.metrics,
+        pages=others,
     )
     await pages.open()
     try:
@@ -238,6 +241,31 @@ def test_a_page_that_fails_is_a_500_and_the_next_works() -> None:
             assert (await get(pages, "/status"))[0] == 200
 
     run(work())
+
+
+@pytest.mark.parametrize("path", ["/livez", "/status", "/metrics"])
+def test_a_client_that_resets_while_its_page_is_made_ends_nothing(path: str) -> None:
+    async def work() -> list[BaseException | None]:
+        failures: list[BaseException | None] = []
+        end_on_unhandled(asyncio.get_running_loop(), lambda _, error: failures.append(error))
+        is_asked, is_made = asyncio.Event(), asyncio.Event()
+
+        async def made(accept: str) -> http.Page:
+            is_asked.set()
+            await is_made.wait()
+            return http.Page(b"late" * 100_000)
+
+        async with serving(State(), {path: made}) as pages:
+            with socket.create_connection(("127.0.0.1", pages.port)) as client:
+                client.sendall(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+                await is_asked.wait()
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            await asyncio.sleep(0.05)
+            is_made.set()
+            assert (await get(pages, "/readyz"))[0] == 200
+        return failures
+
+    assert run(work()) == []
 
 
 def test_closing_ends_open_connections() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -21,7 +23,8 @@ from quorumd.security.identity import Identity
 from quorumd.security.tls_records import UNEXPECTED_MESSAGE
 from quorumd.security.tls_stream import TlsStream, secured
 from quorumd.server.http import http_server as http
-from quorumd.server.http.http_server import CONNECTIONS_MAX, HttpServer, HttpTls
+from quorumd.server.http.http_server import CONNECTIONS_MAX, HttpServer, HttpTls, Page, Pages
+from quorumd.server.model.unhandled import end_on_unhandled
 from tests.support.serving import run
 
 
@@ -60,7 +63,11 @@ class Site:
 
     @asynccontextmanager
     async def serving(
-        self, *, needs_certificate: bool, auth: ClientAuth | None = None
+        self,
+        *,
+        needs_certificate: bool,
+        auth: ClientAuth | None = None,
+        others: Pages | None = None,
     ) -> AsyncIterator[HttpServer]:
         tls = TlsConfig(
             ssl_keystore_location=self.files(self.ca, "node"),
@@ -80,6 +87,7 @@ class Site:
             ready=lambda: (self.is_ready, "no leader is known in epoch 7"),
             status=lambda: {"role": "follower"},
             metrics=metrics,
+            pages=others,
             tls=HttpTls(below, needs_certificate),
         )
         await pages.open()
@@ -150,6 +158,34 @@ def test_where_certificates_are_only_requested_each_page_is_open(site: Site) -> 
                 await get(pages, site.client(trustme.CA()), "/status")
 
     run(work())
+
+
+def test_a_client_that_resets_while_its_page_is_made_ends_nothing(site: Site) -> None:
+    async def work() -> list[BaseException | None]:
+        failures: list[BaseException | None] = []
+        end_on_unhandled(asyncio.get_running_loop(), lambda _, error: failures.append(error))
+        is_asked, is_made = asyncio.Event(), asyncio.Event()
+
+        async def made(accept: str) -> Page:
+            is_asked.set()
+            await is_made.wait()
+            return Page(b"late" * 100_000)
+
+        async with site.serving(needs_certificate=False, others={"/late": made}) as pages:
+            _, writer = await asyncio.open_connection(
+                "127.0.0.1", pages.port, ssl=site.client(), server_hostname="localhost"
+            )
+            writer.write(b"GET /late HTTP/1.1\r\n\r\n")
+            await is_asked.wait()
+            client: socket.socket = writer.get_extra_info("socket")
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+            await asyncio.sleep(0.05)
+            is_made.set()
+            assert (await get(pages, site.client(), "/livez"))[0] == 200
+        return failures
+
+    assert run(work()) == []
 
 
 def test_a_certificate_of_another_ca_is_refused_by_an_alert(site: Site) -> None:
