@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 LINKED = ("raft", "wire", "storage", "config", "security", "server")
 """Folders at the top that are imported as parts of quorumd, in which links stand for them."""
-PACKAGES = (*LINKED, "quorumd", "simulation")
+PACKAGES = (*LINKED, "quorumd", "simulation", "chaos", "bench")
 _SKIPPED = frozenset({"__pycache__", "build", "node_modules"})
 
 
@@ -54,6 +54,11 @@ def parse_module(name: str, text: str, *, path: Path | None = None) -> Module:
 def modules_below(folder: str) -> list[Module]:
     """Every module below a folder of the project, links not followed, by path."""
     return [_read(path) for path in sorted(_files_below(ROOT / folder)) if path.suffix == ".py"]
+
+
+def all_modules() -> list[Module]:
+    """Every module of the project, tests and scripts included, by path."""
+    return modules_below("")
 
 
 def text_files() -> list[Path]:

@@ -16,6 +16,7 @@ from tests.architecture.source_tree import (
     PACKAGES,
     ROOT,
     Module,
+    all_modules,
     calls_of,
     imported_names,
     imports_of,
@@ -74,7 +75,20 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         }
     ),
     "simulation": frozenset(f"quorumd.{folder}" for folder in LINKED),
+    "chaos": frozenset(
+        {
+            "bench.common",
+            "quorumd.storage.reader",
+            "quorumd.wire",
+            "simulation.checkers",
+            "simulation.history",
+            "simulation.violation",
+        }
+    ),
+    "bench": frozenset({"quorumd", "tests.pipeline.spark_kafka_jars"}),
 }
+# What a user's program needs is public.
+FOR_EXAMPLES = frozenset({"quorumd", "quorumd.sync", "quorumd.testing"})
 # What a part of a package may import beside what the whole of it may.
 PART_MAY_IMPORT: dict[str, frozenset[str]] = {
     # It loads the daemon before it forks nodes, which run what the command `quorumd` runs. Nothing else of
@@ -154,8 +168,7 @@ SILENCED = re.compile(
 
 OURS = {package: modules_below(package) for package in PACKAGES}
 PACKAGE_MODULES = [module for modules in OURS.values() for module in modules]
-OTHERS = [module for folder in ("bench", "examples", "tests") for module in modules_below(folder)]
-ALL_MODULES = [*PACKAGE_MODULES, *OTHERS]
+ALL_MODULES = all_modules()
 OWN_NAMES = frozenset(module.name for module in PACKAGE_MODULES)
 
 
@@ -165,7 +178,7 @@ def violations_of_direction(module: Module, own_names: frozenset[str]) -> Iterat
         if _is_below(module.name, part):
             allowed |= more
     for line, name in imports_of(module, own_names):
-        is_ours = name.partition(".")[0] in (*PACKAGES, "bench", "tests")
+        is_ours = name.partition(".")[0] in (*PACKAGES, "tests")
         # Without "quorumd." it is another package, or whatever lies beside a user's program.
         is_bare = name.partition(".")[0] in LINKED
         if not is_bare and package_of(name) == module.package:
@@ -183,6 +196,12 @@ def imports_of_spark(module: Module) -> Iterator[str]:
         return
     for line, name in imports_of(module, frozenset()):
         if name.partition(".")[0] in ("pyspark", "py4j"):
+            yield f"{module.path}:{line} imports {name}"
+
+
+def violations_in_an_example(module: Module) -> Iterator[str]:
+    for line, name in imports_of(module, OWN_NAMES):
+        if name.partition(".")[0] in (*PACKAGES, "tests") and name not in FOR_EXAMPLES:
             yield f"{module.path}:{line} imports {name}"
 
 
@@ -254,6 +273,12 @@ def test_packages_import_only_what_they_may() -> None:
         text for module in PACKAGE_MODULES for text in violations_of_direction(module, OWN_NAMES)
     ]
     assert found == []
+
+
+def test_examples_import_the_public_library_only() -> None:
+    examples = modules_below("examples")
+    assert len(examples) > 0
+    assert [text for module in examples for text in violations_in_an_example(module)] == []
 
 
 def test_what_reads_logs_does_so_without_spark() -> None:
@@ -360,6 +385,16 @@ def test_a_part_may_import_more_than_its_package_and_nothing_beside_it_may() -> 
     ]
     beside = parse_module("quorumd.pipelines", text)
     assert len(list(violations_of_direction(beside, names))) == 2
+
+
+def test_a_part_of_the_library_that_is_not_public_is_found_in_an_example() -> None:
+    text = (
+        "from quorumd import QuorumClient\nfrom quorumd.client import view\nimport bench.common\n"
+    )
+    assert list(violations_in_an_example(parse_module("examples.counter", text))) == [
+        "examples/counter.py:2 imports quorumd.client.view",
+        "examples/counter.py:3 imports bench.common",
+    ]
 
 
 def test_spark_is_found_where_it_must_not_be() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.architecture.source_tree import ROOT, Module, modules_below
+from tests.architecture.source_tree import Module, all_modules
 from tests.support.compiled import compiled_modules
 
 KNOWN_BASES = {
@@ -22,29 +22,9 @@ KNOWN_BASES = {
     "ValueError",
 }
 """Of other bases mypyc takes some for classes without memory of their own: a BytesIO is overwritten."""
-FOLDERS = (
-    "raft",
-    "wire",
-    "storage",
-    "config",
-    "server",
-    "quorumd",
-    "simulation",
-    "tests",
-    "bench",
-    "chaos",
-)
 NAMES = set(compiled_modules())
-MODULES = [module for folder in FOLDERS for module in modules_below(folder)]
-
-
-def dotted(module: Module) -> str:
-    parts = module.path.relative_to(ROOT) if module.path.is_absolute() else module.path
-    name = ".".join(parts.with_suffix("").parts).removesuffix(".__init__")
-    return name if name.startswith("quorumd.") else f"quorumd.{name}"
-
-
-COMPILED = [module for module in MODULES if dotted(module) in NAMES]
+MODULES = all_modules()
+COMPILED = [module for module in MODULES if module.name in NAMES]
 CLASSES = {
     node.name
     for module in COMPILED
@@ -59,11 +39,11 @@ def bases(node: ast.ClassDef) -> Iterator[str]:
 
 
 def test_the_list_names_modules() -> None:
-    assert {dotted(module) for module in COMPILED} == NAMES
+    assert {module.name for module in COMPILED} == NAMES
     assert len(NAMES) > 90
 
 
-@pytest.mark.parametrize("module", COMPILED, ids=dotted)
+@pytest.mark.parametrize("module", COMPILED, ids=lambda module: module.name)
 def test_a_compiled_module_holds_nothing_that_mypyc_does_otherwise(module: Module) -> None:
     protocols = set()
     for node in ast.walk(module.tree):
@@ -85,7 +65,7 @@ def test_a_compiled_module_holds_nothing_that_mypyc_does_otherwise(module: Modul
 
 def test_nothing_outside_inherits_from_a_compiled_class() -> None:
     wrong = [
-        f"{dotted(module)}.{node.name}"
+        f"{module.name}.{node.name}"
         for module in MODULES
         if module not in COMPILED
         for node in ast.walk(module.tree)
