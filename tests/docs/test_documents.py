@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import quorumd
 from quorumd.pipeline.schemas import TABLES
 from quorumd.pipeline.source.options import NAMES
 from quorumd.server.http.exposition import QuorumCollector
@@ -33,6 +34,17 @@ def test_tests_that_are_named_exist(path: Path) -> None:
     named = set(re.findall(r"`(test_\w+)`", path.read_text()))
     sources = "".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
     assert named - set(re.findall(r"def (test_\w+)", sources)) == set()
+
+
+def test_new_names_in_the_changelog_exist_and_old_ones_are_gone() -> None:
+    table = (ROOT / "CHANGELOG.md").read_text().partition("\n| before | now |\n")[2]
+    rows = [row.split("|")[1:3] for row in table.splitlines() if row.startswith("| ")]
+    before, now = (
+        set(re.findall(r"`quorumd\.(\w+)", each)) for each in map("".join, zip(*rows, strict=True))
+    )
+    assert {name for name in now if not hasattr(quorumd, name)} == set()
+    assert (before - now) & {*quorumd.__all__} == set()
+    assert len(rows) > 8
 
 
 def test_the_keys_of_the_configuration_are_explained_as_they_are_declared() -> None:
