@@ -31,6 +31,10 @@ DOWNLOAD_RETRY_MAX_MS: Final = 10_000
 """How long a snapshot that was copied in vain is not copied again: at first, and at most."""
 
 
+KAFKA_SNAPSHOT_MAX_BYTES: Final = 2**31
+"""Kafka's leader ends when it is asked for a byte behind these."""
+
+
 def accept_offer(core: Core, request: InFlightRequest, snapshot: SnapshotId) -> None:
     """The leader says: this snapshot first. A copy that was begun goes on if it is the same one."""
     download = core.download
@@ -114,6 +118,13 @@ def take_chunk(core: Core, event: FetchSnapshotResponseReceived) -> bool:
         core.back_off(request)
     elif not chunk.chunk_bytes:
         core.back_off(request)
+    elif core.config.is_kafka_log and chunk.size_bytes > KAFKA_SNAPSHOT_MAX_BYTES:
+        _note_failed_download(
+            core,
+            download,
+            f"a snapshot of {chunk.size_bytes} bytes cannot be copied from a Kafka controller, which "
+            f"ends when it is asked for what is behind the first {KAFKA_SNAPSHOT_MAX_BYTES}",
+        )
     else:
         _store(core, download, chunk)
     return True

@@ -21,6 +21,7 @@ from quorumd.client.timing import Deadline
 from quorumd.raft.types import SnapshotId
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from quorumd.wire.messages.fetch import (
     FetchRequest,
     FetchRequestPartition,
@@ -40,6 +41,8 @@ from quorumd.wire.metadata_topic import PARTITION, TOPIC, TOPIC_ID
 
 CHUNK_BYTES_MAX = 1 << 20
 CHUNK_BYTES_MIN = 1 << 14
+KAFKA_SNAPSHOT_MAX_BYTES = 2**31
+"""As quorumd.raft.snapshot_download has it."""
 REPLICA_FETCH_SINCE = 12
 """Fetch requests below this version have no last fetched epoch, and their responses no snapshot id."""
 
@@ -170,6 +173,12 @@ class SnapshotDownloader:
         check(_GOAL, chunk.error_code, response=response, partition=chunk)
         if chunk.position != spool.position:
             raise ConnectionFailed(f"sent position {chunk.position} instead of {spool.position}")
+        if chunk.size > KAFKA_SNAPSHOT_MAX_BYTES and connection.offers(BrokerHeartbeatRequest):
+            raise NotSupported(
+                f"{connection.address} is no quorumd node, and has a snapshot of {chunk.size} bytes: to "
+                f"ask for what is behind the first {KAFKA_SNAPSHOT_MAX_BYTES} would end the controller. "
+                "Copy the file from its directory."
+            )
         if not chunk.unaligned_records:
             raise ConnectionFailed(f"sent nothing at position {spool.position} of {chunk.size}")
         return chunk

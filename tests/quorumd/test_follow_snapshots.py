@@ -17,6 +17,7 @@ from quorumd import (
     Record,
     SnapshotLoaded,
 )
+from quorumd.client.errors import NotSupported
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.fetch import FetchRequest
 from quorumd.wire.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
@@ -33,6 +34,9 @@ from tests.quorumd.followed import (
     until_snapshot,
 )
 from tests.quorumd.snapshots import TIME_MS, snapshot_bytes
+
+BROKER_HEARTBEAT = 63
+"""Asked of Kafka's active controller: no quorumd node of a quorumd log offers it."""
 
 
 def test_the_newest_snapshot_comes_first_with_the_records_as_they_were_in_the_log() -> None:
@@ -189,6 +193,35 @@ def test_after_an_error_the_leader_is_asked_again_which_snapshot_to_load(
         quorum.piece_bytes = 300
 
     follow(story, prepare=prepare)
+
+
+def test_a_kafka_controller_is_not_asked_for_a_position_that_ends_it() -> None:
+    """What comes first says the size: nothing behind the first 2^31 bytes may be asked for."""
+
+    async def run() -> None:
+        async with FakeQuorum() as quorum:
+            put(quorum, b"a")
+            take_snapshot(quorum)
+            quorum.piece_bytes = 300
+            quorum.offered = (*quorum.offered, BROKER_HEARTBEAT)
+
+            def answer(node: int, request: Message, response: Message) -> Message:
+                if not isinstance(response, FetchSnapshotResponse):
+                    return response
+                (topic,) = response.topics
+                partition = replace(topic.partitions[0], size=2**31 + 1)
+                return replace(response, topics=(replace(topic, partitions=(partition,)),))
+
+            quorum.before_answer = answer
+            async with (
+                QuorumClient(quorum.addresses) as client,
+                aclosing(client.follow()) as events,
+            ):
+                with pytest.raises(NotSupported, match="would end the controller"):
+                    await until_snapshot(events)
+            assert positions(quorum) == [(1, 0)]
+
+    asyncio.run(run())
 
 
 def test_a_snapshot_that_vanishes_in_the_middle_is_given_up_for_the_newer_one() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from quorumd.raft.effects import (
     BootstrapServer,
     DropSnapshot,
@@ -71,6 +73,36 @@ def test_an_offer_that_is_not_taken_is_not_asked_for_again_at_once() -> None:
     offered(bench)
     assert bench.node.core.download is None
     assert not bench.requests(Fetch)
+
+
+LARGEST = 2**31
+"""Bytes of the largest snapshot whose last byte a Kafka leader can be asked for."""
+
+
+def test_a_kafka_leader_is_never_asked_for_a_position_that_ends_it() -> None:
+    """Its process ends when it is asked for a byte behind the first 2^31; the first piece says the size."""
+    bench = observer(is_kafka_log=True)
+    offered(bench)
+    piece(bench, LARGEST + 1)
+    bench.sync()
+    assert bench.node.core.download is None
+    assert not bench.find_all(StoreSnapshotChunk)
+    problem = bench.node.status().problem
+    assert problem is not None
+    assert f"a snapshot of {LARGEST + 1} bytes" in problem
+    asked_before = len(bench.requests(FetchSnapshot, bench.all))
+    bench.wait(500)
+    offered(bench)
+    assert len(bench.requests(FetchSnapshot, bench.all)) == asked_before, "not at once again"
+
+
+@pytest.mark.parametrize(("is_kafka_log", "size"), [(True, LARGEST), (False, LARGEST + MIB)])
+def test_a_large_snapshot_is_copied_to_its_end(is_kafka_log: bool, size: int) -> None:
+    bench = observer(is_kafka_log=is_kafka_log)
+    offered(bench)
+    piece(bench, size)
+    bench.sync()
+    assert asked(bench.outstanding(FetchSnapshot)).position == MIB
 
 
 def test_a_snapshot_of_a_former_epoch_is_copied() -> None:
