@@ -147,7 +147,8 @@ _wait_option = click.option(
     type=float,
     metavar="SECONDS",
     callback=_checked(_check_seconds),
-    help="How long to wait for the lock; 0 asks once.  [default: for ever]",
+    help="How long to wait for the lock; 0 asks once. Whether a holder that looks dead is so is watched for"
+    " its ttl nevertheless.  [default: for ever]",
 )
 _grace_option = click.option(
     "--grace",

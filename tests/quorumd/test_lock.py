@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -20,6 +21,9 @@ from quorumd import (
     force_unlock,
     list_claims,
 )
+from quorumd.client.coordination.claim_record import ClaimRecord
+from quorumd.client.coordination.coordinator import boot_s
+from quorumd.client.coordination.keys import Place
 from quorumd.wire.messages.produce import ProduceRequest
 from quorumd.wire.schema import Message
 from tests.quorumd.fake_quorum import FakeQuorum
@@ -200,6 +204,76 @@ def test_a_holder_that_is_gone_is_followed_after_its_ttl() -> None:
             assert asyncio.get_running_loop().time() - began >= 1
             assert not former.is_held
             assert lock.token > former.token
+
+    with_quorum(story)
+
+
+def claim_of_the_dead(name: str, *, claim: str = "", ttl_ms: int = 1000, ago_s: float) -> Record:
+    """What a process has left behind that was killed so long ago."""
+    record = ClaimRecord("ann", "h", 1, "", "", ttl_ms, claim or "a" * 32, "b" * 32)
+    place = Place(ClaimKind.LOCK, name, claim)
+    written_ms = int((time.time() - ago_s) * 1000)
+    return Record(key=place.key, value=record.encoded(), timestamp=written_ms)
+
+
+@pytest.mark.parametrize("wait_s", [0, 0.1])
+def test_a_holder_that_looks_dead_is_followed_by_who_would_not_wait_so_long(wait_s: float) -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        await client.append([claim_of_the_dead("a", ago_s=3)])
+        began = boot_s()
+        lock = Lock(client, "a")
+        assert await lock.acquire(wait_s=wait_s) > 0
+        assert boot_s() - began > 1.05, "the wall clock is a hint alone"
+        await lock.release()
+
+    with_quorum(story)
+
+
+def test_who_waits_in_the_queue_and_is_dead_keeps_nobody_away_for_ever() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        await client.append([claim_of_the_dead("a", claim="c" * 32, ago_s=0)])
+        await client.append([claim_of_the_dead("b", ago_s=3)])
+        await client.append([claim_of_the_dead("b", claim="c" * 32, ago_s=3)])
+        for name in ("a", "b"):
+            lock = Lock(client, name)
+            assert await lock.acquire(wait_s=0)
+            await lock.release()
+        assert await list_claims(client) == []
+
+    with_quorum(story)
+
+
+@pytest.mark.parametrize("wait_s", [0, 0.1])
+def test_a_holder_whose_clock_is_behind_is_given_up_as_soon_as_it_renews(wait_s: float) -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async def renew() -> None:
+            while True:
+                await client.append([claim_of_the_dead("a", ago_s=1000)])
+                await asyncio.sleep(0.33)
+
+        renewing = asyncio.create_task(renew())
+        for _ in range(3):
+            with pytest.raises(NotAcquired, match="ann on h"):
+                await Lock(client, "a").acquire(wait_s=wait_s)
+        renewing.cancel()
+        (found,) = await list_claims(client)
+        assert found.waiters == ()
+
+    with_quorum(story)
+
+
+def test_who_does_not_wait_is_told_so_in_an_outage_too() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async with Lock(client, "other"):
+            await client.append([claim_of_the_dead("a", ago_s=3, ttl_ms=60_000)])
+            await client.append([claim_of_the_dead("b", ago_s=3000, ttl_ms=1000)])
+            quorum.elect(0)
+            began = boot_s()
+            for name in ("a", "b"):
+                with pytest.raises(NotAcquired):
+                    await Lock(client, name).acquire(wait_s=0.5)
+            assert boot_s() - began < 30
+            quorum.elect(2)
 
     with_quorum(story)
 

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("nodes")
 
 Run = Callable[..., Done]
 LOST = 123
+NOT_IN_TIME = 124
 TTL = "2"
 WAIT_S = 60.0
 
@@ -69,6 +70,26 @@ def test_a_lock_is_free_a_ttl_after_its_holder_was_killed(journal: Journal) -> N
             assert time.monotonic() - killed_s > float(TTL) / 2, "not before the ttl is over"
             assert ended(second)[0] == 0
     assert tokens[0] < tokens[1]
+
+
+@pytest.mark.parametrize("wait", ["0", "0.5"])
+def test_who_does_not_wait_for_a_ttl_has_the_lock_of_a_killed_one_nevertheless(
+    journal: Journal, wait: str
+) -> None:
+    """Each attempt is a process of its own, as cron starts it: none sees the ttl pass."""
+    begins = journal.says("begins")
+    name = f"cron-{wait}"
+    command = ("lock", name, "--ttl", "1", "--wait", wait, "--", "sh", "-c", begins)
+    with started("lock", name, "--ttl", "1", "--", "sh", "-c", f"{begins}; cat") as first:
+        journal.wait("begins", 1)
+        with started(*command) as refused:
+            assert ended(refused)[0] == NOT_IN_TIME
+        first.kill()
+        deadline = time.monotonic() + WAIT_S
+        while len(journal.tokens("begins")) < 2:
+            assert time.monotonic() < deadline
+            with started(*command) as attempt:
+                assert ended(attempt)[0] in (0, NOT_IN_TIME)
 
 
 def test_a_holder_that_was_stopped_has_lost_the_lock_when_it_goes_on(journal: Journal) -> None:

@@ -22,6 +22,8 @@ ALLOWANCE: Final = 0.05
 """Of a ttl. The holder believes in itself for so much less, others wait for so much more: clocks may differ
 in rate by 10 %, in fact by far less, and what is left is time to notice the end."""
 RENEWALS_PER_TTL: Final = 3
+OVER_TTLS: Final = 2
+"""What was not renewed for so many ttls is over."""
 TURN_S: Final = 2.0
 """What the first in the queue has to act in before the next one may; seconds."""
 REMOVED_MAX: Final = 500
@@ -57,6 +59,25 @@ class WaitUntil(NamedTuple):
 def lapses_s(seen: SeenRecord) -> float:
     """When a holder that is not seen to renew may be taken for gone; of the reader's clock, seconds."""
     return seen.seen_s + seen.record.ttl_s * (1 + ALLOWANCE)
+
+
+def may_be_over(contest: Contest, wall_ms: int) -> bool:
+    """Is it worth while to watch whether the holder is gone, or those who wait for a free name?
+
+    A hint by the wall clock, which may be wrong by any amount: nothing is taken away for it.
+    """
+    holder = contest.holder
+    if holder is None:
+        return True
+    return wall_ms - holder.timestamp_ms > OVER_TTLS * holder.record.ttl_ms
+
+
+def watching_s(contest: Contest) -> float:
+    """How long that takes at the most, seconds: until one that queues now may act."""
+    holder = contest.holder
+    lapse_s = 0.0 if holder is None else holder.record.ttl_s * (1 + ALLOWANCE)
+    clients = {seen.record.client for seen in contest.queue.values()}
+    return lapse_s + TURN_S * len(clients)
 
 
 def turn_s(contest: Contest, claim: str) -> float:

@@ -78,6 +78,11 @@ class Coordinator:
         self._error: Exception | None = None
 
     @property
+    def is_cut_off(self) -> bool:
+        """Is no leader reached at the moment, as far as the reader knows?"""
+        return self._problem is not None
+
+    @property
     def end_offset(self) -> int:
         """Exclusive: the board has every committed record below."""
         return self._map.offset

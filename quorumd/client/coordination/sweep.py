@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from quorumd.client.coordination.contender import TURN_S
+from quorumd.client.coordination.contender import OVER_TTLS, TURN_S
 from quorumd.client.coordination.contest import ContestBoard
 from quorumd.client.coordination.keys import Place
 
-OVER_TTLS: Final = 2
-"""What was not renewed for so many ttls is over."""
 SWEPT_MAX: Final = 200
 """Of the keys, in one batch."""
 

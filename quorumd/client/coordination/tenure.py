@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext, suppress
@@ -15,6 +16,8 @@ from quorumd.client.coordination.contender import (
     Contender,
     Intent,
     WaitUntil,
+    may_be_over,
+    watching_s,
 )
 from quorumd.client.coordination.coordinator import Coordinator
 from quorumd.client.coordination.errors import NotAcquired
@@ -87,12 +90,8 @@ class Tenure:
         TERMINATION.guard(self)
         self._stack.callback(TERMINATION.unguard, self)
         try:
-            async with asyncio.timeout(wait_s or None):
-                await self._contend(may_wait=wait_s != 0)
-        except TimeoutError:
-            held_by = self._held_by()
-            await self._leave()
-            raise NotAcquired(self._place.in_words, wait_s or 0, held_by) from None
+            if not await self._has_in_time(wait_s) and not await self._outlasts():
+                raise NotAcquired(self._place.in_words, wait_s or 0, self._held_by())
         except BaseException:
             await self._leave()
             raise
@@ -115,7 +114,39 @@ class Tenure:
 
     # -- on the way to the name
 
-    async def _contend(self, *, may_wait: bool) -> None:
+    async def _has_in_time(self, wait_s: float | None) -> bool:
+        try:
+            async with asyncio.timeout(wait_s or None):
+                return await self._contend(lambda step: wait_s != 0 or not _queues(step))
+        except TimeoutError:
+            return False
+
+    async def _outlasts(self) -> bool:
+        """The time is over, but the holder may be dead, or all who wait for a free name: then they are
+        watched for as long as the rules want, by the own clock, or until there is a sign of life.
+
+        Else a process that waits for less than a ttl, and ends, could never have what a dead one holds.
+        """
+        coordinator = self._coordinator
+        contest = coordinator.contest(self._place)
+        wall_ms = time.time_ns() // 1_000_000
+        if coordinator.is_cut_off or not may_be_over(contest, wall_ms):
+            return False
+        watched = contest.holder
+
+        def is_unchanged(_: object) -> bool:
+            holder = coordinator.contest(self._place).holder
+            return holder is None or (watched is not None and holder.offset == watched.offset)
+
+        try:
+            async with asyncio.timeout(watching_s(contest) + _TRY_S_MAX):
+                await self._written()
+                return await self._contend(is_unchanged)
+        except TimeoutError:
+            return False
+
+    async def _contend(self, goes_on: Callable[[ClaimWrite | WaitUntil], bool]) -> bool:
+        """True when the name is held; False as soon as this is not to go on."""
         coordinator, contender = self._coordinator, self._contender
         while True:
             coordinator.check()
@@ -125,11 +156,11 @@ class Tenure:
                 coordinator.contest(self._place), coordinator.end_offset, now_s
             )
             if step is None:
-                return
+                return True
+            if not goes_on(step):
+                return False
             if isinstance(step, WaitUntil):
                 await self._wait(step, now_s)
-            elif step.intent is Intent.QUEUE and not may_wait:
-                raise NotAcquired(self._place.in_words, 0, self._held_by())
             else:
                 await self._perform(step)
 
@@ -190,9 +221,7 @@ class Tenure:
         try:
             with suppress(TimeoutError, QuorumError, CertificateProblem):
                 async with asyncio.timeout(GIVE_BACK_S):
-                    if self._writing is not None:
-                        with suppress(QuorumError, CertificateProblem):
-                            await asyncio.shield(self._writing)
+                    await self._written()
                     while True:
                         coordinator.check()
                         contest = coordinator.contest(self._place)
@@ -214,6 +243,12 @@ class Tenure:
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, until.at_s - now_s)):
                 await self._wake.wait()
+
+    async def _written(self) -> None:
+        """Returns when no write of it is under way any more."""
+        if self._writing is not None:
+            with suppress(QuorumError, CertificateProblem):
+                await asyncio.shield(self._writing)
 
     async def _perform(self, step: ClaimWrite) -> None:
         """One try. What comes of it is seen on the board, or known already, when this returns.
@@ -239,6 +274,10 @@ class Tenure:
         async with turn:
             offset = await self._coordinator.append(step.records, step.since, try_s)
         self._contender.acknowledged(step, offset)
+
+
+def _queues(step: ClaimWrite | WaitUntil) -> bool:
+    return isinstance(step, ClaimWrite) and step.intent is Intent.QUEUE
 
 
 def new_record(
