@@ -5,6 +5,7 @@ FetchProgress is kept by id and storage id (KIP-856). Source: KIP-595, Fetch req
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from quorumd.raft.check_quorum import note_heard
@@ -14,7 +15,7 @@ from quorumd.raft.roles import FetchProgress, Leader
 from quorumd.raft.types import ReplicaKey
 
 MAX_OBSERVERS: Final = 1000
-"""More replicas than these are served, but not kept account of."""
+"""So many replicas are kept account of, and so many observers may say where they are reached."""
 
 
 def note_progress(core: Core, leader: Leader, replica: ReplicaKey, end_offset: int) -> None:
@@ -38,17 +39,34 @@ def note_progress(core: Core, leader: Leader, replica: ReplicaKey, end_offset: i
 
 
 def _new_progress(core: Core, leader: Leader, replica: ReplicaKey) -> FetchProgress:
-    """Start to keep account of a replica; observers that fell silent make room."""
-    progress, voters = FetchProgress(last_heard_ms=core.now_ms), core.electorate.keys
-    if replica not in voters and len(leader.progress) >= MAX_OBSERVERS:
-        return progress
-    for key, known in list(leader.progress.items()):
-        fetched = known.last_fetch_ms
-        is_silent = fetched is not None and fetched + OBSERVER_FORGOTTEN_MS < core.now_ms
-        if is_silent and key not in voters:
-            del leader.progress[key]
-    leader.progress[replica] = progress
+    """Start to keep account of a replica; observers that fell silent make room.
+
+    Anybody can fetch under any key. Where as many are known as may be, the observer that has been silent for
+    longest goes, so that one that fetches is never kept out; one whose addition is asked for stays.
+    """
+    progress, known = FetchProgress(last_heard_ms=core.now_ms), leader.progress
+    stays = {change.voter.key for change in leader.changes if change.voter is not None}
+    stays.update(core.electorate.keys)
+    latest_ms = core.now_ms - OBSERVER_FORGOTTEN_MS
+    silent = [key for key, each in known.items() if _heard_ms(each) < latest_ms]
+    for key in silent:
+        if key not in stays:
+            del known[key]
+    if replica not in stays and len(known) >= MAX_OBSERVERS:
+        by_silence = sorted(known.items(), key=lambda item: _heard_ms(item[1]))
+        del known[next(key for key, _ in by_silence if key not in stays)]
+    known[replica] = progress
     return progress
+
+
+def longest_silent(leader: Leader, replicas: Iterable[ReplicaKey]) -> ReplicaKey:
+    """Which of these replicas, of which there is one at least, the leader has not heard from for longest."""
+    return min(replicas, key=lambda key: _heard_ms(leader.progress.get(key)))
+
+
+def _heard_ms(known: FetchProgress | None) -> int:
+    """When the leader heard from a replica last; before all times if it never did."""
+    return -1 if known is None or known.last_heard_ms is None else known.last_heard_ms
 
 
 def note_log_regression(core: Core, leader: Leader, replica: ReplicaKey, end_offset: int) -> None:

@@ -20,7 +20,7 @@ from quorumd.raft.core import Core
 from quorumd.raft.errors import KafkaError
 from quorumd.raft.events import UpdateVoterRequested
 from quorumd.raft.leader_discovery import is_foreign
-from quorumd.raft.replica_progress import MAX_OBSERVERS
+from quorumd.raft.replica_progress import MAX_OBSERVERS, longest_silent
 from quorumd.raft.roles import Leader
 from quorumd.raft.types import Voter
 from quorumd.raft.voter_changes.checks import pending_change_problem, voter_problem
@@ -49,15 +49,19 @@ def on_update_voter_requested(core: Core, event: UpdateVoterRequested) -> None:
         core.report(f"what {voter.key} says of its endpoints is refused: {problem}")
         core.reply_to_change(event.reply_to, KafkaError.UNKNOWN_SERVER_ERROR, "impossible values")
     elif voter.key not in core.voters.keys:
-        if (
-            len(leader.registered_observers) < MAX_OBSERVERS
-            or voter.key in leader.registered_observers
-        ):
-            leader.registered_observers[voter.key] = voter
+        _register(leader, voter)
         core.reply_to_change(event.reply_to)
     else:
         note_heard(core, leader, voter.key)
         _append(core, leader, event.reply_to, voter)
+
+
+def _register(leader: Leader, voter: Voter) -> None:
+    """Step 3. Anybody can send the request: the observer that has been silent for longest makes room."""
+    registered = leader.registered_observers
+    if voter.key not in registered and len(registered) >= MAX_OBSERVERS:
+        del registered[longest_silent(leader, registered)]
+    registered[voter.key] = voter
 
 
 def _append(core: Core, leader: Leader, reply_to: int, voter: Voter) -> None:

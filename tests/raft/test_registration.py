@@ -140,15 +140,19 @@ def test_a_voter_that_moves_is_reported() -> None:
     )
 
 
-def test_only_so_many_observers_are_remembered_and_those_may_move() -> None:
+def test_of_too_many_observers_that_say_where_they_are_the_longest_silent_is_forgotten() -> None:
     """Anybody can send the request, under any storage id."""
     bench = leading()
+    bench.fetch(key_of(4), *bench.node.core.log.end, max_wait_ms=0)
+    update(bench, Voter(key_of(4), endpoints(4)))
     for disk in range(MAX_OBSERVERS + 2):
         assert refused(update(bench, Voter(key_of(9, disk), endpoints(9)))) == (None, "")
-    update(bench, Voter(key_of(9), MOVED))
+    update(bench, Voter(key_of(9, MAX_OBSERVERS), MOVED))
     known = bench.node.status().registered_observers
     assert len(known) == MAX_OBSERVERS
-    assert Voter(key_of(9), MOVED) in known
+    assert Voter(key_of(4), endpoints(4)) in known
+    assert Voter(key_of(9, MAX_OBSERVERS), MOVED) in known
+    assert Voter(key_of(9), endpoints(9)) not in known
 
 
 def test_a_voter_that_has_moved_is_written_down() -> None:

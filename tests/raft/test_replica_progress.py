@@ -14,7 +14,7 @@ from quorumd.raft.replica_progress import (
 )
 from quorumd.raft.roles import FetchProgress, Leader
 from quorumd.raft.types import ReplicaKey
-from tests.raft.changes import leading
+from tests.raft.changes import add, leading
 from tests.raft.harness import key
 from tests.raft.test_bootstrap import first_leader
 
@@ -58,19 +58,62 @@ def test_a_voter_known_by_id_has_been_told_if_one_fetches_under_its_id() -> None
     assert state.progress[ReplicaKey(2)].begin_due_ms == bench.now_ms + half_ms
 
 
-def test_as_many_observers_are_kept_account_of_as_there_may_be_and_every_voter() -> None:
-    core, state = led()
-    for disk in range(MAX_OBSERVERS - len(state.progress)):
+def crowded(core: Core, state: Leader) -> None:
+    """As many observers fetch, under keys that are made up, as are kept account of."""
+    for disk in range(MAX_OBSERVERS):
         note_progress(core, state, key(9, disk), 0)
     assert len(state.progress) == MAX_OBSERVERS
-    note_progress(core, state, key(8), 0)
+
+
+def test_of_too_many_observers_the_longest_silent_makes_room_and_never_a_voter() -> None:
+    core, state = led()
+    for each in (key(2), key(8), key(7)):
+        note_progress(core, state, each, 0)
+    crowded(core, state)
+    assert key(2) in state.progress
     assert key(8) not in state.progress
-    state.progress[key(7)] = FetchProgress(last_heard_ms=SOON)
+    core.now_ms += 1
+    note_progress(core, state, key(9), 0)
     note_progress(core, state, key(8), 0)
-    assert key(8) not in state.progress
+    assert {key(2), key(8), key(9)} <= set(state.progress)
+    assert key(9, 9) in state.progress
+    assert len(state.progress) == MAX_OBSERVERS
     del state.progress[key(2)]
+    note_progress(core, state, key(7), 0)
     note_progress(core, state, key(2), 0)
     assert key(2) in state.progress
+
+
+def test_an_observer_that_fetches_is_kept_account_of_whoever_else_does() -> None:
+    core, state = led()
+    note_progress(core, state, key(8), 0)
+    for disk in range(MAX_OBSERVERS * 3):
+        if disk % 500 == 0:
+            core.now_ms += 500
+            note_progress(core, state, key(8), 0)
+        note_progress(core, state, key(9, disk), 0)
+        assert key(8) in state.progress
+
+
+def test_silent_observers_are_forgotten_before_one_that_fetches_has_to_go() -> None:
+    core, state = led()
+    crowded(core, state)
+    core.now_ms += OBSERVER_FORGOTTEN_MS + 1
+    note_progress(core, state, key(8), 0)
+    assert key(8) in state.progress
+    assert not [each for each in state.progress if each.id == 9]
+
+
+def test_whose_addition_is_asked_for_stays_in_the_account() -> None:
+    bench = leading()
+    core, state = bench.node.core, bench.node.core.state
+    assert isinstance(state, Leader)
+    add(bench, key(8))
+    core.now_ms = SOON
+    note_progress(core, state, key(8), 0)
+    core.now_ms += OBSERVER_FORGOTTEN_MS + 1
+    crowded(core, state)
+    assert key(8) in state.progress
 
 
 @pytest.mark.parametrize(("later_ms", "is_known"), [(0, True), (1, False)])
