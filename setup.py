@@ -1,4 +1,5 @@
-"""Writes the commit into what is built, for `--version`; compiles if asked to. pyproject.toml has the rest.
+"""Writes the commit into what is built, for `--version`, and its description; compiles if asked to.
+pyproject.toml has the rest.
 
 The commit is that of the variable QUORUMD_REVISION (as in the Dockerfile, which has no .git), of the file
 that an sdist brings, or of git; where nobody knows, none is written.
@@ -11,6 +12,7 @@ edited source that has a compiled module beside it would have no effect.
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import shutil
 import sys
@@ -63,6 +65,18 @@ def compiled_modules() -> list[Extension]:
     )
 
 
+def package_page() -> str:
+    """README.md for a page that no files lie beside: links to them, and pictures, become their paths."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"!?\[([^]]+)\]\((?!https?:)([^)]+)\)", _path_in_words, text)
+    return f"{text}\nPaths are those of the sources.\n"
+
+
+def _path_in_words(link: re.Match[str]) -> str:
+    label, path = link.groups()
+    return f"`{path}`" if label in path else f"{label} (`{path}`)"
+
+
 def write_revision(root: Path) -> None:
     revision = os.environ.get("QUORUMD_REVISION", "").strip() or VERSION["revision"]()
     if revision != VERSION["UNKNOWN"]:
@@ -89,6 +103,8 @@ class SdistWithRevision(sdist):
 setup(
     cmdclass={"build_py": BuildWithRevision, "sdist": SdistWithRevision},
     ext_modules=compiled_modules(),
+    long_description=package_page(),
+    long_description_content_type="text/markdown",
     # Asked for by pip, with build isolation, before it builds a wheel.
     setup_requires=compiler() if is_compiled() else [],
 )

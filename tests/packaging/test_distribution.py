@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import tarfile
 from collections.abc import Iterator
 from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from readme_renderer import markdown
 
 import quorumd
 from tests.packaging.built import (
@@ -120,6 +122,23 @@ def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(
     assert f"{metadata}licenses/LICENSE" in files
     about = Parser().parsestr(files[f"{metadata}METADATA"].decode())
     assert (about["Version"], about["License-Expression"]) == (quorumd.__version__, "Apache-2.0")
+
+
+def test_the_page_of_the_package_renders_and_links_to_nothing_that_is_not_there(
+    wheel: Path,
+) -> None:
+    files = contents(wheel)
+    (metadata,) = (name for name in files if name.endswith(".dist-info/METADATA"))
+    about = Parser().parsestr(files[metadata].decode())
+    assert about["Description-Content-Type"] == "text/markdown"
+    page = markdown.render(about.get_payload())
+    assert page is not None
+    assert '<h1 id="user-content-quorumd">quorumd' in page
+    assert "<table>" in page
+    assert "<td><code>docs/operations.md</code></td>" in page
+    assert "the demo after its leader was killed (<code>docs/demo.svg</code>)" in page
+    targets = re.findall(r'(?:href|src)="([^"]*)"', page)
+    assert [target for target in targets if not target.startswith(("https://", "#"))] == []
 
 
 def test_the_sdist_holds_the_same_and_builds_the_same_wheel(
