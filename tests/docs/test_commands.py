@@ -72,6 +72,9 @@ NOT_HERE = {
     "async with quorumd.QuorumAdmin(servers) as admin:": _MEMBERS,
     "quorumd-pipeline doctor": _SPARK,
     "quorumd-pipeline run --output tables": _SPARK,
+    # compiling.md
+    "make wheel": "tests/compiled",
+    "make test-compiled ": "runs tests/raft once more",
     # CONTRIBUTING.md
     "make quick": "it is most of what runs this",
     "make fix": "changes the sources",

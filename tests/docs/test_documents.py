@@ -24,9 +24,17 @@ OPERATIONS = (ROOT / "docs/operations.md").read_text()
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_links_lead_to_files(path: Path) -> None:
-    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text())
-    assert [link for link in links if not (path.parent / link).exists()] == []
+def test_links_lead_to_files_and_headings(path: Path) -> None:
+    links = re.findall(r"\]\(([^):#]*)(?:#([^):]*))?\)", path.read_text())
+    targets = [((path.parent / to) if to else path, heading) for to, heading in links]
+    assert [str(file) for file, _ in targets if not file.exists()] == []
+    assert [f"{file}#{it}" for file, it in targets if it and it not in headings_of(file)] == []
+
+
+def headings_of(path: Path) -> set[str]:
+    """The names by which links lead to a document's headings."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
