@@ -31,6 +31,7 @@ from quorumd.client.producer import (
     TRY_TIMEOUT_MS,
     WHOLE_BATCH,
     Producer,
+    ProducerIdentity,
 )
 from quorumd.client.reading import (
     READ,
@@ -124,6 +125,8 @@ class QuorumClient(BaseClient):
         self._client_id = client_id
         self._finder = LeaderFinder(self._bootstrap, client_id=client_id, security=security)
         self._companions: dict[object, Companion] = {}
+        self._idle_identities: list[ProducerIdentity] = []
+        """Of appends that are over. Leaders remember few producers, so that each has to serve again."""
 
     @property
     def connector(self) -> Connector:
@@ -173,15 +176,20 @@ class QuorumClient(BaseClient):
                 list(records), if_unchanged_since, named, timeout_ms, idempotent
             )
         offsets: list[int] = []
-        producer = self.producer(
-            timeout_ms=timeout_ms,
+        idle = self._idle_identities
+        producer = Producer(
+            self._finder,
+            timeout_ms=self.timeout_ms if timeout_ms is None else timeout_ms,
             idempotent=idempotent,
             batch_bytes=WHOLE_BATCH if whole else BATCH_BYTES_DEFAULT,
             on_acknowledged=lambda base, count: offsets.extend(range(base, base + count)),
+            identity=idle.pop() if idempotent and idle else None,
         )
         for record in records:
             await producer.append(record)
         await producer.flush()
+        if producer.identity is not None:
+            idle.append(producer.identity)
         return offsets
 
     async def _append_if_unchanged(

@@ -2,7 +2,8 @@
 
 The leader judges (docs/protocol.md, "Append if unchanged"). It may send the reader back: what was written
 between the condition's offset and another is read here then, and the batch sent again with that offset. A
-batch without a producer id is recognised by a token, should its first answer have been lost.
+batch is recognised by a token, should its first answer have been lost: a leader that it was sent to again may
+not remember its producer.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ async def append_if_unchanged(
 ) -> list[int]:
     """The offsets of the records. Raises Conflict, AppendFailed."""
     deadline = Deadline(timeout_ms)
-    token = None if idempotent else uuid.uuid4().bytes
+    token = uuid.uuid4().bytes
+    may_be_there = False
     keys = {record.key for record in records if record.key is not None} | set(named)
     while True:
         batch = _with_headers(records, since, named, token)
@@ -85,8 +87,9 @@ async def append_if_unchanged(
             refused = _refused_condition(failed)
             if refused is None:
                 raise
+            may_be_there = may_be_there or failed.was_sent_again
             conflict, end_offset = _named_in(refused, records, named)
-            if conflict is None or token is not None:
+            if conflict is None or may_be_there:
                 changes = await _changes(client, since, end_offset, keys, token, deadline, failed)
                 if changes.own_offset is not None:
                     return [changes.own_offset + i for i in range(len(records))]
@@ -156,7 +159,7 @@ async def _changes(
     since: int,
     end_offset: int,
     keys: set[bytes],
-    token: bytes | None,
+    token: bytes,
     deadline: Deadline,
     failed: AppendFailed,
 ) -> _Changes:
@@ -187,7 +190,7 @@ async def _changes(
                 for record in found:
                     if record.offset >= since and record.key in keys:
                         conflict = record.key, record.offset
-                    if token is not None and (TOKEN, token) in record.headers:
+                    if (TOKEN, token) in record.headers:
                         own_offset = record.offset
                 if position >= end_offset:
                     break

@@ -150,12 +150,20 @@ class AppendFailed(QuorumError):
 
     `acknowledged_count` records are committed; `last_offset` (inclusive, -1 for none) is that of the last
     of them. `unknown_count` further records were sent without an acknowledgement: they may or may not be
-    in the log.
+    in the log. If a batch `was_sent_again`, the first time counts among them although a leader refused the
+    second.
     """
 
     def __init__(
-        self, reason: str, *, acknowledged_count: int, last_offset: int, unknown_count: int
+        self,
+        reason: str,
+        *,
+        acknowledged_count: int,
+        last_offset: int,
+        unknown_count: int,
+        was_sent_again: bool = False,
     ) -> None:
+        self.was_sent_again = was_sent_again
         self.acknowledged_count = acknowledged_count
         self.last_offset = last_offset
         self.unknown_count = unknown_count

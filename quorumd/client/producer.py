@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from quorumd.client.connection import ClientConnection, SentRequest
 from quorumd.client.errors import (
@@ -50,6 +51,15 @@ _RECORD_OVERHEAD_BYTES = 24
 _SEQUENCE_MASK = 0x7FFFFFFF
 
 
+@dataclass(slots=True)
+class ProducerIdentity:
+    """A producer id with its epoch, and the number of the next record: those before are acknowledged."""
+
+    producer_id: int
+    epoch: int
+    next_sequence: int = 0
+
+
 class _Batch:
     """Records that are sent and acknowledged together."""
 
@@ -79,7 +89,11 @@ class Producer:
         codec: int = 0,
         batch_bytes: int = BATCH_BYTES_DEFAULT,
         on_acknowledged: Callable[[int, int], None] | None = None,
+        identity: ProducerIdentity | None = None,
     ) -> None:
+        self.identity = identity
+        """By which a leader knows it, None until that is needed. For another producer once all of this one
+        is acknowledged."""
         self.acknowledged_count = 0
         self.last_offset = -1
         self._finder = finder
@@ -88,8 +102,7 @@ class Producer:
         self._codec = codec
         self._batch_bytes = batch_bytes
         self._on_acknowledged = on_acknowledged
-        self._producer: tuple[int, int] | None = None
-        self._next_sequence = 0
+        self._was_sent_again = False
         self._gathered: list[Record] = []
         self._gathered_bytes = BATCH_OVERHEAD
         self._pending: deque[_Batch] = deque()
@@ -119,34 +132,34 @@ class Producer:
         return sum(batch.count for batch in self._pending if batch.was_sent)
 
     async def _seal(self) -> None:
-        if self._is_idempotent and self._producer is None:
-            self._producer = await self._new_producer()
-        producer_id, producer_epoch = self._producer or (-1, -1)
+        if self._is_idempotent and self.identity is None:
+            self.identity = await self._new_identity()
+        identity = self.identity or ProducerIdentity(-1, -1, -1)
         records, self._gathered = self._gathered, []
         self._gathered_bytes = BATCH_OVERHEAD
         data = build_batch(
             records,
             codec=self._codec,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=self._next_sequence if self._is_idempotent else -1,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            base_sequence=identity.next_sequence,
         )
-        self._next_sequence = (self._next_sequence + len(records)) & _SEQUENCE_MASK
+        identity.next_sequence = (identity.next_sequence + len(records)) & _SEQUENCE_MASK
         self._pending.append(_Batch(data, len(records)))
         if connection := self._finder.open_connection:
             self._send_pending(connection)
         await self._drain(IN_FLIGHT_MAX)
 
-    async def _new_producer(self) -> tuple[int, int]:
+    async def _new_identity(self) -> ProducerIdentity:
         deadline = Deadline(self._timeout_ms)
         request = InitProducerIdRequest(transactional_id=None)
 
-        async def ask(connection: ClientConnection) -> tuple[int, int]:
+        async def ask(connection: ClientConnection) -> ProducerIdentity:
             response = await connection.request(
                 request, InitProducerIdResponse, timeout_s=_try_timeout_s(deadline)
             )
             check(_GOAL, response.error_code)
-            return response.producer_id, response.producer_epoch
+            return ProducerIdentity(response.producer_id, response.producer_epoch)
 
         try:
             return await self._finder.at_leader(_GOAL, deadline, ask)
@@ -197,6 +210,7 @@ class Producer:
                 except ConnectionFailed:
                     # `_take_oldest` reports it: sending ahead is only an optimisation.
                     return
+                self._was_sent_again = self._was_sent_again or batch.was_sent
                 batch.was_sent = True
 
     @property
@@ -240,6 +254,7 @@ class Producer:
             acknowledged_count=self.acknowledged_count,
             last_offset=self.last_offset,
             unknown_count=self.unknown_count,
+            was_sent_again=self._was_sent_again,
         )
 
 

@@ -11,6 +11,7 @@ import pytest
 from quorumd.client import AppendFailed, Conflict, QuorumClient, Record
 from quorumd.client.conditional import TOKEN
 from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.fetch import FetchRequest
 from quorumd.wire.messages.produce import ProduceRequest
 from quorumd.wire.records import build_batch
 from quorumd.wire.schema import Message
@@ -53,10 +54,12 @@ def test_records_are_appended_as_one_batch_with_their_condition() -> None:
         assert await client.append(big, if_unchanged_since=1, also_unchanged=[b"a"]) == [1, 2, 3]
         assert len(quorum.log) == 2
         first, second = list(quorum.records())[1:3]
-        assert first.headers == (
+        (name, token) = first.headers[2]
+        assert first.headers[:2] == (
             ("quorumd.if-unchanged-since", b"1"),
             ("quorumd.key", b"a"),
         )
+        assert (name, len(token or b"")) == (TOKEN, 16)
         assert second.headers == ()
 
     run(work)
@@ -138,8 +141,35 @@ def test_a_lost_answer_is_no_conflict_with_oneself(elects: bool, idempotent: boo
         offsets = await client.append(records, if_unchanged_since=1, idempotent=idempotent)
         assert offsets == [1, 2]
         assert [record.key for record in quorum.records()] == [b"a", b"x", b"y"]
-        has_token = any(name == TOKEN for r in quorum.records() for name, _ in r.headers)
-        assert has_token is not idempotent
+
+    run(work)
+
+
+def test_nor_one_at_a_leader_that_has_forgotten_the_producer() -> None:
+    async def work(quorum: FakeQuorum, client: QuorumClient) -> None:
+        put(quorum, b"a")
+
+        def forget(_: int, request: Message, answer: Message) -> Message | None:
+            if not isinstance(request, ProduceRequest) or not quorum.sequences:
+                return answer
+            quorum.sequences.clear()
+            quorum.before_answer = None
+            return None
+
+        quorum.before_answer = forget
+        assert await client.append([Record(key=b"x")], if_unchanged_since=1) == [1]
+        assert [record.key for record in quorum.records()] == [b"a", b"x"]
+
+    run(work)
+
+
+def test_a_conflict_at_the_first_try_is_believed_without_a_look_at_the_log() -> None:
+    async def work(quorum: FakeQuorum, client: QuorumClient) -> None:
+        await client.append([Record(key=b"w")], if_unchanged_since=0)
+        put(quorum, b"x")
+        with pytest.raises(Conflict):
+            await client.append([Record(key=b"x")], if_unchanged_since=1)
+        assert not any(isinstance(each, FetchRequest) for _, each in quorum.requests)
 
     run(work)
 
