@@ -288,6 +288,7 @@ class Node:
             handshakes=self.handshakes,
             sides={} if self.tls is None else self.tls.sides,
             may_speak_for=None if self.tls is None else self.tls.may_speak_for,
+            is_behind=self.partition.outbound.is_behind if self._has_tls_links else None,
             limits=ConnectionLimits(
                 config.max_connections_per_ip,
                 config.max_connections_per_ip_overrides,
@@ -312,10 +313,13 @@ class Node:
 
     def _raft_gate(self) -> RaftGate | None:
         """None where the first listener, the peers', is plaintext: whoever reaches it may say anything."""
-        links = None if self.tls is None else self.tls.links
-        if links is None:
+        if self.tls is None or self.tls.links is None:
             return None
-        return RaftGate(links.rights, self.partition.outbound.is_behind, self.metrics)
+        return RaftGate(self.tls.links.rights, self.partition.outbound.is_behind, self.metrics)
+
+    @property
+    def _has_tls_links(self) -> bool:
+        return self.tls is not None and self.tls.links is not None
 
     @property
     def _has_plaintext_links(self) -> bool:

@@ -64,6 +64,7 @@ class ConnectionGroup(Generic[C]):
         max_connections: int,
         known: KnownPeers | None = None,
         may_speak_for: Callable[[str, int], bool] | None = None,
+        is_behind: Callable[[int], bool] | None = None,
         limits: ConnectionLimits = NO_LIMITS,
         protocols: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
@@ -75,7 +76,11 @@ class ConnectionGroup(Generic[C]):
         self.max_connections = max_connections
         self.connections: set[C] = set()
         self.slots: ConnectionSlots[C] = ConnectionSlots(
-            max_connections, known, metrics.connections_by_kind, may_speak_for=may_speak_for
+            max_connections,
+            known,
+            metrics.connections_by_kind,
+            may_speak_for=may_speak_for,
+            is_behind=is_behind,
         )
         self.protocols = protocols
         for at in protocols.items():

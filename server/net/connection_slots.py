@@ -5,8 +5,9 @@ so that one that sends nothing takes no slot of a client or a peer. Each voter h
 `quorumctl` on this host: whatever clients do, a voter reaches its leader. The client id in a request's header
 identifies them: replicas, Apache Kafka's too, are `raft-client-<id>`. On a listener with TLS the
 certificate has to be that replica's as well. Without TLS any host can claim such an id: where slots run out,
-connections from a voter's last known address and from this host are preferred. Belongs to the event loop's
-thread. `max.connections.per.ip` and `max.connection.creation.rate` are in `connection_quotas`.
+a connection from the address at which this node reached that voter last displaces those from elsewhere, and
+of new connections those from voters' addresses and from this host stay. Belongs to the event loop's thread.
+`max.connections.per.ip` and `max.connection.creation.rate` are in `connection_quotas`.
 """
 
 from __future__ import annotations
@@ -52,6 +53,9 @@ class KnownPeers(Protocol):
 
     def is_voters_ip(self, ip: str) -> bool:
         """True if a replica that votes or leads now was reached there last."""
+
+    def is_ip_of(self, replica_id: int, ip: str) -> bool:
+        """True if this replica was reached there last."""
 
     def on_peer_connected(self, replica_id: int) -> None:
         """A connection was identified as such a replica's: its process runs."""
@@ -102,13 +106,19 @@ class ConnectionSlots(Generic[C]):
         counts: dict[str, int],
         new_max: int = NEW_MAX,
         may_speak_for: Callable[[str, int], bool] | None = None,
+        is_behind: Callable[[int], bool] | None = None,
     ) -> None:
-        """`may_speak_for` tells whether a principal of TLS is this replica's; without it, each is."""
+        """`may_speak_for` tells whether a principal of TLS is this replica's; without it, each is.
+
+        `is_behind` tells of a replica whether its links are plaintext still, where those of nodes are TLS;
+        without it they are plaintext.
+        """
         self._max_clients = max_clients
         self._known = known
         self._counts = counts
         self._new_max = new_max
         self._may_speak_for = may_speak_for
+        self._is_behind = is_behind
         self._pools: dict[_Pool, dict[C, None]] = {
             _NEW_FROM_ELSEWHERE: {},
             _NEW_FROM_QUORUM: {},
@@ -203,16 +213,26 @@ class ConnectionSlots(Generic[C]):
         if named is not None and self._known is not None:
             replica_id = int(named[1])
             is_known = self._known.is_voter_or_leader(replica_id)
-            if is_known and self._may_be(connection.identity, replica_id):
+            if is_known and self._may_be(connection, replica_id):
                 return _Pool(ConnectionKind.PEER, replica_id)
         if client_id == OPERATOR_ID and connection.is_local:
             return _OPERATORS
         return _CLIENTS
 
-    def _may_be(self, identity: Identity | None, replica_id: int) -> bool:
-        if identity is None or self._may_speak_for is None:
+    def _may_be(self, connection: C, replica_id: int) -> bool:
+        """True if nothing is against a connection's being this replica's."""
+        identity = connection.identity
+        if identity is None:
+            if self._is_behind is None:
+                return True
+            return self._is_behind(replica_id) and self._is_from(connection, replica_id)
+        return self._may_speak_for is None or self._may_speak_for(identity.principal, replica_id)
+
+    def _is_from(self, connection: C, replica_id: int) -> bool:
+        """True if it comes from this replica: by its certificate, or from where the replica was reached."""
+        if connection.identity is not None:
             return True
-        return self._may_speak_for(identity.principal, replica_id)
+        return self._known is not None and self._known.is_ip_of(replica_id, connection.ip)
 
     def _has_free_slot(self, pool: _Pool) -> bool:
         held = self._pools.setdefault(pool, {})
@@ -229,11 +249,22 @@ class ConnectionSlots(Generic[C]):
             until_ns = newcomer.active_ns - IDLE_NS
             chosen = _longest_idle(each for each in held if each.active_ns <= until_ns)
         else:
-            chosen = _longest_idle(each for each in held if not self.has_voters_ip(each))
-            chosen = chosen or _longest_idle(held)
+            chosen = self._least_of_peer(pool, newcomer)
         if chosen is not None:
             self._displace(chosen)
         return chosen is not None
+
+    def _least_of_peer(self, pool: _Pool, newcomer: C) -> C | None:
+        """Of a replica's connections: one from elsewhere, even if it waits for a response, then an idle one.
+
+        Nobody from elsewhere displaces one that comes from the replica.
+        """
+        held = self._pools[pool]
+        elsewhere = [each for each in held if not self._is_from(each, pool.replica_id)]
+        idle = _longest_idle(elsewhere)
+        if idle is not None or not self._is_from(newcomer, pool.replica_id):
+            return idle
+        return min(elsewhere, key=lambda each: each.active_ns, default=None) or _longest_idle(held)
 
     def _idle_client(self) -> C | None:
         while self._idle:

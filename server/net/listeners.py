@@ -70,13 +70,14 @@ class Listeners:
         sides: Mapping[str, TlsSide] = MappingProxyType({}),
         handshakes: Handshakes | None = None,
         may_speak_for: Callable[[str, int], bool] | None = None,
+        is_behind: Callable[[int], bool] | None = None,
         limits: ConnectionLimits = NO_LIMITS,
     ) -> None:
         """Nothing is opened yet; the event loop runs. `max_idle_ms` of 0 or less: idle ones stay.
 
         `max_connections` are those of clients; peers that are `known` are counted apart. `sides` are of the
         listeners that speak TLS, by name, and `handshakes` makes theirs; `may_speak_for` says whether a
-        principal is a replica's.
+        principal is a replica's; `is_behind`, given where nodes' links are TLS, whose are plaintext still.
         """
         self._listeners = listeners
         self._sides = sides
@@ -92,6 +93,7 @@ class Listeners:
             max_connections=max_connections,
             known=known,
             may_speak_for=may_speak_for,
+            is_behind=is_behind,
             limits=limits,
             protocols={
                 each.name: SecurityProtocol.SSL

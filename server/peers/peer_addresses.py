@@ -99,6 +99,13 @@ class PeerAddresses:
             for peer, known in self._ips.items()
         )
 
+    def is_ip_of(self, replica_id: int, ip: str) -> bool:
+        """True if this replica was reached there last."""
+        return any(
+            known == ip and isinstance(peer, ReplicaKey) and peer.id == replica_id
+            for peer, known in self._ips.items()
+        )
+
     def is_voter_or_leader(self, replica_id: int) -> bool:
         """As logged, as configured, or as the leader is known."""
         node = self._node

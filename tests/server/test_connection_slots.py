@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from quorumd.security.identity import Identity
 from quorumd.server.net.connection_slots import (
     IDLE_NS,
@@ -54,6 +56,9 @@ class Quorum:
     def is_voters_ip(self, ip: str) -> bool:
         return ip == "10.0.0.2"
 
+    def is_ip_of(self, replica_id: int, ip: str) -> bool:
+        return (replica_id, ip) == (2, "10.0.0.2")
+
 
 class NodeSlots:
     """The connection slots of a node."""
@@ -63,11 +68,12 @@ class NodeSlots:
         max_clients: int = 2,
         new_max: int = 4,
         may_speak_for: Callable[[str, int], bool] | None = None,
+        is_behind: Callable[[int], bool] | None = None,
     ) -> None:
         self.counts = {kind.value: 0 for kind in ConnectionKind}
         self.quorum = Quorum()
         self.slots: ConnectionSlots[Caller] = ConnectionSlots(
-            max_clients, self.quorum, self.counts, new_max, may_speak_for
+            max_clients, self.quorum, self.counts, new_max, may_speak_for, is_behind
         )
 
     def enter(self, **about: Any) -> Caller:
@@ -217,13 +223,55 @@ def test_a_peer_that_has_connected_is_reported_once() -> None:
     assert node.quorum.connected == [3]
 
 
-def test_peers_with_requests_in_flight_keep_their_slots() -> None:
+@pytest.mark.parametrize("ip", ["10.0.0.2", "10.0.0.99"])
+def test_peers_with_requests_in_flight_keep_their_slots(ip: str) -> None:
     node = NodeSlots(max_clients=1)
     for _ in range(PEER_MAX):
-        node.replica(2, in_flight=1)
-    node.replica(2)
+        node.replica(2, ip=ip, in_flight=1)
+    node.replica(2, ip=ip)
     assert (node.counts[PEER], node.counts[CLIENT]) == (PEER_MAX, 1), "it is taken for a client"
-    assert node.is_refused("raft-client-2")
+    assert node.is_refused("raft-client-2", ip=ip)
+
+
+def test_strangers_with_requests_in_flight_keep_no_voter_out() -> None:
+    node = NodeSlots(max_clients=1)
+    node.client(in_flight=1)
+    strangers = [node.replica(2, in_flight=1, active_ns=n) for n in range(PEER_MAX)]
+    voter = [node.replica(2, ip="10.0.0.2", in_flight=1) for _ in range(PEER_MAX)]
+    assert all(each.closed == [CloseReason.DISPLACED] for each in strangers)
+    assert all(node.slots.is_peer(each) and not each.closed for each in voter)
+    assert node.is_refused("raft-client-2"), "who comes from elsewhere displaces none of them"
+    assert node.is_refused("raft-client-2", ip="10.0.0.2")
+
+
+def test_an_idle_connection_of_a_voter_is_not_displaced_from_elsewhere() -> None:
+    node = NodeSlots(max_clients=0)
+    voter = [node.replica(2, ip="10.0.0.2") for _ in range(PEER_MAX)]
+    assert node.is_refused("raft-client-2", active_ns=IDLE_NS)
+    assert not any(each.closed for each in voter)
+
+
+def test_where_links_are_tls_a_peer_without_certificate_is_one_that_is_behind_at_its_address() -> (
+    None
+):
+    behind: set[int] = set()
+    node = NodeSlots(
+        max_clients=9,
+        may_speak_for=lambda principal, replica_id: principal == f"User:n{replica_id}",
+        is_behind=behind.__contains__,
+    )
+
+    def is_peer(replica_id: int, ip: str) -> bool:
+        return node.slots.is_peer(node.replica(replica_id, ip=ip))
+
+    assert not is_peer(2, "10.0.0.2")
+    behind.update((2, 3))
+    assert is_peer(2, "10.0.0.2")
+    assert not is_peer(2, "10.0.0.99")
+    assert not is_peer(3, "10.0.0.2"), "which is not its own"
+    assert node.quorum.connected == [2]
+    by_certificate = node.replica(2, identity=Identity("User:n2", 1e12, b"der"))
+    assert node.slots.is_peer(by_certificate)
 
 
 def test_operators_that_sent_a_request_lately_stay_and_idle_ones_are_displaced() -> None:

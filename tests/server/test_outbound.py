@@ -481,6 +481,21 @@ def test_a_voters_process_is_known_by_its_link() -> None:
     assert sender.events == [ConnectionLost(id=2), ConnectionRefused(id=2), ConnectionMade(id=2)]
 
 
+def test_a_replicas_address_is_the_one_at_which_it_was_reached_last() -> None:
+    sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("v2")), Voter(key(3), at("v3")))
+    addresses = sender.outbound.addresses
+    for ip in ("10.0.0.9", "10.0.0.2"):
+        addresses.note_ip(key(2), ip)
+    addresses.note_ip(BootstrapServer(index=0), "10.0.0.3")
+    found = {
+        (replica_id, ip)
+        for replica_id in (2, 3)
+        for ip in ("10.0.0.2", "10.0.0.3", "10.0.0.9")
+        if addresses.is_ip_of(replica_id, ip)
+    }
+    assert found == {(2, "10.0.0.2")}
+
+
 def test_a_replica_that_connects_is_connected_to_at_once() -> None:
     sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")), Voter(key(3), at("three")))
     two = [sender.link(key(2), use) for use in (Use.ELECTIONS, Use.FETCHES)]
