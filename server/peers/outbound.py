@@ -325,7 +325,9 @@ class Outbound:
         if isinstance(request, FetchSnapshot):
             message = snapshot_request(request, topic, node.cluster_id, node.local)
             return FETCH_SNAPSHOT, message
-        return END_QUORUM_EPOCH, elections.end_request(request, topic, node.cluster_id)
+        return END_QUORUM_EPOCH, elections.end_request(
+            request, topic, node.cluster_id, node.config.endpoints
+        )
 
     def forward(
         self,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from quorumd.raft.effects import FetchReply, SendReply, SnapshotReply, VoterChangeReply
+from quorumd.raft.effects import FetchReply, Reply, SendReply, SnapshotReply, VoterChangeReply
 from quorumd.raft.errors import KafkaError
 from quorumd.raft.events import Event
 from quorumd.raft.types import ReplicaKey, SnapshotId
@@ -20,7 +20,7 @@ from quorumd.server.model.runtime import Reader
 from quorumd.server.model.topic import TopicPartition
 from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.translate import elections, voter_changes
-from quorumd.server.translate.common import InvalidRequestShape
+from quorumd.server.translate.common import InvalidRequestShape, endpoint_on
 from quorumd.server.translate.fetch import (
     FETCH_MAX_BYTES,
     fetch_request_received,
@@ -216,9 +216,11 @@ class RaftRequestHandler:
         reply = effect.reply
         if isinstance(reply, FetchReply):
             request, max_bytes = self._fetches.pop(effect.reply_to)
+            self._name_leader_for_kafka(request, reply)
             self._send_fetch_response(request, reply, max_bytes)
             return
         request, asked = self._asked.pop(effect.reply_to)
+        self._name_leader_for_kafka(request, reply)
         if isinstance(reply, SnapshotReply):
             self._send_snapshot_response(request, reply, asked)
             return
@@ -228,6 +230,14 @@ class RaftRequestHandler:
         key, version, listener = request.api_key, request.api_version, request.listener.name
         response = elections.election_response(key, reply, self._topic, version, listener)
         request.respond_message(response)
+
+    def _name_leader_for_kafka(self, request: InboundRequest, reply: Reply) -> None:
+        """A Kafka node that is told of a leader, but not where, may not know it either, and ends."""
+        if (
+            self._is_kafka_log
+            and endpoint_on(reply.leader_endpoints, request.listener.name) is None
+        ):
+            reply.leader_id = None
 
     def _change_response(self, request: InboundRequest, reply: VoterChangeReply) -> Message:
         return voter_changes.change_response(

@@ -282,8 +282,12 @@ def begin_request(
 
 
 def end_request(
-    request: EndQuorumEpoch, topic: TopicPartition, cluster_id: str | None
+    request: EndQuorumEpoch,
+    topic: TopicPartition,
+    cluster_id: str | None,
+    endpoints: Sequence[Endpoint],
 ) -> EndQuorumEpochRequest:
+    """`endpoints` are the leader's: a Kafka node that has not heard of it ends without them."""
     partition = EndQuorumEpochRequestPartition(
         partition_index=topic.index,
         leader_id=id_or_minus_one(request.leader_id),
@@ -299,6 +303,11 @@ def end_request(
     return EndQuorumEpochRequest(
         cluster_id=cluster_id,
         topics=(EndQuorumEpochRequestTopic(topic_name=topic.name, partitions=(partition,)),),
+        leader_endpoints=tuple(
+            EndQuorumEpochRequestLeaderEndpoint(name=at.name, host=at.host, port=at.port)
+            for at in endpoints
+            if request.leader_id is not None
+        ),
     )
 
 

@@ -11,6 +11,9 @@
 | a high watermark that falls | test_kafka_witness: test_it_says_no_high_watermark_while_it_leads |
 | a log that parts below it | test_kafka_witness: test_a_log_that_diverges_is_cut_at_a_point_that_both_have |
 | a control record or batch of its own | test_kafka_log: test_no_record_of_its_own_enters_a_kafka_log_... |
+| a position behind 2^31 of a snapshot | test_snapshot_download: test_a_kafka_leader_is_never_asked_... |
+| a FetchSnapshot without topics | server/test_kafka_answers: test_a_request_of_a_witness_... |
+| an answer's bytes | server/test_kafka_answers |
 | another snapshot than was asked for | test_snapshots: test_a_leader_serves_the_snapshots_that_it_has |
 """
 
