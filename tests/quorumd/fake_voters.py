@@ -136,12 +136,14 @@ class FakeVoters:
         self.at_look.pop(self.looks, lambda: None)()
         quorum = self.quorum
         keys = [*self.voters, *self.observers]
+        # One look at the clock: replicas that are silent for as long fetched at the same time.
+        now_ms = int(time.time() * 1000)
         partition = DescribeQuorumResponsePartition(
             leader_id=quorum.leader_id,
             leader_epoch=quorum.epoch,
             high_watermark=self.high_watermark,
-            current_voters=tuple(map(self._replica, self.voters)),
-            observers=tuple(map(self._replica, self.observers)),
+            current_voters=tuple(self._replica(key, now_ms) for key in self.voters),
+            observers=tuple(self._replica(key, now_ms) for key in self.observers),
             committed_voters=None
             if self.committed is None
             else tuple(
@@ -166,8 +168,8 @@ class FakeVoters:
             ),
         )
 
-    def _replica(self, key: ReplicaKey) -> DescribeQuorumResponseReplica:
-        fetched_ms = int(time.time() * 1000) - self.silent_ms.get(key, 0)
+    def _replica(self, key: ReplicaKey, now_ms: int) -> DescribeQuorumResponseReplica:
+        fetched_ms = now_ms - self.silent_ms.get(key, 0)
         fetched_ms = min(fetched_ms, self.died_at_ms.get(key, fetched_ms))
         return DescribeQuorumResponseReplica(
             replica_id=key.id,
