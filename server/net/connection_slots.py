@@ -26,8 +26,9 @@ NEW_MAX: Final = 1_024
 """More than the kernel accepts in one turn: none is displaced before its first request could be read."""
 NEW_NS: Final = 5_000_000_000
 """How long a new connection may send nothing."""
-PEER_MAX: Final = 16
-"""Slots of each replica; it needs four, and as many again while it reconnects."""
+PEER_MAX: Final = 40
+"""Slots of each replica: four for links, one for each of 16 changes of voters that it passes on, and as many
+again while it reconnects."""
 OPERATOR_MAX: Final = 8
 OPERATOR_ID: Final = "quorumctl"
 IDLE_NS: Final = 1_000_000_000

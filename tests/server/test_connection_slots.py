@@ -18,6 +18,7 @@ from quorumd.server.net.connection_slots import (
     ConnectionSlots,
 )
 from quorumd.server.net.connection_state import CloseReason
+from quorumd.server.peers.outbound import CHANGES_MAX
 
 API_VERSIONS, FETCH, VOTE = 18, 1, 52
 NEW, CLIENT, PEER, OPERATOR = ConnectionKind
@@ -244,6 +245,14 @@ def test_strangers_with_requests_in_flight_keep_no_voter_out() -> None:
     assert node.is_refused("raft-client-2", ip="10.0.0.2")
 
 
+def test_a_voter_whose_changes_all_wait_for_the_leader_reconnects_its_links() -> None:
+    node = NodeSlots(max_clients=0)
+    for _ in range(2):  # once more while it reconnects
+        for _ in range(4 + CHANGES_MAX):
+            node.replica(2, ip="10.0.0.2", in_flight=1)
+    assert node.counts[PEER] == 2 * (4 + CHANGES_MAX)
+
+
 def test_an_idle_connection_of_a_voter_is_not_displaced_from_elsewhere() -> None:
     node = NodeSlots(max_clients=0)
     voter = [node.replica(2, ip="10.0.0.2") for _ in range(PEER_MAX)]
@@ -294,7 +303,7 @@ def test_api_versions_alone_displaces_no_connection_and_leaves_it_among_the_new_
             answered, is_final = node.slots.identify(caller, API_VERSIONS, client_id)
             assert answered
             assert is_final == node.slots.is_peer(caller) or client_id == "quorumctl"
-    assert node.counts == {CLIENT: 1, OPERATOR: OPERATOR_MAX, PEER: PEER_MAX, NEW: 300 - 24}
+    assert node.counts == {CLIENT: 1, OPERATOR: OPERATOR_MAX, PEER: PEER_MAX, NEW: 300 - 48}
     assert old.closed == []
     operator = node.enter(is_local=True, active_ns=3 * SECOND_NS)
     for key in (API_VERSIONS, FETCH):
