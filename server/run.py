@@ -20,7 +20,7 @@ from quorumd.storage.filesystem import RealFileSystem
 
 LOG = Logger("node")
 
-OTHER_FILES = 256
+OTHER_FILES = 512
 """Of the log, of peers, of the page."""
 GC_THRESHOLD = 20_000
 """Objects made and not freed again before the garbage collector looks for cycles."""

@@ -88,7 +88,13 @@ class Metrics:
         """Closed at once, because no slot was free or a quota was reached."""
         self.witness_ahead_records = 0
         """Of a witness that follows a Kafka leader: what all other voters lack."""
-        self.connections_by_kind = {"client": 0, "peer": 0, "operator": 0, "new": 0}
+        self.connections_by_kind = {
+            "client": 0,
+            "peer": 0,
+            "observer": 0,
+            "operator": 0,
+            "new": 0,
+        }
         """Open now, by `quorumd.server.net.connection_slots.ConnectionKind`."""
         self.connections_at: dict[tuple[str, str], int] = {}
         """Open now, by listener and `quorumd.config.tls.SecurityProtocol`."""

@@ -1,19 +1,20 @@
-"""Slots for inbound connections: max.connections for clients, reserved slots for voters and operators.
+"""Slots for inbound connections: max.connections for clients, reserved slots for replicas and operators.
 
 A connection is new until its first request identifies its client. New connections have slots of their own,
 so that one that sends nothing takes no slot of a client or a peer. Each voter has reserved slots, and so has
-`quorumctl` on this host: whatever clients do, a voter reaches its leader. The client id in a request's header
-identifies them: replicas, Apache Kafka's too, are `raft-client-<id>`. On a listener with TLS the
-certificate has to be that replica's as well. Without TLS any host can claim such an id: where slots run out,
-a connection from the address at which this node reached that voter last displaces those from elsewhere, and
-of new connections those from voters' addresses and from this host stay. Belongs to the event loop's thread.
+`quorumctl` on this host: whatever clients do, a voter reaches its leader. Observers have a few in common, so
+that a newcomer can be added, and else count as clients. The client id in a request's header identifies them:
+replicas, Apache Kafka's too, are `raft-client-<id>`. On a listener with TLS the certificate has to be that
+replica's as well. Without TLS any host can claim such an id: where slots run out, a connection from the
+address at which this node reached that voter last displaces those from elsewhere, and of new connections those
+from voters' addresses and from this host stay. Belongs to the event loop's thread.
 `max.connections.per.ip` and `max.connection.creation.rate` are in `connection_quotas`.
 """
 
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
@@ -29,6 +30,8 @@ NEW_NS: Final = 5_000_000_000
 PEER_MAX: Final = 40
 """Slots of each replica: four for links, one for each of 16 changes of voters that it passes on, and as many
 again while it reconnects."""
+OBSERVER_MAX: Final = 16
+"""Slots of all observers together, for four of them that are added at the same time."""
 OPERATOR_MAX: Final = 8
 OPERATOR_ID: Final = "quorumctl"
 IDLE_NS: Final = 1_000_000_000
@@ -43,6 +46,7 @@ class ConnectionKind(StrEnum):
     NEW = "new"
     CLIENT = "client"
     PEER = "peer"
+    OBSERVER = "observer"
     OPERATOR = "operator"
 
 
@@ -92,7 +96,13 @@ class _Pool(NamedTuple):
 _NEW_FROM_ELSEWHERE: Final = _Pool(ConnectionKind.NEW)
 _NEW_FROM_QUORUM: Final = _Pool(ConnectionKind.NEW, 0)
 _CLIENTS: Final = _Pool(ConnectionKind.CLIENT)
+_OBSERVERS: Final = _Pool(ConnectionKind.OBSERVER)
 _OPERATORS: Final = _Pool(ConnectionKind.OPERATOR)
+_RESERVED: Final = {
+    ConnectionKind.PEER: PEER_MAX,
+    ConnectionKind.OBSERVER: OBSERVER_MAX,
+    ConnectionKind.OPERATOR: OPERATOR_MAX,
+}
 
 C = TypeVar("C", bound=SlotHolder)
 
@@ -159,12 +169,14 @@ class ConnectionSlots(Generic[C]):
         current = self._pool_of.get(connection)
         if current == wanted:
             return True, not is_api_versions or wanted != _CLIENTS
-        for pool in dict.fromkeys((wanted, _CLIENTS)):
+        has_free = self._has_free_slot
+        # An observer is displaced only where there is no slot at all: most of them are clients.
+        free_first = wanted == _OBSERVERS and not has_free(wanted) and has_free(_CLIENTS)
+        pools = (_CLIENTS,) if free_first else (wanted, _CLIENTS)
+        for pool in dict.fromkeys(pools):
             if pool == current:
                 return True, not is_api_versions
-            if self._has_free_slot(pool) or (
-                not is_api_versions and self._displaces_one(pool, connection)
-            ):
+            if has_free(pool) or (not is_api_versions and self._displaces_one(pool, connection)):
                 self.leave(connection)
                 self._put(connection, pool)
                 if self._known is not None and pool.kind is ConnectionKind.PEER:
@@ -213,9 +225,10 @@ class ConnectionSlots(Generic[C]):
         named = _REPLICA_ID.fullmatch(client_id)
         if named is not None and self._known is not None:
             replica_id = int(named[1])
-            is_known = self._known.is_voter_or_leader(replica_id)
-            if is_known and self._may_be(connection, replica_id):
-                return _Pool(ConnectionKind.PEER, replica_id)
+            if self._may_be(connection, replica_id):
+                if self._known.is_voter_or_leader(replica_id):
+                    return _Pool(ConnectionKind.PEER, replica_id)
+                return _OBSERVERS
         if client_id == OPERATOR_ID and connection.is_local:
             return _OPERATORS
         return _CLIENTS
@@ -239,7 +252,7 @@ class ConnectionSlots(Generic[C]):
         held = self._pools.setdefault(pool, {})
         if pool is _CLIENTS:
             return len(held) < self._max_clients
-        return len(held) < (OPERATOR_MAX if pool is _OPERATORS else PEER_MAX)
+        return len(held) < _RESERVED[pool.kind]
 
     def _displaces_one(self, pool: _Pool, newcomer: C) -> bool:
         """Displace a connection from a pool that is full. Returns False if none may be."""
@@ -249,6 +262,8 @@ class ConnectionSlots(Generic[C]):
         elif pool is _OPERATORS:
             until_ns = newcomer.active_ns - IDLE_NS
             chosen = _longest_idle(each for each in held if each.active_ns <= until_ns)
+        elif pool is _OBSERVERS:
+            chosen = self._of_crowded_address(newcomer)
         else:
             chosen = self._least_of_peer(pool, newcomer)
         if chosen is not None:
@@ -266,6 +281,19 @@ class ConnectionSlots(Generic[C]):
         if idle is not None or not self._is_from(newcomer, pool.replica_id):
             return idle
         return min(elsewhere, key=lambda each: each.active_ns, default=None) or _longest_idle(held)
+
+    def _of_crowded_address(self, newcomer: C) -> C | None:
+        """One of the address with the most observers: the longest idle, else that with the oldest request.
+
+        Any host can claim to be one: so an address has no more slots than others leave it.
+        """
+        held = self._pools[_OBSERVERS]
+        counts = Counter(each.ip for each in held)
+        most = max(counts.values())
+        if counts[newcomer.ip] + 1 >= most:
+            return None
+        crowd = [each for each in held if counts[each.ip] == most]
+        return _longest_idle(crowd) or min(crowd, key=lambda each: each.active_ns)
 
     def _idle_client(self) -> C | None:
         while self._idle:

@@ -12,6 +12,7 @@ from quorumd.security.identity import Identity
 from quorumd.server.net.connection_slots import (
     IDLE_NS,
     NEW_NS,
+    OBSERVER_MAX,
     OPERATOR_MAX,
     PEER_MAX,
     ConnectionKind,
@@ -21,7 +22,7 @@ from quorumd.server.net.connection_state import CloseReason
 from quorumd.server.peers.outbound import CHANGES_MAX
 
 API_VERSIONS, FETCH, VOTE = 18, 1, 52
-NEW, CLIENT, PEER, OPERATOR = ConnectionKind
+NEW, CLIENT, PEER, OBSERVER, OPERATOR = ConnectionKind
 SECOND_NS = 1_000_000_000
 
 
@@ -101,7 +102,7 @@ def test_each_kind_is_counted_apart_and_what_leaves_is_counted_no_more() -> None
     callers = [node.client(), node.replica(1), node.replica(2), node.enter()]
     operator = node.enter(is_local=True)
     node.slots.identify(operator, API_VERSIONS, "quorumctl")
-    assert node.counts == {NEW: 1, CLIENT: 1, PEER: 2, OPERATOR: 1}
+    assert node.counts == {NEW: 1, CLIENT: 1, PEER: 2, OBSERVER: 0, OPERATOR: 1}
     for caller in (*callers, operator, operator):
         node.slots.leave(caller)
     assert set(node.counts.values()) == {0}
@@ -116,7 +117,6 @@ def test_clients_at_their_limit_take_no_slot_of_a_voter_or_of_an_operator() -> N
         node.replica(replica_id)
     assert not node.is_refused("quorumctl", is_local=True)
     assert node.is_refused("quorumctl"), "elsewhere it is a client"
-    assert node.is_refused("raft-client-4"), "no such replica is known"
     assert node.is_refused("raft-client-1x")
 
 
@@ -253,6 +253,50 @@ def test_a_voter_whose_changes_all_wait_for_the_leader_reconnects_its_links() ->
     assert node.counts[PEER] == 2 * (4 + CHANGES_MAX)
 
 
+def test_a_newcomer_has_a_slot_though_clients_that_wait_hold_all_of_theirs() -> None:
+    node = NodeSlots(max_clients=1)
+    node.client(in_flight=1)
+    newcomer = node.replica(4)
+    assert node.counts[OBSERVER] == 1
+    assert not node.slots.is_peer(newcomer)
+
+
+def test_strangers_that_claim_to_be_observers_take_slots_of_theirs_alone_and_leave_some() -> None:
+    node = NodeSlots(max_clients=1)
+    strangers = [
+        node.replica(n, ip="10.0.0.66", in_flight=1) for n in range(100, 100 + OBSERVER_MAX)
+    ]
+    client = node.client()
+    newcomer = [node.replica(4, ip="10.0.0.4", in_flight=1, active_ns=n) for n in range(4)]
+    assert node.counts[OBSERVER] == OBSERVER_MAX
+    assert [each.closed for each in strangers].count([CloseReason.DISPLACED]) == len(newcomer)
+    assert not any(each.closed for each in (client, *newcomer))
+    assert node.is_refused("raft-client-100", ip="10.0.0.66")
+    assert not any(each.closed for each in newcomer)
+
+
+def test_more_observers_than_have_reserved_slots_displace_none_where_clients_have_free_ones() -> (
+    None
+):
+    node = NodeSlots(max_clients=4)
+    first = [node.replica(n, ip="10.0.0.4") for n in range(10, 10 + OBSERVER_MAX)]
+    node.replica(4, ip="10.0.0.5")
+    assert (node.counts[OBSERVER], node.counts[CLIENT]) == (OBSERVER_MAX, 1)
+    assert not any(each.closed for each in first)
+
+
+def test_where_links_are_tls_an_observer_without_its_certificate_is_a_client() -> None:
+    node = NodeSlots(
+        may_speak_for=lambda principal, replica_id: principal == f"User:n{replica_id}",
+        is_behind=lambda replica_id: False,
+    )
+    node.replica(4)
+    node.replica(4, identity=Identity("User:n5", 1e12, b"der"))
+    assert (node.counts[OBSERVER], node.counts[CLIENT]) == (0, 2)
+    node.replica(4, identity=Identity("User:n4", 1e12, b"der"))
+    assert node.counts[OBSERVER] == 1
+
+
 def test_an_idle_connection_of_a_voter_is_not_displaced_from_elsewhere() -> None:
     node = NodeSlots(max_clients=0)
     voter = [node.replica(2, ip="10.0.0.2") for _ in range(PEER_MAX)]
@@ -303,7 +347,13 @@ def test_api_versions_alone_displaces_no_connection_and_leaves_it_among_the_new_
             answered, is_final = node.slots.identify(caller, API_VERSIONS, client_id)
             assert answered
             assert is_final == node.slots.is_peer(caller) or client_id == "quorumctl"
-    assert node.counts == {CLIENT: 1, OPERATOR: OPERATOR_MAX, PEER: PEER_MAX, NEW: 300 - 48}
+    assert node.counts == {
+        CLIENT: 1,
+        OPERATOR: OPERATOR_MAX,
+        PEER: PEER_MAX,
+        OBSERVER: 0,
+        NEW: 300 - 48,
+    }
     assert old.closed == []
     operator = node.enter(is_local=True, active_ns=3 * SECOND_NS)
     for key in (API_VERSIONS, FETCH):
