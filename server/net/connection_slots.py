@@ -6,8 +6,8 @@ so that one that sends nothing takes no slot of a client or a peer. Each voter h
 that a newcomer can be added, and else count as clients. The client id in a request's header identifies them:
 replicas, Apache Kafka's too, are `raft-client-<id>`. On a listener with TLS the certificate has to be that
 replica's as well. Without TLS any host can claim such an id: where slots run out, a connection from the
-address at which this node reached that voter last displaces those from elsewhere, and of new connections those
-from voters' addresses and from this host stay. Belongs to the event loop's thread.
+address at which this node reached that voter last displaces those from elsewhere, and new connections from
+voters' addresses and from this host stay. Belongs to the event loop's thread.
 `max.connections.per.ip` and `max.connection.creation.rate` are in `connection_quotas`.
 """
 
