@@ -111,7 +111,7 @@ def _lock_out(
 
 
 def secret_warnings(config: Config) -> Iterator[str]:
-    """The files with passwords or keys, beside stores, that are open to whoever is on this host."""
+    """The files with passwords or keys, beside stores, that every user of this host can read."""
     for path in sorted(config.secret_files):
         with suppress(OSError):
             if path.stat().st_mode & stat.S_IROTH:

@@ -23,8 +23,8 @@ def daemon_runtime(links: LinkSecurity | None = None) -> Runtime:
     loop = asyncio.get_running_loop()
 
     def call_at(at_s: float, callback: Callable[[], None]) -> TimerHandle:
-        # The loop counts whole milliseconds. What is left of one must not become none: whoever finds that
-        # it was called too early would ask again, and again, in every turn of the loop until it is time.
+        # The loop counts whole milliseconds. The rest of one is rounded up: a callback that is called too
+        # early would set its timer again in every turn of the loop until it is time.
         return loop.call_later(max(0, ceil((at_s - time.monotonic()) * 1000)) / 1000, callback)
 
     def disk(files: Files, listener: DiskListener) -> PartitionDisk:

@@ -47,7 +47,7 @@ from quorumd.wire.registry import API_VERSIONS_KEY, APIS, CONTROLLER_KEYS
 
 ELECTION_KEYS: Final = (52, 53, 54)
 CHANGE_WAIT_MS: Final = 300_000
-"""How long a node waits for the leader's answer to a change of the voters, for a client that may give up
+"""How long a node waits for the leader's response to a change of the voters, for a client that may give up
 before."""
 
 
@@ -62,8 +62,8 @@ class Dispatch:
         *,
         peers_in_plaintext: bool = False,
     ) -> None:
-        """`gate` judges raft requests; None: all count. `peers_in_plaintext` is what other nodes are told:
-        this one has a TLS listener, but its links are plaintext."""
+        """`gate` judges raft requests; None: all count. `peers_in_plaintext` is announced to
+        other nodes: this one has a TLS listener, but its links are plaintext."""
         self._gate = gate
         self._peers_in_plaintext = peers_in_plaintext
         self._partition = partition
@@ -124,17 +124,19 @@ class Dispatch:
                 return None
             return self._handlers[request.api_key](request)
         except LimitExceeded as error:
-            answer = refusal(request.api_key, request.api_version, str(error))
-            if answer is None:
+            response = refusal(request.api_key, request.api_version, str(error))
+            if response is None:
                 raise
             self._metrics.count_ignored("request beyond its limits")
-            request.respond_message(answer)
+            request.respond_message(response)
             return None
         except MalformedMessage:
-            answer = too_large(request.api_key, request.api_version, request.frame, request.body_at)
-            if answer is None:
+            response = too_large(
+                request.api_key, request.api_version, request.frame, request.body_at
+            )
+            if response is None:
                 raise
-            request.respond_message(answer)
+            request.respond_message(response)
             return None
 
     # -- the log
@@ -188,7 +190,7 @@ class Dispatch:
     # -- the quorum
 
     def _on_describe_quorum(self, request: InboundRequest) -> None:
-        """Only the leader knows; others ask it for the client, once: what a node asks is not passed on."""
+        """Only the leader knows; others forward clients' requests to it, but no other node's."""
         version = request.api_version
         message = decode(DescribeQuorumRequest, version, request.frame, request.body_at)
         view, listener = self._partition.view, request.listener.name
@@ -197,8 +199,8 @@ class Dispatch:
             software = request.connection.client_software_name
             is_own = software in (OWN_SOFTWARE, NODE_SOFTWARE)
             work = self._partition.snapshots.work()
-            answer = describe_quorum(view, message, version, listener, is_own, work)
-            request.respond_message(answer)
+            response = describe_quorum(view, message, version, listener, is_own, work)
+            request.respond_message(response)
 
         from_node = request.connection.client_software_name == NODE_SOFTWARE
         if view.is_leader or view.leader_id is None or from_node:
@@ -207,12 +209,12 @@ class Dispatch:
             self._partition.outbound.forward(request, respond_here)
 
     def _for_leader(self, request: InboundRequest, respond_here: Callable[[], None]) -> None:
-        """Kafka's admin client asks any node for these, and expects an answer of the leader.
+        """Kafka's admin client sends these to any node, and expects the leader's response.
 
-        Software of this project is told who leads instead: it asks that one itself. So is anybody beside
-        Kafka, whose leader would judge the request by this node's certificate. What a leader was
-        asked for and did not answer is not done here as well, though this node may lead meanwhile:
-        its client may have given up, and another one may have asked for the opposite.
+        Software of this project gets the leader's address instead, and asks the leader itself. So does any
+        client beside Kafka, whose leader would judge the request by this node's certificate. A change to
+        which the leader did not respond is not made here as well, though this node may lead meanwhile:
+        its client may have given up, and another one may have requested the opposite.
         """
         view, software = self._partition.view, request.connection.client_software_name
         is_own = software in (OWN_SOFTWARE, NODE_SOFTWARE)
@@ -231,7 +233,7 @@ class Dispatch:
         self._partition.take_snapshot(message, request.respond_message)
 
     def _on_add_or_remove_voter(self, request: InboundRequest) -> None:
-        # Read before it is forwarded: what is malformed closes its connection, whoever leads.
+        # Read before it is forwarded: a malformed request closes its connection on every node.
         self._for_leader(request, self._partition.raft_handler.change(request))
 
     def _on_change(self, request: InboundRequest) -> None:
@@ -249,20 +251,20 @@ class Dispatch:
             request.respond_message(api_versions_unsupported(), version=0)
             return
         message = decode(ApiVersionsRequest, version, request.frame, request.body_at)
-        answer = api_versions(self._partition.view, message, version)
+        response = api_versions(self._partition.view, message, version)
         if self._peers_in_plaintext and message.client_software_name == NODE_SOFTWARE:
-            answer = replace(answer, peers_in_plaintext=True)
-        if not answer.error_code:
+            response = replace(response, peers_in_plaintext=True)
+        if not response.error_code:
             request.connection.client_software_name = message.client_software_name
             request.connection.client_software_version = message.client_software_version
-        request.respond_message(answer)
+        request.respond_message(response)
 
     def _on_metadata(self, request: InboundRequest) -> None:
         version = request.api_version
         message = decode(MetadataRequest, version, request.frame, request.body_at)
         listener = request.listener.name
-        answer = metadata(self._partition.view, message, version, listener)
-        request.respond_message(answer)
+        response = metadata(self._partition.view, message, version, listener)
+        request.respond_message(response)
 
     def _on_describe_cluster(self, request: InboundRequest) -> None:
         version = request.api_version
@@ -278,10 +280,10 @@ class Dispatch:
     def _on_describe_log_dirs(self, request: InboundRequest) -> None:
         version, log = request.api_version, self._partition.log
         message = decode(DescribeLogDirsRequest, version, request.frame, request.body_at)
-        answer = describe_log_dirs(
+        response = describe_log_dirs(
             message, str(log.directory.parent), self._partition.topic, log.size_bytes
         )
-        request.respond_message(answer)
+        request.respond_message(response)
 
     def _on_update_features(self, request: InboundRequest) -> None:
         version = request.api_version

@@ -257,7 +257,7 @@ def start(config_path: Path | None) -> None:
     """
     # Until the node handles them itself; as process 1 of a container it would not even end by SIGTERM.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # It asks to look at keys and certificates: a node that reads them just now has done so.
+    # SIGHUP has a node read keys and certificates again: at the start it does so anyway.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         from quorumd.server.certificate_checks import certificate_problems

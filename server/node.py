@@ -104,7 +104,7 @@ def open_log(
         LOG.warning(message)
     for damage in snapshots.damaged:
         LOG.error(
-            "snapshot unusable, ignored: the log does not need it. Delete it when you have looked at it",
+            "snapshot unusable, ignored: the log does not need it. Inspect it, then delete it",
             reason=f"{damage.path}: {damage.what}",
         )
     return RecoveredLog(
@@ -214,7 +214,7 @@ def open_partition(
         listener=config.advertised_listeners[0].name,
         software_version=VERSION,
         request_timeout_ms=config.quorum_request_timeout_ms,
-        # A fetch that is answered later than the fetch timeout would depose an idle leader.
+        # A Fetch response later than the fetch timeout would depose an idle leader.
         fetch_wait_ms=min(FETCH_MAX_WAIT_MS, config.quorum_fetch_timeout_ms // 2),
         bootstrap_servers=config.quorum_bootstrap_servers,
     )
@@ -250,7 +250,7 @@ def open_partition(
 
 
 class Node:
-    """Runs until it is told to stop."""
+    """Runs until it is stopped."""
 
     def __init__(
         self,
@@ -312,7 +312,7 @@ class Node:
         return NodeTls(self.config, self.metrics, self.handshakes)
 
     def _raft_gate(self) -> RaftGate | None:
-        """None where the first listener, the peers', is plaintext: whoever reaches it may say anything."""
+        """None where the first listener, the peers', is plaintext: a request there proves no identity."""
         if self.tls is None or self.tls.links is None:
             return None
         return RaftGate(self.tls.links.rights, self.partition.outbound.is_behind, self.metrics)
@@ -356,7 +356,7 @@ class Node:
         end_on_unhandled(loop, self.fail)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
-        loop.add_signal_handler(signal.SIGHUP, self._look_at_files)
+        loop.add_signal_handler(signal.SIGHUP, self._read_files_again)
         await self.listeners.open()
         if self.http is not None and self._page is not None:
             await self.http.open()
@@ -377,14 +377,14 @@ class Node:
         await self._stop.wait()
         await self._shut_down()
 
-    def _look_at_files(self) -> None:
+    def _read_files_again(self) -> None:
         if self.tls is None:
-            LOG.info("asked to look at keys and certificates: this node has none")
+            LOG.info("SIGHUP: this node has no keys and certificates to read")
         else:
-            self.tls.look_now()
+            self.tls.read_again()
 
     def _warm(self, steps: Iterator[None]) -> None:
-        """Prepare a codec, and others later: no client is the one whose request waits for a compiler."""
+        """Prepare a codec, and others later: no client's request waits until a codec is compiled."""
         for _ in steps:
             asyncio.get_running_loop().call_later(WARM_PAUSE_S, self._warm, steps)
             return
@@ -412,7 +412,7 @@ class Node:
         LOG.info("stopped")
 
     def fail(self, reason: str, error: BaseException | None) -> None:
-        """End the process now: what is not on disk yet was promised to nobody."""
+        """End the process now: nothing was acknowledged that is not on disk."""
         if self._has_failed:
             return
         self._has_failed = True

@@ -129,9 +129,9 @@ class NodeTls:
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
 
-    def look_now(self) -> None:
-        """Look at the files at once: whoever asks has written them whole."""
-        LOG.info("asked to look at keys and certificates")
+    def read_again(self) -> None:
+        """Read the files now, on SIGHUP: the operator has written them whole."""
+        LOG.info("SIGHUP: reading keys and certificates")
         self._watcher.look_now()
 
     def _sweep(self) -> None:
@@ -249,12 +249,12 @@ class _HttpWatch:
             counts[HTTP, outcome] = 0
 
     def on_secured(self, stream: TlsStream, identity: Identity) -> None:
-        """Pages ask the stream who is there."""
+        """Pages ask the stream for the identity."""
         self._counts[HTTP, HandshakeOutcome.DONE] += 1
 
     def on_failed(self, stream: TlsStream, problem: CertificateProblem) -> None:
         self._counts[HTTP, problem.outcome] += 1
-        # Who has said nothing has only looked whether somebody listens.
+        # A connection without a byte is a port check.
         if not stream.has_spoken or (suppressed := self._lines.take()) is None:
             return
         peer = stream.get_extra_info("peername")

@@ -23,11 +23,11 @@ LOG = Logger("node")
 OTHER_FILES = 512
 """Of the log, of peers, of the page."""
 GC_THRESHOLD = 20_000
-"""Objects made and not freed again before the garbage collector looks for cycles."""
+"""Objects made and not freed again before the garbage collector searches for cycles."""
 
 
 def run_node(config: Config) -> int:
-    """Run a node until it is told to stop. Returns the exit code of the process."""
+    """Run a node until it is stopped. Returns the exit code of the process."""
     try:
         logs = configure(sys.stderr)
     except LevelError as error:
@@ -67,8 +67,8 @@ async def _serve(config: Config, logs: BackgroundHandler) -> None:
         logs.flush_within(1.0)
         os._exit(code)
 
-    # What was made so far lives as long as the process; the rest is freed by reference counts, so that
-    # looking for cycles is rarely worth a pause.
+    # Objects made so far live as long as the process; others are freed by reference counts, so that a
+    # search for cycles is rarely worth a pause.
     _raise_file_limit(config.max_connections)
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 50)

@@ -1,4 +1,4 @@
-"""Who the first voters of a new quorum are, by the words of the operator who formats a node."""
+"""The first voters of a new quorum, from the options with which an operator formats a node."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def check_kafka_log(config: Config, cluster_id: str | None, *, is_new: bool) -> 
     """A directory for the log of a real Kafka quorum. Raises FormatRefused if it must not be one.
 
     `is_new` says that first voters are named, too. A node under the id of a Kafka controller would end
-    that controller: Kafka tells its nodes apart by id. That of a witness is in quorum.voters where
+    that controller: Kafka identifies nodes by id alone. The id of a witness is in quorum.voters where
     controller.quorum.voters names it.
     """
     if is_new:

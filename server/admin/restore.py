@@ -30,7 +30,7 @@ from quorumd.storage.verify.report import Finding, VerifyReport
 
 EPOCH_GAP = 1000
 """The new quorum's epochs begin so far above the backup's. A later backup of the former quorum, restored on
-another node by mistake, then has no epoch in common with what the new quorum writes, and is told apart."""
+another node by mistake, then has no epoch in common with the new quorum's log, and is detected."""
 _LISTED_MAX = 20
 _PAUSE_S = 0.1
 

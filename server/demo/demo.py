@@ -1,7 +1,7 @@
 """`quorumd demo`: three real nodes on this machine, a table that lives, and keys to break them.
 
-Owns the run as a whole: looking at the nodes, keys, signals, the end. Whatever ends it, the nodes end
-with it; only SIGKILL leaves them, and `--stop` finds those.
+Owns the run as a whole: polling the nodes, keys, signals, the end. The nodes end with it, however it
+ends; only SIGKILL leaves them, and `--stop` finds those.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Demo:
         self.live: Live | None = None
 
     async def run(self) -> int:
-        """Until told to stop. Returns the exit code."""
+        """Run until it is stopped. Returns the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.stop)
@@ -120,7 +120,7 @@ class Demo:
     # -- looking
 
     async def _look(self) -> bool:
-        """Bring the table up to date. False if no node is left though nobody ended one."""
+        """Bring the table up to date. False if no node is left though the user ended none."""
         for node in self._nodes:
             if node.has_ended():
                 reason = node.last_log_line()
@@ -146,7 +146,7 @@ class Demo:
         if node.pid is None or node.is_frozen:
             return None
         status = await read_status(node.files.http, STATUS_TIMEOUT_S)
-        # Killed while it was asked, or somebody else on that port.
+        # It was killed meanwhile, or another process has that port.
         return status if status is not None and status.get("pid") == node.pid else None
 
     def _state_of(

@@ -79,6 +79,7 @@ def client_files(directory: Path) -> ClientFiles | None:
 
 
 def config_path(directory: Path, node_id: int) -> Path:
+    """The configuration file of a node."""
     return directory / f"node{node_id}.yaml"
 
 
@@ -222,7 +223,7 @@ def _format(node: NodeFiles, *, bootstrap: bool) -> bool:
 
 
 def check_startable(directory: Path, nodes: list[NodeFiles]) -> None:
-    """Raises DemoError if a node runs already, or somebody else has one of its ports."""
+    """Raises DemoError if a node runs already, or another process has one of its ports."""
     for node in nodes:
         if (pid := lock_holder(node.storage_dir / LOCK)) is not None:
             raise DemoError(
@@ -239,7 +240,7 @@ def check_startable(directory: Path, nodes: list[NodeFiles]) -> None:
 
 
 def lock_holder(path: Path) -> int | None:
-    """The process that holds this lock file, None if nobody does."""
+    """The id of the process that holds this lock file, None if there is none."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The one thread that writes to a partition's directory; what it does is `DiskLoop.run`."""
+"""The one thread that writes to a partition's directory; it runs `DiskLoop.run`."""
 
 from __future__ import annotations
 

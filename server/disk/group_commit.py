@@ -5,7 +5,7 @@ it is written, and then synced once: group commit. A disk that is full holds the
 space again: nothing is dropped, nothing later overtakes. Any other failure is fatal: a failed fsync is
 never retried.
 
-Here is no thread. `DiskLoop.run` pauses where it waits: the daemon waits on a thread
+`DiskLoop` has no thread of its own. `run` pauses where it waits: the daemon waits on a thread
 (`quorumd.server.disk.disk_worker`), a simulator on its own clock.
 """
 
@@ -68,7 +68,7 @@ class NotStored(NamedTuple):
 
 Pause = Step | NotStored | DiskFull
 Jobs = list[Job] | None
-"""What was handed over at once; None behind the last."""
+"""Jobs that were handed over together; None behind the last."""
 
 
 def carry_out(files: Files, jobs: Sequence[Job]) -> Iterator[Pause]:
@@ -101,7 +101,7 @@ def carry_out(files: Files, jobs: Sequence[Job]) -> Iterator[Pause]:
 
 
 def _store_chunk(snapshots: SnapshotStore, job: StoreChunk) -> Step | NotStored:
-    """It is durable only with the whole snapshot. A copy never waits for space: votes wait behind it."""
+    """Durable only with the whole snapshot. A download never waits for space: votes wait behind it."""
     try:
         snapshots.write_part(job.snapshot, job.position, job.data)
     except DiskFull as error:
@@ -132,7 +132,7 @@ def _carry_out_alone(files: Files, job: Job) -> None:
 
 
 def _drop_older(snapshots: SnapshotStore, kept: Sequence[SnapshotId]) -> None:
-    """What is newer was completed after this was asked for: the rules count on it already."""
+    """Newer snapshots were completed after this job was submitted: the rules count on them already."""
     for snapshot in snapshots.ids:
         if snapshot not in kept and snapshot.end_offset < kept[-1].end_offset:
             snapshots.delete(snapshot)
@@ -163,7 +163,7 @@ class DiskLoop:
         self._call_on_loop = call_on_loop
         self._taken: list[Job] = []
         self.jobs: SimpleQueue[Jobs] = SimpleQueue()
-        """What was handed over, for whoever runs this: see `Step.BRIEF_WAIT`."""
+        """Jobs that were handed over and not begun; the runner takes them: see `Step.BRIEF_WAIT`."""
         self._is_full = False
         self._is_stopping = False
 
@@ -180,7 +180,7 @@ class DiskLoop:
             self._taken = []
 
     def end(self) -> None:
-        """Hand over what was taken, and say that nothing follows."""
+        """Hand over the jobs that were taken, and mark the end."""
         self.flush()
         self._is_stopping = True
         self.jobs.put(None)
@@ -188,9 +188,10 @@ class DiskLoop:
     # -- on the disk thread
 
     def run(self) -> Generator[Pause, Jobs, None]:
-        """Do all of it, to the end. It pauses for the reasons that it gives, see `Pause`.
+        """Carry out all jobs, to the end. Each yield is a pause with its reason, see `Pause`.
 
-        After a step, and to try again on a full disk, it is sent None. A failure is told and ends it.
+        After a step, and to try again on a full disk, it is sent None. A failure is reported to the
+        listener and ends the loop.
         """
         try:
             is_last = False
@@ -200,11 +201,11 @@ class DiskLoop:
                     sync_s = yield from self._carry_out(jobs)
                     completed = self._listener.on_writes_completed
                     self._call_on_loop(completed, jobs[-1].write, sync_s)
-        except Exception as error:  # it must not end unnoticed, whatever it died of
+        except Exception as error:  # the loop must not end unnoticed
             self._call_on_loop(self._listener.on_disk_failed, error)
 
     def _next_jobs(self) -> Generator[Pause, Jobs, tuple[list[Job], bool]]:
-        """Everything that waits, at least something; and whether it is the end."""
+        """All jobs that wait, at least one; and whether they are the last."""
         jobs = yield _BRIEF_WAIT
         if jobs is not None and not jobs:
             with suppress(DiskFull):

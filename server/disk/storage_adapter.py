@@ -51,10 +51,10 @@ class ClientBatches(Protocol):
 
 
 class StorageAdapter:
-    """See the module's docstring. `cluster_id` is asked whenever the state is written.
+    """See the module's docstring. `cluster_id` is called whenever the state is written.
 
-    `on_installed` is told what the snapshot says with which the log begins anew. `base` is what the
-    newest snapshot says, if there is one; the snapshot manager sets newer ones.
+    `on_installed` gets the facts of the snapshot with which the log begins anew. `base` has those of the
+    newest snapshot, if there is one; the snapshot manager sets newer ones.
     """
 
     def __init__(

@@ -287,7 +287,7 @@ class QuorumCollector(Collector):
         yield _counter("quorumd_peer_sent_bytes", "To peers.", metrics.peer_bytes_sent)
         yield _counter(
             "quorumd_log_lines_dropped",
-            "Lines not written because nobody read the log.",
+            "Lines not written because the log was not read.",
             metrics.log_lines_dropped,
         )
 
@@ -333,7 +333,7 @@ class QuorumCollector(Collector):
         free_bytes, size_bytes = self.disk_bytes
         yield _gauge(
             "quorumd_disk_free_bytes",
-            "Left on the disk of storage.dir for who is not root.",
+            "Left on the disk of storage.dir for users other than root.",
             free_bytes,
         )
         yield _gauge("quorumd_disk_size_bytes", "Size of the disk of storage.dir.", size_bytes)

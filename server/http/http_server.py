@@ -1,11 +1,11 @@
 """A node's HTTP pages for people, probes and Prometheus: /metrics /livez /readyz /status, and those given.
 
 GET and HEAD, one request per connection, bounded in size, time and number. One connection too many ends the
-oldest: idle ones keep nobody from being served. A quorum that is lost makes a node not ready; as long as it
-can say so it is alive.
+oldest: idle ones never keep a client from being served. A lost quorum makes a node not ready; as long as it
+can respond it is alive.
 
-Where a client's certificate is asked for, whoever shows none is told whether this node lives and is ready,
-and nothing else: probes of orchestrators have no certificates.
+Where a client's certificate is requested, a client without one sees /livez and whether the node is ready, and
+nothing else: probes of orchestrators have no certificates.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ class HttpServer:
         return Page(text.encode() + b"\n", status=status)
 
     async def _verdict_page(self, accept: str) -> Page:
-        """Whether it is ready, to strangers: the words why not tell of the quorum."""
+        """/readyz for clients without a certificate: not why, which would tell them about the quorum."""
         page = await self._readyz_page(accept)
         return page._replace(body=b"ready\n" if page.status is HTTPStatus.OK else b"not ready\n")
 

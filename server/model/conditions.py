@@ -28,11 +28,11 @@ BatchIdentity = tuple[int, int, int, bytes]
 
 
 class ConditionRefused(NamedTuple):
-    """A batch that is not appended; to be told when everything below `end_offset` is committed.
+    """A refused batch; its response may be sent when everything below `end_offset` is committed.
 
-    `record_index` is that of the record at fault. Once what is told of is committed in this leadership, no
-    other leader can have appended the batch, or will. Of an offset that `is_above` the log end that is sure
-    when a later record is committed, or when a leader that was deposed would have resigned.
+    `record_index` is that of the record at fault. Once the conflicting record is committed in this
+    leadership, no other leader can have appended the batch, or will. For an offset that `is_above` the log
+    end that is sure when a later record is committed, or when a deposed leader would have resigned.
     """
 
     message: str
@@ -124,7 +124,7 @@ class ConditionJudge:
             window.note(keyed.keys, base_offset)
 
     def remembered(self, identity: BatchIdentity) -> ConditionRefused | None:
-        """What this batch was told when it came before."""
+        """The refusal that this batch got when it was sent before; None if it got none."""
         return self._refusals.get(identity)
 
     def judge(

@@ -12,6 +12,8 @@ from quorumd.storage.snapshot_store import SnapshotStore
 
 
 class WriteRecords(NamedTuple):
+    """Append a chunk of batches to the log."""
+
     write: int
     chunk: Chunk
 
@@ -24,6 +26,8 @@ class Truncate(NamedTuple):
 
 
 class SaveState(NamedTuple):
+    """Replace `quorum-state.json`."""
+
     write: int
     state: QuorumState
 
@@ -38,6 +42,8 @@ class StoreChunk(NamedTuple):
 
 
 class DropChunks(NamedTuple):
+    """Delete the unfinished file of a snapshot that is not downloaded any more."""
+
     write: int
     snapshot: SnapshotId
 
@@ -71,14 +77,14 @@ class DiskListener(Protocol):
         """The disk cannot be relied on any more: the process has to end."""
 
     def on_disk_full(self, is_full: bool) -> None:
-        """Writing stands still for lack of space, or goes on again."""
+        """Writes stop for lack of space, or go on again."""
 
     def on_chunk_not_stored(self, snapshot: SnapshotId, problem: str) -> None:
-        """There is no room for a snapshot that is copied: what there was of it is deleted."""
+        """The disk has no space for a snapshot that is downloaded: its unfinished file is deleted."""
 
 
 class Disk(Protocol):
-    """What the driver needs of a disk."""
+    """The disk thread as the driver sees it."""
 
     def submit(self, job: Job) -> None:
         """Take a job; it waits for `flush`. Never blocks."""
@@ -88,7 +94,7 @@ class Disk(Protocol):
 
 
 class LogFiles(Protocol):
-    """What the disk thread does to a log; see `quorumd.storage.log.Log`."""
+    """The methods of `quorumd.storage.log.Log` that the disk thread calls."""
 
     def write_many(self, chunks: Sequence[Chunk]) -> None: ...
     def sync(self) -> object: ...
@@ -99,7 +105,7 @@ class LogFiles(Protocol):
 
 
 class Files(NamedTuple):
-    """What of a partition is on disk, as the disk thread changes it."""
+    """The files of a partition, as the disk thread changes them."""
 
     log: LogFiles
     snapshots: SnapshotStore

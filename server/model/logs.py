@@ -2,7 +2,7 @@
 
 Lines are written by a thread of their own, so that a terminal or pipe that is not read holds up no
 node: beyond `BACKLOG_MAX` waiting lines the newest are dropped, and how many is said once there is room.
-Bytes that peers have sent cannot forge a line or reach a terminal raw: whatever is not printable is escaped.
+Bytes that peers have sent cannot forge a line or reach a terminal raw: all that is not printable is escaped.
 """
 
 from __future__ import annotations

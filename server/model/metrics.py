@@ -1,7 +1,7 @@
-"""What a node counts while it works: plain numbers, incremented where things happen.
+"""The counters of a node: plain numbers, incremented where things happen.
 
-Nothing here knows how the figures are published; `quorumd.server.http.exposition` turns them, and what a
-`PartitionView` tells at that moment, into Prometheus' text. Belongs to the event loop's thread.
+Nothing here knows how the figures are published; `quorumd.server.http.exposition` turns them, and the
+`PartitionView` of that moment, into Prometheus' text. Belongs to the event loop's thread.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Metrics:
         self.refused: dict[str, int] = {}
         """Produced batches that were not appended, by the name of the error code."""
         self.ignored: dict[str, int] = {}
-        """Requests and answers that the rules say to disregard, by reason."""
+        """Requests and responses that were ignored, by reason."""
         self.unknown: dict[str, int] = {}
         """Requests, API versions and records of others that this version does not know, by name."""
         self.elections = {"won": 0, "lost": 0}
@@ -205,7 +205,7 @@ class Metrics:
         self.append_records.record(records)
 
     def count_fetched(self, records: int, size_bytes: int) -> None:
-        """Appended as follower or observer, from one answer to a Fetch."""
+        """Appended as follower or observer, from one Fetch response."""
         self.fetched_records += records
         self.fetched_bytes += size_bytes
         self.fetch_records.record(records)

@@ -1,7 +1,7 @@
-"""Whose certificate makes a node: in what others ask of this one, and in what this one asks of others.
+"""Which principals are nodes: of requests that this node gets, and of the nodes that it connects to.
 
-Without `quorum.node.principals` it is everybody's in `super.users`, for any id, as in Apache Kafka; without
-that, too, whoever has a certificate of a CA that is trusted.
+Without `quorum.node.principals` these are the principals of `super.users`, for any id, as in Apache Kafka;
+without that, too, every principal with a certificate of a trusted CA.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class NodeRights:
         return principal not in (ANONYMOUS, "")
 
     def rule_for(self, replica_id: int) -> tuple[str, str]:
-        """The key of the configuration that decides who may speak for a replica, and who that is."""
+        """The key of the configuration that decides which principals may speak for a replica, and these."""
         if self._templates is not None:
             principals = [each.replace(ID, str(replica_id)) for each in self._templates.templates]
             return "quorum.node.principals", " or ".join(principals)

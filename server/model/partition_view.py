@@ -14,7 +14,7 @@ from quorumd.server.model.topic import TopicPartition
 
 
 class ReplicaStatus(NamedTuple):
-    """How far one replica is, as the leader sees it.
+    """How far one replica is, as the leader sees it: `raft.status.ReplicaProgress` in wall-clock time.
 
     `log_end_offset` is exclusive, -1 if the replica has not fetched in this epoch. Times are Unix
     milliseconds of this node's clock, never in its future; -1 is never. The leader's own times are now.
@@ -60,7 +60,7 @@ class PartitionView(Protocol):
     def wall_ms(self) -> int:
         """Now, as Unix milliseconds: the clock of all times that are shown here."""
 
-    # -- who leads
+    # -- the leader
 
     @property
     def leader_id(self) -> int | None:
@@ -197,7 +197,7 @@ class CopyProgress(NamedTuple):
 
 
 class SnapshotWork(NamedTuple):
-    """What goes on with a leader's snapshots: who copies one, and which one it builds."""
+    """A leader's work on snapshots: the replicas that copy one, and the one that it builds."""
 
     copies: Mapping[ReplicaKey, CopyProgress]
     build_end_offset: int = -1

@@ -23,9 +23,9 @@ class PeerListener(Protocol):
         """
 
     def on_connection_made(self, ip: str, is_behind: bool = False) -> None:
-        """The peer has answered at an address of its own, or has shown at another one who it is.
+        """The peer has responded at an address of its own, or has identified itself at another one.
 
-        `is_behind`: it says that its own links are plaintext still, though this one is not.
+        `is_behind`: its own links are plaintext still, though this one is not.
         """
 
     def on_connection_lost(self) -> None:

@@ -1,4 +1,4 @@
-"""What an event loop calls of a connection, and what happens where a connection has no answer of its own."""
+"""The calls of an event loop to a connection, with defaults for those that a connection does not define."""
 
 from __future__ import annotations
 

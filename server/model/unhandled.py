@@ -1,7 +1,7 @@
-"""Errors that leave a callback or a task: nobody is there to handle them, so the process ends with a report.
+"""Errors that leave a callback or a task: no caller handles them, so the process ends with a report.
 
-Who asks for a callback says what may go wrong in it, and catches that. Anything else is a broken invariant,
-which asyncio would only log, and go on with half of a change made.
+A callback catches the errors that it expects. Any other error is a broken invariant, which asyncio would only
+log, and go on with half of a change made.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ T = TypeVar("T")
 def end_on_unhandled(
     loop: asyncio.AbstractEventLoop, fail: Callable[[str, BaseException | None], None]
 ) -> None:
-    """Call `fail(reason, error)` for whatever would end in the loop's exception handler.
+    """Call `fail(reason, error)` for each error that would end in the loop's exception handler.
 
-    What the network does is no reason to end: it is logged, as is what asyncio remarks without an error.
+    Errors of the network, and messages of asyncio without an error, are only logged.
     """
 
     def handle(_: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
@@ -39,7 +39,7 @@ def end_on_unhandled(
 
 
 def unawaited(task: asyncio.Task[T]) -> asyncio.Task[T]:
-    """A task whose outcome nobody waits for: an error in it is unhandled at once, not when it is freed."""
+    """Make an error in a task that is not awaited an unhandled one at once, not when the task is freed."""
     task.add_done_callback(_raise_error)
     return task
 

@@ -1,8 +1,8 @@
 """One inbound connection: bytes to requests in the order in which they came, responses in that same order.
 
-Handlers may answer in any order and at any time; a response waits until all earlier requests of its
-connection are answered. A connection with too many requests in flight, or whose peer does not read, is not
-read from until that has changed. Whatever goes wrong on a connection closes it and touches no other.
+Handlers may respond in any order and at any time; a response waits until all earlier requests of its
+connection have theirs. A connection with too many requests in flight, or whose peer does not read, is not
+read from until that has changed. An error on a connection closes that one and affects no other.
 Knows headers, not what messages mean. Belongs to the event loop's thread.
 Source: Apache Kafka protocol guide, "Network" (order); KIP-511 (ApiVersions of unknown versions).
 """
@@ -42,7 +42,7 @@ STRAYS_MAX: Final = 16
 """When so many wait for a turn, the rest of a request is not worked on for a connection that is gone."""
 MAX_IN_FLIGHT_BYTES: Final = 16 << 20
 PLAINTEXT: Final = b"\0\0\0\x04\xff\xff\xff\xff"
-"""A frame of no request's, for who begins with TLS: what is no TLS tells it that there is none here."""
+"""A frame that belongs to no request, for a client that begins a TLS handshake: it fails at once."""
 WRITE_BUFFER_BYTES: Final = 1 << 20
 LINGER_S: Final = 1.0
 
@@ -137,7 +137,7 @@ class Connection(StreamProtocol):
 
     @property
     def is_silent(self) -> bool:
-        """Not a byte of a request has come that was not dispatched, nor one of a handshake that goes on."""
+        """No byte has arrived of a request that is not dispatched, nor of a handshake that goes on."""
         tls: TlsStream | None = self._transport.get_extra_info("tls")
         return not (self._partial_bytes or self._backlog or (tls is not None and tls.is_shaking))
 
@@ -172,7 +172,7 @@ class Connection(StreamProtocol):
         by_peer = CloseReason.BY_PEER if exc is None else CloseReason.RESET
         group.metrics.count_closed(self._reason or by_peer)
         for request in self._waiting:
-            request.frame = b""  # who waits with it may do so for long, but needs it no more
+            request.frame = b""  # a parked request may stay for long, and needs its bytes no more
         if len(group.turns) > STRAYS_MAX:
             self._work = None
         self._waiting.clear()
@@ -214,7 +214,7 @@ class Connection(StreamProtocol):
     # -- called by the listeners
 
     def close(self, closed: CloseReason, reason: str) -> None:
-        """Close as soon as the responses that exist are sent; no further request is read or answered."""
+        """Close as soon as the responses that exist are sent; no further request is read."""
         self._stop_reading(closed, reason)
         self._waiting.clear()
         self._linger()
@@ -226,7 +226,7 @@ class Connection(StreamProtocol):
             self._linger()
 
     def abort(self, closed: CloseReason, reason: str) -> None:
-        """Close now, whatever has not been sent."""
+        """Close now, without the responses that have not been sent."""
         self._stop_reading(closed, reason)
         self._transport.abort()
 
@@ -323,7 +323,7 @@ class Connection(StreamProtocol):
         group.metrics.requests[key] += 1
         try:
             work = group.dispatcher.dispatch(request)
-        except Exception as error:  # a fault of ours must not reach other connections
+        except Exception as error:  # a bug must not reach other connections
             request.fail(error)
             return
         if work is not None:
@@ -351,7 +351,7 @@ class Connection(StreamProtocol):
         return True
 
     def _refuse(self, closed: CloseReason, reason: str) -> None:
-        """Answer what came before, then close."""
+        """Respond to the requests that came before, then close."""
         last = InboundRequest(self, -1, -1, -1, b"", 0, 0)
         self._waiting.append(last)
         last.close(reason, closed)
@@ -359,7 +359,7 @@ class Connection(StreamProtocol):
     # -- responses out
 
     def send(self, request: InboundRequest, buffers: Sequence[bytes | memoryview]) -> None:
-        """Send the response of a request as soon as all earlier requests are answered.
+        """Send the response of a request as soon as all earlier requests have theirs.
 
         A lone response leaves at once. While more are awaited they are collected until the end of the
         turn, because each write is a system call.
@@ -384,7 +384,7 @@ class Connection(StreamProtocol):
         """Send the responses at the head of the line; the first one is known to be there."""
         waiting, out = self._waiting, self._out
         is_scheduled = bool(out) or self._is_collecting
-        waited = -1  # the first one was just answered; the others had to wait for it
+        waited = -1  # the first response is new; the others had to wait for it
         while waiting:
             request = waiting[0]
             response = request.response
@@ -464,7 +464,7 @@ class Connection(StreamProtocol):
     # -- the end
 
     def close_behind(self, request: InboundRequest, closed: CloseReason, reason: str) -> None:
-        """Take no further request, and close once all before this one are answered."""
+        """Take no further request, and close once all earlier ones have their responses."""
         self._stop_reading(closed, reason)
         if self._waiting and self._waiting[0] is request:
             self._send_responses()
@@ -485,10 +485,10 @@ class Connection(StreamProtocol):
         return True
 
     def _linger(self) -> None:
-        """Send what is left, say that no more will come, and wait for the peer to close.
+        """Send the responses that are left and the end of the stream, and wait for the peer to close.
 
-        What it still sends is read and thrown away: closing with bytes unread makes the kernel reset the
-        connection, which destroys responses on their way.
+        Bytes that the peer still sends are read and thrown away: to close with bytes unread makes the kernel
+        reset the connection, which destroys responses on their way.
         """
         if self.state is not ConnectionState.CLOSING or self._transport.is_closing():
             return

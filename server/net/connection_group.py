@@ -1,4 +1,4 @@
-"""What all inbound connections of a node share: limits, counts, and the turn's unwritten responses.
+"""The state that all inbound connections of a node share: limits, counts, unwritten responses.
 
 Knows no bytes and no message. Belongs to the event loop's thread.
 """
@@ -34,7 +34,7 @@ C = TypeVar("C", bound=Flushable)
 
 
 class ConnectionGroup(Generic[C]):
-    """What the connections of one process have in common."""
+    """Limits, counts and unwritten responses of all connections of one process."""
 
     __slots__ = (
         "_quotas",

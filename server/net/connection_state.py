@@ -1,4 +1,4 @@
-"""The states of an inbound connection, which state follows which, and the words for why one ends."""
+"""The states of an inbound connection, their transitions, and the reasons for which one ends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ConnectionState(Enum):
     """What a connection does with the bytes that arrive, and with responses."""
 
     NEW = "new"
-    """Not taken yet: the event loop has not said that it is there, or there were too many."""
+    """Not taken yet: the event loop has not announced it, or there were too many."""
     OPEN = "open"
     """Read from; requests are dispatched."""
     PAUSED = "paused"
@@ -40,9 +40,9 @@ class ConnectionState(Enum):
     RESUMING = "resuming"
     """Not read from, but there is room again: requests are taken at the end of this turn."""
     CLOSING = "closing"
-    """Takes no request any more; what was taken is answered, unless the connection was given up."""
+    """Takes no request any more; those in flight get their responses, unless it was aborted."""
     LINGERING = "lingering"
-    """All responses are sent, and the end of them; what the peer still sends is thrown away."""
+    """All responses and the end of the stream are sent; bytes of the peer are thrown away."""
     CLOSED = "closed"
 
 
@@ -62,4 +62,4 @@ TRANSITIONS: Mapping[ConnectionState, tuple[ConnectionState, ...]] = MappingProx
 """The states that may follow a state. Any other one is a broken invariant."""
 
 TAKES_REQUESTS: Final = (S.OPEN, S.PAUSED, S.RESUMING)
-"""What had arrived before reading was paused is taken, too."""
+"""Requests that arrived before reading was paused are taken, too."""

@@ -1,4 +1,4 @@
-"""What a listener does when a TLS handshake ends: who is there, a count, and a line in the log."""
+"""When a TLS handshake of a listener ends: the client's identity, a count, and a line in the log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class HandshakeWatch:
     def on_failed(self, stream: TlsStream, problem: CertificateProblem) -> None:
         self._count(problem.outcome)
         if stream.has_spoken:
-            # Others have only looked whether somebody listens.
+            # A connection without a byte is a port check.
             connection = cast(Connection, stream.get_protocol())
             why = problem.outcome.value
             self._group.log(connection, "TLS handshake failed", why=why, reason=str(problem))

@@ -1,4 +1,4 @@
-"""One request of an inbound connection, and how it is answered."""
+"""One request of an inbound connection, and its response."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LOGGER: Final = Logger("net")
 
 
 class RequestConnection(Protocol):
-    """The connection that a request came in on, as the request and its handler see it."""
+    """The connection of a request, as the request and its handler see it."""
 
     listener: Listener
     peer: str
     identity: Identity | None
-    """Who is at the other end by TLS; None without it."""
+    """Of the client's certificate; None without TLS."""
     principal: str
     """`User:` and a name; ANONYMOUS without a certificate, and on plaintext."""
     client_software_name: str
@@ -38,20 +38,20 @@ class RequestConnection(Protocol):
     def is_open(self) -> bool: ...
 
     def send(self, request: InboundRequest, buffers: Sequence[bytes | memoryview]) -> None:
-        """Send the response of a request as soon as all earlier requests are answered."""
+        """Send the response of a request as soon as all earlier requests have theirs."""
 
     def close_behind(self, request: InboundRequest, closed: CloseReason, reason: str) -> None:
-        """Take no further request, and close once all before this one are answered."""
+        """Take no further request, and close once all earlier ones have their responses."""
 
     def close(self, closed: CloseReason, reason: str) -> None:
-        """Close as soon as the responses that exist are sent; no further request is read or answered."""
+        """Close as soon as the responses that exist are sent; no further request is read."""
 
 
 class InboundRequest:
-    """A request that must be answered, finished or closed exactly once.
+    """A request that must get a response, be finished or be closed exactly once.
 
     The body is `frame[body_at:]`. `received_ns` is of `time.monotonic_ns`. Once the connection is gone,
-    answers go nowhere without an error.
+    responses are dropped without an error.
     """
 
     __slots__ = (
@@ -85,7 +85,7 @@ class InboundRequest:
         self.body_at = body_at
         self.received_ns = received_ns
         self.response: Sequence[bytes | memoryview] | CloseReason | None = None
-        """What is sent, or why the connection is closed instead; None before the request is answered."""
+        """The response, or why the connection is closed instead; None before."""
 
     @property
     def listener(self) -> Listener:
@@ -93,27 +93,28 @@ class InboundRequest:
         return self.connection.listener
 
     def reserve(self, size_bytes: int) -> None:
-        """Count so many bytes of an answer to come as if they were there.
+        """Count so many bytes of a response to come as if they were in flight.
 
-        A connection takes no further request while too many are in flight: what is read for it, and
-        cannot be sent before earlier requests are answered, has a bound.
+        A connection takes no further request while too many are in flight: this bounds the responses that
+        are read from disk and wait for earlier ones.
         """
         self.held_bytes += size_bytes
         self.connection.in_flight_bytes += size_bytes
 
     def respond(self, buffers: Sequence[bytes | memoryview]) -> None:
-        """Answer with a complete frame, its length and header included, in one or more pieces.
+        """Respond with a complete frame, its length and header included, in one or more buffers.
 
-        The pieces must not change any more: they may be sent later, and are not copied.
+        The buffers must not change any more: they may be sent later, and are not copied.
         """
-        assert self.response is None, "a request is answered twice"
+        assert self.response is None, "a request gets one response"
         self.response = buffers
         self.connection.send(self, buffers)
 
     def respond_message(self, message: Message, version: int | None = None) -> None:
-        """Answer with a message in the request's version, or in another (ApiVersions' error 35).
+        """Respond with a message in the request's version, or in another (ApiVersions' error 35).
 
-        One that does not fit that version closes the connection: who answers late has nobody to raise to.
+        A message that does not fit that version closes the connection: a handler that responds later has no
+        caller to raise an error to.
         """
         if version is None:
             version = self.api_version
@@ -121,25 +122,25 @@ class InboundRequest:
         try:
             body = encode(message, version)
         except MalformedMessage as error:
-            self.close(f"the answer does not fit version {version}: {error}")
+            self.close(f"the response does not fit version {version}: {error}")
             return
         self.respond((_LENGTH.pack(len(header) + len(body)) + header + body,))
 
     def finish_without_response(self) -> None:
-        """Nothing is sent: the request asked for no answer."""
+        """Send nothing: the request wants no response (acks=0)."""
         self.respond(())
 
     def close(self, reason: str, closed: CloseReason = CloseReason.REFUSED) -> None:
-        """Close the connection once all earlier requests are answered; one line in the log says why.
+        """Close the connection once all earlier requests have their responses; a log line says why.
 
-        Nothing more is read from it, and requests behind this one get no answer.
+        Nothing more is read from it, and requests behind this one get no response.
         """
-        assert self.response is None, "a request is answered twice"
+        assert self.response is None, "a request gets one response"
         self.response = closed
         self.connection.close_behind(self, closed, reason)
 
     def fail(self, error: Exception) -> None:
-        """Close the connection, because bytes are malformed or because of a fault of ours."""
+        """Close the connection, because bytes are malformed or because of a bug."""
         closed, reason = CloseReason.MALFORMED, str(error)
         if not isinstance(error, MalformedMessage):
             closed, reason = CloseReason.FAILED, f"the request could not be handled: {error}"
@@ -155,10 +156,9 @@ class Dispatcher(Protocol):
     """Takes the requests of all connections."""
 
     def dispatch(self, request: InboundRequest) -> Iterator[None] | None:
-        """Take one request, and answer it now or later; called while its bytes are received.
+        """Take one request, and respond now or later; called while its bytes are received.
 
-        What would take long is returned as an iterator: its steps, of less than a millisecond each, are
-        made in turns of the event loop to come, and no further request of the connection is dispatched
-        before the last one. MalformedMessage closes the connection as the peer's fault, any other
-        exception as ours.
+        Long work is returned as an iterator: its steps, of less than a millisecond each, are made in later
+        turns of the event loop, and no further request of the connection is dispatched before the last
+        step. MalformedMessage closes the connection as the peer's fault, any other exception as a bug.
         """

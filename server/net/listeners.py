@@ -148,7 +148,7 @@ class Listeners:
         return secured(connections, side, self._handshakes, HandshakeWatch(group, listener))
 
     async def close(self, grace_s: float) -> None:
-        """Take nothing more, answer what was taken, and close.
+        """Take no further request, respond to those that were taken, and close.
 
         Connections with requests in flight, or with responses unsent, after `grace_s` are aborted.
         """
@@ -202,6 +202,6 @@ class Listeners:
             stalled_ns = connection.stalled_since_ns
             if stalled_ns is not None:
                 if stalled_ns <= latest_ns:
-                    connection.abort(CloseReason.STALLED, "the peer does not read its answers")
+                    connection.abort(CloseReason.STALLED, "the peer does not read its responses")
             elif connection.active_ns <= latest_ns and not connection.in_flight:
                 connection.close(CloseReason.IDLE, "nothing was asked for connections.max.idle.ms")

@@ -1,9 +1,9 @@
-"""Connections by TLS end when what they rest on does: a certificate, a CA, or that nothing was revoked.
+"""TLS connections end when their trust does: a certificate expires, a CA or a revocation list changes.
 
-Those that rest on another CA or revocation list than what is in use now are made anew: closed one after
-another, spread over RENEWAL_S, so that clients do not come back all at once, and never all nodes are away.
-Links come first, and other nodes' connections last: where all nodes get their files at the same time, who has
-made a link makes it anew by itself before. Belongs to the event loop's thread.
+Connections that rest on an older CA or revocation list are renewed: closed one after another, spread over
+RENEWAL_S, so that clients do not come back all at once, and never all nodes are away. Links come first, and
+other nodes' connections last: where all nodes get their files at the same time, the node that made a link
+renews it by itself before. Belongs to the event loop's thread.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class Ends(NamedTuple):
 
 
 def ends_of(transport: asyncio.BaseTransport) -> Ends:
-    """The two ends of a connection, as far as its socket still tells."""
+    """The two ends of a connection, as far as its socket still knows them."""
     name, own_name = (transport.get_extra_info(key) for key in ("peername", "sockname"))
     if not name:
         return Ends()

@@ -27,9 +27,9 @@ _QUICK_KEYS: Final = frozenset(key.to_bytes(2, "big") for key in (0, 1, 52, 53, 
 
 
 def is_quick(data: bytes) -> bool:
-    """True for a whole request that is taken as it comes in, whatever else waits: all those of replicas.
+    """True for a whole request that is dispatched at once, before others that wait: all those of replicas.
 
-    `data` begins with its length. A Produce request of any size is: what is long of it is returned as work.
+    `data` begins with its length. A Produce request of any size is quick: its long check is returned as work.
     """
     return len(data) <= QUICK_BYTES_MAX and data[4:6] in _QUICK_KEYS
 

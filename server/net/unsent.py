@@ -1,6 +1,6 @@
-"""Responses that cannot be sent yet, of all connections together: how many bytes they hold, and who goes.
+"""Responses that cannot be sent yet: their bytes over all connections, and which one is aborted at the bound.
 
-A response waits in memory behind an earlier request of its connection that is not answered, or because the
+A response waits in memory behind an earlier request of its connection that is in flight, or because the
 peer does not read. Each connection has a bound of its own; a thousand of them have this one. Belongs to the
 event loop's thread.
 """
@@ -12,11 +12,11 @@ from typing import Final, Generic, Protocol, TypeVar
 from quorumd.server.net.connection_state import CloseReason
 
 UNSENT_BYTES_MAX: Final = 128 << 20
-"""Room for the responses of 16 replicas that fetch as much as they may, all of which stop reading."""
+"""Enough for the responses of 16 replicas that fetch as much as they may and stop reading."""
 
 
 class Abortable(Protocol):
-    """A connection that may have to go."""
+    """A connection that can be aborted."""
 
     def abort(self, closed: CloseReason, reason: str) -> None: ...
 
@@ -33,10 +33,10 @@ class UnsentResponses(Generic[C]):
         self.max_bytes = max_bytes
         self.total_bytes = 0
         self._bytes_of: dict[C, int] = {}
-        """Who has sent nothing of it for longest comes first."""
+        """The connection that has sent nothing for longest comes first."""
 
     def add(self, connection: C, size_bytes: int) -> None:
-        """So much more waits. While that is too much, who has sent nothing for longest is aborted."""
+        """Count bytes that wait. Above the bound, connections that sent nothing for longest are aborted."""
         self._bytes_of[connection] = self._bytes_of.get(connection, 0) + size_bytes
         self.total_bytes += size_bytes
         while self.total_bytes > self.max_bytes:
@@ -45,12 +45,12 @@ class UnsentResponses(Generic[C]):
             longest.abort(CloseReason.MEMORY, "too many bytes of responses wait to be sent or read")
 
     def remove(self, connection: C, size_bytes: int) -> None:
-        """So much was sent, or read by the peer."""
+        """Count bytes that were sent, or read by the peer."""
         held = self._bytes_of.pop(connection, 0)
         self.total_bytes -= min(held, size_bytes)
         if held > size_bytes:
             self._bytes_of[connection] = held - size_bytes
 
     def forget(self, connection: C) -> None:
-        """It is gone, and all that waited for it."""
+        """A connection is gone, and its responses."""
         self.total_bytes -= self._bytes_of.pop(connection, 0)

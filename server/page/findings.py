@@ -1,4 +1,4 @@
-"""What is wrong, or will be, in words: the page's first question, answered from figures alone."""
+"""Problems of now and of soon, in words, from figures alone: the first thing on the page."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ class Level(StrEnum):
 
 
 class Problem(NamedTuple):
+    """A sentence of the page, and how bad it is."""
+
     level: Level
     text: str
 
@@ -48,7 +50,7 @@ class PageFacts:
     has_report: bool
     """The rows are those of the leader's report."""
     is_report_due: bool
-    """There is a leader, and it had the time to say something."""
+    """There is a leader, and it had the time to respond."""
     report_problem: str
     changes: Sequence[WaitingChange]
     is_settled: bool
@@ -71,7 +73,7 @@ def _found(facts: PageFacts) -> Iterator[Problem]:
         yield Problem(Level.ERROR, f"This node: {text}")
     yield from _voters(facts)
     if facts.is_report_due and not facts.has_report:
-        reason = facts.report_problem or "it has not answered yet"
+        reason = facts.report_problem or "it has not responded yet"
         yield Problem(
             Level.WARNING,
             "The leader was asked how the others do, and did not say: what is shown of them is what "
@@ -164,7 +166,7 @@ def _voters(facts: PageFacts) -> Iterator[Problem]:
 
 
 def _named(rows: Iterable[ReplicaRow], facts: PageFacts) -> str:
-    """The storage id only where the id does not tell two replicas apart."""
+    """The storage id only where two replicas have the same id."""
     ids = [row.key.id for row in facts.rows]
     return ", ".join(
         f"{'Observer' if row.role == 'observer' else 'Voter'} "

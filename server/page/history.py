@@ -15,7 +15,7 @@ SAMPLES_MAX: Final = 300
 class Sample(NamedTuple):
     """One second, about. Times are ms, None where nothing was measured.
 
-    `at_s` is of a clock that never goes back. A leader is one that answers. `commits_per_s` are records
+    `at_s` is of a clock that never goes back. A leader is one that responds. `commits_per_s` are records
     that this node came to know as committed. Commits are timed by the leader alone; syncs are those of
     this node's log.
     """

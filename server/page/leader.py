@@ -90,7 +90,7 @@ class LeaderView:
         return LeaderReport(None, (), 0.0, self._problem)
 
     def _begin_if_due(self, leader: tuple[int, int]) -> None:
-        """A new leader is asked at once, whatever became of the question to the last one."""
+        """A new leader is asked at once, though a request to the last one may be in flight."""
         now_s = self._clock_s()
         is_busy = self._asking is not None or now_s < self._asked_s + ASK_AGAIN_S
         if leader == self._asked and is_busy:

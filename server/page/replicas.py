@@ -60,6 +60,7 @@ class ReplicaRow:
 
 
 def storage_id(key: ReplicaKey) -> str | None:
+    """The storage id as Kafka's tools write it; None if it is not known."""
     return None if key.uuid is None else uuid_to_text(key.uuid)
 
 
@@ -124,8 +125,8 @@ class _Heard:
             key=lambda each: each.last_fetch_timestamp,
             default=None,
         )
-        everybody = (*partition.current_voters, *partition.observers)
-        self._now_ms = max((each.last_fetch_timestamp for each in everybody), default=-1)
+        replicas = (*partition.current_voters, *partition.observers)
+        self._now_ms = max((each.last_fetch_timestamp for each in replicas), default=-1)
         self._end_offset = partition.high_watermark
         if self._leader is not None:
             self._now_ms = self._leader.last_fetch_timestamp

@@ -32,7 +32,7 @@ class PageSource:
 
     view: PartitionView
     leader_id: Callable[[], int | None]
-    """The leader, if it has answered this node lately; else None."""
+    """The leader, if it has responded to this node lately; else None."""
     metrics: Metrics
     status: Callable[[], Mapping[str, object]]
     problems: Callable[[], list[str]]

@@ -46,12 +46,12 @@ class ControllerRegistration:
         self._node = node
         self._ask_leader = ask_leader
         self._runtime = runtime
-        self._timer = RuntimeTimer(runtime, self.look)
+        self._timer = RuntimeTimer(runtime, self.on_role)
         self._incarnation_id = random_storage_id(runtime.draw) if self._is_due else ZERO_UUID
         self._security_protocol = SSL if is_tls else PLAINTEXT
 
-    def look(self) -> None:
-        """A role, or a leader, is new: ask if that is due."""
+    def on_role(self) -> None:
+        """A role, or a leader, is new: register if that is due."""
         if self._is_due and not self._is_asked and self._node.role is Role.FOLLOWER:
             self._is_asked = True
             self._ask_leader(self._request(), VERSION, self._responded, self._failed)
@@ -86,11 +86,11 @@ class ControllerRegistration:
 
     def _responded(self, frame: bytes, body_at: int) -> None:
         try:
-            answer = decode(ControllerRegistrationResponse, VERSION, frame, body_at)
+            response = decode(ControllerRegistrationResponse, VERSION, frame, body_at)
         except ValueError as error:
             return self._failed(str(error))
-        if answer.error_code:
-            return self._failed(answer.error_message or f"error {answer.error_code}")
+        if response.error_code:
+            return self._failed(response.error_message or f"error {response.error_code}")
         LOG.info("registered at the active controller")
         self.close()
         return None

@@ -139,13 +139,13 @@ class Driver:
         self._carry_out(self.node.start(self._now_ms()))
 
     def stop(self) -> None:
-        """Take no event any more: who would carry out what comes of it is about to close."""
+        """Take no event any more: disk and peers, which carry effects out, are about to close."""
         self._is_stopped = True
         self._held.clear()
         self._waiting.clear()
 
     def handle(self, event: Event) -> None:
-        """Let the rules decide on an event, and do what they ask for.
+        """Let the rules decide on an event, and carry out their effects.
 
         An event that comes up while effects are carried out waits until they all are.
         """

@@ -60,7 +60,7 @@ DRAIN_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionHooks:
-    """What a partition asks of its node."""
+    """The node's functions that a partition calls."""
 
     save_state: Callable[[QuorumState], None]
     """Write quorum-state.json; runs on the disk's thread."""
@@ -74,7 +74,7 @@ class PartitionHooks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSettings:
-    """What configuration says of a partition."""
+    """The configuration of a partition."""
 
     raft: RaftConfig
     outbound: OutboundSettings
@@ -253,7 +253,7 @@ class Partition:
     # -- events
 
     def handle(self, event: Event) -> None:
-        """Let the rules decide on an event, and carry out what they ask for."""
+        """Let the rules decide on an event, and carry out their effects."""
         try:
             self.driver.handle(event)
         except BaseException as error:
@@ -277,7 +277,7 @@ class Partition:
             self.metrics.observe_fsync(sync_s)
 
     def _call_soon(self, callback: Callable[[], None]) -> None:
-        """Call at the end of this turn of the event loop, which would only log what goes wrong."""
+        """Call at the end of this turn of the event loop; an error ends the process, as in `handle`."""
         self._runtime.call_soon(partial(self._guarded, callback))
 
     def _guarded(self, callback: Callable[[], None]) -> None:
@@ -328,8 +328,8 @@ class Partition:
         leader = "-" if effect.leader_id is None else effect.leader_id
         LOG.info(f"{effect.role}", epoch=effect.epoch, leader=leader, reason=effect.reason)
         self._note_election(effect)
-        self._registration.look()
-        self._witness_lead.look()
+        self._registration.on_role()
+        self._witness_lead.on_role()
         if effect.role is not Role.LEADER:
             self.produce_handler.on_leadership_lost()
             self.fetch_handler.on_leadership_lost()

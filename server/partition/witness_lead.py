@@ -1,7 +1,7 @@
 """How far a witness is ahead of all voters but Kafka's leader, asked of that leader while it lives.
 
-Records that only the leader and the witness hold are safe as long as both of them are: whoever looks at
-Kafka's nodes alone sees a voter that is down, and not what hangs on the witness. Source: KIP-595,
+Records that only the leader and the witness hold are safe as long as both of them are: the metrics of
+Kafka's nodes show a voter that is down, and not that records depend on the witness. Source: KIP-595,
 DescribeQuorum.
 """
 
@@ -27,7 +27,7 @@ from quorumd.wire.messages.describe_quorum import (
 
 VERSION: Final = 0
 FETCH_TIMEOUTS: Final = 2
-"""Between two questions. What was committed at one of them, other voters have at the next if they live."""
+"""Between two requests. Records committed at one of them, other live voters have at the next."""
 
 
 class WitnessLead:
@@ -52,8 +52,8 @@ class WitnessLead:
         asked = DescribeQuorumRequestTopic(topic_name=topic.name, partitions=(partition,))
         self._request = DescribeQuorumRequest(topics=(asked,))
 
-    def look(self) -> None:
-        """A role, or a leader, is new: nothing is known of how far others are."""
+    def on_role(self) -> None:
+        """A role, or a leader, is new: the progress of the others is not known."""
         self._metrics.witness_ahead_records = 0
         self._committed = None
         self._ask_later()
@@ -77,21 +77,23 @@ class WitnessLead:
     def _responded(self, frame: bytes, body_at: int) -> None:
         self._ask_later()
         try:
-            answer = decode(DescribeQuorumResponse, VERSION, frame, body_at)
+            response = decode(DescribeQuorumResponse, VERSION, frame, body_at)
         except ValueError:
             return
-        for topic in answer.topics:
+        for topic in response.topics:
             for partition in topic.partitions:
                 if not partition.error_code and partition.leader_epoch == self._node.epoch:
                     self._note(partition)
 
-    def _note(self, told: DescribeQuorumResponsePartition) -> None:
-        """Compare what was committed at the last question with what the others have by now."""
-        known = (told.leader_id, self._node.local.id)
+    def _note(self, described: DescribeQuorumResponsePartition) -> None:
+        """Compare the high watermark of the last response with the log ends of the others now."""
+        known = (described.leader_id, self._node.local.id)
         others = [
-            voter.log_end_offset for voter in told.current_voters if voter.replica_id not in known
+            voter.log_end_offset
+            for voter in described.current_voters
+            if voter.replica_id not in known
         ]
-        committed, self._committed = self._committed, told.high_watermark
+        committed, self._committed = self._committed, described.high_watermark
         if committed is not None and others:
             missing = committed - max(0, *others)
             self._metrics.witness_ahead_records = max(0, missing)

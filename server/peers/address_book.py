@@ -1,8 +1,8 @@
-"""Where a peer is reached: what others say of it, and what was found there.
+"""The addresses of a peer: those that are known, and which node was found there.
 
 Addresses change hands, and a peer may be at one that is not known as its own. Its own addresses are trusted:
-the node that listens there is taken for the peer, until a response shows another one. All others are in doubt
-until a response shows the peer.
+the node that listens there is taken for the peer, until a response shows another one. All others are
+candidates until a response shows the peer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ OWN_AGAIN_S: Final = 0.1
 """So soon an address of its own that was found wrong may be tried again: the peer may have moved back."""
 ABSENT_AGAIN_S: Final = 1.0
 """So soon any other, if no node was there."""
-STRANGER_AGAIN_S = 10.0
+OTHER_NODE_AGAIN_S = 10.0
 """So soon any other, if another node was there."""
 
 
@@ -66,16 +66,16 @@ class AddressBook:
         self._wrong.pop(address, None)
 
     def deny(self, address: Address) -> None:
-        """Another node is there, or one that did not say who it is."""
+        """Another node is there, or one that did not identify itself."""
         if address == self._found:
             self._found = None
         if address in self._named():
             self._wrong[address] = self._now() + OWN_AGAIN_S
         else:
-            self._not_before[address] = self._now() + STRANGER_AGAIN_S
+            self._not_before[address] = self._now() + OTHER_NODE_AGAIN_S
 
     def miss(self, address: Address) -> None:
-        """No node answered there. Addresses that are trusted stay so."""
+        """No node responded there. Trusted addresses stay trusted."""
         self._not_before[address] = self._now() + ABSENT_AGAIN_S
         if address in self._wrong:
             self._wrong[address] = self._now() + OWN_AGAIN_S

@@ -1,4 +1,4 @@
-"""Which of several addresses answers: host names looked up side by side, attempts begun one after the other.
+"""Connects to the first of several addresses: names resolved side by side, attempts staggered.
 
 Source: RFC 8305, "Happy Eyeballs"; here over addresses of different hosts, too.
 """

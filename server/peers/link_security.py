@@ -45,7 +45,7 @@ class LinkSecurity:
 
 @dataclass(frozen=True, slots=True)
 class _Watch:
-    """Looks at who has answered, before a byte is taken from it."""
+    """Checks the peer's certificate before a byte is taken from it."""
 
     security: LinkSecurity
     peer_id: int | None

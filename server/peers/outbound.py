@@ -57,8 +57,8 @@ from quorumd.wire.schema import Message
 LOG: Final = Logger("peers")
 
 CHANGES_MAX: Final = 16
-"""So many changes that clients ask for wait for the leader through this node; who asks for more is told who
-leads."""
+"""So many changes of clients wait at this node for the leader; for one more the client gets the leader's
+address instead."""
 
 FETCH, FETCH_SNAPSHOT = 1, 59
 CHANGES: Final = (voter_changes.ADD_VOTER, voter_changes.REMOVE_VOTER, voter_changes.UPDATE_VOTER)
@@ -145,7 +145,7 @@ class Outbound:
         """Connect to these ahead of the first request, so that an election need not wait for it."""
         if self._is_closed:
             return
-        self._discard_strangers(None)
+        self._discard_other_peers(None)
         for peer in peers:
             self._channel(peer, Use.ELECTIONS)
 
@@ -162,12 +162,12 @@ class Outbound:
         return is_one and self.addresses.is_voter_or_leader(replica_id)
 
     def on_peer_connected(self, replica_id: int) -> None:
-        """Its process runs: whoever waits before connecting to it again need wait no longer."""
+        """Its process runs: channels that wait before they connect to it again connect now."""
         for (peer, _), channel in self._channels.items():
             if isinstance(peer, ReplicaKey) and peer.id == replica_id:
                 channel.wake()
 
-    def _discard_strangers(self, wanted: Peer | None) -> None:
+    def _discard_other_peers(self, wanted: Peer | None) -> None:
         """Give up the channels of replicas that neither vote nor lead any more, nor are `wanted` now.
 
         A voter whose storage id has become known is another peer than the one known by its id alone.
@@ -183,7 +183,7 @@ class Outbound:
     def _channel(self, peer: Peer, use: Use) -> PeerChannel:
         channel = self._channels.get((peer, use))
         if channel is None:
-            self._discard_strangers(peer)
+            self._discard_other_peers(peer)
             channel = self._channels[peer, use] = self._open(peer, use)
         return channel
 
@@ -344,8 +344,8 @@ class Outbound:
         request waited for a connection. `wait_ms` is how long the leader may take, beyond the usual time;
         such a request has a connection of its own.
 
-        Clients that are told to ask another node don't all do so: Kafka's admin client asks the same
-        one again until its time is over.
+        Not all clients follow to another node: Kafka's admin client asks the same one again until its
+        time is over.
         """
         leader = self.node.leader
         if leader is None or leader == self.node.local or self._is_closed:
@@ -402,7 +402,7 @@ class Outbound:
         leader, key = self.node.leader, message.wire_spec.api_key
         assert key is not None, "requests have one"
         if leader is None or leader == self.node.local or self._is_closed:
-            failed("nobody else is known to lead")
+            failed("no other leader is known")
             return
 
         def build(known: int, correlation_id: int) -> bytes:
@@ -420,7 +420,7 @@ class Outbound:
         )
         self._channel(leader, Use.CLIENTS).call(call)
 
-    # -- being answered
+    # -- responses
 
     def _on_response(
         self,

@@ -1,4 +1,4 @@
-"""Where the other replicas are, by what the log, the leader and configuration say; and who has answered.
+"""The addresses of other replicas, from log, leader and configuration; and which replica has responded there.
 
 The log may name addresses that a voter has left, and that another one has taken. Vote and BeginQuorumEpoch
 name the replica that they are meant for, so that another one refuses them: INVALID_VOTER_KEY.
@@ -80,8 +80,8 @@ class PeerAddresses:
     def elsewhere(self, peer: Peer) -> list[Address]:
         """Where a voter may be if it is at none of its own addresses.
 
-        Last, where a BeginQuorumEpoch says that it is: while this node has a leader, such a claim of
-        anybody counts for nothing.
+        Last, the address that a BeginQuorumEpoch claims: while this node has a leader, such a claim
+        counts for nothing.
         """
         if isinstance(peer, BootstrapServer):
             return []
@@ -157,11 +157,11 @@ class PeerAddresses:
     def is_from(
         self, to: Peer, address: Address, event: Event, *, names_receiver: bool
     ) -> bool | None:
-        """Whether it was this peer that answered at this address: yes, no, or not to be told.
+        """Whether this peer responded at this address: True, False, or None if that is not known.
 
-        A response to a request that does not say whom it is meant for tells only the leader from others,
-        who know no later epoch than its own. It proves an address wrong only if there is another one: a
-        leader that resigns answers like others.
+        A response to a request that does not name its receiver distinguishes only the leader from other
+        replicas, which know no later epoch than its own. It proves an address wrong only if there is another
+        one: a leader that resigns responds like others.
         """
         if not isinstance(to, ReplicaKey) or not isinstance(event, RESPONSES):
             return None

@@ -1,4 +1,4 @@
-"""Connections to other replicas: made again and again, requests sent one after another, answered in order.
+"""Connections to other replicas: made again and again, requests in sequence, responses in their order.
 
 A channel is one connection to one peer. It begins with ApiVersions, so that every request is sent in the
 highest version that both sides know. Addresses are resolved anew at each attempt. What failed is reported
@@ -41,7 +41,7 @@ NODE_SOFTWARE: Final = "quorumd"
 RECONNECT_MS = 20
 RECONNECT_MAX_MS = 1000
 DOUBT_S = 1.0
-"""How long a connection is kept on which no response has shown yet who is there."""
+"""How long a connection is kept on which no response has identified the peer yet."""
 HUNG_UP: Final = "it closed the connection instead of answering: its log says why"
 REFUSALS: Final = (ConnectionRefusedError, ConnectionResetError)
 
@@ -56,6 +56,8 @@ def request_frame(
 
 
 class PendingCall(NamedTuple):
+    """A request that was sent and has no response yet; `deadline` is on the clock of the event loop."""
+
     call: PeerCall
     version: int
     correlation_id: int
@@ -85,7 +87,7 @@ class TcpPeerChannel:
         metrics: Metrics,
         security: LinkSecurity | None = None,
     ) -> None:
-        """`addresses` are the peer's own: who listens there is taken for it until it is found wrong.
+        """`addresses` are the peer's own: the node there is taken for it until a response shows another.
 
         Without `security` the link is plaintext.
         """
@@ -176,13 +178,13 @@ class TcpPeerChannel:
         while not self._is_trusted and not self._lost.is_set():
             await _wait(self._lost, DOUBT_S)
             if not self._is_trusted and not self._pending:
-                self._reject_address("nobody there said who it is")
+                self._reject_address("no node there has identified itself")
         await self._lost.wait()
 
-    # -- looking for the peer
+    # -- the search for the peer
 
     async def _connect(self) -> bool:
-        """Try each address once. Returns False if the peer answers nowhere; the listener hears of it
+        """Try each address once. Returns False if the peer responds nowhere; the listener hears of it
         when all of its own addresses have refused."""
         self._lost.clear()
         self._search = _Search()
@@ -228,7 +230,7 @@ class TcpPeerChannel:
                 self._listener.on_connection_refused()
 
     async def _dial(self, address: Address) -> PeerConnection:
-        """A connection to this address on which the handshake was answered."""
+        """A connection to this address on which ApiVersions got a response."""
         host, port = address
         async with asyncio.timeout(self._connect_timeout_s):
             ips = await self._names.ips_of(host)
@@ -292,7 +294,7 @@ class TcpPeerChannel:
         return True
 
     def _confirm(self) -> None:
-        """The peer itself has answered at an address that was in doubt."""
+        """The peer itself has responded at an address that was not trusted."""
         self._where.confirm(self._address)
         self._is_trusted = True
         self._listener.on_connection_made(self._ip(), self._is_behind)
@@ -313,7 +315,7 @@ class TcpPeerChannel:
             self._is_trusted = False
 
     def on_lost(self, exc: Exception | None) -> None:
-        """The connection is gone, whoever ended it."""
+        """The connection is gone; either end may have closed it."""
         self._transport = None
         lost = f"the connection to {self._name} was lost: {exc or 'closed by the peer'}"
         self._last_error = self._given_up or lost
@@ -380,7 +382,7 @@ class TcpPeerChannel:
         if self._alarm is None or deadline < self._alarm_at:
             self._arm(deadline)
 
-    # -- being answered
+    # -- responses
 
     def on_frame(self, frame: bytes) -> None:
         """A response. Raises MalformedMessage if it is none to what was asked."""
@@ -398,7 +400,7 @@ class TcpPeerChannel:
             if not self._is_trusted:
                 self._confirm()
         elif is_peer is False:
-            self._reject_address("somebody else answered")
+            self._reject_address("another node responded")
 
     def on_malformed(self, error: MalformedMessage) -> None:
         """What came is no response."""
@@ -423,7 +425,7 @@ class TcpPeerChannel:
         self._alarm = self._loop.call_at(deadline, self._on_alarm)
 
     def _give_up(self, reason: str, *, is_news: bool = True) -> None:
-        """A response that comes late would answer the wrong question: begin anew."""
+        """A late response would be taken for another request's: close, and connect again."""
         if is_news:
             LOG.info("connection given up", peer=self._name, reason=reason)
         self._given_up = reason

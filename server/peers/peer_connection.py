@@ -33,14 +33,14 @@ class Receiver(Protocol):
         """What came is malformed; nothing more of it is passed on."""
 
     def on_lost(self, exc: Exception | None) -> None:
-        """The connection is gone, whoever ended it."""
+        """The connection is gone; either end may have closed it."""
 
 
 class PeerConnection(asyncio.Protocol):
-    """Shakes hands, then passes frames on to the channel that has taken it.
+    """Makes the ApiVersions exchange, then passes frames on to the channel that has taken the connection.
 
-    That is not so from the beginning: uvloop tells of a connection whose attempt was given up in that very
-    moment, and never of its end.
+    Before that it has none: uvloop announces a connection whose attempt was cancelled in that very moment,
+    and never announces its end.
     """
 
     def __init__(self, metrics: Metrics) -> None:

@@ -1,4 +1,4 @@
-"""What links to other nodes have shown: why a peer is not reached, in words, and who is plaintext still."""
+"""The state of links to other nodes: why a peer is not reached, in words; which are plaintext still."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from quorumd.wire.registry import CONTROLLER_KEYS
 LOG: Final = Logger("peers")
 
 NO_RIGHT: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED.name
-"""A Kafka process ends when it is told so. To a node it is an answer that an operator has to change."""
+"""A Kafka process ends at this error. A node asks again: an operator has to permit it."""
 
 
 METADATA_VERSION: Final = "metadata.version"
@@ -44,14 +44,14 @@ class KafkaPeer(Exception):
 
 @dataclass(slots=True)
 class PeerLinks:
-    """Of one node, by who is at the other end: "node 2"."""
+    """Of one node, by the name of the peer: "node 2"."""
 
     problems: dict[str, str] = field(default_factory=dict)
     """Why a peer was not reached when that was last tried; nothing of those that were."""
     mismatches: dict[str, str] = field(default_factory=dict)
     """Those of them that only an operator can mend."""
     refusals: dict[str, str] = field(default_factory=dict)
-    """Peers that answer that this node has no right to ask."""
+    """Peers that respond with CLUSTER_AUTHORIZATION_FAILED."""
     behind: set[int] = field(default_factory=set)
     """Replicas that have said, by certificate, that their own links are plaintext still."""
     lines: RateLimit = field(default_factory=lambda: RateLimit(per_second=0.1, burst=5))
@@ -86,7 +86,7 @@ class PeerLinks:
             self.refusals.pop(who, None)
 
     def warnings(self) -> list[str]:
-        """What an operator has to mend, or to go on with."""
+        """Problems that an operator has to mend, and migrations to finish."""
         return [
             *self.mismatches.values(),
             *self.refusals.values(),
@@ -98,7 +98,7 @@ class PeerLinks:
         ]
 
     def forget(self, who: str, replica_id: int | None = None) -> None:
-        """It is no peer any more; `replica_id`: nobody else has that id, either."""
+        """It is no peer any more; `replica_id`: no other peer has that id, either."""
         if replica_id is not None:
             self.behind.discard(replica_id)
         for known in (self.problems, self.mismatches, self.refusals):
@@ -106,8 +106,8 @@ class PeerLinks:
 
 
 class PeerLink:
-    """Listens to a channel: tells the rules whether a voter's process is there, operators why not, and the
-    channel where else the peer may be."""
+    """Listens to a channel: reports to the rules whether a voter's process runs, to operators why not, and
+    gives the channel other addresses of the peer."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ def _is_of_kafka(announced: ApiVersionsResponse) -> bool:
 
 
 def in_words(who: str, address: Address, error: BaseException) -> str:
-    """Why nobody could be reached there."""
+    """Why no connection could be made there."""
     if isinstance(error, PlaintextAnswered):
         return f"{who} answered in plaintext on a listener that is TLS here ({address})"
     if isinstance(error, TlsAnswered):
@@ -180,7 +180,7 @@ def in_words(who: str, address: Address, error: BaseException) -> str:
             "the first of this node's listeners, or name the peer's plaintext port"
         )
     if isinstance(error, ConnectionRefusedError):
-        reason = "nobody listens there: the connection is refused"
+        reason = "no process listens there: the connection is refused"
     else:
-        reason = "it did not answer in time" if isinstance(error, TimeoutError) else str(error)
+        reason = "no response in time" if isinstance(error, TimeoutError) else str(error)
     return f"{who} at {address}: {reason}"

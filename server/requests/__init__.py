@@ -1,1 +1,1 @@
-"""One module per family of requests: decodes, asks the partition, answers."""
+"""One module per family of requests: decodes, asks the partition, responds."""

@@ -33,7 +33,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 def api_versions(
     view: PartitionView, request: ApiVersionsRequest, version: int
 ) -> ApiVersionsResponse:
-    """What this node speaks. From version 3 on, software must give a name and version that fit KIP-511."""
+    """The APIs of this node. From version 3 on, software must give a name and version that fit KIP-511."""
     if version >= 3 and not (
         _SOFTWARE.fullmatch(request.client_software_name)
         and _SOFTWARE.fullmatch(request.client_software_version)
@@ -60,7 +60,7 @@ def api_versions(
 
 
 def api_versions_unsupported() -> ApiVersionsResponse:
-    """The answer to an ApiVersions request of an unknown version, to be sent as version 0 (KIP-511)."""
+    """The response to ApiVersions of an unknown version, to be sent as version 0 (KIP-511)."""
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
         api_keys=tuple(key for key in _ALL_KEYS if key.api_key == API_VERSIONS_KEY),
@@ -76,7 +76,7 @@ def _features(view: PartitionView) -> tuple[ApiVersionsResponseSupportedFeature,
 
 @cache
 def _keys(*, is_own: bool, is_beside_kafka: bool) -> tuple[ApiVersionsResponseApiKey, ...]:
-    """Brokers ask a witness that leads for a moment as their controller: only an answer sends them on."""
+    """Brokers take a witness that leads for a moment for their controller: a response sends them on."""
     return tuple(
         key
         for key in _ALL_KEYS

@@ -1,4 +1,4 @@
-"""A conditional batch gets its offset now: may it have it?"""
+"""Judges a conditional batch at the moment in which it gets its offset."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def refused_append(
     offset: int,
     runtime: Runtime,
 ) -> PendingAppend | None:
-    """What a conditional batch waits for instead, if its keys have changed; None if it may go on.
+    """The parked refusal of a conditional batch whose keys have changed; None if it is to be appended.
 
-    What an idempotent producer has in the log already is not judged again, nor is what it sends out of
-    order: that has its own answers.
+    A batch that an idempotent producer has in the log already, or sends out of order, is not judged: it has
+    results of its own.
     """
     keyed, header = batch.keyed, batch.header
     if keyed is None or keyed.condition is None:

@@ -1,7 +1,7 @@
-"""DescribeQuorum: who leads, who votes, who observes, and how far everybody is.
+"""DescribeQuorum: leader, voters, observers, and the log end of each.
 
-Only the leader can say how far the others are. Another node answers with an error, and with what it knows
-of the leader, so that a client needs no second question to find it. Source: KIP-595, 836, 853.
+Only the leader knows the progress of the others. Another node responds with an error and the leader's
+address, so that a client needs no second request to find it. Source: KIP-595, 836, 853.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def describe_quorum(
 ) -> DescribeQuorumResponse:
     """Errors are per partition, as with Kafka; `listener` is the one that the request came in on.
 
-    Software of this project (`is_own`) is told what Kafka has no field for: changes under way,
+    Software of this project (`is_own`) gets fields that Kafka does not have: changes under way,
     endpoints by storage id, and `work`.
     """
     if not request.topics:

@@ -1,10 +1,10 @@
 """Consumers' Fetch: up to the high watermark. The questions for offsets are in `offsets`.
 
-Only the leader answers, and only once a record of its own epoch is committed: before that it may not
+Only the leader responds, and only once a record of its own epoch is committed: before that it may not
 know everything that was committed under an earlier leader. A fetch with nothing to return waits for the
 high watermark, at most MaxWaitMs.
 
-Who calls itself replica -2, Kafka's debugging consumer, wants to see this very log: any replica answers
+A consumer with replica id -2, Kafka's debugging consumer, wants this replica's log: any replica responds
 it at once, up to what it knows to be committed itself, in Fetch and ListOffsets. Source: Kafka's consumer
 protocol; KIP-320, KIP-392.
 """
@@ -38,16 +38,16 @@ from quorumd.wire.messages.fetch import (
 )
 
 FETCH_BYTES_MAX: Final = 4 * 2**20
-"""Most bytes of one answer, whatever the consumer asks for; a first batch is whole all the same."""
+"""Most bytes of one response, even if the consumer permits more; a first batch is whole all the same."""
 PARKED_MAX = 10_000
-"""Most fetches that wait at a time; one more is answered empty at once."""
+"""Most fetches that wait at a time; one more gets an empty response at once."""
 SHARE_S: Final = 0.002
 """How long fetches that waited are served in one turn of the event loop; one more may follow. A thousand
 consumers at once would keep it from producers and replicas for a second."""
 SWEEP_S = 5.0
-"""How often fetches that wait are looked through for those whose connection is gone."""
+"""How often parked fetches are searched for those whose connection is gone."""
 LEADER_ERRORS: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-"""Errors after which a consumer looks for the leader: the answer says where it is."""
+"""Errors after which a consumer searches for the leader: the response says where it is."""
 DEBUGGING_CONSUMER: Final = -2
 """The replica id of a consumer that wants the log of the replica that it asks. Source: Kafka,
 ReplicaVerificationTool."""
@@ -97,11 +97,11 @@ def is_for_debugging(message: FetchRequest, version: int) -> bool:
 def is_of_replica(
     replica_id: int, cluster_id: str | None, last_fetched_epoch: int, partition_max_bytes: int
 ) -> bool:
-    """True for a fetch of a replica, which copies the log, what is not committed too.
+    """True for a fetch of a replica, which also gets records that are not committed.
 
-    A replica tells the epoch of its last record. Some consumers do so, too (KIP-320, kafka-python); but a
-    replica without id, as those that only observe may be, names its cluster, or leaves PartitionMaxBytes 0
-    as Apache Kafka's replicas do.
+    A replica names the epoch of its last record. Some consumers do so, too (KIP-320, kafka-python); but a
+    replica without id, as observers may be, names its cluster, or leaves PartitionMaxBytes 0 as Apache
+    Kafka's replicas do.
     """
     if last_fetched_epoch < 0 or replica_id == DEBUGGING_CONSUMER:
         return False
@@ -109,7 +109,7 @@ def is_of_replica(
 
 
 class FetchHandler:
-    """Answers consumers for one partition."""
+    """Responds to consumers' fetches of one partition."""
 
     def __init__(self, view: PartitionView, log: Log, reader: Reader, runtime: Runtime) -> None:
         self._view = view
@@ -118,13 +118,13 @@ class FetchHandler:
         self._runtime = runtime
         self._parked: list[ConsumerFetch] = []
         self._woken: deque[ConsumerFetch] = deque()
-        """Those that the high watermark has reached, and who came behind them, wait for a turn."""
+        """Fetches that the high watermark has reached, and later ones, which wait for a turn."""
         self._has_turn = False
         self._alarm: TimerHandle | None = None
         self._alarm_at = 0.0
 
     def fetch(self, request: InboundRequest, message: FetchRequest) -> None:
-        """Answer a consumer's fetch, now or when there is something to say."""
+        """Respond to a consumer's fetch, now or when there are records."""
         if message.session_id > 0:
             self._refuse(request, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             return
@@ -307,7 +307,7 @@ class FetchHandler:
         self._alarm = self._runtime.call_at(at, self._on_alarm)
 
     def _on_alarm(self) -> None:
-        """Answer the fetches whose time is over; forget those whose connection is gone."""
+        """Respond to fetches whose wait is over; forget those whose connection is gone."""
         self._alarm = None
         now = self._runtime.monotonic_s()
         due = [fetch for fetch in self._parked if fetch.deadline <= now]
@@ -322,7 +322,7 @@ class FetchHandler:
             self._serve(fetch)
 
     def close(self) -> None:
-        """Stop looking at the clock, and serve no further turn."""
+        """Cancel the timers, and serve no further turn."""
         self._woken.clear()
         if self._alarm is not None:
             self._alarm.cancel()

@@ -59,7 +59,7 @@ def metadata(
         ),
         cluster_id=view.cluster_id,
         controller_id=_reachable_leader(view, nodes),
-        # Each topic once, as a broker answers, however often it is named.
+        # Each topic once, as a broker responds, however often it is named.
         topics=tuple(
             _topic(view, nodes, topic, version, operations)
             for topic in {(topic.name, topic.topic_id): topic for topic in topics}.values()

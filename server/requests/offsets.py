@@ -76,16 +76,16 @@ class OffsetsHandler:
                 index = rows[i][1][k].partition_index
                 if isinstance(outcome, BaseException):
                     code = int(ErrorCode.KAFKA_STORAGE_ERROR)
-                    answer = ListOffsetsResponsePartition(partition_index=index, error_code=code)
+                    response = ListOffsetsResponsePartition(partition_index=index, error_code=code)
                 else:
                     offset, timestamp, epoch = outcome[at] or (-1, -1, -1)
-                    answer = ListOffsetsResponsePartition(
+                    response = ListOffsetsResponsePartition(
                         partition_index=index,
                         timestamp=timestamp,
                         offset=offset,
                         leader_epoch=epoch if request.api_version >= 4 else -1,
                     )
-                rows[i][1][k] = answer
+                rows[i][1][k] = response
             self._respond_list_offsets(request, rows)
 
         self._reader.run(look_up, done)
@@ -124,7 +124,7 @@ class OffsetsHandler:
     def _listed(
         self, version: int, asked: ListOffsetsRequestPartition, error: ErrorCode
     ) -> ListOffsetsResponsePartition:
-        """The answer that needs no disk."""
+        """The response that needs no disk."""
         if error is not ErrorCode.NONE:
             return ListOffsetsResponsePartition(
                 partition_index=asked.partition_index, error_code=int(error)

@@ -55,7 +55,7 @@ class ParkedAppends:
             self._arm_sweeper()
 
     def park_duplicate(self, duplicate: PendingAppend) -> None:
-        """A duplicate, or a refusal, is answered when its cause is committed, in the order of offsets."""
+        """Keep a duplicate, or a refusal, until its cause is committed; in the order of end offsets."""
         end_offset = duplicate.end_offset
         if end_offset <= self._view.committed_offset:
             self._respond(duplicate)
@@ -68,7 +68,7 @@ class ParkedAppends:
             self._arm_sweeper()
 
     def on_high_watermark(self, offset: int) -> None:
-        """Answer everything below the high watermark, in the order of the log."""
+        """Respond to everything below the high watermark, in the order of the log."""
         parked = self.appends
         now = 0.0
         while parked:
@@ -87,7 +87,7 @@ class ParkedAppends:
             self._respond(append)
 
     def _respond(self, append: PendingAppend) -> None:
-        """It is committed, or what it is refused for."""
+        """Send the responses of an append that is committed, or refused for a record that is."""
         if append.refusal is not None:
             if not append.batches[0].has_response:
                 self._responder.finish(append.batches[0], append.refusal)
@@ -123,7 +123,7 @@ class ParkedAppends:
         self._sweeper = self._runtime.call_at(at, self._sweep)
 
     def _sweep(self) -> None:
-        """Answer requests whose time is over; their records stay appended and may still commit."""
+        """Respond to requests whose timeout is over; their records stay appended and may still commit."""
         self._sweeper = None
         now = self._runtime.monotonic_s()
         late = "not committed in time: no majority of the voters answers"
@@ -155,6 +155,6 @@ class ParkedAppends:
             self._arm_sweeper()
 
     def close(self) -> None:
-        """Stop looking at the clock."""
+        """Cancel the timer."""
         if self._sweeper is not None:
             self._sweeper.cancel()

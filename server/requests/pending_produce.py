@@ -19,7 +19,7 @@ from quorumd.wire.messages.produce import ProduceRequestTopic
 
 @dataclass(slots=True)
 class PartitionResult:
-    """What one partition of a Produce request gets."""
+    """The result of one partition of a Produce request."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
@@ -28,7 +28,7 @@ class PartitionResult:
 
 
 Results = Mapping[tuple[int, int], PartitionResult]
-"""By the places of a topic in its request, and of a partition in its topic."""
+"""By the index of a topic in its request, and of a partition in its topic."""
 
 
 @dataclass(slots=True)
@@ -44,9 +44,9 @@ class PendingProduce:
 
 
 class PendingBatch:
-    """One batch between its arrival and its answer.
+    """One batch between its arrival and its response.
 
-    `whole` is the request that it is a part of, None if it is all of it; `at` is its place there.
+    `whole` is the request with several partitions that it is a part of, or None; `at` is its index there.
     """
 
     __slots__ = (
@@ -72,13 +72,13 @@ class PendingBatch:
         self.request = request
         self.head = head
         self.data = data
-        """What the request has for this partition; once that is checked, the batch; then empty."""
+        """The request's records for this partition; once checked, the batch; empty once appended."""
         self.whole = whole
         self.at = at
         self.header: BatchHeader
         """Set once it is checked."""
         self.base_offset: int
-        """Set once it has a place in the log."""
+        """Set once the batch has its offsets."""
         self.has_response = False
         self.keyed: KeyedBatch | None = None
         """Its keys and its condition, if they were read."""
@@ -95,7 +95,7 @@ class PendingBatch:
 
     @property
     def identity(self) -> BatchIdentity | None:
-        """What tells an idempotent producer's batch that is sent again; None if it has no producer id."""
+        """Identifies an idempotent producer's batch that is sent again; None if it has no producer id."""
         _, _, _, _, _, _, _, _, producer_id, producer_epoch, base_sequence, _ = self.header
         if producer_id < 0:
             return None
@@ -116,7 +116,7 @@ class PendingBatch:
 class PendingAppend:
     """The batches of one append until they are committed, in the order of the log; or one duplicate.
 
-    Or a batch that is refused for what stands below `end_offset`: to be told when that is committed.
+    Or a batch that is refused for a record below `end_offset`: its response waits for that record's commit.
     """
 
     __slots__ = ("batches", "deadline", "end_offset", "held_bytes", "refusal", "since", "sure_s")
@@ -134,15 +134,15 @@ class PendingAppend:
         self.end_offset = end_offset
         """Exclusive."""
         self.held_bytes = held_bytes
-        """What it counts for beyond the high watermark, 0 for a duplicate and for what is refused."""
+        """Bytes beyond the high watermark, 0 for a duplicate and for a refused batch."""
         self.refusal = refusal
         self.sure_s = inf
-        """When the refusal may be told, whatever is committed by then."""
+        """From this time on the refusal may be sent, though the record is not committed."""
         self.deadline: float | None = None
-        """The first one of what is not answered, inf if all is; None until it is asked for."""
+        """The earliest of the batches without a response, inf if there is none; None until it is needed."""
 
     def cut(self, offset: int) -> PendingAppend | None:
-        """What of it ends at or below `offset`, and is no part of it any more; None if nothing does."""
+        """Cut off and return the batches that end at or below `offset`; None if there are none."""
         count = bisect_right(self.batches, offset, key=lambda batch: batch.end_offset)
         if not count:
             return None

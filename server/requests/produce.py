@@ -1,8 +1,8 @@
-"""Produce: batches of one turn of the event loop become one append; answers wait for the high watermark.
+"""Produce: batches of one turn of the event loop become one append; responses wait for the high watermark.
 
-Checks each batch as it arrives, lets the producer state sort out duplicates, and parks what was appended
-until it is committed, its time is over, or leadership is lost. Source: Kafka's Produce; KIP-98 for
-idempotence. Promise: acknowledged means never lost; exactly once for idempotent producers.
+Each batch is checked as it arrives, the producer state finds duplicates, and the append is parked
+(`parked_appends`) until it is committed, its timeout is over, or leadership is lost. Promise: acknowledged
+means never lost; exactly once for idempotent producers. Source: Kafka's Produce; KIP-98 for idempotence.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ WAITING_BYTES: Final = 1000
 
 
 class AppendTarget(Protocol):
-    """Takes what producers append to a partition."""
+    """The partition, as producers append to it."""
 
     @property
     def append_refusal(self) -> Refusal | None:
@@ -57,7 +57,7 @@ class AppendTarget(Protocol):
 
 
 class ProduceHandler:
-    """Answers Produce requests for one partition."""
+    """Responds to Produce requests for one partition."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class ProduceHandler:
         """When its first batch came in, by the wall clock."""
         self._last_turn_size = 0
         self._duplicates: list[PendingAppend] = []
-        """And what is refused: both are answered when something before them is committed."""
+        """Duplicates and refused batches: both wait until a record before them is committed."""
         self._appending: dict[int, Chunk] = {}
         self._token = 0
         self._responder = ProduceResponder(view, metrics)
@@ -98,9 +98,9 @@ class ProduceHandler:
     # -- a request arrives
 
     def handle(self, request: InboundRequest) -> Iterator[None] | None:
-        """Take a Produce request in; what is left of a long check is returned.
+        """Take a Produce request; the rest of a long check is returned.
 
-        Raises MalformedMessage if its bytes are none.
+        Raises MalformedMessage.
         """
         version = request.api_version
         found = parse_produce(version, request.frame, request.body_at)
@@ -117,7 +117,7 @@ class ProduceHandler:
         return self._take_batch(batch)
 
     def _handle_any(self, request: InboundRequest) -> Iterator[None] | None:
-        """The general form: any number of topics and partitions, each answered on its own."""
+        """The general form: any number of topics and partitions, each with a result of its own."""
         version = request.api_version
         message = decode(ProduceRequest, version, request.frame, request.body_at)
         acks, timeout_ms = message.acks, message.timeout_ms
@@ -165,8 +165,8 @@ class ProduceHandler:
         return None if head.acks in (-1, 0, 1) else ErrorCode.INVALID_REQUIRED_ACKS
 
     def _take_batch(self, batch: PendingBatch) -> Iterator[None] | None:
-        """Check a batch, or begin to; what passes is appended at the end of its turn of the event loop."""
-        if not self._turn:  # what gets in the way of the others of this turn is found at its end
+        """Check a batch, or begin to; a good one is appended at the end of its turn of the event loop."""
+        if not self._turn:  # for later batches of a turn the refusal is found at its end
             if self._is_refused(batch):
                 return None
             self._turn_ms = self._runtime.wall_ms()
@@ -204,7 +204,7 @@ class ProduceHandler:
             if batch.is_conditional and not batch.head.acks:
                 raise RefusedBatch(
                     ErrorCode.INVALID_RECORD,
-                    "Record 0: a condition without an answer to it. Send it with acks=all.",
+                    "Record 0: a condition needs a response. Send it with acks=all.",
                     0,
                 )
         except RefusedBatch as refused:
@@ -214,7 +214,7 @@ class ProduceHandler:
             self._add_to_turn(batch)
 
     def _is_refused(self, batch: PendingBatch) -> bool:
-        """True if nothing can be appended now: that is its result then."""
+        """True if nothing can be appended now; the batch has that result then."""
         refusal = self._target.append_refusal
         if refusal is None and self.parked.uncommitted_bytes > UNCOMMITTED_BYTES_MAX:
             refusal = Refusal(
@@ -235,14 +235,14 @@ class ProduceHandler:
         self._turn.append(batch)
         if len(self._turn) == 1:
             if self._last_turn_size == 1 and not self.parked.appends:
-                self._append_turn()  # a lone client that waits for its answer: no other batch will come
+                self._append_turn()  # a lone client that waits for its response: no other batch will come
             else:
                 self._call_soon(self._end_turn)
 
     # -- the turn ends
 
     def _end_turn(self) -> None:
-        """Append what came in since the last turn, unless leadership has ended since."""
+        """Append the batches of this turn, unless leadership has ended meanwhile."""
         refusal = self._target.append_refusal
         if refusal is None:
             self._append_turn()
@@ -254,9 +254,10 @@ class ProduceHandler:
             self._responder.finish(batch, result)
 
     def _append_turn(self) -> None:
-        """One append for the whole turn; nothing is in its way, as was just asked.
+        """One append for the whole turn; the caller has just found no refusal.
 
-        The batches are stamped with the place that the rules are about to give them: `take_batches` compares.
+        The batches are stamped with the offsets that the rules are about to give them: `take_batches`
+        compares.
         """
         turn, self._turn = self._turn, []
         self._last_turn_size = len(turn)
@@ -308,7 +309,7 @@ class ProduceHandler:
             self._target.append(self._token, offset - base_offset)
 
     def _check_sequence(self, batch: PendingBatch, offset: int) -> bool:
-        """Idempotence. True if the batch is new and goes to `offset`; else it is answered or noted."""
+        """Idempotence. True if the batch is new and goes to `offset`; else it is refused or a duplicate."""
         header = batch.header
         verdict = self._producers.check(
             header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
@@ -342,7 +343,7 @@ class ProduceHandler:
     # -- commits and the loss of leadership
 
     def on_leadership_lost(self) -> None:
-        """What is parked may or may not survive: the producer has to ask the new leader."""
+        """Parked batches may or may not survive: the producer has to send them to the new leader."""
         self._judge.close()
         self.parked.refuse_all(
             PartitionResult(
@@ -356,5 +357,5 @@ class ProduceHandler:
         return self.parked.batch_count + len(self._turn)
 
     def close(self) -> None:
-        """Stop looking at the clock."""
+        """Cancel the timer."""
         self.parked.close()

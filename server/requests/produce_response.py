@@ -1,4 +1,4 @@
-"""The answer to a Produce request in its general form, errors and hints included."""
+"""The response to a Produce request in its general form, errors and the leader's address included."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from quorumd.wire.messages.produce import (
 )
 
 LEADER_SINCE: Final = 10
-"""The first version whose answers say who leads instead."""
+"""The first version whose responses name the leader."""
 
 
 def topic_of(head: ProduceHead, version: int) -> ProduceRequestTopic:
@@ -43,7 +43,7 @@ def produce_response(
     topics: Sequence[ProduceRequestTopic],
     results: Results,
 ) -> ProduceResponse:
-    """There is a result for every partition of these topics; `listener` is the one that was asked."""
+    """There is a result for every partition of these topics; `listener` is that of the request."""
     responses = tuple(
         ProduceResponseTopic(
             name=topic.name,
@@ -108,7 +108,7 @@ class ProduceResponder:
         self._metrics = metrics
 
     def finish(self, batch: PendingBatch, result: PartitionResult) -> None:
-        """Answer the request, if this was the last partition of it that was waited for."""
+        """Set the result of a batch, and respond if it was the last of its request."""
         request, whole = batch.request, batch.whole
         batch.has_response = True
         if whole is None:
@@ -127,7 +127,7 @@ class ProduceResponder:
         topics: tuple[ProduceRequestTopic, ...],
         results: Results,
     ) -> None:
-        """The answer in its general form; acks=0 has none, and errors close its connection."""
+        """Respond in the general form; acks=0 gets no response, and errors close its connection."""
         errors = {result.error for result in results.values()} - {ErrorCode.NONE}
         for error in errors:
             self._metrics.count_refused(error.name)

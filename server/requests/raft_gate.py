@@ -56,9 +56,9 @@ def _updated_voter(request: InboundRequest) -> Iterable[int]:
 
 
 def _sending_node(request: InboundRequest) -> Iterable[int]:
-    """An operator's change says nothing in a node's name, unless a node passes it on or asks for itself.
+    """An operator's change claims no node's name, unless a node forwards it or asks for itself.
 
-    A node does both under its own client id, which anybody could write.
+    A node does both under its own client id, which every client could write.
     """
     header, _ = decode_request_header(request.frame)
     named = _REPLICA_ID.fullmatch(header.client_id)
@@ -68,7 +68,7 @@ def _sending_node(request: InboundRequest) -> Iterable[int]:
 CLAIMS: Final[Mapping[int, Claims | None]] = MappingProxyType(
     {
         0: None,
-        # As it is dispatched a replica's is told from a consumer's, and judged: it is the most frequent.
+        # `Dispatch` separates replicas' from consumers', and calls `admits_fetch`: it is the most frequent.
         1: None,
         2: None,
         3: None,
@@ -101,12 +101,12 @@ CLAIMS: Final[Mapping[int, Claims | None]] = MappingProxyType(
         20002: None,
     }
 )
-"""In the name of which replicas a request speaks, by api key: one line for each, whatever its version. None:
-of no replica, whoever sends it."""
+"""The replicas in whose name a request speaks, by api key: one line for each, for all versions. None: a
+request never speaks for a replica."""
 
 
 class RaftGate:
-    """Of a node whose links are TLS."""
+    """Checks raft requests of a node whose links are TLS."""
 
     def __init__(
         self, rights: NodeRights, is_behind: Callable[[int], bool], metrics: Metrics
@@ -117,7 +117,7 @@ class RaftGate:
         self._metrics = metrics
 
     def admits(self, request: InboundRequest) -> bool:
-        """False if a node is spoken for that did not send this; the connection is closed then.
+        """False for a request in the name of a node that did not send it; the connection is closed then.
 
         Raises MalformedMessage.
         """
@@ -151,7 +151,7 @@ class RaftGate:
             elif rights.may_speak_for(principal, replica_id):
                 return True
             why = f"by {shown(principal)}, who may not"
-        self._metrics.count_ignored("raft request of somebody else")
+        self._metrics.count_ignored("raft request in another node's name")
         whose = f"node {replica_id}" if replica_id >= 0 else "a node"
         request.close(f"{APIS[request.api_key].name} in the name of {whose} {why}")
         return False

@@ -1,6 +1,6 @@
 """Raft requests of other replicas: bytes to events, and the rules' replies back as responses.
 
-Source: KIP-595, KIP-853. What is no valid raft request is answered 42 at top level, as Kafka does, and
+Source: KIP-595, KIP-853. An invalid raft request gets error 42 at top level, as Kafka does, and
 never reaches the rules.
 """
 
@@ -83,9 +83,9 @@ class RaftRequestHandler:
         self._metrics = metrics
         self._handle = handle
         self._fetches: dict[int, tuple[InboundRequest, int]] = {}
-        """Fetches that the rules have not answered, and how many bytes each may get."""
+        """Fetches without a reply of the rules, and how many bytes each may get."""
         self._asked: dict[int, tuple[InboundRequest, ChunkRange]] = {}
-        """All other requests that they have not."""
+        """All other requests without a reply of the rules."""
         self._last_reply_to = 0
         self._foreign_lines = RateLimit(per_second=0.1, burst=3)
 
@@ -138,7 +138,7 @@ class RaftRequestHandler:
     def change(self, request: InboundRequest) -> Callable[[], None]:
         """Read a request that changes a voter or the leader. Raises MalformedMessage.
 
-        What is returned puts it to the rules; the answer may take as long as the change.
+        The returned function passes it to the rules; the response may take as long as the change.
         """
         reply_to = self._next_reply_to()
         event = voter_changes.change_request_received(
@@ -171,7 +171,7 @@ class RaftRequestHandler:
             leader_id=None,
             leader_endpoints=(),
             error=KafkaError.NOT_LEADER_OR_FOLLOWER,
-            message="the leader was lost before it answered; it may have made the change. Ask again",
+            message="the leader was lost before it responded; it may have made the change. Ask again",
         )
         request.respond_message(self._change_response(request, reply))
 
@@ -198,14 +198,14 @@ class RaftRequestHandler:
         request.respond_message(response)
 
     def _next_reply_to(self) -> int:
-        """A number under which a request is answered."""
+        """A number that connects a request with the reply of the rules."""
         self._last_reply_to += 1
         return self._last_reply_to
 
     def _take(
         self, request: InboundRequest, reply_to: int, event: Event, asked: ChunkRange = NOTHING
     ) -> None:
-        """Remember the request until the rules answer it, and let them decide."""
+        """Keep the request until the rules reply, and let them decide."""
         self._asked[reply_to] = (request, asked)
         self._handle(event)
 
@@ -254,7 +254,7 @@ class RaftRequestHandler:
         try:
             cached = self._reader.cached(reply.read_from, max_bytes, reply.read_to)
         except OffsetNotInLog as error:
-            request.close(f"the log was truncated while an answer waited for the disk: {error}")
+            request.close(f"the log was truncated while a response waited for the disk: {error}")
             return
         if cached is not None:
             self._respond_fetch(request, reply, cached)
@@ -304,7 +304,7 @@ class RaftRequestHandler:
 
         def done(outcome: ChunkBytes | BaseException) -> None:
             if isinstance(outcome, SnapshotNotFound):
-                self._snapshots.on_damage(snapshot, f"somebody has deleted its file: {outcome}")
+                self._snapshots.on_damage(snapshot, f"its file was deleted: {outcome}")
                 reply.error, reply.snapshot = KafkaError.SNAPSHOT_NOT_FOUND, None
             elif isinstance(outcome, PositionOutOfRange):
                 reply.error, reply.snapshot = KafkaError.POSITION_OUT_OF_RANGE, None

@@ -40,7 +40,7 @@ def refusal(api_key: int, version: int, reason: str) -> Message | None:
 def too_large(api_key: int, version: int, frame: bytes, body_at: int) -> ProduceResponse | None:
     """MESSAGE_TOO_LARGE for a Produce request that announces more records than a request may hold.
 
-    None for any other request, if several partitions are asked for, and if nobody awaits an answer.
+    None for any other request, for several partitions, and for acks=0.
     """
     if api_key != PRODUCE_KEY or (found := parse_produce_size(version, frame, body_at)) is None:
         return None
@@ -64,6 +64,6 @@ def too_large(api_key: int, version: int, frame: bytes, body_at: int) -> Produce
 
 
 def not_controller(api_key: int) -> Message:
-    """The answer to a request to Kafka's active controller: its sender looks for another one."""
+    """NOT_CONTROLLER, for a request to Kafka's active controller: its sender searches for another one."""
     response: Callable[..., Message] = APIS[api_key].response
     return response(error_code=ErrorCode.NOT_CONTROLLER)

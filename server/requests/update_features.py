@@ -1,5 +1,5 @@
-"""UpdateFeatures: what `kafka-features upgrade` asks. There is one feature, kraft.version, and nobody has
-to raise it: the first leader writes its newest level as soon as every voter has shown its storage id.
+"""UpdateFeatures, of `kafka-features upgrade`. There is one feature, kraft.version, and operators need not
+raise it: the first leader writes its newest level as soon as every voter has shown its storage id.
 Source: KIP-584, KIP-778, KIP-853; Apache Kafka 4.3, FeatureControlManager (errors and their order).
 """
 

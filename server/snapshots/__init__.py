@@ -1,1 +1,1 @@
-"""Snapshots of this replica: when one is built, the process that builds it, who copies it, what goes."""
+"""Snapshots of this replica: when one is built, the subprocess, outgoing copies, deletion."""

@@ -1,6 +1,6 @@
-"""When a replica takes snapshots of its own, and what it deletes behind them.
+"""When a replica takes snapshots of its own, and which segments and snapshots it deletes behind them.
 
-Building goes on elsewhere, from files alone; here it is decided, watched, and its result handed to the
+A build runs in a subprocess, from files alone; here it is begun and watched, and its result handed to the
 rules. Triggers are bytes of new records, time, and operators. Every replica takes its own. One that turns
 out to be damaged is built anew, from what it was made of: the same bytes under the same name.
 """
@@ -37,7 +37,7 @@ RESIGN_INTERVAL_S = 60.0
 """Between two leaderships that are given away for a snapshot that can't be repaired."""
 
 OnSnapshot = Callable[[SnapshotFacts | str], None]
-"""Gets the newest snapshot, or why there is none."""
+"""Gets the newest snapshot, or the reason why there is none."""
 
 
 @dataclass(slots=True)
@@ -139,7 +139,7 @@ class SnapshotManager:
         self.build_if_due()
         self._clean()
 
-    # -- when
+    # -- the beginning of a build
 
     @property
     def new_bytes(self) -> int:
@@ -218,7 +218,7 @@ class SnapshotManager:
     def _on_progress(self, ratio: float) -> None:
         self._metrics.snapshot_build_ratio = ratio
 
-    # -- what came of it
+    # -- the result of a build
 
     def _on_built(self, building: RunningBuild, outcome: BuildResult | BuildFailed) -> None:
         if self._is_closed:
@@ -345,12 +345,13 @@ class SnapshotManager:
         for callback in callbacks:
             callback(outcome)
 
-    # -- others copy it
+    # -- outgoing copies
 
     def serve(self, snapshot: SnapshotId, replica: ReplicaKey | None, position: int) -> bool:
-        """A replica, or a client if it is None, asks for the chunk at `position`: may it have it?
+        """A replica, or a client if it is None, asks for the chunk at `position`. Returns False if the
+        snapshot is damaged.
 
-        A leader that can't make its newest snapshot anew lets another one lead, who has a sound one.
+        A leader that cannot repair its newest snapshot lets another replica lead, which has a sound one.
         """
         if snapshot not in self._damaged:
             self._copies.note(snapshot, replica, position)
@@ -433,7 +434,7 @@ class SnapshotManager:
             self._handle(LogDeletionRequested(start_offset=plan.start_offset, snapshots=kept))
             self._keep(known[plan.snapshots_dropped :])
 
-    # -- what operators see
+    # -- status
 
     def status(self) -> dict[str, object]:
         """For `/status`: the newest snapshot, what is being built, what is being copied."""

@@ -1,4 +1,4 @@
-"""What the snapshot manager is given: its settings, and how much was written to the log."""
+"""The settings of the snapshot manager, and its view of how much was written to the log."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class SnapshotSettings:
     builds: bool = True
     """False for the log of a Kafka quorum: its snapshots are Kafka's own, copied from its leader."""
     copier_silent_s: float
-    """Who has not asked for the next chunk of a snapshot for so long does not copy it any more."""
+    """A replica that has requested no chunk for so long does not copy any more."""
 
 
 class WriteProgress(Protocol):
-    """What was written to the log, as far as snapshots depend on it."""
+    """How much was written to the log."""
 
     base: SnapshotFacts | None
-    """What the newest snapshot says; the manager sets it for one that was taken here."""
+    """The facts of the newest snapshot; the manager sets those of one that was taken here."""
     written_bytes: int
     """Of records, since the start."""

@@ -55,18 +55,22 @@ def error_name(code: int) -> str | None:
 
 
 def uuid_or_none(value: UUID) -> UUID | None:
+    """None for the zero uuid, by which messages say that there is none."""
     return None if value == ZERO_UUID else value
 
 
 def uuid_or_zero(value: UUID | None) -> UUID:
+    """The zero uuid for None, as messages have it."""
     return ZERO_UUID if value is None else value
 
 
 def id_or_none(value: int) -> int | None:
+    """None for a negative id, by which messages say that there is none."""
     return None if value < 0 else value
 
 
 def id_or_minus_one(value: int | None) -> int:
+    """-1 for None, as messages have it."""
     return -1 if value is None else value
 
 

@@ -43,6 +43,7 @@ def _from_wire(value: object) -> RaftControlRecord | None:
 
 
 def voters_from_wire(record: control_records.KRaftVoters) -> VotersRecord:
+    """The voter set of a KRaftVoters record. Listener names become upper case, as in Kafka."""
     voters = VoterSet.of(map(_voter_from_wire, record.voters))
     return VotersRecord(voters, record.cluster_id, record.target_voters)
 

@@ -239,6 +239,7 @@ def _plain_fields(reply: Reply, topic: TopicPartition) -> dict[str, int]:
 def vote_request(
     request: Vote, topic: TopicPartition, cluster_id: str | None, local: ReplicaKey, to: ReplicaKey
 ) -> VoteRequest:
+    """The Vote request, or pre-vote, of this replica to a voter."""
     partition = VoteRequestPartition(
         partition_index=topic.index,
         replica_epoch=request.epoch,
@@ -264,6 +265,7 @@ def begin_request(
     to: ReplicaKey,
     endpoints: Sequence[Endpoint],
 ) -> BeginQuorumEpochRequest:
+    """The request by which a leader announces its epoch to a voter; `endpoints` are the leader's."""
     partition = BeginQuorumEpochRequestPartition(
         partition_index=topic.index,
         voter_directory_id=uuid_or_zero(to.uuid),
@@ -287,7 +289,10 @@ def end_request(
     cluster_id: str | None,
     endpoints: Sequence[Endpoint],
 ) -> EndQuorumEpochRequest:
-    """`endpoints` are the leader's: a Kafka node that has not heard of it ends without them."""
+    """The request by which a leader that resigns names its preferred successors.
+
+    `endpoints` are the leader's: a Kafka node that does not know this leader ends without them.
+    """
     partition = EndQuorumEpochRequestPartition(
         partition_index=topic.index,
         leader_id=id_or_minus_one(request.leader_id),

@@ -182,7 +182,7 @@ def fetch_request_frame(
     max_wait_ms: int,
     max_bytes: int = FETCH_MAX_BYTES,
 ) -> bytes:
-    """A replica's complete request. Raises UnsupportedVersion if it could not say who it is."""
+    """A replica's complete request. Raises UnsupportedVersion if it has no field for the storage id."""
     if version < DIRECTORY_ID_SINCE:
         raise UnsupportedVersion(f"Fetch {version} has no field for the storage id")
     return encode_fetch_request(
@@ -213,7 +213,7 @@ class ParsedFetchResponse(NamedTuple):
 def fetch_response_received(
     version: int, frame: bytes, at: int, request_id: int, listener: str
 ) -> ParsedFetchResponse:
-    """What a peer answered to a fetch.
+    """A peer's Fetch response as an event.
 
     Raises MalformedMessage and InvalidRequestShape; CorruptBatch if a batch is damaged, and then
     nothing of the response counts.

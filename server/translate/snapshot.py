@@ -119,6 +119,7 @@ def snapshot_response(
 def snapshot_request(
     request: FetchSnapshot, topic: TopicPartition, cluster_id: str | None, local: ReplicaKey
 ) -> FetchSnapshotRequest:
+    """The request for the next chunk of the leader's snapshot."""
     partition = FetchSnapshotRequestPartition(
         partition=topic.index,
         current_leader_epoch=request.epoch,
@@ -139,7 +140,7 @@ def snapshot_request(
 def snapshot_response_received(
     version: int, frame: bytes, at: int, request_id: int, listener: str
 ) -> tuple[FetchSnapshotResponseReceived | RequestFailed, bytes]:
-    """What a peer answered to FetchSnapshot, and the bytes of the chunk.
+    """A peer's FetchSnapshot response as an event, and the bytes of its chunk.
 
     Raises MalformedMessage and InvalidRequestShape.
     """

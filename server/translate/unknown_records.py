@@ -1,6 +1,6 @@
 """What a later Kafka writes into its metadata log that this version does not know, by name.
 
-An observer keeps all bytes as they are, whatever they mean. Source: KIP-631 (the frame of a metadata record).
+An observer keeps all bytes as they are. Source: KIP-631 (the frame of a metadata record).
 """
 
 from __future__ import annotations

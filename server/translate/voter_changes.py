@@ -181,7 +181,7 @@ def misplaced_reassignment(
 def change_response(
     api_key: int, reply: VoterChangeReply, topic: TopicPartition, listener: str
 ) -> Message:
-    """The response to any of these requests; who does not lead names the leader."""
+    """The response to any of these requests; a node that does not lead names the leader."""
     code = error_code(reply.error)
     if api_key == UPDATE_VOTER:
         nodes = leader_nodes(reply, listener)
@@ -261,7 +261,7 @@ def change_request(
 def change_response_received(
     api_key: int, version: int, frame: bytes, at: int, request_id: int, listener: str
 ) -> VoterChangeResponseReceived:
-    """What the leader answered. Raises MalformedMessage."""
+    """The leader's response as an event. Raises MalformedMessage."""
     if api_key == UPDATE_VOTER:
         update = decode(UpdateRaftVoterResponse, version, frame, at)
         leader = update.current_leader

@@ -103,6 +103,6 @@ def test_an_assertion_holds_and_a_traceback_names_file_and_line(tree: Path) -> N
         "request.finish_without_response(); request.finish_without_response()"
     )
     done = run_in(tree, "-c", code, timeout_s=60)
-    assert "AssertionError: a request is answered twice" in done.stderr
+    assert "AssertionError: a request gets one response" in done.stderr
     assert 'inbound_request.py", line' in done.stderr
     assert "in finish_without_response" in done.stderr

@@ -11,8 +11,8 @@ import pytest
 from quorumd.server.peers import dialing
 from quorumd.server.peers.address_book import (
     ABSENT_AGAIN_S,
+    OTHER_NODE_AGAIN_S,
     OWN_AGAIN_S,
-    STRANGER_AGAIN_S,
     AddressBook,
 )
 from quorumd.server.peers.dialing import happy_eyeballs
@@ -177,7 +177,7 @@ def test_an_address_elsewhere_is_tried_once_in_a_while() -> None:
     assert where.candidates() == []
     clock.now += ABSENT_AGAIN_S
     assert where.candidates() == [C], "a voter that was not there may have been started"
-    clock.now += STRANGER_AGAIN_S
+    clock.now += OTHER_NODE_AGAIN_S
     assert where.candidates() == [C, B], "the one that was tried longest ago comes first"
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from quorumd.raft.types import Address
-from quorumd.server.peers import address_book as whereabouts
+from quorumd.server.peers import address_book
 from quorumd.server.peers import peer_channel as peers
 from tests.server.links import (
     ITSELF,
@@ -84,7 +84,7 @@ def nobody() -> Address:
 async def asked(owner: Owner, name: object) -> tuple[object, ...]:
     """What became of one request: how it ended, and the answer's error code if it has one.
 
-    One that is lost with a connection on which somebody else answered is sent again, as rules do.
+    One that is lost with a connection on which another node responded is sent again, as rules do.
     """
     while True:
         before = len(owner.outcomes)
@@ -360,7 +360,7 @@ def test_who_does_not_say_that_it_is_the_peer_hides_no_refusal_and_is_left_again
 def test_where_the_peer_was_not_found_it_is_looked_for_again_after_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(whereabouts, "STRANGER_AGAIN_S", 0.05)
+    monkeypatch.setattr(address_book, "OTHER_NODE_AGAIN_S", 0.05)
 
     async def work() -> None:
         async with (
