@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import atheris
 
-with atheris.instrument_imports(include=["wire"]):
+with atheris.instrument_imports(include=["quorumd.wire"]):
     from quorumd.wire import fast
     from quorumd.wire.codec import codec_for, decode, encode
     from quorumd.wire.control_records import decode_control_batch

@@ -23,3 +23,4 @@ def test_a_short_fuzzing_run_finds_nothing(tmp_path):
         check=False,
     )
     assert run.returncode == 0, run.stderr[-3000:]
+    assert " cov: " in run.stderr, "nothing is instrumented: inputs are not guided by coverage"
