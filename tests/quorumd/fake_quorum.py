@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 from uuid import UUID
 
+from quorumd.client.client import QuorumClient
 from quorumd.client.connector import Unwatched
 from quorumd.config.tls import TlsConfig
 from quorumd.security.credentials import Credentials
@@ -580,3 +581,20 @@ def _slice(log: list[bytes], offset: int, max_bytes: int) -> bytes:
     if not wanted:
         return b""
     return b"".join(wanted)[: max(max_bytes, len(wanted[0]))]
+
+
+def with_quorum(story: Callable[[FakeQuorum, QuorumClient], Awaitable[None]]) -> None:
+    """Runs it with a client of a fake quorum."""
+
+    async def run() -> None:
+        async with (
+            FakeQuorum() as quorum,
+            QuorumClient(quorum.addresses, timeout_ms=5000) as client,
+        ):
+            await story(quorum, client)
+
+    asyncio.run(run())
+
+
+def numbered(count: int, first: int = 0) -> list[Record]:
+    return [Record(value=b"%d" % number) for number in range(first, first + count)]

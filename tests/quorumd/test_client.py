@@ -29,32 +29,16 @@ from quorumd.client.timing import Deadline
 from quorumd.raft.types import Address, ReplicaKey
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.fetch import FetchResponse
-from quorumd.wire.messages.init_producer_id import InitProducerIdRequest
 from quorumd.wire.messages.produce import ProduceRequest
-from quorumd.wire.records import build_batch, crc_is_valid, read_header
+from quorumd.wire.records import build_batch, crc_is_valid
 from quorumd.wire.schema import Message
-from tests.quorumd.fake_quorum import CLUSTER_ID, FakeQuorum
+from tests.quorumd.fake_quorum import CLUSTER_ID, FakeQuorum, numbered, with_quorum
 from tests.support.accepting import stop_accepting
 from tests.support.ports import free_port
 
 
-def with_quorum(story: Callable[[FakeQuorum, QuorumClient], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with (
-            FakeQuorum() as quorum,
-            QuorumClient(quorum.addresses, timeout_ms=5000) as client,
-        ):
-            await story(quorum, client)
-
-    asyncio.run(run())
-
-
 def values(quorum: FakeQuorum) -> list[bytes | None]:
     return [record.value for record in quorum.records()]
-
-
-def numbered(count: int, first: int = 0) -> list[Record]:
-    return [Record(value=b"%d" % number) for number in range(first, first + count)]
 
 
 # --- appending
@@ -237,57 +221,6 @@ def test_without_an_answer_the_outcome_is_called_unknown() -> None:
         assert raised.value.unknown_count == 2
         assert "2 records were sent but not answered and may be in the log" in str(raised.value)
         assert values(quorum) == [b"0", b"1"]
-
-    with_quorum(story)
-
-
-def producer_ids(quorum: FakeQuorum) -> list[int]:
-    return [read_header(batch).producer_id for batch in quorum.log]
-
-
-def test_appends_one_after_the_other_are_of_one_producer() -> None:
-    """A leader remembers 10,000: a client that was another one each time would soon be forgotten."""
-
-    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
-        for n in range(4):
-            assert await client.append(numbered(2)) == [2 * n, 2 * n + 1]
-        assert len(set(producer_ids(quorum))) == 1
-        asked = [each for _, each in quorum.requests if isinstance(each, InitProducerIdRequest)]
-        assert len(asked) == 1
-
-    with_quorum(story)
-
-
-def test_appends_at_the_same_time_are_of_several_producers_that_serve_again() -> None:
-    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
-        for _ in range(3):
-            found = await asyncio.gather(*(client.append(numbered(1)) for _ in range(5)))
-            assert len({offset for (offset,) in found}) == 5
-        assert len(set(producer_ids(quorum))) <= 5
-
-    with_quorum(story)
-
-
-def test_a_producer_of_an_append_that_failed_or_was_cancelled_serves_no_other() -> None:
-    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
-        await client.append(numbered(1))
-        quorum.before_answer = lambda node, request, response: (
-            None if isinstance(request, ProduceRequest) else response
-        )
-        with pytest.raises(AppendFailed):
-            await client.append(numbered(1), timeout_ms=300)
-        quorum.before_answer = None
-        assert await client.append(numbered(1)) == [2]
-        first, failed, other = producer_ids(quorum)
-        assert first == failed != other
-
-    with_quorum(story)
-
-
-def test_without_idempotence_no_producer_id_is_asked_for() -> None:
-    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
-        assert await client.append(numbered(3), idempotent=False) == [0, 1, 2]
-        assert not any(isinstance(each, InitProducerIdRequest) for _, each in quorum.requests)
 
     with_quorum(story)
 

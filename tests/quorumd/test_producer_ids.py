@@ -1,0 +1,64 @@
+"""Which appends of a client share a producer id, and which have none."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from quorumd import AppendFailed, QuorumClient
+from quorumd.wire.messages.init_producer_id import InitProducerIdRequest
+from quorumd.wire.messages.produce import ProduceRequest
+from quorumd.wire.records import read_header
+from tests.quorumd.fake_quorum import FakeQuorum, numbered, with_quorum
+
+
+def producer_ids(quorum: FakeQuorum) -> list[int]:
+    return [read_header(batch).producer_id for batch in quorum.log]
+
+
+def test_appends_one_after_the_other_are_of_one_producer() -> None:
+    """A leader remembers 10,000: a client that was another one each time would soon be forgotten."""
+
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        for n in range(4):
+            assert await client.append(numbered(2)) == [2 * n, 2 * n + 1]
+        assert len(set(producer_ids(quorum))) == 1
+        asked = [each for _, each in quorum.requests if isinstance(each, InitProducerIdRequest)]
+        assert len(asked) == 1
+
+    with_quorum(story)
+
+
+def test_appends_at_the_same_time_are_of_several_producers_that_serve_again() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        for _ in range(3):
+            found = await asyncio.gather(*(client.append(numbered(1)) for _ in range(5)))
+            assert len({offset for (offset,) in found}) == 5
+        assert len(set(producer_ids(quorum))) <= 5
+
+    with_quorum(story)
+
+
+def test_a_producer_of_an_append_that_failed_or_was_cancelled_serves_no_other() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        await client.append(numbered(1))
+        quorum.before_answer = lambda node, request, response: (
+            None if isinstance(request, ProduceRequest) else response
+        )
+        with pytest.raises(AppendFailed):
+            await client.append(numbered(1), timeout_ms=300)
+        quorum.before_answer = None
+        assert await client.append(numbered(1)) == [2]
+        first, failed, other = producer_ids(quorum)
+        assert first == failed != other
+
+    with_quorum(story)
+
+
+def test_without_idempotence_no_producer_id_is_asked_for() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        assert await client.append(numbered(3), idempotent=False) == [0, 1, 2]
+        assert not any(isinstance(each, InitProducerIdRequest) for _, each in quorum.requests)
+
+    with_quorum(story)
