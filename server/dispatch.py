@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.net.inbound_request import InboundRequest
+from quorumd.server.net.inbound_request import InboundRequest, Steps
 from quorumd.server.partition.partition import Partition
 from quorumd.server.peers.peer_channel import NODE_SOFTWARE
 from quorumd.server.requests.api_versions import (
@@ -68,7 +68,7 @@ class Dispatch:
         self._peers_in_plaintext = peers_in_plaintext
         self._partition = partition
         self._metrics = metrics
-        self._handlers: dict[int, Callable[[InboundRequest], Iterator[None] | None]] = {
+        self._handlers: dict[int, Callable[[InboundRequest], Steps | None]] = {
             0: partition.produce_handler.handle,
             1: self._on_fetch,
             2: self._on_list_offsets,
@@ -117,7 +117,7 @@ class Dispatch:
                 codec_for(cls, spec.max_version - age)
                 yield
 
-    def dispatch(self, request: InboundRequest) -> Iterator[None] | None:
+    def dispatch(self, request: InboundRequest) -> Steps | None:
         """Raises MalformedMessage if the request's bytes are none, LimitExceeded if they are too many."""
         try:
             if self._gate is not None and not self._gate.admits(request):

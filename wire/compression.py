@@ -1,8 +1,9 @@
 """The codecs of record batches: gzip, snappy, lz4 and zstd, streamed, each loaded when used.
 
 `unpack` yields chunks of bounded size whatever the input claims, so that a small batch that unpacks
-to gigabytes costs time but no memory. Nothing here knows what the bytes mean.
-Source: Apache Kafka 4.3, org.apache.kafka.common.compress; KIP-57 (lz4 frame), KIP-110 (zstd).
+to gigabytes costs time but no memory beyond the codec's own: at most a window of 128 MiB, of which as much
+is used as was unpacked. Nothing here knows what the bytes mean.
+Source: Apache Kafka 4.3, org.apache.kafka.common.compress; KIP-57 (lz4 frame), KIP-110 (zstd); RFC 8878.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from collections.abc import Iterator
 from enum import IntEnum
 from struct import Struct
 
-from quorumd.wire.errors import CorruptBatch
+from quorumd.wire.errors import CorruptBatch, TooLargeBlock
 
 CHUNK_BYTES_MAX = 64 * 1024
-"""The most that one chunk holds; a snappy block, which has to be unpacked whole, may be larger."""
+"""The most that one chunk holds. A block of zstd or snappy is unpacked whole: those of zstd have 128 KiB at
+the most, those of snappy SNAPPY_BLOCK_BYTES_MAX."""
+PIECE_BYTES = 16 * 1024
+"""So much is given to gzip and lz4 at once: where it unpacks to nothing, that is little work."""
 SNAPPY_BLOCK_BYTES_MAX = 64 * 1024 * 1024
 
 _XERIAL_MAGIC = b"\x82SNAPPY\0"
@@ -54,12 +58,22 @@ def pack(codec: int, data: bytes) -> bytes:
             return zstandard.ZstdCompressor().compress(data)
 
 
-def unpack(
-    codec: int, data: bytes | memoryview, *, first_bytes: int = CHUNK_BYTES_MAX
-) -> Iterator[bytes]:
-    """`data` unpacked, in chunks. Raises CorruptBatch if it is not valid for the codec.
+def unpack(codec: int, data: bytes | memoryview) -> Iterator[bytes]:
+    """`data` unpacked, in chunks. Raises CorruptBatch if it is not valid for the codec."""
+    return filter(None, unpack_in_steps(codec, data))
 
-    The first chunk holds `first_bytes` at the most, but for snappy: less work for who may need no other.
+
+def unpack_in_steps(
+    codec: int,
+    data: bytes | memoryview,
+    *,
+    first_bytes: int = CHUNK_BYTES_MAX,
+    block_bytes_max: int = SNAPPY_BLOCK_BYTES_MAX,
+) -> Iterator[bytes]:
+    """As `unpack`, and each chunk is little work: those are empty for which some input unpacked to nothing.
+
+    The first chunk of gzip and lz4 holds `first_bytes` at the most: less work for who may need no other.
+    Raises TooLargeBlock for a block of snappy that unpacks to more than `block_bytes_max`.
     """
     match codec:
         case CompressionType.NONE:
@@ -67,30 +81,35 @@ def unpack(
         case CompressionType.GZIP:
             chunks = _unpack_gzip(bytes(data), first_bytes)
         case CompressionType.SNAPPY:
-            chunks = _unpack_snappy(bytes(data))
+            chunks = _unpack_snappy(bytes(data), block_bytes_max)
         case CompressionType.LZ4:
             chunks = _unpack_lz4(bytes(data), first_bytes)
         case CompressionType.ZSTD:
-            chunks = _unpack_zstd(bytes(data), first_bytes)
+            chunks = _unpack_zstd(bytes(data))
         case _:
             raise CorruptBatch(f"there is no compression codec {codec}")
     return chunks
 
 
+def _pieces(data: bytes) -> Iterator[bytes]:
+    return (data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES))
+
+
 def _unpack_gzip(data: bytes, size: int) -> Iterator[bytes]:
     stream = zlib.decompressobj(wbits=31)
     try:
-        while data or not stream.eof:
-            if stream.eof:
-                # Members that follow each other are one stream (RFC 1952, 2.2).
-                stream = zlib.decompressobj(wbits=31)
-            chunk = stream.decompress(data, size)
-            size = CHUNK_BYTES_MAX
-            data = stream.unused_data if stream.eof else stream.unconsumed_tail
-            if chunk:
-                yield chunk
-            elif not data and not stream.eof:
+        for piece in _pieces(data):
+            while piece:
+                if stream.eof:
+                    # Members that follow each other are one stream (RFC 1952, 2.2).
+                    stream = zlib.decompressobj(wbits=31)
+                yield stream.decompress(piece, size)
+                size = CHUNK_BYTES_MAX
+                piece = stream.unused_data if stream.eof else stream.unconsumed_tail
+        while not stream.eof:
+            if not (chunk := stream.decompress(b"", size)):
                 raise CorruptBatch("the gzip stream is cut off")
+            yield chunk
     except zlib.error as error:
         raise CorruptBatch(f"gzip: {error}") from None
 
@@ -100,27 +119,60 @@ def _unpack_lz4(data: bytes, size: int) -> Iterator[bytes]:
 
     stream = lz4.frame.LZ4FrameDecompressor()
     try:
+        for piece in _pieces(data):
+            yield stream.decompress(piece, size)
+            size = CHUNK_BYTES_MAX
+            while not (stream.eof or stream.needs_input):
+                yield stream.decompress(b"", size)
+            if stream.eof:
+                return
         while not stream.eof:
-            chunk = stream.decompress(data, size)
-            data, size = b"", CHUNK_BYTES_MAX
-            if chunk:
-                yield chunk
-            elif stream.needs_input:
+            if not (chunk := stream.decompress(b"", size)):
                 raise CorruptBatch("the lz4 frame is cut off")
+            yield chunk
     except RuntimeError as error:
         raise CorruptBatch(f"lz4: {error}") from None
 
 
-def _unpack_zstd(data: bytes, size: int) -> Iterator[bytes]:
+def _unpack_zstd(data: bytes) -> Iterator[bytes]:
     import zstandard
 
-    reader = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True)
+    # The window may have 128 MiB, which is the library's own limit: Kafka's clients say so at level 22,
+    # however little they send.
+    stream = zstandard.ZstdDecompressor().decompressobj(read_across_frames=True)
     try:
-        while chunk := reader.read(size):
-            size = CHUNK_BYTES_MAX
-            yield chunk
+        for piece in _zstd_blocks(data):
+            yield stream.decompress(piece)
     except zstandard.ZstdError as error:
         raise CorruptBatch(f"zstd: {error}") from None
+
+
+def _zstd_blocks(data: bytes) -> Iterator[bytes]:
+    """`data`, cut behind each block, for the library has no limit for what one call unpacks.
+
+    What is no zstd is cut anywhere.
+    """
+    at = 0
+    while at < len(data):
+        start = at
+        if data[at + 1 : at + 4] == b"\x2a\x4d\x18":  # a frame to be skipped
+            at += 8 + int.from_bytes(data[at + 4 : at + 8], "little")
+            yield data[start:at]
+            continue
+        descriptor = data[at + 4] if at + 4 < len(data) else 0
+        has_window = not descriptor & 0x20
+        size_bytes = (0 if has_window else 1, 2, 4, 8)[descriptor >> 6]
+        at += 5 + has_window + (0, 1, 2, 4)[descriptor & 3] + size_bytes
+        is_last = False
+        while not is_last and start < len(data):
+            block = int.from_bytes(data[at : at + 3], "little")
+            is_last = bool(block & 1)
+            is_one_byte = block >> 1 & 3 == 1
+            at += 3 + (1 if is_one_byte else block >> 3)
+            if is_last and descriptor & 4:
+                at += 4  # a checksum
+            yield data[start:at]
+            start = at
 
 
 def _pack_snappy(data: bytes) -> Iterator[bytes]:
@@ -133,9 +185,9 @@ def _pack_snappy(data: bytes) -> Iterator[bytes]:
         yield block
 
 
-def _unpack_snappy(data: bytes) -> Iterator[bytes]:
+def _unpack_snappy(data: bytes, block_bytes_max: int) -> Iterator[bytes]:
     if not data.startswith(_XERIAL_MAGIC):
-        yield _unpack_snappy_block(data)
+        yield _unpack_snappy_block(data, block_bytes_max)
         return
     at = len(_XERIAL_HEADER)
     while at < len(data):
@@ -145,11 +197,11 @@ def _unpack_snappy(data: bytes) -> Iterator[bytes]:
         at += _INT32.size
         if not 0 < size <= len(data) - at:
             raise CorruptBatch(f"a snappy block of {size} bytes where {len(data) - at} are left")
-        yield _unpack_snappy_block(data[at : at + size])
+        yield _unpack_snappy_block(data[at : at + size], block_bytes_max)
         at += size
 
 
-def _unpack_snappy_block(block: bytes) -> bytes:
+def _unpack_snappy_block(block: bytes, bytes_max: int) -> bytes:
     """One raw block; the unpacked size in front of it is checked before it is believed."""
     import snappy
 
@@ -157,8 +209,8 @@ def _unpack_snappy_block(block: bytes) -> bytes:
 
     try:
         size, _ = read_unsigned_varint(block, 0)
-        if size > SNAPPY_BLOCK_BYTES_MAX:
-            raise CorruptBatch(f"a snappy block that unpacks to {size} bytes")
+        if size > bytes_max:
+            raise TooLargeBlock(f"a snappy block that unpacks to {size} bytes")
         return bytes(snappy.uncompress(block))
     except CorruptBatch:
         raise

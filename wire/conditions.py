@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from quorumd.wire.batch_header import BATCH_OVERHEAD, CODEC_MASK, BatchHeader
 from quorumd.wire.error_codes import ErrorCode
-from quorumd.wire.errors import CorruptBatch, RefusedBatch
+from quorumd.wire.errors import CorruptBatch, RefusedBatch, TooLargeBlock
 from quorumd.wire.record_walk import check_records
 from quorumd.wire.varints import read_varint, read_varlong
 
@@ -36,10 +36,14 @@ HELD_BYTES_MAX: Final = 8 * 1024 * 1024
 unpacks to more are not told."""
 SEARCHED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Where the headers of the first record must end, once it is unpacked, if it has any."""
+BLOCK_BYTES_MAX: Final = 4 * 1024 * 1024
+"""A block of snappy is unpacked in one step. Kafka's clients make blocks of 32 KiB; librdkafka and others
+make one of the whole batch, which has 1 MB there unless they are told otherwise."""
 
 _NAMED_KEY: Final = NAMED_KEY.encode()
 _ANY_TIMESTAMP: Final = 1 << 70
 _FIRST_BYTES: Final = 512
+_CHUNK_BYTES: Final = 64 * 1024
 _VARINT_BYTES_MAX: Final = 10
 _STEP_RECORDS: Final = 512
 _STEP_HEADERS: Final = 2048
@@ -154,15 +158,31 @@ class _Unpacking:
         yield from self.reach(position + _VARINT_BYTES_MAX)
 
 
+def _unpacking(header: BatchHeader, data: bytes, first_bytes: int = _CHUNK_BYTES) -> _Unpacking:
+    from quorumd.wire.compression import unpack_in_steps
+
+    payload = memoryview(data)[BATCH_OVERHEAD:]
+    return _Unpacking(
+        unpack_in_steps(
+            header.codec, payload, first_bytes=first_bytes, block_bytes_max=BLOCK_BYTES_MAX
+        )
+    )
+
+
+def _too_far() -> RefusedBatch:
+    return RefusedBatch(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"The first record unpacks to more than {SEARCHED_BYTES_MAX} bytes before its headers end."
+        " Send it without headers, or smaller.",
+    )
+
+
 def _is_first_marked(header: BatchHeader, data: bytes) -> Generator[None, None, bool]:
     """Has the first record of a compressed batch the mark behind its value, where its headers are?
 
     Where the batch does not unpack so far there is none: a reader finds no record in it.
     """
-    from quorumd.wire.compression import unpack
-
-    payload = memoryview(data)[BATCH_OVERHEAD:]
-    stream = _Unpacking(unpack(header.codec, payload, first_bytes=_FIRST_BYTES))
+    stream = _unpacking(header, data, _FIRST_BYTES)
     try:
         yield from stream.reach(3 * _VARINT_BYTES_MAX)
         held = stream.held
@@ -174,14 +194,12 @@ def _is_first_marked(header: BatchHeader, data: bytes) -> Generator[None, None, 
             yield from stream.skip(at)
             size, length_bytes = read_varint(stream.held, 0)
             at += length_bytes + max(size, 0)
-        if end - at <= len(MARK):
-            return False
+            if end - at <= len(MARK):
+                return False
+            if at > SEARCHED_BYTES_MAX:
+                raise _too_far()
         if end > SEARCHED_BYTES_MAX:
-            raise RefusedBatch(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"The first record has headers and unpacks to more than {SEARCHED_BYTES_MAX} bytes."
-                " Send it without headers, or smaller.",
-            )
+            raise _too_far()
         yield from stream.skip(at)
         while stream.held.find(MARK, 0, max(end - stream.position, 0)) < 0:
             seen = stream.end
@@ -194,6 +212,12 @@ def _is_first_marked(header: BatchHeader, data: bytes) -> Generator[None, None, 
         return True
     except RefusedBatch:
         raise
+    except TooLargeBlock as error:
+        raise RefusedBatch(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"{error}; at most {BLOCK_BYTES_MAX} are taken here. Send smaller batches, or another"
+            " compression.",
+        ) from None
     except (CorruptBatch, IndexError, ValueError):
         return False
 
@@ -205,9 +229,7 @@ def _unpack(
 
     Raises RefusedBatch for that if it may have a condition.
     """
-    from quorumd.wire.compression import unpack
-
-    stream = _Unpacking(unpack(header.codec, memoryview(data)[BATCH_OVERHEAD:]))
+    stream = _unpacking(header, data)
     try:
         yield from stream.reach(HELD_BYTES_MAX + 1)
     except CorruptBatch as error:

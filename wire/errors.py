@@ -31,6 +31,10 @@ class CorruptBatch(ValueError):
         self.position = position
 
 
+class TooLargeBlock(CorruptBatch):
+    """A compressed block, which can only be unpacked whole, that unpacks to too much."""
+
+
 class RefusedBatch(ValueError):
     """A produced batch that the log must not take.
 

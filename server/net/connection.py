@@ -173,7 +173,8 @@ class Connection(StreamProtocol):
         group.metrics.count_closed(self._reason or by_peer)
         for request in self._waiting:
             request.frame = b""  # a parked request may stay for long, and needs its bytes no more
-        if len(group.turns) > STRAYS_MAX:
+        if self._work is not None and len(group.turns) > STRAYS_MAX:
+            self._work.close()
             self._work = None
         self._waiting.clear()
         self._backlog.clear()

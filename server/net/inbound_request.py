@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from struct import Struct
 from typing import Final, Protocol
 
@@ -16,6 +16,9 @@ from quorumd.wire.headers import encode_response_header
 from quorumd.wire.schema import Message
 
 _LENGTH: Final = Struct(">i")
+WAITS: Final = True
+Steps = Generator[bool | None, None, None]
+"""What is left to do of a request. A step that is WAITS has done nothing, since others have to end before."""
 _LOGGER: Final = Logger("net")
 
 
@@ -155,10 +158,11 @@ class InboundRequest:
 class Dispatcher(Protocol):
     """Takes the requests of all connections."""
 
-    def dispatch(self, request: InboundRequest) -> Iterator[None] | None:
+    def dispatch(self, request: InboundRequest) -> Steps | None:
         """Take one request, and respond now or later; called while its bytes are received.
 
-        Long work is returned as an iterator: its steps, of less than a millisecond each, are made in later
-        turns of the event loop, and no further request of the connection is dispatched before the last
-        step. MalformedMessage closes the connection as the peer's fault, any other exception as a bug.
+        Long work is returned as steps of less than a millisecond each. They are made in later turns of the
+        event loop, and no further request of the connection is dispatched before the last step; if the
+        connection is gone, the steps may be closed before. MalformedMessage closes the connection as the
+        peer's fault, any other exception as a bug.
         """

@@ -11,9 +11,9 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator
 from time import monotonic_ns
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
-from quorumd.server.net.inbound_request import InboundRequest
+from quorumd.server.net.inbound_request import InboundRequest, Steps
 
 TURN_NS: Final = 4_000_000
 """Of each turn, for all connections that wait here together; what they ask last may take longer."""
@@ -34,7 +34,10 @@ def is_quick(data: bytes) -> bool:
     return len(data) <= QUICK_BYTES_MAX and data[4:6] in _QUICK_KEYS
 
 
-def begun(steps: Iterator[None]) -> Iterator[None] | None:
+S = TypeVar("S", bound=Iterator[object])
+
+
+def begun(steps: S) -> S | None:
     """What is left of a request's steps after the first few are made; None if nothing is."""
     for made, _ in enumerate(steps, 1):
         if made == STEPS_AT_ONCE:
@@ -47,19 +50,23 @@ class LongRequest:
 
     __slots__ = ("_request", "_steps")
 
-    def __init__(self, request: InboundRequest, steps: Iterator[None]) -> None:
+    def __init__(self, request: InboundRequest, steps: Steps) -> None:
         self._request = request
         self._steps = steps
 
     def go_on(self, until_ns: int) -> bool:
         """Make steps until then (`time.monotonic_ns`), at least one; True if the last one is made."""
         try:
-            for _ in self._steps:
-                if monotonic_ns() >= until_ns:
+            for waits in self._steps:
+                if waits or monotonic_ns() >= until_ns:
                     return False
         except Exception as error:  # a fault of ours must not reach other connections
             self._request.fail(error)
         return True
+
+    def close(self) -> None:
+        """Make no further step."""
+        self._steps.close()
 
 
 class Waiting(Protocol):

@@ -17,7 +17,7 @@ from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.model.producer_state import Duplicate, ProducerState, Refused
 from quorumd.server.model.runtime import Runtime
-from quorumd.server.net.inbound_request import InboundRequest
+from quorumd.server.net.inbound_request import InboundRequest, Steps
 from quorumd.server.net.turns import begun
 from quorumd.server.requests.conditional_append import refused_append
 from quorumd.server.requests.parked_appends import ParkedAppends
@@ -28,11 +28,12 @@ from quorumd.server.requests.pending_produce import (
     PendingProduce,
 )
 from quorumd.server.requests.produce_response import ProduceResponder
+from quorumd.server.requests.unpacking import Unpackings
 from quorumd.server.translate.common import error_code
 from quorumd.storage.log import Chunk, ChunkSummary
 from quorumd.wire.batch_header import LOG_OVERHEAD, STAMP
 from quorumd.wire.codec import decode
-from quorumd.wire.conditions import MARK, KeyedBatch, Keys, read_keyed
+from quorumd.wire.conditions import MARK, KeyedBatch, Keys
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import RefusedBatch
 from quorumd.wire.fast import ProduceHead, parse_produce
@@ -81,6 +82,7 @@ class ProduceHandler:
         self._runtime = runtime
         self._call_soon = call_soon
         self._judge = ConditionJudge(condition_window_bytes, resigns_within_s)
+        self._unpackings = Unpackings()
         self._known_head: ProduceHead | None = None
         """The last head that named this partition."""
         self._turn: list[PendingBatch] = []
@@ -97,7 +99,7 @@ class ProduceHandler:
 
     # -- a request arrives
 
-    def handle(self, request: InboundRequest) -> Iterator[None] | None:
+    def handle(self, request: InboundRequest) -> Steps | None:
         """Take a Produce request; the rest of a long check is returned.
 
         Raises MalformedMessage.
@@ -116,7 +118,7 @@ class ProduceHandler:
             self._known_head = head
         return self._take_batch(batch)
 
-    def _handle_any(self, request: InboundRequest) -> Iterator[None] | None:
+    def _handle_any(self, request: InboundRequest) -> Steps | None:
         """The general form: any number of topics and partitions, each with a result of its own."""
         version = request.api_version
         message = decode(ProduceRequest, version, request.frame, request.body_at)
@@ -141,14 +143,14 @@ class ProduceHandler:
         self,
         pending: PendingProduce,
         batches: Sequence[tuple[PendingBatch, bytes | memoryview | None]],
-    ) -> Iterator[None]:
+    ) -> Steps:
         pending.partitions_left = 1 + len(batches)  # one more, until every partition is checked
         for batch, records in batches:
             batch.data = b"" if records is None else bytes(records)
             steps = self._take_batch(batch)
             if steps is not None:
                 yield from steps
-            yield
+            yield None
         pending.partitions_left -= 1
         if not pending.partitions_left:
             self._responder.respond(pending.request, pending.acks, pending.topics, pending.results)
@@ -164,7 +166,7 @@ class ProduceHandler:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return None if head.acks in (-1, 0, 1) else ErrorCode.INVALID_REQUIRED_ACKS
 
-    def _take_batch(self, batch: PendingBatch) -> Iterator[None] | None:
+    def _take_batch(self, batch: PendingBatch) -> Steps | None:
         """Check a batch, or begin to; a good one is appended at the end of its turn of the event loop."""
         if not self._turn:  # for later batches of a turn the refusal is found at its end
             if self._is_refused(batch):
@@ -193,14 +195,12 @@ class ProduceHandler:
         self._add_to_turn(batch)
         return None
 
-    def _check_on(
-        self, batch: PendingBatch, steps: Iterator[None], keys: Keys | None
-    ) -> Iterator[None]:
+    def _check_on(self, batch: PendingBatch, steps: Iterator[None], keys: Keys | None) -> Steps:
         """The rest of the check, which adds to `keys`; keys and condition included."""
         try:
             yield from steps
             keys = None if self._judge.window is None else keys or []
-            batch.keyed = yield from read_keyed(batch.header, batch.data, keys)
+            batch.keyed = yield from self._unpackings.read_keyed(batch.header, batch.data, keys)
             if batch.is_conditional and not batch.head.acks:
                 raise RefusedBatch(
                     ErrorCode.INVALID_RECORD,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from quorumd.config.addresses import Listener
@@ -12,7 +12,7 @@ from quorumd.server.model.producer_state import ProducerState
 from quorumd.server.model.runtime import Runtime
 from quorumd.server.model.topic import METADATA
 from quorumd.server.net.connection_state import CloseReason
-from quorumd.server.net.inbound_request import InboundRequest
+from quorumd.server.net.inbound_request import InboundRequest, Steps
 from quorumd.server.requests.produce import ProduceHandler
 from quorumd.wire.codec import decode, encode
 from quorumd.wire.headers import decode_response_header
@@ -149,7 +149,7 @@ class ProduceBench:
         """How many batches were measured from append to commit, and the seconds of them all."""
         return self.metrics.commit_seconds.count, self.metrics.commit_seconds.sum
 
-    def begin(self, message: ProduceRequest, version: int = 9) -> Iterator[None] | None:
+    def begin(self, message: ProduceRequest, version: int = 9) -> Steps | None:
         """Dispatch it; returns what is left of it."""
         self._correlation_id += 1
         body = encode(message, version)

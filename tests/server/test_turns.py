@@ -14,8 +14,8 @@ from quorumd.config.addresses import Listener
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.net.connection import Connection
 from quorumd.server.net.connection_group import ConnectionGroup
-from quorumd.server.net.inbound_request import InboundRequest
-from quorumd.server.net.turns import SHARE_NS, TURN_NS
+from quorumd.server.net.inbound_request import WAITS, InboundRequest, Steps
+from quorumd.server.net.turns import SHARE_NS, TURN_NS, LongRequest
 from quorumd.wire.errors import MalformedMessage
 from tests.server.test_connection_state import Transport
 from tests.support.serving import answer_frame, request_frame
@@ -37,7 +37,7 @@ class Slow:
         self.taken: list[int] = []
         self.steps = 0
 
-    def dispatch(self, request: InboundRequest) -> Iterator[None] | None:
+    def dispatch(self, request: InboundRequest) -> Steps | None:
         self.taken.append(request.correlation_id)
         if request.frame.endswith(b"steps"):
             return self._steps(request)
@@ -45,11 +45,11 @@ class Slow:
         request.respond((answer_frame(request),))
         return None
 
-    def _steps(self, request: InboundRequest) -> Iterator[None]:
+    def _steps(self, request: InboundRequest) -> Steps:
         for _ in range(20):
             busy(self.busy_ns)
             self.steps += 1
-            yield
+            yield None
         if request.frame.endswith(b"bad steps"):
             raise MalformedMessage("found out late")
         request.respond((answer_frame(request),))
@@ -137,6 +137,21 @@ def test_long_work_is_done_in_steps_and_its_connection_waits(
     assert steps[-1] == 20, "the request behind was taken before the work was done"
     assert len(served.dispatcher.taken) == 2 + len(steps), "the other one was served in each turn"
     assert sent.sent.index(answer_frame(fake(1))) < sent.sent.index(answer_frame(fake(2)))
+
+
+def test_a_step_that_waits_for_others_leaves_them_the_rest_of_the_turn() -> None:
+    made: list[bool | None] = []
+
+    def steps() -> Steps:
+        for step in (None, WAITS, WAITS, None):
+            made.append(step)
+            yield step
+
+    work = LongRequest(fake(1), steps())
+    counts = []
+    while not work.go_on(monotonic_ns() + 60 * 10**9):
+        counts.append(len(made))
+    assert counts == [2, 3]
 
 
 def test_long_work_that_fails_closes_its_connection_alone(loop: asyncio.AbstractEventLoop) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -24,7 +24,9 @@ from quorumd.server.node import open_partition
 from quorumd.server.translate.fetch import FETCH_MAX_BYTES
 from quorumd.storage.directory import format_directory, open_directory
 from quorumd.storage.filesystem import RealFileSystem
+from quorumd.wire import compression
 from quorumd.wire.codec import decode, encode
+from quorumd.wire.conditions import BLOCK_BYTES_MAX
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import LimitExceeded
 from quorumd.wire.headers import decode_response_header
@@ -38,7 +40,13 @@ from quorumd.wire.messages.produce import ProduceResponse
 from quorumd.wire.records import Record, build_batch
 from quorumd.wire.registry import APIS, CONTROLLER_KEYS
 from quorumd.wire.request_limits import REQUEST_LIMITS
-from tests.server.worst_requests import WorstRequest, produce, worst_batches, worst_requests
+from tests.server.worst_requests import (
+    WorstRequest,
+    produce,
+    worst_batches,
+    worst_compressed,
+    worst_requests,
+)
 from tests.support.serving import run
 from tests.support.work import STEPS_PER_MS, steps
 
@@ -155,9 +163,14 @@ def test_a_request_beyond_its_limit_is_refused_before_it_is_work(tmp_path: Path)
     run(work(), deadline_s=120)
 
 
-def steps_by_turn(dispatch: Dispatch, request: InboundRequest) -> list[int]:
-    """The work of a request, cut where other requests may have their turn."""
-    left: Iterator[None] | None = None
+COUNTED = 100
+
+
+def steps_by_turn(
+    dispatch: Dispatch, request: InboundRequest, note_turn: Callable[[], None] = lambda: None
+) -> list[int]:
+    """The work of a request, cut where other requests may have their turn; of the first COUNTED turns."""
+    left: Iterator[object] | None = None
 
     def begin() -> None:
         nonlocal left
@@ -170,7 +183,11 @@ def steps_by_turn(dispatch: Dispatch, request: InboundRequest) -> list[int]:
 
     counts = [steps(begin)]
     while left is not None:
-        counts.append(steps(go_on))
+        note_turn()
+        if len(counts) < COUNTED:
+            counts.append(steps(go_on))
+        else:
+            go_on()
     return counts
 
 
@@ -207,6 +224,59 @@ def test_the_hardest_batches_are_checked_in_turns(tmp_path: Path, name: str) -> 
             await answered(recorder)
             is_sound = name != "a record too many"
             assert errors_of(9, recorder.sent) == [0 if is_sound else ErrorCode.INVALID_RECORD]
+
+    run(work(), deadline_s=60)
+
+
+WORST_COMPRESSED = (
+    "gzip",
+    "gzip of nothing",
+    "snappy",
+    "one snappy block",
+    "lz4",
+    "large lz4 blocks",
+    "lz4 of nothing",
+    "zstd",
+    "zstd blocks of nothing",
+    "zstd of nothing",
+)
+
+
+@cache
+def compressed() -> dict[str, bytes]:
+    return dict(worst_compressed())
+
+
+def test_the_worst_compressed_batches_are_all_tried() -> None:
+    assert tuple(compressed()) == WORST_COMPRESSED
+
+
+@pytest.mark.parametrize("name", WORST_COMPRESSED)
+def test_the_hardest_compressed_batches_are_checked_in_turns(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpacked = [0]
+    original = compression.unpack_in_steps
+
+    def counting(*args: Any, **options: Any) -> Iterator[bytes]:
+        for chunk in original(*args, **options):
+            unpacked[-1] += len(chunk)
+            yield chunk
+
+    monkeypatch.setattr(compression, "unpack_in_steps", counting)
+    data = compressed()[name]
+
+    async def work() -> None:
+        async with leading(tmp_path) as dispatch:
+            request, recorder = asked(produce(9, [data]))
+            counts = steps_by_turn(dispatch, request, lambda: unpacked.append(0))
+            assert counts[0] < STEPS_MAX
+            assert max(counts[1:], default=0) < STEPS_MAX // 3, "a step takes about a millisecond"
+            assert unpacked[0] <= BLOCK_BYTES_MAX
+            assert max(unpacked[1:], default=0) <= 2 * compression.CHUNK_BYTES_MAX
+            await answered(recorder)
+            is_refused = name == "one snappy block"
+            assert errors_of(9, recorder.sent) == [ErrorCode.MESSAGE_TOO_LARGE * is_refused]
 
     run(work(), deadline_s=60)
 

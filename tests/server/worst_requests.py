@@ -6,15 +6,20 @@ and inside each other, once with names that nobody knows and once with those of 
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable, Iterator
 from struct import Struct as Struct_
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import lz4.frame
+import snappy
+import zstandard
 from crc32c import crc32c
 
 from quorumd.server.model.topic import METADATA
 from quorumd.wire.codec import encode
+from quorumd.wire.compression import pack
 from quorumd.wire.messages.produce import (
     ProduceRequest,
     ProduceRequestPartition,
@@ -140,6 +145,7 @@ def _varint(value: int) -> bytes:
 
 
 BATCH_BYTES = (1 << 20) - 100
+UNPACKED_BYTES = 60 << 20
 _HEADER = Struct_(">qiibIhiqqqhii")
 
 
@@ -163,14 +169,40 @@ def worst_batches() -> Iterator[tuple[str, bytes]]:
     yield "a record too many", _batch(b"".join(records), len(records) - 1)
 
 
+def worst_compressed() -> Iterator[tuple[str, bytes]]:
+    """Batches of a megabyte at the most that unpack to very much, or to nothing again and again."""
+    body = b"\0\0\0\1" + _varint(2 * UNPACKED_BYTES)
+    # A value, and headers behind it: they have to be looked at.
+    start = _varint(2 * (len(body) + UNPACKED_BYTES + 100)) + body
+    zeros = start + bytes(UNPACKED_BYTES)
+    yield "gzip", _compressed(1, gzip.compress(zeros))
+    yield "gzip of nothing", _compressed(1, gzip.compress(b"") * (BATCH_BYTES // 20))
+    yield "snappy", _compressed(2, pack(2, zeros[: 20 * BATCH_BYTES]))
+    yield "one snappy block", _compressed(2, bytes(snappy.compress(zeros[: 20 * BATCH_BYTES])))
+    yield "lz4", _compressed(3, pack(3, zeros))
+    large = lz4.frame.compress(zeros, block_size=lz4.frame.BLOCKSIZE_MAX4MB)
+    yield "large lz4 blocks", _compressed(3, large)
+    nothing = lz4.frame.compress(b"", store_size=False)[:7] + b"\1\0\0\0\0" * (BATCH_BYTES // 5)
+    yield "lz4 of nothing", _compressed(3, nothing)
+    parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=27)
+    packed = zstandard.ZstdCompressor(compression_params=parameters).compress(zeros)
+    yield "zstd", _compressed(4, packed)
+    yield "zstd blocks of nothing", _compressed(4, packed[:6] + bytes(BATCH_BYTES - 100))
+    yield "zstd of nothing", _compressed(4, zstandard.compress(b"") * (BATCH_BYTES // 13))
+
+
+def _compressed(codec: int, payload: bytes) -> bytes:
+    return _batch(payload, 1, codec)
+
+
 def _record(index: int, value: bytes, *, headers: int = 0) -> bytes:
     head = b"\0\0" + _varint(2 * index) + b"\1" + _varint(2 * len(value))
     body = head + value + _varint(2 * headers) + b"\0\1" * headers
     return _varint(2 * len(body)) + body
 
 
-def _batch(records: bytes, count: int) -> bytes:
-    head = (0, 49 + len(records), 0, 2, 0, 0, count - 1, 0, 0, -1, -1, -1, count)
+def _batch(records: bytes, count: int, codec: int = 0) -> bytes:
+    head = (0, 49 + len(records), 0, 2, 0, codec, count - 1, 0, 0, -1, -1, -1, count)
     whole = bytearray(_HEADER.pack(*head) + records)
     whole[17:21] = crc32c(memoryview(whole)[21:]).to_bytes(4, "big")
     return bytes(whole)

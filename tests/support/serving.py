@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import struct
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -17,11 +17,11 @@ from quorumd.security.handshakes import Handshakes
 from quorumd.security.identity import TlsSide
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.net.connection_quotas import NO_LIMITS, ConnectionLimits
-from quorumd.server.net.inbound_request import InboundRequest
+from quorumd.server.net.inbound_request import InboundRequest, Steps
 from quorumd.server.net.listeners import Listeners
 
 T = TypeVar("T")
-OnRequest = Callable[[InboundRequest], Iterator[None] | None]
+OnRequest = Callable[[InboundRequest], Steps | None]
 
 API_VERSIONS, PRODUCE, DESCRIBE_CLUSTER = 18, 0, 60
 DEADLINE_S = 10.0
@@ -78,7 +78,7 @@ class Parking:
         self._changed = asyncio.Condition()
         self._notes: set[asyncio.Task[None]] = set()
 
-    def dispatch(self, request: InboundRequest) -> Iterator[None] | None:
+    def dispatch(self, request: InboundRequest) -> Steps | None:
         self.requests.append(request)
         note = asyncio.ensure_future(self._note())
         self._notes.add(note)

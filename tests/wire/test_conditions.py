@@ -8,8 +8,10 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+import snappy
 
 from quorumd.wire.conditions import (
+    BLOCK_BYTES_MAX,
     HELD_BYTES_MAX,
     IF_UNCHANGED_SINCE,
     KEY_BYTES_MAX,
@@ -175,7 +177,7 @@ def test_where_keys_are_not_wanted_no_more_is_unpacked_than_can_hold_the_conditi
     plain = Record(key=b"k", value=bytes(2_000_000))
     traced = Record(key=b"k", value=bytes(100_000), headers=(("trace", b"t" * 100),))
     assert read(plain, *others, codec=codec) is None
-    assert unpacked() <= 64 * 1024
+    assert unpacked() <= 128 * 1024
     assert read(traced, *others, codec=codec) is None
     assert unpacked() <= 256 * 1024
     assert read(conditional(), *others, codec=codec) is not None
@@ -232,8 +234,30 @@ def test_little_is_held_of_what_unpacks_to_much_and_only_mentions_the_header(
     _, most_held = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert found == [KeyedBatch(None, None) if wants_keys else None]
-    assert most_in_a_step <= 64 * 1024, "one chunk"
+    assert most_in_a_step <= 128 * 1024, "one chunk"
     assert most_held < 2 * HELD_BYTES_MAX
+
+
+def test_how_much_is_unpacked_before_the_headers_is_limited() -> None:
+    """A key of any size is in front of what says how long the value is."""
+    long = Record(key=bytes(SEARCHED_BYTES_MAX + 1), value=b"", headers=(("trace", b"t" * 100),))
+    with pytest.raises(RefusedBatch, match="Send it without headers") as refused:
+        read(long, codec=4)
+    assert refused.value.error is ErrorCode.MESSAGE_TOO_LARGE
+    assert read(long._replace(headers=()), codec=4) is None
+
+
+def test_a_snappy_block_that_takes_long_to_unpack_is_refused() -> None:
+    def batch(size: int) -> bytes:
+        data = bytearray(build_batch([Record(value=bytes(size))], codec=2))
+        return _sized(
+            data[:61], bytes(snappy.compress(build_batch([Record(value=bytes(size))])[61:]))
+        )
+
+    assert read(data=batch(BLOCK_BYTES_MAX - 100)) is None
+    with pytest.raises(RefusedBatch, match=r"at most 4194304 .* another compression") as refused:
+        read(data=batch(BLOCK_BYTES_MAX))
+    assert refused.value.error is ErrorCode.MESSAGE_TOO_LARGE
 
 
 def test_many_headers_are_read_in_steps() -> None:
@@ -253,7 +277,7 @@ def _count_unpacked(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How many bytes were unpacked since this was asked last."""
     from quorumd.wire import compression
 
-    original = compression.unpack
+    original = compression.unpack_in_steps
     sizes: list[int] = []
 
     def unpack(*args: Any, **options: Any) -> Iterator[bytes]:
@@ -261,7 +285,7 @@ def _count_unpacked(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
             sizes.append(len(chunk))
             yield chunk
 
-    monkeypatch.setattr(compression, "unpack", unpack)
+    monkeypatch.setattr(compression, "unpack_in_steps", unpack)
 
     def unpacked() -> int:
         size = sum(sizes)
