@@ -37,9 +37,9 @@ from quorumd.client.reading import (
     READ,
     Fetched,
     RawFetched,
-    batches_from,
+    fetched_from,
     only_fetched,
-    raw_batches_from,
+    raw_fetched_from,
 )
 from quorumd.client.security import Security
 from quorumd.client.spool import SnapshotSpool
@@ -249,12 +249,14 @@ class QuorumClient(BaseClient):
         OffsetOutOfRange, QuorumUnavailable, RequestRefused, NotSupported.
         """
         deadline = self._deadline(timeout_ms)
-        return await self._fetch(offset, max_bytes, max_wait_ms, deadline, _fetched)
+        return await self._fetch(offset, max_bytes, max_wait_ms, deadline, fetched_from)
 
     async def fetch_raw(self, offset: int, *, max_bytes: int = FETCH_BYTES_DEFAULT) -> RawFetched:
         """As `fetch`, but the bytes of the batches as in the leader's log, their CRCs verified."""
         deadline = self._deadline(None)
-        return await self._fetch(offset, max_bytes, FETCH_WAIT_MS_DEFAULT, deadline, _raw_fetched)
+        return await self._fetch(
+            offset, max_bytes, FETCH_WAIT_MS_DEFAULT, deadline, raw_fetched_from
+        )
 
     async def _fetch(
         self,
@@ -300,7 +302,11 @@ class QuorumClient(BaseClient):
             yield fetched
 
     async def follow(
-        self, *, from_offset: int | None = None, on_progress: OnDownloadProgress | None = None
+        self,
+        *,
+        from_offset: int | None = None,
+        on_progress: OnDownloadProgress | None = None,
+        on_answer: Callable[[], object] | None = None,
     ) -> AsyncGenerator[LogEvent, None]:
         """The committed log as events, without end, in order and each once: see quorumd.client.events.
 
@@ -312,7 +318,7 @@ class QuorumClient(BaseClient):
         read; OffsetOutOfRange if the position stays outside the log for the client's timeout.
 
         Uses connections of its own. `on_progress` gets the bytes of a snapshot that have arrived, and its
-        size in bytes.
+        size in bytes. `on_answer` is called whenever the leader has answered, also when nothing is new.
         """
         own = QuorumClient(
             self._bootstrap,
@@ -324,7 +330,11 @@ class QuorumClient(BaseClient):
             own._finder, timeout_ms=self.timeout_ms, on_progress=on_progress
         )
         subscription = LogSubscription(
-            own.fetch, download, timeout_ms=self.timeout_ms, offset=from_offset
+            own.fetch,
+            download,
+            timeout_ms=self.timeout_ms,
+            offset=from_offset,
+            on_answer=on_answer,
         )
         try:
             while True:
@@ -456,23 +466,6 @@ def only_listed(response: ListOffsetsResponse) -> ListOffsetsResponsePartition:
     if len(partitions) != 1:
         raise ConnectionFailed(f"answered for {len(partitions)} partitions instead of one")
     return partitions[0]
-
-
-def _fetched(partition: FetchResponsePartition, offset: int) -> Fetched:
-    data = partition.records or b""
-    batches, next_offset = batches_from(data, offset)
-    if data and next_offset == offset:
-        raise ConnectionFailed(f"sent {len(data)} bytes but no whole batch at offset {offset}")
-    return Fetched(
-        batches=batches,
-        next_offset=next_offset,
-        high_watermark=partition.high_watermark,
-        log_start_offset=partition.log_start_offset,
-    )
-
-
-def _raw_fetched(partition: FetchResponsePartition, offset: int) -> RawFetched:
-    return raw_batches_from(partition.records or b"", offset)
 
 
 async def cluster_id_of(connection: ClientConnection, timeout_s: float) -> str:

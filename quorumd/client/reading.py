@@ -99,6 +99,25 @@ def raw_batches_from(data: bytes | memoryview, offset: int) -> RawFetched:
     return RawFetched(memoryview(data), [each for each in found if each[1].next_offset > offset])
 
 
+def fetched_from(partition: FetchResponsePartition, offset: int) -> Fetched:
+    """What a leader has answered for `offset`. Raises ConnectionFailed as `batches_from` does."""
+    data = partition.records or b""
+    batches, next_offset = batches_from(data, offset)
+    if data and next_offset == offset:
+        raise ConnectionFailed(f"sent {len(data)} bytes but no whole batch at offset {offset}")
+    return Fetched(
+        batches=batches,
+        next_offset=next_offset,
+        high_watermark=partition.high_watermark,
+        log_start_offset=partition.log_start_offset,
+    )
+
+
+def raw_fetched_from(partition: FetchResponsePartition, offset: int) -> RawFetched:
+    """The same as bytes."""
+    return raw_batches_from(partition.records or b"", offset)
+
+
 def _read_batch(data: memoryview, header: BatchHeader, offset: int) -> FetchedBatch:
     if header.is_control:
         return FetchedBatch(header, (), leader_id=_named_leader(data))

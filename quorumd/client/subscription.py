@@ -31,12 +31,20 @@ FetchFrom = Callable[[int], Awaitable[Fetched]]
 class LogSubscription:
     """One reader's position in the log. Close it.
 
-    `offset` is the first offset to read, None for the newest snapshot or else the log start.
+    `offset` is the first offset to read, None for the newest snapshot or else the log start. `on_answer` is
+    called whenever the leader has answered.
     """
 
     def __init__(
-        self, fetch: FetchFrom, download: SnapshotDownloader, *, timeout_ms: int, offset: int | None
+        self,
+        fetch: FetchFrom,
+        download: SnapshotDownloader,
+        *,
+        timeout_ms: int,
+        offset: int | None,
+        on_answer: Callable[[], object] | None = None,
     ) -> None:
+        self._on_answer = on_answer
         self._fetch = fetch
         self._download = download
         self._timeout_ms = timeout_ms
@@ -69,6 +77,8 @@ class LogSubscription:
             self._is_lost = True
             return [QuorumLost(error)]
         self._has_begun = True
+        if self._on_answer is not None:
+            self._on_answer()
         if self._is_lost:
             self._is_lost = False
             return [QuorumRestored(), *events]

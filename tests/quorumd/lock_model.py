@@ -82,6 +82,7 @@ class Process:
         return self.contender.holds(self.clock_s(now_s))
 
     def read(self, log: ModelLog, end_offset: int, now_s: float) -> None:
+        self.board.answered.note(self.clock_s(now_s))
         for record in log.records[self.position : end_offset]:
             change = KeyChange(record.key or b"", record.value, record.offset, 0)
             self.board.apply(change, self.clock_s(now_s))
@@ -89,22 +90,36 @@ class Process:
 
 
 class LockModel:
-    """One run. `pace` below 1 makes readers, requests and answers so much quicker."""
+    """One run. `pace` below 1 makes readers, requests and answers so much quicker.
+
+    With `only_outages` nothing goes wrong but that there is no leader for a while: no process is stopped, and
+    no request late or lost.
+    """
 
     def __init__(
-        self, seed: int, make: MakeContender = Contender, *, size: int = 4, pace: float = 1.0
+        self,
+        seed: int,
+        make: MakeContender = Contender,
+        *,
+        size: int = 4,
+        pace: float = 1.0,
+        only_outages: bool = False,
     ) -> None:
         self.draw = random.Random(seed)
         self._pace = pace
+        self._has_outages = True
+        self._outage_end_s = 0.0
         self.log = ModelLog()
         self.now_s = 0.0
-        self.is_calm = False
+        self.is_calm = only_outages
         self.processes = [
             Process(n, self.draw.uniform(*RATES), self.draw.uniform(-1e4, 1e4), make)
             for n in range(size)
         ]
         self.tokens: list[int] = []
         self.overtaken = 0
+        self.expelled = 0
+        """Places in the queue that others have deleted."""
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._writes = itertools.count(1)
@@ -113,8 +128,10 @@ class LockModel:
         """Raises Overlap."""
         for process in self.processes:
             self._tick_later(process)
+        self._later(self.draw.uniform(0.0, 10.0), self._lose_the_leader)
         self._run_until(seconds)
         self.is_calm = True
+        self._has_outages = False
         before = [process.acquired for process in self.processes]
         self._run_until(seconds + CALM_S)
         for process, count in zip(self.processes, before, strict=True):
@@ -141,6 +158,15 @@ class LockModel:
             return self.draw.uniform(0.001, 0.05) * self._pace
         return self.draw.uniform(0.05, 1.6)
 
+    @property
+    def _has_leader(self) -> bool:
+        return self.now_s >= self._outage_end_s
+
+    def _lose_the_leader(self) -> None:
+        if self._has_outages:
+            self._outage_end_s = self.now_s + self.draw.choice([0.3, 1.0, 4.0, 12.0])
+            self._later(self.draw.uniform(1.0, 20.0), self._lose_the_leader)
+
     # -- a process
 
     def _tick_later(self, process: Process) -> None:
@@ -157,7 +183,8 @@ class LockModel:
         end_offset = len(self.log.records)
         if not self.is_calm and self.draw.random() < 0.3:
             end_offset = self.draw.randint(process.position, end_offset)
-        process.read(self.log, end_offset, self.now_s)
+        if self._has_leader:
+            process.read(self.log, end_offset, self.now_s)
         if process.writing:
             return
         clock_s = process.clock_s(self.now_s)
@@ -222,7 +249,14 @@ class LockModel:
         copies = 0 if fate < 0.05 else 2 if fate < 0.15 else 1
 
         def arrive() -> None:
+            if not self._has_leader:
+                if process.writing == number:
+                    self._later(self.draw.uniform(0.01, 0.05), arrive)
+                return
             base = self.log.append(write)
+            if base is not None:
+                own = (PLACE.key, Place(PLACE.kind, PLACE.name, contender.claim).key)
+                self.expelled += sum(record.key not in own for record in write.records)
             if self.is_calm or self.draw.random() > 0.1:
                 self._later(self._delay_s(), lambda: answer(base))
 

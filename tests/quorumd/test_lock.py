@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -22,6 +23,7 @@ from quorumd import (
     list_claims,
 )
 from quorumd.client.coordination.claim_record import ClaimRecord
+from quorumd.client.coordination.contender import TURN_S
 from quorumd.client.coordination.coordinator import boot_s
 from quorumd.client.coordination.keys import Place
 from quorumd.wire.messages.produce import ProduceRequest
@@ -330,6 +332,33 @@ def test_an_outage_shorter_than_what_is_left_costs_nothing() -> None:
             quorum.elect(2)
             await asyncio.sleep(2)
             assert lock.is_held
+
+    with_quorum(story)
+
+
+def test_after_an_outage_the_first_in_the_queue_is_the_first() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        order: list[int] = []
+
+        async def work(number: int, own: QuorumClient) -> None:
+            async with Lock(own, "a"):
+                order.append(number)
+
+        async with AsyncExitStack() as stack:
+            gone, *others = [
+                await stack.enter_async_context(QuorumClient(quorum.addresses)) for _ in range(4)
+            ]
+            await Lock(gone, "a", ttl=1).acquire()
+            tasks = []
+            for number, own in enumerate(others):
+                tasks.append(asyncio.create_task(work(number, own)))
+                await until_waiting(client, number + 1)
+            gone.close()
+            quorum.elect(0)
+            await asyncio.sleep(3 * TURN_S)
+            quorum.elect(2)
+            await asyncio.gather(*tasks)
+        assert order == [0, 1, 2]
 
     with_quorum(story)
 

@@ -8,7 +8,7 @@ import pytest
 
 from quorumd.client.coordination import contender as rules
 from quorumd.client.coordination.contender import ClaimWrite, Contender, Intent, WaitUntil
-from quorumd.client.coordination.contest import Contest
+from quorumd.client.coordination.contest import AnsweredTime, Contest
 from tests.quorumd.lock_model import LockModel, MakeContender, Overlap
 
 pytestmark = pytest.mark.sim
@@ -34,6 +34,23 @@ def test_no_two_hold_it_at_a_time_and_all_get_it_in_the_end(first: int) -> None:
         assert tokens == sorted(tokens), "those in the log, too"
         lost += model.overtaken
     assert lost, "some were stopped for so long that they lost it"
+
+
+def test_an_outage_costs_nobody_the_place_in_the_queue() -> None:
+    for seed in SEEDS:
+        model = LockModel(seed, size=5, only_outages=True)
+        model.run(SECONDS)
+        assert not model.expelled, f"seed {seed}: though all were there to act"
+
+
+def test_a_turn_that_an_outage_counts_for_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AnsweredTime, "at", lambda self, now_s: now_s)
+    expelled = 0
+    for seed in SEEDS:
+        model = LockModel(seed, size=5, only_outages=True)
+        model.run(SECONDS)
+        expelled += model.expelled
+    assert expelled
 
 
 class CountsFromTheAnswer(Contender):

@@ -25,7 +25,7 @@ RENEWALS_PER_TTL: Final = 3
 OVER_TTLS: Final = 2
 """What was not renewed for so many ttls is over."""
 TURN_S: Final = 2.0
-"""What the first in the queue has to act in before the next one may; seconds."""
+"""What the first in the queue has to act in before the next one may; seconds in which the leader answers."""
 REMOVED_MAX: Final = 500
 """Of the queue, in one batch."""
 
@@ -80,11 +80,11 @@ def watching_s(contest: Contest) -> float:
     return lapse_s + TURN_S * len(clients)
 
 
-def turn_s(contest: Contest, claim: str) -> float:
+def turn_s(contest: Contest, claim: str, now_s: float) -> float | None:
     """When a claim in the queue may act, if nothing changes until then: once the name is free, and every
-    client that waits before it has had its time."""
+    client that waits before it has had its time, in which the leader answered. None: it is silent now."""
     holder = contest.holder
-    free_s = contest.free_since_s if holder is None else lapses_s(holder)
+    lapse_s = _NEVER if holder is None else lapses_s(holder)
     own = contest.queue[claim].record.client
     ahead = set()
     for other, seen in contest.queue.items():
@@ -92,7 +92,16 @@ def turn_s(contest: Contest, claim: str) -> float:
             break
         if seen.record.client != own:
             ahead.add(seen.record.client)
-    return free_s + TURN_S * len(ahead)
+    if not ahead:
+        return lapse_s
+    answered = contest.answered
+    free_s = contest.free_since_s
+    if holder is not None:
+        free_s = holder.answered_s + holder.record.ttl_s * (1 + ALLOWANCE)
+    left_s = free_s + TURN_S * len(ahead) - answered.at(now_s)
+    if left_s <= 0:
+        return lapse_s
+    return None if answered.is_stopped(now_s) else max(lapse_s, now_s + left_s)
 
 
 class Contender:
@@ -179,10 +188,10 @@ class Contender:
         if self.claim in contest.queue:
             if contest.first_own != self.claim:
                 return WaitUntil(None)
-            at_s = turn_s(contest, self.claim)
-            return (
-                WaitUntil(at_s) if now_s < at_s else self._acquisition(contest, end_offset, now_s)
-            )
+            at_s = turn_s(contest, self.claim, now_s)
+            if at_s is None or now_s < at_s:
+                return WaitUntil(at_s)
+            return self._acquisition(contest, end_offset, now_s)
         if self._queue_offset >= end_offset:
             return WaitUntil(None)  # It is in the queue, and does not see itself there yet.
         if contest.holder is None and not contest.queue:

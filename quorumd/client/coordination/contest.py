@@ -13,14 +13,43 @@ from quorumd.client.coordination.claim_record import ClaimRecord, claim_record_o
 from quorumd.client.coordination.keys import Place, place_of
 from quorumd.client.view import KeyChange
 
+SILENCE_S: Final = 1.0
+"""Twice what the leader lets a reader wait for records."""
+
+
+class AnsweredTime:
+    """Seconds in which the leader answered this client, counted from anywhere: an outage is nobody's delay.
+
+    Never faster than the monotonic clock. No more than `SILENCE_S` is counted from one answer to the next.
+    """
+
+    def __init__(self) -> None:
+        self._counted_s = 0.0
+        self._answer_s = float("-inf")
+
+    def at(self, now_s: float) -> float:
+        """What is counted until `now_s`."""
+        return self._counted_s + min(max(0.0, now_s - self._answer_s), SILENCE_S)
+
+    def is_stopped(self, now_s: float) -> bool:
+        """Is the leader silent for so long that it is not counted?"""
+        return now_s - self._answer_s >= SILENCE_S
+
+    def note(self, now_s: float) -> None:
+        """The leader has answered."""
+        self._counted_s = self.at(now_s)
+        self._answer_s = now_s
+
 
 class SeenRecord(NamedTuple):
-    """A record of a claim as this client has read it, at `seen_s` of its monotonic clock (seconds)."""
+    """A record of a claim as this client has read it, at `seen_s` of its monotonic clock (seconds), and at
+    `answered_s` of the time in which the leader answered."""
 
     record: ClaimRecord
     offset: int
     timestamp_ms: int
     seen_s: float
+    answered_s: float
 
     @property
     def token(self) -> int:
@@ -31,13 +60,14 @@ class SeenRecord(NamedTuple):
 class Contest:
     """The holder of a name and the queue behind it, by claim and in the order of the log.
 
-    `free_since_s` is when it was first seen without a holder. `own` are the claims of this very client in
-    the queue, those that were given up left out.
+    `free_since_s` is when it was first seen without a holder, by `answered`. `own` are the claims of this
+    very client in the queue, those that were given up left out.
     """
 
-    __slots__ = ("free_since_s", "holder", "own", "queue")
+    __slots__ = ("answered", "free_since_s", "holder", "own", "queue")
 
-    def __init__(self, free_since_s: float) -> None:
+    def __init__(self, answered: AnsweredTime, free_since_s: float) -> None:
+        self.answered = answered
         self.free_since_s = free_since_s
         self.holder: SeenRecord | None = None
         self.queue: OrderedDict[str, SeenRecord] = OrderedDict()
@@ -49,7 +79,7 @@ class Contest:
         return next(iter(self.own), None)
 
 
-NOBODY: Final = Contest(float("-inf"))
+NOBODY: Final = Contest(AnsweredTime(), float("-inf"))
 """The contest for a name that nobody holds or waits for."""
 
 
@@ -61,6 +91,7 @@ class ContestBoard:
 
     def __init__(self, wake: Callable[[str], None]) -> None:
         self._wake = wake
+        self.answered = AnsweredTime()
         self.live: set[str] = set()
         self.contests: dict[Place, Contest] = {}
 
@@ -74,18 +105,20 @@ class ContestBoard:
         if place is None:
             return None
         contest = self.contests.get(place.holder)
+        self.answered.note(now_s)
+        answered_s = self.answered.at(now_s)
         if contest is None:
             if change.value is None:
                 return place
-            contest = self.contests[place.holder] = Contest(now_s)
+            contest = self.contests[place.holder] = Contest(self.answered, answered_s)
         seen = None
         if change.value is not None:
             record = claim_record_of(change.value)
-            seen = SeenRecord(record, change.offset, change.timestamp, now_s)
+            seen = SeenRecord(record, change.offset, change.timestamp, now_s, answered_s)
         if place.claim:
             self._on_queue(contest, place.claim, seen)
         else:
-            self._on_holder(contest, seen, now_s)
+            self._on_holder(contest, seen, answered_s)
         if contest.holder is None and not contest.queue:
             del self.contests[place.holder]
         return place
@@ -98,10 +131,10 @@ class ContestBoard:
             del contest.own[claim]
             self._wake_first_own(contest)
 
-    def _on_holder(self, contest: Contest, seen: SeenRecord | None, now_s: float) -> None:
+    def _on_holder(self, contest: Contest, seen: SeenRecord | None, answered_s: float) -> None:
         former, contest.holder = contest.holder, seen
         if seen is None:
-            contest.free_since_s = now_s
+            contest.free_since_s = answered_s
         for each in (former, seen):
             if each is not None and each.record.claim in self.live:
                 self._wake(each.record.claim)

@@ -153,7 +153,9 @@ class Coordinator:
     async def _follow(self) -> None:
         position = self._map.offset or None
         try:
-            async with aclosing(self.client.follow(from_offset=position)) as events:
+            async with aclosing(
+                self.client.follow(from_offset=position, on_answer=self._on_answer)
+            ) as events:
                 async for event in events:
                     await self._map.apply(event)
                     match event:
@@ -166,6 +168,13 @@ class Coordinator:
                     self._wake_reached()
         except Exception as error:
             self._end(error)
+
+    def _on_answer(self) -> None:
+        now_s = self.now_s()
+        was_stopped = self.board.answered.is_stopped(now_s)
+        self.board.answered.note(now_s)
+        if was_stopped:
+            self._wake_all()
 
     def _end(self, error: Exception) -> None:
         self._error = error

@@ -1,7 +1,7 @@
 """What is long over is deleted by whoever sees it, so that neither the map nor snapshots keep it for ever.
 
 Holders that nobody waits for, registrations of processes that died, and those who waited for a name that is
-free and do not act. Never sooner than a waiter would take over.
+free and do not act. Never sooner than a waiter would take over; an outage does not count.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ SWEPT_MAX: Final = 200
 def overdue(board: ContestBoard, now_s: float) -> list[Place]:
     """The places to delete at `now_s`, if they are unchanged; at most `SWEPT_MAX`."""
     found: list[Place] = []
+    answered_s = board.answered.at(now_s)
     for place, contest in board.contests.items():
         if len(found) >= SWEPT_MAX:
             break
         holder = contest.holder
         if holder is not None:
-            is_over = now_s > holder.seen_s + OVER_TTLS * holder.record.ttl_s
+            is_over = answered_s > holder.answered_s + OVER_TTLS * holder.record.ttl_s
             if is_over and holder.record.claim not in board.live:
                 found.append(place)
             continue
         for claim, seen in contest.queue.items():
-            since_s = max(contest.free_since_s, seen.seen_s)
-            is_over = now_s > since_s + OVER_TTLS * seen.record.ttl_s + 2 * TURN_S
+            since_s = max(contest.free_since_s, seen.answered_s)
+            is_over = answered_s > since_s + OVER_TTLS * seen.record.ttl_s + 2 * TURN_S
             if is_over and claim not in board.live:
                 found.append(Place(place.kind, place.name, claim))
     return found[:SWEPT_MAX]
