@@ -65,9 +65,9 @@ def decode(cls: type[M], version: int, data: bytes | memoryview, at: int = 0) ->
     """
     codec = codec_for(cls, version)
     elements_max, size_max = codec.limit
-    if len(data) > size_max:
+    if len(data) - at > size_max:
         raise LimitExceeded(
-            f"{cls.__name__} version {version}: {len(data)} bytes where {size_max} are allowed"
+            f"{cls.__name__} version {version}: {len(data) - at} bytes where {size_max} are allowed"
         )
     io = Source(data, elements_max)
     io.seek(at)

@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 
 
 class RequestLimit(NamedTuple):
-    """`elements`: array elements and tags, all of the body together. `size_bytes`: the frame."""
+    """`elements`: array elements and tags, all of the body together. `size_bytes`: the body, whose
+    header may have 32 KiB of a client id."""
 
     elements: int
     size_bytes: int

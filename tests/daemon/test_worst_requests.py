@@ -18,6 +18,7 @@ from quorumd.wire.messages.produce import (
 )
 from quorumd.wire.metadata_topic import TOPIC, TOPIC_ID
 from quorumd.wire.records import Record, build_batch
+from quorumd.wire.registry import APIS
 from quorumd.wire.request_limits import REQUEST_LIMITS
 from tests.server.worst_requests import WorstRequest, produce, worst_batches, worst_requests
 from tests.support.live_cluster import Cluster
@@ -27,6 +28,8 @@ pytestmark = pytest.mark.usefixtures("harmless")
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, DESCRIBE_CONFIGS = 0, 1, 2, 3, 32
 WAIT_S = 60
+QUESTIONS = (LIST_OFFSETS, METADATA, 10, 18, 23, DESCRIBE_CONFIGS, 35, 46, 55, 60)
+"""APIs whose response is the same again."""
 
 
 def hardest() -> Iterator[WorstRequest]:
@@ -65,6 +68,17 @@ def test_the_worst_requests_disturb_nobody(quorum: Cluster, connections: int, ro
         ]
         for each in floods:
             each.result()
+
+
+def test_a_client_may_have_the_longest_id_there_is(quorum: Cluster) -> None:
+    with RawClient(quorum.port(quorum.wait_leader())) as client:
+        for key in QUESTIONS:
+            spec, responses = APIS[key], []
+            asked = spec.request()
+            for client_id in ("c", "c" * 32_767):
+                client.send(frame(request(key, spec.max_version, asked, client_id=client_id)))
+                responses.append(client.read_frame())
+            assert responses[0] == responses[1], spec.name
 
 
 @pytest.mark.parametrize("version", [3, 12, 13])

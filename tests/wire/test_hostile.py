@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 from quorumd.wire.codec import codec_for, decode, encode
 from quorumd.wire.errors import LimitExceeded, MalformedMessage
 from quorumd.wire.framing import FrameBuffer
-from quorumd.wire.headers import decode_request_header, decode_response_header
+from quorumd.wire.headers import (
+    decode_request_header,
+    decode_response_header,
+    encode_request_header,
+)
+from quorumd.wire.messages.describe_cluster import DescribeClusterRequest
 from quorumd.wire.messages.fetch import FetchRequest
 from quorumd.wire.messages.metadata import MetadataRequest, MetadataResponse
 from quorumd.wire.primitives import Source
@@ -117,6 +122,17 @@ def test_a_request_beyond_its_bytes_is_refused_at_once():
     with pytest.raises(LimitExceeded, match="16000005 bytes where 163840 are allowed"):
         decode(MetadataRequest, 4, frame)
     assert time.process_time() - began < 0.1
+
+
+def test_the_client_id_in_front_of_a_request_does_not_count():
+    body = encode(DescribeClusterRequest(), 1)
+    limit = REQUEST_LIMITS[60].size_bytes
+    frame = encode_request_header(60, 1, 1, "c" * 32_767) + body
+    assert decode(DescribeClusterRequest, 1, frame, len(frame) - len(body)) == (
+        DescribeClusterRequest()
+    )
+    with pytest.raises(LimitExceeded, match=f"{limit + 1} bytes where {limit} are allowed"):
+        decode(DescribeClusterRequest, 1, bytes(20) + body.ljust(limit + 1, b"x"), 20)
 
 
 def test_a_request_holds_as_many_elements_as_its_kind_may():
