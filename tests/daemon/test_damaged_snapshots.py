@@ -108,7 +108,7 @@ def test_a_damaged_snapshot_is_built_anew_when_a_copy_of_it_was_refused(quorum: 
     assert quorum.wait_leader() == leader
 
 
-def test_a_snapshot_whose_file_somebody_deletes_is_built_anew_when_it_is_asked_for(
+def test_a_snapshot_whose_file_is_deleted_is_built_anew_when_it_is_asked_for(
     quorum: Cluster,
 ) -> None:
     leader = quorum.wait_leader()
@@ -120,7 +120,7 @@ def test_a_snapshot_whose_file_somebody_deletes_is_built_anew_when_it_is_asked_f
     wait_built_anew(quorum, leader, snapshot)
     assert path.read_bytes() == data
     assert_served(quorum)
-    quorum.wait_logged(leader, "its file was deleted its file")
+    quorum.wait_logged(leader, "its file was deleted")
 
 
 def test_what_the_next_snapshot_is_to_be_built_on_is_built_anew_first(quorum: Cluster) -> None:
