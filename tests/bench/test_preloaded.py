@@ -96,7 +96,8 @@ def test_valgrind_counts_what_is_executed_between_two_questions(tmp_path: Path) 
         counter.begin([process.pid])
         count(1000)
         few, many = count(10_000), count(60_000)
-        assert 50_000 * 5 < many - few < 50_000 * 500
+        # By Python and how it was built: 517 a round for a 3.13 that is not optimised.
+        assert 50_000 * 5 < many - few < 50_000 * 1000
         time.sleep(0.2)
         assert counter.take([process.pid])[process.pid] < few
         counter.end()
