@@ -8,6 +8,7 @@ from typing import ClassVar, Self
 from quorumd.client.coordination import election, held, lock, registration
 from quorumd.client.coordination.keys import TTL_S_DEFAULT
 from quorumd.client.coordination.tenure import LossEvent
+from quorumd.client.coordination.termination import TERMINATION
 from quorumd.sync.client import QuorumClient
 from quorumd.sync.loop_thread import LoopThread, blocking, in_loop, iterating
 
@@ -49,6 +50,7 @@ class _Named:
         self.ttl = ttl
 
     def __enter__(self) -> Self:
+        TERMINATION.arm()
         self._thread.enter(self._inner)
         return self
 
@@ -87,7 +89,7 @@ class Lock(_Held):
 
     _ORIGINAL = lock.Lock
 
-    acquire = blocking(lock.Lock.acquire)
+    acquire = blocking(lock.Lock.acquire, before=TERMINATION.arm)
     release = blocking(lock.Lock.release)
 
 
@@ -96,7 +98,7 @@ class Election(_Held):
 
     _ORIGINAL = election.Election
 
-    campaign = blocking(election.Election.campaign)
+    campaign = blocking(election.Election.campaign, before=TERMINATION.arm)
     resign = blocking(election.Election.resign)
     leader = blocking(election.Election.leader)
     observe = iterating(election.Election.observe)

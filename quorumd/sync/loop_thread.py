@@ -161,20 +161,28 @@ class Twin(Protocol):
 
 
 class blocking(Generic[P, T]):  # noqa: N801 (read as a decorator)
-    """A method that calls an asynchronous one, and waits for what it returns."""
+    """A method that calls an asynchronous one, and waits for what it returns; `before` in its own thread."""
 
-    def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[T]]) -> None:
+    def __init__(
+        self,
+        method: Callable[Concatenate[Any, P], Awaitable[T]],
+        *,
+        before: Callable[[], object] | None = None,
+    ) -> None:
         self._method = method
+        self._before = before
         self.__doc__ = method.__doc__
         self.__wrapped__ = method
 
     def __get__(self, instance: Twin | None, owner: type[object]) -> Callable[P, T]:
         # Of the class itself it is only looked at, for its documentation.
-        method = self._method
+        method, before = self._method, self._before
 
         @wraps(method)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             assert instance is not None, "it was found in an object"
+            if before is not None:
+                before()
             return instance._thread.call(partial(method, instance._inner), *args, **kwargs)
 
         return call

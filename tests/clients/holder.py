@@ -4,7 +4,7 @@
 
 Prints a line for each step, flushed, with CLOCK_MONOTONIC, which all processes of a machine share:
 `has TOKEN`, `write TOKEN TIME`, `gone`. MODE `keep`: holds it until it is told to end; `again`: for a
-moment, then gives it back.
+moment, then gives it back; `sync`: as `keep`, by quorumd.sync.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import random
 import sys
 import time
 
-from quorumd import Lock, LockLost, QuorumClient, Record
+from quorumd import Lock, LockLost, QuorumClient, Record, sync
 
 
 def say(*words: object) -> None:
@@ -43,5 +43,14 @@ async def main(servers: str, name: str, ttl: float, mode: str) -> None:
                 say("gone")
 
 
+def keep_in_sync(servers: str, name: str, ttl: float) -> None:
+    with sync.QuorumClient(servers) as client, sync.Lock(client, name, ttl=ttl) as lock:
+        say("has", lock.token)
+        lock.lost.wait()
+
+
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4]))
+    if sys.argv[4] == "sync":
+        keep_in_sync(sys.argv[1], sys.argv[2], float(sys.argv[3]))
+    else:
+        asyncio.run(main(sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4]))

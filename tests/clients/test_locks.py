@@ -140,10 +140,11 @@ def test_a_stopped_process_does_not_believe_when_it_goes_on(cluster: Cluster) ->
         with_client(cluster, story)
 
 
+@pytest.mark.parametrize("mode", ["keep", "sync"])
 def test_a_process_that_is_terminated_gives_it_back_and_ends_of_the_signal(
-    cluster: Cluster,
+    cluster: Cluster, mode: str
 ) -> None:
-    with holders(cluster, "terminated", 60, "keep") as (holder,):
+    with holders(cluster, "terminated", 60, mode) as (holder,):
         holder.next("has")
         holder.send(signal.SIGTERM)
         assert holder.wait() == -signal.SIGTERM

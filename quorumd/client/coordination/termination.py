@@ -1,7 +1,8 @@
 """SIGTERM while something is held or waited for: it is given back, and then the process ends of SIGTERM.
 
 Only where SIGTERM has its default action, which would end the process at once: a handler of the program's
-own, set before or after, is left as it is. Only in the main thread, as signals are.
+own, set before or after, is left as it is. The main thread takes signals: what is held in a loop of another
+thread is given back if the main thread has called `arm` before.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ class Termination:
         self._is_ending = False
         self._releases: set[asyncio.Task[bool]] = set()
 
-    def guard(self, held: Releasable) -> None:
-        """To be given back at SIGTERM: the task that calls this is cancelled then."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    def arm(self) -> None:
+        """From now on SIGTERM gives back what is guarded. Without effect in any thread but the main one."""
+        if _is_main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    def guard(self, held: Releasable) -> None:
+        """To be given back at SIGTERM: the task that calls this is cancelled then, if it has not ended."""
+        self.arm()
         self._guarded[held] = (asyncio.get_running_loop(), asyncio.current_task())
 
     def unguard(self, held: Releasable) -> None:
@@ -48,14 +51,17 @@ class Termination:
             return
         if self._is_ending:
             _end()
-        elif signal.getsignal(signal.SIGTERM) == self._on_sigterm:
+        elif _is_main_thread() and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
         self._is_ending = True
         # The next one ends the process at once.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        for held, (loop, task) in list(self._guarded.items()):
+        guarded = list(self._guarded.items())
+        if not guarded:
+            _end()
+        for held, (loop, task) in guarded:
             loop.call_soon_threadsafe(self._give_back, held, loop, task)
 
     def _give_back(
@@ -69,6 +75,10 @@ class Termination:
             task.cancel()
         else:
             self._releases.add(loop.create_task(held.release()))
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _end() -> None:
