@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from quorumd.storage.batch_walk import SEEK_WINDOW_BYTES, reason_of, walk
 from quorumd.storage.epoch_checkpoint import EpochStart, epoch_at
@@ -19,8 +19,29 @@ from quorumd.storage.filesystem import FileSystem, read_file
 from quorumd.storage.index import TimeIndex, indexed_position
 from quorumd.storage.segment_table import SegmentView
 from quorumd.wire.errors import CorruptBatch
-from quorumd.wire.records import BatchHeader, iter_records, read_header, scan
+from quorumd.wire.records import BatchHeader, RecordPlace, iter_places, read_header, scan
 from quorumd.wire.sequence_check import offset_problem
+
+SEARCH_EFFORT_MAX: Final = 200_000
+
+
+class SearchEffort:
+    """What one search for a timestamp may cost, over all batches whose greatest timestamp is no record's.
+
+    A producer says what the greatest is, and of a compressed batch nobody checks it. Two kilobytes may
+    unpack to gigabytes.
+    """
+
+    def __init__(self) -> None:
+        self._left = SEARCH_EFFORT_MAX
+
+    @property
+    def is_used_up(self) -> bool:
+        return self._left <= 0
+
+    def take(self, place: RecordPlace) -> None:
+        """Count one record."""
+        self._left -= 1 + (place.size_bytes >> 10)
 
 
 class TimestampAndOffset(NamedTuple):
@@ -167,11 +188,13 @@ def first_at_or_after(
     end_offset: int,
     times: list[tuple[int, int]] | None,
     read: Callable[[int], bytes],
+    effort: SearchEffort,
 ) -> TimestampAndOffset | None:
     """The first record below `end_offset` with this timestamp or a later one in one segment.
 
     `times` are the entries of the time index if it is in memory, `read` gives the verified batch at
-    an offset. A batch that does not unpack counts as empty.
+    an offset. A batch that does not unpack counts as empty. When `effort` is used up the batch's header is
+    believed, and its first record is the one: whoever reads from there misses nothing.
     """
     entries = times if times is not None else _closed_times(fs, view)
     at = bisect_right(entries, (timestamp - 1, 1 << 63)) - 1
@@ -182,7 +205,8 @@ def first_at_or_after(
                 return None
             if header.max_timestamp < timestamp:
                 continue
-            place = _first_record(read(header.base_offset), lambda found: found >= timestamp)
+            batch = read(header.base_offset)
+            place = _first_record(batch, effort, lambda found: found >= timestamp)
             if place is not None:
                 return place
     return None
@@ -230,17 +254,24 @@ def _greatest_from(
     return best
 
 
-def record_with_timestamp(batch: bytes, timestamp: int) -> TimestampAndOffset | None:
-    """The first record of a batch with exactly this timestamp."""
-    return _first_record(batch, lambda found: found == timestamp)
+def record_with_timestamp(
+    batch: bytes, timestamp: int, effort: SearchEffort
+) -> TimestampAndOffset | None:
+    """The first record of a batch with exactly this timestamp; `effort` as above."""
+    return _first_record(batch, effort, lambda found: found == timestamp)
 
 
-def _first_record(batch: bytes, wanted: Callable[[int], bool]) -> TimestampAndOffset | None:
-    epoch = read_header(batch).epoch
+def _first_record(
+    batch: bytes, effort: SearchEffort, wanted: Callable[[int], bool]
+) -> TimestampAndOffset | None:
+    header = read_header(batch)
     try:
-        for record in iter_records(batch):
+        for record in iter_places(batch):
             if wanted(record.timestamp):
-                return TimestampAndOffset(record.offset, record.timestamp, epoch)
+                return TimestampAndOffset(record.offset, record.timestamp, header.epoch)
+            effort.take(record)
+            if effort.is_used_up:
+                return TimestampAndOffset(header.base_offset, header.max_timestamp, header.epoch)
     except CorruptBatch:
         # Its CRC is right: the producer sent contents that are no records. Empty for every reader.
         return None

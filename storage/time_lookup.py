@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from quorumd.storage import segment_reads
 from quorumd.storage.filesystem import FileSystem
-from quorumd.storage.segment_reads import TimestampAndOffset
+from quorumd.storage.segment_reads import SearchEffort, TimestampAndOffset
 from quorumd.storage.segment_table import SegmentTable, SegmentView
 
 
@@ -21,11 +21,14 @@ def first_at_or_after(
 
     `read` gives the verified batch at an offset. Raises DamagedLog, OSError, and what `read` raises.
     """
+    effort = SearchEffort()
     for view in _views_below(table, end_offset):
         if view.max_timestamp < timestamp_ms:
             continue
         times = table.time_entries(view.base_offset)
-        place = segment_reads.first_at_or_after(fs, view, timestamp_ms, end_offset, times, read)
+        place = segment_reads.first_at_or_after(
+            fs, view, timestamp_ms, end_offset, times, read, effort
+        )
         if place is not None:
             return place
     return None
@@ -44,7 +47,7 @@ def first_with_greatest(
             best = found
     if best[1] < 0:
         return None
-    return segment_reads.record_with_timestamp(read(best[1]), best[0])
+    return segment_reads.record_with_timestamp(read(best[1]), best[0], SearchEffort())
 
 
 def _views_below(table: SegmentTable, end_offset: int) -> list[SegmentView]:

@@ -8,9 +8,9 @@ Source: KIP-98, "Message Format"; Apache Kafka 4.3, DefaultRecordBatch and Defau
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from crc32c import crc32c
 
@@ -40,10 +40,12 @@ __all__ = [
     "RECORD_BYTES_MAX",
     "BatchHeader",
     "Record",
+    "RecordPlace",
     "build_batch",
     "check_produced",
     "crc_is_valid",
     "iter_headers",
+    "iter_places",
     "iter_records",
     "read_header",
     "scan",
@@ -60,6 +62,7 @@ _BEFORE_BODY = Struct(">qiibI")
 _NULL = encode_varint(-1)
 
 Header = tuple[str | bytes, bytes | None]
+T = TypeVar("T")
 
 
 class Record(NamedTuple):
@@ -81,6 +84,27 @@ def iter_records(
     are not exactly the records that the header counts, or if one is larger than `record_bytes_max`:
     a reader that must know before it acts makes a list first.
     """
+    return _iterate(batch, record_bytes_max, _read_body)
+
+
+class RecordPlace(NamedTuple):
+    """Where a record is in a log and in time (ms), and its size."""
+
+    offset: int
+    timestamp: int
+    size_bytes: int
+
+
+def iter_places(batch: bytes | memoryview) -> Iterator[RecordPlace]:
+    """As `iter_records`, where neither key, value nor headers matter, and none of them is looked at."""
+    return _iterate(batch, RECORD_BYTES_MAX, _read_place)
+
+
+def _iterate(
+    batch: bytes | memoryview,
+    record_bytes_max: int,
+    read: Callable[[BatchHeader, bytes, int, int], T],
+) -> Iterator[T]:
     header = read_header(batch)
     if header.size_bytes > len(batch):
         raise CorruptBatch(f"only {len(batch)} of {header.size_bytes} bytes are there")
@@ -89,9 +113,9 @@ def iter_records(
     payload = batch[BATCH_OVERHEAD : header.size_bytes]
     try:
         if header.attributes & CODEC_MASK:
-            yield from _unpacked_records(header, payload, record_bytes_max)
+            yield from _unpacked_records(header, payload, record_bytes_max, read)
         else:
-            yield from _plain_records(header, bytes(payload))
+            yield from _plain_records(header, bytes(payload), read)
     except IndexError:
         raise CorruptBatch("a record runs past its end") from None
     except ValueError as error:
@@ -100,7 +124,9 @@ def iter_records(
         raise CorruptBatch(f"a record holds {error}") from None
 
 
-def _plain_records(header: BatchHeader, data: bytes) -> Iterator[Record]:
+def _plain_records(
+    header: BatchHeader, data: bytes, read: Callable[[BatchHeader, bytes, int, int], T]
+) -> Iterator[T]:
     at = 0
     end = len(data)
     for _ in range(header.record_count):
@@ -108,15 +134,18 @@ def _plain_records(header: BatchHeader, data: bytes) -> Iterator[Record]:
         body_end = at + size
         if size < _RECORD_BYTES_MIN or body_end > end:
             raise CorruptBatch(f"a record of {size} bytes where {end - at} are left")
-        yield _read_body(header, data, at, body_end)
+        yield read(header, data, at, body_end)
         at = body_end
     if at != end:
         raise CorruptBatch(f"{end - at} bytes more than the {header.record_count} records")
 
 
 def _unpacked_records(
-    header: BatchHeader, payload: bytes | memoryview, record_bytes_max: int
-) -> Iterator[Record]:
+    header: BatchHeader,
+    payload: bytes | memoryview,
+    record_bytes_max: int,
+    read: Callable[[BatchHeader, bytes, int, int], T],
+) -> Iterator[T]:
     # Imported here because the codecs cost memory and start time, and most batches have none.
     from quorumd.wire.compression import unpack
 
@@ -135,7 +164,7 @@ def _unpacked_records(
         body = bytes(memoryview(held)[at : at + size])
         # Cutting the front of a bytearray moves its start and copies nothing.
         del held[: at + size]
-        yield _read_body(header, body, 0, size)
+        yield read(header, body, 0, size)
     if held or next(chunks, None) is not None:
         raise CorruptBatch(f"more than the {header.record_count} records that the header counts")
 
@@ -152,12 +181,20 @@ def _read_body(header: BatchHeader, data: bytes, at: int, end: int) -> Record:
         headers, at = _read_headers(data, at - 1, end)
     if at != end:
         raise CorruptBatch("a record's length is not that of its fields")
-    timestamp = (
-        header.max_timestamp
-        if header.attributes & APPEND_TIME_BIT
-        else header.base_timestamp + timestamp_delta
-    )
+    timestamp = _timestamp(header, timestamp_delta)
     return Record(header.base_offset + offset_delta, timestamp, key, value, headers)
+
+
+def _read_place(header: BatchHeader, data: bytes, at: int, end: int) -> RecordPlace:
+    timestamp_delta, delta_at = read_varlong(data, at + 1)
+    offset_delta, _ = read_varint(data, delta_at)
+    timestamp = _timestamp(header, timestamp_delta)
+    return RecordPlace(header.base_offset + offset_delta, timestamp, end - at)
+
+
+def _timestamp(header: BatchHeader, delta: int) -> int:
+    is_append_time = header.attributes & APPEND_TIME_BIT
+    return header.max_timestamp if is_append_time else header.base_timestamp + delta
 
 
 def _read_bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:

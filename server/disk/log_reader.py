@@ -21,7 +21,8 @@ class LogReader:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._loop = asyncio.get_running_loop()
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reader")
+        self._reads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reader")
+        self._look_ups = ThreadPoolExecutor(max_workers=1, thread_name_prefix="look-ups")
 
     def cached(
         self, offset: int, max_bytes: int, end_offset: int
@@ -41,7 +42,18 @@ class LogReader:
 
     def run(self, action: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         """Run an action that reads the disk; `done` gets its result, or what went wrong."""
+        self._run(self._reads, action, done)
 
+    def look_up(self, action: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        """As `run`, for what takes as long as a client wants: replicas do not wait for it."""
+        self._run(self._look_ups, action, done)
+
+    def _run(
+        self,
+        executor: ThreadPoolExecutor,
+        action: Callable[[], T],
+        done: Callable[[T | BaseException], None],
+    ) -> None:
         def finished(future: Future[T]) -> None:
             if future.cancelled():  # the node stops
                 return
@@ -49,8 +61,9 @@ class LogReader:
             outcome: T | BaseException = future.result() if error is None else error
             self._loop.call_soon_threadsafe(done, outcome)
 
-        self._executor.submit(action).add_done_callback(finished)
+        executor.submit(action).add_done_callback(finished)
 
     def close(self) -> None:
         """Let what runs finish; nothing new starts."""
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        for executor in (self._reads, self._look_ups):
+            executor.shutdown(wait=True, cancel_futures=True)

@@ -48,6 +48,9 @@ class Reader(Protocol):
         done: Callable[[bytes | BaseException], None],
     ) -> None: ...
     def run(self, action: Callable[[], T], done: Callable[[T | BaseException], None]) -> None: ...
+    def look_up(self, action: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        """As `run`, without other reads having to wait."""
+
     def close(self) -> None: ...
 
 

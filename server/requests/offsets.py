@@ -88,10 +88,10 @@ class OffsetsHandler:
                 rows[i][1][k] = response
             self._respond_list_offsets(request, rows)
 
-        self._reader.run(look_up, done)
+        self._reader.look_up(look_up, done)
 
     def _look_up(self, timestamp: int, end_offset: int) -> tuple[int, int, int] | None:
-        """Offset, timestamp and epoch; runs on the reader's thread."""
+        """Offset, timestamp and epoch; runs on the thread of look-ups."""
         if timestamp == MAX_TIMESTAMP:
             return self._log.offset_of_max_timestamp(end_offset)
         return self._log.offset_for_timestamp(timestamp, end_offset)

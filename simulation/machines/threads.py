@@ -234,5 +234,8 @@ class SimReader:
 
         self._process.call(self._process.machine.read_us(), work)
 
+    def look_up(self, action: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        self.run(action, done)
+
     def close(self) -> None:
         """Nothing to wait for."""
