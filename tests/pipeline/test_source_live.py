@@ -57,7 +57,7 @@ def test_a_quorum_that_is_not_there_is_one_clear_message_in_time() -> None:
     given = parse_options({"bootstrap.servers": f"127.0.0.1:{port}", "timeoutMs": "300"})
     begun = time.monotonic()
     with viewing(given) as view, pytest.raises(LogUnreachable) as caught:
-        view.extents()
+        view.bounds()
     assert time.monotonic() - begun < 5
     said = str(caught.value)
     assert f"127.0.0.1:{port}: connection refused" in said
@@ -94,6 +94,6 @@ def test_a_leader_that_knows_less_than_was_read_is_given_time(quorum: Cluster) -
         later.start()
         assert view.end(reaching=end + 5) == end + 5
         later.join()
-        assert view.extents(reaching=end + 5)[0].end == end + 5
+        assert view.bounds(reaching=end + 5)[0].end == end + 5
     with viewing(options(quorum, timeoutMs="300")) as view:
         assert view.end(reaching=end + 6) == end + 5, "the time is up"

@@ -51,11 +51,11 @@ def _rows(directory: Path, show_secrets: bool) -> Iterator[pa.RecordBatch]:
 
     options = parse_options({"paths": json.dumps([str(directory)])})
     with viewing(options) as view:
-        extent, *others = view.extents()
+        bounds, *others = view.bounds()
         if others:
             raise BadOption(f"{directory} has {len(others) + 1} replicas: name one of them")
-        offsets = batch_range(options, extent, view.offset_lookup(extent))
-        for split in view.splits([(extent, offsets)]):
+        offsets = batch_range(options, bounds, view.offset_lookup(bounds))
+        for split in view.splits([(bounds, offsets)]):
             for records in split.read(options):
                 yield metadata_rows(records, show_secrets=show_secrets)
 

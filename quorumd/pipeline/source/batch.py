@@ -28,8 +28,8 @@ class QuorumdReader(DataSourceReader):
         """One task a split. Raises BadOption, DataLost, LogUnreachable."""
         with viewing(self._options) as view:
             ranges = [
-                (extent, batch_range(self._options, extent, view.offset_lookup(extent)))
-                for extent in view.extents()
+                (bounds, batch_range(self._options, bounds, view.offset_lookup(bounds)))
+                for bounds in view.bounds()
             ]
             return [InputPartition(split) for split in view.splits(ranges)]
 

@@ -28,7 +28,7 @@ from quorumd.pipeline.files import (
 )
 from quorumd.pipeline.source.offset_range import (
     LESS_STRICT,
-    LogExtent,
+    LogBounds,
     OffsetRange,
     replaced_snapshot,
     split_offsets,
@@ -54,30 +54,30 @@ class DiskView:
         self._options = options
         self._replicas: dict[str, Replica] = {}
         self._plans: dict[tuple[Path, int], FilePlan] = {}
-        self._extents: list[LogExtent] = []
+        self._bounds: list[LogBounds] = []
 
-    def extents(self, reaching: int | None = None) -> list[LogExtent]:
+    def bounds(self, reaching: int | None = None) -> list[LogBounds]:
         # Going through the last segment costs something: what it holds is looked at once a batch.
-        ends = [extent.end for extent in self._extents]
+        ends = [bounds.end for bounds in self._bounds]
         if reaching is None or not ends or min(ends) < reaching:
             self._replicas = {str(replica.path): replica for replica in self._find()}
             self._plans.clear()
-            self._extents = [self._extent(*each) for each in self._replicas.items()]
-        return self._extents
+            self._bounds = [self._bounds_of(*each) for each in self._replicas.items()]
+        return self._bounds
 
     def end(self, reaching: int | None = None) -> int:
-        return min(extent.end for extent in self.extents())
+        return min(bounds.end for bounds in self.bounds())
 
-    def offset_lookup(self, extent: LogExtent) -> Callable[[int], int | None]:
-        replica = self._replicas[extent.label]
+    def offset_lookup(self, bounds: LogBounds) -> Callable[[int], int | None]:
+        replica = self._replicas[bounds.label]
         return lambda timestamp_ms: first_offset_since(replica.segments, timestamp_ms)
 
     def splits(
-        self, ranges: Sequence[tuple[LogExtent, OffsetRange]]
+        self, ranges: Sequence[tuple[LogBounds, OffsetRange]]
     ) -> list[LogSplit | SnapshotSplit]:
         found: list[LogSplit | SnapshotSplit] = []
-        for extent, offsets in ranges:
-            replica = self._replicas[extent.label]
+        for bounds, offsets in ranges:
+            replica = self._replicas[bounds.label]
             if offsets.snapshot_range is not None:
                 snapshot = self._snapshot(replica, offsets.snapshot_range.snapshot)
                 found.append(
@@ -108,7 +108,7 @@ class DiskView:
             raise LogUnreachable(f"replica={wanted}: there is no such replica, only {there}")
         return chosen
 
-    def _extent(self, label: str, replica: Replica) -> LogExtent:
+    def _bounds_of(self, label: str, replica: Replica) -> LogBounds:
         newest = replica.snapshots[-1] if replica.snapshots else None
         if not replica.segments:
             assert newest is not None, "a replica has one or the other"
@@ -118,8 +118,8 @@ class DiskView:
             end = self._plan(replica.segments[-1]).end_offset
         # The batches of a snapshot are not those that were in the log.
         if newest is None or not start or self._options.table == "batches":
-            return LogExtent(label, start, end)
-        return LogExtent(label, start, end, SnapshotId(newest.end_offset, newest.epoch))
+            return LogBounds(label, start, end)
+        return LogBounds(label, start, end, SnapshotId(newest.end_offset, newest.epoch))
 
     def _snapshot(self, replica: Replica, wanted: SnapshotId) -> Snapshot:
         """Raises DataLost if there are only others by now, unless loss is allowed."""

@@ -15,7 +15,7 @@ from quorumd.pipeline.errors import DataLost
 from quorumd.pipeline.parse import ChunkOrigin, parse
 from quorumd.pipeline.source.offset_range import (
     LESS_STRICT,
-    LogExtent,
+    LogBounds,
     OffsetRange,
     SnapshotRange,
     replaced_snapshot,
@@ -36,21 +36,21 @@ class LiveView:
         self._options = options
         self._quorum = SyncQuorum(options.servers, options.timeout_ms, options.security)
 
-    def extents(self, reaching: int | None = None) -> list[LogExtent]:
+    def bounds(self, reaching: int | None = None) -> list[LogBounds]:
         start, end, snapshot = self._quorum.bounds(reaching)
         # The batches of a snapshot are not those that were in the log.
         if snapshot is None or self._options.table == "batches":
-            return [LogExtent("", start, end)]
-        return [LogExtent("", start, end, snapshot)]
+            return [LogBounds("", start, end)]
+        return [LogBounds("", start, end, snapshot)]
 
     def end(self, reaching: int | None = None) -> int:
         return self._quorum.end(reaching)
 
-    def offset_lookup(self, extent: LogExtent) -> Callable[[int], int | None]:
+    def offset_lookup(self, bounds: LogBounds) -> Callable[[int], int | None]:
         return self._quorum.offset_at
 
     def splits(
-        self, ranges: Sequence[tuple[LogExtent, OffsetRange]]
+        self, ranges: Sequence[tuple[LogBounds, OffsetRange]]
     ) -> list[LiveLogSplit | LiveSnapshotSplit]:
         found: list[LiveLogSplit | LiveSnapshotSplit] = []
         for _, offsets in ranges:

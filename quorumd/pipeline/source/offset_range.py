@@ -22,7 +22,7 @@ OffsetLookup = Callable[[int], int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class LogExtent:
+class LogBounds:
     """One log from `start` to `end` (exclusive), and the newest snapshot if `start` is not 0.
 
     `label` tells several replicas apart: the replica's directory, "" for a live quorum.
@@ -63,7 +63,7 @@ class OffsetRange(NamedTuple):
     log_end: int
 
 
-def batch_range(options: Options, extent: LogExtent, offset_at: OffsetLookup) -> OffsetRange:
+def batch_range(options: Options, bounds: LogBounds, offset_at: OffsetLookup) -> OffsetRange:
     """The offsets of this log that a batch query reads. Raises BadOption, DataLost."""
     starting = options.starting or Position(EARLIEST)
     if starting == Position(LATEST):
@@ -71,25 +71,25 @@ def batch_range(options: Options, extent: LogExtent, offset_at: OffsetLookup) ->
     ending = options.ending or Position(LATEST)
     if ending == Position(EARLIEST):
         raise BadOption("endingOffsets=earliest: a batch read has to end behind the beginning")
-    start = start_offset(options, starting, [extent], offset_at)
-    end = extent.end
+    start = start_offset(options, starting, [bounds], offset_at)
+    end = bounds.end
     if ending.timestamp_ms is not None:
         found = offset_at(ending.timestamp_ms)
-        end = extent.end if found is None else found
+        end = bounds.end if found is None else found
     elif ending.offset >= 0:
-        if ending.offset > extent.end and options.fail_on_data_loss:
-            raise DataLost(f"endingOffsets={ending.offset}: {extent}. {LESS_STRICT}")
+        if ending.offset > bounds.end and options.fail_on_data_loss:
+            raise DataLost(f"endingOffsets={ending.offset}: {bounds}. {LESS_STRICT}")
         end = min(end, ending.offset)
     strict = options.fail_on_data_loss
-    return offset_range(extent, start, end, strict=strict and start != extent.earliest)
+    return offset_range(bounds, start, end, strict=strict and start != bounds.earliest)
 
 
 def start_offset(
-    options: Options, starting: Position, extents: Sequence[LogExtent], offset_at: OffsetLookup
+    options: Options, starting: Position, logs: Sequence[LogBounds], offset_at: OffsetLookup
 ) -> int:
     """The offset where to begin, as an offset of all these logs. Raises BadOption, DataLost."""
-    first = min(extent.earliest for extent in extents)
-    end = min(extent.end for extent in extents)
+    first = min(bounds.earliest for bounds in logs)
+    end = min(bounds.end for bounds in logs)
     if starting.timestamp_ms is not None:
         found = offset_at(starting.timestamp_ms)
         if found is None and not options.latest_without_timestamp:
@@ -103,37 +103,37 @@ def start_offset(
     if starting.offset == LATEST:
         return end
     if starting.offset > end and options.fail_on_data_loss:
-        shortest = min(extents, key=lambda extent: extent.end)
+        shortest = min(logs, key=lambda bounds: bounds.end)
         raise DataLost(f"startingOffsets={starting.offset}: {shortest}. {LESS_STRICT}")
     return min(starting.offset, end)
 
 
-def offset_range(extent: LogExtent, start: int, end: int, *, strict: bool) -> OffsetRange:
+def offset_range(bounds: LogBounds, start: int, end: int, *, strict: bool) -> OffsetRange:
     """Offsets `start` to `end` (exclusive) of this log, deleted offsets from its snapshot.
 
     Raises DataLost with `strict` if they begin below the log's start.
     """
-    if start < extent.start and strict:
-        raise deleted_offset(start, extent)
-    end = min(end, extent.end)
-    below = min(extent.start, end)
+    if start < bounds.start and strict:
+        raise deleted_offset(start, bounds)
+    end = min(end, bounds.end)
+    below = min(bounds.start, end)
     from_snapshot = None
-    if extent.snapshot is not None and start < below:
+    if bounds.snapshot is not None and start < below:
         from_snapshot = SnapshotRange(
-            extent.snapshot, start, below, end >= extent.snapshot.end_offset
+            bounds.snapshot, start, below, end >= bounds.snapshot.end_offset
         )
-    return OffsetRange(from_snapshot, max(start, extent.start), end)
+    return OffsetRange(from_snapshot, max(start, bounds.start), end)
 
 
-def deleted_offset(offset: int, extent: LogExtent) -> DataLost:
+def deleted_offset(offset: int, bounds: LogBounds) -> DataLost:
     """The error for an offset that is not in the log any more."""
     kept = (
-        f"the snapshot {extent.snapshot} holds what is left of the others"
-        if extent.snapshot
+        f"the snapshot {bounds.snapshot} holds what is left of the others"
+        if bounds.snapshot
         else "there is no snapshot"
     )
     return DataLost(
-        f"offset {offset} has been deleted: {extent}, {kept}. {LESS_STRICT}; "
+        f"offset {offset} has been deleted: {bounds}, {kept}. {LESS_STRICT}; "
         "startingOffsets=earliest, with a new checkpoint if it is a stream, begins with the snapshot."
     )
 

@@ -22,7 +22,7 @@ from quorumd.pipeline.errors import BadOption, DataLost
 from quorumd.pipeline.source.columns import chosen_columns, shown
 from quorumd.pipeline.source.offset_range import (
     LESS_STRICT,
-    LogExtent,
+    LogBounds,
     OffsetRange,
     SnapshotRange,
     deleted_offset,
@@ -57,16 +57,16 @@ class QuorumdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name)
         """Where a new query begins. Raises BadOption, DataLost, LogUnreachable."""
         view = self._opened()
-        extents = view.extents()
+        logs = view.bounds()
         starting = self._options.starting or Position(LATEST)
-        shortest = min(extents, key=lambda extent: extent.end)
-        start = start_offset(self._options, starting, extents, view.offset_lookup(shortest))
+        shortest = min(logs, key=lambda bounds: bounds.end)
+        start = start_offset(self._options, starting, logs, view.offset_lookup(shortest))
         state: dict[str, list[int]] = {}
-        for extent in extents:
-            strict = self._options.fail_on_data_loss and start != extent.earliest
-            begin = offset_range(extent, start, extent.end, strict=strict)
+        for bounds in logs:
+            strict = self._options.fail_on_data_loss and start != bounds.earliest
+            begin = offset_range(bounds, start, bounds.end, strict=strict)
             if begin.snapshot_range is not None:
-                state[extent.label] = [*begin.snapshot_range.snapshot, begin.snapshot_range.end]
+                state[bounds.label] = [*begin.snapshot_range.snapshot, begin.snapshot_range.end]
         return {"offset": start, "state": state} if state else {"offset": start}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 (Spark's name)
@@ -105,8 +105,8 @@ class QuorumdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start["offset"] >= end["offset"]:
             return []
         view = self._opened()
-        extents = view.extents(reaching=end["offset"])
-        ranges = [(extent, self._range(extent, start, end["offset"])) for extent in extents]
+        logs = view.bounds(reaching=end["offset"])
+        ranges = [(bounds, self._range(bounds, start, end["offset"])) for bounds in logs]
         return [InputPartition(split) for split in view.splits(ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -124,19 +124,19 @@ class QuorumdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_view": None}
 
-    def _range(self, extent: LogExtent, start: Offset, end: int) -> OffsetRange:
+    def _range(self, bounds: LogBounds, start: Offset, end: int) -> OffsetRange:
         """What to read of one log; the same as last time if it is asked for again."""
         strict = self._options.fail_on_data_loss
-        if end > extent.end and strict:
-            raise DataLost(f"offsets below {end} were there before, but {extent}. {LESS_STRICT}")
-        pinned = start.get("state", {}).get(extent.label)
+        if end > bounds.end and strict:
+            raise DataLost(f"offsets below {end} were there before, but {bounds}. {LESS_STRICT}")
+        pinned = start.get("state", {}).get(bounds.label)
         if pinned is None:
-            return offset_range(extent, start["offset"], end, strict=strict)
+            return offset_range(bounds, start["offset"], end, strict=strict)
         *snapshot, below = pinned
-        if extent.start > below:
+        if bounds.start > below:
             if strict:
-                raise deleted_offset(below, extent)
-            return offset_range(extent, start["offset"], end, strict=False)
+                raise deleted_offset(below, bounds)
+            return offset_range(bounds, start["offset"], end, strict=False)
         return OffsetRange(
             SnapshotRange(SnapshotId(*snapshot), start["offset"], below, True), below, end
         )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from quorumd.pipeline.source.offset_range import LogExtent, OffsetRange
+from quorumd.pipeline.source.offset_range import LogBounds, OffsetRange
 from quorumd.pipeline.source.options import Options
 
 if TYPE_CHECKING:
@@ -26,16 +26,16 @@ class SourceView(Protocol):
     `reaching` is an offset (exclusive) up to which everything was there before.
     """
 
-    def extents(self, reaching: int | None = None) -> list[LogExtent]:
+    def bounds(self, reaching: int | None = None) -> list[LogBounds]:
         """What can be read; at least one. What was found last will do if it goes as far as `reaching`."""
 
     def end(self, reaching: int | None = None) -> int:
         """The end offset (exclusive) that all the logs have reached."""
 
-    def offset_lookup(self, extent: LogExtent) -> Callable[[int], int | None]:
+    def offset_lookup(self, bounds: LogBounds) -> Callable[[int], int | None]:
         """A function from a time (ms) to the first offset that is not older, None if all are."""
 
-    def splits(self, ranges: Sequence[tuple[LogExtent, OffsetRange]]) -> Sequence[InputSplit]:
+    def splits(self, ranges: Sequence[tuple[LogBounds, OffsetRange]]) -> Sequence[InputSplit]:
         """The inputs of the tasks that read these ranges. No input is empty."""
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quorumd.pipeline.errors import BadOption, DataLost
-from quorumd.pipeline.source.offset_range import LogExtent, OffsetRange, SnapshotRange
+from quorumd.pipeline.source.offset_range import LogBounds, OffsetRange, SnapshotRange
 from quorumd.pipeline.source.options import (
     CONTROL_RECORDS,
     KAFKA_PREFIX,
@@ -59,17 +59,17 @@ def check_origin(origin: LogOrigin, last: Manifest | None) -> int:
     """
     options = parse_options(origin.options())
     with viewing(options) as view:
-        extents = view.extents()
-        if len(extents) > 1:
-            where = ", ".join(extent.label for extent in extents)
+        logs = view.bounds()
+        if len(logs) > 1:
+            where = ", ".join(bounds.label for bounds in logs)
             raise BadOption(
-                f"{origin.path} holds {len(extents)} replicas ({where}), and tables are made of one: choose "
+                f"{origin.path} holds {len(logs)} replicas ({where}), and tables are made of one: choose "
                 "it with --replica, or name its directory"
             )
-        (extent,) = extents
+        (bounds,) = logs
         if last is not None:
-            _check_continues(options, view, extent, last)
-        return extent.end
+            _check_continues(options, view, bounds, last)
+        return bounds.end
 
 
 class LogBeginning(NamedTuple):
@@ -86,15 +86,15 @@ def beginning(given: Mapping[str, str]) -> LogBeginning:
     """
     options = replace(parse_options(given), table=CONTROL_RECORDS)
     with viewing(options) as view:
-        (extent,) = view.extents()
-        if not extent.start or extent.snapshot is None:
-            return LogBeginning(extent.start, [])
-        end = extent.snapshot.end_offset
-        offsets = OffsetRange(SnapshotRange(extent.snapshot, 0, end, True), 0, 0)
+        (bounds,) = view.bounds()
+        if not bounds.start or bounds.snapshot is None:
+            return LogBeginning(bounds.start, [])
+        end = bounds.snapshot.end_offset
+        offsets = OffsetRange(SnapshotRange(bounds.snapshot, 0, end, True), 0, 0)
         rows = [
             # The batches of a snapshot are not those that were in the log.
             row._replace(batch_base_offset=row.offset)
-            for split in view.splits([(extent, offsets)])
+            for split in view.splits([(bounds, offsets)])
             for batch in split.read(options)
             for row in control_rows(batch)
             if row.control_type == ControlType.KRAFT_VOTERS
@@ -105,8 +105,8 @@ def beginning(given: Mapping[str, str]) -> LogBeginning:
 def first_batch_offsets(origin: LogOrigin) -> int:
     """So many offsets the first batch must have to reach the end of a snapshot that the log begins with."""
     with viewing(parse_options(origin.options())) as view:
-        (extent,) = view.extents()
-        return max(0, extent.snapshot.end_offset - extent.start) if extent.snapshot else 0
+        (bounds,) = view.bounds()
+        return max(0, bounds.snapshot.end_offset - bounds.start) if bounds.snapshot else 0
 
 
 def control_rows(rows: pa.RecordBatch) -> list[ControlRow]:
@@ -119,23 +119,23 @@ def control_rows(rows: pa.RecordBatch) -> list[ControlRow]:
     return [ControlRow(*row.values()) for row in chosen.to_pylist()]
 
 
-def _check_continues(options: Options, view: SourceView, extent: LogExtent, last: Manifest) -> None:
+def _check_continues(options: Options, view: SourceView, bounds: LogBounds, last: Manifest) -> None:
     end = last.end_offset
-    if extent.end < end:
+    if bounds.end < end:
         raise DataLost(
-            f"the tables hold offsets below {end}, but {extent}. Is it the same quorum, and has the log "
+            f"the tables hold offsets below {end}, but {bounds}. Is it the same quorum, and has the log "
             f"not been formatted or cut? {_ANEW}"
         )
-    if extent.start > end:
+    if bounds.start > end:
         raise DataLost(
-            f"the tables end at offset {end}, but {extent}: what was in between has been deleted, and the "
+            f"the tables end at offset {end}, but {bounds}: what was in between has been deleted, and the "
             f"snapshot holds only what is left of it. {_ANEW}"
         )
-    if extent.start < end:
+    if bounds.start < end:
         offsets = OffsetRange(None, end - 1, end)
         rows = [
             row
-            for split in view.splits([(extent, offsets)])
+            for split in view.splits([(bounds, offsets)])
             for batch in split.read(options)
             for row in batch.select(["crc"]).to_pylist()
         ]

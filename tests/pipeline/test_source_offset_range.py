@@ -8,7 +8,7 @@ import pytest
 
 from quorumd.pipeline.errors import BadOption, DataLost
 from quorumd.pipeline.source.offset_range import (
-    LogExtent,
+    LogBounds,
     OffsetRange,
     SnapshotRange,
     batch_range,
@@ -18,9 +18,9 @@ from quorumd.pipeline.source.offset_range import (
 from quorumd.pipeline.source.options import EARLIEST, LATEST, Options, Position, parse_options
 from quorumd.raft.types import SnapshotId
 
-WHOLE = LogExtent("", 0, 100)
+WHOLE = LogBounds("", 0, 100)
 SNAPSHOT = SnapshotId(60, 2)
-CLEANED = LogExtent("", 40, 100, SNAPSHOT)
+CLEANED = LogBounds("", 40, 100, SNAPSHOT)
 
 
 def options(**given: str) -> Options:
@@ -31,8 +31,8 @@ def nothing_is_that_new(_: int) -> None:
     return None
 
 
-def range_of(extent: LogExtent, **given: str) -> OffsetRange:
-    return batch_range(options(**given), extent, nothing_is_that_new)
+def range_of(bounds: LogBounds, **given: str) -> OffsetRange:
+    return batch_range(options(**given), bounds, nothing_is_that_new)
 
 
 def test_a_batch_read_is_everything_unless_something_else_is_said() -> None:
@@ -59,7 +59,7 @@ def test_an_offset_that_is_deleted_is_lost_unless_loss_is_allowed() -> None:
     with pytest.raises(DataLost, match=r"offset 7 has been deleted.*40 to 100.*snapshot 60-2"):
         range_of(CLEANED, startingOffsets="7")
     with pytest.raises(DataLost, match="there is no snapshot"):
-        range_of(LogExtent("", 40, 100), startingOffsets="7")
+        range_of(LogBounds("", 40, 100), startingOffsets="7")
     loose = range_of(CLEANED, startingOffsets="7", failOnDataLoss="false")
     assert loose == OffsetRange(SnapshotRange(SNAPSHOT, 7, 40, True), 40, 100)
 
@@ -95,7 +95,7 @@ def test_times_are_looked_up() -> None:
 
 
 def test_several_logs_begin_at_the_first_and_end_where_all_have_arrived() -> None:
-    behind = LogExtent("b", 10, 90)
+    behind = LogBounds("b", 10, 90)
     found = [
         start_offset(options(), Position(offset), [CLEANED, behind], nothing_is_that_new)
         for offset in (EARLIEST, LATEST)
