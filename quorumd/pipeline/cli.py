@@ -56,7 +56,7 @@ COMMANDS: Final[dict[str, CommandEntry]] = {
         "Prove that replicas are sound and hold the same.",
     ),
     "metadata": CommandEntry(
-        "quorumd.pipeline.metadata.command",
+        "quorumd.pipeline.metadata_command",
         "metadata",
         "Show the metadata records in a Kafka controller's log.",
     ),

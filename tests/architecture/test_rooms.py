@@ -124,11 +124,10 @@ PIPELINE = House(
         {"metadata": {"schemas"}, "audit": {"errors", "files", "parse"}},
         {"source": {"errors", "files", "metadata", "parse", "schemas"}},
         {
-            "metadata.command": {"errors", "metadata", "source"},
             "tables": {"errors", "schemas", "source"},
         },
         {"report": {"errors", "schemas", "tables"}},
-        {TOP: {"audit", "errors", "report", "tables"}},
+        {TOP: {"audit", "errors", "metadata", "report", "source", "tables"}},
     ),
 )
 HOUSES = [SERVER, LIBRARY, PIPELINE]

@@ -21,7 +21,7 @@ from quorumd.pipeline.metadata import (
     metadata_json,
     metadata_rows,
 )
-from quorumd.pipeline.metadata.command import metadata
+from quorumd.pipeline.metadata_command import metadata
 from quorumd.pipeline.schemas import METADATA
 from quorumd.wire.metadata_declarations import Field, declarations
 from quorumd.wire.schema import versions_from_text
