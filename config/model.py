@@ -139,7 +139,7 @@ class Config:
     quorum_request_timeout_ms: int = key(
         _TIMEOUT_MS,
         default=2_000,
-        doc="How long a request to another node may remain unanswered.",
+        doc="How long a request to another node may wait for its response.",
     )
     quorum_retry_backoff_ms: int = key(
         _TIMEOUT_MS,

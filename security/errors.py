@@ -49,15 +49,15 @@ class CertificateProblem(Exception):
         self.outcome = outcome
 
 
-class PlaintextAnswered(CertificateProblem):
+class PeerSpeaksPlaintext(CertificateProblem):
     """The other side does not speak TLS on that port."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, HandshakeOutcome.PLAINTEXT)
 
 
-class TlsAnswered(CertificateProblem):
-    """Plaintext was sent to who speaks TLS on that port."""
+class PeerSpeaksTls(CertificateProblem):
+    """Plaintext was sent to a port where the other side speaks TLS."""
 
     def __init__(self) -> None:
         super().__init__("answered by TLS: the links of this node are plaintext")

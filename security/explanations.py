@@ -20,7 +20,7 @@ from quorumd.security.errors import (
     CertificateProblem,
     HandshakeBroken,
     HandshakeOutcome,
-    PlaintextAnswered,
+    PeerSpeaksPlaintext,
 )
 from quorumd.security.material import Material
 
@@ -169,7 +169,7 @@ class Failure:
             return HandshakeBroken("closed the connection during the TLS handshake")
         reason = (self.error.reason if isinstance(self.error, ssl.SSLError) else None) or ""
         if reason in _PLAIN_REASONS:
-            return PlaintextAnswered(_PLAIN[self.is_server])
+            return PeerSpeaksPlaintext(_PLAIN[self.is_server])
         if reason in _VERSION_REASONS:
             return self._of_versions()
         if reason in _CIPHER_REASONS:

@@ -17,7 +17,7 @@ HANDSHAKE: Final = 0x16
 UNEXPECTED_MESSAGE: Final = bytes((ALERT, 3, 3, 0, 2, 2, 10))
 """The alert, as a record that is not encrypted."""
 TLS_ALERT: Final = bytes((ALERT, 3))
-"""How an alert begins: what who speaks TLS may answer to plaintext."""
+"""How an alert begins: what a speaker of TLS may send in response to plaintext."""
 _HEADER_BYTES: Final = 5
 _BODY_BYTES_MAX: Final = RECORD_BYTES + 2048
 

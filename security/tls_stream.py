@@ -23,7 +23,7 @@ from quorumd.security.errors import (
     CertificateProblem,
     HandshakeBroken,
     HandshakeOutcome,
-    PlaintextAnswered,
+    PeerSpeaksPlaintext,
 )
 from quorumd.security.handshakes import Handshakes
 from quorumd.security.identity import Identity, TlsSide
@@ -282,8 +282,8 @@ class TlsStream:
 
     def _plaintext(self) -> CertificateProblem:
         if self._side.is_server:
-            return PlaintextAnswered("sent plaintext on a listener that is TLS here")
-        return PlaintextAnswered("answered in plaintext: the listener there has no TLS")
+            return PeerSpeaksPlaintext("sent plaintext on a listener that is TLS here")
+        return PeerSpeaksPlaintext("answered in plaintext: the listener there has no TLS")
 
     def _explain(self, error: Exception) -> CertificateProblem:
         return self._side.explain(error, self.host, self._handshake.tls)
@@ -308,7 +308,7 @@ class TlsStream:
             self._watcher.on_failed(self, problem)
         if self._raw.is_closing():
             return
-        if isinstance(problem, PlaintextAnswered) and self._side.is_server:
+        if isinstance(problem, PeerSpeaksPlaintext) and self._side.is_server:
             # Who has asked in plaintext can tell by it what is spoken here.
             self._raw.write(UNEXPECTED_MESSAGE)
         elif not self._handshake.is_stepping:

@@ -38,7 +38,7 @@ class TooLargeBlock(CorruptBatch):
 class RefusedBatch(ValueError):
     """A produced batch that the log must not take.
 
-    `error` is the code for the partition's answer, `message` its text; `record_index` names the
+    `error` is the code for the partition's response, `message` its text; `record_index` names the
     record at fault, counted from 0, or is None if it is the batch as a whole.
     """
 

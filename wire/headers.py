@@ -34,7 +34,7 @@ class RequestHeader(NamedTuple):
 def decode_request_header(frame: bytes | memoryview) -> tuple[RequestHeader, int]:
     """The header of a request frame, and the position where its body begins.
 
-    An ApiVersions request of an unknown version is let through: it gets an answer of version 0.
+    An ApiVersions request of an unknown version is let through: it gets a response of version 0.
     Raises UnsupportedVersion for any other key or version that is not known, MalformedMessage if
     the header is cut or its tags are wrong.
     """

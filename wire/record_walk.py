@@ -37,7 +37,7 @@ _MORE_BYTES: Final = bytes(range(128, 256))
 def is_plain_record(data: bytes, at: int) -> bool:
     """True if `data[at:]` is one well-formed record with timestamp delta 0, a value and no headers.
 
-    What most producers send that wait for each answer. False says nothing: `check_records` has the last word.
+    What most producers send that wait for each response. False says nothing: `check_records` has the last word.
     """
     end = len(data)
     start = _keyless_start(end - at)

@@ -84,7 +84,7 @@ class BenchTally:
         self.started = time.perf_counter()
 
     def stop(self) -> None:
-        """The time is up: the rest of the answers does not count."""
+        """The time is up: the rest of the responses does not count."""
         self.seconds = time.perf_counter() - self.started
 
 
@@ -293,7 +293,7 @@ class _Worker:
                 while len(waiting) < self._load.in_flight:
                     waiting.append((clock(), connection.send_body(0, version, body)))
                 sent_at, sent = waiting.popleft()
-                frame = await sent.answer
+                frame = await sent.response
                 if frame[4:success_end] != success:
                     _raise_refusal(connection, sent, frame)
                 tally.latencies_ms.append((clock() - sent_at) * 1000)

@@ -46,7 +46,7 @@ async def _ask(
     try:
         with closing(await connector.connect(address, timeout_s)) as connection:
             its_cluster = await cluster_id_of(connection, timeout_s)
-            answer = await connection.request(request, ApiVersionsResponse, timeout_s=timeout_s)
+            response = await connection.request(request, ApiVersionsResponse, timeout_s=timeout_s)
     except QuorumError as error:
         return BrokerOffset(address, None, str(error))
     if its_cluster != cluster_id:
@@ -54,6 +54,6 @@ async def _ask(
         return BrokerOffset(
             address, None, reason if its_cluster else "it does not name its cluster"
         )
-    if answer.finalized_features_epoch < 0:
+    if response.finalized_features_epoch < 0:
         return BrokerOffset(address, None, "it does not say how far it is")
-    return BrokerOffset(address, answer.finalized_features_epoch + 1)
+    return BrokerOffset(address, response.finalized_features_epoch + 1)

@@ -55,7 +55,7 @@ from quorumd.client.view import KeyChange, KeyValueEntry, KeyValueMap, KeyValueV
 from quorumd.client.voter_changes import ChangeProgress
 from quorumd.config.errors import ConfigError
 from quorumd.raft.types import Endpoint, ReplicaKey, SnapshotId
-from quorumd.security.errors import CertificateProblem, PlaintextAnswered
+from quorumd.security.errors import CertificateProblem, PeerSpeaksPlaintext
 from quorumd.wire.records import Record
 
 __all__ = [
@@ -92,8 +92,8 @@ __all__ = [
     "OffsetAndTimestamp",
     "OffsetNotReached",
     "OffsetOutOfRange",
+    "PeerSpeaksPlaintext",
     "PendingQuorumChange",
-    "PlaintextAnswered",
     "Producer",
     "QuorumAdmin",
     "QuorumClient",

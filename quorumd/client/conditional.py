@@ -2,8 +2,8 @@
 
 The leader judges (docs/protocol.md, "Append if unchanged"). It may send the reader back: what was written
 between the condition's offset and another is read here then, and the batch sent again with that offset. A
-batch is recognised by a token, should its first answer have been lost: a leader that it was sent to again may
-not remember its producer.
+batch is recognised by a token, should its first response have been lost: a leader that it was sent to again
+may not remember its producer.
 """
 
 from __future__ import annotations

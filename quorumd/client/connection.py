@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar, cast
 from quorumd.client.error_messages import SPEAKS_PLAINTEXT, SPEAKS_TLS
 from quorumd.client.errors import ConnectionFailed, NotSupported, RequestRefused, error_code
 from quorumd.raft.types import Address
-from quorumd.security.errors import CertificateProblem, HandshakeBroken, PlaintextAnswered
+from quorumd.security.errors import CertificateProblem, HandshakeBroken, PeerSpeaksPlaintext
 from quorumd.security.tls_records import TLS_ALERT
 from quorumd.version import VERSION
 from quorumd.wire.codec import decode, encode
@@ -33,12 +33,12 @@ R = TypeVar("R", bound=Message)
 
 
 class SentRequest(NamedTuple):
-    """A request that waits for its response; `answer` becomes the whole response frame."""
+    """A request that waits for its response; `response` becomes the whole frame."""
 
     api_key: int
     api_version: int
     correlation_id: int
-    answer: asyncio.Future[bytes]
+    response: asyncio.Future[bytes]
 
 
 class ClientConnection(asyncio.Protocol):
@@ -85,10 +85,10 @@ class ClientConnection(asyncio.Protocol):
         sent = self.send(message, version)
         try:
             async with asyncio.timeout(timeout_s):
-                frame = await sent.answer
+                frame = await sent.response
         except TimeoutError:
             name = type(message).__name__.removesuffix("Request")
-            self.fail(f"no answer to {name} within {timeout_s:.3g} s")
+            self.fail(f"no response to {name} within {timeout_s:.3g} s")
             raise self._failed() from None
         return self.read(frame, sent, response_type)
 
@@ -106,8 +106,8 @@ class ClientConnection(asyncio.Protocol):
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
         header = encode_request_header(api_key, version, correlation_id, self._client_id)
-        answer = asyncio.get_running_loop().create_future()
-        sent = SentRequest(api_key, version, correlation_id, answer)
+        response = asyncio.get_running_loop().create_future()
+        sent = SentRequest(api_key, version, correlation_id, response)
         self._waiting.append(sent)
         transport.write(b"".join(((len(header) + len(body)).to_bytes(4, "big"), header, body)))
         return sent
@@ -118,7 +118,7 @@ class ClientConnection(asyncio.Protocol):
             _, at = decode_response_header(sent.api_key, sent.api_version, frame)
             return decode(response_type, sent.api_version, frame, at)
         except MalformedMessage as error:
-            self.fail(f"sent an answer that can't be read: {error}")
+            self.fail(f"sent a response that can't be read: {error}")
             raise self._failed() from None
 
     def fail(self, reason: str) -> None:
@@ -129,11 +129,11 @@ class ClientConnection(asyncio.Protocol):
             self._transport.abort()
             self._transport = None
         while self._waiting:
-            answer = self._waiting.popleft().answer
-            if not answer.done():
-                answer.set_exception(self._failed())
+            response = self._waiting.popleft().response
+            if not response.done():
+                response.set_exception(self._failed())
                 # The sender may have given up: asyncio must not report the exception as never retrieved.
-                answer.exception()
+                response.exception()
 
     def close(self) -> None:
         """Ends the connection because it is not needed any more."""
@@ -161,7 +161,7 @@ class ClientConnection(asyncio.Protocol):
         sent = self.send(request, api_version)
         try:
             async with asyncio.timeout(timeout_s):
-                frame = await sent.answer
+                frame = await sent.response
         except TimeoutError:
             self.fail(f"accepts connections but did not answer within {timeout_s:.3g} s")
             raise self._failed() from None
@@ -208,8 +208,8 @@ class ClientConnection(asyncio.Protocol):
         self._transport = None
         if isinstance(error, HandshakeBroken):
             reason, self._is_mute = str(error), True
-        elif isinstance(error, PlaintextAnswered):
-            reason, self._problem = SPEAKS_PLAINTEXT, PlaintextAnswered(SPEAKS_PLAINTEXT)
+        elif isinstance(error, PeerSpeaksPlaintext):
+            reason, self._problem = SPEAKS_PLAINTEXT, PeerSpeaksPlaintext(SPEAKS_PLAINTEXT)
         elif isinstance(error, CertificateProblem):
             reason, self._problem = str(error), error
         elif self._waiting and not self.versions:
@@ -224,10 +224,10 @@ class ClientConnection(asyncio.Protocol):
 
     def _take(self, frame: bytes) -> None:
         if not self._waiting:
-            raise MalformedMessage("an answer to nothing")
+            raise MalformedMessage("a response to no request")
         sent = self._waiting.popleft()
         if int.from_bytes(frame[:4], "big") != sent.correlation_id:
             self._waiting.appendleft(sent)
-            raise MalformedMessage("an answer to another request")
-        if not sent.answer.done():
-            sent.answer.set_result(frame)
+            raise MalformedMessage("a response to another request")
+        if not sent.response.done():
+            sent.response.set_result(frame)

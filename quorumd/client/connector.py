@@ -18,7 +18,7 @@ from quorumd.client.connection import ClientConnection
 from quorumd.client.error_messages import SPEAKS_PLAINTEXT, SPEAKS_TLS
 from quorumd.client.errors import ConnectionFailed, QuorumError
 from quorumd.raft.types import Address
-from quorumd.security.errors import CertificateProblem, PlaintextAnswered
+from quorumd.security.errors import CertificateProblem, PeerSpeaksPlaintext
 from quorumd.security.handshakes import Handshakes
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Connector:
         except QuorumError:
             return None
         made.close()
-        return PlaintextAnswered(SPEAKS_PLAINTEXT)
+        return PeerSpeaksPlaintext(SPEAKS_PLAINTEXT)
 
 
 class _Keys:

@@ -1,4 +1,4 @@
-"""Finding the leader and staying with it: bootstrap addresses, hints in answers, retries.
+"""Finding the leader and staying with it: bootstrap addresses, hints in responses, retries.
 
 Owns the open connections. Asks nodes for the leader, and knows no other request. All addresses are asked
 at once, so that a silent node causes no delay.

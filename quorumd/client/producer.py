@@ -225,7 +225,7 @@ class Producer:
             raise ConnectionFailed("the connection broke before the records were sent")
         try:
             async with asyncio.timeout(min(self._server_timeout_ms / 1000, deadline.remaining_s())):
-                frame = await sent.answer
+                frame = await sent.response
         except TimeoutError:
             raise ConnectionFailed(
                 f"no acknowledgement within {self._server_timeout_ms / 1000:g} s"

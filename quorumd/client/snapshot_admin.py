@@ -48,17 +48,17 @@ async def _take(connector: Connector, voter: ReplicaState, timeout_ms: int) -> T
     for endpoint in voter.endpoints:
         address = Address(endpoint.host, endpoint.port)
         try:
-            answer = await _taken_at(connector, address, timeout_ms)
+            response = await _taken_at(connector, address, timeout_ms)
         except (ConnectionFailed, NotSupported) as error:
             reasons.append(f"{address}: {error}" if reasons else str(error))
             continue
         return TakenSnapshot(
             replica_id=replica_id,
             address=str(address),
-            end_offset=answer.end_offset,
-            epoch=answer.epoch,
-            size_bytes=answer.size_bytes,
-            problem=(answer.error_message or "refused") if answer.error_code else "",
+            end_offset=response.end_offset,
+            epoch=response.epoch,
+            size_bytes=response.size_bytes,
+            problem=(response.error_message or "refused") if response.error_code else "",
         )
     first = Address(voter.endpoints[0].host, voter.endpoints[0].port)
     return TakenSnapshot(replica_id=replica_id, address=str(first), problem="; ".join(reasons))

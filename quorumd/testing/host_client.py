@@ -58,7 +58,7 @@ class HostClient:
         return self.owner == os.getpid() and self._process.poll() is None
 
     def send(self, number: int, do: str, /, *handles: int, **request: object) -> None:
-        """Ask; the answer, which has the same number, may take until the host has loaded what it needs."""
+        """Sends a request. Its response has the same number, and may take until the host has loaded its modules."""
         data = json.dumps({"number": number, "do": do, **request}).encode()
         try:
             socket.send_fds(self._channel, [data], handles)
@@ -66,7 +66,7 @@ class HostClient:
             raise self._lost() from error
 
     def ask_all(self, requests: Sequence[HostRequest]) -> list[dict[str, Any]]:
-        """The answers to some requests, in order. Raises LocalQuorumError if the host has ended."""
+        """The responses to some requests, in order. Raises LocalQuorumError if the host has ended."""
         with self._lock:
             numbers = [next(self._numbers) for _ in requests]
             for number, (do, handles, request) in zip(numbers, requests, strict=True):
@@ -74,7 +74,7 @@ class HostClient:
             return [self._receive(number) for number in numbers]
 
     def _receive(self, number: int) -> dict[str, Any]:
-        """One that came to nobody, because who asked was interrupted, is left out."""
+        """The response with this number. One that is left of an interrupted request is skipped."""
         while True:
             try:
                 data = self._channel.recv(_MESSAGE_BYTES_MAX)
@@ -82,12 +82,12 @@ class HostClient:
                 data = b""
             if not data:
                 raise self._lost()
-            answer: dict[str, Any] = json.loads(data)
-            if answer.pop("number") == number:
-                return answer
+            response: dict[str, Any] = json.loads(data)
+            if response.pop("number") == number:
+                return response
 
     def ask(self, do: str, **request: object) -> dict[str, Any]:
-        """The answer to one request. Raises LocalQuorumError if the host has ended."""
+        """The response to one request. Raises LocalQuorumError if the host has ended."""
         return self.ask_all([(do, (), request)])[0]
 
     def close(self) -> None:

@@ -136,13 +136,13 @@ class LocalQuorum:
             ("run", [], self._run_request(each, is_new=True)) for each in self._nodes.values()
         ]
         try:
-            answers = host.ask_all(requests)
+            responses = host.ask_all(requests)
         finally:
             if control is not None:
                 control.close()
-        started = answers[-len(self.ids) :]
-        for each, answer in zip(self._nodes.values(), started, strict=True):
-            each.pid = answer["pid"]
+        started = responses[-len(self.ids) :]
+        for each, response in zip(self._nodes.values(), started, strict=True):
+            each.pid = response["pid"]
 
     @property
     def _has_links(self) -> bool:

@@ -1,6 +1,6 @@
 """A process that has loaded the daemon, and forks `quorumd` commands that are ready in a few milliseconds.
 
-It is asked over a socket (`host_client` is the other end): one JSON object a message, one answer for each. It
+It is asked over a socket (`host_client` is the other end): one JSON object a message, one response for each. It
 ends with the process that started it, however that ends, and then kills what it forked and removes the
 folders that were entrusted to it. A forked process dies with this one.
 """
@@ -51,24 +51,24 @@ class NodeHost:
             poll.register(os.pidfd_open(os.getppid()), select.POLLIN)
         own = self._channel.fileno()
         try:
-            while [handle for handle, _ in poll.poll()] == [own] and self._answer():
+            while [handle for handle, _ in poll.poll()] == [own] and self._respond():
                 pass
         finally:
             self._clean_up()
 
-    def _answer(self) -> bool:
-        """False if there is nobody to answer any more."""
+    def _respond(self) -> bool:
+        """False if the other end is gone."""
         data, handles, _, _ = socket.recv_fds(self._channel, MESSAGE_BYTES_MAX, 1)
         if not data:
             return False
         request: dict[str, Any] = json.loads(data)
         number = request.pop("number")
         do: Callable[..., dict[str, object]] = getattr(self, f"on_{request.pop('do')}")
-        answer = {"number": number, **do(*handles, **request)}
+        response = {"number": number, **do(*handles, **request)}
         for handle in handles:
             os.close(handle)
         try:
-            self._channel.send(json.dumps(answer).encode())
+            self._channel.send(json.dumps(response).encode())
         except OSError:
             return False
         return True

@@ -15,12 +15,12 @@ def status_at(port: int) -> dict[str, Any] | None:
     try:
         with socket.create_connection(("127.0.0.1", port), _TIMEOUT_S) as connection:
             connection.sendall(b"GET /status HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")
-            answer = bytearray()
+            response = bytearray()
             while piece := connection.recv(_PIECE_BYTES):
-                answer += piece
+                response += piece
     except OSError:
         return None
-    head, _, body = bytes(answer).partition(b"\r\n\r\n")
+    head, _, body = bytes(response).partition(b"\r\n\r\n")
     if head.split(b" ", 2)[1:2] != [b"200"]:
         return None
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol, cast
 
-from quorumd.security.errors import CertificateProblem, TlsAnswered
+from quorumd.security.errors import CertificateProblem, PeerSpeaksTls
 from quorumd.security.tls_records import TLS_ALERT
 from quorumd.server.model.metrics import Metrics
 from quorumd.wire.codec import decode
@@ -115,7 +115,7 @@ class PeerConnection(asyncio.Protocol):
                     self._on_frame(frame)
         except MalformedMessage as error:
             if data.startswith(TLS_ALERT) and not self._first.done():
-                self._first.set_result(TlsAnswered())
+                self._first.set_result(PeerSpeaksTls())
             else:
                 self._on_malformed(error)
 

@@ -12,8 +12,8 @@ from quorumd.raft.types import Address, ReplicaKey
 from quorumd.security.errors import (
     CertificateProblem,
     HandshakeBroken,
-    PlaintextAnswered,
-    TlsAnswered,
+    PeerSpeaksPlaintext,
+    PeerSpeaksTls,
 )
 from quorumd.server.model.logs import Logger, RateLimit
 from quorumd.server.peers.peer_addresses import PeerAddresses
@@ -172,9 +172,9 @@ def _is_of_kafka(announced: ApiVersionsResponse) -> bool:
 
 def in_words(who: str, address: Address, error: BaseException) -> str:
     """Why no connection could be made there."""
-    if isinstance(error, PlaintextAnswered):
+    if isinstance(error, PeerSpeaksPlaintext):
         return f"{who} answered in plaintext on a listener that is TLS here ({address})"
-    if isinstance(error, TlsAnswered):
+    if isinstance(error, PeerSpeaksTls):
         return (
             f"{who} speaks TLS where this node's links are plaintext ({address}): make a TLS listener "
             "the first of this node's listeners, or name the peer's plaintext port"

@@ -15,7 +15,7 @@ from quorumd.server.model.runtime import Runtime, TimerHandle
 from quorumd.server.requests.pending_produce import PartitionResult, PendingAppend
 from quorumd.server.requests.produce_response import ProduceResponder
 from quorumd.wire.error_codes import ErrorCode
-from quorumd.wire.fast import ProduceAnswers
+from quorumd.wire.fast import ProduceResponseWriter
 
 SWEEP_S = 0.1
 """How often parked appends are searched for requests whose timeout is over."""
@@ -38,7 +38,7 @@ class ParkedAppends:
         self.appends: deque[PendingAppend] = deque()
         self.uncommitted_bytes = 0
         """What clients have appended beyond the high watermark."""
-        self._responses: dict[int, ProduceAnswers] = {}
+        self._responses: dict[int, ProduceResponseWriter] = {}
         """By version."""
         self._sweeper: TimerHandle | None = None
 
@@ -103,7 +103,7 @@ class ParkedAppends:
             version = request.api_version
             responses = self._responses.get(version)
             if responses is None:
-                responses = ProduceAnswers(version, head.topic, head.partition)
+                responses = ProduceResponseWriter(version, head.topic, head.partition)
                 self._responses[version] = responses
             request.respond(
                 (responses.encode(request.correlation_id, batch.base_offset, log_start_offset),)

@@ -17,7 +17,7 @@ from quorumd import (
     CertificateProblem,
     ConfigError,
     KeyValueView,
-    PlaintextAnswered,
+    PeerSpeaksPlaintext,
     QuorumClient,
     QuorumUnavailable,
     Record,
@@ -184,7 +184,7 @@ def test_an_expired_certificate_of_the_client_is_named(files: ClientFiles) -> No
 
 def test_tls_to_plaintext_says_which_protocol_to_set(files: ClientFiles) -> None:
     problem = asyncio.run(refusal(FakeQuorum(), security_of(files.client_keys())))
-    assert isinstance(problem, PlaintextAnswered)
+    assert isinstance(problem, PeerSpeaksPlaintext)
     assert "security.protocol=PLAINTEXT" in str(problem)
 
 

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from quorumd.config.tls import TLS_1_2, TLS_1_3, ClientAuth
 from quorumd.security.credentials import Credentials
-from quorumd.security.errors import CertificateProblem, HandshakeOutcome, PlaintextAnswered
+from quorumd.security.errors import CertificateProblem, HandshakeOutcome, PeerSpeaksPlaintext
 from tests.support.in_memory_tls import End, shake, side
 from tests.support.odd_certificates import (
     CLIENT_AUTH,
@@ -374,7 +374,7 @@ def test_plaintext(sides: Sides) -> None:
     here = End(sides.server())
     here.incoming.write(b"GET / HTTP/1.1\r\n\r\n")
     here.step()
-    assert isinstance(here.problem, PlaintextAnswered)
+    assert isinstance(here.problem, PeerSpeaksPlaintext)
     there = End(sides.client(), "localhost")
     there.step()
     there.incoming.write(b"\0\0\0\x10\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0")

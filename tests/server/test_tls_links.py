@@ -15,7 +15,7 @@ from quorumd.config.node_principals import NodePrincipals
 from quorumd.config.tls import ClientAuth, TlsConfig
 from quorumd.raft.types import Address
 from quorumd.security.credentials import Credentials
-from quorumd.security.errors import CertificateProblem, PlaintextAnswered, TlsAnswered
+from quorumd.security.errors import CertificateProblem, PeerSpeaksPlaintext, PeerSpeaksTls
 from quorumd.security.handshakes import Handshakes
 from quorumd.security.identity import Identity
 from quorumd.security.tls_records import UNEXPECTED_MESSAGE
@@ -172,7 +172,7 @@ def test_a_peer_that_answers_in_plaintext_is_told_from_one_that_is_not_there(
 ) -> None:
     async def work(peers: list[Peer], at: list[Address], owner: Owner) -> None:
         await says_nothing(peers, at, owner)
-        assert isinstance(owner.unreachable[0][1], PlaintextAnswered)
+        assert isinstance(owner.unreachable[0][1], PeerSpeaksPlaintext)
 
     async def chatty(
         peer: Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -211,7 +211,7 @@ def test_a_peer_that_speaks_tls_is_called_that_by_a_plaintext_link() -> None:
             await owner.link.close()
             peer.close()
         error = owner.unreachable[0][1]
-        assert isinstance(error, TlsAnswered)
+        assert isinstance(error, PeerSpeaksTls)
         said = in_words("node 2", Address("127.0.0.1", 9093), error)
         assert "node 2 speaks TLS where this node's links are plaintext (127.0.0.1:9093)" in said
 

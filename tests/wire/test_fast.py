@@ -13,7 +13,7 @@ from quorumd.wire.codec import decode, encode
 from quorumd.wire.errors import MalformedMessage
 from quorumd.wire.fast import (
     FetchEndpoint,
-    ProduceAnswers,
+    ProduceResponseWriter,
     encode_fetch_request,
     encode_fetch_response,
     parse_fetch_request,
@@ -190,7 +190,7 @@ def test_produce_answers_are_written_as_declared(version, name, topic_id, number
     )
     topic = topic_bytes(version, name, topic_id)
 
-    answers = ProduceAnswers(version, topic, index)
+    answers = ProduceResponseWriter(version, topic, index)
     frame = frame_of(answers.encode(77, base_offset, log_start))
 
     correlation_id, body_at = decode_response_header(0, version, frame)

@@ -1,8 +1,8 @@
 """Produce and Fetch of one partition by `struct`, for the paths that every record takes.
 
 Each function here agrees with the declared message on everything that it handles (tests/wire prove it
-on generated input). What a parser doesn't handle - several topics, unusual tags, damaged bytes - it
-answers with None; quorumd.wire.codec then has the last word, and what it reads is served alike
+on generated input). A parser returns None for what it doesn't handle: several topics,
+unusual tags, damaged bytes. quorumd.wire.codec reads such a request then, which is served alike
 (`FastFetch.from_message`).
 """
 
@@ -20,8 +20,8 @@ from quorumd.wire.fast.fetch_response import (
     parse_fetch_response,
 )
 from quorumd.wire.fast.produce import (
-    ProduceAnswers,
     ProduceHead,
+    ProduceResponseWriter,
     parse_produce,
     parse_produce_size,
 )
@@ -31,8 +31,8 @@ __all__ = [
     "FastFetch",
     "FastFetchResponse",
     "FetchEndpoint",
-    "ProduceAnswers",
     "ProduceHead",
+    "ProduceResponseWriter",
     "encode_fetch_request",
     "encode_fetch_response",
     "parse_fetch_request",

@@ -1,4 +1,4 @@
-"""Produce requests with one batch for one partition, and their answers when all went well.
+"""Produce requests with one batch for one partition, and their responses if nothing was refused.
 
 Source: quorumd.wire.messages.produce, which declares the same bytes.
 """
@@ -124,8 +124,8 @@ def _old_head(head: bytes) -> ProduceHead | None:
     return ProduceHead(acks, timeout_ms, head[name_at:name_end], index)
 
 
-class ProduceAnswers:
-    """Writes the answers to batches of one partition that were appended, in one version.
+class ProduceResponseWriter:
+    """Writes the responses to batches of one partition that were appended, in one version.
 
     `topic` is the name as UTF-8, or from version 13 the 16 bytes of the id.
     """
@@ -155,7 +155,7 @@ class ProduceAnswers:
         self._size = self._layout.size - 4
 
     def encode(self, correlation_id: int, base_offset: int, log_start_offset: int) -> bytes:
-        """A complete answer: length, header and body."""
+        """A complete response: length, header and body."""
         pack, size, head, tail = self._layout.pack, self._size, self._head, self._tail
         if self._version < _LOG_START_FROM:
             return pack(size, correlation_id, head, base_offset, -1, tail)

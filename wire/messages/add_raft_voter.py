@@ -1,6 +1,6 @@
 """AddRaftVoter: an operator, or a replica of itself, asks for a new voter (KIP-853, 1186).
 
-Tags 10000 and up of the answer are this project's own: who is asked and does not lead names the
+Tags 10000 and up of the response are this project's own: a node that does not lead names the
 leader in them. Kafka's readers skip them.
 Source: Apache Kafka 4.4, AddRaftVoterRequest.json and AddRaftVoterResponse.json.
 """
@@ -30,7 +30,7 @@ class AddRaftVoterRequestListener(Struct):
 
 
 class AddRaftVoterRequest(Message, api_key=80, versions="0-1", flexible="0+"):
-    """`ack_when_committed` False wants the answer as soon as the leader has the record."""
+    """`ack_when_committed` False wants the response as soon as the leader has the record."""
 
     cluster_id: str | None = field(STRING, nullable="0+", default=None)
     timeout_ms: int = field(INT32)

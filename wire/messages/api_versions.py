@@ -1,6 +1,6 @@
 """ApiVersions: which requests, versions and features a node serves (KIP-35, 511, 584).
 
-Tag 10000 of the answer is this project's own: it goes from node to node, and Kafka's readers skip it.
+Tag 10000 of the response is this project's own: it goes from node to node, and Kafka's readers skip it.
 Source: Apache Kafka 4.4, ApiVersionsRequest.json and ApiVersionsResponse.json.
 """
 

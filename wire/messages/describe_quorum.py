@@ -1,6 +1,6 @@
 """DescribeQuorum: who votes, who observes, how far each has fetched (KIP-595, 836, 853).
 
-Tags 10000 and up of the answer are this project's own; other readers skip them.
+Tags 10000 and up of the response are this project's own; other readers skip them.
 Source: Apache Kafka 4.4, DescribeQuorumRequest.json and DescribeQuorumResponse.json.
 """
 

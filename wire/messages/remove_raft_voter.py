@@ -1,7 +1,7 @@
 """RemoveRaftVoter: an operator, or a replica of itself, wants a voter gone (KIP-853).
 
 Tags 10000 and up are this project's own: how long the asker waits, whether it insists, and in the
-answer of who does not lead, the leader. Kafka's readers skip them.
+response of a node that does not lead, the leader. Kafka's readers skip them.
 Source: Apache Kafka 4.4, RemoveRaftVoterRequest.json and RemoveRaftVoterResponse.json.
 """
 

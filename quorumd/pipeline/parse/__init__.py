@@ -1,6 +1,6 @@
 """A chunk of the log to Arrow: rows of one table out of whole batches. No Spark.
 
-A chunk is bytes of a segment, of a snapshot, or of a Fetch answer. Nothing but the chunk is read, and no
+A chunk is bytes of a segment, of a snapshot, or of a Fetch response. Nothing but the chunk is read, and no
 record beyond its batch. A batch is believed only after its CRC was checked; the table `batches` says in
 `crc_ok` what the check found.
 

@@ -124,7 +124,7 @@ class LiveSnapshotSplit:
 
 
 def _without_position(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Where a batch is in a Fetch answer means nothing, and differs from one to the next."""
+    """Where a batch is in a Fetch response means nothing, and differs from one to the next."""
     at = rows.schema.get_field_index("position")
     field = rows.schema.field(at)
     return rows.set_column(at, field, pa.nulls(rows.num_rows, field.type))

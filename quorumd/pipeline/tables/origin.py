@@ -27,7 +27,7 @@ _ANEW = "Name another folder in --output to begin anew"
 
 @dataclass(frozen=True, slots=True)
 class LogOrigin:
-    """A live quorum (host:port,...) or the directory of one replica; `timeout_ms` without an answer."""
+    """A live quorum (host:port,...) or the directory of one replica; `timeout_ms` without a response."""
 
     servers: str | None
     path: str | None
