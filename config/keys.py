@@ -78,7 +78,7 @@ def nearest(key: str, known: Iterable[str] = KEYS) -> str | None:
 def nearest_variable(name: str, known: Iterable[str] = KEYS) -> str | None:
     """The variable that `name` is a slip of, or None.
 
-    Stricter than `nearest`: variables of this prefix may belong to somebody else (Kubernetes sets
+    Stricter than `nearest`: variables of this prefix may belong to another program (Kubernetes sets
     QUORUMD_SERVICE_HOST beside a service called quorumd).
     """
     variables = sorted(map(variable_of, known))
@@ -88,5 +88,5 @@ def nearest_variable(name: str, known: Iterable[str] = KEYS) -> str | None:
 
 
 def is_own_variable(name: str) -> bool:
-    """Whether a variable can be meant for nobody else."""
+    """Whether a variable can be meant for quorumd alone."""
     return name.startswith(_OWN_VARIABLES) and not _OF_A_SERVICE.fullmatch(name)

@@ -40,7 +40,7 @@ def load(path: Path | None, environ: Mapping[str, str], judge: JudgeOfPort | Non
     Without a path it is controller.yaml of the working directory; if that is not there, `environ`
     has to set everything. A relative `storage.dir` is one beside the file, wherever the process
     was started; so is every other file. `judge` is asked about each port with TLS whose keys are sound so
-    far: it looks into the files of keys and certificates.
+    far: it reads the files of keys and certificates.
     Raises ConfigError with every problem that the file and the environment have.
     """
     entries = read(path, environ)
@@ -103,7 +103,7 @@ def _tls_problems(
                 named.append((port.key_of(key, given), text, beside))
     problems = []
     for key, text, beside in dict.fromkeys(named):
-        # A key that is missing is looked for beside another.
+        # A key that is missing is searched for beside another.
         entry = entries.by_key.get(key) or entries.by_key.get(beside)
         where = entry.where if entry else str(entries.path)
         problems.append(ConfigProblem(where, f"{key}: {text}"))

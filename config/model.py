@@ -1,4 +1,4 @@
-"""What a node is told before it starts: one immutable value, and the declaration of every key.
+"""The configuration of a node: one immutable value, and the declaration of every key.
 
 What must hold between the values is checked in `quorumd.config.load`.
 """
@@ -72,7 +72,7 @@ class Config:
         is_list=True,
         default_text="`listeners`",
         example="CONTROLLER://db1.example.com:9093",
-        doc="What others are told to connect to, with the same names. Compulsory where a listener has no "
+        doc="The addresses that others connect to, with the same names. Compulsory where a listener has no "
         "host that others could connect to.",
     )
     listener_security_protocol_map: Mapping[str, SecurityProtocol] = key(

@@ -92,7 +92,7 @@ def client_tls(
 
 
 def _type_of(path: Path) -> StoreType:
-    """What a store is by its first byte. One that cannot be read is reported by who reads it whole."""
+    """The type of a store by its first byte. One that can't be read is reported where it is read whole."""
     try:
         with path.open("rb") as file:
             return StoreType.PKCS12 if file.read(1) == _DER_SEQUENCE else StoreType.PEM

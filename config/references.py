@@ -1,7 +1,7 @@
 """`${env:NAME}` and `${dir:PATH:NAME}` in values of the node's own file.
 
 Source: Apache Kafka, EnvVarConfigProvider and DirectoryConfigProvider, with their usual names. What is put
-in is not looked into again. Unlike in Kafka, a reference that cannot be resolved is a problem.
+in is not resolved again. Unlike in Kafka, a reference that cannot be resolved is a problem.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Secret:
-    """A text that is shown to nobody; `reveal` is for those who use it.
+    """A text that is never shown; `reveal` returns it to the code that uses it.
 
     It is no dataclass: `dataclasses.asdict` would show what is in it.
     """

@@ -32,7 +32,7 @@ class StoreType(StrEnum):
 
 
 class ClientAuth(StrEnum):
-    """Whether who connects has to show a certificate."""
+    """Whether a client has to show a certificate."""
 
     NONE = "none"
     REQUESTED = "requested"
@@ -168,7 +168,7 @@ class TlsConfig:
     ssl_client_auth: ClientAuth = key(
         values.one_of(ClientAuth),
         default=ClientAuth.NONE,
-        doc="Whether who connects has to show a certificate: none, requested, required.",
+        doc="Whether a client has to show a certificate: none, requested, required.",
     )
     ssl_enabled_protocols: tuple[str, ...] = key(
         protocols,
@@ -187,7 +187,7 @@ class TlsConfig:
     ssl_endpoint_identification_algorithm: str = key(
         values.identification,
         default="https",
-        doc="https: the certificate of who is connected to has to name the host that was dialled. "
+        doc="https: the certificate of the server has to name the host that was dialled. "
         "Empty: it may be any that is trusted.",
     )
     ssl_principal_mapping_rules: str = key(

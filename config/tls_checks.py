@@ -1,4 +1,4 @@
-"""What must hold between the keys of TLS and the listeners, without a look into any key or certificate."""
+"""What must hold between the keys of TLS and the listeners, without reading any key or certificate."""
 
 from __future__ import annotations
 
@@ -69,9 +69,7 @@ def tls_problems(
     if found.get("max.connections.per.ip") == 0 and not found.get(
         "max.connections.per.ip.overrides"
     ):
-        text = (
-            "0 without max.connections.per.ip.overrides lets nobody in: set those, or more than 0"
-        )
+        text = "0 without max.connections.per.ip.overrides refuses all: set those, or more than 0"
         yield "max.connections.per.ip", text
 
 
@@ -92,7 +90,7 @@ def _missing_in_map(
 def _meant_as_tls(
     found: Mapping[str, Any], given: Mapping[str, object]
 ) -> Iterator[tuple[str, str]]:
-    """Without a map all listeners are plaintext: nobody is to find that out later."""
+    """Without a map all listeners are plaintext, which must not be found out later."""
     for listener in found.get("listeners") or ():
         if listener.name in _PROTOCOL_NAMES:
             text = (

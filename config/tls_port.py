@@ -20,7 +20,7 @@ class TlsPort(NamedTuple):
     tls: TlsConfig
     """The keys of TLS: its own, else the node's."""
     hosts: tuple[str, ...] = ()
-    """The names and addresses that others are told to dial."""
+    """The names and addresses that others dial."""
     is_peers: bool = False
     """Other nodes use it."""
 

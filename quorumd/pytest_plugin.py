@@ -1,6 +1,6 @@
-"""The fixtures `quorum` and `own_quorum`, for whoever has pytest and quorumd installed.
+"""The fixtures `quorum` and `own_quorum`, where pytest and quorumd are installed.
 
-Every run of pytest imports this, also where nobody uses it: it loads nothing of quorumd by itself.
+Every run of pytest imports this, also where no test uses it: it loads nothing of quorumd by itself.
 """
 
 from __future__ import annotations

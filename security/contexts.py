@@ -121,7 +121,7 @@ def _set_suites(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
     context.set_ciphers(":".join((*(chosen or _OF_1_2.values()), _SECURITY_LEVEL)))
     chosen = [name for name in names if name in _OF_1_3]
     if chosen and _CAN_CHOOSE_1_3:
-        # Not yet known to those who check types.
+        # Type checkers do not know it yet.
         getattr(context, "set_ciphersuites")(":".join(chosen))  # noqa: B009  # as said above
 
 

@@ -71,7 +71,7 @@ class Credentials:
             ) from None
 
     def identify(self, certificate: bytes | None) -> Identity:
-        """Who has this certificate. Raises CertificateProblem."""
+        """The holder of this certificate. Raises CertificateProblem."""
         if certificate is None:
             return Identity(ANONYMOUS, math.inf, None)
         try:

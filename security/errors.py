@@ -32,7 +32,7 @@ class HandshakeOutcome(StrEnum):
     HOST = "host"
     """A certificate that does not name the host that was dialled."""
     PRINCIPAL = "principal"
-    """A certificate of somebody who is not expected here."""
+    """A certificate that is valid, and of no peer that is expected here."""
     OTHER = "other"
 
 

@@ -18,9 +18,9 @@ class Expiry(NamedTuple):
     role: str
     """`own`: this side's certificate; `ca`: one that has signed others; `crl`: a revocation list."""
     subject: str
-    """Of the certificate; of a list, who has issued it."""
+    """Of the certificate; of a list, its issuer."""
     at_s: float
-    """Seconds since 1970: from then on whoever needs it is refused. Infinite: it says no end."""
+    """Seconds since 1970: from then on what rests on it is refused. Infinite: it names no end."""
 
 
 def expiries(material: Material) -> list[Expiry]:

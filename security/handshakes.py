@@ -1,8 +1,8 @@
 """The threads that make TLS handshakes while the event loop goes on.
 
 A handshake takes one to four milliseconds of a processor, nearly all of it without Python's lock. Each
-queue has one thread: who is dialled waits behind nobody else's hellos, and a voter's address or this host
-not behind those of strangers.
+queue has one thread: a connection made here waits behind no client's hello, one of a voter's address or of
+this host behind no stranger's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, and the keys and rules by which that is found out."""
+"""The identity of a connection's peer, and the keys and rules that establish it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final, Protocol
 from quorumd.security.errors import CertificateProblem
 
 ANONYMOUS: Final = "User:ANONYMOUS"
-"""The principal of who has shown no certificate."""
+"""The principal of a client without a certificate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who is at the other end, by a certificate that has been verified."""
+    """The peer of a connection, by a certificate that has been verified."""
 
     principal: str
     """`User:` and the name; ANONYMOUS without a certificate."""
@@ -36,7 +36,7 @@ class TlsSide(Protocol):
         """For one new connection; `host` is the name that was dialled. A server has the first bytes of it."""
 
     def identify(self, certificate: bytes | None) -> Identity:
-        """Who has this certificate. Raises CertificateProblem if it is not welcome."""
+        """The holder of this certificate. Raises CertificateProblem if it is not welcome."""
 
     def explain(
         self, error: Exception, host: str | None, tls: ssl.SSLObject | None

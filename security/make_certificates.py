@@ -1,6 +1,6 @@
 """A CA and its certificates, for tests and small sites: ECDSA P-256, key and chain in one PEM file each.
 
-Files below one directory: `ca.pem` is what everybody trusts, `ca.key` is the CA's alone, `quorumd-<id>.pem`
+Files below one directory: `ca.pem` is what all trust, `ca.key` is the CA's alone, `quorumd-<id>.pem`
 a node's and `<name>.pem` a client's private key and certificate, `<name>.properties` what a client reads.
 """
 

@@ -55,7 +55,7 @@ def _opened(
             key, f"{path} is encrypted by a method that OpenSSL has given up: export it once more"
         ) from None
     except (TypeError, ValueError):
-        # What the library says does not tell one from the other.
+        # The library's error is the same for both.
         if password is None:
             remedy = f"set ssl.{kind}.password"
         else:

@@ -1,7 +1,7 @@
 """Keys, certificates, CAs and revocation lists change without a restart: their files are watched.
 
 A new set is read and checked whole in a thread before it counts. A bad one, or one that is half written,
-changes nothing, and is tried again until it is mended. Files are looked at by stat: Kubernetes replaces a
+changes nothing, and is tried again until it is mended. Files are watched by stat: Kubernetes replaces a
 symbolic link above them, which no watch of the file itself would notice.
 """
 
@@ -20,8 +20,8 @@ from quorumd.config.tls import TlsConfig
 from quorumd.security.errors import CertificateProblem, UnusableMaterial
 from quorumd.security.material import Material, read_material
 
-LOOK_S = 5.0
-"""Between two looks at the files."""
+CHECK_S = 5.0
+"""Between two checks of the files."""
 
 # By path: device, inode, size, times of modification and of change; None where there is no such file.
 _Stamp = tuple[tuple[int, ...] | None, ...]
@@ -38,23 +38,23 @@ class Renewable(Protocol):
 
 
 class Outcome(Enum):
-    """What a look at the files has shown."""
+    """What a check of the files has shown."""
 
     SAME = "same"
     UNSETTLED = "unsettled"
-    """Something is different, and may be half written: the next look decides."""
+    """Something is different, and may be half written: the next check decides."""
     BAD = "bad"
     LOADED = "loaded"
 
 
-class Look(NamedTuple):
-    """One look at a set of files."""
+class ReloadResult(NamedTuple):
+    """The result of checking a set of files."""
 
     outcome: Outcome
     problems: tuple[str, ...] = ()
     """Why the set on disk is not used; of BAD."""
     content: bytes = b""
-    """Tells one bad set from another."""
+    """Distinguishes one bad set from another."""
     has_new_trust: bool = False
     """Another CA is trusted, or other certificates are revoked; of LOADED."""
 
@@ -68,7 +68,7 @@ class _Unsound(Exception):
 
 
 class WatcherOwner(Protocol):
-    """Who hears of it, on the event loop's thread."""
+    """The observer of reloads, on the event loop's thread."""
 
     def on_loaded(self, name: str, has_new_trust: bool) -> None:
         """A new set is in use. With another CA, or another revocation list, open connections are old."""
@@ -82,7 +82,7 @@ class WatcherOwner(Protocol):
 
 @dataclass(slots=True)
 class WatchedSet:
-    """The files of one side, and what is made of them. `look` is for a thread."""
+    """The files of one side, and what is made of them. `reload` is for a thread."""
 
     name: str
     """Of the listener; "http" for HTTP."""
@@ -96,8 +96,8 @@ class WatchedSet:
     _used: _Stamp | None = None
     """Of the set that is in use; None if it has to be read to know."""
     _seen: _Stamp | None = None
-    _told: bytes = b""
-    """The content of the bad set that was told of last."""
+    _reported: bytes = b""
+    """The content of the bad set that was reported last."""
     _paths: tuple[Path, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -106,25 +106,25 @@ class WatchedSet:
         self._paths = tuple(path for path in places if path is not None)
         self._seen = self._stamp()
 
-    def look(self, *, at_once: bool) -> Look:
+    def reload(self, *, at_once: bool) -> ReloadResult:
         """Read what is new, and use it if it is sound. `at_once` takes it for whole as it is."""
         stamp = self._stamp()
         if stamp == self._used:
             self._seen = stamp
-            return Look(Outcome.SAME)
+            return ReloadResult(Outcome.SAME)
         if stamp != self._seen and not at_once:
             self._seen = stamp
-            return Look(Outcome.UNSETTLED)
+            return ReloadResult(Outcome.UNSETTLED)
         try:
             material = self._read()
             if self._stamp() != stamp:
                 # It was read while it was written.
-                return Look(Outcome.UNSETTLED)
+                return ReloadResult(Outcome.UNSETTLED)
             found = self._use(material)
         except _Unsound as error:
-            found = Look(Outcome.BAD, error.problems, self._content())
+            found = ReloadResult(Outcome.BAD, error.problems, self._content())
         self._seen = stamp
-        # A file that is written twice within one tick of its clock shows it to nobody.
+        # A file that is written twice within one tick of its clock does not show it.
         is_sure = found.outcome is not Outcome.BAD and not at_once
         self._used = stamp if is_sure else None
         return found
@@ -145,11 +145,11 @@ class WatchedSet:
             raise _Unsound((text,)) from error
         raise _Unsound(problems)
 
-    def _use(self, material: Material) -> Look:
+    def _use(self, material: Material) -> ReloadResult:
         """Raises _Unsound, and changes nothing then."""
         before = [user.material for user in self.users]
         if all(material == each for each in before):
-            return Look(Outcome.SAME)
+            return ReloadResult(Outcome.SAME)
         try:
             for user in self.users:
                 user.replace(material)
@@ -157,11 +157,13 @@ class WatchedSet:
             for user, old in zip(self.users, before, strict=True):
                 user.replace(old)
             raise _Unsound((str(problem),)) from problem
-        return Look(Outcome.LOADED, has_new_trust=any(_trusts_others(material, b) for b in before))
+        return ReloadResult(
+            Outcome.LOADED, has_new_trust=any(_trusts_others(material, b) for b in before)
+        )
 
-    def is_news(self, look: Look) -> bool:
+    def is_news(self, found: ReloadResult) -> bool:
         """True once for each bad content."""
-        is_news, self._told = look.content != self._told, look.content
+        is_news, self._reported = found.content != self._reported, found.content
         return is_news
 
     def _stamp(self) -> _Stamp:
@@ -177,49 +179,49 @@ class WatchedSet:
 
 
 class Watcher:
-    """Looks at all sets, one after another. Belongs to the event loop's thread."""
+    """Checks all sets, one after another. Belongs to the event loop's thread."""
 
     def __init__(self, sets: Sequence[WatchedSet], owner: WatcherOwner) -> None:
-        """Nothing is looked at before `open`."""
+        """Nothing is checked before `open`."""
         self.sets = tuple(sets)
         self._owner = owner
         self._is_asked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Begin to look, every LOOK_S."""
+        """Begin to check, every CHECK_S."""
         self._task = asyncio.get_running_loop().create_task(self._watch(), name="certificates")
 
     def close(self) -> None:
-        """Look no more."""
+        """Check no more."""
         if self._task is not None:
             self._task.cancel()
 
-    def look_now(self) -> None:
-        """Whoever asks has written the files whole."""
+    def reload_now(self) -> None:
+        """Check at once: the files are written whole."""
         self._is_asked.set()
 
     async def _watch(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(CHECK_S):
                     await self._is_asked.wait()
             at_once = self._is_asked.is_set()
             self._is_asked.clear()
             for watched in self.sets:
                 # A file system that hangs holds up this task alone.
-                look = await asyncio.to_thread(watched.look, at_once=at_once)
-                self._tell(watched, look)
+                found = await asyncio.to_thread(watched.reload, at_once=at_once)
+                self._report(watched, found)
 
-    def _tell(self, watched: WatchedSet, look: Look) -> None:
+    def _report(self, watched: WatchedSet, found: ReloadResult) -> None:
         name = watched.name
-        if look.outcome is Outcome.BAD:
-            watched.problems = look.problems
-            self._owner.on_bad(name, look.problems, watched.is_news(look))
-        elif look.outcome is not Outcome.UNSETTLED:
+        if found.outcome is Outcome.BAD:
+            watched.problems = found.problems
+            self._owner.on_bad(name, found.problems, watched.is_news(found))
+        elif found.outcome is not Outcome.UNSETTLED:
             was_bad, watched.problems = bool(watched.problems), ()
-            if look.outcome is Outcome.LOADED:
-                self._owner.on_loaded(name, look.has_new_trust)
+            if found.outcome is Outcome.LOADED:
+                self._owner.on_loaded(name, found.has_new_trust)
             elif was_bad:
                 self._owner.on_mended(name)
 

@@ -1,7 +1,7 @@
 """TLS between a socket's transport and a protocol: neither of them knows of it.
 
 To the event loop it is a protocol, to the protocol above a transport, from the moment in which the socket is
-connected: who is counted, limited and closed is so during the handshake, too. What the protocol writes before
+connected: it counts, limits and closes connections during the handshake, too. What the protocol writes before
 the handshake is done is kept until then. `uvloop` and `asyncio` have a TLS of their own, which closes without
 the alert that says why, reports connections only after their handshake, cannot close one direction alone and
 makes handshakes on the event loop: 200 at once stop it for a sixth of a second. Here a thread makes them.
@@ -47,7 +47,7 @@ _TOO_LONG: Final = f"the TLS handshake took longer than {HANDSHAKE_S:.0f} s"
 
 
 class TlsWatcher(Protocol):
-    """Who hears of handshakes: counts them, and writes the log lines."""
+    """The observer of handshakes: counts them, and writes the log lines."""
 
     def on_secured(self, stream: TlsStream, identity: Identity) -> None:
         """The handshake is done. What raises CertificateProblem here ends the connection."""
@@ -76,7 +76,7 @@ class _State(Enum):
     """Nothing more is passed on in either direction."""
 
 
-# To look up a member of an enum costs as much as several calls.
+# Access to a member of an enum costs as much as several calls.
 _SHAKING: Final = _State.SHAKING
 _SECURED: Final = _State.SECURED
 _ENDED: Final = _State.ENDED
@@ -123,7 +123,7 @@ class TlsStream:
         """`host` is what was dialled, of a client's side."""
         self.host = host
         self.identity: Identity | None = None
-        """Who is at the other end; None during the handshake."""
+        """The peer; None during the handshake."""
         self._above = above
         self._side = side
         self._handshakes = handshakes
@@ -139,11 +139,11 @@ class TlsStream:
         self._unsent: list[bytes] = []
         """What the protocol has written before the handshake was done."""
         self._is_paused = self._is_waiting = False
-        """The protocol wants to be told nothing for now, and there is something to tell."""
+        """The protocol takes no data for now; there is data for it."""
         self._is_full = False
         """Too much has come during a step to read on."""
         self._has_ended = self._is_eof = False
-        """Nothing more comes, and the protocol was told so."""
+        """Nothing more comes, and the protocol knows."""
         self._problem: CertificateProblem | None = None
         self._timer: asyncio.TimerHandle | None = None
         """Ends the handshake; later on, what is left of a connection that has failed."""
@@ -309,7 +309,7 @@ class TlsStream:
         if self._raw.is_closing():
             return
         if isinstance(problem, PeerSpeaksPlaintext) and self._side.is_server:
-            # Who has asked in plaintext can tell by it what is spoken here.
+            # A client that began in plaintext learns by it that TLS is spoken here.
             self._raw.write(UNEXPECTED_MESSAGE)
         elif not self._handshake.is_stepping:
             self._send_encrypted()

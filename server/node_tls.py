@@ -132,7 +132,7 @@ class NodeTls:
     def read_again(self) -> None:
         """Read the files now, on SIGHUP: the operator has written them whole."""
         LOG.info("SIGHUP: reading keys and certificates")
-        self._watcher.look_now()
+        self._watcher.reload_now()
 
     def _sweep(self) -> None:
         assert self._renewal is not None, "open"

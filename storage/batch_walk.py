@@ -56,7 +56,7 @@ def walk(
 ) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of each whole batch in bytes `start` .. `end` (exclusive) of a file.
 
-    Without `verify_crc` only headers are looked at, and bodies larger than a window are not read.
+    Without `verify_crc` only headers are read, and bodies larger than a window are not read.
     Ends silently before bytes that are no whole batch, such as a cut last one. Raises CorruptBatch
     with the position in the file at a magic, size or CRC that is wrong, after yielding everything
     before it; OSError if reading fails.

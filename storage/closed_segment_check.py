@@ -1,7 +1,7 @@
 """Closed segments below a snapshot's end: a start takes them as they are, without reading them.
 
 Nothing is built from them any more, and they were durable before the segments behind them were begun.
-So a few reads tell enough of each: it begins with the batch that its name says; the last entry of
+So a few reads are enough for each: it begins with the batch that its name says; the last entry of
 `.index` leads to a batch from which whole batches follow to the end of the file, where the next
 segment begins; the last entry of `.timeindex` is not below their timestamps; the epochs at both ends
 are those of leader-epoch-checkpoint. Where anything differs the segment has to be walked through.

@@ -71,7 +71,7 @@ class OffsetIndex:
         self._positions.append(position)
 
     def lookup(self, offset: int) -> int:
-        """Position of a batch that contains `offset` or lies before it: where to begin to look."""
+        """Position of a batch that contains `offset` or lies before it: where a search begins."""
         at = bisect_right(self._offsets, offset - self._base_offset) - 1
         return self._positions[at] if at >= 0 else 0
 
@@ -86,7 +86,7 @@ class OffsetIndex:
 def indexed_position(
     fs: FileSystem, path: Path, base_offset: int, offset: int, size_bytes: int
 ) -> int:
-    """Where the `.index` of a segment of `size_bytes` says to begin to look for `offset`.
+    """Where the `.index` of a segment of `size_bytes` says to begin the search for `offset`.
 
     0, the segment's start, if the file is missing or makes no sense. Raises OSError.
     """
@@ -144,7 +144,7 @@ class TimeIndex:
             self._offsets.append(offset - self._base_offset)
 
     def lookup(self, timestamp: int) -> int:
-        """Offset from which to look for `timestamp`: every record before it is older."""
+        """Offset from which to search for `timestamp`: every record before it is older."""
         at = bisect_left(self._timestamps, timestamp) - 1
         return self._base_offset + (self._offsets[at] if at >= 0 else 0)
 
@@ -159,7 +159,7 @@ class SegmentIndex:
     """Both indexes of a segment that is being written or walked through.
 
     Invariant: a time entry covers everything below the last offset entry, so that after `cut` only
-    the batches from there on have to be looked at again. A batch above `due_above` gets an entry.
+    the batches from there on have to be read again. A batch above `due_above` gets an entry.
     """
 
     __slots__ = (

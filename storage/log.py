@@ -225,7 +225,7 @@ class Log:
     def truncate_cache(self, offset: int) -> int:
         """The event loop's half of `truncate`, which must follow; returns the new log end.
 
-        That is `offset`, or the start of the batch that contains it. Looks at the disk only if
+        That is `offset`, or the start of the batch that contains it. Reads the disk only if
         `offset` is neither cached nor the start of an epoch. Raises ValueError outside the log, DiskFailed,
         DamagedLog.
         """
@@ -407,8 +407,8 @@ class Log:
     def scan_headers(self, from_offset: int | None = None) -> Generator[BatchHeader]:
         """Headers of all written batches from the one that contains `from_offset`, CRC verified.
 
-        Reads everything from there on: meant for a start, before the disk thread runs. Who stops early
-        closes it. Raises OffsetNotInLog if a truncation, deletion or reset gets in the way,
+        Reads everything from there on: meant for a start, before the disk thread runs. A caller that stops
+        early closes it. Raises OffsetNotInLog if a truncation, deletion or reset gets in the way,
         DamagedLog, DiskFailed.
         """
         generation = self._table.generation
@@ -470,8 +470,12 @@ class Log:
             )
         )
 
-    def _look_up(self, look: Callable[[], TimestampAndOffset | None]) -> TimestampAndOffset | None:
-        return self._unless_overtaken(lambda: look() if self._unfinished_reset() is None else None)
+    def _look_up(
+        self, search: Callable[[], TimestampAndOffset | None]
+    ) -> TimestampAndOffset | None:
+        return self._unless_overtaken(
+            lambda: search() if self._unfinished_reset() is None else None
+        )
 
     def _one_batch(self, offset: int) -> bytes:
         data = self.read(offset, 1, self._table.end_offset)
@@ -479,12 +483,12 @@ class Log:
             raise OffsetNotInLog(offset, self.log_start_offset, self._end_offset)
         return data
 
-    def _unless_overtaken(self, look: Callable[[], T]) -> T:
-        """Looks again where segments have changed or gone meanwhile, which explains any trouble."""
+    def _unless_overtaken(self, read: Callable[[], T]) -> T:
+        """Reads again where segments have changed or gone meanwhile, which explains any trouble."""
         while True:
             generation, reset = self._table.generation, self._reset
             try:
-                return look()
+                return read()
             except (DamagedLog, OffsetNotInLog):
                 if self._table.generation == generation and self._reset == reset:
                     raise

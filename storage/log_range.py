@@ -1,7 +1,7 @@
 """The batches between two offsets of a partition directory, read from its segment files alone.
 
 Takes no lock and needs no Log: for a process of its own beside a running node. All that is read was
-committed, so it never changes while it is read; what a running node appends behind it is not looked at.
+committed, so it never changes while it is read; later appends of a running node are not read.
 Every batch is checked: CRC, offset, epoch. Segments below the first offset are not opened.
 """
 

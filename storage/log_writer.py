@@ -276,7 +276,7 @@ class LogWriter:
             segments.append(self._new_segment(full.end_offset))
 
     def _finished_index(self, segment: Segment) -> SegmentIndex:
-        """The index of a segment that is about to be closed. Readers look at it until then."""
+        """The index of a segment that is about to be closed. Readers use it until then."""
         index = _index_of(segment)
         with self._table.lock:
             index.finish()

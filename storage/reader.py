@@ -79,7 +79,7 @@ class LogFile:
         except OSError as error:
             raise _not_readable(error, self.path) from error
         try:
-            # Taken once: what a running node appends meanwhile is not looked at.
+            # Taken once: what a running node appends meanwhile is not read.
             yield from self._walk(handle, self._fs.size(handle))
         except OSError as error:
             raise from_os_error(error, self.path, "reading") from error

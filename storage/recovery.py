@@ -1,6 +1,6 @@
 """What a start makes of the files it finds: checks all of them, repairs what a crash explains.
 
-First everything is looked at and nothing changed; damage is raised from there. Then repairs follow.
+First everything is read and nothing changed; damage is raised from there. Then repairs follow.
 
 | found | verdict |
 |---|---|

@@ -128,7 +128,7 @@ def seek(fs: FileSystem, handle: int, view: SegmentView, offset: int) -> tuple[i
 
 
 def _start(fs: FileSystem, view: SegmentView, offset: int) -> int:
-    """Where to begin to look for `offset`."""
+    """Where to begin the search for `offset`."""
     if view.start is not None:
         return view.start
     return indexed_position(fs, view.index_path, view.base_offset, offset, view.size_bytes)
@@ -137,7 +137,7 @@ def _start(fs: FileSystem, view: SegmentView, offset: int) -> int:
 def _seek_from(
     fs: FileSystem, handle: int, start: int, view: SegmentView, offset: int
 ) -> tuple[int, BatchHeader]:
-    """By headers that follow each other: no CRC is looked at, and none covers the offset of a batch."""
+    """By headers that follow each other: no CRC is checked, and none covers the offset of a batch."""
     found: tuple[int, BatchHeader] | None = None
     expected = None if start else view.base_offset
     batches = walk(fs, handle, start, view.size_bytes, window_bytes=SEEK_WINDOW_BYTES)
@@ -159,9 +159,9 @@ def _seek_from(
 def headers_from(
     fs: FileSystem, view: SegmentView, offset: int, *, verify_crc: bool
 ) -> Generator[tuple[int, BatchHeader]]:
-    """(position, header) of the batches of a segment that end above `offset`. Who stops early closes it.
+    """(position, header) of the batches of a segment that end above `offset`.
 
-    Raises DamagedLog, OSError.
+    A caller that stops early closes it. Raises DamagedLog, OSError.
     """
     if offset >= view.end_offset:
         return

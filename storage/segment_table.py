@@ -19,7 +19,7 @@ from quorumd.storage.segment import Segment
 class SegmentView(NamedTuple):
     """A segment at some moment. Bytes below `size_bytes` are whole batches up to `end_offset`.
 
-    `start` is where to begin looking for what was asked for, None if the index is on disk.
+    `start` is where a search for the requested offset begins, None if the index is on disk.
     """
 
     path: Path

@@ -263,7 +263,7 @@ class SnapshotReader:
         self._read_footer()
 
     def check_footer(self) -> None:
-        """Looks at the end of the file alone: it has to be a footer."""
+        """Checks the end of the file alone: it has to be a footer."""
         self._position = max(self._position, self.size_bytes - _FOOTER_BYTES)
         self._read_footer(is_alone=True)
 

@@ -56,7 +56,7 @@ class SnapshotStore:
         """What is wrong with those that `open` left out. Their files stay."""
 
     def open(self) -> list[SnapshotFacts]:
-        """Finds the complete snapshots that are sound as far as their beginning and end tell, ascending."""
+        """Finds the complete snapshots whose beginning and end are sound, ascending."""
         try:
             names = self._fs.listdir(self._directory)
         except OSError as error:
@@ -193,7 +193,7 @@ class SnapshotStore:
     def complete_part(self, snapshot_id: SnapshotId) -> None:
         """Makes a part, written here or by a builder, the snapshot that it is: durably, all or nothing.
 
-        It has to be whole: this doesn't look at it. To do it twice is no harm. Raises SnapshotNotFound.
+        It has to be whole, which is not checked here. A second call does no harm. Raises SnapshotNotFound.
         """
         part, path = self._part(snapshot_id), self.path(snapshot_id)
         try:

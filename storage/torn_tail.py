@@ -60,9 +60,9 @@ def examine_tail(
     epoch: int,
     is_closed: bool = False,
 ) -> Tail:
-    """Looks through bytes `start` .. `end` (exclusive) of a file, which ends there.
+    """Examines bytes `start` .. `end` (exclusive) of a file, which ends there.
 
-    A closed segment was synced as a whole: whatever is bad in it is damage, and no reason is looked for.
+    A closed segment was synced as a whole: whatever is bad in it is damage, and no reason is searched for.
 
     A valid batch is one that could belong to this log: its offset is above `next_offset`, which the
     bad batch at `start` should have had, its epoch not below `epoch`, its CRC right. Every position
@@ -138,7 +138,7 @@ def _end_of_data(fs: FileSystem, handle: int, start: int, end: int) -> int:
 
 
 def _window_sizes() -> Iterator[int]:
-    """In bytes, ever larger: most often what is looked for is near, and a file may have many bad places."""
+    """In bytes, ever larger: most often the data are near, and a file may have many bad places."""
     size = _FIRST_WINDOW_BYTES
     while True:
         yield size
@@ -156,7 +156,7 @@ def _last_group_start(fs: FileSystem, handle: int, start: int, data_end: int) ->
 class _Search:
     """For batches that could belong to the log behind the bad place.
 
-    Headers are looked for below byte `search_end` of a file that ends at `end` (both exclusive); the former
+    Headers are searched for below byte `search_end` of a file that ends at `end` (both exclusive); the former
     may be behind the latter.
     """
 

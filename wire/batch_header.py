@@ -85,7 +85,7 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(data: bytes | memoryview, at: int = 0) -> BatchHeader:
-    """The header at `at`; the CRC is not looked at and the batch need not be whole.
+    """The header at `at`; the CRC is not checked and the batch need not be whole.
 
     Raises CorruptBatch if fewer than 61 bytes are there, magic is not 2 or the size is below 61.
     """

@@ -18,7 +18,7 @@ _LENGTH: Final = Struct(">i")
 _LENGTH_BYTES: Final = 4
 _KEY: Final = Struct(">ih")
 _FROM_BYTES: Final = 256 * 1024
-"""Frames below are not looked into before they are whole."""
+"""Smaller frames are not parsed before they are whole."""
 _CHUNKS_MAX: Final = 1024
 HEAD_BYTES: Final = 4096
 """What is kept of a frame that is thrown away."""

@@ -23,7 +23,7 @@ _FLEXIBLE_FROM: Final = {key: spec.flexible_from for key, spec in APIS.items()}
 
 
 class RequestHeader(NamedTuple):
-    """Who asks what; a client id of null reads as ""."""
+    """The client, the API and its version; a client id of null reads as ""."""
 
     api_key: int
     api_version: int

@@ -1,6 +1,6 @@
 """What a leader demands of a batch that a client sends, before it takes it into the log.
 
-Looks at the bytes alone: topic, leadership and producer sequences are checked elsewhere. Compressed
+Reads the bytes alone: topic, leadership and producer sequences are checked elsewhere. Compressed
 records are not unpacked here; a reader takes a batch that does not unpack for an empty one.
 Source: the order and codes of Apache Kafka 4.3 (LogValidator, UnifiedLog). Stricter in one point:
 offset deltas must be 0..n-1 in an uncompressed batch, because Kafka stores others as they are and

@@ -37,7 +37,7 @@ _MORE_BYTES: Final = bytes(range(128, 256))
 def is_plain_record(data: bytes, at: int) -> bool:
     """True if `data[at:]` is one well-formed record with timestamp delta 0, a value and no headers.
 
-    What most producers send that wait for each response. False says nothing: `check_records` has the last word.
+    Most producers that wait for each response send such a one. After False `check_records` decides.
     """
     end = len(data)
     start = _keyless_start(end - at)
@@ -214,11 +214,11 @@ def run_of_equals(
     count: int,
     timestamp_delta_max: int,
 ) -> int:
-    """How many of the next `count` records, the first being `index`, look like the one before them.
+    """How many of the next `count` records, the first being `index`, have the form of the one before them.
 
     `fields` are the positions of that record's parts; it has no headers. Every byte that decides
     the shape of a record is compared, so each counted record is as valid as the one before them.
-    Returns 0 where looking closer doesn't pay; the caller then goes on record by record.
+    Returns 0 where a closer comparison doesn't pay; the caller then goes on record by record.
     """
     start, body_at, offset_at, key_at, value_at, at = fields
     stride = at - start

@@ -246,7 +246,7 @@ def build_batch(
 ) -> bytes:
     """One batch with these records at consecutive offsets from `base_offset`.
 
-    A record's own `offset` is not looked at: its place decides. `base_timestamp` (ms) is the first
+    A record's own `offset` is ignored: its place decides. `base_timestamp` (ms) is the first
     record's unless given. `codec` is a number of quorumd.wire.compression, 0 for none.
     """
     first_timestamp = records[0].timestamp if records else 0

@@ -68,7 +68,7 @@ def read_snapshot_records(header: BatchHeader, data: bytes, *, check: bool) -> S
     """The records of the data batch that `data` is, its CRC verified.
 
     Raises CorruptBatch unless it is what `RecordPacker` makes: uncompressed, with offset deltas from
-    0 on, and keys that ascend. Only with `check` what is behind a key is looked at: a value that is
+    0 on, and keys that ascend. Only with `check` what is behind a key is read: a value that is
     not null, and the offset as the last header.
     """
     if header.attributes & (CODEC_MASK | CONTROL_BIT | APPEND_TIME_BIT):

@@ -304,7 +304,7 @@ class AppendJob:
         }
 
     def as_text(self) -> str:
-        """What was appended, and how fast if it took long enough to tell."""
+        """What was appended, and how fast if it took long enough to measure."""
         text = f"appended {counted(self.count, 'record')}, last offset {self.last_offset}"
         if self.count >= 1000:
             rate = self.count / self.seconds

@@ -1,7 +1,8 @@
 """The files of a backup in the making: all or nothing, and durable before they get their name.
 
-They are written into `.<name>.part` beside the target, which is renamed at the end. Who dies half-way leaves
-that behind, and the next backup of the same name takes it over; a lock keeps two from doing so at once.
+They are written into `.<name>.part` beside the target, which is renamed at the end. A process that dies
+half-way leaves that behind, and the next backup of the same name takes it over; a lock keeps two from doing
+so at once.
 Layout: docs/storage-format.md.
 """
 

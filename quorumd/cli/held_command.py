@@ -19,13 +19,13 @@ from typing import Final, Self
 
 _TERMINAL: Final = 0
 _LAUNCHER: Final = Path(__file__).with_name("launcher.py")
-_LOOK_S: Final = 0.05
+_POLL_S: Final = 0.05
 _STOPPED_BY_TERMINAL: Final = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Passed on to the whole group: what a shell has started would outlive it otherwise."""
 OTHERS: Final = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
-"""Passed on to the command alone: whoever does not expect them dies of them."""
+"""Passed on to the command alone: other processes of its group may not expect them, and would die."""
 
 
 class HeldCommand:
@@ -85,7 +85,7 @@ class HeldCommand:
             # Ignored only now, because a command inherits what is ignored.
             signal.signal(signal.SIGTTOU, signal.SIG_IGN)
             os.tcsetpgrp(_TERMINAL, self._process.pid)
-        with suppress(BrokenPipeError):  # It was killed: its exit code tells.
+        with suppress(BrokenPipeError):  # It was killed: its exit code says so.
             os.write(self._go, f"{variable}={value}".encode())
         if failed := os.read(self._report, 16):
             self._take_terminal()
@@ -106,7 +106,7 @@ class HeldCommand:
     async def wait(self) -> int:
         """Its exit code; 128 + n if signal n has ended it."""
         await asyncio.shield(self._ended)
-        # Not reaped before: until then nobody else can have its number.
+        # Not reaped before: until then no other process can have its number.
         code = self._process.wait()
         self._take_terminal()
         return code if code >= 0 else 128 - code
@@ -116,11 +116,11 @@ class HeldCommand:
         self._signal_group(signal.SIGTERM)
         self._signal_group(signal.SIGCONT)
         deadline_s = self._loop.time() + grace_s
-        # Looked at again and again, for nothing tells when the last process of a group has ended.
+        # Polled, since nothing signals that the last process of a group has ended.
         while (left_s := deadline_s - self._loop.time()) > 0:
             if not self._group_runs():
                 break
-            await asyncio.sleep(min(_LOOK_S, left_s))
+            await asyncio.sleep(min(_POLL_S, left_s))
         self._signal_group(signal.SIGKILL)
         return await self.wait()
 

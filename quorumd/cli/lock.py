@@ -42,14 +42,14 @@ Exit code: that of the command, 128 + n if signal n has ended it, or
   {EXIT_NOT_FOUND}  there is no such command
   2    wrong usage"""
 
-_LOCK_HELP = f"""Run a command while this process holds the lock NAME; nobody else holds it meanwhile.
+_LOCK_HELP = f"""Run a command while this process holds the lock NAME; no other process holds it meanwhile.
 
 Those who wait for a lock get it in the order in which they came. It is renewed while the command runs, also
 while the quorum's leader changes, and given back when the command has ended. If this process dies, the next
 one has the lock after the ttl.
 
 The lock is lost when the quorum is not reached for the ttl, when this process is stopped for longer, or when
-somebody takes it away (`quorumctl unlock --force`). The command and everything in its process group then get
+it is taken away (`quorumctl unlock --force`). The command and everything in its process group then get
 SIGTERM, and after --grace SIGKILL; another one may have the lock by then. So hand the token on to whatever
 the command changes, and let that refuse a token that is lower than one it has seen:
 
@@ -92,7 +92,7 @@ Examples:
 
 
 class _Held(NamedTuple):
-    """What a command runs under: `give_back` tells whether it was held until then."""
+    """What a command runs under: `give_back` says whether it was held until then."""
 
     token: int
     lost: asyncio.Event

@@ -34,7 +34,7 @@ _LOCKS_HELP = """Print who holds which lock, since when, and who waits for it.
 --output json    one object per line; token is the holder's QUORUM_LOCK_TOKEN, written_ms the
                  time of the newest record, ms since 1970 by that host's clock
 
-A holder that has died stands there until somebody who waits takes the lock over, or the next one asks for it.
+A holder that has died stands there until a waiting process takes the lock over, or the next one asks for it.
 RENEWED says how long ago its newest record was written, by that host's clock and this one's.
 
 \b
@@ -44,10 +44,10 @@ Examples:
   quorumctl locks --elections
 """
 
-_UNLOCK_HELP = """Take a lock away from whoever holds it.
+_UNLOCK_HELP = """Take a lock away from its holder.
 
-Locks are given back by those who hold them; this is for people who know that a holder must not go on.
-Without --force it only says who that is. The holder notices as soon as it reads the log, and `quorumctl lock`
+Locks are given back by their holders; this is for operators who know that a holder must not go on.
+Without --force it only names the holder. The holder notices as soon as it reads the log, and `quorumctl lock`
 ends its command then, but the next one may have the lock a moment before. Nothing is written if the lock has
 changed hands since it was shown.
 

@@ -131,7 +131,7 @@ def outage_text(error: QuorumUnavailable | CertificateProblem) -> str:
 def unreadable_text(first_offset: int, last_offset: int, problem: str) -> str:
     """The message for offsets (inclusive) of a batch that no reader can unpack."""
     return (
-        f"offsets {first_offset} to {last_offset} can't be read by anybody: their producer sent a "
+        f"offsets {first_offset} to {last_offset} can't be read by any client: their producer sent a "
         f"batch that does not unpack ({problem})"
     )
 

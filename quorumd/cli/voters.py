@@ -1,4 +1,4 @@
-"""`quorumctl add-voter`, `remove-voter` and `replace-voter`: one change of who votes."""
+"""`quorumctl add-voter`, `remove-voter` and `replace-voter`: one change of the voter set."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def remove_voter(
 def replace_voter(target: Target, replica_id: int, timeout_s: float, output: str) -> None:
     """Adds the new storage id and removes the old one, and shows the voters then."""
 
-    def tell(step: AddedVoter | RemovedVoter) -> None:
+    def show(step: AddedVoter | RemovedVoter) -> None:
         from quorumd.client.admin import AddedVoter
 
         is_added = isinstance(step, AddedVoter)
@@ -161,7 +161,7 @@ def replace_voter(target: Target, replica_id: int, timeout_s: float, output: str
         async with target.admin(to_ms(timeout_s)) as admin:
             with shown_while_waiting(f"replacing the disk of {replica_id}") as on_progress:
                 replaced = await admin.replace_voter(
-                    replica_id, on_progress=on_progress, on_step=tell
+                    replica_id, on_progress=on_progress, on_step=show
                 )
             return replaced, await _voters_now(admin)
 

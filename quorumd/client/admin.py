@@ -383,7 +383,7 @@ class QuorumAdmin(BaseClient):
                 try:
                     quorum = await self._changes.describe(deadline)
                 except QuorumUnavailable:
-                    # The time is up: what the leader has said tells more.
+                    # The time is up: the leader's own reason says more.
                     raise error from None
                 same_id = [each for each in quorum.voters if each.key.id == change.key.id]
                 rivals = [each for each in same_id if each.key != change.key]
@@ -427,7 +427,7 @@ class _NextFetches:
         self._first_ms: dict[ReplicaKey, int] = {}
 
     def seen(self, quorum: QuorumDescription, replica: ReplicaState) -> bool:
-        """True for the leader, and if the replica lives and has fetched since it was looked at first."""
+        """True for the leader, and if the replica lives and has fetched since the first description."""
         fetched_ms = replica.last_fetch_timestamp_ms
         first_ms = self._first_ms.setdefault(replica.key, fetched_ms)
         is_leader = quorum.leader is not None and quorum.leader.key == replica.key
@@ -446,7 +446,7 @@ def _reachable(goal: str, replica: ReplicaState) -> ReplicaState:
         return replica
     raise ReplicaNotFound(
         goal,
-        f"{replica.key} has not told the leader its listeners",
+        f"{replica.key} has not registered its listeners at the leader",
         "Name its listeners: --endpoint NAME://host:port",
     )
 

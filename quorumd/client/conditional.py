@@ -102,7 +102,7 @@ async def append_if_unchanged(
 async def append_once(
     client: AppendingClient, records: Sequence[Record], since: int, *, timeout_ms: int
 ) -> list[int]:
-    """The same without a token and without reading: one request, where nobody else writes, too.
+    """The same without a token and without reading: one request, where no other client writes, too.
 
     For records by which their writer knows them again: after AppendFailed they may be in the log, and a
     Conflict may be with themselves. Raises Conflict, ReadAgain, AppendFailed.

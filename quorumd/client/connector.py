@@ -57,7 +57,7 @@ class Connector:
             return await _dialled(address, self._client_id, timeout_s, protocol)
         except ConnectionFailed as error:
             if error.is_mute:
-                # What was sent may have been of the wrong kind: both look the same to both sides.
+                # What was sent may have been of the wrong kind: neither side can distinguish them.
                 problem = await self._mistaken(address, min(timeout_s, _PROBE_S))
             else:
                 problem = error.problem
@@ -68,7 +68,7 @@ class Connector:
         raise ConnectionFailed(str(problem), problem)
 
     def close(self) -> None:
-        """Ends the threads. Connections are closed by those who have them."""
+        """Ends the threads. Connections are closed by their owners."""
         if self._keys is not None:
             self._keys.close()
 

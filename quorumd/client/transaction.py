@@ -95,7 +95,7 @@ class Transaction:
         return value
 
     def note_change(self, key: bytes, offset: int) -> None:
-        """The map has moved on: a key was written at `offset` by somebody else."""
+        """The map has moved on: a key was written at `offset` by another client."""
         self._changed_by_others[key] = offset
 
     def close(self) -> tuple[list[Record], list[bytes]]:

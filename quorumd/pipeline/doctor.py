@@ -90,9 +90,9 @@ def examine(master: str | None = None) -> list[Check]:
     return [*checks, *_cluster(master)]
 
 
-def _checked(name: str, look: Callable[[], str]) -> Check:
+def _checked(name: str, check: Callable[[], str]) -> Check:
     try:
-        return Check(name, True, look())
+        return Check(name, True, check())
     except (PipelineError, ImportError) as error:
         return Check(name, False, plain_message(error))
 
@@ -152,7 +152,7 @@ def _session(master: str) -> str:
         _write_log(Path(folder))
         spark = build_session("quorumd-pipeline doctor", master=master, config=QUICK_START)
         try:
-            # In a session of its own nothing is registered: Spark finds it, or is told as programs tell it.
+            # Nothing is registered in a new session: Spark finds the source, or is given it as by programs.
             fresh = spark.newSession()
             if _MODULE not in _lookup_modules():
                 register(fresh)

@@ -20,7 +20,7 @@ NEEDED: Final = {
 """Packages, and of each the module that reading a log imports."""
 OF_A_ZIP: Final = "(of a zip)"
 """The version of a package that is not installed."""
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _SETTLED_S = 2.0
 """When no executor has registered for so long, all have."""
 
@@ -42,7 +42,7 @@ def wait_executors(spark: SparkSession, timeout_s: float) -> bool:
     while _executors(spark) < 2:
         if time.monotonic() > deadline:
             return False
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     return True
 
 
@@ -66,7 +66,7 @@ def _executors(spark: SparkSession) -> int:
 def _inspect() -> Callable[[int], tuple[Any, ...]]:
     """The task. A function within a function is sent as it is: quorumd may be what is missing there."""
 
-    def look(_: int) -> tuple[Any, ...]:
+    def probe(_: int) -> tuple[Any, ...]:
         import importlib
         import importlib.metadata
         import platform
@@ -86,4 +86,4 @@ def _inspect() -> Callable[[int], tuple[Any, ...]]:
         version = platform.python_version()
         return socket.gethostname(), sys.executable, version, tuple(packages), tuple(missing)
 
-    return look
+    return probe

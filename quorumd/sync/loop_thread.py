@@ -127,7 +127,7 @@ class LoopThread:
 
 
 class _Call(Generic[T]):
-    """One call: `start` and `cancel` belong to the loop, `outcome` to who waits for it."""
+    """One call: `start` and `cancel` belong to the loop, `outcome` to the thread that waits for it."""
 
     def __init__(self, run: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self.outcome: Future[T] = Future()

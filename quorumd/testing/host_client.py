@@ -58,7 +58,7 @@ class HostClient:
         return self.owner == os.getpid() and self._process.poll() is None
 
     def send(self, number: int, do: str, /, *handles: int, **request: object) -> None:
-        """Sends a request. Its response has the same number, and may take until the host has loaded its modules."""
+        """Sends a request. Its response has the same number, and may take until the host has loaded."""
         data = json.dumps({"number": number, "do": do, **request}).encode()
         try:
             socket.send_fds(self._channel, [data], handles)

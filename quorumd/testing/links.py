@@ -20,8 +20,8 @@ from typing import NamedTuple
 HOST = "127.0.0.1"
 BACKLOG = 128
 PIECE_BYTES = 1 << 16
-LOOK_S = 0.01
-"""Between two looks whether a process listens behind a link."""
+CHECK_S = 0.01
+"""Between two checks whether a process listens behind a link."""
 _CLIENT_ID_AT = 14
 """In a request, behind the lengths of the request and of the client id, and three numbers."""
 _NODES_CLIENT_ID = re.compile(rb"raft-client-(\d+)")
@@ -96,7 +96,7 @@ class Links:
                 for each in (near, far):
                     with contextlib.suppress(OSError):
                         each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            # Who is told that the connection is gone finds the port closed, if the process is gone as well.
+            # A peer that sees the end of the connection finds the port closed if the process is gone.
             if not await _is_up(to):
                 self._down[to.node].set()
                 await asyncio.sleep(0)
@@ -159,7 +159,7 @@ async def _until_up(node: LinkedNode) -> None:
     while True:
         if await _is_up(node):
             return
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(CHECK_S)
 
 
 async def _is_up(node: LinkedNode) -> bool:

@@ -118,7 +118,7 @@ class LocalQuorum:
         ports = iter(self._ports.numbers)
         for node in self.ids:
             own, link, client, http = (next(ports) for _ in range(_PORTS_PER_NODE))
-            # Without others there is nobody to be cut from.
+            # Without others there is no link to cut.
             self._nodes[node] = _Node(
                 node, folder, own, link if self._has_links else own, client, http
             )
@@ -375,13 +375,13 @@ class LocalQuorum:
         return self._ask("poll", pid=node.pid)["code"] is not None
 
     def _wait_for(
-        self, look: Callable[[], T | None], what: str, *, may_end: int | None = None
+        self, probe: Callable[[], T | None], what: str, *, may_end: int | None = None
     ) -> T:
-        """What `look` finds as soon as it is truthy."""
+        """What `probe` returns as soon as it is truthy."""
         self._require_running()
         deadline = time.monotonic() + self._timeout_s
         while True:
-            if found := look():
+            if found := probe():
                 return found
             for each in self._nodes.values():
                 if each.node != may_end and each.pid is not None:

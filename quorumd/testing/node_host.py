@@ -1,7 +1,7 @@
 """A process that has loaded the daemon, and forks `quorumd` commands that are ready in a few milliseconds.
 
-It is asked over a socket (`host_client` is the other end): one JSON object a message, one response for each. It
-ends with the process that started it, however that ends, and then kills what it forked and removes the
+It gets requests over a socket (`host_client` is the other end): one JSON object a message, one response for
+each. It ends with the process that started it, however that ends, and then kills its forks and removes the
 folders that were entrusted to it. A forked process dies with this one.
 """
 
@@ -34,7 +34,7 @@ _PRELOADED = (_run, _page, _source)
 
 class NodeHost:
     """Answers requests until the other end is gone. What is forked stays a zombie until it is waited for,
-    so that its process id is nobody else's as long as it is used."""
+    so that its process id belongs to no other process as long as it is used."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -95,7 +95,7 @@ class NodeHost:
         return {"pid": self._fork(output, lambda: _run_commands(commands, output, environ))}
 
     def on_link(self, control: int, nodes: list[list[Any]], output: str) -> dict[str, object]:
-        """Run the links between nodes, which obey who is at the other end of this handle."""
+        """Run the links between nodes, which obey the process at the other end of this handle."""
 
         def run() -> None:
             _redirect(output)

@@ -6,9 +6,9 @@ import socket
 
 
 class KeptPorts:
-    """Free ports, by number; nobody is given one of them before `close`.
+    """Free ports, by number; no other process gets one of them before `close`.
 
-    Each is bound here and not listened on. The system gives such a port to nobody, not to an outgoing
+    Each is bound here and not listened on. The system gives such a port to no process, not to an outgoing
     connection either, but permits a program that asks for it by number, and may share it, to listen there.
     """
 

@@ -11,7 +11,7 @@ class SharedQuorum:
     """One test's part of a quorum: where it is, and names that no other test has.
 
     `prefix` is text, ends with `/`, and differs from test to test, and in each run of one: keys that begin
-    with it are this test's. What has no key is told apart by its offset: `begin_offset` was the end of what
+    with it are this test's. A record without a key is known by its offset: `begin_offset` was the end of what
     was committed when the test began, so its records are at that offset or later.
     """
 

@@ -1,6 +1,6 @@
 """A whole log: its segments in a row, its snapshots, and the small files that speak of both.
 
-Beside a running node files come and go. What is wrong with one file is looked at twice
+Beside a running node files come and go. What is wrong with one file is read twice
 (quorumd.storage.verify.report.settled); what does not fit together is doubted only if the same files are
 still there afterwards.
 """
@@ -61,19 +61,19 @@ def verify_log(
         if attempt:
             report.pause()
         before = report.findings
-        look = _Pass(fs, directory, report, is_backup=is_backup)
+        once = _Pass(fs, directory, report, is_backup=is_backup)
         try:
-            look.run()
-            has_changed = look.has_changed() if look.doubts else False
+            once.run()
+            has_changed = once.has_changed() if once.doubts else False
         except OSError as error:
             path = Path(error.filename) if error.filename else directory
             raise from_os_error(error, path, "reading") from error
         if not has_changed or report.findings > before:
             break
-    report.add(*look.doubts)
-    for note in look.notes():
+    report.add(*once.doubts)
+    for note in once.notes():
         report.on_note(note)
-    return look.facts
+    return once.facts
 
 
 class _Pass:

@@ -52,7 +52,7 @@ class VerifyReport:
     """Where a verification reports while it runs.
 
     A note is a sentence on what is no damage; `on_bytes` gets how many more bytes were read;
-    `pause` is called before something is looked at again.
+    `pause` is called before something is read again.
     """
 
     on_finding: Callable[[Finding], object]
@@ -68,7 +68,7 @@ class VerifyReport:
 
 
 class HasFindings(Protocol):
-    """The result of one look at a file."""
+    """The result of reading a file once."""
 
     findings: list[Finding]
 
@@ -76,17 +76,17 @@ class HasFindings(Protocol):
 T = TypeVar("T", bound=HasFindings)
 
 
-def settled(look: Callable[[], T], pause: Callable[[], object]) -> T:
-    """Looks once, or, if something is wrong, until two looks in a row agree, a few times at the most.
+def settled(read: Callable[[], T], pause: Callable[[], object]) -> T:
+    """Reads once, or, if something is wrong, until two reads in a row agree, a few times at the most.
 
     A running node may just have written there.
     """
-    seen = look()
+    seen = read()
     for _ in range(TRIES_MAX):
         if not seen.findings:
             break
         pause()
-        before, seen = seen, look()
+        before, seen = seen, read()
         if seen.findings == before.findings:
             break
     return seen

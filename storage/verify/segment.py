@@ -97,7 +97,7 @@ class _Walk:
         facts = self._facts
         self._handle = self._fs.open(facts.path)
         try:
-            # Taken once: what a running node appends meanwhile is not looked at.
+            # Taken once: what a running node appends meanwhile is not read.
             self._size = facts.size_bytes = self._fs.size(self._handle)
             self._cursor = BatchCursor(self._fs, self._handle, self._size)
             position: int | None = 0
@@ -114,7 +114,7 @@ class _Walk:
         return facts
 
     def _step(self, position: int) -> int | None:
-        """Looks at the batch at a position; returns where the next one is, None for nowhere."""
+        """Checks the batch at a position; returns where the next one is, None for nowhere."""
         try:
             header, batch, is_valid = self._cursor.read(position)
             if not is_valid:
@@ -135,7 +135,7 @@ class _Walk:
     def _check_start(self, position: int, header: BatchHeader) -> None:
         """Raises CorruptBatch for a batch of which the first sector never reached the disk.
 
-        No CRC covers its offset, so it can look valid.
+        No CRC covers its offset, so it can seem valid.
         """
         expected = self._expected
         if not self._is_last or expected in (None, header.base_offset):

@@ -268,7 +268,7 @@ def test_each_key_holds_for_its_listener_alone(data: st.DataObject) -> None:
         ),
         (
             "max.connections.per.ip: 0\n",
-            "5: max.connections.per.ip: 0 without max.connections.per.ip.overrides lets nobody in: set "
+            "5: max.connections.per.ip: 0 without max.connections.per.ip.overrides refuses all: set "
             "those, or more than 0",
         ),
         (

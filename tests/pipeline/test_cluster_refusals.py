@@ -88,7 +88,7 @@ def test_a_cluster_that_gives_no_executor_is_told_while_the_command_waits(
     monkeypatch.setattr(session, "register", lambda spark: None)
     monkeypatch.setattr(session, "_launch", lambda conf, log: started)
     monkeypatch.setattr(session, "_EXECUTORS_S", 0)
-    monkeypatch.setattr(executors, "_LOOK_S", 0)
+    monkeypatch.setattr(executors, "_POLL_S", 0)
     monkeypatch.setattr(executors, "_executors", lambda spark: 1)
     assert build_session("test", master=master) is started
     assert f"Warning: {master} has given no executor so far" in capsys.readouterr().err

@@ -285,7 +285,7 @@ def test_a_batch_that_nobody_can_read_is_named(quorum: QuorumThread, quorumctl: 
     set_keys(quorum, (b"b", b"1"))
     done = quorumctl("get", "a")
     assert (done.code, done.out) == (0, "1\n")
-    assert "offsets 1 to 1 can't be read by anybody" in done.err
+    assert "offsets 1 to 1 can't be read by any client" in done.err
 
 
 @pytest.mark.parametrize(

@@ -84,37 +84,37 @@ def sound(material: Material) -> list[tuple[str, str]]:
     return []
 
 
-def looks(files: Files, count: int = 2) -> list[Outcome]:
-    return [files.watched.look(at_once=False).outcome for _ in range(count)]
+def outcomes(files: Files, count: int = 2) -> list[Outcome]:
+    return [files.watched.reload(at_once=False).outcome for _ in range(count)]
 
 
-def test_a_new_certificate_is_used_once_two_looks_agree(files: Files, ca: trustme.CA) -> None:
-    assert looks(files) == [Outcome.SAME, Outcome.SAME]
+def test_a_new_certificate_is_used_once_two_checks_agree(files: Files, ca: trustme.CA) -> None:
+    assert outcomes(files) == [Outcome.SAME, Outcome.SAME]
     write(files.store, leaf(ca, "second"))
-    assert looks(files, 1) == [Outcome.UNSETTLED]
+    assert outcomes(files, 1) == [Outcome.UNSETTLED]
     assert files.name() == "CN=first"
-    found = files.watched.look(at_once=False)
+    found = files.watched.reload(at_once=False)
     assert (found.outcome, found.has_new_trust) == (Outcome.LOADED, False)
     assert files.name() == "CN=second"
-    assert looks(files) == [Outcome.SAME, Outcome.SAME]
+    assert outcomes(files) == [Outcome.SAME, Outcome.SAME]
 
 
 def test_what_changed_between_reading_and_watching_is_seen(files: Files, ca: trustme.CA) -> None:
     write(files.store, leaf(ca, "second"))
     watched = WatchedSet("SECURE", files.tls, files.sides, sound)
-    assert watched.look(at_once=False).outcome is Outcome.LOADED
+    assert watched.reload(at_once=False).outcome is Outcome.LOADED
     assert files.name() == "CN=second"
 
 
 def test_who_asks_has_written_them_whole(files: Files, ca: trustme.CA) -> None:
     write(files.store, leaf(ca, "second"))
-    assert files.watched.look(at_once=True).outcome is Outcome.LOADED
+    assert files.watched.reload(at_once=True).outcome is Outcome.LOADED
     assert files.name() == "CN=second"
 
 
 def test_another_ca_is_new_trust(files: Files, ca: trustme.CA) -> None:
     write(files.trust, ca.cert_pem.bytes() + trustme.CA().cert_pem.bytes())
-    found = files.watched.look(at_once=True)
+    found = files.watched.reload(at_once=True)
     assert (found.outcome, found.has_new_trust) == (Outcome.LOADED, True)
 
 
@@ -133,11 +133,11 @@ def test_a_symbolic_link_that_is_replaced_above_the_file_is_seen(
     )
     side = Credentials(tls, is_server=True)
     watched = WatchedSet("SECURE", tls, [side], sound)
-    assert watched.look(at_once=False).outcome is Outcome.SAME
+    assert watched.reload(at_once=False).outcome is Outcome.SAME
     (tmp_path / "..new").symlink_to("two")
     (tmp_path / "..new").rename(tmp_path / "..data")
-    assert watched.look(at_once=False).outcome is Outcome.UNSETTLED
-    assert watched.look(at_once=False).outcome is Outcome.LOADED
+    assert watched.reload(at_once=False).outcome is Outcome.UNSETTLED
+    assert watched.reload(at_once=False).outcome is Outcome.LOADED
     assert name_of(side) == "CN=two"
 
 
@@ -152,16 +152,16 @@ def test_a_bad_set_changes_nothing_until_it_is_mended(
     else:
         bad = {"cut": good[:-300], "empty": b"", "key of another": key + other[len(key) :]}[damage]
         write(files.store, bad)
-    found = files.watched.look(at_once=True)
+    found = files.watched.reload(at_once=True)
     assert found.outcome is Outcome.BAD
     assert found.problems
     assert files.name() == "CN=first"
     # It is tried again, and is news once.
-    again = files.watched.look(at_once=False)
+    again = files.watched.reload(at_once=False)
     assert again.outcome is Outcome.BAD
     assert [files.watched.is_news(each) for each in (found, again)] == [True, False]
     write(files.store, key + end)
-    assert looks(files) == [Outcome.UNSETTLED, Outcome.LOADED]
+    assert outcomes(files) == [Outcome.UNSETTLED, Outcome.LOADED]
     assert files.name() == "CN=second"
 
 
@@ -175,14 +175,12 @@ def test_no_side_is_renewed_if_one_of_them_cannot_be(files: Files, ca: trustme.C
     stubborn = Stubborn(files.tls, is_server=False)
     files.watched = WatchedSet("SECURE", files.tls, [files.sides[0], stubborn], sound)
     write(files.store, leaf(ca, "second"))
-    found = files.watched.look(at_once=True)
+    found = files.watched.reload(at_once=True)
     assert (found.outcome, found.problems) == (Outcome.BAD, ("not this one",))
     assert [name_of(files.sides[0]), name_of(stubborn)] == ["CN=first", "CN=first"]
 
 
-def test_a_file_that_grows_while_it_is_read_is_looked_at_again(
-    files: Files, ca: trustme.CA
-) -> None:
+def test_a_file_that_grows_while_it_is_read_is_read_again(files: Files, ca: trustme.CA) -> None:
     late = leaf(ca, "late")
 
     def check(material: Material) -> list[tuple[str, str]]:
@@ -192,9 +190,9 @@ def test_a_file_that_grows_while_it_is_read_is_looked_at_again(
 
     files.watched = WatchedSet("SECURE", files.tls, files.sides, check)
     write(files.store, leaf(ca, "second"))
-    assert files.watched.look(at_once=True).outcome is Outcome.UNSETTLED
+    assert files.watched.reload(at_once=True).outcome is Outcome.UNSETTLED
     assert files.name() == "CN=first"
-    assert looks(files) == [Outcome.UNSETTLED, Outcome.LOADED]
+    assert outcomes(files) == [Outcome.UNSETTLED, Outcome.LOADED]
 
 
 def test_what_the_check_finds_is_told_and_a_check_that_fails_ends_nothing(
@@ -207,9 +205,11 @@ def test_what_the_check_finds_is_told_and_a_check_that_fails_ends_nothing(
         "SECURE", files.tls, files.sides, lambda _: [("ssl.keystore.location", "expired 2 h ago")]
     )
     write(files.store, leaf(ca, "second"))
-    assert watched.look(at_once=True).problems == ("ssl.keystore.location: expired 2 h ago",)
+    assert watched.reload(at_once=True).problems == ("ssl.keystore.location: expired 2 h ago",)
     watched.check = check
-    assert watched.look(at_once=True).problems == ("cannot be checked: RuntimeError: no such luck",)
+    assert watched.reload(at_once=True).problems == (
+        "cannot be checked: RuntimeError: no such luck",
+    )
     assert files.name() == "CN=first"
 
 
@@ -244,7 +244,7 @@ class Told:
 def test_a_watcher_tells_what_it_sees(
     files: Files, ca: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reload, "LOOK_S", 0.05)
+    monkeypatch.setattr(reload, "CHECK_S", 0.05)
     good = files.store.read_bytes()
 
     async def run() -> None:
@@ -277,7 +277,7 @@ def test_a_watcher_tells_what_it_sees(
 def test_who_asks_need_not_wait_and_the_loop_goes_on_meanwhile(
     files: Files, ca: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reload, "LOOK_S", 3600.0)
+    monkeypatch.setattr(reload, "CHECK_S", 3600.0)
     let = threading.Event()
 
     def check(material: Material) -> list[tuple[str, str]]:
@@ -291,7 +291,7 @@ def test_who_asks_need_not_wait_and_the_loop_goes_on_meanwhile(
         watcher = Watcher([files.watched], told)
         watcher.open()
         write(files.store, leaf(ca, "second"))
-        watcher.look_now()
+        watcher.reload_now()
         for _ in range(5):
             await asyncio.sleep(0.01)
         assert told.lines == []
@@ -304,4 +304,4 @@ def test_who_asks_need_not_wait_and_the_loop_goes_on_meanwhile(
 
 def test_times_alone_are_no_news(files: Files) -> None:
     os.utime(files.store)
-    assert looks(files) == [Outcome.UNSETTLED, Outcome.SAME]
+    assert outcomes(files) == [Outcome.UNSETTLED, Outcome.SAME]

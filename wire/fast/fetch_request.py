@@ -25,7 +25,7 @@ _HIGH_WATERMARK_FROM: Final = 18
 _FETCH_KEY: Final = 1
 
 HIGH_WATERMARK_ABSENT: Final = 0x7FFFFFFFFFFFFFFF
-"""The high watermark of a request whose sender does not tell it."""
+"""The high watermark of a request that has no such field."""
 
 _REPLICA_ID: Final = Struct(">i")
 # max wait, min and max bytes, isolation, session id and epoch, topic count
@@ -95,7 +95,7 @@ class FastFetch(NamedTuple):
 
 
 def replica_id_of(message: FetchRequest, version: int) -> int:
-    """The id that the sender of a decoded request tells; later versions have it in another place."""
+    """The id of the sender of a decoded request; later versions have it in another place."""
     return (
         message.replica_state.replica_id if version >= _REPLICA_STATE_FROM else message.replica_id
     )

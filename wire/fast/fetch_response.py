@@ -1,6 +1,6 @@
 """Fetch responses for one partition: every version written, 12 to 18 read.
 
-Record bytes are neither copied nor looked at when writing: they stay buffers of their own.
+Record bytes are neither copied nor read when writing: they stay buffers of their own.
 Source: quorumd.wire.messages.fetch, which declares the same bytes.
 """
 

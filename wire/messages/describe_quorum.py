@@ -122,7 +122,7 @@ class DescribeQuorumResponseListener(Struct):
 
 
 class DescribeQuorumResponseNode(Struct):
-    """Two storage ids may stand under one node id: a directory id that is not zero tells which."""
+    """Two storage ids may stand under one node id: a directory id that is not zero says which."""
 
     node_id: int = field(INT32, versions="2+")
     listeners: tuple[DescribeQuorumResponseListener, ...] = array(

@@ -17,11 +17,11 @@ _UNREADABLE_TTL_MS: Final = 60_000
 
 
 class ClaimRecord(NamedTuple):
-    """Who holds a name, or waits for it.
+    """The holder of a name, or a claim that waits for it.
 
     `claim` is one attempt to have it, `client` the one client that makes it, both 32 hexadecimal digits.
     `token` is the offset of the record that acquired it, None in that record itself. `attempt` counts what
-    the claim has sent: two records of one claim are told apart by it. `since` is wall-clock time, for
+    the claim has sent: it distinguishes the records of one claim. `since` is wall-clock time, for
     people alone.
     """
 

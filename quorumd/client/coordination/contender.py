@@ -1,9 +1,9 @@
 """The rules of one claim: when to queue, to acquire, to renew, and until when it may be believed.
 
 Without I/O and without a clock: the caller hands in what it sees of the contest and its monotonic time in
-seconds, and does what it is told. Safety needs only this: every write is conditional on what was seen, so of
-two that would both be right one is refused; and the holder counts the ttl from before it *sent* a renewal,
-others from after they *read* it, each with an allowance for the rate of its clock.
+seconds, and carries out the step that it gets. Safety needs only this: every write is conditional on what was
+seen, so of two that would both be right one is refused; and the holder counts the ttl from before it *sent* a
+renewal, others from after they *read* it, each with an allowance for the rate of its clock.
 Source: docs/coordination.md.
 """
 
@@ -113,7 +113,7 @@ class Contender:
         self.held_until_s = _NEVER
         """By the own clock. The claim is to be believed before this moment, if it was not replaced."""
         self.is_replaced = False
-        """Somebody else's record, or none, was seen in place of its own."""
+        """Another claim's record, or none, was seen in place of its own."""
         self.place = place.holder
         self.claim = record.claim
         self.ttl_s = record.ttl_s
@@ -127,12 +127,12 @@ class Contender:
         self._left_offset = -1
 
     def holds(self, now_s: float) -> bool:
-        """May it be believed that this claim holds the name?"""
+        """True while this claim may be believed to hold the name."""
         return self.token >= 0 and not self.is_replaced and now_s < self.held_until_s
 
-    # -- what is learnt
+    # -- observations
 
-    def look(self, contest: Contest, end_offset: int) -> None:
+    def observe(self, contest: Contest, end_offset: int) -> None:
         """The contest as it is in the log below `end_offset`."""
         holder = contest.holder
         if holder is not None and holder.record.claim == self.claim:
@@ -169,17 +169,17 @@ class Contender:
         self.held_until_s = self._renewed_s + self.ttl_s * (1 - ALLOWANCE)
         self._sent_s = {each: at for each, at in self._sent_s.items() if each > attempt}
 
-    # -- what is to be done
+    # -- steps
 
     def next_step(
         self, contest: Contest, end_offset: int, now_s: float
     ) -> ClaimWrite | WaitUntil | None:
         """On the way to the name; None once it `holds` it."""
-        self.look(contest, end_offset)
+        self.observe(contest, end_offset)
         if self.holds(now_s):
             return None
         if self.is_replaced:
-            # It was acquired too late to be told, and is gone again.
+            # It was acquired too late for that to be known, and is gone again.
             self.token = self._offset = -1
             self.is_replaced = False
             self.held_until_s = self._renewed_s = _NEVER
@@ -202,7 +202,7 @@ class Contender:
         self, contest: Contest, end_offset: int, now_s: float
     ) -> ClaimWrite | WaitUntil | None:
         """Once it holds the name; None when it is lost."""
-        self.look(contest, end_offset)
+        self.observe(contest, end_offset)
         if not self.holds(now_s):
             return None
         due_s = self._renewed_s + self.ttl_s / RENEWALS_PER_TTL
@@ -212,7 +212,7 @@ class Contender:
 
     def leave_step(self, contest: Contest, end_offset: int) -> ClaimWrite | None:
         """To give the name back and leave the queue, as far as it is known to be in either; else None."""
-        self.look(contest, end_offset)
+        self.observe(contest, end_offset)
         places = []
         since = end_offset
         if self.token >= 0 and not self.is_replaced:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from quorumd.client.client import QuorumClient
 
 SWEEP_S: Final = (5.0, 15.0)
-"""The pause between two looks for what is long over is drawn from between these: of many clients one comes
-first, and the others find nothing."""
+"""The pause between two searches for claims that are long over is drawn from between these: of many clients
+one comes first, and the others find nothing."""
 SWEEP_TRY_S: Final = 3.0
 IN_FLIGHT_MAX: Final = 64
 LINGER_S: Final = 5.0
@@ -115,7 +115,7 @@ class Coordinator:
         return self._reader is not None and not self._reader.done()
 
     def leave(self) -> None:
-        """One who entered needs it no more."""
+        """Takes back one `enter`."""
         self._uses -= 1
         if self._uses:
             return
@@ -125,7 +125,7 @@ class Coordinator:
         self._linger = asyncio.get_running_loop().call_later(LINGER_S, self.close)
 
     def close(self) -> None:
-        """Ends the reader. Who still waits gets ClientClosed, and who holds a name loses it."""
+        """Ends the reader. Claims that still wait get ClientClosed, and holders lose their names."""
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
@@ -189,7 +189,7 @@ class Coordinator:
             if not places:
                 continue
             records = [Record(key=place.key, value=None) for place in places]
-            # Who was not over after all, or is deleted by another one, is looked at again the next time.
+            # A claim that was renewed or deleted meanwhile is checked again the next time.
             with suppress(QuorumError, CertificateProblem):
                 await self.append(records, self.end_offset, SWEEP_TRY_S)
 

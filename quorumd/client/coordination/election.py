@@ -1,4 +1,4 @@
-"""One of many processes leads, until it resigns or dies; all of them can see who."""
+"""One of many processes leads, until it resigns or dies; all of them can see which."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Election(HeldName):
         return await self._release()
 
     async def leader(self) -> Claimant | None:
-        """Who leads, as far as this client has read the log; None if nobody does."""
+        """The leader, as far as this client has read the log; None without one."""
         await self._coordinator.enter()
         try:
             return self._seen_leader()[0]
@@ -51,14 +51,14 @@ class Election(HeldName):
         await coordinator.enter()
         try:
             with coordinator.watching(self._place) as changed:
-                told: int | None = None
+                reported: int | None = None
                 while True:
                     changed.clear()
                     coordinator.check()
                     leader, lapses = self._seen_leader()
                     token = -1 if leader is None else leader.token
-                    if token != told:
-                        told = token
+                    if token != reported:
+                        reported = token
                         yield leader
                         continue
                     wait_s = None if lapses is None else max(0.0, lapses - coordinator.now_s())

@@ -16,7 +16,7 @@ class LockLost(QuorumError):
 
 
 class NotAcquired(QuorumError):
-    """Another one held the name for as long as was waited; `held_by` says who, in words."""
+    """Another one held the name for as long as was waited; `held_by` names the holder, in words."""
 
     exit_code = 3
 

@@ -44,8 +44,8 @@ async def list_claims(
 ) -> list[ClaimedName]:
     """The names of this kind that begin with `prefix`, ascending, as of now.
 
-    A holder that has died stands there until its ttl is over and somebody waits for it, or sees it. Raises
-    as KeyValueView.
+    A holder that has died stands there until its ttl is over and another process waits for the name, or
+    deletes the claim. Raises as KeyValueView.
     """
     holders: dict[str, Claimant] = {}
     queues: dict[str, list[tuple[int, Claimant]]] = {}

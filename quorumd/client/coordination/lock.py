@@ -9,14 +9,14 @@ from quorumd.client.coordination.keys import ClaimKind
 
 
 class Lock(HeldName):
-    """The lock `name` of a quorum. One at a time has it, those who wait get it in the order of the log.
+    """The lock `name` of a quorum. One at a time has it, claims that wait get it in the order of the log.
 
         async with quorumd.Lock(client, "jobs/nightly", ttl=10, comment="report") as lock:
             while not lock.lost.is_set():
                 ...  # write with lock.token
 
     The lock is renewed at a third of its ttl, and others take it over when they have seen no renewal for
-    the ttl and 5 %. Who holds it believes so for 5 % less, by its own clock: `lost` is set by then. What a
+    the ttl and 5 %. The holder's own clock gives it 5 % less: `lost` is set by then. What a
     process has in flight when it is stopped only `token` can refuse: it grows with every acquisition.
 
     One object holds it once; after `release` it can acquire it again. Several of one client exclude each

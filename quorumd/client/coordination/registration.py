@@ -25,9 +25,9 @@ class Registrant(Contender):
     Where its record was deleted, because an outage lasted, it is written again.
     """
 
-    def look(self, contest: Contest, end_offset: int) -> None:
+    def observe(self, contest: Contest, end_offset: int) -> None:
         """The name as it is in the log below `end_offset`."""
-        super().look(contest, end_offset)
+        super().observe(contest, end_offset)
         if self.is_replaced and contest.holder is None:
             self.is_replaced = False
             self._renewed_s = -_ALWAYS
@@ -36,20 +36,20 @@ class Registrant(Contender):
         self, contest: Contest, end_offset: int, now_s: float
     ) -> ClaimWrite | WaitUntil | None:
         """To register; None once it is done."""
-        self.look(contest, end_offset)
+        self.observe(contest, end_offset)
         if self.token >= 0:
             return None
         return self._acquisition(contest, end_offset, now_s)
 
     def holds(self, now_s: float) -> bool:
-        """Is nobody else registered under the name?"""
+        """True unless another process is registered under the name."""
         return self.token >= 0 and not self.is_replaced
 
     def keep_step(
         self, contest: Contest, end_offset: int, now_s: float
     ) -> ClaimWrite | WaitUntil | None:
         """Once it is registered; None when another one is."""
-        self.look(contest, end_offset)
+        self.observe(contest, end_offset)
         if self.is_replaced:
             return None
         due_s = self._renewed_s + self.ttl_s / RENEWALS_PER_TTL

@@ -1,4 +1,4 @@
-"""What is long over is deleted by whoever sees it, so that neither the map nor snapshots keep it for ever.
+"""Any client deletes claims that are long over, so that neither the map nor snapshots keep them for ever.
 
 Holders that nobody waits for, registrations of processes that died, and those who waited for a name that is
 free and do not act. Never sooner than a waiter would take over; an outage does not count.

@@ -34,7 +34,7 @@ _TRIES_PER_TTL: Final = 4
 
 
 class LossEvent(asyncio.Event):
-    """Set when what was held is lost. `is_set` looks at the clock, so that it is true as soon as it is time,
+    """Set when what was held is lost. `is_set` reads the clock, so that it is true as soon as it is time,
     also for a process that was stopped meanwhile, and before the event loop has had a turn."""
 
     def __init__(self, is_over: Callable[[], bool]) -> None:
@@ -268,7 +268,7 @@ class Tenure:
 
     async def _write(self, step: ClaimWrite) -> None:
         try_s = min(_TRY_S_MAX, max(_TRY_S_MIN, self._contender.ttl_s / _TRIES_PER_TTL))
-        # Who only queues, or leaves the queue, does not get in the way of what others hold.
+        # A claim that only queues, or leaves the queue, does not delay renewals of others.
         of_holder = any(record.key == self._place.key for record in step.records)
         turn = nullcontext() if of_holder else self._coordinator.turns
         async with turn:

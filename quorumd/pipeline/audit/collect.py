@@ -2,7 +2,7 @@
 
 Every node is asked for its own log (quorumd.client.replica_log), up to what the most advanced of them knew
 to be committed when the audit began. Nothing of that is ever replaced, so whatever differs is damage, and a
-copy needs no second look at the network.
+copy needs no second request.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def collected(
 ) -> Iterator[list[ReplicaCopy]]:
     """Copies of all replicas of the quorum, there as long as the context lasts.
 
-    These are the voters, and observers that fetch. `timeout_ms` is how long the leader is looked for, and
+    These are the voters, and observers that fetch. `timeout_ms` is how long the leader is searched for, and
     how long a replica may be silent. `on_offsets` is called with the offsets copied and the offsets in total.
-    Raises QuorumError if no leader says who the replicas are, CertificateProblem, BadReplicas for nodes of
+    Raises QuorumError if no leader names the replicas, CertificateProblem, BadReplicas for nodes of
     different clusters, StorageError if there is no room.
     """
 

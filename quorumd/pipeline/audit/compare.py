@@ -51,7 +51,7 @@ class EpochChange(NamedTuple):
 class RangeResult:
     """The result of a range; `epochs` are by the number of the replica.
 
-    `open` are offsets (end exclusive) that differ and reach beyond the range: look at them as a whole.
+    `open` are offsets (end exclusive) that differ and reach beyond the range: compare them as a whole.
     """
 
     findings: list[AuditFinding] = field(default_factory=list)

@@ -50,7 +50,7 @@ class ReplicaCopy:
 
     @property
     def label(self) -> str:
-        """For people: which host to look at."""
+        """The host to examine, for people."""
         if self.address is not None:
             return f"replica {self.key.id} at {self.address}"
         return f"replica {self.key.id}" + (f" ({self.storage_id})" if self.storage_id else "")

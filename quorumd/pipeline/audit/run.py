@@ -1,7 +1,7 @@
 """The whole audit: scan, ranges, verdicts, snapshots; and a second pass over whatever seems wrong.
 
-A running node writes, truncates and deletes while it is looked at. What it does to its files is not always
-to be told from damage in one pass, but it does not look the same twice: only what was found both times is
+A running node writes, truncates and deletes while it is read. What it does to its files cannot always
+be distinguished from damage in one pass, but is never the same twice: only what was found both times is
 reported.
 """
 

@@ -4,7 +4,7 @@ The committed bound. Files say that offsets below some point are committed in tw
 of quorum-state.json, written with every change of epoch or vote, and the end of each complete snapshot.
 Both are too low rather than too high, and their maximum over all replicas is what is taken: the least that
 was committed. What a majority has in its logs proves nothing more: a record of an older epoch can be on a
-majority and still be replaced (Raft, figure 8), and the files do not say who the voters were.
+majority and still be replaced (Raft, figure 8), and the files do not name the voters.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class SnapshotTask(NamedTuple):
     """All replicas' snapshots with one end offset and epoch, and the log to build that state from.
 
     Without `base` the log begins with nothing; without `ranges` there is no log to build it from. A log
-    with another epoch at the snapshot's end tells something only if it `is_committed` up to there.
+    with another epoch at the snapshot's end counts only if it `is_committed` up to there.
     """
 
     end_offset: int
@@ -115,7 +115,7 @@ def _grounds(
         for snapshot in found.replica.snapshots
         if snapshot.end_offset < end_offset
     ]
-    # Who knows it to be committed is the better witness.
+    # A replica that knows it to be committed is the better witness.
     witnesses = sorted(sound, key=lambda each: each[0].applied_offset < end_offset)
     for base in [*sorted(older, key=lambda each: -each.end_offset), None]:
         begin = 0 if base is None else base.end_offset
@@ -214,7 +214,7 @@ def _check_epochs(snapshot: Snapshot, chunks: Sequence[tuple[FileRange, bytes]])
 def _digests(rows: pa.RecordBatch) -> Iterator[tuple[bytes | None, bytes]]:
     """(key, digest of the rest) of each record; b"" for one whose value is null.
 
-    Where there is no key, the rest is without time and offset: those of whoever wrote the snapshot.
+    Where there is no key, the rest is without time and offset: those that the writer of the snapshot chose.
     """
     columns = ("key", "value", "offset", "timestamp", "headers")
     times = rows["timestamp"].cast(pa.int64())
@@ -275,9 +275,9 @@ def _compare(task: SnapshotTask, decoded: Sequence[_Decoded], seen: SnapshotResu
             what = f"other contents than elsewhere: {_first_difference(group[0].state, first[0].state)}"
             seen.findings.append(_of_group(FindingKind.SNAPSHOT_DIFFERS, task, group, first, what))
     else:
-        everybody = [each for group in groups for each in group]
+        all_replicas = [each for group in groups for each in group]
         what = f"the contents differ, and no majority says which is wrong: {difference}"
-        seen.findings.append(_of_group(FindingKind.SNAPSHOT_DIFFERS, task, everybody, [], what))
+        seen.findings.append(_of_group(FindingKind.SNAPSHOT_DIFFERS, task, all_replicas, [], what))
 
 
 def _state_of_log(task: SnapshotTask, seen: SnapshotResult) -> KeyDigests | None:
@@ -307,7 +307,7 @@ def _state_of_log(task: SnapshotTask, seen: SnapshotResult) -> KeyDigests | None
                     else:
                         state.pop(b"k" + key, None)
     except (DamagedBatch, StorageError):
-        # Of what is wrong there its own range or snapshot tells.
+        # What is wrong there is found by its own range or snapshot.
         return None
     return state if epoch == task.epoch or task.is_committed else None
 

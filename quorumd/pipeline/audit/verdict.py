@@ -258,11 +258,11 @@ def _damage_finding(replicas: Sequence[ScannedReplica], run: _Run) -> AuditFindi
 
 def _sides(difference: Difference) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """(the majority, the others); without a majority () and all."""
-    everybody = tuple(sorted(number for group in difference.groups for number in group))
+    all_replicas = tuple(sorted(number for group in difference.groups for number in group))
     largest = difference.groups[0]
-    if len(largest) > 1 and 2 * len(largest) > len(everybody):
-        return largest, tuple(number for number in everybody if number not in largest)
-    return (), everybody
+    if len(largest) > 1 and 2 * len(largest) > len(all_replicas):
+        return largest, tuple(number for number in all_replicas if number not in largest)
+    return (), all_replicas
 
 
 def _labels(replicas: Sequence[ScannedReplica], numbers: Sequence[int]) -> tuple[str, ...]:

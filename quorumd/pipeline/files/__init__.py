@@ -5,7 +5,7 @@
     rows = read_rows("records", range, 0, end)    anywhere else: the range's rows
 
 Reads and nothing else: no lock, no write, so a node may run beside it. What it has not finished writing is
-told apart from damage by the rules of its own start (quorumd.storage.torn_tail).
+distinguished from damage by the rules of its own start (quorumd.storage.torn_tail).
 """
 
 from quorumd.pipeline.files.plan import (

@@ -209,7 +209,7 @@ class _SegmentWalk:
         self._handle = handle
         self._segment = segment
         self._cutter = cutter
-        # Taken once: what a running node appends meanwhile is not looked at.
+        # Taken once: what a running node appends meanwhile is not read.
         self._size = fs.size(handle)
         self._epoch = 0
         self._verify = segment.may_be_unfinished
@@ -224,7 +224,7 @@ class _SegmentWalk:
     def run(self) -> FileTail:
         """To the end of the data; what lies behind it. Raises OSError."""
         cutter, size = self._cutter, self._size
-        looked_at = -1
+        examined_at = -1
         pauses = 0
         while True:
             reason = self._walk()
@@ -239,10 +239,10 @@ class _SegmentWalk:
             tail = self._examine()
             kind = self._kind(tail)
             if kind is TailKind.DAMAGE:
-                is_new = self._segment.may_be_unfinished and looked_at != cutter.position
+                is_new = self._segment.may_be_unfinished and examined_at != cutter.position
                 if is_new and pauses < _PAUSES_MAX:
                     # A running node may be writing just here.
-                    looked_at = cutter.position
+                    examined_at = cutter.position
                     pauses += 1
                     time.sleep(_PAUSE_S)
                     continue
@@ -271,7 +271,7 @@ class _SegmentWalk:
         return "the last batch is short"
 
     def _is_half_written(self, position: int) -> bool:
-        """No CRC covers the offset, so a batch without its first sector can look valid."""
+        """No CRC covers the offset, so a batch without its first sector can seem valid."""
         expected = self._cutter.expected
         if not self._segment.may_be_unfinished or expected is None:
             return False

@@ -1,7 +1,7 @@
 """What of metadata records is secret, and therefore not shown by default.
 
 SCRAM credentials: salt and keys. Configs: the value of every key that is not known to be harmless,
-because Kafka's log does not say which ones are passwords, and anybody's plugins add keys of their own.
+because Kafka's log does not say which ones are passwords, and plugins add keys of their own.
 """
 
 from __future__ import annotations

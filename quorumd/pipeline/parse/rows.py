@@ -1,6 +1,6 @@
 """The records of a group of batches: their fields, and the offset and time that each has.
 
-An uncompressed batch was looked through before it came into the log, so whatever is wrong with its
+An uncompressed batch was checked before it came into the log, so whatever is wrong with its
 records is damage. A compressed one was not: it is empty if it does not unpack to its records, and a
 record in it that claims an offset outside is moved to the nearest inside, as quorumd.wire.keyed_records does.
 """

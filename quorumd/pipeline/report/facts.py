@@ -1,4 +1,4 @@
-"""What the report tells, read from the tables. No Spark."""
+"""The figures of the report, read from the tables. No Spark."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class AppendRate:
 class ReportFacts:
     """`last` is the newest manifest of the log; times of the rows are as in the tables.
 
-    `findings` is None if there was no audit to tell of. `keys` is the number of keys with a value, as of
+    `findings` is None without an audit. `keys` is the number of keys with a value, as of
     `state_end` (exclusive). `records` counts those of control batches, too; `files` are those of `records`.
     """
 

@@ -57,7 +57,7 @@ class DiskView:
         self._bounds: list[LogBounds] = []
 
     def bounds(self, reaching: int | None = None) -> list[LogBounds]:
-        # Going through the last segment costs something: what it holds is looked at once a batch.
+        # The last segment is walked through, which costs time: its bounds are read once a batch.
         ends = [bounds.end for bounds in self._bounds]
         if reaching is None or not ends or min(ends) < reaching:
             self._replicas = {str(replica.path): replica for replica in self._find()}

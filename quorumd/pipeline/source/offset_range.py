@@ -25,7 +25,7 @@ OffsetLookup = Callable[[int], int | None]
 class LogBounds:
     """One log from `start` to `end` (exclusive), and the newest snapshot if `start` is not 0.
 
-    `label` tells several replicas apart: the replica's directory, "" for a live quorum.
+    `label` distinguishes replicas: the replica's directory, "" for a live quorum.
     """
 
     label: str
