@@ -47,18 +47,22 @@ _KNOWN = frozenset({EPOCH_CHECKPOINT, QUORUM_STATE, KAFKA_QUORUM_STATE, "partiti
 
 
 def partition_directory(storage_dir: Path) -> Path:
+    """The directory of the log and of the small files beside it."""
     return storage_dir / PARTITION_DIRECTORY
 
 
 def log_path(directory: Path, base_offset: int) -> Path:
+    """Of the segment that begins at an offset, in a partition directory or a backup."""
     return directory / f"{base_offset:020d}{LOG_SUFFIX}"
 
 
 def index_path(directory: Path, base_offset: int) -> Path:
+    """Of the offset index of the same segment."""
     return directory / f"{base_offset:020d}{INDEX_SUFFIX}"
 
 
 def time_index_path(directory: Path, base_offset: int) -> Path:
+    """Of the time index of the same segment."""
     return directory / f"{base_offset:020d}{TIME_INDEX_SUFFIX}"
 
 
