@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import ClassVar, Self
 
 from quorumd.client.coordination import election, held, lock, registration
@@ -10,7 +9,7 @@ from quorumd.client.coordination.keys import TTL_S_DEFAULT
 from quorumd.client.coordination.tenure import LossEvent
 from quorumd.client.coordination.termination import TERMINATION
 from quorumd.sync.client import QuorumClient
-from quorumd.sync.loop_thread import LoopThread, blocking, in_loop, iterating
+from quorumd.sync.loop_thread import EnteredInLoop, LoopThread, blocking, in_loop, iterating
 
 
 class Loss:
@@ -24,7 +23,7 @@ class Loss:
     wait = blocking(LossEvent.wait)
 
 
-class _Named:
+class _Named(EnteredInLoop):
     """A claim to a name of a quorum, to be used in `with`."""
 
     _ORIGINAL: ClassVar[type[held.HeldName | registration.Registration]]
@@ -51,16 +50,7 @@ class _Named:
 
     def __enter__(self) -> Self:
         TERMINATION.arm()
-        self._thread.enter(self._inner)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._thread.leave(self._inner, error)
+        return super().__enter__()
 
 
 class _Held(_Named):

@@ -14,7 +14,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial, wraps
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -158,6 +159,25 @@ class Twin(Protocol):
 
     _thread: LoopThread
     _inner: Any
+
+
+class EnteredInLoop:
+    """Stands for an asynchronous context manager of the library: `with` enters and leaves it in the loop."""
+
+    _thread: LoopThread
+    _inner: Any
+
+    def __enter__(self) -> Self:
+        self._thread.enter(self._inner)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._thread.leave(self._inner, error)
 
 
 class blocking(Generic[P, T]):  # noqa: N801 (read as a decorator)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from quorumd.client import transaction as asynchronous_transaction
 from quorumd.client import view as asynchronous
@@ -13,7 +12,7 @@ from quorumd.client.errors import Conflict, QuorumUnavailable
 from quorumd.client.transaction import RETRY_DEFAULT, Attempts, Retry, Updated
 from quorumd.security.errors import CertificateProblem
 from quorumd.sync.client import QuorumClient
-from quorumd.sync.loop_thread import LoopThread, blocking, in_loop
+from quorumd.sync.loop_thread import EnteredInLoop, LoopThread, blocking, in_loop
 
 T = TypeVar("T")
 
@@ -49,25 +48,15 @@ class Transaction:
         return self._inner.offset
 
 
-class KeyValueView:
+class KeyValueView(EnteredInLoop):
     """A key-value map of the committed log, kept up to date inside `with`: as quorumd.KeyValueView."""
+
+    _inner: asynchronous.KeyValueView
 
     def __init__(self, client: QuorumClient, *, prefix: bytes = b"") -> None:
         self._thread, inner_client = client.twin
         self._timeout_ms = client.timeout_ms
         self._inner = asynchronous.KeyValueView(inner_client, prefix=prefix)
-
-    def __enter__(self) -> Self:
-        self._thread.enter(self._inner)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._thread.leave(self._inner, error)
 
     @property
     def offset(self) -> int:

@@ -74,7 +74,9 @@ class _StateMessage(WriterCommitMessage):
     files: list[tuple[str, DataFile]]
 
 
-class _LogWriter(DataSourceArrowWriter):
+class _LogFiles:
+    """What the writers of a batch and of a stream have in common."""
+
     def __init__(self, folder: Path, token: str, origin: dict[str, str]) -> None:
         self._folder = folder
         self._token = token
@@ -84,24 +86,19 @@ class _LogWriter(DataSourceArrowWriter):
         with _writing(self._folder):
             return _LogMessage(write_log(self._folder, iterator))
 
+    def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        with _writing(self._folder):
+            commit_log(self._folder, self._token, _written(messages), self._origin)
+
+
+class _LogWriter(_LogFiles, DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        with _writing(self._folder):
-            commit_log(self._folder, self._token, _written(messages), self._origin)
+        self._commit(messages)
 
 
-class _LogStreamWriter(DataSourceStreamArrowWriter):
-    def __init__(self, folder: Path, token: str, origin: dict[str, str]) -> None:
-        self._folder = folder
-        self._token = token
-        self._origin = origin
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with _writing(self._folder):
-            return _LogMessage(write_log(self._folder, iterator))
-
+class _LogStreamWriter(_LogFiles, DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
-        with _writing(self._folder):
-            commit_log(self._folder, self._token, _written(messages), self._origin)
+        self._commit(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
         """Nothing: files without a manifest don't count, and the next run deletes them."""
