@@ -1,21 +1,10 @@
-"""Where a node listens, and where others are: the values that addresses of the configuration become."""
+"""Where other nodes are, as the configuration names them."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from quorumd.raft.types import Address
-
-
-class Listener(NamedTuple):
-    """A named address, as in `CONTROLLER://host:9093`; the name is upper case."""
-
-    name: str
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.name}://{Address(self.host, self.port)}"
 
 
 class ConfiguredVoter(NamedTuple):

@@ -10,13 +10,13 @@ from dataclasses import field
 from pathlib import Path
 
 from quorumd.config import values
-from quorumd.config.addresses import ConfiguredVoter, Listener
+from quorumd.config.addresses import ConfiguredVoter
 from quorumd.config.declaration import configuration, key
 from quorumd.config.node_principals import NodePrincipals, node_principals, super_users
 from quorumd.config.tls import SecurityProtocol, TlsConfig, protocol_map, security_protocol
 from quorumd.config.tls_port import HTTP, TlsPort
 from quorumd.config.values import Limit, WholeNumber
-from quorumd.raft.types import Address
+from quorumd.raft.types import Address, Endpoint
 
 _A_DAY_MS = 86_400_000
 _TEN_YEARS_MS = 3_650 * _A_DAY_MS
@@ -58,7 +58,7 @@ class Config:
         doc="The folder of its data, made ready with `quorumd format`. A relative path begins at the "
         "folder of the configuration file.",
     )
-    listeners: tuple[Listener, ...] = key(
+    listeners: tuple[Endpoint, ...] = key(
         values.listeners,
         section="where it is reached",
         is_list=True,
@@ -67,7 +67,7 @@ class Config:
         doc="Where it listens, as `NAME://host:port`. Every listener serves every request; the other "
         "nodes use the first. An empty host is every interface; IPv6 addresses are written in brackets.",
     )
-    advertised_listeners: tuple[Listener, ...] = key(
+    advertised_listeners: tuple[Endpoint, ...] = key(
         values.advertised_listeners,
         is_list=True,
         default_text="`listeners`",

@@ -6,10 +6,11 @@ import difflib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from quorumd.config.addresses import ConfiguredVoter, Listener
+from quorumd.config.addresses import ConfiguredVoter
 from quorumd.config.keys import HTTP_SCOPE, LISTENER_SCOPE, TLS_KEYS, scope_of
 from quorumd.config.tls import ClientAuth, SecurityProtocol, TlsConfig
 from quorumd.config.tls_port import HTTP, TlsPort
+from quorumd.raft.types import Endpoint
 
 PROTOCOL_MAP: Final = "listener.security.protocol.map"
 HTTP_PROTOCOL: Final = "http.security.protocol"
@@ -22,7 +23,7 @@ JudgeOfPort = Callable[[TlsPort, Mapping[str, Any]], Iterable[tuple[str, str]]]
 
 def tls_ports(found: Mapping[str, Any]) -> Iterator[TlsPort]:
     """Where TLS is spoken, by what was set: values by key."""
-    listeners: Sequence[Listener] = found.get("listeners") or ()
+    listeners: Sequence[Endpoint] = found.get("listeners") or ()
     advertised = {each.name: each for each in found.get("advertised.listeners") or ()}
     for listener in listeners:
         if (found.get(PROTOCOL_MAP) or {}).get(listener.name) is SecurityProtocol.SSL:
@@ -74,7 +75,7 @@ def tls_problems(
 
 
 def _missing_in_map(
-    listeners: Sequence[Listener], protocols: Mapping[str, SecurityProtocol]
+    listeners: Sequence[Endpoint], protocols: Mapping[str, SecurityProtocol]
 ) -> Iterator[tuple[str, str]]:
     names = [listener.name for listener in listeners]
     for name in dict.fromkeys(names):

@@ -14,9 +14,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
-from quorumd.config.addresses import ConfiguredVoter, Listener
+from quorumd.config.addresses import ConfiguredVoter
 from quorumd.config.errors import BadValue
-from quorumd.raft.types import Address
+from quorumd.raft.types import Address, Endpoint
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -121,12 +121,12 @@ def listen_address(text: str) -> Address:
     return _address(text, "host:port, such as 127.0.0.1:8080 or [::1]:8080", may_be_wildcard=True)
 
 
-def listeners(text: str) -> tuple[Listener, ...]:
+def listeners(text: str) -> tuple[Endpoint, ...]:
     """`NAME://host:port`, separated by commas; a host may be empty or a wildcard."""
     return tuple(_listener(entry, may_be_wildcard=True) for entry in _entries(text))
 
 
-def advertised_listeners(text: str) -> tuple[Listener, ...]:
+def advertised_listeners(text: str) -> tuple[Endpoint, ...]:
     """`NAME://host:port`, separated by commas; every host must be one that peers can connect to."""
     return tuple(_listener(entry, may_be_wildcard=False) for entry in _entries(text))
 
@@ -183,12 +183,12 @@ def _entries(text: str) -> list[str]:
     return entries
 
 
-def _listener(text: str, *, may_be_wildcard: bool) -> Listener:
+def _listener(text: str, *, may_be_wildcard: bool) -> Endpoint:
     form = "NAME://host:port, such as CONTROLLER://db1.example.com:9093"
     name, separator, rest = text.partition("://")
     if not separator or not _LISTENER_NAME.fullmatch(name):
         raise BadValue(f"{_shown(text)} is not of the form {form}")
-    return Listener(name.upper(), *_address(rest, form, may_be_wildcard=may_be_wildcard))
+    return Endpoint(name.upper(), *_address(rest, form, may_be_wildcard=may_be_wildcard))
 
 
 def _address(text: str, form: str, *, may_be_wildcard: bool) -> Address:

@@ -95,11 +95,14 @@ class Address(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """One listener of a node; `name` is the listener's name, upper case."""
+    """One listener of a node, as in `CONTROLLER://host:9093`; `name` is the listener's name, upper case."""
 
     name: str
     host: str
     port: int
+
+    def __str__(self) -> str:
+        return f"{self.name}://{Address(self.host, self.port)}"
 
 
 @dataclass(frozen=True, slots=True)

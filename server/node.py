@@ -150,7 +150,7 @@ def raft_config(config: Config, directory: Directory, new_cluster_id: str) -> Ra
     peers_listener = config.advertised_listeners[0].name
     return RaftConfig(
         local=ReplicaKey(meta.node_id, meta.storage_id),
-        endpoints=tuple(Endpoint(*listener) for listener in config.advertised_listeners),
+        endpoints=config.advertised_listeners,
         configured_voters=VoterSet.of(
             Voter(ReplicaKey(voter.id), (Endpoint(peers_listener, voter.host, voter.port),))
             for voter in config.quorum_voters

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from quorumd.raft.roles import Role
-from quorumd.raft.types import Endpoint, ReplicaKey, Voter
+from quorumd.raft.types import ReplicaKey, Voter
 from quorumd.server.admin.initial_voters import render_initial_voters
 from quorumd.storage.meta_properties import random_storage_id
 from simulation.coverage import Coverage
@@ -46,7 +46,7 @@ class Cluster:
             draw = Random(f"{env.seed}/first voters").randrange
             ids = {site: random_storage_id(draw) for site in first}
             text = render_initial_voters(
-                Voter(ReplicaKey(site.node_id, ids[site]), (Endpoint(*listener_at(site.host)),))
+                Voter(ReplicaKey(site.node_id, ids[site]), (listener_at(site.host),))
                 for site in first
             )
             first = {site: FirstVoter(ids[site], text) for site in first}

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from quorumd.config.addresses import ConfiguredVoter, Listener
+from quorumd.config.addresses import ConfiguredVoter
 from quorumd.config.model import Config
-from quorumd.raft.types import Address
+from quorumd.raft.types import Address, Endpoint
 from quorumd.server.model.conditions import WINDOW_BYTES, WINDOW_IDLE_S
 from quorumd.server.node import TAIL_CACHE_BYTES
 from quorumd.server.requests.produce import UNCOMMITTED_BYTES_MAX
@@ -123,8 +123,8 @@ class Settings:
         return tuple(Address(host, PORT) for host in hosts)
 
 
-def listener_at(host: str) -> Listener:
-    return Listener("CONTROLLER", host, PORT)
+def listener_at(host: str) -> Endpoint:
+    return Endpoint("CONTROLLER", host, PORT)
 
 
 def moved(host: str) -> str:

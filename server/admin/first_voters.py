@@ -7,7 +7,7 @@ from uuid import UUID
 
 from quorumd.config.errors import BadValue
 from quorumd.config.model import Config
-from quorumd.raft.types import Endpoint, ReplicaKey, Voter
+from quorumd.raft.types import ReplicaKey, Voter
 from quorumd.server.admin.initial_voters import parse_initial_voters, render_initial_voters
 from quorumd.storage.meta_properties import random_storage_id
 
@@ -47,7 +47,7 @@ def first_voters(
     if standalone:
         at = config.advertised_listeners[0]
         key = ReplicaKey(config.node_id, random_storage_id())
-        text = render_initial_voters([Voter(key, (Endpoint(*at),))])
+        text = render_initial_voters([Voter(key, (at,))])
         return FirstVoters(True, text, key.uuid)
     if initial_voters is not None:
         return _listed(config, initial_voters)

@@ -16,7 +16,7 @@ from struct import Struct
 from time import monotonic_ns
 from typing import Final, cast
 
-from quorumd.config.addresses import Listener
+from quorumd.raft.types import Endpoint
 from quorumd.security.identity import ANONYMOUS, Identity
 from quorumd.security.tls_stream import TlsStream
 from quorumd.server.model.stream_protocol import StreamProtocol
@@ -91,7 +91,7 @@ class Connection(StreamProtocol):
         "state",
     )
 
-    def __init__(self, group: ConnectionGroup[Connection], listener: Listener) -> None:
+    def __init__(self, group: ConnectionGroup[Connection], listener: Endpoint) -> None:
         self.listener = listener
         self.peer, self.ip, self.is_local = Ends()
         self.client_software_name = self.client_software_version = ""

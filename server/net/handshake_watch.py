@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import monotonic_ns
 from typing import cast
 
-from quorumd.config.addresses import Listener
+from quorumd.raft.types import Endpoint
 from quorumd.security.errors import CertificateProblem, HandshakeOutcome
 from quorumd.security.identity import Identity
 from quorumd.security.tls_stream import TlsStream
@@ -18,7 +18,7 @@ class HandshakeWatch:
 
     __slots__ = ("_group", "_listener")
 
-    def __init__(self, group: ConnectionGroup[Connection], listener: Listener) -> None:
+    def __init__(self, group: ConnectionGroup[Connection], listener: Endpoint) -> None:
         self._group = group
         self._listener = listener
         # From the start: Prometheus sees no increase in a counter that begins with its first event.

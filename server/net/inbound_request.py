@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from struct import Struct
 from typing import Final, Protocol
 
-from quorumd.config.addresses import Listener
+from quorumd.raft.types import Endpoint
 from quorumd.security.identity import Identity
 from quorumd.server.model.logs import Logger
 from quorumd.server.net.connection_state import CloseReason
@@ -25,7 +25,7 @@ _LOGGER: Final = Logger("net")
 class RequestConnection(Protocol):
     """The connection of a request, as the request and its handler see it."""
 
-    listener: Listener
+    listener: Endpoint
     peer: str
     identity: Identity | None
     """Of the client's certificate; None without TLS."""
@@ -91,7 +91,7 @@ class InboundRequest:
         """The response, or why the connection is closed instead; None before."""
 
     @property
-    def listener(self) -> Listener:
+    def listener(self) -> Endpoint:
         """The listener on which the request came in."""
         return self.connection.listener
 

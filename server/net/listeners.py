@@ -14,8 +14,8 @@ from time import monotonic_ns
 from types import MappingProxyType
 from typing import Final, cast
 
-from quorumd.config.addresses import Listener
 from quorumd.config.tls import SecurityProtocol
+from quorumd.raft.types import Endpoint
 from quorumd.security.handshakes import Handshakes
 from quorumd.security.identity import TlsSide
 from quorumd.security.tls_stream import TlsStream, secured
@@ -59,7 +59,7 @@ class Listeners:
 
     def __init__(
         self,
-        listeners: Sequence[Listener],
+        listeners: Sequence[Endpoint],
         dispatcher: Dispatcher,
         metrics: Metrics,
         *,
@@ -114,7 +114,7 @@ class Listeners:
         return self._group.slots.is_peer(connection)
 
     @property
-    def addresses(self) -> tuple[Listener, ...]:
+    def addresses(self) -> tuple[Endpoint, ...]:
         """What is listened on, with the port that the system chose where 0 was asked for."""
         return tuple(
             listener._replace(port=server.sockets[0].getsockname()[1])
@@ -138,7 +138,7 @@ class Listeners:
             self._servers.append(server)
         self._sweep_later(loop)
 
-    def _protocols(self, listener: Listener) -> Callable[[], Connection | TlsStream]:
+    def _protocols(self, listener: Endpoint) -> Callable[[], Connection | TlsStream]:
         """What makes the protocol of a connection that is accepted there."""
         group = self._group
         connections = partial(Connection, group, listener)

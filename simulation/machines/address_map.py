@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from quorumd.config.addresses import Listener
-from quorumd.raft.types import ReplicaKey
+from quorumd.raft.types import Endpoint, ReplicaKey
 from simulation.history.facts import Facts
 from simulation.machines.machine import Machine
 from simulation.machines.process import Process
@@ -30,7 +29,7 @@ class AddressMap:
         machine = self._by_address.get(address)
         return None if machine is None else machine.process
 
-    def listeners_of(self, key: ReplicaKey) -> tuple[Listener, ...]:
+    def listeners_of(self, key: ReplicaKey) -> tuple[Endpoint, ...]:
         """Where a replica is reached; nowhere if its disk is no more."""
         found = (m.config.listeners for m in self._by_address.values() if m.replica.key == key)
         return next(found, (listener_at("nowhere"),))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from quorumd.config.addresses import Listener
-from quorumd.raft.types import ReplicaKey
+from quorumd.raft.types import Endpoint, ReplicaKey
 
 Reply = Callable[[bytes], None]
 """Takes a complete response frame, length included, back to the client."""
@@ -15,7 +14,7 @@ class Channel:
     """See the module's docstring. `replica` is the asker, if it is a node."""
 
     def __init__(
-        self, listener: Listener, peer: str, software: str, replica: ReplicaKey | None = None
+        self, listener: Endpoint, peer: str, software: str, replica: ReplicaKey | None = None
     ) -> None:
         self.listener = listener
         self.peer = peer

@@ -5,8 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Protocol
 
-from quorumd.config.addresses import Listener
-from quorumd.raft.types import ReplicaKey
+from quorumd.raft.types import Endpoint, ReplicaKey
 from quorumd.server.net.inbound_request import InboundRequest
 from simulation.history.replica import Replica
 from simulation.machines.channel import Channel, Reply
@@ -32,7 +31,7 @@ class Process(ABC):
         self.scheduler = machine.env.scheduler
         self.host = machine.host
         self.replica = replica
-        self.listener: Listener = machine.config.listeners[0]
+        self.listener: Endpoint = machine.config.listeners[0]
         self.is_alive = True
         self.connections: list[Connection] = []
         """Of others, that end here."""

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from quorumd.config import values
-from quorumd.config.addresses import ConfiguredVoter, Listener
+from quorumd.config.addresses import ConfiguredVoter
 from quorumd.config.keys import KEYS, variable_of
 from quorumd.config.load import ConfigError, load
 from quorumd.config.model import Config
 from quorumd.config.secrets import Secret
-from quorumd.raft.types import Address
+from quorumd.raft.types import Address, Endpoint
 from tests.support.config_files import GOOD, Write, refused
 
 EVERYTHING = {variable_of(key): value for key, value in GOOD.items()}
@@ -24,8 +24,8 @@ def test_a_minimal_file_gets_the_documented_defaults(write: Write) -> None:
     assert load(write(), {}) == Config(
         node_id=1,
         storage_dir=Path("/var/lib/quorumd"),
-        listeners=(Listener("CONTROLLER", "db1", 9093),),
-        advertised_listeners=(Listener("CONTROLLER", "db1", 9093),),
+        listeners=(Endpoint("CONTROLLER", "db1", 9093),),
+        advertised_listeners=(Endpoint("CONTROLLER", "db1", 9093),),
         http_listen=None,
         quorum_voters=(
             ConfiguredVoter(1, "db1", 9093),
@@ -75,7 +75,7 @@ def test_ipv6_hosts_are_written_in_brackets_and_kept_without(write: Write) -> No
         ),
         {},
     )
-    assert config.listeners == (Listener("CONTROLLER", "::1", 9093),)
+    assert config.listeners == (Endpoint("CONTROLLER", "::1", 9093),)
     assert config.quorum_voters[1] == ConfiguredVoter(2, "2001:db8::2", 9093)
     assert config.http_listen == Address("::", 8080)
     assert str(config.listeners[0]) == "CONTROLLER://[::1]:9093"
@@ -119,12 +119,12 @@ def test_advertised_listeners_take_the_order_of_listeners(write: Write) -> None:
         {},
     )
     assert config.listeners == (
-        Listener("CONTROLLER", "", 9093),
-        Listener("CLIENT", "0.0.0.0", 9092),
+        Endpoint("CONTROLLER", "", 9093),
+        Endpoint("CLIENT", "0.0.0.0", 9092),
     )
     assert config.advertised_listeners == (
-        Listener("CONTROLLER", "db1", 19093),
-        Listener("CLIENT", "pub", 19092),
+        Endpoint("CONTROLLER", "db1", 19093),
+        Endpoint("CLIENT", "pub", 19092),
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from quorumd.config.addresses import Listener
 from quorumd.raft.effects import AppendClient
+from quorumd.raft.types import Endpoint
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.producer_state import ProducerState
 from quorumd.server.model.runtime import Runtime
@@ -68,7 +68,7 @@ class Clock:
 class Connection:
     """What was sent, in order: (correlation id, answer), or why it was closed instead."""
 
-    listener = Listener("PLAINTEXT", "127.0.0.1", 0)
+    listener = Endpoint("PLAINTEXT", "127.0.0.1", 0)
     peer = "a test"
     client_software_name = client_software_version = ""
     in_flight_bytes = 0

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from quorumd.config.addresses import Listener
+from quorumd.raft.types import Endpoint
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.net.connection import MAX_IN_FLIGHT, Connection
 from quorumd.server.net.connection_group import ConnectionGroup
@@ -81,7 +81,7 @@ class At:
         )
         if not has_place:
             group.slots = ConnectionSlots(1, None, group.metrics.connections_by_kind, new_max=0)
-        self.connection = Connection(group, Listener("PLAINTEXT", "127.0.0.1", 1))
+        self.connection = Connection(group, Endpoint("PLAINTEXT", "127.0.0.1", 1))
         self.connection.connection_made(cast(asyncio.Transport, self.transport))
         self.states = [self.connection.state]
 

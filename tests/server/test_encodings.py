@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumd.config.addresses import Listener
 from quorumd.raft.events import Event
 from quorumd.raft.log_view import LogView
+from quorumd.raft.types import Endpoint
 from quorumd.server.dispatch import Dispatch
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.producer_state import ProducerState
@@ -42,7 +42,7 @@ from tests.wire.wire_values import examples, messages
 
 PRODUCE, FETCH, FETCH_SNAPSHOT = 0, 1, 59
 SOME = examples(80)
-LISTENER = Listener("CONTROLLER", "localhost", 1)
+LISTENER = Endpoint("CONTROLLER", "localhost", 1)
 PARTITION: dict[str, Any] = {
     "topic": METADATA.name,
     "name": METADATA.name,

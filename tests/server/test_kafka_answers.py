@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from quorumd.config.addresses import Listener
 from quorumd.raft.effects import (
     BeginQuorumEpoch,
     EndQuorumEpoch,
@@ -74,7 +73,7 @@ class Connection:
     peer, is_open, in_flight_bytes = "kafka", True, 0
 
     def __init__(self, listener: str) -> None:
-        self.listener = Listener(listener, "witness", 9093)
+        self.listener = Endpoint(listener, "witness", 9093)
         self.sent = b""
 
     def send(self, request: InboundRequest, buffers: list[bytes]) -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from quorumd.config.addresses import Listener
+from quorumd.raft.types import Endpoint
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.net.connection import MAX_IN_FLIGHT
 from quorumd.server.net.inbound_request import InboundRequest
@@ -507,7 +507,7 @@ def test_a_port_in_use_is_named_with_its_key_and_a_remedy() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             listeners = Listeners(
-                (Listener("A", "127.0.0.1", 0), Listener("B", "127.0.0.1", port)),
+                (Endpoint("A", "127.0.0.1", 0), Endpoint("B", "127.0.0.1", port)),
                 Parking(),
                 Metrics(),
                 max_frame_bytes=MIB,
@@ -531,7 +531,7 @@ def test_a_port_in_use_is_named_with_its_key_and_a_remedy() -> None:
 def test_an_address_that_is_not_ours_is_refused_in_words(host: str, words: str) -> None:
     async def work() -> None:
         listeners = Listeners(
-            (Listener("A", host, 0),),
+            (Endpoint("A", host, 0),),
             Parking(),
             Metrics(),
             max_frame_bytes=MIB,

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from quorumd.config.addresses import Listener
 from quorumd.config.node_principals import NodePrincipals
+from quorumd.raft.types import Endpoint
 from quorumd.security.identity import ANONYMOUS, Identity
 from quorumd.server.dispatch import Dispatch
 from quorumd.server.model.metrics import Metrics
@@ -41,7 +41,7 @@ OPERATOR = "quorumctl"
 class Caller:
     """A connection without a network: who is there, and what became of its requests."""
 
-    listener = Listener("SECURE", "127.0.0.1", 1)
+    listener = Endpoint("SECURE", "127.0.0.1", 1)
     peer = "tests"
     client_software_name = "quorumd"
     client_software_version = ""

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from quorumd.config.addresses import ConfiguredVoter, Listener
+from quorumd.config.addresses import ConfiguredVoter
 from quorumd.config.model import Config
 from quorumd.raft.config import StoredState
 from quorumd.raft.effects import EndQuorumEpoch, Fetch, SendRequest
@@ -20,7 +20,7 @@ from quorumd.raft.events import Event, RequestFailed, TimerFired
 from quorumd.raft.log_view import LogView, VoterEntry
 from quorumd.raft.node import RaftNode
 from quorumd.raft.roles import Role
-from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey
 from quorumd.server.daemon_runtime import daemon_runtime
 from quorumd.server.disk.log_reader import LogReader
 from quorumd.server.disk.storage_adapter import ClientBatches, StorageAdapter
@@ -257,7 +257,7 @@ class Alone:
 
 
 def config_of(folder: Path, port: int, voters: int = 1) -> Config:
-    at = Listener("CONTROLLER", "127.0.0.1", port)
+    at = Endpoint("CONTROLLER", "127.0.0.1", port)
     return Config(
         node_id=1,
         storage_dir=folder,

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from quorumd.config.addresses import Listener
+from quorumd.raft.types import Endpoint
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.net.connection import Connection
 from quorumd.server.net.connection_group import ConnectionGroup
@@ -65,7 +65,7 @@ class Served:
 
     def connect(self) -> tuple[Connection, Transport]:
         transport = Transport()
-        made = Connection(self.group, Listener("PLAINTEXT", "127.0.0.1", 1))
+        made = Connection(self.group, Endpoint("PLAINTEXT", "127.0.0.1", 1))
         made.connection_made(cast(asyncio.Transport, transport))
         return made, transport
 

@@ -6,8 +6,9 @@ import asyncio
 from pathlib import Path
 from uuid import UUID
 
-from quorumd.config.addresses import ConfiguredVoter, Listener
+from quorumd.config.addresses import ConfiguredVoter
 from quorumd.config.model import Config
+from quorumd.raft.types import Endpoint
 from quorumd.server.daemon_runtime import daemon_runtime
 from quorumd.server.dispatch import Dispatch
 from quorumd.server.model.metrics import Metrics
@@ -53,7 +54,7 @@ async def ask_for_a_vote(port: int) -> VoteResponse:
 def test_a_vote_that_is_asked_for_before_the_start_is_answered_after_it(tmp_path: Path) -> None:
     async def work() -> None:
         ports = free_ports(3)
-        at = Listener("CONTROLLER", "127.0.0.1", ports[0])
+        at = Endpoint("CONTROLLER", "127.0.0.1", ports[0])
         config = Config(
             node_id=1,
             storage_dir=tmp_path,

@@ -9,8 +9,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from quorumd.config.addresses import ConfiguredVoter, Listener
+from quorumd.config.addresses import ConfiguredVoter
 from quorumd.config.model import Config
+from quorumd.raft.types import Endpoint
 from quorumd.server import node as node_module
 from quorumd.server.dispatch import ELECTION_KEYS, Dispatch
 from quorumd.server.model.metrics import Metrics
@@ -75,7 +76,7 @@ def test_a_node_that_runs_prepares_all_codecs(
 
     async def work() -> None:
         (port,) = free_ports(1)
-        at = Listener("CONTROLLER", "127.0.0.1", port)
+        at = Endpoint("CONTROLLER", "127.0.0.1", port)
         fs = RealFileSystem()
         format_directory(fs, tmp_path / "node", node_id=1, bootstrap=True)
         directory = open_directory(fs, tmp_path / "node", node_id=1)

@@ -12,8 +12,9 @@ from uuid import UUID
 
 import pytest
 
-from quorumd.config.addresses import ConfiguredVoter, Listener
+from quorumd.config.addresses import ConfiguredVoter
 from quorumd.config.model import Config
+from quorumd.raft.types import Endpoint
 from quorumd.server.daemon_runtime import daemon_runtime
 from quorumd.server.dispatch import Dispatch
 from quorumd.server.model.metrics import Metrics
@@ -56,7 +57,7 @@ STEPS_MAX = 5 * STEPS_PER_MS
 """Of the 10 ms that the loop may be held: the rest is for bytes, which are not counted, and for load."""
 RESPONSE_BYTES_MAX = 1 << 18
 DONE = object()
-AT = Listener("CONTROLLER", "127.0.0.1", 9093)
+AT = Endpoint("CONTROLLER", "127.0.0.1", 9093)
 
 
 class Recorder:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from quorumd.config.addresses import Listener
+from quorumd.raft.types import Endpoint
 from quorumd.security.handshakes import Handshakes
 from quorumd.security.identity import TlsSide
 from quorumd.server.model.metrics import Metrics
@@ -166,7 +166,7 @@ async def serving(
     metrics = Metrics()
     handshakes = Handshakes()
     listeners = Listeners(
-        tuple(Listener(name, "127.0.0.1", 0) for name in names),
+        tuple(Endpoint(name, "127.0.0.1", 0) for name in names),
         dispatcher,
         metrics,
         max_frame_bytes=max_frame_bytes,
