@@ -212,10 +212,7 @@ class _Checks:
                 yield TRUSTSTORE, f"{held}: {remedy}"
         for crl in crls:
             if problem := crl_problem(crl):
-                yield (
-                    CRL,
-                    f"in {path} {problem}, so that nobody would be let in: fetch a new one",
-                )
+                yield CRL, f"in {path} {problem}, so that nobody would be let in: fetch a new one"
         authorities = dict.fromkeys((*self.material.chain[1:], *self.material.roots))
         for authority in authorities:
             lists = [crl for crl in crls if crl.issuer == authority.subject]

@@ -32,7 +32,7 @@ class HandshakeOutcome(StrEnum):
     HOST = "host"
     """A certificate that does not name the host that was dialled."""
     PRINCIPAL = "principal"
-    """A certificate that is valid, and of no peer that is expected here."""
+    """A valid certificate of a principal that is not expected here."""
     OTHER = "other"
 
 

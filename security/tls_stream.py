@@ -1,10 +1,11 @@
 """TLS between a socket's transport and a protocol: neither of them knows of it.
 
 To the event loop it is a protocol, to the protocol above a transport, from the moment in which the socket is
-connected: it counts, limits and closes connections during the handshake, too. What the protocol writes before
-the handshake is done is kept until then. `uvloop` and `asyncio` have a TLS of their own, which closes without
-the alert that says why, reports connections only after their handshake, cannot close one direction alone and
-makes handshakes on the event loop: 200 at once stop it for a sixth of a second. Here a thread makes them.
+connected: connections are counted, limited and closed during the handshake, too. What the protocol writes
+before the handshake is done is kept until then. `uvloop` and `asyncio` have a TLS of their own, which closes
+without the alert that says why, reports connections only after their handshake, cannot close one direction
+alone and makes handshakes on the event loop: 200 at once stop it for a sixth of a second. Here a thread makes
+them.
 
 Belongs to the event loop's thread.
 """

@@ -421,13 +421,13 @@ class QuorumAdmin(BaseClient):
 
 
 class _NextFetches:
-    """Tells replicas that fetch from those that did so before they died."""
+    """Distinguishes replicas that fetch from those that did so before they died."""
 
     def __init__(self) -> None:
         self._first_ms: dict[ReplicaKey, int] = {}
 
     def seen(self, quorum: QuorumDescription, replica: ReplicaState) -> bool:
-        """True for the leader, and if the replica lives and has fetched since the first description."""
+        """True for the leader, and if the replica lives and has fetched since `seen` first got it."""
         fetched_ms = replica.last_fetch_timestamp_ms
         first_ms = self._first_ms.setdefault(replica.key, fetched_ms)
         is_leader = quorum.leader is not None and quorum.leader.key == replica.key
