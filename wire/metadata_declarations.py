@@ -1,6 +1,6 @@
 """Kafka's metadata records: their fields, types and versions.
 
-Taken over from the JSON definitions in kafka-metadata 4.3.1 (common/metadata/*.json; Apache License 2.0,
+Taken over from the JSON definitions in kafka-metadata 4.4.0 (common/metadata/*.json; Apache License 2.0,
 The Apache Software Foundation), in short: a record has its number, name and versions; a field its name,
 type and versions, the versions in which it may be null, and its number if it is a tagged field; what is
 further to the right are the fields of an array's elements. All versions are flexible (KIP-482).
@@ -154,6 +154,8 @@ DECLARATIONS: Final = """
     MaxSupportedVersion int16 0+
 28 ClearElrRecord 0
   TopicName string 0+
+29 UnregisterControllerRecord 0
+  ControllerId int32 0+
 """
 
 

@@ -56,7 +56,7 @@ APIS: Final[Mapping[int, ApiSpec]] = MappingProxyType(
             ApiSpec(2, "ListOffsets", 1, 11, 6, "list_offsets"),
             ApiSpec(3, "Metadata", 0, 13, 9, "metadata"),
             ApiSpec(10, "FindCoordinator", 0, 6, 3, "find_coordinator"),
-            ApiSpec(API_VERSIONS_KEY, "ApiVersions", 0, 4, 3, "api_versions"),
+            ApiSpec(API_VERSIONS_KEY, "ApiVersions", 0, 5, 3, "api_versions"),
             ApiSpec(22, "InitProducerId", 0, 5, 2, "init_producer_id"),
             ApiSpec(23, "OffsetForLeaderEpoch", 2, 4, 4, "offset_for_leader_epoch"),
             ApiSpec(32, "DescribeConfigs", 1, 4, 4, "describe_configs"),

@@ -1,4 +1,4 @@
-"""ApiVersions: the APIs, versions and features of this node. Source: KIP-35, KIP-511, KIP-584."""
+"""ApiVersions: the APIs, versions and features of this node. Source: KIP-35, KIP-511, KIP-584, KIP-1242."""
 
 from __future__ import annotations
 
@@ -33,12 +33,17 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 def api_versions(
     view: PartitionView, request: ApiVersionsRequest, version: int
 ) -> ApiVersionsResponse:
-    """The APIs of this node. From version 3 on, software must give a name and version that fit KIP-511."""
+    """The APIs of this node. From version 3 on, software must give a name and version that fit KIP-511.
+
+    REBOOTSTRAP_REQUIRED if the client names another node.
+    """
     if version >= 3 and not (
         _SOFTWARE.fullmatch(request.client_software_name)
         and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    if _is_misrouted(view, request):
+        return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
     finalized: tuple[ApiVersionsResponseFinalizedFeature, ...] = ()
     if view.kraft_version > 0:
         finalized = (
@@ -57,6 +62,14 @@ def api_versions(
         finalized_features=finalized,
         finalized_features_epoch=view.kraft_version_offset,
     )
+
+
+def _is_misrouted(view: PartitionView, request: ApiVersionsRequest) -> bool:
+    """The client means another node, or another cluster: this address was that one's (KIP-1242)."""
+    if request.cluster_id is None or request.node_id < 0:
+        return False
+    is_foreign = view.cluster_id is not None and request.cluster_id != view.cluster_id
+    return is_foreign or request.node_id != view.local.id
 
 
 def api_versions_unsupported() -> ApiVersionsResponse:
@@ -105,10 +118,10 @@ KAFKA_FEATURES: Final = tuple(
         ("eligible.leader.replicas.version", 0, 1),
         ("group.version", 0, 1),
         (KRAFT_VERSION, 0, KRAFT_VERSION_MAX),
-        ("metadata.version", 7, 30),
-        ("share.version", 0, 1),
+        ("metadata.version", 7, 33),
+        ("share.version", 0, 2),
         ("streams.version", 0, 1),
         ("transaction.version", 0, 2),
     )
 )
-"""Those of Kafka 4.3: a controller that lacks one keeps the others from raising it."""
+"""Those of Kafka 4.4: a controller that lacks one keeps the others from raising it."""

@@ -26,7 +26,7 @@ from quorumd.pipeline.schemas import METADATA
 from quorumd.wire.metadata_declarations import Field, declarations
 from quorumd.wire.schema import versions_from_text
 from tests.support.kafka_controller import KafkaController
-from tests.support.kafka_jars import KAFKA_VERSION, kafka_libs, requires_java, run_java
+from tests.support.kafka_jars import OTHER_VERSIONS, kafka_libs, requires_java, run_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,8 +108,9 @@ def test_bytes_that_are_no_metadata_are_refused_and_nothing_else_happens() -> No
 
 
 @requires_java
-def test_the_declarations_are_those_of_kafkas_own_jar() -> None:
-    with zipfile.ZipFile(kafka_libs() / f"kafka-metadata-{KAFKA_VERSION}.jar") as jar:
+def test_the_declarations_are_those_of_the_newest_kafka() -> None:
+    newest = OTHER_VERSIONS[-1]
+    with zipfile.ZipFile(kafka_libs(newest) / f"kafka-metadata-{newest}.jar") as jar:
         names = [
             name for name in jar.namelist() if re.fullmatch(r"common/metadata/\w+\.json", name)
         ]

@@ -15,7 +15,7 @@ from tests.support.cluster import FixedView, decoded_again
 SOFTWARE = ApiVersionsRequest(client_software_name="a-client", client_software_version="1.0")
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(6))
 def test_api_versions_lists_exactly_what_is_spoken(version: int) -> None:
     answer = decoded_again(api_versions(FixedView(), SOFTWARE, version), version)
     assert answer.error_code == 0
@@ -77,5 +77,27 @@ def test_software_must_be_named_as_kip_511_asks(
     assert api_versions(FixedView(), ApiVersionsRequest(), 2).error_code == 0
 
 
+@pytest.mark.parametrize(
+    ("cluster_id", "node_id", "error"),
+    [
+        ("cluster-of-tests", 2, 0),
+        (None, -1, 0),
+        ("cluster-of-tests", 3, 129),
+        ("another", 2, 129),
+        (None, 3, 0),
+        ("another", -1, 0),
+    ],
+)
+def test_who_means_another_node_is_told_to_begin_anew(
+    cluster_id: str | None, node_id: int, error: int
+) -> None:
+    """KIP-1242: an address may have become another node's."""
+    request = replace(SOFTWARE, cluster_id=cluster_id, node_id=node_id)
+    answer = decoded_again(api_versions(FixedView(), decoded_again(request, 5), 5), 5)
+    assert (answer.error_code, bool(answer.api_keys)) == (error, not error)
+    unknown = FixedView(cluster_id=None)
+    assert api_versions(unknown, replace(request, node_id=-1), 5).error_code == 0
+
+
 def test_an_unknown_version_of_api_versions_is_told_the_known_ones() -> None:
-    assert encode(api_versions_unsupported(), 0).hex() == "002300000001001200000004"
+    assert encode(api_versions_unsupported(), 0).hex() == "002300000001001200000005"

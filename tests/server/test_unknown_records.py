@@ -29,7 +29,7 @@ def control(*records: ControlRecord) -> bytes:
     return encode_control_batch(records, base_offset=0, epoch=1, timestamp_ms=1)
 
 
-def test_all_that_kafka_4_3_writes_is_known() -> None:
+def test_all_that_kafka_4_4_writes_is_known() -> None:
     values = [
         bytes([1, number, version])
         for number, known in declarations().items()

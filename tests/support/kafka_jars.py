@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 KAFKA_VERSION = "4.3.1"
-OLDER_VERSIONS = ("3.9.1", "4.1.0")
-"""The oldest whose controllers a node can stand beside, and one in the middle."""
+OTHER_VERSIONS = ("3.9.1", "4.1.0", "4.4.0")
+"""The oldest whose controllers a node can stand beside, one in the middle, and the newest."""
 JAVA_VERSION_MIN = 17
 DOWNLOAD_TIMEOUT_S = 900
 LIBS_VARIABLE = "QUORUMD_KAFKA_LIBS"
@@ -216,5 +216,5 @@ if __name__ == "__main__":  # before the tests, so that no test's time limit cov
     print(f"Java tests: {missing or kafka_libs()}")
     if missing is None:
         archive_classes()
-        for older_version in OLDER_VERSIONS:
-            kafka_libs(older_version)
+        for other_version in OTHER_VERSIONS:
+            kafka_libs(other_version)

@@ -9,9 +9,15 @@ from __future__ import annotations
 from quorumd.wire.schema import BOOL, INT16, INT32, INT64, STRING, Message, Struct, array, field
 
 
-class ApiVersionsRequest(Message, api_key=18, versions="0-4", flexible="3+"):
+class ApiVersionsRequest(Message, api_key=18, versions="0-5", flexible="3+"):
+    """From version 5 on a client says where it means to be (KIP-1242); both or neither."""
+
     client_software_name: str = field(STRING, versions="3+", ignorable=True)
     client_software_version: str = field(STRING, versions="3+", ignorable=True)
+    cluster_id: str | None = field(
+        STRING, versions="5+", nullable="5+", default=None, ignorable=True
+    )
+    node_id: int = field(INT32, versions="5+", default=-1, ignorable=True)
 
 
 class ApiVersionsResponseApiKey(Struct):
@@ -32,7 +38,7 @@ class ApiVersionsResponseFinalizedFeature(Struct):
     min_version_level: int = field(INT16, versions="3+")
 
 
-class ApiVersionsResponse(Message, api_key=18, versions="0-4", flexible="3+"):
+class ApiVersionsResponse(Message, api_key=18, versions="0-5", flexible="3+"):
     """`peers_in_plaintext`: the node has a TLS listener, but connects to others in plaintext."""
 
     error_code: int = field(INT16)

@@ -1,4 +1,4 @@
-"""Beside controllers of older Kafka versions a node observes, and votes as a witness.
+"""Beside controllers of older and later Kafka versions a node observes, and votes as a witness.
 
 KAFKA_VERSIONS=4.0.0,4.2.0 in the environment names others than the suite does.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import quorumctl
-from tests.support.kafka_jars import OLDER_VERSIONS, requires_java
+from tests.support.kafka_jars import OTHER_VERSIONS, requires_java
 from tests.support.kafka_observer import KafkaObserver
 from tests.support.kafka_quorum import KafkaQuorum, wait_for, wait_same_batches
 from tests.support.kafka_writes import alter_quota
@@ -19,11 +19,11 @@ from tests.support.kafka_writes import alter_quota
 pytestmark = [requires_java, pytest.mark.timeout(240)]
 
 WITNESS = 90
-VERSIONS = os.environ.get("KAFKA_VERSIONS", ",".join(OLDER_VERSIONS)).split(",")
+VERSIONS = os.environ.get("KAFKA_VERSIONS", ",".join(OTHER_VERSIONS)).split(",")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_older_controllers_are_observed_and_survive_a_loss_by_a_witness(
+def test_controllers_of_another_version_are_observed_and_survive_a_loss_by_a_witness(
     version: str, tmp_path: Path
 ) -> None:
     kafka = KafkaQuorum(tmp_path / "kafka", size=2)
