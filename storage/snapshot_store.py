@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from quorumd.raft.types import SnapshotId
 from quorumd.storage import layout
+from quorumd.storage.batch_walk import BatchCursor
 from quorumd.storage.errors import DamagedSnapshot, from_os_error
 from quorumd.storage.filesystem import FileSystem, write_all
 from quorumd.storage.segment import fsync_failed
@@ -24,6 +25,7 @@ from quorumd.storage.snapshot_file import (
     verify_snapshot,
     verifying,
 )
+from quorumd.wire.snapshot_records import SNAPSHOT_BATCH_BYTES_MAX
 
 T = TypeVar("T")
 
@@ -189,6 +191,22 @@ class SnapshotStore:
         if not self._fs.exists(part):
             raise SnapshotNotFound(snapshot_id)
         return verify_snapshot(self._fs, part, snapshot_id, on_bytes)
+
+    def part_batches(self, snapshot_id: SnapshotId) -> Iterator[bytes]:
+        """Each batch of a part that was verified."""
+        part = self._part(snapshot_id)
+        handle = self._fs.open(part)
+        try:
+            size, position = self._fs.size(handle), 0
+            cursor = BatchCursor(self._fs, handle, size, batch_bytes_max=SNAPSHOT_BATCH_BYTES_MAX)
+            while position < size:
+                header, data, _ = cursor.read(position)
+                yield data
+                position += header.size_bytes
+        except OSError as error:
+            raise from_os_error(error, part, "reading the snapshot") from error
+        finally:
+            self._fs.close(handle)
 
     def complete_part(self, snapshot_id: SnapshotId) -> None:
         """Makes a part, written here or by a builder, the snapshot that it is: durably, all or nothing.

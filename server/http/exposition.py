@@ -135,6 +135,11 @@ class QuorumCollector(Collector):
             "Offsets that only this witness and its leader have, committed for two fetch timeouts.",
             self._metrics.witness_ahead_records,
         )
+        yield _gauge(
+            "quorumd_witness_obstacles",
+            "Reasons why this node must not become a voter of the Kafka quorum; /status has them.",
+            len(view.obstacles),
+        )
         yield _gauge("quorumd_log_start_offset", "First offset of the log.", view.log_start_offset)
         yield _gauge("quorumd_kraft_version", "Feature level of kraft.version.", view.kraft_version)
 

@@ -142,6 +142,14 @@ class PartitionView(Protocol):
         """This node votes, and leads only where no other voter can."""
 
     @property
+    def obstacles(self) -> tuple[str, ...]:
+        """Why this witness must not become a voter of the Kafka quorum, in words; empty of others."""
+
+    @property
+    def offers_vote(self) -> bool:
+        """This witness of a Kafka quorum votes, or may become a voter."""
+
+    @property
     def is_ahead(self) -> bool:
         """This witness holds records that no other voter within reach has."""
 

@@ -11,10 +11,10 @@ from typing import Final
 
 from quorumd.raft.node import RaftNode
 from quorumd.raft.roles import Role
+from quorumd.server.model.kafka_drift import KAFKA_FEATURES, KafkaDrift
 from quorumd.server.model.logs import Logger
 from quorumd.server.model.runtime import Runtime
 from quorumd.server.partition.runtime_timer import RuntimeTimer
-from quorumd.server.requests.api_versions import KAFKA_FEATURES
 from quorumd.storage.meta_properties import random_storage_id
 from quorumd.wire.codec import decode
 from quorumd.wire.messages.controller_registration import (
@@ -38,7 +38,16 @@ Ask = Callable[[Message, int, Callable[[bytes, int], None], Callable[[str], None
 class ControllerRegistration:
     """Once in the life of a process, and again after each refusal until the leader has taken it."""
 
-    def __init__(self, node: RaftNode, ask_leader: Ask, runtime: Runtime, *, is_tls: bool) -> None:
+    def __init__(
+        self,
+        node: RaftNode,
+        ask_leader: Ask,
+        runtime: Runtime,
+        drift: KafkaDrift,
+        *,
+        is_tls: bool,
+    ) -> None:
+        self._drift = drift
         config = node.config
         is_named = node.local.id in config.configured_voters.ids
         self._is_due = config.is_kafka_log and config.is_witness and is_named
@@ -53,8 +62,11 @@ class ControllerRegistration:
     def on_role(self) -> None:
         """A role, or a leader, is new: register if that is due."""
         if self._is_due and not self._is_asked and self._node.role is Role.FOLLOWER:
+            if self._drift.obstacles:
+                return self._ask_later()
             self._is_asked = True
             self._ask_leader(self._request(), VERSION, self._responded, self._failed)
+        return None
 
     def close(self) -> None:
         """Ask no more."""
@@ -76,11 +88,9 @@ class ControllerRegistration:
             ),
             features=tuple(
                 ControllerRegistrationRequestFeature(
-                    name=feature.name,
-                    min_supported_version=feature.min_version,
-                    max_supported_version=feature.max_version,
+                    name=name, min_supported_version=lowest, max_supported_version=highest
                 )
-                for feature in KAFKA_FEATURES
+                for name, (lowest, highest) in KAFKA_FEATURES.items()
             ),
         )
 
@@ -98,6 +108,9 @@ class ControllerRegistration:
     def _failed(self, reason: str) -> None:
         """An active controller takes a moment to be one, and a former one sends others away."""
         self._is_asked = False
+        self._ask_later()
+
+    def _ask_later(self) -> None:
         if self._is_due:
             wait_ms = self._node.config.fetch_timeout_ms
             self._timer.set(self._runtime.monotonic_ms() + wait_ms)

@@ -76,7 +76,7 @@ class PartitionHealth:
                 "this node votes in a Kafka quorum, but quorum.witness is off: it would not start again. Set "
                 "quorum.witness: true"
             )
-        return [*unexpected, *self._links.warnings()]
+        return [*unexpected, *self._view.obstacles, *self._links.warnings()]
 
     def as_json(self) -> dict[str, object]:
         """All of it, for `/status`."""

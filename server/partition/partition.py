@@ -29,6 +29,7 @@ from quorumd.raft.types import SnapshotId, VoterSet
 from quorumd.server.disk.recovered_log import RecoveredLog, log_view, voters_of
 from quorumd.server.disk.storage_adapter import StorageAdapter
 from quorumd.server.model.disk_jobs import Files
+from quorumd.server.model.kafka_drift import KafkaDrift
 from quorumd.server.model.logs import Logger, RateLimit
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.runtime import Runtime
@@ -47,6 +48,7 @@ from quorumd.server.requests.raft_requests import RaftRequestHandler
 from quorumd.server.requests.take_snapshot import take_snapshot
 from quorumd.server.snapshots.manager import SnapshotManager
 from quorumd.server.snapshots.settings import SnapshotSettings
+from quorumd.server.translate.unknown_records import KafkaNews, news_of
 from quorumd.storage.errors import DamagedSnapshot, StorageError
 from quorumd.storage.quorum_state import QuorumState
 from quorumd.storage.snapshot_file import SnapshotFacts
@@ -118,13 +120,16 @@ class Partition:
         self.reader = runtime.reader(self.log)
         self.disk = runtime.disk(Files(self.log, self.store, hooks.save_state), self)
         self.node = RaftNode(settings.raft, stored, log_view(recovered), runtime.draw)
-        self.view = RaftPartitionView(topic, self.node, runtime.monotonic_ms, runtime.wall_ms)
+        self._drift = KafkaDrift(metrics)
+        self.view = RaftPartitionView(
+            topic, self.node, self._drift, runtime.monotonic_ms, runtime.wall_ms
+        )
         self._make_handlers(settings, recovered)
         self.health = PartitionHealth(
             self.node, self.view, self.snapshots, self.outbound.links, runtime.monotonic_s
         )
         self._registration = ControllerRegistration(
-            self.node, self.outbound.ask_leader, runtime, is_tls=settings.is_tls
+            self.node, self.outbound.ask_leader, runtime, self._drift, is_tls=settings.is_tls
         )
         self._witness_lead = WitnessLead(
             self.node, self.outbound.ask_leader, runtime, metrics, topic
@@ -191,6 +196,7 @@ class Partition:
             metrics,
             self.handle,
             runtime.peer_channel,
+            self._drift,
         )
         self.raft_handler = RaftRequestHandler(
             self.topic,
@@ -370,18 +376,24 @@ class Partition:
         self.reader.run(self._hooks.remember_removal, done)
 
     def on_snapshot_copied(self, snapshot: SnapshotId) -> None:
-        def done(outcome: SnapshotFacts | BaseException) -> None:
+        def verify() -> tuple[SnapshotFacts, KafkaNews]:
+            facts = self.store.verify_part(snapshot)
+            is_kafkas = self.node.config.is_kafka_log
+            return facts, news_of(self.store.part_batches(snapshot) if is_kafkas else ())
+
+        def done(outcome: tuple[SnapshotFacts, KafkaNews] | BaseException) -> None:
             if isinstance(outcome, (DamagedSnapshot, SnapshotNotFound)):
                 self.metrics.snapshot_copies_failed += 1
                 self.handle(SnapshotVerified(snapshot=snapshot, problem=str(outcome)))
             elif isinstance(outcome, BaseException):
                 self._end(outcome)
             else:
-                self._storage_adapter.hold_copied(outcome)
-                voters = voters_of(outcome)
-                self.handle(SnapshotVerified(snapshot=snapshot, voters=voters))
+                facts, news = outcome
+                self._drift.note_records(*news)
+                self._storage_adapter.hold_copied(facts)
+                self.handle(SnapshotVerified(snapshot=snapshot, voters=voters_of(facts)))
 
-        self.reader.run(lambda: self.store.verify_part(snapshot), done)
+        self.reader.run(verify, done)
 
     def on_report(self, reason: str) -> None:
         self.health.last_report = reason

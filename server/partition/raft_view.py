@@ -9,6 +9,7 @@ from quorumd.raft.node import RaftNode
 from quorumd.raft.roles import Role
 from quorumd.raft.status import ReplicaProgress
 from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, Voter, VoterSet
+from quorumd.server.model.kafka_drift import KafkaDrift
 from quorumd.server.model.partition_view import PendingChange, ReplicaStatus
 from quorumd.server.model.topic import TopicPartition
 
@@ -23,11 +24,13 @@ class RaftPartitionView:
         self,
         topic: TopicPartition,
         node: RaftNode,
+        drift: KafkaDrift,
         now_ms: Callable[[], int],
         wall_ms: Callable[[], int],
     ) -> None:
         self.topic = topic
         self._node = node
+        self._drift = drift
         self._now_ms = now_ms
         self.wall_ms = wall_ms
 
@@ -105,6 +108,15 @@ class RaftPartitionView:
     @property
     def is_witness(self) -> bool:
         return self._node.config.is_witness
+
+    @property
+    def obstacles(self) -> tuple[str, ...]:
+        return tuple(self._drift.obstacles) if self.is_witness else ()
+
+    @property
+    def offers_vote(self) -> bool:
+        is_voter = self._node.role is not Role.OBSERVER
+        return self.is_witness and (is_voter or not self.obstacles)
 
     @property
     def is_ahead(self) -> bool:

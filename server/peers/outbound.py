@@ -29,6 +29,7 @@ from quorumd.raft.effects import (
 from quorumd.raft.events import Event, RequestFailed
 from quorumd.raft.node import RaftNode
 from quorumd.raft.types import Address, ReplicaKey
+from quorumd.server.model.kafka_drift import KafkaDrift
 from quorumd.server.model.logs import Logger
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.peer_calls import PeerCall, StaleRequest
@@ -49,7 +50,7 @@ from quorumd.server.translate.fetch import (
 )
 from quorumd.server.translate.fetched_batches import FetchedBatches
 from quorumd.server.translate.snapshot import snapshot_request, snapshot_response_received
-from quorumd.server.translate.unknown_records import unknown_records
+from quorumd.server.translate.unknown_records import finalized_levels, unknown_records
 from quorumd.wire.errors import UnsupportedVersion
 from quorumd.wire.headers import encode_request_header, encode_response_header
 from quorumd.wire.schema import Message
@@ -122,7 +123,9 @@ class Outbound:
         metrics: Metrics,
         handle: Callable[[Event], None],
         make_channel: PeerChannelFactory,
+        drift: KafkaDrift,
     ) -> None:
+        self._drift = drift
         self._topic = topic
         self._settings = settings
         self._fetched = fetched
@@ -210,7 +213,7 @@ class Outbound:
             self.addresses,
             self.links,
             self._handle,
-            is_kafka_log=self.node.config.is_kafka_log,
+            self._drift if self.node.config.is_kafka_log else None,
         )
 
     def _ask_for_change(self, leader: ReplicaKey, call: PeerCall) -> None:
@@ -447,12 +450,6 @@ class Outbound:
     def _on_failure(self, request_id: int, reason: str, error: str | None) -> None:
         self._handle(RequestFailed(request_id=request_id, reason=reason, error=error))
 
-    def _note_unknown(self, data: bytes) -> None:
-        """A later Kafka writes what is not known here: it is kept as it is, and said."""
-        for what in unknown_records(data):
-            if self._metrics.count_unknown(what):
-                LOG.warning("the Kafka quorum writes what this version does not know", what=what)
-
     def _event(self, key: int, request_id: int, version: int, frame: bytes, at: int) -> Event:
         listener = self._settings.listener
         if key == FETCH:
@@ -460,7 +457,8 @@ class Outbound:
             fetched = response.fetched
             if fetched is not None:
                 if self.node.config.is_kafka_log:
-                    self._note_unknown(bytes(fetched.chunk.data))
+                    data = bytes(fetched.chunk.data)
+                    self._drift.note_records(unknown_records(data), finalized_levels(data))
                 self._fetched.hold_fetched(request_id, fetched)
                 if self._max_bytes < FETCH_MAX_BYTES or fetched.count == FETCH_BATCHES_MAX:
                     self._max_bytes = next_max_bytes(self._max_bytes, fetched)

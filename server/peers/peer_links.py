@@ -15,6 +15,7 @@ from quorumd.security.errors import (
     PeerSpeaksPlaintext,
     PeerSpeaksTls,
 )
+from quorumd.server.model.kafka_drift import METADATA_VERSION, KafkaDrift
 from quorumd.server.model.logs import Logger, RateLimit
 from quorumd.server.peers.peer_addresses import PeerAddresses
 from quorumd.wire.error_codes import ErrorCode
@@ -25,10 +26,6 @@ LOG: Final = Logger("peers")
 
 NO_RIGHT: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED.name
 """A Kafka process ends at this error. A node asks again: an operator has to permit it."""
-
-
-METADATA_VERSION: Final = "metadata.version"
-"""The feature that each node of Kafka has, and none of a quorumd quorum."""
 
 
 class KafkaPeer(Exception):
@@ -117,11 +114,10 @@ class PeerLink:
         addresses: PeerAddresses,
         links: PeerLinks,
         handle: Callable[[Event], None],
-        *,
-        is_kafka_log: bool,
+        drift: KafkaDrift | None,
     ) -> None:
-        """`is_kafka_log`: the log is that of a Kafka quorum, so its nodes are peers."""
-        self._is_kafka_log = is_kafka_log
+        """`drift` of a node beside Kafka; None: the log is a quorumd log, and Kafka's nodes are no peers."""
+        self._drift = drift
         self._peer = peer
         self._who = who
         self._may_search = may_search
@@ -134,7 +130,9 @@ class PeerLink:
         return self._peer.id if isinstance(self._peer, ReplicaKey) else None
 
     def on_announced(self, announced: ApiVersionsResponse) -> None:
-        if not self._is_kafka_log and _is_of_kafka(announced):
+        if self._drift is not None:
+            self._drift.note_announced(self._who, announced)
+        elif _is_of_kafka(announced):
             raise KafkaPeer
 
     def on_connection_made(self, ip: str, is_behind: bool = False) -> None:

@@ -6,6 +6,7 @@ import re
 from functools import cache
 from typing import Final
 
+from quorumd.server.model.kafka_drift import KAFKA_FEATURES, KRAFT_VERSION
 from quorumd.server.model.partition_view import PartitionView
 from quorumd.wire.control_records import KRAFT_VERSION_MAX
 from quorumd.wire.error_codes import ErrorCode
@@ -25,7 +26,6 @@ from quorumd.wire.registry import (
 )
 
 OWN_SOFTWARE: Final = "quorumctl"
-KRAFT_VERSION: Final = "kraft.version"
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -81,10 +81,11 @@ def api_versions_unsupported() -> ApiVersionsResponse:
 
 
 def _features(view: PartitionView) -> tuple[ApiVersionsResponseSupportedFeature, ...]:
-    """Without one, Kafka's leaders refuse to make a voter of a node that only observes them."""
+    """Without one, Kafka's leaders refuse to make a voter of a node: of one that only observes them, or
+    could not promise what their voters do."""
     if not view.is_kafka_log:
         return _FEATURES
-    return KAFKA_FEATURES if view.is_witness else ()
+    return _KAFKA_FEATURES if view.is_witness and view.offers_vote else ()
 
 
 @cache
@@ -112,16 +113,7 @@ _FEATURES: Final = (
         name=KRAFT_VERSION, min_version=0, max_version=KRAFT_VERSION_MAX
     ),
 )
-KAFKA_FEATURES: Final = tuple(
+_KAFKA_FEATURES: Final = tuple(
     ApiVersionsResponseSupportedFeature(name=name, min_version=lowest, max_version=highest)
-    for name, lowest, highest in (
-        ("eligible.leader.replicas.version", 0, 1),
-        ("group.version", 0, 1),
-        (KRAFT_VERSION, 0, KRAFT_VERSION_MAX),
-        ("metadata.version", 7, 33),
-        ("share.version", 0, 2),
-        ("streams.version", 0, 1),
-        ("transaction.version", 0, 2),
-    )
+    for name, (lowest, highest) in KAFKA_FEATURES.items()
 )
-"""Those of Kafka 4.4: a controller that lacks one keeps the others from raising it."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from quorumd.server.model.kafka_drift import KRAFT_VERSION
 from quorumd.server.model.partition_view import PartitionView
-from quorumd.server.requests.api_versions import KRAFT_VERSION
 from quorumd.wire.control_records import KRAFT_VERSION_MAX
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.update_features import (

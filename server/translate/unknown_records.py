@@ -5,8 +5,9 @@ An observer keeps all bytes as they are. Source: KIP-631 (the frame of a metadat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from typing import Final, NamedTuple
 
 from quorumd.wire.batch_header import iter_headers
 from quorumd.wire.control_records import KRAFT_VERSION_MAX, KRaftVersion, UnknownControl
@@ -17,6 +18,8 @@ from quorumd.wire.records import iter_records
 from quorumd.wire.varints import read_unsigned_varint
 
 FRAME_VERSION = 1
+_FEATURE_LEVEL: Final = b"\x01\x0c\x00"
+"""How a FeatureLevelRecord begins: frame version, type 12, version 0."""
 
 
 def unknown_records(data: bytes) -> Iterator[str]:
@@ -27,6 +30,44 @@ def unknown_records(data: bytes) -> Iterator[str]:
             yield from _of_control(batch) if header.is_control else _of_metadata(batch)
         except CorruptBatch:
             yield "batch that is not understood"
+
+
+class KafkaNews(NamedTuple):
+    """What batches of a Kafka log hold that concerns its voters."""
+
+    unknown: tuple[str, ...]
+    """Different names, as `unknown_records` has them."""
+    levels: tuple[tuple[str, int], ...]
+    """As `finalized_levels` has them."""
+
+
+def news_of(batches: Iterable[bytes]) -> KafkaNews:
+    """What a snapshot, batch by batch, has of both."""
+    unknown: dict[str, None] = {}
+    levels: dict[str, int] = {}
+    for batch in batches:
+        unknown.update(dict.fromkeys(unknown_records(batch)))
+        levels.update(finalized_levels(batch))
+    return KafkaNews(tuple(unknown), tuple(levels.items()))
+
+
+def finalized_levels(data: bytes) -> Iterator[tuple[str, int]]:
+    """The levels of features that the records of whole batches finalize; 0 turns a feature off."""
+    if _FEATURE_LEVEL not in data:
+        return
+    for at, header in iter_headers(data):
+        if header.is_control:
+            continue
+        try:
+            for record in iter_records(data[at : at + header.size_bytes]):
+                value = bytes(record.value or b"")
+                if value.startswith(_FEATURE_LEVEL):
+                    length, name_at = read_unsigned_varint(value, len(_FEATURE_LEVEL))
+                    name_end = name_at + length - 1
+                    level = int.from_bytes(value[name_end : name_end + 2], "big", signed=True)
+                    yield value[name_at:name_end].decode(errors="replace"), level
+        except (CorruptBatch, IndexError, ValueError):
+            continue  # `unknown_records` names it
 
 
 def _of_control(batch: bytes) -> Iterator[str]:

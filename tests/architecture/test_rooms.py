@@ -86,7 +86,7 @@ SERVER = House(
             "requests": {"model", "net", "translate"},
             "peers": {"model", "net", "translate"},
         },
-        {"partition": {"model", "disk", "peers", "requests", "snapshots"}},
+        {"partition": {"model", "disk", "peers", "requests", "snapshots", "translate"}},
         {"page": {"model", "http", "partition", "requests"}},
         {
             TOP: {

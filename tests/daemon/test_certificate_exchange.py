@@ -74,7 +74,7 @@ def replace(path: Path, data: bytes) -> None:
 class SecuredCluster(Cluster):
     """Three nodes with one listener, which is TLS; their HTTP is not."""
 
-    constants: ClassVar[Mapping[str, float]] = {"quorumd.server.net.renewal.RENEWAL_S": RENEWAL_S}
+    constants: ClassVar[Mapping[str, object]] = {"quorumd.server.net.renewal.RENEWAL_S": RENEWAL_S}
 
     def __init__(self, folder: Path, site: Site, settings: Mapping[str, object]) -> None:
         super().__init__(folder)

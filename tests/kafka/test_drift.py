@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from quorumd.server.model import kafka_drift
 from tests.support.commands import quorumctl
 from tests.support.kafka_controller import CLUSTER_ID
+from tests.support.kafka_jars import requires_java
 from tests.support.kafka_observer import KafkaObserver
+from tests.support.kafka_quorum import KafkaQuorum
 from tests.support.live_cluster import Cluster
 
 NAME = "record: type 99"
@@ -51,3 +54,38 @@ def test_an_observer_names_the_records_that_it_does_not_know_and_keeps_them(tmp_
     finally:
         later.kill_all()
         observer.cluster.kill_all()
+
+
+@requires_java
+@pytest.mark.timeout(120)
+def test_a_witness_that_could_not_promise_it_says_so_and_is_not_added(
+    kafka: KafkaQuorum, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that knows metadata.version up to 7 alone stands for one beside a later Kafka."""
+    witness = KafkaObserver(
+        tmp_path / "witness", kafka.bootstrap, node_id=92, settings={"quorum.witness": "true"}
+    )
+    add = ("add-voter", "--replica-id", 92, "--endpoint", f"CONTROLLER://{witness.address}")
+    at = ("--bootstrap-server", kafka.bootstrap)
+    older = {**kafka_drift.KAFKA_FEATURES, kafka_drift.METADATA_VERSION: (7, 7)}
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(Cluster, "constants", {f"{kafka_drift.__name__}.KAFKA_FEATURES": older})
+            witness.start()
+        [obstacle] = witness.status()["warnings"]
+        assert "this version knows 7 to 7: upgrade quorumd" in obstacle
+        assert witness.metric("quorumd_witness_obstacles") == 1
+        witness.cluster.wait_logged(1, "knows 7 to 7")
+        done = quorumctl(*add, *at)
+        assert done.code, done.text
+        assert "doesn't support the finalized version" in done.text
+        witness.stop()
+
+        witness.start()
+        assert witness.status()["warnings"] == []
+        done = quorumctl(*add, *at)
+        assert done.code == 0, done.text
+        done = quorumctl("remove-voter", "--replica-id", 92, *at)
+        assert done.code == 0, done.text
+    finally:
+        witness.cluster.kill_all()

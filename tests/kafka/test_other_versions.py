@@ -44,7 +44,11 @@ def test_controllers_of_another_version_are_observed_and_survive_a_loss_by_a_wit
         )
 
         at = ("--bootstrap-server", kafka.bootstrap)
-        described = quorumctl("describe", "--replication", *at)
+        # Controllers answer clients once the first records are committed.
+        asked = ("describe", "--replication", *at)
+        described = wait_for(
+            lambda: done if (done := quorumctl(*asked)).code == 0 else None, "an answer"
+        )
         assert f"\n{WITNESS} " in described.out, described.text
         endpoint = ("--endpoint", f"CONTROLLER://{node.address}")
         done = quorumctl("add-voter", "--replica-id", WITNESS, *endpoint, *at)

@@ -26,6 +26,7 @@ from quorumd.raft.events import ConnectionLost, ConnectionMade, ConnectionRefuse
 from quorumd.raft.log_view import LogView, VoterEntry
 from quorumd.raft.node import RaftNode
 from quorumd.raft.types import Address, Endpoint, OffsetAndEpoch, ReplicaKey, Voter, VoterSet
+from quorumd.server.model.kafka_drift import KafkaDrift
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.peer_calls import PeerCall, PeerListener, StaleRequest
 from quorumd.server.model.topic import METADATA
@@ -131,6 +132,7 @@ class Sender:
             Metrics(),
             self.events.append,
             self._make_link,
+            KafkaDrift(Metrics()),
         )
 
     def _make_link(

@@ -25,6 +25,7 @@ from quorumd.server.daemon_runtime import daemon_runtime
 from quorumd.server.disk.log_reader import LogReader
 from quorumd.server.disk.storage_adapter import ClientBatches, StorageAdapter
 from quorumd.server.dispatch import Dispatch
+from quorumd.server.model.kafka_drift import KafkaDrift
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.producer_state import ProducerState
 from quorumd.server.model.topic import METADATA
@@ -129,6 +130,7 @@ class Sender:
             metrics,
             self.events.append,
             TcpPeerChannel,
+            KafkaDrift(metrics),
         )
 
     def name_voters(self, *keys: ReplicaKey) -> None:

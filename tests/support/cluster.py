@@ -54,6 +54,8 @@ class FixedView:
     is_kafka_log: bool = False
     is_witness: bool = False
     is_ahead: bool = False
+    obstacles: tuple[str, ...] = ()
+    offers_vote: bool = True
     missing_records: int = 0
     kraft_version: int = 1
     kraft_version_offset: int = 3

@@ -25,7 +25,7 @@ class ForkedNode:
     """A running `quorumd start`; has what is used of subprocess.Popen."""
 
     def __init__(
-        self, config: Path, output: Path, constants: Mapping[str, float] | None = None
+        self, config: Path, output: Path, constants: Mapping[str, object] | None = None
     ) -> None:
         """`constants` of modules, by their dotted names, have these values in it."""
         arguments = (str(config), str(output), dict(os.environ), dict(constants or {}))
@@ -65,7 +65,7 @@ def die_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _run(config: str, output: str, environ: dict[str, str], constants: dict[str, float]) -> None:
+def _run(config: str, output: str, environ: dict[str, str], constants: dict[str, object]) -> None:
     die_with_parent()
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(file, 1)

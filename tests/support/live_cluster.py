@@ -72,7 +72,7 @@ class Cluster:
     that made the cluster.
     """
 
-    constants: ClassVar[Mapping[str, float]] = {}
+    constants: ClassVar[Mapping[str, object]] = {}
     """Of modules, by their dotted names: they have these values in nodes that `start` starts."""
 
     def __init__(

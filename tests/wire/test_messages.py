@@ -61,7 +61,7 @@ EACH_OWN_BODY = pytest.mark.parametrize(
         if has_own(body[0]) or body not in KIOS
     ],
 )
-"""This project's own requests, those of Kafka that carry tags of our own, and those that kio does not know."""
+"""Requests of this project, those of Kafka that carry its tags, and those that kio does not know."""
 FEW = examples(4)
 
 
