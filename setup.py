@@ -5,8 +5,9 @@ The commit is that of the variable QUORUMD_REVISION (as in the Dockerfile, which
 that an sdist brings, or of git; where nobody knows, none is written.
 
 With QUORUMD_COMPILE=1 a wheel holds machine code of the modules in `[tool.quorumd]`, beside their sources.
-That needs a C compiler, Python's headers and mypy. An sdist or an editable installation is always pure: an
-edited source that has a compiled module beside it would have no effect.
+That needs a C compiler, Python's headers and mypy; with QUORUMD_OPT_LEVEL=0, for tests, less time. An sdist or
+an editable installation is always pure: an edited source that has a compiled module beside it would have no
+effect.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def compiled_modules() -> list[Extension]:
     # Above -O1 it grows and takes twice as long, and is not faster. No debug information: 3 of 4 bytes.
     return mypycify(
         [*OPTIONS, *sources],
-        opt_level="1",
+        opt_level=os.environ.get("QUORUMD_OPT_LEVEL", "1"),
         debug_level="0",
         group_name=VERSION["COMPILED_GROUP"],
         target_dir="build/mypyc",
