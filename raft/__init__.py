@@ -11,7 +11,7 @@ replica can be and become, `role_changes` does it. The rules, by Raft's names:
   `quorum_epochs` (BeginQuorumEpoch, EndQuorumEpoch), `leader_discovery`, `peer_connections`, `witness`
 * leaders: `leadership`, `check_quorum`, `leadership_transfer`, `client_appends`, `control_appends`
 * replication: `fetching` (the follower), `fetch_requests` (the leader), `parked_fetches`, `replica_progress`,
-  `high_watermark`, `commitment`, `log_view`, `log_changes`, `request_failures`
+  `high_watermark`, `commitment`, `log_view`, `truncation`, `request_failures`
 * snapshots: `snapshot_download` (the follower), `snapshot_requests` (the leader), `snapshots` (its own)
 * voter sets: `bootstrap`, `voter_changes`, `electorate`, `quorum`
 * starting: `startup`, `config`; for operators: `status`; what must hold at any time: `invariants`

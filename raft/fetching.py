@@ -14,11 +14,11 @@ from quorumd.raft.core_parts import InFlightRequest
 from quorumd.raft.effects import AppendFetched, BootstrapServer, Fetch, FetchSnapshot, Peer
 from quorumd.raft.events import FetchedRecords, FetchResponseReceived, FetchSnapshotResponseReceived
 from quorumd.raft.leader_discovery import absorb, on_leaderless_voter
-from quorumd.raft.log_changes import refuse_to_drop, truncate
 from quorumd.raft.role_changes import follow_voter_set, move_to
 from quorumd.raft.roles import Follower, Observer, Prospective, Unattached
 from quorumd.raft.snapshot_download import accept_offer, is_downloading, request_chunk, take_chunk
 from quorumd.raft.transitions import Trigger
+from quorumd.raft.truncation import refuse_to_drop, truncate
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
 
 

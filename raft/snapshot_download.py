@@ -19,7 +19,7 @@ from quorumd.raft.events import (
     SnapshotVerified,
 )
 from quorumd.raft.leader_discovery import absorb
-from quorumd.raft.log_changes import refuse_to_drop, reset_log
+from quorumd.raft.truncation import refuse_to_drop, reset_log
 from quorumd.raft.types import ReplicaKey, SnapshotId
 
 CHUNK_BYTES: Final = 2**20

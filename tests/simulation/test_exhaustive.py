@@ -29,9 +29,9 @@ from quorumd.raft import (
     vote_requests,
 )
 from quorumd.raft.effects import Fetch, Reply, SendReply
-from quorumd.raft.log_changes import truncate as truncate_log
 from quorumd.raft.role_changes import become_unattached
 from quorumd.raft.transitions import Trigger
+from quorumd.raft.truncation import truncate as truncate_log
 from quorumd.raft.types import OffsetAndEpoch
 from quorumd.server.partition.driver import Driver
 from simulation.exhaustive import host

@@ -16,7 +16,7 @@ from quorumd.raft.effects import (
 )
 from quorumd.raft.events import WriteCompleted
 from quorumd.raft.invariants import InvariantViolation
-from quorumd.raft.log_changes import refuse_to_drop, reset_log, truncate
+from quorumd.raft.truncation import refuse_to_drop, reset_log, truncate
 from quorumd.raft.types import SnapshotId, VoterSet
 from tests.raft.harness import CLUSTER, Bench, follower, key, log_of, voter_set
 

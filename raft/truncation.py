@@ -1,6 +1,6 @@
-"""A replica gives up records: a tail that diverges from the leader's log, or all of it for a snapshot.
+"""Truncation and reset: a replica drops a diverging tail, or its whole log for a snapshot.
 
-What is known to be committed is never given up, and a leader gives up nothing.
+No replica drops what it knows to be committed, and a leader drops nothing.
 """
 
 from __future__ import annotations
