@@ -42,7 +42,7 @@ def _become_candidate(core: Core, trigger: Trigger) -> None:
         core.report(f"no election: epoch {core.epoch} is the last one")
         return lose_pre_votes(core)
     core.epoch += 1
-    core.voted, core.leader, core.leader_endpoints = core.local, None, ()
+    core.voted, core.leader, core.known_leader.endpoints = core.local, None, ()
     core.persist()
     deadline = core.now_ms + core.random_election_timeout_ms()
     move_to(core, trigger, Candidate(deadline, vote_write=core.writes.state))
@@ -133,4 +133,4 @@ def _count_votes(core: Core) -> None:
 
 def _is_absent(core: Core, voter: ReplicaKey) -> bool:
     """True if this voter cannot be asked at present: one refusal more may decide against this round."""
-    return voter.id in core.unreachable or (voter, Vote) in core.requests.backoffs
+    return voter.id in core.connections.unreachable or (voter, Vote) in core.requests.backoffs

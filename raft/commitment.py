@@ -27,7 +27,7 @@ def commit(core: Core, offset: int) -> None:
         if 0 <= entry.offset < offset:
             _adopt_cluster_id(core, entry.record.cluster_id)
     record_voter_set(core)
-    if core.config.is_kafka_log and core.now_ms >= core.next_record_ms:
+    if core.config.is_kafka_log and core.now_ms >= core.kafka_log.next_record_ms:
         record_high_watermark(core)
 
 
@@ -36,7 +36,7 @@ def record_high_watermark(core: Core) -> None:
 
     If that quorum is lost its log is restored from this replica, up to there.
     """
-    core.next_record_ms = core.now_ms + RECORD_INTERVAL_MS
+    core.kafka_log.next_record_ms = core.now_ms + RECORD_INTERVAL_MS
     if min(core.committed_offset, core.log.synced_end_offset) > core.recorded_offset:
         core.persist()
 

@@ -17,10 +17,13 @@ from quorumd.raft.control import VotersRecord
 from quorumd.raft.core_parts import (
     Backoff,
     BootstrapState,
-    EndClaim,
     EndpointRegistration,
     FailedDownload,
     InFlightRequest,
+    KafkaLogState,
+    KnownLeader,
+    PeerConnections,
+    ReassignmentState,
     Requests,
     SnapshotDownload,
     WitnessState,
@@ -61,8 +64,8 @@ class Core:
         self.local = config.local
         self.draw = draw
         self.now_ms = 0
-        self.leader_contact_ms = config.leader_contact_ms
-        # What the replica is: on disk, but for the role and what is known of the leader.
+        # What the replica is: on disk, but for the role. These are no part of their own, because every event
+        # reads epoch and leader.
         self.epoch = stored.epoch
         self.leader: ReplicaKey | None = stored.leader
         self.voted: ReplicaKey | None = stored.voted
@@ -71,19 +74,7 @@ class Core:
         self.state: State = Observer()
         self.context = (self.epoch, self.leader)
         """Epoch and leader of the role; what was asked in another context is void."""
-        self.leader_endpoints: tuple[Endpoint, ...] = ()
-        self.last_contact_ms: int | None = None
-        """When the leader answered last; None if it has not yet."""
-        self.leader_expected_until_ms = 0
-        """A replica that starts waits so long for a word of the leader that it finds on disk."""
-        self.leader_refused = False
-        """It answered a fetch, of its own epoch, that it does not lead."""
-        self.end_claim: EndClaim | None = None
-        """What the last EndQuorumEpoch of this epoch said, unless it was confirmed."""
-        self.leader_has_ended = False
-        """It resigned: EndQuorumEpoch says so, and so did its own answer."""
-        self.claimed_endpoints: tuple[int, tuple[Endpoint, ...]] = (-1, ())
-        """Id of who was last said to lead while nobody led this replica, and where it is said to be."""
+        self.known_leader = KnownLeader()
         self.election_attempts = 0
         """Campaigns in a row that failed."""
         self.is_shutting_down = False
@@ -99,30 +90,23 @@ class Core:
             stored.applied_offset, 0 if snapshot is None else snapshot.end_offset
         )
         self.high_watermark: int | None = None
-        self.next_record_ms = 0
-        """When the high watermark of a Kafka quorum may be written to disk again."""
-        self.leader_high_watermark = 0
-        """What the leader last said of its own: perhaps more than this replica has."""
         self.cluster_id = config.cluster_id
         self.problem: str | None = None
         """Why this replica cannot take over what its leader has, in words."""
         # What goes on with others, and with the disk.
-        self.unreachable: set[int] = set()
-        """Ids of replicas whose processes are known to be gone."""
-        self.refused_ms: dict[int, int] = {}
-        """By id: when a replica's addresses last refused connections."""
         self.effects: list[Effect] = []
         """Of the step that is being made."""
         self.writes = Writes()
         self.requests = Requests()
+        self.connections = PeerConnections()
         # What one feature needs.
         self.download: SnapshotDownload | None = None
         self.failed_download: FailedDownload | None = None
         self.bootstrap = BootstrapState()
         self.registration = EndpointRegistration()
         self.witness = WitnessState()
-        self.handed_over_at: int | None = None
-        """Offset of the voter set under which this leader resigned for others to remove it."""
+        self.kafka_log = KafkaLogState()
+        self.reassignment = ReassignmentState()
 
     # -- who is who
 
@@ -192,8 +176,8 @@ class Core:
 
         A key under the own id that lacks the uuid means a rival.
         """
-        if replica == self.leader and self.leader_endpoints:
-            return self.leader_endpoints
+        if replica == self.leader and self.known_leader.endpoints:
+            return self.known_leader.endpoints
         if replica == self.local:
             return self.config.endpoints
         named = (*self.voters, *self.config.initial_voters)
@@ -349,13 +333,14 @@ class Core:
 
         KIP-996: such a replica must not help to depose it. Judged at the moment of the request.
         """
+        known = self.known_leader
         return (
             self.leader is not None
-            and self.last_contact_ms is not None
-            and not self.leader_refused
-            and not self.leader_has_ended
-            and self.now_ms < self.last_contact_ms + self.leader_contact_ms
-            and self.leader.id not in self.unreachable
+            and known.last_contact_ms is not None
+            and not known.has_refused
+            and not known.has_ended
+            and self.now_ms < known.last_contact_ms + self.config.leader_contact_ms
+            and self.leader.id not in self.connections.unreachable
         )
 
     @property
@@ -366,9 +351,9 @@ class Core:
         that it finds on disk. Source: Ongaro's dissertation, 4.2.3 (disruptive servers).
         """
         return self.has_leader_contact or (
-            self.now_ms < self.leader_expected_until_ms
+            self.now_ms < self.known_leader.expected_until_ms
             and self.leader is not None
-            and self.leader.id not in self.unreachable
+            and self.leader.id not in self.connections.unreachable
         )
 
     # -- commitment

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from quorumd.raft.effects import Peer, Request
-from quorumd.raft.types import ReplicaKey, SnapshotId
+from quorumd.raft.types import Endpoint, ReplicaKey, SnapshotId
 
 
 @dataclass(slots=True)
@@ -77,6 +77,45 @@ class EndClaim:
 
 
 @dataclass(slots=True)
+class KnownLeader:
+    """What is known of the leader beside its key; times are ms."""
+
+    endpoints: tuple[Endpoint, ...] = ()
+    """Of all its listeners that are known."""
+    high_watermark: int = 0
+    """The leader's own in its last response: perhaps beyond the log end of this replica."""
+    last_contact_ms: int | None = None
+    """When the leader responded last in this epoch, None if it has not."""
+    expected_until_ms: int = 0
+    """After a start: until then the leader found on disk is waited for, without a response."""
+    has_refused: bool = False
+    """The leader responded to a fetch of this epoch that it does not lead."""
+    has_ended: bool = False
+    """The leader resigned: EndQuorumEpoch says so, and so did the leader's own response."""
+    end_claim: EndClaim | None = None
+    """The last EndQuorumEpoch of this epoch that is not confirmed."""
+    claimed_endpoints: tuple[int, tuple[Endpoint, ...]] = (-1, ())
+    """The last claim of leadership while this replica had no contact: the leader's id and endpoints."""
+
+    def forget_contact(self) -> None:
+        """The epoch or the leader is another one: nothing has been heard of that leader yet."""
+        self.last_contact_ms = None
+        self.expected_until_ms = 0
+        self.has_refused = False
+        self.has_ended = False
+
+
+@dataclass(slots=True)
+class PeerConnections:
+    """What connections say of the processes at their other end, by replica id."""
+
+    unreachable: set[int] = field(default_factory=set)
+    """Replicas whose processes are known to be gone."""
+    refused_ms: dict[int, int] = field(default_factory=dict)
+    """When a replica's addresses last refused connections."""
+
+
+@dataclass(slots=True)
 class SnapshotDownload:
     """A snapshot that is being copied; times are ms.
 
@@ -140,10 +179,27 @@ class WitnessState:
     """It holds records that the others lack."""
     defers_until_ms: int | None = None
     """When it stops waiting for a voter that could win, None if none has shown up."""
+
+
+@dataclass(slots=True)
+class KafkaLogState:
+    """What a replica of a Kafka quorum's log remembers; of no meaning on others. Times are ms."""
+
+    next_record_ms: int = 0
+    """When the high watermark may be written to disk again."""
     behind: set[ReplicaKey] = field(default_factory=set)
-    """Of a Kafka quorum: voters that asked for votes since `contact_ms`, and lack what it holds."""
+    """Voters that asked this witness for votes since `contact_ms`, and lack records that it holds."""
     behind_since_ms: int = 0
+    """When the first of them asked."""
     contact_ms: int | None = None
-    """When the leader had answered last when a voter was found to be behind."""
+    """The last contact with the leader when a voter was found to be behind."""
     former_leader: ReplicaKey | None = None
-    """Who led before the present epoch: it may be gone without a word."""
+    """The leader before the present epoch: its process may have died silently."""
+
+
+@dataclass(slots=True)
+class ReassignmentState:
+    """How far this replica is in leaving the voters by a reassignment (KIP-642)."""
+
+    handed_over_at: int | None = None
+    """Offset of the voter set under which it resigned as leader, for its successor to remove it."""

@@ -99,7 +99,7 @@ def on_fetch_response(core: Core, event: FetchResponseReceived) -> None:
     if event.records is not None and not _append(core, request, event.records):
         return
     if event.high_watermark is not None:
-        core.leader_high_watermark = event.high_watermark
+        core.known_leader.high_watermark = event.high_watermark
         commit(core, min(core.log.end_offset, event.high_watermark))
 
 
@@ -111,14 +111,15 @@ def on_fetch_snapshot_response(core: Core, event: FetchSnapshotResponseReceived)
 
 def _note_contact(core: Core) -> None:
     """The leader answered: it is alive, whatever was thought before, unless it has resigned."""
-    if core.leader_has_ended:
+    known, unreachable = core.known_leader, core.connections.unreachable
+    if known.has_ended:
         return
-    core.last_contact_ms = core.now_ms
-    core.leader_expected_until_ms = 0
-    core.leader_refused = False
+    known.last_contact_ms = core.now_ms
+    known.expected_until_ms = 0
+    known.has_refused = False
     core.election_attempts = 0
-    if core.unreachable and core.leader is not None:
-        core.unreachable.discard(core.leader.id)
+    if unreachable and core.leader is not None:
+        unreachable.discard(core.leader.id)
     deadline = core.now_ms + core.config.fetch_timeout_ms
     if isinstance(core.state, Follower):
         core.state.fetch_deadline_ms = deadline

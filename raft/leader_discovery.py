@@ -75,8 +75,8 @@ def adopt(
         return f"nobody said where replica {leader_id}, leader of epoch {epoch}, can be reached"
     if epoch > core.epoch or core.leader is None:
         become_follower(core, Trigger.LEADER_LEARNT, epoch, leader, endpoints)
-    elif len(endpoints) > len(core.leader_endpoints):
-        core.leader_endpoints = endpoints
+    elif len(endpoints) > len(core.known_leader.endpoints):
+        core.known_leader.endpoints = endpoints
     return None
 
 
@@ -105,7 +105,7 @@ def ask(core: Core, claimed: ReplicaKey, endpoints: tuple[Endpoint, ...] = ()) -
     if to == core.local or (to.id == core.local.id and core.config.is_kafka_log):
         return  # a vote under its own id ends a Kafka node
     if endpoints and not core.is_led:
-        core.claimed_endpoints = to.id, endpoints
+        core.known_leader.claimed_endpoints = to.id, endpoints
     if voter is None and _is_stranger_asked(core):
         return
     if core.can_send(to, Vote):
@@ -152,7 +152,7 @@ def absorb(core: Core, request: InFlightRequest, error: str | None, hint: Leader
     is_news = (
         hint.epoch != core.epoch
         or hint.leader_id != leader_id
-        or len(hint.endpoints) > len(core.leader_endpoints)
+        or len(hint.endpoints) > len(core.known_leader.endpoints)
     )
     if error is None and not is_news and not core.requests.backoffs:
         return True

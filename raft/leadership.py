@@ -27,7 +27,7 @@ def become_leader(core: Core, granting: tuple[ReplicaKey, ...]) -> None:
     The high watermark is unknown until a record of this epoch is on a majority (KIP-595). A witness of a
     Kafka quorum writes none, and so commits nothing: it hands over.
     """
-    core.leader, core.leader_endpoints = core.local, core.config.endpoints
+    core.leader, core.known_leader.endpoints = core.local, core.config.endpoints
     core.high_watermark = None
     core.election_attempts = 0
     core.drop_download()

@@ -267,7 +267,7 @@ class RaftNode:
     @property
     def leader_endpoints(self) -> tuple[Endpoint, ...]:
         """As the leader, or others that know it, said; empty if none did."""
-        return self.core.leader_endpoints
+        return self.core.known_leader.endpoints
 
     @property
     def has_leader_contact(self) -> bool:
@@ -285,7 +285,7 @@ class RaftNode:
 
     def claimed_endpoints_of(self, replica_id: int) -> tuple[Endpoint, ...]:
         """Where a replica that is said to lead is said to be, while no leader is known to be there."""
-        claimed_id, endpoints = self.core.claimed_endpoints
+        claimed_id, endpoints = self.core.known_leader.claimed_endpoints
         return endpoints if claimed_id == replica_id and not self.core.is_led else ()
 
     @property
@@ -336,7 +336,7 @@ class RaftNode:
     @property
     def missing_records(self) -> int:
         """Offsets that the leader knows to be committed and this replica has not fetched yet."""
-        return max(0, self.core.leader_high_watermark - self.core.log.end_offset)
+        return max(0, self.core.known_leader.high_watermark - self.core.log.end_offset)
 
     def end_offset_for(self, epoch: int) -> OffsetAndEpoch:
         """Largest epoch of the log not above `epoch`, and where it ends (exclusive)."""

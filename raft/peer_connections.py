@@ -15,8 +15,9 @@ def on_connection_refused(core: Core, event: ConnectionRefused) -> None:
     The leader is not forgotten on this event alone; only a silent leader has to be waited for. The same
     holds for a candidate that has this replica's vote.
     """
-    core.unreachable.add(event.id)
-    core.refused_ms[event.id] = core.now_ms
+    connections = core.connections
+    connections.unreachable.add(event.id)
+    connections.refused_ms[event.id] = core.now_ms
     state = core.state
     if isinstance(state, Follower):
         if event.id == core.leader_id and state.campaign_at_ms is None:
@@ -29,14 +30,14 @@ def on_connection_lost(core: Core, event: ConnectionLost) -> None:
     """A witness need not be sure: it only helps others to find out, and a late grant would triple the
     time that they take."""
     if core.config.is_witness:
-        core.unreachable.add(event.id)
+        core.connections.unreachable.add(event.id)
 
 
 def on_connection_made(core: Core, event: ConnectionMade) -> None:
     """A process is there after all: ask it at once what is due, wait for a leader's silence as usual."""
-    if event.id not in core.unreachable:
+    if event.id not in core.connections.unreachable:
         return
-    core.unreachable.discard(event.id)
+    core.connections.unreachable.discard(event.id)
     for peer, kind in list(core.requests.backoffs):
         if isinstance(peer, ReplicaKey) and peer.id == event.id:
             del core.requests.backoffs[peer, kind]

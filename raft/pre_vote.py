@@ -48,7 +48,7 @@ def lose_pre_votes(core: Core) -> None:
     if core.leader is None:
         move_to(core, Trigger.PRE_VOTES_LOST, Unattached(core.now_ms + backoff))
         return
-    contact = core.last_contact_ms
+    contact = core.known_leader.last_contact_ms
     expires = core.now_ms if contact is None else contact + core.config.fetch_timeout_ms
     move_to(
         core,

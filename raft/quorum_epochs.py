@@ -48,7 +48,7 @@ def on_begin_quorum_epoch_requested(core: Core, event: BeginQuorumEpochRequestRe
         return core.reply(event.reply_to, refusal)
     leader = core.leader
     if leader is not None and leader.id == event.leader_id and not core.is_led:
-        moved = event.endpoints not in ((), core.leader_endpoints)
+        moved = event.endpoints not in ((), core.known_leader.endpoints)
         if moved:
             ask(core, leader, event.endpoints)
     if event.voter is not None and not core.is_local(event.voter):

@@ -22,7 +22,7 @@ def on_request_failed(core: Core, event: RequestFailed) -> None:
         return
     core.back_off(request)
     if request.to == core.leader:
-        core.leader_expected_until_ms = 0
+        core.known_leader.expected_until_ms = 0
     if isinstance(request.request, FetchSnapshot) and event.error is not None:
         # How a Kafka leader says that it has no such snapshot, or does not lead.
         abandon_download(core, f"{request.to} refuses: {event.reason}")

@@ -16,32 +16,33 @@ from quorumd.raft.types import ReplicaKey
 
 def note_end_claim(core: Core, claim: EndClaim) -> None:
     """EndQuorumEpoch of this epoch has come in, whoever has sent it."""
-    core.end_claim = claim
+    core.known_leader.end_claim = claim
     _end_if_confirmed(core)
 
 
 def note_refusal(core: Core) -> None:
     """The leader of this epoch has answered a fetch of this epoch: it does not lead any more."""
-    core.leader_refused = True
-    core.leader_expected_until_ms = 0
+    core.known_leader.has_refused = True
+    core.known_leader.expected_until_ms = 0
     _end_if_confirmed(core)
 
 
 def _end_if_confirmed(core: Core) -> None:
     """Campaign when it is this replica's turn. A process that is gone confirms the claim as well."""
-    claim, leader = core.end_claim, core.leader
+    known, leader = core.known_leader, core.leader
+    claim = known.end_claim
     if claim is None or leader is None or (claim.epoch, claim.leader_id) != (core.epoch, leader.id):
         return
-    if not core.leader_refused and leader.id not in core.unreachable:
+    if not known.has_refused and leader.id not in core.connections.unreachable:
         return
-    core.end_claim = None
+    known.end_claim = None
     state = core.state
     if isinstance(state, Follower):
         at_ms = core.now_ms + _successor_delay_ms(core, claim.successors)
-        if core.leader_has_ended:
+        if known.has_ended:
             at_ms = min(at_ms, state.election_deadline_ms)
         state.campaign_at_ms = at_ms
-    core.leader_has_ended = True
+    known.has_ended = True
 
 
 def _successor_delay_ms(core: Core, successors: tuple[ReplicaKey, ...]) -> int:

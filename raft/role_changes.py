@@ -41,10 +41,7 @@ def move_to(core: Core, trigger: Trigger, state: State) -> None:
         if core.config.is_witness:
             forget_candidates(core)
         core.context = (core.epoch, core.leader)
-        core.last_contact_ms = None
-        core.leader_expected_until_ms = 0
-        core.leader_refused = False
-        core.leader_has_ended = False
+        core.known_leader.forget_contact()
         core.problem = None
         core.registration.next_ms = 0
         core.witness.must_lead = False
@@ -61,7 +58,7 @@ def become_unattached(
     """No leader of `epoch` is known: look for one; a voter does so until its election timeout."""
     if epoch != core.epoch:
         core.epoch, core.voted = epoch, None
-    core.leader, core.leader_endpoints = None, ()
+    core.leader, core.known_leader.endpoints = None, ()
     core.persist()
     if core.is_voter:
         timeout = core.random_election_timeout_ms() if timeout_ms is None else timeout_ms
@@ -82,7 +79,7 @@ def become_follower(
     changed = (epoch, leader) != (core.epoch, core.leader)
     if epoch != core.epoch:
         core.epoch, core.voted = epoch, None
-    core.leader, core.leader_endpoints = leader, endpoints
+    core.leader, core.known_leader.endpoints = leader, endpoints
     core.election_attempts = 0
     if changed:
         core.persist()

@@ -78,9 +78,9 @@ def restore_role(core: Core) -> None:
             core.leader = None
             core.state = Unattached(core.now_ms + (timeout if core.other_voters() else 0))
     if core.leader is not None:
-        core.leader_endpoints = core.endpoints_of(core.leader)
+        core.known_leader.endpoints = core.endpoints_of(core.leader)
         if core.leader != core.local:
-            core.leader_expected_until_ms = core.now_ms + core.config.fetch_timeout_ms
+            core.known_leader.expected_until_ms = core.now_ms + core.config.fetch_timeout_ms
     core.context = (core.epoch, core.leader)
     core.persist()
     core.announce("started")

@@ -103,7 +103,7 @@ def status_of(core: Core) -> RaftStatus:
         has_leader_contact=core.has_leader_contact,
         bootstrap_problem=bootstrap_problem(core) if core.is_bootstrapping else None,
         problem=core.problem,
-        unreachable=frozenset(core.unreachable),
+        unreachable=frozenset(core.connections.unreachable),
         voters=core.voters,
         voters_offset=log.voters_offset,
         committed_voters=core.committed_voters.record.voters,

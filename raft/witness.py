@@ -47,37 +47,36 @@ def _compare_with_kafka_voter(core: Core, event: VoteRequestReceived) -> None:
     Not waited for are the leader that was lost, whose silence brought the candidates here, and who has
     not asked for so long that others have asked twice.
     """
-    witness = core.witness
+    state, contact_ms = core.kafka_log, core.known_leader.last_contact_ms
     voter = core.voters.find(event.candidate)
     if voter is None:
         return
-    if witness.contact_ms != core.last_contact_ms:
-        witness.behind.clear()
-        witness.contact_ms = core.last_contact_ms
+    if state.contact_ms != contact_ms:
+        state.behind.clear()
+        state.contact_ms = contact_ms
     if is_up_to_date(core, event.last):
-        witness.behind.discard(voter.key)
+        state.behind.discard(voter.key)
     else:
-        witness.behind_since_ms = witness.behind_since_ms if witness.behind else core.now_ms
-        witness.behind.add(voter.key)
-    lost = witness.former_leader if core.leader in (None, core.local) else core.leader
+        state.behind_since_ms = state.behind_since_ms if state.behind else core.now_ms
+        state.behind.add(voter.key)
+    lost = state.former_leader if core.leader in (None, core.local) else core.leader
     awaited = [
         key
         for key in core.other_voters()
-        if key not in witness.behind
-        and key.id not in core.unreachable
+        if key not in state.behind
+        and key.id not in core.connections.unreachable
         and (lost is None or not key.matches(lost))
     ]
-    is_late = core.now_ms >= witness.behind_since_ms + _patience_ms(core)
-    witness.must_lead = bool(witness.behind) and (not awaited or is_late)
+    is_late = core.now_ms >= state.behind_since_ms + _patience_ms(core)
+    core.witness.must_lead = bool(state.behind) and (not awaited or is_late)
 
 
 def forget_candidates(core: Core) -> None:
-    """Another epoch or leader: who was behind may not be any more."""
-    witness = core.witness
-    witness.behind.clear()
+    """Another epoch or leader: a candidate that was behind may have caught up."""
+    core.kafka_log.behind.clear()
     former = core.context[1]
     if former is not None and former != core.local:
-        witness.former_leader = former
+        core.kafka_log.former_leader = former
 
 
 def may_campaign(core: Core) -> bool:
@@ -88,7 +87,8 @@ def may_campaign(core: Core) -> bool:
     if not core.config.is_witness:
         return True
     if core.config.is_kafka_log:
-        return core.witness.must_lead and core.witness.contact_ms == core.last_contact_ms
+        contact_ms = core.known_leader.last_contact_ms
+        return core.witness.must_lead and core.kafka_log.contact_ms == contact_ms
     if core.witness.must_lead:
         return True
     committed = core.committed_voters.record.voters

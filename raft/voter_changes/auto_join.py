@@ -30,7 +30,7 @@ def register_with_leader(core: Core) -> None:
     leader = core.leader
     if (
         leader is None
-        or core.last_contact_ms is None
+        or core.known_leader.last_contact_ms is None
         or (core.log.voters_offset < 0 and not core.config.is_kafka_log)
         or not isinstance(core.state, (Follower, Observer))
     ):

@@ -121,7 +121,7 @@ def rival_silent_ms(core: Core) -> int:
 
 def _counts_as_gone_ms(core: Core, voter: ReplicaKey, heard_ms: int) -> int:
     """When another one may take the place of a voter that was heard last at `heard_ms`."""
-    is_gone = core.refused_ms.get(voter.id, heard_ms) > heard_ms
+    is_gone = core.connections.refused_ms.get(voter.id, heard_ms) > heard_ms
     return heard_ms + (core.config.fetch_timeout_ms if is_gone else rival_silent_ms(core))
 
 

@@ -107,9 +107,9 @@ def take_next_step(core: Core, leader: Leader, target: tuple[int, ...]) -> None:
 
 def _leave(core: Core, leader: Leader, target: tuple[int, ...]) -> None:
     """The leader goes last: it hands over first, and removes itself only if it leads once more."""
-    if core.handed_over_at != core.log.voters_offset:
+    if core.reassignment.handed_over_at != core.log.voters_offset:
         core.report(f"reassignment to {listed(target)}: this leader, which is removed, resigns")
-        core.handed_over_at = core.log.voters_offset
+        core.reassignment.handed_over_at = core.log.voters_offset
         due_ms = core.now_ms + core.config.election_timeout_ms
         leader.transfer = Transfer(None, None, core.now_ms, due_ms)
         return

@@ -43,143 +43,96 @@ FIRST_REQUEST_ID = 1000
 STALE_REPLIES = 100
 """A `reply_to` from here on belongs to a request that its sender has given up."""
 
-KEPT, DERIVED, CONSTANT, TIME, UNREAD = "kept", "derived", "constant", "time", "unread"
-"""What becomes of a field. TIME: only delays follow from it, and every delay is explored. UNREAD: within
-the scope no rule reads it."""
+
+def _fates(
+    kept: str = "", derived: str = "", constant: str = "", time: str = "", unread: str = ""
+) -> dict[str, str]:
+    """What becomes of each field of a part; names are separated by spaces.
+
+    Time: only delays follow from the field, and every delay is explored. Unread: within the scope no rule
+    reads it.
+    """
+    fates = {
+        "kept": kept,
+        "derived": derived,
+        "constant": constant,
+        "time": time,
+        "unread": unread,
+    }
+    return {name: fate for fate, names in fates.items() for name in names.split()}
 
 
-def _each_field(part: type, fate: str) -> dict[str, str]:
-    """For a part that no replica has within the scope, or one whose fields all share a fate."""
+def _all_fields(part: type, fate: str) -> dict[str, str]:
+    """For a part whose fields all share a fate: often one that no replica has within the scope."""
     return {field.name: fate for field in fields(part)}
 
 
 FIELDS: Mapping[type, Mapping[str, str]] = {
-    RaftNode: {"core": KEPT, "_handlers": CONSTANT},
-    Core: {
-        "config": CONSTANT,
-        "local": CONSTANT,
-        "draw": CONSTANT,
-        "now_ms": TIME,
-        "leader_contact_ms": CONSTANT,
-        "epoch": KEPT,
-        "leader": KEPT,
-        "voted": KEPT,
-        "recorded_offset": KEPT,
-        "state": KEPT,
-        "context": DERIVED,
-        "leader_endpoints": DERIVED,
-        "last_contact_ms": KEPT,
-        "leader_expected_until_ms": TIME,
-        "leader_refused": KEPT,
-        "end_claim": KEPT,
-        "leader_has_ended": KEPT,
-        "claimed_endpoints": UNREAD,
-        "election_attempts": TIME,
-        "is_shutting_down": CONSTANT,
-        "was_removed": CONSTANT,
-        "log": KEPT,
-        "_electorate": DERIVED,
-        "committed_offset": KEPT,
-        "high_watermark": KEPT,
-        "next_record_ms": CONSTANT,
-        "leader_high_watermark": UNREAD,
-        "cluster_id": CONSTANT,
-        "problem": UNREAD,
-        "unreachable": CONSTANT,
-        "refused_ms": CONSTANT,
-        "effects": CONSTANT,
-        "writes": KEPT,
-        "requests": KEPT,
-        "download": CONSTANT,
-        "failed_download": CONSTANT,
-        "bootstrap": DERIVED,
-        "registration": TIME,
-        "witness": CONSTANT,
-        "handed_over_at": CONSTANT,
-    },
-    core_parts.Writes: {"last": DERIVED, "state": KEPT, "log": KEPT},
-    core_parts.Requests: {
-        "last_id": DERIVED,
-        "in_flight": KEPT,
-        "busy": DERIVED,
-        "backoffs": KEPT,
-    },
-    core_parts.InFlightRequest: {"to": KEPT, "request": KEPT},
-    core_parts.Backoff: {"attempts": KEPT, "retry_at_ms": KEPT},
-    core_parts.EndClaim: {"epoch": KEPT, "leader_id": KEPT, "successors": TIME},
-    core_parts.SnapshotDownload: _each_field(core_parts.SnapshotDownload, UNREAD),
-    core_parts.FailedDownload: _each_field(core_parts.FailedDownload, UNREAD),
-    core_parts.BootstrapState: {
-        "first_voters_are_known": DERIVED,
-        "known_uuids": CONSTANT,
-        "heard_cluster_id": UNREAD,
-        "foreign_leader": CONSTANT,
-    },
-    core_parts.EndpointRegistration: {"next_ms": TIME, "registered_in": CONSTANT},
-    core_parts.WitnessState: _each_field(core_parts.WitnessState, CONSTANT),
-    LogView: {
-        "start_offset": CONSTANT,
-        "end_offset": DERIVED,
-        "synced_end_offset": KEPT,
-        "epoch_starts": DERIVED,
-        "voter_entries": CONSTANT,
-        "snapshots": CONSTANT,
-    },
-    roles.Unattached: {"election_deadline_ms": TIME, "leaderless_voters": TIME},
-    roles.Follower: {"fetch_deadline_ms": TIME, "campaign_at_ms": KEPT},
-    roles.Prospective: {"deadline_ms": TIME, "votes": KEPT},
-    roles.Candidate: {
-        "deadline_ms": TIME,
-        "vote_write": KEPT,
-        "votes": KEPT,
-        "is_lost": KEPT,
-        "is_contested": TIME,
-    },
-    roles.FetchProgress: {
-        "end_offset": KEPT,
-        "last_fetch_ms": UNREAD,
-        "last_caught_up_ms": UNREAD,
-        "last_heard_ms": UNREAD,
-        "leader_end_at_last_fetch": UNREAD,
-        "begin_due_ms": TIME,
-    },
-    roles.ParkedFetch: {
-        "replica": KEPT,
-        "position": KEPT,
-        "due_ms": TIME,
-        "high_watermark": KEPT,
-        "not_before_ms": CONSTANT,
-    },
-    roles.Leader: {
-        "epoch_start_offset": KEPT,
-        "check_quorum_deadline_ms": TIME,
-        "elected_at_ms": TIME,
-        "progress": KEPT,
-        "heard_from": CONSTANT,
-        "parked": KEPT,
-        "fetch_due_ms": TIME,
-        "next_begin_ms": TIME,
-        "changes": CONSTANT,
-        "transfer": CONSTANT,
-        "registered_observers": CONSTANT,
-    },
-    roles.VoterChange: _each_field(roles.VoterChange, UNREAD),
-    roles.Transfer: _each_field(roles.Transfer, UNREAD),
-    roles.Resigned: {"election_deadline_ms": TIME, "unacknowledged": KEPT, "successors": TIME},
+    RaftNode: _fates(kept="core", constant="_handlers"),
+    Core: _fates(
+        kept="epoch leader voted recorded_offset state known_leader log committed_offset high_watermark "
+        "writes requests",
+        derived="context _electorate bootstrap",
+        constant="config local draw is_shutting_down was_removed cluster_id connections effects download "
+        "failed_download witness kafka_log reassignment",
+        time="now_ms election_attempts registration",
+        unread="problem",
+    ),
+    core_parts.KnownLeader: _fates(
+        kept="last_contact_ms has_refused has_ended end_claim",
+        derived="endpoints",
+        time="expected_until_ms",
+        unread="high_watermark claimed_endpoints",
+    ),
+    core_parts.PeerConnections: _all_fields(core_parts.PeerConnections, "constant"),
+    core_parts.Writes: _fates(kept="state log", derived="last"),
+    core_parts.Requests: _fates(kept="in_flight backoffs", derived="last_id busy"),
+    core_parts.InFlightRequest: _all_fields(core_parts.InFlightRequest, "kept"),
+    core_parts.Backoff: _all_fields(core_parts.Backoff, "kept"),
+    core_parts.EndClaim: _fates(kept="epoch leader_id", time="successors"),
+    core_parts.SnapshotDownload: _all_fields(core_parts.SnapshotDownload, "unread"),
+    core_parts.FailedDownload: _all_fields(core_parts.FailedDownload, "unread"),
+    core_parts.BootstrapState: _fates(
+        derived="first_voters_are_known",
+        constant="known_uuids foreign_leader",
+        unread="heard_cluster_id",
+    ),
+    core_parts.EndpointRegistration: _fates(time="next_ms", constant="registered_in"),
+    core_parts.WitnessState: _all_fields(core_parts.WitnessState, "constant"),
+    core_parts.KafkaLogState: _all_fields(core_parts.KafkaLogState, "constant"),
+    core_parts.ReassignmentState: _all_fields(core_parts.ReassignmentState, "constant"),
+    LogView: _fates(
+        kept="synced_end_offset",
+        derived="end_offset epoch_starts",
+        constant="start_offset voter_entries snapshots",
+    ),
+    roles.Unattached: _all_fields(roles.Unattached, "time"),
+    roles.Follower: _fates(kept="campaign_at_ms", time="fetch_deadline_ms"),
+    roles.Prospective: _fates(kept="votes", time="deadline_ms"),
+    roles.Candidate: _fates(kept="vote_write votes is_lost", time="deadline_ms is_contested"),
+    roles.FetchProgress: _fates(
+        kept="end_offset",
+        time="begin_due_ms",
+        unread="last_fetch_ms last_caught_up_ms last_heard_ms leader_end_at_last_fetch",
+    ),
+    roles.ParkedFetch: _fates(
+        kept="replica position high_watermark", constant="not_before_ms", time="due_ms"
+    ),
+    roles.Leader: _fates(
+        kept="epoch_start_offset progress parked",
+        constant="heard_from changes transfer registered_observers",
+        time="check_quorum_deadline_ms elected_at_ms fetch_due_ms next_begin_ms",
+    ),
+    roles.VoterChange: _all_fields(roles.VoterChange, "unread"),
+    roles.Transfer: _all_fields(roles.Transfer, "unread"),
+    roles.Resigned: _fates(kept="unacknowledged", time="election_deadline_ms successors"),
     roles.Observer: {},
-    Driver: {
-        "node": KEPT,
-        "_records": CONSTANT,
-        "_timer": CONSTANT,
-        "_now_ms": CONSTANT,
-        "_completed_write": DERIVED,
-        "_held": KEPT,
-        "_armed_ms": TIME,
-        "_stepping": CONSTANT,
-        "_is_stopped": CONSTANT,
-        "_waiting": CONSTANT,
-        "_perform": CONSTANT,
-    },
+    Driver: _fates(
+        kept="node _held",
+        derived="_completed_write",
+        constant="_records _timer _now_ms _stepping _is_stopped _waiting _perform",
+        time="_armed_ms",
+    ),
 }
 
 
@@ -216,7 +169,7 @@ class NodeValue(NamedTuple):
     leader: Place | None
     voted: Place | None
     has_contact: bool
-    leader_refused: bool
+    leader_has_refused: bool
     end_claim: Place | None
     """Of the leader that this epoch's EndQuorumEpoch named."""
     leader_has_ended: bool
@@ -255,9 +208,10 @@ def freeze(
         leader=labels.place(core.leader),
         voted=None if core.leader is not None else labels.place(core.voted),
         has_contact=core.has_leader_contact and traffic.pre_votes,
-        leader_refused=core.leader_refused and (traffic.pre_votes or traffic.resignation),
+        leader_has_refused=core.known_leader.has_refused
+        and (traffic.pre_votes or traffic.resignation),
         end_claim=_freeze_claim(core, labels),
-        leader_has_ended=core.leader_has_ended and traffic.pre_votes,
+        leader_has_ended=core.known_leader.has_ended and traffic.pre_votes,
         committed_offset=core.committed_offset,
         recorded_offset=core.recorded_offset,
         high_watermark=core.high_watermark,
@@ -271,7 +225,7 @@ def freeze(
 
 
 def _freeze_claim(core: Core, labels: Labels) -> Place | None:
-    claim = core.end_claim
+    claim = core.known_leader.end_claim
     return None if claim is None or claim.epoch != core.epoch else labels.index(claim.leader_id)
 
 
@@ -286,8 +240,8 @@ def _check_constants(core: Core, labels: Labels, records: Records) -> None:
     assert core.download is None, "nobody takes snapshots"
     nothing = (
         core.bootstrap.known_uuids,
-        core.unreachable,
-        core.refused_ms,
+        core.connections.unreachable,
+        core.connections.refused_ms,
         core.bootstrap.foreign_leader,
         log.snapshots,
         core.effects,
@@ -296,7 +250,7 @@ def _check_constants(core: Core, labels: Labels, records: Records) -> None:
     assert not any((core.is_shutting_down, core.is_bootstrapping))
     assert core.context == (core.epoch, core.leader)
     assert not core.has_leader_contact or core.role is roles.Role.FOLLOWER
-    assert core.leader is None or core.leader_endpoints == core.endpoints_of(core.leader)
+    assert core.leader is None or core.known_leader.endpoints == core.endpoints_of(core.leader)
     assert core.requests.busy == {
         (item.to, type(item.request)) for item in core.requests.in_flight.values()
     }
@@ -399,13 +353,14 @@ def thaw(value: NodeValue, labels: Labels, records: Records, last_write: int) ->
     core.recorded_offset = value.recorded_offset
     core.high_watermark = value.high_watermark
     core.context = (core.epoch, core.leader)
+    known = core.known_leader
     if core.leader is not None:
-        core.leader_endpoints = core.endpoints_of(core.leader)
-    core.last_contact_ms = NOW_MS if value.has_contact else None
-    core.leader_refused = value.leader_refused
+        known.endpoints = core.endpoints_of(core.leader)
+    known.last_contact_ms = NOW_MS if value.has_contact else None
+    known.has_refused = value.leader_has_refused
     claimed = labels.key(value.end_claim)
-    core.end_claim = None if claimed is None else EndClaim(core.epoch, claimed.id, ())
-    core.leader_has_ended = value.leader_has_ended
+    known.end_claim = None if claimed is None else EndClaim(core.epoch, claimed.id, ())
+    known.has_ended = value.leader_has_ended
     core.writes.last = last_write
     core.writes.state = value.state_write
     core.writes.log = deque(value.log_writes)

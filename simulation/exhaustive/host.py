@@ -225,7 +225,7 @@ class Host:
                 list(leader.parked.values())[about].due_ms = now
                 leader.fetch_due_ms = now
             case roles.Follower() as follower if follower.campaign_at_ms is None:
-                follower.fetch_deadline_ms, node.core.last_contact_ms = now, None
+                follower.fetch_deadline_ms, node.core.known_leader.last_contact_ms = now, None
             case roles.Follower() as follower:
                 follower.campaign_at_ms = now
             case roles.Unattached() | roles.Resigned():

@@ -214,7 +214,7 @@ def _an_end_is_believed(plant: Plant) -> None:
     right = resignation.note_end_claim
 
     def wrong(core: Core, claim: EndClaim) -> None:
-        core.leader_refused = True
+        core.known_leader.has_refused = True
         right(core, claim)
 
     plant(quorum_epochs, "note_end_claim", wrong)
@@ -231,7 +231,7 @@ def _granted_in_contact(plant: Plant) -> None:
     right = pre_vote.grants_pre_vote
 
     def wrong(core: Core, event: VoteRequestReceived) -> bool:
-        with patch.object(core, "last_contact_ms", None):
+        with patch.object(core.known_leader, "last_contact_ms", None):
             return right(core, event)
 
     plant(vote_requests, "grants_pre_vote", wrong)

@@ -45,7 +45,7 @@ def test_only_the_leader_that_answers_is_there_again() -> None:
     bench.step(ConnectionRefused(id=2))
     bench.step(ConnectionRefused(id=3))
     bench.fetched(to=key(2))
-    assert bench.node.core.unreachable == {3}
+    assert bench.node.core.connections.unreachable == {3}
 
 
 def test_a_leader_found_on_disk_is_not_waited_for_any_more_once_it_has_answered() -> None:

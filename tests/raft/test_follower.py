@@ -152,7 +152,7 @@ def test_a_diverging_answer_to_an_older_position_cuts_nothing() -> None:
     """The leader may be reached as bootstrap server and by its key at the same time."""
     bench = unattached(bootstrap_servers=1)
     boot = next(e for e in bench.requests(Fetch) if isinstance(e.to, BootstrapServer))
-    bench.node.core.leader, bench.node.core.leader_endpoints = None, ()
+    bench.node.core.leader, bench.node.core.known_leader.endpoints = None, ()
     bench.begin(2, 3)
     bench.sync()
     # Discovery goes on beside a leader that refuses.

@@ -94,7 +94,7 @@ def test_who_campaigns_grants_pre_votes_although_its_leader_may_be_back() -> Non
 
 def test_after_lost_pre_votes_the_leader_has_what_is_left_of_its_time() -> None:
     bench = prospective_in_contact()
-    contact_ms = bench.node.core.last_contact_ms
+    contact_ms = bench.node.core.known_leader.last_contact_ms
     assert contact_ms is not None
     for voter in (key(2), key(3)):
         bench.grant(voter, granted=False)

@@ -51,7 +51,7 @@ def test_a_fetch_that_fails_says_nothing_of_a_vote() -> None:
     bench.wait(2025)
     assert bench.role is Role.PROSPECTIVE
     bench.grant(key(3), granted=False)
-    bench.node.core.unreachable.add(2)
+    bench.node.core.connections.unreachable.add(2)
     bench.fail(Fetch, key(2))
     assert bench.role is Role.PROSPECTIVE
 

@@ -56,8 +56,8 @@ def test_a_claim_is_used_up_when_it_was_confirmed() -> None:
     bench = follower()
     bench.step(ConnectionRefused(id=2))
     bench.end(2, 3, key(3), key(1), says_so=False)
-    assert bench.node.core.leader_has_ended
-    assert bench.node.core.end_claim is None
+    assert bench.node.core.known_leader.has_ended
+    assert bench.node.core.known_leader.end_claim is None
 
 
 def test_who_is_not_the_best_successor_waits_although_the_process_is_gone() -> None:

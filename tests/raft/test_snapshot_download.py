@@ -166,7 +166,7 @@ def test_an_answer_without_a_chunk_shows_that_the_leader_is_there() -> None:
     offered(bench)
     bench.now_ms += 500
     answered(bench, bench.outstanding(FetchSnapshot).request_id, None, None)
-    assert bench.node.core.last_contact_ms == bench.now_ms
+    assert bench.node.core.known_leader.last_contact_ms == bench.now_ms
     assert bench.node.core.download is not None
 
 
@@ -259,13 +259,13 @@ def test_a_leader_that_has_a_newer_snapshot_meanwhile_has_that_copied() -> None:
 def test_what_was_not_asked_or_is_refused_is_no_sign_of_the_leader() -> None:
     bench = follower()
     offered(bench)
-    contact_ms = bench.node.core.last_contact_ms
+    contact_ms = bench.node.core.known_leader.last_contact_ms
     request_id = bench.outstanding(FetchSnapshot).request_id
     bench.now_ms += 100
     answered(bench, request_id + 1000, None, 0)
-    assert bench.node.core.last_contact_ms == contact_ms
+    assert bench.node.core.known_leader.last_contact_ms == contact_ms
     answered(bench, request_id, "INCONSISTENT_CLUSTER_ID", None)
-    assert bench.node.core.last_contact_ms == contact_ms
+    assert bench.node.core.known_leader.last_contact_ms == contact_ms
 
 
 def test_a_chunk_that_does_not_fit_is_no_reason_to_ask_at_once() -> None:

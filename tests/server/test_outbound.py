@@ -150,7 +150,7 @@ class Sender:
 
     def lead(self, leader: ReplicaKey, host: str | None) -> None:
         self.node.core.leader = leader
-        self.node.core.leader_endpoints = () if host is None else at(host)
+        self.node.core.known_leader.endpoints = () if host is None else at(host)
 
     def link(self, peer: Peer, use: Use = Use.ELECTIONS) -> FakeLink:
         link = self.outbound._channel(peer, use)

@@ -187,7 +187,7 @@ def test_what_a_state_leaves_out_changes_nothing(
             "other",
             "none",
         )
-        thawed.core.leader_has_ended = thawed.leader is not None
+        thawed.core.known_leader.has_ended = thawed.leader is not None
         if thawed.leader is not None:
             thawed.core.voted = thawed.local
         _fill_in(thawed.core.state, thawed)
@@ -207,7 +207,7 @@ def _fill_in(state: roles.State, thawed: node.RaftNode) -> None:
             state.leaderless_voters = set(thawed.core.other_voters()[:1])
         case roles.Follower():
             state.fetch_deadline_ms += 7000
-            thawed.core.last_contact_ms = NOW_MS
+            thawed.core.known_leader.last_contact_ms = NOW_MS
         case roles.Candidate():
             state.is_contested, state.deadline_ms = True, LATER_MS + 1
         case roles.Leader():
