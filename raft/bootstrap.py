@@ -1,4 +1,4 @@
-"""Bootstrap of the first voter set: a new quorum writes into its log who votes.
+"""Bootstrap of the first voter set: a new quorum writes its voters into its log.
 
 The storage ids of voters that configuration names by id are not known: each has to show its own once.
 Clients write nothing before every voter has stored that set. Source: KIP-856, bootstrapping.

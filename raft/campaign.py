@@ -22,8 +22,8 @@ from quorumd.raft.types import ReplicaKey
 from quorumd.raft.witness import require_no_rival
 
 REFUSAL_GRACE_MS: Final = 100
-"""After a first refusal, how long the other voters' answers are waited for before a new round. A round of
-pre-votes waits twice as long as the one before it that was lost: answers may take longer than this."""
+"""After a first refusal, how long a candidate waits for the other voters before a new round. A round of
+pre-votes waits twice as long as the one before it that was lost: responses may take longer than this."""
 
 
 def become_prospective(core: Core, trigger: Trigger) -> None:
@@ -50,7 +50,7 @@ def _become_candidate(core: Core, trigger: Trigger) -> None:
 
 
 def ask_for_votes(core: Core, state: Prospective | Candidate) -> None:
-    """Send Vote to every voter that has not answered and can be asked now."""
+    """Send Vote to every voter that has not responded and can be asked now."""
     if core.is_shutting_down:
         return
     if isinstance(state, Candidate) and state.is_lost:
@@ -71,10 +71,10 @@ def on_vote_response(core: Core, event: VoteResponseReceived) -> None:
             on_vote_failed(core)
         return
     vote, state = request.request, core.state
-    assert isinstance(vote, Vote), "a vote answers a Vote request"
+    assert isinstance(vote, Vote), "a Vote response belongs to a Vote request"
     asked_as = Prospective if vote.pre_vote else Candidate
     if not isinstance(state, (Prospective, Candidate)):
-        # It was asked what it knows, and knows nothing new: who said otherwise may say it again.
+        # The voter was asked about a claim (see `ask`), and knows nothing new: the claim may come again.
         core.back_off(request)
     elif isinstance(state, asked_as):
         assert isinstance(request.to, ReplicaKey), "only fetches go to bootstrap servers"

@@ -27,7 +27,7 @@ def is_quorum_lost(core: Core, leader: Leader) -> bool:
 
 
 def note_heard(core: Core, leader: Leader, replica: ReplicaKey) -> ReplicaKey | None:
-    """A replica is there: enough voters that are keep the leader in office (KIP-595).
+    """A replica is alive: a majority of such voters keeps the leader in office (KIP-595).
 
     Returns the voter that it is, if any.
     """
@@ -47,7 +47,7 @@ def note_heard(core: Core, leader: Leader, replica: ReplicaKey) -> ReplicaKey | 
 
 
 def note_alive(core: Core, replica: ReplicaKey | None) -> None:
-    """A replica asked for something: whatever the answer is, its disk is not lost."""
+    """A replica sent a request: even if that is refused, its disk is not lost."""
     leader = core.state
     if isinstance(leader, Leader) and replica is not None:
         known = leader.progress.get(replica)

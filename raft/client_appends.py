@@ -1,4 +1,4 @@
-"""A leader appends the batches of clients, or says why it cannot."""
+"""A leader appends the batches of clients, or refuses them with a reason."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def on_append_requested(core: Core, event: AppendRequested) -> None:
     require_own_log(core)
     assert append_refusal(core) is None, "batches of clients were taken that must be refused"
     leader = core.state
-    assert isinstance(leader, Leader), "nobody else appends"
+    assert isinstance(leader, Leader), "only a leader appends"
     base = core.log.end_offset
     end = base + event.record_count
     core.log.append(end, ((core.epoch, base),))

@@ -1,6 +1,6 @@
 """The control records that the rules write and read, as plain values.
 
-Their bytes are another package's business. Source: KIP-595 (LeaderChangeMessage), KIP-856 (voters).
+`quorumd.wire.control_records` has their bytes. Source: KIP-595 (LeaderChangeMessage), KIP-856 (voters).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from quorumd.raft.types import ReplicaKey, VoterSet
 
 @dataclass(frozen=True, slots=True)
 class LeaderChangeRecord:
-    """First record of every epoch: who leads, who votes, and who voted for it."""
+    """First record of every epoch: the leader, the voters, and those that voted for the leader."""
 
     leader: ReplicaKey
     voters: tuple[ReplicaKey, ...]

@@ -1,4 +1,4 @@
-"""A leader appends control records: who leads, and who votes."""
+"""A leader appends control records: LeaderChange, KRaftVersion and the voter sets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def append_control(core: Core, leader: Leader, records: tuple[RaftControlRecord,
             leader.heard_from.intersection_update(core.other_voters())
             leader.next_begin_ms = core.now_ms
             if was_alone:
-                # Nobody had to be heard of before: the newcomer has all the time.
+                # Check quorum begins here: no other voter had to fetch before.
                 leader.check_quorum_deadline_ms = core.now_ms + check_quorum_ms(core)
     write = core.writes.next_of_log(core.log.end_offset)
     core.effects.append(

@@ -108,7 +108,7 @@ class Core:
         self.kafka_log = KafkaLogState()
         self.reassignment = ReassignmentState()
 
-    # -- who is who
+    # -- replicas and voters
 
     @property
     def role(self) -> Role:
@@ -191,7 +191,7 @@ class Core:
         self.effects.append(Report(reason=reason))
 
     def reply(self, reply_to: int, reply: Reply) -> None:
-        """Answers leave once the quorum state that they speak of is on disk."""
+        """Reply to a request; the reply leaves once the quorum state that it speaks of is on disk."""
         self.effects.append(SendReply(reply_to, reply, self.writes.state))
 
     def complete_writes(self, write: int) -> bool:
@@ -257,7 +257,7 @@ class Core:
         return backoff is None or backoff.retry_at_ms <= self.now_ms
 
     def take(self, request_id: int) -> InFlightRequest | None:
-        """The request of an answer; None if it belongs to an epoch or leader that is gone."""
+        """The request of a response; None if it belongs to an epoch or leader that is gone."""
         request = self.requests.in_flight.pop(request_id, None)
         if request is not None:
             self.requests.busy.discard((request.to, type(request.request)))
@@ -275,7 +275,7 @@ class Core:
         )
 
     def forget_requests(self) -> None:
-        """Answers to what was sent in another epoch or role are ignored from now on."""
+        """Responses to what was sent in another epoch or role are ignored from now on."""
         self.requests.in_flight.clear()
         self.requests.busy.clear()
         self.requests.backoffs.clear()
@@ -290,7 +290,7 @@ class Core:
     def reply_to_change(
         self, reply_to: int, error: KafkaError | None = None, message: str | None = None
     ) -> None:
-        """Answer a request to change voters or leader."""
+        """Reply to a request to change voters or leader."""
         self.reply(reply_to, VoterChangeReply(**self.reply_fields(error), message=message))
 
     def announce(self, reason: str) -> None:
@@ -308,7 +308,7 @@ class Core:
     def refuse_fetch(
         self, reply_to: int, error: KafkaError | None, top_level_error: KafkaError | None = None
     ) -> None:
-        """Answer a Fetch with an error; epoch and leader go along so that the asker can move on."""
+        """Refuse a Fetch; epoch and leader go along so that the sender can find the leader."""
         self.reply(reply_to, FetchReply(**self.reply_fields(error, top_level_error)))
 
     def reply_fields(
@@ -329,7 +329,7 @@ class Core:
 
     @property
     def has_leader_contact(self) -> bool:
-        """True if the leader answered a fetch lately and its process is not known to be gone.
+        """True if the leader responded to a fetch lately and its process is not known to be gone.
 
         KIP-996: such a replica must not help to depose it. Judged at the moment of the request.
         """
@@ -347,8 +347,8 @@ class Core:
     def is_led(self) -> bool:
         """True if no request of another replica may take this one out of its epoch.
 
-        It has contact with the leader, or has just started and waits for the first word of the leader
-        that it finds on disk. Source: Ongaro's dissertation, 4.2.3 (disruptive servers).
+        It has contact with the leader, or has just started and waits for the first response of the leader
+        that it found on disk. Source: Ongaro's dissertation, 4.2.3 (disruptive servers).
         """
         return self.has_leader_contact or (
             self.now_ms < self.known_leader.expected_until_ms
@@ -360,7 +360,7 @@ class Core:
 
     @property
     def is_bootstrapping(self) -> bool:
-        """True until it is known who the first voters are, for ever (KIP-856, bootstrapping).
+        """True until the first voters are known, for ever (KIP-856, bootstrapping).
 
         Known by id only, they are once the log's first set is committed: clients write nothing before, so
         that nothing can be lost to a set that not all voters know; and what they have written shows that it

@@ -11,11 +11,11 @@ from quorumd.raft.types import Endpoint, ReplicaKey, SnapshotId
 
 @dataclass(slots=True)
 class Writes:
-    """Numbers of writes, in the order in which they must reach the disk."""
+    """Numbers of writes, in the order in which the writes must reach the disk."""
 
     last: int = 0
     state: int = 0
-    """The last one of the quorum state: what speaks of epoch, leader or vote leaves after it."""
+    """The last one of the quorum state: messages that name epoch, leader or vote leave after it."""
     log: deque[tuple[int, int]] = field(default_factory=deque)
     """Those of the log that are not on disk: number, and end offset (exclusive) that it syncs."""
 
@@ -41,7 +41,7 @@ class Writes:
 
 @dataclass(slots=True)
 class InFlightRequest:
-    """A request without an answer yet."""
+    """A request without a response yet."""
 
     to: Peer
     request: Request
@@ -57,7 +57,7 @@ class Backoff:
 
 @dataclass(slots=True)
 class Requests:
-    """What this replica has asked others for. One request of a kind is in flight to a peer at most."""
+    """Requests to peers. One request of a kind is in flight to a peer at most."""
 
     last_id: int = 0
     in_flight: dict[int, InFlightRequest] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class EndClaim:
-    """EndQuorumEpoch: the leader of this epoch is said to have resigned, in favour of these."""
+    """A claim by EndQuorumEpoch: the leader of this epoch has resigned, in favour of these voters."""
 
     epoch: int
     leader_id: int
@@ -138,7 +138,7 @@ class SnapshotDownload:
 
 @dataclass(slots=True)
 class FailedDownload:
-    """A snapshot that was copied in vain, `attempts` times in a row; times are ms.
+    """A snapshot that was copied without success, `attempts` times in a row; times are ms.
 
     `context` is the epoch and the leader that it was copied from.
     """
@@ -151,7 +151,7 @@ class FailedDownload:
 
 @dataclass(slots=True)
 class BootstrapState:
-    """What a replica learns while it is not known who the first voters are (KIP-856, bootstrapping)."""
+    """What a replica learns until the first voters are known (KIP-856, bootstrapping)."""
 
     first_voters_are_known: bool = False
     """Once they are, they are for ever."""
@@ -159,16 +159,16 @@ class BootstrapState:
     """Keys of initial voters, by id, as they have shown them."""
     heard_cluster_id: str | None = None
     foreign_leader: dict[int, int] = field(default_factory=dict)
-    """Whom those that belong to another cluster call their leader, by their ids."""
+    """Leader ids that replicas of another cluster name, by the ids of those replicas."""
 
 
 @dataclass(slots=True)
 class EndpointRegistration:
-    """When the leader is told next where this replica is reached, and who has been told."""
+    """When this replica sends its endpoints to the leader next, and which leader has them."""
 
     next_ms: int = 0
     registered_in: tuple[int, ReplicaKey | None] | None = None
-    """Epoch and leader that know it."""
+    """Epoch and leader that have them."""
 
 
 @dataclass(slots=True)
@@ -178,7 +178,7 @@ class WitnessState:
     must_lead: bool = False
     """It holds records that the others lack."""
     defers_until_ms: int | None = None
-    """When it stops waiting for a voter that could win, None if none has shown up."""
+    """When it stops waiting for a voter that could win; None if no such voter has asked for a vote."""
 
 
 @dataclass(slots=True)

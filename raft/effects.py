@@ -1,4 +1,4 @@
-"""What the state machine asks for: an ordered list of these is the answer to every event.
+"""What the core asks for: every event makes an ordered list of these.
 
 Writes are numbered in the order in which they must reach the disk. An effect that may leave only after a
 write names it in `after` (0: none); the driver holds the effect until that write, and so every earlier
@@ -55,7 +55,7 @@ class AppendClient:
 
 @dataclass(slots=True)
 class AppendFetched:
-    """Append the batches under this token of a Fetch answer."""
+    """Append the batches under this token of a Fetch response."""
 
     write: int
     token: int
@@ -82,14 +82,14 @@ class Vote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginQuorumEpoch:
-    """Say to a voter that this replica leads `epoch`."""
+    """Announce to a voter that this replica leads `epoch`."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpoch:
-    """`leader_id` is None when a candidate shuts down."""
+    """Announce that the leader of `epoch` resigned; `leader_id` is None when a candidate shuts down."""
 
     epoch: int
     leader_id: int | None
@@ -120,7 +120,7 @@ class FetchSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateVoter:
-    """Tell the leader of `epoch` where this replica is reached."""
+    """Register the endpoints of this replica with the leader of `epoch`."""
 
     epoch: int
     endpoints: tuple[Endpoint, ...]
@@ -164,7 +164,7 @@ Peer = ReplicaKey | BootstrapServer
 
 @dataclass(slots=True)
 class SendRequest:
-    """Send to a peer; its answer, or failure, comes back as an event with the same id."""
+    """Send to a peer; the response, or failure, comes back as an event with the same id."""
 
     request_id: int
     to: Peer
@@ -183,7 +183,7 @@ class CancelHeldRequests:
 
 @dataclass(slots=True)
 class Reply:
-    """The part that all answers share. `error` is that of the partition, `top_level_error` of the whole."""
+    """The part that all replies share. `error` is that of the partition, `top_level_error` of the whole."""
 
     epoch: int
     leader_id: int | None
@@ -193,7 +193,7 @@ class Reply:
 
 
 class ReplyFields(TypedDict):
-    """Those of `Reply`, to make any reply of."""
+    """The fields of `Reply`, as keyword arguments for any kind of reply."""
 
     epoch: int
     leader_id: int | None
@@ -204,14 +204,14 @@ class ReplyFields(TypedDict):
 
 @dataclass(slots=True, kw_only=True)
 class VoteReply(Reply):
-    """To Vote."""
+    """The reply to Vote."""
 
     granted: bool = False
 
 
 @dataclass(slots=True)
 class FetchReply(Reply):
-    """`read_from` (inclusive) to `read_to` (exclusive) is what to send, None nothing."""
+    """The reply to Fetch: records from `read_from` (inclusive, None: none) to `read_to` (exclusive)."""
 
     high_watermark: int | None = None
     log_start_offset: int | None = None
@@ -224,14 +224,14 @@ class FetchReply(Reply):
 
 @dataclass(slots=True, kw_only=True)
 class SnapshotReply(Reply):
-    """Without an error: send what was asked for of this snapshot."""
+    """The reply to FetchSnapshot. Without an error: the requested bytes of this snapshot."""
 
     snapshot: SnapshotId | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class VoterChangeReply(Reply):
-    """To a request that changes the voter set or the leader; `message` says why not."""
+    """The reply to a change of the voter set or the leader; `message` says why it was refused."""
 
     message: str | None = None
 
@@ -248,7 +248,7 @@ class StoreSnapshotChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropSnapshot:
-    """Give an unfinished snapshot up."""
+    """Delete the file of an unfinished snapshot."""
 
     write: int
     snapshot: SnapshotId
@@ -256,7 +256,7 @@ class DropSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifySnapshot:
-    """An unfinished snapshot is all there: say whether it is sound, and which voters it names."""
+    """Check a copied snapshot: is it sound, and which voters does it name?"""
 
     snapshot: SnapshotId
     after: int
@@ -281,7 +281,7 @@ class DeleteLogPrefix:
 
 @dataclass(slots=True)
 class SendReply:
-    """Answer the request that came with `reply_to`."""
+    """Reply to the request that came with `reply_to`."""
 
     reply_to: int
     reply: Reply

@@ -1,4 +1,4 @@
-"""Errors that leave the core, by Kafka's names; their numbers are another package's business."""
+"""Errors that leave the core, by Kafka's names; `quorumd.wire.error_codes` has their numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class KafkaError(StrEnum):
 
 
 class Refusal(NamedTuple):
-    """Why a request is not done, and what to do about it, in words for the one who asked."""
+    """Why a request is not done, and what to do about it, in words for the operator or client."""
 
     error: KafkaError
     reason: str

@@ -1,6 +1,6 @@
-"""What can happen to a replica: everything that enters the state machine, in the past tense.
+"""What can happen to a replica: everything that enters the core, in the past tense.
 
-A request from a peer carries `reply_to`, an opaque number that comes back with the answer. An answer of
+A request of a peer carries `reply_to`, an opaque number that comes back with the reply. A response of
 a peer carries the `request_id` under which the request was sent. Absent values are None: sentinels of the
 wire stop before they get here.
 
@@ -71,7 +71,7 @@ class FetchRequestReceived:
 
 @dataclass(slots=True, kw_only=True)
 class LeaderHint:
-    """What an answer says about its sender's epoch and leader."""
+    """What a response says about its sender's epoch and leader."""
 
     epoch: int
     leader_id: int | None = None
@@ -80,7 +80,7 @@ class LeaderHint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteResponseReceived:
-    """`error` is the name of a Kafka error code, None if there was none."""
+    """A voter responds to Vote. `error` is the name of a Kafka error code, None if there was none."""
 
     request_id: int
     error: str | None
@@ -90,7 +90,7 @@ class VoteResponseReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginQuorumEpochResponseReceived:
-    """A voter answers BeginQuorumEpoch."""
+    """A voter responds to BeginQuorumEpoch."""
 
     request_id: int
     error: str | None
@@ -99,7 +99,7 @@ class BeginQuorumEpochResponseReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochResponseReceived:
-    """A voter answers EndQuorumEpoch."""
+    """A voter responds to EndQuorumEpoch."""
 
     request_id: int
     error: str | None
@@ -108,7 +108,7 @@ class EndQuorumEpochResponseReceived:
 
 @dataclass(slots=True)
 class FetchedRecords:
-    """Whole, checked batches of a Fetch answer; `token` lets the driver find their bytes."""
+    """Whole, checked batches of a Fetch response; `token` lets the driver find their bytes."""
 
     token: int
     base_offset: int
@@ -120,7 +120,7 @@ class FetchedRecords:
 
 @dataclass(slots=True)
 class FetchResponseReceived:
-    """An answer to Fetch: records, or where the logs diverge, or a snapshot to copy first.
+    """A response to Fetch: records, or where the logs diverge, or a snapshot to copy first.
 
     `error` is the name of a Kafka error code, None if there was none.
     """
@@ -159,7 +159,7 @@ class SnapshotChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshotResponseReceived:
-    """An answer to FetchSnapshot: a chunk, unless there is an error."""
+    """A response to FetchSnapshot: a chunk, unless there is an error."""
 
     request_id: int
     error: str | None
@@ -201,9 +201,9 @@ class LogDeletionRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFailed:
-    """No usable answer: the connection failed, the time ran out, or the whole request was refused.
+    """No valid response: the connection failed, the time ran out, or the whole request was refused.
 
-    `error` names a top-level error code if there was an answer. `leader_id` is the leader that a
+    `error` names a top-level error code if there was a response. `leader_id` is the leader that a
     refusal named, if any.
     """
 
@@ -236,14 +236,14 @@ class ConnectionMade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddVoterRequested:
-    """Make an observer a voter (KIP-856, AddVoter). It is answered after `timeout_ms` at the latest."""
+    """Make an observer a voter (KIP-856, AddVoter). The reply comes after `timeout_ms` at the latest."""
 
     reply_to: int
     cluster_id: str | None
     voter: Voter
     timeout_ms: int
     ack_when_committed: bool = True
-    """False: answer as soon as the record is in the leader's log."""
+    """False: reply as soon as the record is in the leader's log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,11 @@
 The leader handles the request in these steps:
 
 1. It must name this cluster, if any, and not hold impossible values.
-2. It must be of this epoch, which this replica leads. Who claims a later one is asked about it.
+2. It must be of this epoch, which this replica leads. A replica that claims a later one is asked about it.
 3. A log that ends below the start of this one, or is empty, is offered the newest snapshot.
-4. A log that diverges is told where its last epoch, or the one before it, ends here.
+4. For a log that diverges, respond with where its last epoch, or the one before it, ends here.
 5. What comes before the position is on the replica's disk: the high watermark may advance.
-6. Answer with all that follows. If nothing does, wait for it: see `parked_fetches`. One of many observers
+6. Respond with all that follows. If nothing does, wait for it: see `parked_fetches`. One of many observers
    waits in any case, for a moment.
 
 Sources: KIP-595 (Fetch request handling), KIP-630 (a snapshot first), KIP-856 (id and storage id).

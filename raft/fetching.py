@@ -1,4 +1,4 @@
-"""A follower or observer fetches from its leader, and looks for one where it knows none.
+"""A follower or observer fetches from its leader, or from all peers until it finds one.
 
 Sources: KIP-595 (Fetch response handling, log reconciliation, leader discovery).
 """
@@ -66,21 +66,21 @@ def on_fetch_response(core: Core, event: FetchResponseReceived) -> None:
     request = core.take(event.request_id)
     if request is None:
         return
-    is_vacant = event.hint.leader_id is None and event.hint.epoch == core.epoch
-    if event.error is not None and is_vacant and isinstance(request.to, ReplicaKey):
+    is_leaderless = event.hint.leader_id is None and event.hint.epoch == core.epoch
+    if event.error is not None and is_leaderless and isinstance(request.to, ReplicaKey):
         on_leaderless_voter(core, request.to)
     if not absorb(core, request, event.error, event.hint):
         return
     if core.leader is None or event.hint.leader_id != core.leader_id:
-        core.report(f"fetch answer of {request.to} ignored: it does not lead")
+        core.report(f"fetch response of {request.to} ignored: it does not lead")
         core.back_off(request)
         return
     _note_contact(core)
     fetch = request.request
-    assert isinstance(fetch, Fetch), "a fetch answers a Fetch request"
+    assert isinstance(fetch, Fetch), "a Fetch response belongs to a Fetch request"
     if fetch.position != core.log.end:
-        # The leader was asked twice, by its key and as a bootstrap server. What it said of a former
-        # end of the log must not cut, extend or commit the present one.
+        # The leader got two fetches, by its key and as a bootstrap server. A response about a former end of
+        # the log must not cut, extend or commit the present one.
         return
     snapshot, diverging = event.snapshot, event.diverging
     if snapshot is not None and core.log.contains(snapshot.position):
@@ -110,7 +110,7 @@ def on_fetch_snapshot_response(core: Core, event: FetchSnapshotResponseReceived)
 
 
 def _note_contact(core: Core) -> None:
-    """The leader answered: it is alive, whatever was thought before, unless it has resigned."""
+    """The leader responded: it is alive, unless it has resigned."""
     known, unreachable = core.known_leader, core.connections.unreachable
     if known.has_ended:
         return

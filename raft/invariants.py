@@ -35,8 +35,8 @@ class CapturedState(NamedTuple):
 def require(condition: bool, text: str) -> None:
     """Raise InvariantViolation with this text unless the condition holds.
 
-    The text is made in any case: what is looked at after every event, and needs to be put together, is
-    raised directly.
+    The text is made in any case: a check that runs after every event, and whose text takes work, raises
+    directly.
     """
     if not condition:
         raise InvariantViolation(text)

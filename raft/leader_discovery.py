@@ -1,7 +1,7 @@
 """Learning epochs and leaders: every message says which ones its sender knows.
 
-What an answer says is taken over: it comes from where its sender is known to be. A request anybody can
-send: what it says is a claim, and a reason to ask (`ask`).
+What a response says is taken over: it comes from where its sender is known to be. Any process can send a
+request: what it says is a claim, and a reason to ask (`ask`).
 
 Source: KIP-595, "We piggyback current leader and epoch information on all responses"; KIP-642, bootstrapping
 procedure (voters that know no leader).
@@ -52,7 +52,7 @@ def contradiction(
 def adopt(
     core: Core, epoch: int, leader_id: int | None, endpoints: tuple[Endpoint, ...]
 ) -> str | None:
-    """Take over what an answer says about this epoch or a later one. Returns why not, if it contradicts.
+    """Take over what a response says about this epoch or a later one. Returns why not, if it contradicts.
 
     Source: KIP-595, "We piggyback current leader and epoch information on all responses".
     """
@@ -67,12 +67,12 @@ def adopt(
         return None
     leader = core.key_of(leader_id)
     known = core.endpoints_of(leader)
-    if set(endpoints) < set(known):  # an answer has the endpoint of one listener at the most
+    if set(endpoints) < set(known):  # a response has the endpoint of one listener at the most
         endpoints = known
     if not endpoints:
         if epoch > core.epoch:
             become_unattached(core, Trigger.HIGHER_EPOCH, epoch, _remaining_timeout_ms(core))
-        return f"nobody said where replica {leader_id}, leader of epoch {epoch}, can be reached"
+        return f"no endpoint is known of replica {leader_id}, leader of epoch {epoch}"
     if epoch > core.epoch or core.leader is None:
         become_follower(core, Trigger.LEADER_LEARNT, epoch, leader, endpoints)
     elif len(endpoints) > len(core.known_leader.endpoints):
@@ -81,7 +81,7 @@ def adopt(
 
 
 def _is_rival(core: Core, endpoints: tuple[Endpoint, ...]) -> bool:
-    """True if who leads under this replica's id is another one: messages name leaders by id alone.
+    """True if another replica leads under this replica's id: messages name leaders by id alone.
 
     It has another storage id (KIP-856), and is reached elsewhere. A replica knows whether it leads itself.
     A Kafka node that leads under this replica's id is not followed: a FetchSnapshot under it would end it.
@@ -93,12 +93,12 @@ def _is_rival(core: Core, endpoints: tuple[Endpoint, ...]) -> bool:
 
 
 def ask(core: Core, claimed: ReplicaKey, endpoints: tuple[Endpoint, ...] = ()) -> None:
-    """A request says that this replica leads, or knows a later epoch: hear it from itself.
+    """A request claims that a replica leads, or knows a later epoch: ask that replica itself.
 
-    Anybody can send a request; an answer comes from where the replica is known to be. The question is a
-    pre-vote, which changes nothing there. It goes to the claimed endpoints only while nobody leads this
-    replica, and if the known ones do not answer. Who asked in vain, or what cannot be sent now, is heard
-    of again: leaders and candidates repeat what they say.
+    Any process can send a request; a response comes from where the replica is known to be. The question is
+    a pre-vote, which changes nothing there. It goes to the claimed endpoints only while this replica has no
+    leader, and if the known ones do not respond. A claim that cannot be checked now comes again: leaders and
+    candidates repeat their requests.
     """
     voter = next((key for key in core.other_voters() if key.matches(claimed)), None)
     to = claimed if voter is None else voter
@@ -146,7 +146,7 @@ def _remaining_timeout_ms(core: Core) -> int | None:
 
 
 def absorb(core: Core, request: InFlightRequest, error: str | None, hint: LeaderHint) -> bool:
-    """Learn from an answer's epoch, leader and error. True if its content is to be looked at."""
+    """Learn from a response's epoch, leader and error. True if the rest of the response counts."""
     to = request.to
     leader_id = None if core.leader is None else core.leader.id
     is_news = (
@@ -160,19 +160,19 @@ def absorb(core: Core, request: InFlightRequest, error: str | None, hint: Leader
     if error == KafkaError.NOT_LEADER_OR_FOLLOWER and to == core.leader and is_current:
         note_refusal(core)
     if hint.epoch < core.epoch:
-        core.report(f"answer of {to} ignored: epoch {hint.epoch}, own epoch {core.epoch}")
+        core.report(f"response of {to} ignored: epoch {hint.epoch}, own epoch {core.epoch}")
         core.back_off(request)
         return False
     before = core.context
     named = hint.leader_id
     is_own_id = named == core.local.id and hint.epoch == core.epoch
     if is_own_id and not _is_rival(core, hint.endpoints):
-        # Who answers takes this replica for the leader that it is not any more: no news, and no reason
-        # to disregard a vote that comes along.
+        # The sender takes this replica for the leader that it is not any more: no news, and no reason to
+        # disregard a vote in the same response.
         named = None
     contradiction = adopt(core, hint.epoch, named, hint.endpoints)
     if contradiction is not None:
-        core.report(f"answer of {to} ignored: {contradiction}")
+        core.report(f"response of {to} ignored: {contradiction}")
         core.back_off(request)
         return False
     if core.context != before:

@@ -47,11 +47,12 @@ def become_leader(core: Core, granting: tuple[ReplicaKey, ...]) -> None:
 
 
 def resign(core: Core, leader: Leader, trigger: Trigger, first: ReplicaKey | None = None) -> None:
-    """Stop leading and tell the voters, `first` and the most up-to-date ones first in line.
+    """Stop leading, and announce successors: `first`, then the voters with the most records.
 
-    A leader that lost its quorum asks for votes again only after those who still reached it, too few, have
-    missed it for the fetch timeout: until then they refuse all others, and it would win again and again
-    where it can send but not be fetched from. If one other voter is enough, nobody is left who still does.
+    A leader that lost its quorum asks for votes again only after the voters that still fetched from it have
+    missed it for the fetch timeout. Until then those few refuse all other candidates, and a leader that can
+    send but not be fetched from would win again and again. If one other voter is enough for a majority, no
+    voter fetches any more.
     """
     others = core.other_voters()
     successors = quorum.preferred_successors(
@@ -66,7 +67,7 @@ def resign(core: Core, leader: Leader, trigger: Trigger, first: ReplicaKey | Non
 
 
 def on_resignation_requested(core: Core, event: ResignationRequested) -> None:
-    """A leader hands over; a candidate that shuts down tells the others not to wait for it."""
+    """A leader hands over; a candidate that shuts down ends its epoch, so that no voter waits for it."""
     core.is_shutting_down = core.is_shutting_down or event.shutting_down
     state = core.state
     if core.config.is_kafka_log:

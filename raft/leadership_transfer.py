@@ -7,7 +7,7 @@ The leader handles the request in these steps:
 3. From now on no batches of clients are appended.
 4. Wait until the successor has everything, and all of it is committed; give up after an election timeout,
    or the request's own, and append again.
-5. Answer, and resign with the successor first in line.
+5. Reply, and resign with the successor first in line.
 
 A leader that a reassignment removes, and a witness that had to lead, hand over by the same steps without a
 request.

@@ -168,7 +168,7 @@ class LogView:
         return newest if min(position.offset, reaches) <= self.start_offset else None
 
     def diverging_from(self, position: OffsetAndEpoch) -> OffsetAndEpoch:
-        """What to tell a log that ends at `position`, which this one does not contain.
+        """Where a log that ends at `position`, which this one does not contain, parts from this one.
 
         The largest epoch not above the position's that may still agree, and where it ends here
         (KIP-595, Fetch request handling, step 3).
@@ -183,7 +183,7 @@ class LogView:
 
         Everything of a later epoch diverges, and in that epoch itself everything from that offset on
         (KIP-595, Fetch response handling, step 2). Where this log has nothing of that epoch, what it
-        has of earlier ones may still agree; only the next fetch will tell. So the cut is always
+        has of earlier ones may still agree; only the next fetch will show. So the cut is always
         between two batches: two logs have the same batches in an epoch that they share.
         """
         own = self.end_offset_for(diverging.epoch)

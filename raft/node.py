@@ -218,11 +218,11 @@ class RaftNode:
         """Voters, this leader among them, then observers; empty if this replica does not lead."""
         return progress_of_replicas(self.core)
 
-    # -- for hot paths: who this is, and who leads
+    # -- for hot paths: this replica and its leader
 
     @property
     def config(self) -> RaftConfig:
-        """What this replica was told when it was made."""
+        """The configuration of this replica."""
         return self.core.config
 
     @property
@@ -266,12 +266,12 @@ class RaftNode:
 
     @property
     def leader_endpoints(self) -> tuple[Endpoint, ...]:
-        """As the leader, or others that know it, said; empty if none did."""
+        """As the leader, or a replica that knows the leader, named them; empty if none did."""
         return self.core.known_leader.endpoints
 
     @property
     def has_leader_contact(self) -> bool:
-        """True if the leader answered lately and its process is not known to be gone."""
+        """True if the leader responded lately and its process is not known to be gone."""
         return self.core.has_leader_contact
 
     @property
@@ -284,13 +284,13 @@ class RaftNode:
         return self.core.endpoints_of(replica)
 
     def claimed_endpoints_of(self, replica_id: int) -> tuple[Endpoint, ...]:
-        """Where a replica that is said to lead is said to be, while no leader is known to be there."""
+        """Endpoints that a claim of leadership named for this replica, unless this node has a leader."""
         claimed_id, endpoints = self.core.known_leader.claimed_endpoints
         return endpoints if claimed_id == replica_id and not self.core.is_led else ()
 
     @property
     def registration_request(self) -> UpdateVoter | AddVoter | RemoveVoter | None:
-        """What this replica would ask of its leader in its own favour, as things are now."""
+        """The registration or voter change that this replica would send to its leader now; None if none."""
         return auto_join.registration_request(self.core)
 
     # -- for hot paths: the log

@@ -1,6 +1,6 @@
 """The leader's fetch purgatory: fetches that wait for records, or for a new high watermark.
 
-A fetch is answered when there is something to say, and at its own time limit at the latest.
+A fetch gets its response when there are records or a new high watermark, and at its time limit at the latest.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def park_fetch(core: Core, leader: Leader, reply_to: int, fetch: ParkedFetch) ->
 
 
 def wake_fetches(core: Core, leader: Leader) -> None:
-    """Answer parked fetches: there are records beyond their position now.
+    """Reply to parked fetches: there are records beyond their position now.
 
     As many voters as a commit needs get the records at once, those that came back last first: they are
     the fast ones. The rest get them a moment later, or with the next records, which thus find a voter
@@ -110,7 +110,7 @@ def wake_fetches(core: Core, leader: Leader) -> None:
 
 
 def announce_high_watermark(core: Core, leader: Leader) -> None:
-    """The high watermark has moved: parked fetches that do not know it are answered soon."""
+    """The high watermark has moved: parked fetches that do not know it get a reply soon."""
     if leader.parked:
         for fetch in leader.parked.values():
             _hasten_if_behind(core, fetch)
@@ -118,7 +118,7 @@ def announce_high_watermark(core: Core, leader: Leader) -> None:
 
 
 def expire_fetches(core: Core, leader: Leader) -> None:
-    """Answer parked fetches whose time is up, or that have lacked something for long enough."""
+    """Reply to parked fetches that are due: see `ParkedFetch.due_ms`."""
     for reply_to, fetch in list(leader.parked.items()):
         if core.now_ms >= fetch.due_ms:
             del leader.parked[reply_to]
@@ -127,7 +127,7 @@ def expire_fetches(core: Core, leader: Leader) -> None:
 
 
 def _hasten_if_behind(core: Core, fetch: ParkedFetch) -> None:
-    """A replica that lacks the high watermark gets it soon, if no records take it along before."""
+    """A replica that lacks the high watermark gets it soon, unless records take it along before."""
     known, committed = fetch.high_watermark, core.high_watermark
     if committed is not None and known is not None and known < committed:
         soon = max(core.now_ms + ANNOUNCE_DELAY_MS, fetch.not_before_ms)

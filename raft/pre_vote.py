@@ -1,7 +1,7 @@
 """Pre-vote: a voter asks whether it could win before it begins a new epoch (KIP-996).
 
-A pre-vote touches neither epoch nor disk. Here is who grants one, and what follows when it is refused; the
-asking itself is the first half of a campaign, see `campaign`.
+A pre-vote touches neither epoch nor disk. Here is when one is granted, and what follows when it is refused;
+the request itself is the first half of a campaign, see `campaign`.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ def on_begin_quorum_epoch_requested(core: Core, event: BeginQuorumEpochRequestRe
     """KIP-595, BeginQuorumEpoch request handling: the leader that it names is asked, and then followed.
 
     Errors: INCONSISTENT_CLUSTER_ID and UNKNOWN_SERVER_ERROR (top level), FENCED_LEADER_EPOCH,
-    INVALID_VOTER_KEY. NOT_VOTER is never sent: a replica that is not a voter yet follows all the same. An
-    answer without error in an older epoch says that the leader has not been heard yet.
+    INVALID_VOTER_KEY. NOT_VOTER is never sent: a replica that is not a voter yet follows all the same. A
+    response without error in an older epoch says that the leader has not been asked yet.
     """
     refusal = _check_sender(core, event.cluster_id, event.epoch, event.leader_id, event.endpoints)
     if refusal is not None:
@@ -90,7 +90,7 @@ def on_end_quorum_epoch_requested(core: Core, event: EndQuorumEpochRequestReceiv
 
 
 def on_end_quorum_epoch_response(core: Core, event: EndQuorumEpochResponseReceived) -> None:
-    """A voter knows that this leader has resigned: it need not be told again."""
+    """A voter knows that this leader has resigned: no EndQuorumEpoch is sent to it again."""
     request = core.take(event.request_id)
     if request is None or not absorb(core, request, event.error, event.hint):
         return
@@ -106,7 +106,7 @@ def _check_sender(
     leader_id: int | None,
     endpoints: tuple[Endpoint, ...],
 ) -> Reply | None:
-    """What BeginQuorumEpoch and EndQuorumEpoch share: a leader that is news is asked whether it leads.
+    """What BeginQuorumEpoch and EndQuorumEpoch share: a leader not known before is asked whether it leads.
 
     Returns the refusal, if there is a reason for one.
     """
@@ -121,7 +121,7 @@ def _check_sender(
     is_news = epoch > core.epoch or core.leader is None
     leader = core.key_of(leader_id) if leader_id is not None and is_news else None
     if reason is None and leader is not None and not (endpoints or core.endpoints_of(leader)):
-        reason = f"nobody said where replica {leader_id}, leader of epoch {epoch}, can be reached"
+        reason = f"no endpoint is known of replica {leader_id}, leader of epoch {epoch}"
     if reason is not None:
         core.report(f"request of leader {leader_id} refused: {reason}")
         return _reply(core, top_level=KafkaError.UNKNOWN_SERVER_ERROR)

@@ -86,7 +86,7 @@ def log_regression(replica: ReplicaKey, acknowledged: int, end_offset: int) -> s
 
 
 def progress_of(leader: Leader, voter: ReplicaKey) -> FetchProgress | None:
-    """What is known of a voter; one known by id alone is whoever fetched last under that id."""
+    """What is known of a voter. One known by id alone is the replica that fetched last under that id."""
     exact = leader.progress.get(voter)
     if voter.uuid is not None:
         return exact

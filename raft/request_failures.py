@@ -1,4 +1,4 @@
-"""A request to a peer got no usable answer: it is sent again after a backoff.
+"""A request to a peer got no valid response: it is sent again after a backoff.
 
 Sources: KIP-595 (cluster bootstrapping, a foreign cluster), KIP-996 (a voter without pre-vote), KIP-580.
 """
@@ -16,7 +16,7 @@ from quorumd.raft.types import ReplicaKey
 
 
 def on_request_failed(core: Core, event: RequestFailed) -> None:
-    """No usable answer: try again after a backoff."""
+    """No valid response: send the request again after a backoff."""
     request = core.take(event.request_id)
     if request is None:
         return
@@ -35,11 +35,11 @@ def on_request_failed(core: Core, event: RequestFailed) -> None:
 
 
 def _note_foreign(core: Core, to: Peer, event: RequestFailed) -> None:
-    """Another cluster lives where this node was told to look.
+    """At a configured address there is a replica of another cluster.
 
-    Fatal only if a majority of the configured voters says so and names one leader, that leader itself
-    among them, before this directory ever fetched: one packet must not end a node (KIP-595, cluster
-    bootstrapping, step 1).
+    Fatal only if a majority of the configured voters is of that cluster and names one leader, that leader
+    itself among them, before this directory ever fetched: one packet must not end a node (KIP-595,
+    cluster bootstrapping, step 1).
     """
     core.report(f"{to} belongs to another cluster than {core.cluster_id}")
     if not isinstance(to, ReplicaKey) or event.leader_id is None or core.log.end_offset > 0:

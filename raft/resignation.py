@@ -1,7 +1,7 @@
-"""The leader of this replica has resigned: by EndQuorumEpoch, which anybody can send, and by its own answer.
+"""The leader has resigned: by EndQuorumEpoch, which any process can send, and by the leader's own response.
 
-A leader that resigns answers every fetch that waits there, and every later one, with
-NOT_LEADER_OR_FOLLOWER. EndQuorumEpoch adds who shall campaign first. Source: KIP-595, EndQuorumEpoch.
+A leader that resigns responds to every parked fetch, and to every later one, with NOT_LEADER_OR_FOLLOWER.
+EndQuorumEpoch adds the order in which voters campaign. Source: KIP-595, EndQuorumEpoch.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from quorumd.raft.types import ReplicaKey
 
 
 def note_end_claim(core: Core, claim: EndClaim) -> None:
-    """EndQuorumEpoch of this epoch has come in, whoever has sent it."""
+    """EndQuorumEpoch of this epoch has come in, from any sender."""
     core.known_leader.end_claim = claim
     _end_if_confirmed(core)
 
 
 def note_refusal(core: Core) -> None:
-    """The leader of this epoch has answered a fetch of this epoch: it does not lead any more."""
+    """The leader of this epoch has refused a fetch of this epoch: it does not lead any more."""
     core.known_leader.has_refused = True
     core.known_leader.expected_until_ms = 0
     _end_if_confirmed(core)

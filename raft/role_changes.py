@@ -55,7 +55,7 @@ def move_to(core: Core, trigger: Trigger, state: State) -> None:
 def become_unattached(
     core: Core, trigger: Trigger, epoch: int, timeout_ms: int | None = None
 ) -> None:
-    """No leader of `epoch` is known: look for one; a voter does so until its election timeout."""
+    """No leader of `epoch` is known: fetch from all peers; a voter does so until its election timeout."""
     if epoch != core.epoch:
         core.epoch, core.voted = epoch, None
     core.leader, core.known_leader.endpoints = None, ()
@@ -112,7 +112,7 @@ def take_role(core: Core) -> None:
 
 
 def _refuse_waiting(core: Core, former: Leader) -> None:
-    """Answer what still waits for this leader: it leads no more."""
+    """Refuse the requests that still wait at this leader: it leads no more."""
     for reply_to in former.parked:
         core.refuse_fetch(reply_to, KafkaError.NOT_LEADER_OR_FOLLOWER)
     waiting = [change.reply_to for change in former.changes]

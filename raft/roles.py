@@ -26,11 +26,11 @@ class Role(StrEnum):
 
 @dataclass(slots=True)
 class Unattached:
-    """A voter that knows no leader; looks for one until its election timeout."""
+    """A voter that knows no leader, and fetches from all voters until its election timeout."""
 
     election_deadline_ms: int
     leaderless_voters: set[ReplicaKey] | None = field(default_factory=set)
-    """Voters that answered in this epoch that they know no leader either; None once a candidate of
+    """Voters that know no leader of this epoch either, by their responses; None once a candidate of
     this epoch was refused."""
 
 
@@ -46,7 +46,7 @@ class Follower:
 
     @property
     def election_deadline_ms(self) -> int:
-        """When it asks for pre-votes, unless the leader answers first."""
+        """When it asks for pre-votes, unless the leader responds first."""
         return self.fetch_deadline_ms if self.campaign_at_ms is None else self.campaign_at_ms
 
 
@@ -68,7 +68,7 @@ class Candidate:
     is_lost: bool = False
     """No majority can be reached any more: no other voter is asked."""
     is_contested: bool = False
-    """A voter refused: the other answers are waited for only briefly."""
+    """A voter refused: the candidate waits for the others only briefly."""
 
 
 @dataclass(slots=True)
@@ -91,7 +91,8 @@ class ParkedFetch:
     replica: ReplicaKey | None
     position: OffsetAndEpoch
     due_ms: int
-    """When it is answered at the latest: its time is up, or it has lacked something for a while."""
+    """When the leader responds at the latest: the wait time is over, or records or the high watermark were
+    withheld for a while."""
     high_watermark: int | None
     not_before_ms: int = 0
     """Until then it waits whatever there is to say, unless its time is up. See `observer_pause_ms`."""
@@ -107,7 +108,7 @@ class ChangeKind(StrEnum):
 
 @dataclass(slots=True)
 class VoterChange:
-    """A change of the voter set that was asked of the leader and is not answered yet. Times are ms.
+    """A requested change of the voter set that waits at the leader. Times are ms.
 
     `voter` is whom to add, or (its key) to remove; `target` are the ids of a reassignment.
     """
@@ -162,7 +163,7 @@ class Leader:
 
 @dataclass(slots=True)
 class Resigned:
-    """A leader that gave up, and tells the voters so; it still answers as leader of its epoch."""
+    """A leader that gave up and sends EndQuorumEpoch; it is still named as leader of its epoch."""
 
     election_deadline_ms: int
     unacknowledged: set[ReplicaKey]

@@ -28,7 +28,7 @@ CHUNK_BYTES: Final = 2**20
 DOWNLOAD_RETRY_MS: Final = 1_000
 
 DOWNLOAD_RETRY_MAX_MS: Final = 10_000
-"""How long a snapshot that was copied in vain is not copied again: at first, and at most."""
+"""How long a snapshot whose copy failed is not copied again: at first, and at most."""
 
 
 KAFKA_SNAPSHOT_MAX_BYTES: Final = 2**31
@@ -56,7 +56,7 @@ def accept_offer(core: Core, request: InFlightRequest, snapshot: SnapshotId) -> 
         download = core.download = SnapshotDownload(snapshot, core.context)
         core.report(f"copying the snapshot that ends at {snapshot.end_offset} from {core.leader}")
     elif is_downloading(core):
-        # The leader was asked as a bootstrap server, too: it has nothing new to say.
+        # The leader got a fetch as a bootstrap server, too: this offer is the same one.
         core.back_off(request)
     download.context = core.context
     if download.is_complete:
@@ -94,12 +94,12 @@ def _chunk_bytes(core: Core) -> int:
 
 
 def take_chunk(core: Core, event: FetchSnapshotResponseReceived) -> bool:
-    """FetchSnapshot response handling. Returns True if the leader is alive and answered."""
+    """FetchSnapshot response handling. Returns True if the response is one of the leader."""
     request = core.take(event.request_id)
     if request is None:
         return False
     asked = request.request
-    assert isinstance(asked, FetchSnapshot), "a chunk answers a FetchSnapshot request"
+    assert isinstance(asked, FetchSnapshot), "a chunk belongs to a FetchSnapshot request"
     download = core.download
     if download is not None and download.snapshot != asked.snapshot:
         download = None
@@ -107,7 +107,7 @@ def take_chunk(core: Core, event: FetchSnapshotResponseReceived) -> bool:
         KafkaError.SNAPSHOT_NOT_FOUND,
         KafkaError.POSITION_OUT_OF_RANGE,
     ):
-        abandon_download(core, f"{request.to} answers {event.error}")
+        abandon_download(core, f"{request.to} responds with {event.error}")
     if not absorb(core, request, event.error, event.hint):
         return False
     chunk = event.chunk
@@ -211,12 +211,12 @@ def _note_failed_download(core: Core, download: SnapshotDownload, problem: str) 
 
 
 def _is_too_soon(core: Core, snapshot: SnapshotId) -> bool:
-    useless = core.failed_download
+    failed = core.failed_download
     return (
-        useless is not None
-        and useless.snapshot == snapshot
-        and useless.context == core.context
-        and core.now_ms < useless.again_at_ms
+        failed is not None
+        and failed.snapshot == snapshot
+        and failed.context == core.context
+        and core.now_ms < failed.again_at_ms
     )
 
 

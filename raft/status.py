@@ -1,4 +1,4 @@
-"""What a replica tells of itself to operators: frozen values, made on demand.
+"""The status of a replica for operators: frozen values, made on demand.
 
 Hot paths read the properties of `RaftNode` instead, which make nothing. Times are those of `step`, in
 ms; offsets are exclusive ends, except the start of the log.
@@ -39,7 +39,7 @@ class DownloadProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingVoterChange:
-    """A change of voters or leader that this leader was asked for and has not answered."""
+    """A requested change of voters or leader that waits at this leader."""
 
     kind: str
     """add, remove, reassign or transfer."""
@@ -61,7 +61,7 @@ class RaftStatus:
     voted: ReplicaKey | None
     cluster_id: str | None
     has_leader_contact: bool
-    """The leader answered lately, and its process is not known to be gone. False on the leader."""
+    """The leader responded lately, and its process is not known to be gone. False on the leader."""
     bootstrap_problem: str | None
     """Why clients cannot write yet to a quorum that is new; None on one that is not."""
     problem: str | None
@@ -82,7 +82,7 @@ class RaftStatus:
     voters_without_endpoints: tuple[int, ...]
     """Ids of voters whose addresses are not known."""
     registered_observers: tuple[Voter, ...]
-    """Observers that told this leader where they are reached."""
+    """Observers that registered their endpoints with this leader."""
     pending_changes: tuple[PendingVoterChange, ...]
     log_start_offset: int
     log_end: OffsetAndEpoch

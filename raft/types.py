@@ -1,4 +1,4 @@
-"""Plain values of the field: who a replica is, where it listens, which replicas vote.
+"""Plain values of the field: replicas' keys and endpoints, voter sets, positions in the log.
 
 Knows no message, no file and no rule beyond what makes a value valid.
 """

@@ -9,7 +9,7 @@ This replica handles the request in these steps:
 4. A pre-vote is granted if this replica has no contact with a leader; a vote if it knows no leader of this
    epoch and has not voted in it, or for the same candidate. In either case the other log must end with a
    later epoch, or be at least as long.
-5. A vote is on disk before the answer leaves. A refused pre-vote is a reason to campaign.
+5. A vote is on disk before the response leaves. A refused pre-vote is a reason to campaign.
 
 Sources: KIP-595 (Vote request handling), KIP-996 (pre-vote), KIP-856 (keys; every replica votes). A hostile
 or impossible request gets a top-level UNKNOWN_SERVER_ERROR: it changes nothing here, and no error that would
@@ -83,10 +83,10 @@ def on_vote_requested(core: Core, event: VoteRequestReceived) -> None:
 
 
 def _may_take_epoch(core: Core, event: VoteRequestReceived) -> bool:
-    """One request of anybody must not depose a leader (Ongaro's dissertation, 4.2.3).
+    """One request of any process must not depose a leader (Ongaro's dissertation, 4.2.3).
 
-    A candidate that won its pre-votes has a majority without contact. A leader asks it: it may be stuck in
-    a later epoch. Who need not be fast asks it, too, instead of believing it.
+    A candidate that won its pre-votes has a majority without contact. A leader asks the candidate: it may be
+    stuck in a later epoch. A replica that need not be fast asks it, too, instead of believing it.
     """
     is_far = event.epoch > core.epoch + EPOCH_STEP_LIMIT
     if isinstance(core.state, Leader) or (not core.is_led and (is_far or not core.is_voter)):
@@ -96,7 +96,7 @@ def _may_take_epoch(core: Core, event: VoteRequestReceived) -> bool:
 
 
 def _grants_vote(core: Core, event: VoteRequestReceived) -> bool:
-    """At most one vote an epoch, on disk before the answer (KIP-595, step 3 and 4)."""
+    """At most one vote an epoch, on disk before the response (KIP-595, step 3 and 4)."""
     if core.voted is not None:
         return core.voted.id == event.candidate.id and core.voted.uuid in (
             None,

@@ -44,8 +44,8 @@ def _patience_ms(core: Core) -> int:
 def _compare_with_kafka_voter(core: Core, event: VoteRequestReceived) -> None:
     """Note whether this voter lacks what the witness holds, and whether all within reach do by now.
 
-    Not waited for are the leader that was lost, whose silence brought the candidates here, and who has
-    not asked for so long that others have asked twice.
+    Two are not waited for: the leader that was lost, whose silence made the candidates ask, and a voter that
+    has not asked for so long that others have asked twice.
     """
     state, contact_ms = core.kafka_log, core.known_leader.last_contact_ms
     voter = core.voters.find(event.candidate)

@@ -11,10 +11,10 @@ The leader handles the request in these steps:
  6. Check step 3 again: time has passed.
  7. Wait until other voters under its id have been silent for long enough, and until the new one has
     caught up, so that the quorum need not wait for it.
- 8. Append the voter set with the new voter. It counts at once. It is reached where it has told this leader
-    itself (UpdateVoter), else where the request says, until it says otherwise.
+ 8. Append the voter set with the new voter. It counts at once. Its endpoints are those that it has registered
+    itself with this leader (UpdateVoter), else those of the request, until it registers others.
  9. Wait until that is committed by a majority of the new set, unless the request says not to wait.
-10. Answer. A request that has waited for its timeout is answered at whichever step it is.
+10. Reply. A request that has waited for its timeout gets its reply at any step.
 
 Steps 5, 6, 9 and 10 are those of every change: see `pending_changes`.
 """

@@ -1,13 +1,13 @@
-"""What a replica says of itself to its leader: where it is reached, and that it wants to vote.
+"""What a replica registers with its leader: its endpoints, and that it wants to vote (auto-join).
 
 A follower or observer asks at most one thing in each fetch timeout, the first that applies:
 
 1. As a voter that is reached elsewhere than the voter set says: UpdateVoter.
-2. As an observer that has not told this leader where it is reached: UpdateVoter.
+2. As an observer whose endpoints this leader does not know: UpdateVoter.
 3. With auto-join, as an observer with the id of a voter, whose disk was lost: AddVoter, and once that is
    committed RemoveVoter for the lost one. A replica that was removed on purpose does not.
 
-A Kafka quorum takes such requests of its voters only: who observes one asks nothing. A witness says
+A Kafka quorum takes such requests of its voters only: an observer sends none. A witness sends
 UpdateVoter, too, if the voter set lacks its kraft.version range, and while the log names no voters
 (kraft.version 0) once to each leader, so that kraft.version can be raised.
 
@@ -26,7 +26,7 @@ from quorumd.raft.types import Voter
 
 
 def register_with_leader(core: Core) -> None:
-    """Send what is due, which is looked at once every fetch timeout."""
+    """Send the registration that is due; this is checked once every fetch timeout."""
     leader = core.leader
     if (
         leader is None
@@ -43,7 +43,7 @@ def register_with_leader(core: Core) -> None:
 
 
 def registration_request(core: Core) -> UpdateVoter | AddVoter | RemoveVoter | None:
-    """What this replica would ask of its leader now."""
+    """The first of the three requests that applies now; None if none does."""
     config, endpoints = core.config, core.config.endpoints
     if core.local.uuid is None or not endpoints:
         return None
@@ -73,7 +73,7 @@ def _update_at_kafka(core: Core, own: Voter | None) -> UpdateVoter | None:
 
 
 def on_voter_change_response(core: Core, event: VoterChangeResponseReceived) -> None:
-    """The leader has done it, or will be asked again."""
+    """The leader has done it, or gets the request again."""
     request = core.take(event.request_id)
     if request is None:
         return
@@ -84,7 +84,7 @@ def on_voter_change_response(core: Core, event: VoterChangeResponseReceived) -> 
         return
     if event.error is not None:
         what = type(request.request).__name__
-        core.report(f"{request.to} answers {what}: {event.error}: {event.message or 'no reason'}")
+        core.report(f"{request.to} refuses {what}: {event.error}: {event.message or 'no reason'}")
         core.back_off(request)
     elif isinstance(request.request, UpdateVoter):
         core.registration.registered_in = core.context

@@ -1,4 +1,4 @@
-"""What several changes of the voters wait for, or are refused for, in words. Nothing here changes anything.
+"""Reasons to refuse a voter change, or to let it wait, in words. Nothing here changes state.
 
 A function that ends in `_problem` returns None if there is none. Sources: KIP-856, KIP-853, KIP-642.
 """
@@ -111,7 +111,7 @@ def majority_problem(core: Core, leader: Leader, voters: VoterSet) -> str | None
     )
 
 
-# -- who is there
+# -- which replicas are alive
 
 
 def rival_silent_ms(core: Core) -> int:

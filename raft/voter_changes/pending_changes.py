@@ -1,7 +1,7 @@
-"""The leader goes on with what it was asked for: one change of the voters at a time.
+"""The queue of requested voter changes: the leader makes one at a time.
 
 Every request waits for its turn in `Leader.changes`. After each event the leader makes those that can be
-made, answers those that are committed or whose time is over, and takes the next step of a reassignment.
+made, replies to those that are committed or whose time is over, and takes the next step of a reassignment.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from quorumd.raft.voter_changes.update_voter import update_own_endpoints
 
 
 def advance(core: Core, leader: Leader) -> None:
-    """Whatever is possible now: make the next change, answer the committed ones, hand over."""
+    """Take every step that is possible now: make the next change, reply to committed ones, hand over."""
     if core.config.is_kafka_log:
         hand_over(core, leader, None)
         return
-    _answer_committed(core, leader)
+    _reply_to_committed(core, leader)
     entry = core.electorate.entry
     is_committed = core.high_watermark is not None and entry.offset < core.high_watermark
     if not core.electorate.has_local and is_committed:
@@ -43,7 +43,7 @@ def advance(core: Core, leader: Leader) -> None:
         advance_transfer(core, leader, leader.transfer)
 
 
-def _answer_committed(core: Core, leader: Leader) -> None:
+def _reply_to_committed(core: Core, leader: Leader) -> None:
     for change in list(leader.changes):
         offset = change.offset
         if offset is None:
@@ -68,7 +68,7 @@ def _append_next(core: Core, leader: Leader) -> None:
                 change.offset = core.log.voters_offset
                 problem = pending_change_problem(core, leader)
         change.waits_for = problem or ""
-    _answer_committed(core, leader)
+    _reply_to_committed(core, leader)
 
 
 def _refusal_of(core: Core, leader: Leader, change: VoterChange) -> Refusal | None:
@@ -94,7 +94,7 @@ def _append(core: Core, leader: Leader, change: VoterChange) -> str | None:
 
 
 def _expire(core: Core, leader: Leader) -> None:
-    """Answer what has waited in vain. What is in the log already may still be committed."""
+    """Refuse the changes whose timeout is over. One that is in the log may still be committed."""
     for change in list(leader.changes):
         if core.now_ms < change.deadline_ms:
             continue

@@ -8,7 +8,7 @@ The leader handles the request in these steps:
  3. If the latest record names this target, or the voters are the target, go on with step 6.
  4. Wait until the latest voter set, and a record of this leader's epoch, are committed. Check step 2 again.
  5. Append the present voters with the target.
- 6. Wait until that is committed, and answer.
+ 6. Wait until that is committed, and reply.
 
 The record keeps the target, so that the next leader goes on. Whenever the latest set is committed, one step:
 

@@ -12,8 +12,8 @@ The leader handles the request in these steps:
 7. Append the voter set without the voter. It counts at once; a leader that is removed goes on leading,
    without counting itself.
 8. Wait until that is committed by a majority of the new set.
-9. Answer; then a leader that was removed resigns. A request that has waited for its timeout is answered
-   at whichever step it is.
+9. Reply; then a leader that was removed resigns. A request that has waited for its timeout gets its reply
+   at any step.
 
 Steps 4, 5, 8 and 9 are those of every change: see `pending_changes`.
 """

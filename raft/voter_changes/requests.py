@@ -1,4 +1,4 @@
-"""What all requests for a change of voters or leader begin with: is this the leader, is there room?"""
+"""The first steps of every change of voters or leader: does this replica lead, is there room in the queue?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_CHANGES: Final = 100
 def leader_of_request(core: Core, reply_to: int, cluster_id: str | None) -> Leader | None:
     """This replica's leadership; None if it has none or the request is for another cluster.
 
-    Then the request has been answered.
+    Then the request has been refused.
     """
     leader = core.state
     if is_foreign(core, cluster_id):

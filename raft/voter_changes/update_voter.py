@@ -1,12 +1,12 @@
-"""UpdateVoter: a replica says where it is reached now (KIP-853, UpdateRaftVoter).
+"""UpdateVoter: a replica registers its endpoints (KIP-853, UpdateRaftVoter).
 
-The leader handles the request in these steps, and answers it at once:
+The leader handles the request in these steps, and replies at once:
 
 1. The request must be of the present epoch, and of this cluster if it names one; this replica must lead.
 2. The replica must have an id, a storage id, kraft.version 1 and an endpoint for the peers' listener; it
    must not be the leader itself.
 3. An observer's endpoints are kept in memory, for when it becomes a voter.
-4. What a voter says counts as a sign of life. If the latest voter set says the same, answer.
+4. What a voter says counts as a sign of life. If the latest voter set says the same, reply.
 5. The latest voter set, and a record of this leader's epoch, must be committed; else the voter asks again.
 6. Append the voter set with the new endpoints.
 """

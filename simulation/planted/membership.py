@@ -161,14 +161,14 @@ def _voter_is_added_without_catching_up(plant: Plant) -> None:
     faults=frozenset({"add voter"}),
 )
 def _added_voter_is_told_before_the_commit(plant: Plant) -> None:
-    right = pending_changes._answer_committed
+    right = pending_changes._reply_to_committed
 
     def wrong(core: Core, leader: Leader) -> None:
         for change in leader.changes:
             change.ack_when_committed = False
         right(core, leader)
 
-    plant(pending_changes, "_answer_committed", wrong)
+    plant(pending_changes, "_reply_to_committed", wrong)
 
 
 @planted(

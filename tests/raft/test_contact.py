@@ -62,7 +62,7 @@ def test_who_does_not_say_that_it_leads_commits_nothing() -> None:
     for bench in (unattached(), follower()):
         before = bench.node.high_watermark
         bench.fetched(hint=NO_LEADER, high_watermark=3, to=key(2))
-        assert f"fetch answer of {key(2)} ignored: it does not lead" in bench.reports
+        assert f"fetch response of {key(2)} ignored: it does not lead" in bench.reports
         assert bench.node.high_watermark == before
         assert not [sent for sent in bench.requests(Fetch) if sent.to == key(2)], "it backs off"
 
@@ -97,7 +97,7 @@ def test_a_leader_that_truncates_nothing_is_not_asked_again_at_once() -> None:
 def test_records_of_a_former_epoch_are_not_taken() -> None:
     bench = follower()
     bench.fetched(hint=LeaderHint(epoch=2, leader_id=2), epochs=[3], high_watermark=4)
-    assert f"answer of {key(2)} ignored: epoch 2, own epoch 3" in bench.reports
+    assert f"response of {key(2)} ignored: epoch 2, own epoch 3" in bench.reports
     assert bench.node.core.log.end == OffsetAndEpoch(3, 2)
     assert not bench.requests(Fetch), "it backs off"
     bench.wait(20)

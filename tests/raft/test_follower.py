@@ -462,7 +462,7 @@ def test_an_answer_without_endpoints_still_tells_the_epoch() -> None:
     bench = follower()
     bench.fetched(error="FENCED_LEADER_EPOCH", hint=LeaderHint(epoch=7, leader_id=9))
     assert (bench.node.epoch, bench.node.leader, bench.role) == (7, None, Role.UNATTACHED)
-    assert "nobody said where" in bench.reports
+    assert "no endpoint is known of" in bench.reports
 
 
 def test_nobody_tells_a_leader_where_it_is_reached() -> None:

@@ -102,7 +102,7 @@ def test_a_leader_that_nobody_can_place_does_not_put_off_the_election() -> None:
     due_ms = election_deadline_ms(bench.node.core)
     bench.now_ms += 100
     bench.fetched(error="NOT_LEADER_OR_FOLLOWER", hint=LeaderHint(epoch=3, leader_id=8), to=key(2))
-    assert "nobody said where replica 8, leader of epoch 3, can be reached" in bench.reports
+    assert "no endpoint is known of replica 8, leader of epoch 3" in bench.reports
     assert election_deadline_ms(bench.node.core) == due_ms
     assert not bench.find(PersistQuorumState)
 
@@ -118,7 +118,7 @@ def test_a_vote_of_who_contradicts_does_not_count_and_is_not_asked_for_at_once()
     hint = LeaderHint(epoch=3, leader_id=3, endpoints=endpoints(3))
     bench.step(VoteResponseReceived(request_id=asked, error=None, hint=hint, granted=True))
     assert bench.role is Role.PROSPECTIVE
-    assert f"answer of {key(3)} ignored: replica 3 is called the leader" in bench.reports
+    assert f"response of {key(3)} ignored: replica 3 is called the leader" in bench.reports
     assert not bench.requests(Vote)
     assert bench.requests(Vote, bench.wait(20))
 

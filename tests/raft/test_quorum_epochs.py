@@ -86,7 +86,7 @@ def test_a_voter_that_has_not_asked_the_leader_yet_answers_in_its_former_epoch()
     assert not bench.reports
     asked = bench.outstanding(BeginQuorumEpoch, key(3)).request_id
     begin_answered(bench, asked, "UNKNOWN_LEADER_EPOCH", epoch=3)
-    assert f"answer of {key(3)} ignored: epoch 3, own epoch 4" in bench.reports
+    assert f"response of {key(3)} ignored: epoch 3, own epoch 4" in bench.reports
 
 
 def test_a_voter_that_answers_is_not_backed_off_from_any_more() -> None:

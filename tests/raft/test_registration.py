@@ -76,7 +76,7 @@ def test_a_replica_without_storage_id_or_endpoints_has_nothing_to_say() -> None:
 def test_what_a_leader_refuses_is_said_again_when_the_back_off_is_over() -> None:
     bench = follower(endpoints=MOVED, retry_backoff_ms=5000, retry_backoff_max_ms=5000, **FREE)
     answer(bench, "REQUEST_TIMED_OUT")
-    assert f"{key_of(2)} answers UpdateVoter: REQUEST_TIMED_OUT: no" in bench.reports
+    assert f"{key_of(2)} refuses UpdateVoter: REQUEST_TIMED_OUT: no" in bench.reports
     for _ in range(3):
         bench.fetched(after_ms=1000)
     assert len(said(bench)) == 1
