@@ -125,7 +125,7 @@ def _note_contact(core: Core) -> None:
         core.state.fetch_deadline_ms = deadline
         core.state.campaign_at_ms = None
     elif isinstance(core.state, Prospective):
-        move_to(core, Trigger.LEADER_ANSWERED, Follower(deadline))
+        move_to(core, Trigger.LEADER_RESPONDED, Follower(deadline))
 
 
 def _truncate(core: Core, request: InFlightRequest, diverging: OffsetAndEpoch) -> None:

@@ -20,7 +20,7 @@ class Trigger(StrEnum):
     LEADER_LEARNT = "the leader of the epoch was learnt"
     ELECTION_TIMEOUT = "no leader was found in time"
     LEADER_SILENT = "the leader is silent or gone"
-    LEADER_ANSWERED = "the leader answered a fetch after all"
+    LEADER_RESPONDED = "the leader responded to a fetch"
     PRE_VOTES_WON = "a majority would vote"
     PRE_VOTES_UNSUPPORTED = "a voter does not know pre-vote"
     PRE_VOTES_LOST = "no majority would vote, no leader is known"
@@ -30,7 +30,7 @@ class Trigger(StrEnum):
     QUORUM_LOST = "a majority has not fetched for too long"
     RESIGNATION = "resignation was asked for"
     REMOVED = "it was removed from the voters, which is committed"
-    RESIGNATION_OVER = "nobody took over in time"
+    RESIGNATION_OVER = "no other voter took over in time"
     JOINED_VOTERS = "the voter set contains this replica now"
     JOINED_VOTERS_WITH_LEADER = "the voter set contains this replica now, the leader is known"
     LEFT_VOTERS = "the voter set does not contain this replica any more"
@@ -48,7 +48,7 @@ TRANSITIONS: Mapping[tuple[Role, Trigger], Role] = MappingProxyType(
         (R.LEADER, T.HIGHER_EPOCH): R.UNATTACHED,
         (R.RESIGNED, T.HIGHER_EPOCH): R.UNATTACHED,
         (R.OBSERVER, T.HIGHER_EPOCH): R.OBSERVER,
-        # KIP-595, BeginQuorumEpoch and leader hints in answers.
+        # KIP-595, BeginQuorumEpoch and leader hints in responses.
         (R.UNATTACHED, T.LEADER_LEARNT): R.FOLLOWER,
         (R.FOLLOWER, T.LEADER_LEARNT): R.FOLLOWER,
         (R.PROSPECTIVE, T.LEADER_LEARNT): R.FOLLOWER,
@@ -59,7 +59,7 @@ TRANSITIONS: Mapping[tuple[Role, Trigger], Role] = MappingProxyType(
         # KIP-996: pre-vote before an election.
         (R.UNATTACHED, T.ELECTION_TIMEOUT): R.PROSPECTIVE,
         (R.FOLLOWER, T.LEADER_SILENT): R.PROSPECTIVE,
-        (R.PROSPECTIVE, T.LEADER_ANSWERED): R.FOLLOWER,
+        (R.PROSPECTIVE, T.LEADER_RESPONDED): R.FOLLOWER,
         (R.PROSPECTIVE, T.PRE_VOTES_WON): R.CANDIDATE,
         (R.PROSPECTIVE, T.PRE_VOTES_UNSUPPORTED): R.CANDIDATE,
         (R.PROSPECTIVE, T.PRE_VOTES_LOST): R.UNATTACHED,

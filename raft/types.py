@@ -42,7 +42,7 @@ class ReplicaKey(NamedTuple):
     uuid: UUID | None = None
 
     def __hash__(self) -> int:
-        # Keys are looked up several times for every fetch, and two uuids under one id are rare.
+        # Keys are hashed several times for every fetch, and two uuids under one id are rare.
         return self.id
 
     def matches(self, other: ReplicaKey) -> bool:

@@ -62,7 +62,7 @@ def graceful_handover() -> Scenario:
 
 
 def pre_vote_under_partition() -> Scenario:
-    """A follower is cut off: it asks for pre-votes in vain, its epoch stays, nobody is disturbed."""
+    """A follower is cut off: it asks for pre-votes in vain, its epoch stays, the others are not disturbed."""
     scenario = begun(70)
     lonely = scenario.others(scenario.leader)[0]
     with scenario.told():
@@ -77,7 +77,7 @@ def pre_vote_under_partition() -> Scenario:
 
 
 def divergence_and_truncation() -> Scenario:
-    """A leader is cut off with records that nobody else has; on its return they are cut away."""
+    """A leader is cut off with records that no other replica has; on its return they are truncated."""
     scenario = begun(4)
     old = scenario.leader
     with scenario.told():
