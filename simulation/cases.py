@@ -6,7 +6,7 @@ the role of its process and the message that it got last, for that is the moment
 that a process of that role may have just got. Machines that are down, and all that were there when a
 partition began, count in sums only.
 
-Of an operation, each answer is a case, whichever node gives it; and each operation is a pair
+Of an operation, each response is a case, whichever node gives it; and each operation is a pair
 with each fault that can begin while it is under way.
 """
 
@@ -19,7 +19,7 @@ from quorumd.raft.roles import Role
 from simulation.coverage import Case, Coverage, Pair
 from simulation.faults import FAULTS, OPERATIONS
 
-CLIENT, ANY_NODE = "client", "anybody"
+CLIENT, ANY_NODE = "client", "any node"
 MESSAGE_FAULTS = (
     "loss",
     "reset",
@@ -59,7 +59,7 @@ _SENDS: Mapping[str, frozenset[Role]] = {
     "Consumer fetch answer": _ALL,
     **{f"{change} answer": _ALL for change in _CHANGES},
 }
-"""Which roles send a message; a node that does not lead answers with a refusal."""
+"""Which roles send a message; a node that does not lead responds with a refusal."""
 _MAY_HAVE_GOT: Mapping[str, frozenset[Role]] = {
     "start": _ALL - {Role.CANDIDATE},
     "Vote": _ALL,
@@ -94,7 +94,7 @@ _RESPONSES: Mapping[str, tuple[str, ...]] = {
     "reassign otherwise": (*_ALWAYS, "NO_REASSIGNMENT_IN_PROGRESS"),
     "transfer leader": (*_ALWAYS, "VOTER_NOT_FOUND", "ELIGIBLE_LEADERS_NOT_AVAILABLE"),
 }
-"""The answers that an operation can get."""
+"""The responses that an operation can get."""
 
 
 @cache
@@ -113,20 +113,20 @@ def possible_cases() -> tuple[Case, ...]:
         if fault in MESSAGE_FAULTS:
             cases += [(fault, CLIENT, message) for message in _CLIENTS_SEND]
     cases += [
-        (operation, ANY_NODE, answer)
+        (operation, ANY_NODE, response)
         for operation in OPERATIONS
-        for answer in _RESPONSES.get(operation, ())
+        for response in _RESPONSES.get(operation, ())
     ]
     return tuple(cases)
 
 
 def missing_cases(coverage: Coverage) -> list[Case]:
     """Those that have not occurred."""
-    answered = {(fault, message) for fault, _, message in coverage.cases}
+    seen = {(fault, message) for fault, _, message in coverage.cases}
     return [
         case
         for case in possible_cases()
-        if not coverage.cases[case] and not (case[1] == ANY_NODE and (case[0], case[2]) in answered)
+        if not coverage.cases[case] and not (case[1] == ANY_NODE and (case[0], case[2]) in seen)
     ]
 
 

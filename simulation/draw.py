@@ -118,7 +118,7 @@ def _draw_acts(
 
 
 def _draw_membership(random: Random, settings: Settings, only: Collection[str] | None) -> Settings:
-    """Who else may vote, and what operators do: in every second run voters come and go."""
+    """Voters, observers, and what operators do: in every second run voters come and go."""
     is_dynamic = random.random() < 0.5
     voters, observers = settings.voters, settings.observers
     if is_dynamic:
@@ -132,7 +132,7 @@ def _draw_membership(random: Random, settings: Settings, only: Collection[str] |
     twin = random.choice(twins) if has_twin else None
     movers = tuple(sorted(random.sample(nodes, min(2, len(nodes)))))
     if is_dynamic:
-        # Who is silent, and for how long, matters: time for more than one round of it.
+        # How long a replica is silent matters: time for more than one round of it.
         settings = replace(
             settings,
             fetch_timeout_ms=random.choice([100, 100, 200, 200, 500, 1000]),

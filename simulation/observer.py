@@ -206,7 +206,7 @@ class Observer:
             self._fresh.note(end_offset, served.as_leader.epoch, self._now_us)
 
     def on_served(self, session: str, served: Served, end_offset: int | None) -> None:
-        """A client's question of the log is answered, perhaps with where it ends."""
+        """A client got a response about the log, perhaps with where the log ends."""
         self._trace.note(session, f"is told the end {end_offset}")
         if self.is_watching:
             self._fresh.on_served(session, served, end_offset, self._now_us)
@@ -217,7 +217,7 @@ class Observer:
             self._reads.on_read(session, offset, batches)
 
     def on_out_of_range(self, session: str, served: Served, offset: int) -> None:
-        """A reader has asked for an offset and was told that it is outside of the log."""
+        """A reader got the response that its offset is outside of the log."""
         if self.is_watching:
             self._fresh.on_out_of_range(session, served, offset)
 

@@ -182,7 +182,7 @@ def _failing_seeds(failures: Sequence[Failure]) -> Iterator[str]:
 
 def coverage_lines(coverage: Coverage, *, with_missing: bool) -> Iterator[str]:
     """How often each fault and operation has met each role, and what has never occurred."""
-    yield "how often each fault has occurred, by the role of the process that it met; and the answers that"
+    yield "how often each fault has occurred, by the role of the process that it met; and the responses that"
     yield "operators have got, by the role of the process that they had asked"
     rows = [["fault", "all", *ROLES_SHOWN]]
     others = {fault for fault, _, _ in coverage.cases} - set(ACTS)

@@ -142,9 +142,9 @@ def of_commit(commit: str, first: int, last: int) -> Fingerprints:
     return cast("Fingerprints", json.loads(kept.read_text()))
 
 
-def _tells_scenarios_alike(commit: str) -> bool:
+def _has_same_simulator(commit: str) -> bool:
     """False if a commit has them from a simulator of their own, before there was simulation/scenario.py:
-    who does what is the same there, and when is not."""
+    what happens is the same there, but not when."""
     git = ["git", "cat-file", "-e", f"{commit}:simulation/scenario.py"]
     return subprocess.run(git, cwd=ROOT, stderr=subprocess.DEVNULL).returncode == 0
 
@@ -164,8 +164,8 @@ def cli(base: str | None, seeds: str) -> None:
         click.echo(json.dumps(now, indent=0))
         return
     before = of_commit(base, int(first), int(last))
-    if not _tells_scenarios_alike(base):
-        click.echo(f"scenarios are not compared: another simulator has told those of {base}")
+    if not _has_same_simulator(base):
+        click.echo(f"scenarios are not compared: another simulator has made those of {base}")
         before, now = _without_scenarios(before), _without_scenarios(now)
     names = sorted(before.keys() | now.keys())
     different = [name for name in names if before.get(name) != now.get(name)]

@@ -1,4 +1,4 @@
-"""A small quorum without chaos: what goes wrong is scripted, and what happens can be told line by line.
+"""A small quorum without chaos: what goes wrong is scripted, and what happens is recorded line by line.
 
 The daemon's code on fixed settings: latencies of 1 to 3 ms, syncs of up to 3 ms, timeouts as by default.
 All checkers watch.
@@ -82,7 +82,7 @@ class Scenario:
         self.cluster = Cluster(seed, settings or settings_of())
         self.env = self.cluster.env
         self.env.network.conditions.latency_us = (1 * MS, 3 * MS)
-        self.env.facts.is_undisturbed = False  # whatever the script does, it says so to nobody
+        self.env.facts.is_undisturbed = False  # the checkers do not know what the script does
         self.lines: list[str] = []
         self._risk = Risk(self.env.facts, auto_join=self.env.settings.auto_join)
         self._clients = 0
@@ -138,12 +138,12 @@ class Scenario:
     def start(self, *machines: Machine) -> None:
         """All of them, unless some are named."""
         for machine in machines or self.machines:
-            self.tell(machine, "starts")
+            self.record(machine, "starts")
             machine.start()
 
     def kill(self, machine: Machine) -> None:
         """It does not come back by itself."""
-        self.tell(machine, "crashes")
+        self.record(machine, "crashes")
         machine.is_wanted = False
         machine.end_process("kill -9")
 
@@ -184,12 +184,12 @@ class Scenario:
         return request
 
     def outcome(self, request: VoterChangeRequest) -> str | None:
-        """What an operator is told in the end."""
+        """The last response to an operator: `done` or an error's name."""
         self.run(7_000, lambda: request.outcome is not None)
         return request.outcome
 
     def refusal(self, kind: VoterChangeKind, key: ReplicaKey) -> str | None:
-        """The error that the leader answers with, or `NONE`."""
+        """The error that the leader responds with, or `NONE`."""
         request = VoterChangeRequest(kind, key)
         operator = OneQuestion(self.cluster, self._risk, "operator", self.random, kind, [request])
         operator.target = self.leader.host
@@ -240,9 +240,9 @@ class Scenario:
             )
         return "\n".join([*rows, *self.lines[-40:]])
 
-    # -- the story
+    # -- what is recorded
 
-    def tell(self, machine: Machine, what: str) -> None:
+    def record(self, machine: Machine, what: str) -> None:
         self.note(f"{machine.id} {what}")
 
     def note(self, what: str) -> None:
@@ -250,28 +250,28 @@ class Scenario:
         self.lines.append(f"{self.env.scheduler.now_us // MS:>6} {what}")
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def recording(self) -> Iterator[None]:
         """Within the block `lines` gets what the rules of all nodes ask for: roles, requests, commits."""
         start, step = RaftNode.start, RaftNode.step
 
-        def start_and_tell(node: RaftNode, now_ms: int) -> list[fx.Effect]:
+        def start_and_record(node: RaftNode, now_ms: int) -> list[fx.Effect]:
             effects = start(node, now_ms)
-            self._tell_effects(node, 0, effects)
+            self._record_effects(node, 0, effects)
             return effects
 
-        def step_and_tell(node: RaftNode, event: Event, now_ms: int) -> list[fx.Effect]:
+        def step_and_record(node: RaftNode, event: Event, now_ms: int) -> list[fx.Effect]:
             end_offset = node.log_end_offset
             effects = step(node, event, now_ms)
-            self._tell_effects(node, end_offset, effects)
+            self._record_effects(node, end_offset, effects)
             return effects
 
         with (
-            patch.object(RaftNode, "start", start_and_tell),
-            patch.object(RaftNode, "step", step_and_tell),
+            patch.object(RaftNode, "start", start_and_record),
+            patch.object(RaftNode, "step", step_and_record),
         ):
             yield
 
-    def _tell_effects(self, node: RaftNode, end_offset: int, effects: list[fx.Effect]) -> None:
+    def _record_effects(self, node: RaftNode, end_offset: int, effects: list[fx.Effect]) -> None:
         for effect in effects:
             match effect:
                 case fx.AnnounceRole(role=role, epoch=epoch, leader_id=leader_id):
@@ -291,9 +291,9 @@ class Scenario:
 
 
 class OneQuestion(Operator):
-    """Asks once, and takes any answer."""
+    """Asks once, and takes any response."""
 
-    def on_answer(self, request: VoterChangeRequest, response: ChangeResponse) -> None:
+    def on_response(self, request: VoterChangeRequest, response: ChangeResponse) -> None:
         self.end(response.error.name)
 
 
@@ -325,18 +325,18 @@ class OneAppend(Client):
             PRODUCE,
             PRODUCE_VERSION,
             message,
-            self._on_answer,
+            self._on_response,
             lambda: None,
             is_repeatable=False,
         )
 
-    def _on_answer(self, frame: bytes) -> None:
-        answer = self.decode_answer(ProduceResponse, PRODUCE, PRODUCE_VERSION, frame)
-        found = answer.responses[0].partition_responses[0]
+    def _on_response(self, frame: bytes) -> None:
+        response = self.decode_response(ProduceResponse, PRODUCE, PRODUCE_VERSION, frame)
+        found = response.responses[0].partition_responses[0]
         if found.error_code == ErrorCode.NONE:
             self.append.acknowledged_us = self.env.scheduler.now_us
             self.append.offset = found.base_offset
-            assert self.served is not None, "an answer was given by a node"
+            assert self.served is not None, "a response was given by a node"
             self.env.observer.on_acknowledged(self.append, self.served)
 
 

@@ -1,4 +1,4 @@
-"""What was acknowledged is in the committed log, exactly once, at the offset that was answered.
+"""What was acknowledged is in the committed log, exactly once, at the offset of the response.
 
 A refused or timed-out append may be there or not, but not twice. Source: the promise of docs/protocol,
 appends; KIP-98 for idempotence.
@@ -35,13 +35,13 @@ class Acknowledged:
         if at_offset is None:
             raise Violation(
                 NAME,
-                f"{append.client} is told offset {append.offset}; the committed log ends at"
+                f"{append.client} gets offset {append.offset}; the committed log ends at"
                 f" {self._facts.committed_end_offset}",
             )
         if committed[at_offset].identity != append.identity:
             raise Violation(
                 NAME,
-                f"{append.client} is told offset {append.offset} for {append.identity}; there is"
+                f"{append.client} gets offset {append.offset} for {append.identity}; there is"
                 f" {committed[at_offset]} with {committed[at_offset].identity}",
             )
 
@@ -52,7 +52,7 @@ class Acknowledged:
             if count > 1 or (append.offset is not None and count != 1):
                 raise Violation(
                     NAME,
-                    f"{append.client}'s batch {append.identity}, told offset {append.offset}, is"
+                    f"{append.client}'s batch {append.identity}, acknowledged at offset {append.offset}, is"
                     f" {count} times in the committed log",
                 )
             if count and append.is_fenced:

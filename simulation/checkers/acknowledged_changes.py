@@ -1,7 +1,7 @@
-"""What an operator gets as an answer is true: an added voter is in a committed set, a removed one out of it.
+"""A response to an operator is true: an added voter is in a committed set, a removed one out of it.
 
-Source: KIP-856, AddVoter and RemoveVoter (answered when the change is committed); KIP-642 for the target of
-a reassignment.
+Source: KIP-856, AddVoter and RemoveVoter (the response comes when the change is committed); KIP-642 for the
+target of a reassignment.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from simulation.history.voter_change_requests import VoterChangeKind, VoterChang
 from simulation.history.voter_history import NamedVoters
 from simulation.violation import Violation
 
-NAME = "a change that is answered is committed"
+NAME = "an acknowledged change is committed"
 
 
 def check_acknowledged(facts: Facts, request: VoterChangeRequest) -> None:
-    """Raise Violation unless this was so at some moment between the question and the answer."""
+    """Raise Violation unless this was so at some moment between the request and the response."""
     sets = facts.voters.committed[max(0, request.sets_before - 1) :]
     first_ids = tuple(sorted(key.id for key in facts.voters.first))
     if (
@@ -29,7 +29,7 @@ def check_acknowledged(facts: Facts, request: VoterChangeRequest) -> None:
     ):
         raise Violation(
             NAME,
-            f"an operator who wants to {request} is told that it is done; the sets of that time are"
+            f"an operator that wants to {request} gets no error; the sets of that time are"
             f" {'; '.join(_described(named) for named in sets) or 'none'}",
         )
 

@@ -1,4 +1,4 @@
-"""No epoch is taken over that nobody has begun.
+"""No replica takes over an epoch that none has begun.
 
 Source: Raft, terms (section 5.1); Ongaro's dissertation, 4.2.3 (disruptive servers).
 """
@@ -13,8 +13,8 @@ BEGINS = (Role.CANDIDATE, Role.LEADER, Role.RESIGNED)
 
 
 class BegunEpochs(Checker):
-    """By a candidate, or by a leader whose resignation nobody noticed. A forged Vote begins one, too, if it
-    reaches a replica that has no leader."""
+    """A candidate begins one, or a leader whose resignation no voter noticed. A forged Vote begins one, too,
+    if it reaches a replica that has no leader."""
 
     name = "an epoch is begun by a campaign"
 

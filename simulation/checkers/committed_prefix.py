@@ -54,7 +54,7 @@ class CommittedPrefix(Checker):
             )
 
     def on_cut_short(self, seen: Observation) -> None:
-        # What a leader had committed before the append it may have told already. Others tell of what they
-        # are sent, and the records of that may be what they were about to append.
+        # A leader may have announced already what it had committed before the append. Other replicas
+        # announce high watermarks that came with the very records that they were about to append.
         if seen.now.role is Role.LEADER:
             self.on_event(seen)

@@ -3,8 +3,8 @@
 One that is in the log saw no key change; one that was refused saw one that had, and is not in the log.
 
 The log is the order in which appends took effect; that it agrees with the clock is judged in
-`simulation.checkers.linearizable`. A refusal is a read: of a record that is committed when it is answered,
-and stays in the way of the condition for ever. Source: docs/protocol.md, "Append if unchanged".
+`simulation.checkers.linearizable`. A refusal is a read: of a record that is committed when the response
+leaves, and stays in the way of the condition for ever. Source: docs/protocol.md, "Append if unchanged".
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ NAME = "conditional appends are strictly serializable"
 
 
 def check_refusal(facts: Facts, append: Append) -> None:
-    """A client has just been told. Raise Violation unless its condition is not met for good."""
+    """A client has just got the refusal. Raise Violation unless its condition is not met for good."""
     wanted, refusal = append.wanted, append.refusal
     assert wanted is not None, "it has a condition"
     assert refusal is not None, "it was refused"
     end_offset = facts.committed_end_offset
     if refusal.key is None:
         if not wanted.since < refusal.offset <= end_offset:
-            raise _broken(append, f"is told to read again from there; {end_offset} is the end")
+            raise _broken(append, f"has to read again from there; {end_offset} is the end")
         return
     if not wanted.since <= refusal.offset < end_offset:
         raise _broken(

@@ -1,8 +1,8 @@
-"""Who hears from its leader lets it lead: it neither campaigns nor grants a pre-vote.
+"""A replica in contact with its leader neither campaigns nor grants a pre-vote.
 
-It hears from it if its last Fetch was answered, without error, less than a fetch timeout ago, and the
-connection has not been lost or refused since. A leader that resigns in that epoch is excepted. So a leader
-that a majority reaches is deposed by nobody. Source: KIP-996; Ongaro's dissertation, 4.2.3.
+It is in contact if its last Fetch response, without error, came less than a fetch timeout ago, and the
+connection has not been lost or refused since. A leader that resigns in that epoch is excepted. So no replica
+deposes a leader that a majority reaches. Source: KIP-996; Ongaro's dissertation, 4.2.3.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SLACK_US = 2 * MS
 
 
 class Contact(Checker):
-    name = "who hears from its leader lets it lead"
+    name = "a replica in contact with its leader lets it lead"
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
@@ -46,6 +46,6 @@ class Contact(Checker):
         silent_us = at_us - heard.at_us
         if 0 <= silent_us < node.config.fetch_timeout_ms * MS - SLACK_US:
             raise self.fail(
-                f"{node.local} {what} in epoch {node.epoch}; its leader {node.leader} has answered its"
+                f"{node.local} {what} in epoch {node.epoch}; its leader {node.leader} has responded to its"
                 f" fetch {silent_us} µs before"
             )

@@ -1,6 +1,7 @@
 """A snapshot is not copied from the same leader again and again.
 
-Who has copied one in vain waits, longer each time, before it does so again. Source: docs/protocol, snapshots.
+A replica whose copy failed waits, longer each time, before it copies the same one again. Source:
+docs/protocol, snapshots.
 """
 
 from __future__ import annotations

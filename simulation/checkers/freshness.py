@@ -1,6 +1,6 @@
 """Reads are fresh: nothing is served that is older than what was known to clients before the call.
 
-Only a leader answers, and only once a record of its own epoch is committed (KIP-595, high watermark: before,
+Only a leader responds, and only once a record of its own epoch is committed (KIP-595, high watermark: before,
 it may not know all that was committed under the leader before it). From then on it knows at least what
 leaders of its epoch, and of epochs before, have acknowledged or served. A leader that is deposed and does not
 know it resigns after its check quorum at the latest: 1.5 fetch timeouts after the last fetch of a majority
@@ -26,43 +26,43 @@ SLACK_US = 300 * MS
 
 
 class Known(NamedTuple):
-    """At this time a client was told, by a leader of this epoch, that all below `end_offset` is committed."""
+    """At `seen_us` a client got, from a leader of this epoch, that all below `end_offset` is committed."""
 
     end_offset: int
     epoch: int
-    told_us: int
+    seen_us: int
 
 
 class Freshness:
-    """Checked at every answer to a client. `known` ascends by offset and time."""
+    """Checked at every response to a client. `known` ascends by offset and time."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self.known: list[Known] = []
 
     def note(self, end_offset: int, epoch: int, now_us: int) -> None:
-        """A client is told that all below `end_offset` is committed."""
+        """A client got the response that all below `end_offset` is committed."""
         if not self.known or end_offset > self.known[-1].end_offset:
             self.known.append(Known(end_offset, epoch, now_us))
 
     def on_served(self, session: str, served: Served, end_offset: int | None, now_us: int) -> None:
-        """An answer without error; `end_offset` is where the log ends by it, if it says so."""
+        """A response without error; `end_offset` is where the log ends by it, if it says so."""
         self._check_leads(session, served.as_leader)
         if end_offset is None:
             return
         if end_offset > self._facts.committed_end_offset:
             raise Violation(
                 NAME,
-                f"{session} is told the end {end_offset} by {served.left.key}, and committed is what is"
+                f"{session} gets the end {end_offset} from {served.left.key}, and committed is what is"
                 f" below {self._facts.committed_end_offset}",
             )
         floor = self._floor(served)
         if floor is not None and end_offset < floor.end_offset:
             raise Violation(
                 NAME,
-                f"{session}, asking at {served.asked_us} µs, is told the end {end_offset} by"
+                f"{session}, asking at {served.asked_us} µs, gets the end {end_offset} from"
                 f" {served.left.key}, leader of epoch {served.as_leader.epoch}; one of epoch {floor.epoch}"
-                f" had told of {floor.end_offset} at {floor.told_us} µs",
+                f" had sent {floor.end_offset} at {floor.seen_us} µs",
             )
         self.note(end_offset, served.as_leader.epoch, now_us)
 
@@ -72,7 +72,7 @@ class Freshness:
         if floor is not None and view.start_offset <= offset <= floor.end_offset:
             raise Violation(
                 IN_RANGE,
-                f"{session} is told that {offset} is out of range by {view.key}, whose log begins at"
+                f"{session} gets that {offset} is out of range from {view.key}, whose log begins at"
                 f" {view.start_offset}; {floor.end_offset} was known to be committed",
             )
 
@@ -83,18 +83,18 @@ class Freshness:
         if view.role is not Role.LEADER or not has_committed:
             raise Violation(
                 LEADERS_ONLY,
-                f"{session} is answered by {view.key}, {view.role} of epoch {view.epoch}, of which"
+                f"{session} gets a response of {view.key}, {view.role} of epoch {view.epoch}, of which"
                 f" {'something' if has_committed else 'nothing'} is committed",
             )
 
     def _floor(self, served: Served) -> Known | None:
-        """The last that was told before the client asked, and that this leader has to know."""
+        """The last end that a client had got before this one asked, and that this leader has to know."""
         stale_us = served.fetch_timeout_ms * MS * 3 // 2 + SLACK_US
         for known in reversed(self.known):
-            is_told = known.told_us <= served.asked_us
-            if is_told and known.epoch <= served.as_leader.epoch:
+            was_seen = known.seen_us <= served.asked_us
+            if was_seen and known.epoch <= served.as_leader.epoch:
                 return known
-            is_old = known.told_us < served.asked_us - stale_us
+            is_old = known.seen_us < served.asked_us - stale_us
             if is_old and served.is_prompt:
                 return known
         return None

@@ -1,6 +1,6 @@
 """A leader that hands over has a successor that has everything, on its disk.
 
-Judged when the request is answered: nothing is appended any more then. Source: docs/protocol, leadership
+Judged when the response arrives: nothing is appended any more then. Source: docs/protocol, leadership
 transfer; Ongaro's dissertation, 3.10.
 """
 

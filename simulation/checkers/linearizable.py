@@ -1,10 +1,10 @@
-"""Appends are linearizable: each takes effect at one moment between its call and its answer.
+"""Appends are linearizable: each takes effect at one moment between its call and its response.
 
 The log itself is the only order in which they can have taken effect, so a history is linearizable if
 moments can be found that ascend along the log: the earliest possible one for each append in turn is the
-best choice. An append without an answer may take effect at any time after its call, or never. Source:
+best choice. An append without a response may take effect at any time after its call, or never. Source:
 Herlihy and Wing, Linearizability, 1990, section 2; the search of Wing and Gong is not needed where one
-operation's answer (its offset) gives its place.
+operation's response (its offset) gives its place.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Offsets that are looked up by timestamp or by epoch are those of the committed log.
 
-The answer has to be right for some end of the log between what the node knew to be committed when the
-question arrived and what it knew when the answer left, and for some start likewise. Source: KIP-79 (the first
+The response has to be right for some end of the log between what the node knew to be committed when the
+request arrived and what it knew when the response left, and for some start likewise. Source: KIP-79 (first
 record with this timestamp or a later one), KIP-320 (where the last epoch that is not later ends).
 """
 
@@ -34,18 +34,18 @@ def check_lookup(
     committed: Sequence[Batch], session: str, served: Served, lookup: Lookup, found: int
 ) -> None:
     """Raise Violation unless `found` is right; -1: nothing was found."""
-    right = set(_right_answers(committed, served, lookup))
+    right = set(_right_offsets(committed, served, lookup))
     if found not in right:
         raise Violation(
             NAME,
-            f"{session} asks {served.left.key} for {lookup} and is told {found}; right would be"
+            f"{session} asks {served.left.key} for {lookup} and gets {found}; right would be"
             f" {', '.join(map(str, sorted(right)))}: committed there was"
             f" {served.arrived.start_offset}..{served.arrived.committed_offset}, then"
             f" {served.left.start_offset}..{served.left.committed_offset}",
         )
 
 
-def _right_answers(committed: Sequence[Batch], served: Served, lookup: Lookup) -> Iterator[int]:
+def _right_offsets(committed: Sequence[Batch], served: Served, lookup: Lookup) -> Iterator[int]:
     before, after = served.arrived, served.left
     if lookup.timestamp is not None:
         starts = {before.start_offset, after.start_offset}

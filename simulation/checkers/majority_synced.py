@@ -56,7 +56,7 @@ class MajoritySynced(Checker):
 def _counted(seen: Observation) -> list[VoterSet]:
     """The set that a leader has counted: its latest one, but for what it has appended just now.
 
-    Were somebody else the first to tell, any set that it knows would do.
+    If another replica is the first to announce the commit, any set that it knows may count.
     """
     entries = seen.node.core.log.voter_entries
     if seen.before is None or seen.before.role is not Role.LEADER:

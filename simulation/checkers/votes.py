@@ -1,7 +1,7 @@
 """A replica votes once an epoch, also over restarts, and its vote is on disk before it leaves.
 
 Source: KIP-595, Vote request handling, steps 3 and 4. Taken from the frames that leave the process: a
-granted Vote answer, or a Vote request, which tells of the vote for oneself.
+granted Vote response, or a Vote request, which implies the candidate's vote for itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A witness leads only where no other voter can: because none has all that it has.
 
-Judged when nothing is disturbed; otherwise it is not known who could have been elected. Whoever led
-before has given its office up, or died: it need not be waited for. Source: docs/protocol, witness.
+Judged when nothing is disturbed; otherwise it is not known which voter could have been elected. The former
+leader has resigned, or died: it need not be waited for. Source: docs/protocol, witness.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from simulation.history.replica import Batch
 
 
 class Witnesses(Checker):
-    name = "a witness leads only where nobody else can"
+    name = "a witness leads only where no other voter can"
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)

@@ -1,1 +1,1 @@
-"""Clients of the quorum: producers, readers, and operators who change its voters."""
+"""Clients of the quorum: producers, readers, and operators that change its voters."""

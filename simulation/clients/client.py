@@ -35,7 +35,7 @@ def request_frame(
 
 
 def served_by(process: NodeProcess, before: NodeView, asked_us: int) -> Served:
-    """An answer leaves now; `before` is how the node was when the question arrived."""
+    """A response leaves now; `before` is how the node was when the question arrived."""
     config = process.machine.config
     return Served(
         before,
@@ -58,7 +58,7 @@ class Client(ABC):
         self.is_stopping = False
         """Finish what is under way, begin nothing new."""
         self.served: Served | None = None
-        """The node that has given the last answer."""
+        """The node that has given the last response."""
         self._asked = 0
         self._timer: Timer | None = None
 
@@ -71,7 +71,7 @@ class Client(ABC):
         api_key: int,
         version: int,
         message: WireMessage,
-        answered: Callable[[bytes], None],
+        on_response: Callable[[bytes], None],
         failed: Callable[[], None],
         *,
         is_repeatable: bool,
@@ -88,13 +88,13 @@ class Client(ABC):
                 self._asked += 1
                 failed()
 
-        def arrived(answer: bytes, served: Served) -> None:
+        def arrived(response: bytes, served: Served) -> None:
             if asked == self._asked:
                 self._asked += 1
                 if self._timer is not None:
                     self._timer.cancel()
                 self.served = served
-                answered(answer)
+                on_response(response)
 
         def deliver(data: bytes) -> None:
             process = cluster.process_at(host)
@@ -103,9 +103,9 @@ class Client(ABC):
                 return
             before = view_of(process.node)
 
-            def reply(answer: bytes) -> None:
+            def reply(response: bytes) -> None:
                 served = served_by(process, before, asked_us)
-                message = NetworkMessage(host, self.name, f"{kind} answer", answer)
+                message = NetworkMessage(host, self.name, f"{kind} answer", response)
                 network.send(message, lambda data: arrived(data, served), lost)
 
             channel = Channel(process.listener, self.name, SOFTWARE)
@@ -118,13 +118,13 @@ class Client(ABC):
         network.send(request, deliver, lost)
 
     def change_target(self, leader_id: int = -1) -> None:
-        """Ask the leader that the answer named next, or any node."""
+        """Ask the leader that the response named next, or any node."""
         self.target = self.cluster.host_of(leader_id) or self.random.choice(self.cluster.hosts)
 
     def later(self, delay_us: int, callback: Callable[[], None]) -> None:
         self.env.scheduler.call_later(delay_us, callback)
 
     @staticmethod
-    def decode_answer(cls: type[M], api_key: int, version: int, frame: bytes) -> M:
+    def decode_response(cls: type[M], api_key: int, version: int, frame: bytes) -> M:
         _, at = decode_response_header(api_key, version, frame)
         return decode(cls, version, frame, at)

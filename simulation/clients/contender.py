@@ -56,8 +56,8 @@ class Contender(Client):
         self.producer_id = 2_000 + number if self.is_idempotent else -1
         self.producer_epoch = 0 if self.is_idempotent else -1
         self.sequence = 0 if self.is_idempotent else -1
-        self._told: int | None = None
-        """An offset that it was told to read again from."""
+        self._read_from: int | None = None
+        """The offset of the last refusal: to read again from there."""
         self._attempts: list[_Attempt] = []
 
     def start(self) -> None:
@@ -117,9 +117,9 @@ class Contender(Client):
 
     def _since(self) -> int:
         """Up to where a reader may have read by now."""
-        told, self._told = self._told, None
-        if told is not None:
-            return told
+        read_from, self._read_from = self._read_from, None
+        if read_from is not None:
+            return read_from
         end_offset = self.env.facts.committed_end_offset
         return max(end_offset - self.random.choice([0, 0, 0, 1, 2, 5, 20, 60]), 0)
 
@@ -136,14 +136,14 @@ class Contender(Client):
             PRODUCE,
             PRODUCE_VERSION,
             message,
-            self._on_answer,
+            self._on_response,
             self._on_failure,
             is_repeatable=self.is_idempotent,
         )
 
-    def _on_answer(self, frame: bytes) -> None:
-        answer = self.decode_answer(ProduceResponse, PRODUCE, PRODUCE_VERSION, frame)
-        rows = answer.responses[0].partition_responses
+    def _on_response(self, frame: bytes) -> None:
+        response = self.decode_response(ProduceResponse, PRODUCE, PRODUCE_VERSION, frame)
+        rows = response.responses[0].partition_responses
         is_final = True
         for attempt, row in zip(self._attempts, rows, strict=True):
             is_final = self._take(attempt, row) and is_final
@@ -156,7 +156,7 @@ class Contender(Client):
         """True if it is known what became of it."""
         env, append, error = self.env, attempt.append, ErrorCode(row.error_code)
         if error is ErrorCode.NONE:
-            assert self.served is not None, "an answer was given by a node"
+            assert self.served is not None, "a response was given by a node"
             append.acknowledged_us, append.offset = env.scheduler.now_us, row.base_offset
             env.observer.on_acknowledged(append, self.served)
             if append.wanted is not None:
@@ -182,8 +182,8 @@ class Contender(Client):
             append.refusal = Refusal(env.scheduler.now_us, key, int(offset))
             env.coverage.count("condition", "client", "conflict")
         elif again is not None:
-            self._told = int(again[1])
-            append.refusal = Refusal(env.scheduler.now_us, None, self._told)
+            self._read_from = int(again[1])
+            append.refusal = Refusal(env.scheduler.now_us, None, self._read_from)
             env.coverage.count("condition", "client", "read again")
         check_refusal(env.facts, append)
         if self.is_idempotent:

@@ -69,12 +69,12 @@ class Inquirer(Client):
         topic = ListOffsetsRequestTopic(name=TOPIC, partitions=(partition,))
         message = ListOffsetsRequest(replica_id=-1, topics=(topic,))
 
-        def answered(frame: bytes) -> None:
+        def on_response(frame: bytes) -> None:
             api = LIST_OFFSETS, LIST_OFFSETS_VERSION
-            found = self.decode_answer(ListOffsetsResponse, *api, frame).topics[0].partitions[0]
+            found = self.decode_response(ListOffsetsResponse, *api, frame).topics[0].partitions[0]
             self._take(ErrorCode(found.error_code), found.offset, lookup)
 
-        self._ask_with(LIST_OFFSETS, LIST_OFFSETS_VERSION, message, answered)
+        self._ask_with(LIST_OFFSETS, LIST_OFFSETS_VERSION, message, on_response)
 
     def _ask_for_epoch(self, lookup: Lookup) -> None:
         assert lookup.epoch is not None, "an epoch is looked up"
@@ -82,26 +82,26 @@ class Inquirer(Client):
         topic = OffsetForLeaderEpochRequestTopic(topic=TOPIC, partitions=(partition,))
         message = OffsetForLeaderEpochRequest(replica_id=-1, topics=(topic,))
 
-        def answered(frame: bytes) -> None:
+        def on_response(frame: bytes) -> None:
             api = EPOCH_END, EPOCH_END_VERSION
-            answer = self.decode_answer(OffsetForLeaderEpochResponse, *api, frame)
-            found = answer.topics[0].partitions[0]
+            response = self.decode_response(OffsetForLeaderEpochResponse, *api, frame)
+            found = response.topics[0].partitions[0]
             self._take(ErrorCode(found.error_code), found.end_offset, lookup)
 
-        self._ask_with(EPOCH_END, EPOCH_END_VERSION, message, answered)
+        self._ask_with(EPOCH_END, EPOCH_END_VERSION, message, on_response)
 
     def _ask_with(
         self,
         api_key: int,
         version: int,
         message: ListOffsetsRequest | OffsetForLeaderEpochRequest,
-        answered: Callable[[bytes], None],
+        on_response: Callable[[bytes], None],
     ) -> None:
-        self.ask(api_key, version, message, answered, self._on_failure, is_repeatable=True)
+        self.ask(api_key, version, message, on_response, self._on_failure, is_repeatable=True)
 
     def _take(self, error: ErrorCode, offset: int, lookup: Lookup | None) -> None:
         served = self.served
-        assert served is not None, "an answer was given by a node"
+        assert served is not None, "a response was given by a node"
         self.env.coverage.count(f"asked for {self._what}", served.left.role, error.name)
         if error is ErrorCode.NONE:
             self._judge(served, offset, lookup)

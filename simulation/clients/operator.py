@@ -1,6 +1,6 @@
 """Operators: they ask for changes of the voter set and of the leader, at any node, again and again.
 
-Each has a list of requests and goes on to the next when one is fulfilled. An answer that says that nothing
+Each has a list of requests and goes on to the next when one is fulfilled. A response that says that nothing
 can be done, now or ever, ends it; where it may help, the operator asks again, and of the leader that was
 named, until its patience is at an end.
 """
@@ -55,7 +55,7 @@ _FULFILLED = {
     VoterChangeKind.ADD: ErrorCode.DUPLICATE_VOTER,
     VoterChangeKind.REMOVE: ErrorCode.VOTER_NOT_FOUND,
 }
-"""It is so already: perhaps an earlier answer was lost."""
+"""It is so already: perhaps an earlier response was lost."""
 _ONLY = "is the only voter"
 _LATER = frozenset(
     {
@@ -68,7 +68,7 @@ _LATER = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ChangeResponse:
-    """What an answer says; leader id and epoch are -1 if it does not say."""
+    """What a response says; leader id and epoch are -1 if it does not say."""
 
     error: ErrorCode
     leader_id: int = -1
@@ -126,7 +126,7 @@ class Operator(Client):
         self.ask(
             *_API_OF[request.kind],
             self._message(request),
-            self._on_answer,
+            self._on_response,
             self._on_failure,
             is_repeatable=False,
         )
@@ -160,17 +160,17 @@ class Operator(Client):
             ),
         )
 
-    def _on_answer(self, frame: bytes) -> None:
+    def _on_response(self, frame: bytes) -> None:
         request = self._request
-        assert request is not None, "answered for a request"
-        request.answered += 1
+        assert request is not None, "a response belongs to a request"
+        request.responses += 1
         response = self._decoded(request.kind, frame)
         role = self.cluster.role_of(self.target)
         self.env.coverage.count(self.operation, role, response.error.name)
         self.env.trace.note(self.name, f"is told {response.error.name} about: {request}")
-        self.on_answer(request, response)
+        self.on_response(request, response)
 
-    def on_answer(self, request: VoterChangeRequest, response: ChangeResponse) -> None:
+    def on_response(self, request: VoterChangeRequest, response: ChangeResponse) -> None:
         """Go on to the next request, ask again, or give up."""
         if self._is_fulfilled(request, response):
             request.outcome = DONE
@@ -196,7 +196,7 @@ class Operator(Client):
             node = None if machine.process is None else machine.process.node
             if node is not None and node.role is Role.LEADER and node.epoch == epoch:
                 raise Violation(
-                    "who has handed over does not lead",
+                    "a leader that handed over does not lead",
                     f"node {leader_id} has, and {machine.host} leads epoch {epoch}",
                 )
 
@@ -210,25 +210,25 @@ class Operator(Client):
     def _decoded(self, kind: VoterChangeKind, frame: bytes) -> ChangeResponse:
         api = _API_OF[kind]
         if kind is VoterChangeKind.REASSIGN:
-            found = self.decode_answer(AlterPartitionReassignmentsResponse, *api, frame)
+            found = self.decode_response(AlterPartitionReassignmentsResponse, *api, frame)
             return ChangeResponse(ErrorCode(found.responses[0].partitions[0].error_code))
-        answer: AddRaftVoterResponse | RemoveRaftVoterResponse | TransferLeaderResponse
+        response: AddRaftVoterResponse | RemoveRaftVoterResponse | TransferLeaderResponse
         if kind is VoterChangeKind.ADD:
-            answer = self.decode_answer(AddRaftVoterResponse, *api, frame)
+            response = self.decode_response(AddRaftVoterResponse, *api, frame)
         elif kind is VoterChangeKind.REMOVE:
-            answer = self.decode_answer(RemoveRaftVoterResponse, *api, frame)
+            response = self.decode_response(RemoveRaftVoterResponse, *api, frame)
         else:
-            answer = self.decode_answer(TransferLeaderResponse, *api, frame)
+            response = self.decode_response(TransferLeaderResponse, *api, frame)
         return ChangeResponse(
-            ErrorCode(answer.error_code),
-            answer.leader_id,
-            answer.leader_epoch,
-            answer.error_message or "",
+            ErrorCode(response.error_code),
+            response.leader_id,
+            response.leader_epoch,
+            response.error_message or "",
         )
 
     def _on_failure(self) -> None:
         self.change_target()
-        self._again("no answer")
+        self._again("no response")
 
     def _again(self, why: str) -> None:
         if self.is_stopping or self.env.scheduler.now_us > self._give_up_us:

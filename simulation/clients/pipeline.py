@@ -32,9 +32,9 @@ class Pipeline:
         self._early: dict[int, Callback] = {}
         """What has overtaken an earlier request, which is waited for."""
         self._process: NodeProcess | None = None
-        self._unanswered: set[int] = set()
-        self._answers: dict[int, Callback] = {}
-        """Those that have overtaken the answer to an earlier request: a server answers in order."""
+        self._awaited: set[int] = set()
+        self._responses: dict[int, Callback] = {}
+        """Those that have overtaken the response to an earlier request: a server responds in order."""
 
     def close(self) -> None:
         """Nothing is heard of it any more; what is under way may arrive all the same."""
@@ -45,27 +45,27 @@ class Pipeline:
         api_key: int,
         version: int,
         message: WireMessage,
-        answered: Callable[[bytes, Served], None],
+        on_response: Callable[[bytes, Served], None],
         *,
         is_repeatable: bool,
     ) -> None:
-        """`answered` is called at most once, and not after `broken`."""
+        """`on_response` is called at most once, and not after `broken`."""
         number, asked_us = self._sent, self._scheduler.now_us
         self._sent += 1
-        self._unanswered.add(number)
+        self._awaited.add(number)
         kind, frame = request_frame(api_key, version, message, number, self._name)
 
-        def arrived(answer: bytes, served: Served) -> None:
-            if self._is_open and number in self._unanswered:
-                self._answers[number] = partial(answered, answer, served)
-                self._take_answers()
+        def arrived(response: bytes, served: Served) -> None:
+            if self._is_open and number in self._awaited:
+                self._responses[number] = partial(on_response, response, served)
+                self._take_responses()
 
         def hand_over(data: bytes, process: NodeProcess) -> None:
             before = view_of(process.node)
 
-            def reply(answer: bytes) -> None:
+            def reply(response: bytes) -> None:
                 served = served_by(process, before, asked_us)
-                message = NetworkMessage(self._host, self._name, f"{kind} answer", answer)
+                message = NetworkMessage(self._host, self._name, f"{kind} answer", response)
                 self._network.send(message, lambda data: arrived(data, served), self._lost)
 
             channel = Channel(process.listener, self._name, SOFTWARE)
@@ -93,17 +93,17 @@ class Pipeline:
             self._received += 1
             go_on()
 
-    def _take_answers(self) -> None:
-        while self._is_open and self._unanswered:
-            first = min(self._unanswered)
-            answered = self._answers.pop(first, None)
-            if answered is None:
+    def _take_responses(self) -> None:
+        while self._is_open and self._awaited:
+            first = min(self._awaited)
+            on_response = self._responses.pop(first, None)
+            if on_response is None:
                 return
-            self._unanswered.discard(first)
-            answered()
+            self._awaited.discard(first)
+            on_response()
 
     def _time_out(self, number: int) -> None:
-        if number in self._unanswered:
+        if number in self._awaited:
             self._lost()
 
     def _lost(self) -> None:

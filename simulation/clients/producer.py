@@ -164,13 +164,13 @@ class Producer(Client):
         for batch in self._waiting[:1] if self._is_repeating else self._waiting:
             if not batch.is_sent:
                 batch.is_sent = True
-                self._send_on(self._pipeline, batch, partial(self._on_answer, self._pipeline))
+                self._send_on(self._pipeline, batch, partial(self._on_response, self._pipeline))
         in_flight = sum(batch.is_sent for batch in self._waiting)
         if in_flight > 1:
             self.env.coverage.count("batches in flight", "client", str(in_flight))
 
     def _send_on(
-        self, pipeline: Pipeline, batch: Batch, answered: Callable[[Batch, bytes, Served], None]
+        self, pipeline: Pipeline, batch: Batch, on_response: Callable[[Batch, bytes, Served], None]
     ) -> None:
         partition = ProduceRequestPartition(index=0, records=batch.data)
         message = ProduceRequest(
@@ -182,7 +182,7 @@ class Producer(Client):
             PRODUCE,
             PRODUCE_VERSION,
             message,
-            partial(answered, batch),
+            partial(on_response, batch),
             is_repeatable=self.is_idempotent,
         )
 
@@ -195,11 +195,11 @@ class Producer(Client):
         batch.append.is_fenced = True
         self.env.coverage.count("fenced producer", "client", "Produce")
         pipeline = Pipeline(self.cluster, f"{self.name}z", self.target, lambda: None)
-        self._send_on(pipeline, batch, self._on_zombie_answer)
+        self._send_on(pipeline, batch, self._on_zombie_response)
 
-    # -- answers
+    # -- responses
 
-    def _on_answer(self, pipeline: Pipeline, batch: Batch, frame: bytes, served: Served) -> None:
+    def _on_response(self, pipeline: Pipeline, batch: Batch, frame: bytes, served: Served) -> None:
         if pipeline is not self._pipeline:
             return
         error, found = self._decoded(frame)
@@ -213,8 +213,8 @@ class Producer(Client):
 
     @staticmethod
     def _decoded(frame: bytes) -> tuple[ErrorCode, ProduceResponsePartition]:
-        answer = Client.decode_answer(ProduceResponse, PRODUCE, PRODUCE_VERSION, frame)
-        found = answer.responses[0].partition_responses[0]
+        response = Client.decode_response(ProduceResponse, PRODUCE, PRODUCE_VERSION, frame)
+        found = response.responses[0].partition_responses[0]
         return ErrorCode(found.error_code), found
 
     def _acknowledge(self, batch: Batch, offset: int, served: Served) -> None:
@@ -229,7 +229,7 @@ class Producer(Client):
         self._send()
         self._next()
 
-    def _on_zombie_answer(self, batch: Batch, frame: bytes, served: Served) -> None:
+    def _on_zombie_response(self, batch: Batch, frame: bytes, served: Served) -> None:
         error, _ = self._decoded(frame)
         self.env.coverage.count("fenced producer", served.left.role, error.name)
         if error is ErrorCode.NONE:

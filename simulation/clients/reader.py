@@ -1,6 +1,6 @@
 """Readers: each follows the committed log from offset 0.
 
-Half of them tell the epoch of the last record that they have read, as some clients do (KIP-320).
+Half of them send the epoch of the last record that they have read, as some clients do (KIP-320).
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Reader(Client):
             topics=(FetchRequestTopic(topic=TOPIC, partitions=(partition,)),),
         )
         self.ask(
-            FETCH, FETCH_VERSION, message, self._on_answer, self._on_failure, is_repeatable=True
+            FETCH, FETCH_VERSION, message, self._on_response, self._on_failure, is_repeatable=True
         )
 
-    def _on_answer(self, frame: bytes) -> None:
-        answer = self.decode_answer(FetchResponse, FETCH, FETCH_VERSION, frame)
-        found, served = answer.responses[0].partitions[0], self.served
-        assert served is not None, "an answer was given by a node"
+    def _on_response(self, frame: bytes) -> None:
+        response = self.decode_response(FetchResponse, FETCH, FETCH_VERSION, frame)
+        found, served = response.responses[0].partitions[0], self.served
+        assert served is not None, "a response was given by a node"
         if found.error_code != ErrorCode.NONE:
             if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 self.env.observer.on_out_of_range(self.name, served, self.offset)
@@ -72,7 +72,7 @@ class Reader(Client):
         if found.diverging_epoch.end_offset >= 0:
             raise Violation(
                 NAME,
-                f"{self.name} has read up to {self.offset} in epoch {self.last_epoch}, and is told that"
+                f"{self.name} has read up to {self.offset} in epoch {self.last_epoch}, and gets that"
                 f" epoch {found.diverging_epoch.epoch} ends at {found.diverging_epoch.end_offset}",
             )
         batches: list[Batch] = batches_of(found.records or b"")

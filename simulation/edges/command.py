@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 EXIT_INTERRUPTED = 130
 SEEDS_DEFAULT = "1..12"
 
-_HELP = """Which comparison and which order in the rules could be another without anyone noticing?
+_HELP = """Which comparison and which order in the rules could be another without a test or run noticing?
 
 A mutant is the code with one edge moved. It is caught if a test of its module fails, or if a simulated run
 violates a property; it is reached if a run has other events. No file is changed.

@@ -39,10 +39,10 @@ def in_child(act: Callable[[], Any], cpu_s: float, wall_s: float) -> Any:
         os.waitpid(pid, 0)
     if not text:
         raise ChildStopped
-    answer = json.loads(text)
-    if "raised" in answer:
-        raise ChildFailed(answer["raised"])
-    return answer["value"]
+    result = json.loads(text)
+    if "raised" in result:
+        raise ChildFailed(result["raised"])
+    return result["value"]
 
 
 def _be_child(act: Callable[[], Any], writing: int, cpu_s: float) -> None:
@@ -53,10 +53,10 @@ def _be_child(act: Callable[[], Any], writing: int, cpu_s: float) -> None:
             os.dup2(nowhere, number)
         _limit(cpu_s)
         try:
-            answer = {"value": act()}
+            result = {"value": act()}
         except Exception:
-            answer = {"raised": traceback.format_exc()}
-        data = json.dumps(answer).encode()
+            result = {"raised": traceback.format_exc()}
+        data = json.dumps(result).encode()
         while data:
             data = data[os.write(writing, data) :]
         code = 0

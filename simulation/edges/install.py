@@ -19,7 +19,7 @@ class Functions:
 
     def __init__(self, filenames: set[str]) -> None:
         self._by_place: dict[_Place, list[FunctionType]] = defaultdict(list)
-        # Tests freeze what they have collected, and of what is frozen nothing is told.
+        # Tests freeze what they have collected, and the collector reports nothing of what is frozen.
         gc.unfreeze()
         for each in gc.get_objects():
             if isinstance(each, FunctionType) and each.__code__.co_filename in filenames:

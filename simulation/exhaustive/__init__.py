@@ -17,8 +17,8 @@ one replica leads the first epoch and all that it wrote is committed everywhere 
 - `appends`, `losses`, `crashes`: so many in all. `in_flight`: so many messages between replicas at once.
   If a replica sends more than there is room for, any of them get through; the others are lost, which
   does not count as a loss. A message may stay in flight for ever.
-- A request that can have no answer any more, because it or its answer was lost or the receiver crashed,
-  fails at once. A crash takes no message out of the network. An answer that its asker does not wait for
+- A request that can have no response any more, because it or its response was lost or the receiver crashed,
+  fails at once. A crash takes no message out of the network. A response that its asker does not wait for
   any more is no message: the core drops it unseen.
 - Peers' processes are never reported as gone, and none shuts down.
 
@@ -28,7 +28,7 @@ repeats BeginQuorumEpoch to that voter nor loses its quorum, because fetches are
 timer that runs out is an event of its own. Not explored: a timeout that is noticed late, together with
 another event; and the end of a parked fetch that has brought nothing new.
 
-Three options make more of the protocol part of the scope, see `frozen.Traffic`. Without them everybody
+Three options make more of the protocol part of the scope, see `frozen.Traffic`. Without them every voter
 wins its pre-votes at once, replicas without leader find one by BeginQuorumEpoch and Vote only, and leaders
 give way only to a higher epoch or a crash. With `discovery` a request that fails may lead to others being
 sent: of several that fail at once, the order is that of the circle.
@@ -37,12 +37,12 @@ What makes it small enough, and why nothing is lost by it:
 
 - A replica in the same state takes the same step on the same event, so the core runs once for both.
   `frozen` defines what "the same" means, field by field.
-- States that differ only in who is who count once. Every step of the core is taken under all six
+- States that differ only in the ids of replicas count once. Every step of the core is taken under all six
   assignments of ids, and compared.
 - A state that differs from a visited one only in having less left to be lost or to crash can do nothing
   that the visited one cannot.
 - A request that its sender has given up is dropped once the receiver's disk makes it void for good; the
-  answer to BeginQuorumEpoch that tells the leader nothing arrives at once.
+  response to BeginQuorumEpoch without news for the leader arrives at once.
 - With a leader known, the vote in its epoch is forgotten: it can only have been for that leader, for the
   voter itself, or for none, which is checked.
 

@@ -1,4 +1,4 @@
-"""A `RaftNode` as a value and back: what it remembers, without what no rule can tell apart.
+"""A `RaftNode` as a value and back: its state, without what makes no difference to any rule.
 
 `freeze` after `thaw` is the identity. Two nodes with the same value behave alike for ever within the
 scope, so a value stands for all histories that lead to it: requests are numbered by their slot, writes
@@ -140,9 +140,9 @@ class Traffic(NamedTuple):
     """Which messages are explored, and which are replaced by something that allows more, or left out.
 
     Without `pre_votes` every replica that asks for them is granted them at once: it may campaign whenever
-    its timer runs out; and who asks a leader or candidate whether it was right hears at once that it was.
-    Without `discovery` only leaders get a Fetch; one at anybody else has no answer. Without `resignation`
-    no leader gives up by itself, and EndQuorumEpoch, a hint, never arrives.
+    its timer runs out; and a replica that asks a leader or candidate about a claim gets it confirmed at once.
+    Without `discovery` only leaders get a Fetch; one at any other replica has no response. Without
+    `resignation` no leader gives up by itself, and EndQuorumEpoch, a hint, never arrives.
     """
 
     pre_votes: bool
@@ -154,7 +154,7 @@ LEAST_TRAFFIC = Traffic(pre_votes=False, discovery=False, resignation=False)
 
 
 class Retry(NamedTuple):
-    """A peer that is not asked at present; `is_over` once its time is up, until an answer comes."""
+    """A peer that is not asked at present; `is_over` once its time is up, until a response comes."""
 
     place: Place
     kind: int
@@ -197,11 +197,11 @@ def freeze(
 ) -> NodeValue:
     """The node's value; `records` are its log in memory, writes up to `completed` are on disk.
 
-    Contact with the leader matters only to who grants a pre-vote, or asks for one.
+    Contact with the leader matters only to a replica that grants a pre-vote, or asks for one.
     """
     core = node.core
     _check_constants(core, labels, records)
-    # Who leads an epoch has a majority, and this vote in it is for that one, for nobody or lost for good.
+    # A leader has a majority, and this vote in its epoch is for that leader, not given or lost for good.
     return NodeValue(
         role=core.role,
         epoch=core.epoch,
@@ -237,7 +237,7 @@ def _check_constants(core: Core, labels: Labels, records: Records) -> None:
     assert tuple(log.epoch_starts) == epoch_starts(records), "the log's epochs are those written"
     assert log.voter_entries[1:] == [VOTERS_ENTRY], "the voters do not change"
     assert core.cluster_id == CLUSTER
-    assert core.download is None, "nobody takes snapshots"
+    assert core.download is None, "there are no snapshots"
     nothing = (
         core.bootstrap.known_uuids,
         core.connections.unreachable,

@@ -35,20 +35,20 @@ from simulation.exhaustive.messages import (
     FETCH,
     PRE_VOTE,
     VOTE,
-    AnswerBody,
     Message,
     Records,
     RequestBody,
+    ResponseBody,
     Slot,
-    answer_body,
-    answer_event,
-    answer_of,
     body_of,
     epoch_starts,
     kind_of,
     place_and_kind,
+    reply_of,
     request_event,
     request_of,
+    response_body,
+    response_event,
     seen_from,
     slot_of,
 )
@@ -73,7 +73,7 @@ from simulation.exhaustive.replica import (
 NO_SNAPSHOTS = "there are no snapshots in this scope"
 NEW_STALE_REPLY = 2 * STALE_REPLIES
 PRE_VOTE_ID = 0
-"""Of the request whose answer stands for all pre-votes."""
+"""Of the request whose response stands for all pre-votes."""
 
 
 @dataclass
@@ -128,7 +128,7 @@ class Host:
             self.node,
             self,
             self._send_request,
-            self._send_answer,
+            self._send_reply,
             self,
             self,
             lambda: self.now_ms,
@@ -137,12 +137,12 @@ class Host:
     # -- what happens
 
     def let(self, happening: Happening) -> int | None:
-        """Let this happen. Returns the id of the request that it answers or fails."""
+        """Let this happen. Returns the id of the request that it completes."""
         match happening:
             case Delivery(message):
                 return self._deliver(message)
             case RequestFailure(slot):
-                self.driver.handle(ev.RequestFailed(request_id=slot + 1, reason="no answer"))
+                self.driver.handle(ev.RequestFailed(request_id=slot + 1, reason="no response"))
                 return slot + 1
             case Expiry(timer, about):
                 self._expire(timer, about)
@@ -165,10 +165,10 @@ class Host:
         labels, kind, body = self.labels, message.kind, message.body
         sender = seen_from(0, message.to)
         slot = slot_of(sender, kind)
-        if isinstance(body, AnswerBody):
+        if isinstance(body, ResponseBody):
             leader = None if body.leader is None else seen_from(body.leader, message.to)
             self.fetched = body.records
-            event = answer_event(kind, body._replace(leader=leader), labels, slot + 1)
+            event = response_event(kind, body._replace(leader=leader), labels, slot + 1)
             self.driver.handle(event)
             return slot + 1
         reply_to = slot + 1 if message.is_wanted else NEW_STALE_REPLY
@@ -190,7 +190,7 @@ class Host:
                 )
 
     def _grant_pre_vote(self) -> None:
-        """Let the others' pre-votes be there at once; who asks for votes has won them."""
+        """Let the others' pre-votes be there at once; a candidate has won them."""
         node, voter = self.node, self.labels.key(1)
         assert voter is not None
         asked = fx.Vote(epoch=node.epoch, last=node.core.log.end, pre_vote=True)
@@ -316,15 +316,15 @@ class Host:
         if not is_left_out:
             self.sent.append(effect)
 
-    def _send_answer(self, effect: fx.SendReply) -> None:
-        reply_to, answer = effect.reply_to, effect.reply
+    def _send_reply(self, effect: fx.SendReply) -> None:
+        reply_to, reply = effect.reply_to, effect.reply
         if reply_to >= STALE_REPLIES:
             return
         place, kind = place_and_kind(reply_to - 1)
-        body = answer_body(answer, self.labels)
+        body = response_body(reply, self.labels)
         if body.read_from is not None:
             if body.read_from > len(self.log):
-                return  # the log was truncated while the answer waited: the connection is closed
+                return  # the log was truncated while the response waited: the connection is closed
             body = body._replace(records=self.log[body.read_from : body.read_to])
         if kind == VOTE and body.granted:
             self._grant(body.epoch, place)
@@ -407,7 +407,7 @@ class Host:
             f"but voted for {node.core.voted}",
         )
 
-    def outcome(self, asked: dict[int, Slot], answered: int | None) -> Outcome:
+    def outcome(self, asked: dict[int, Slot], completed: int | None) -> Outcome:
         """The replica as a value again. `asked` are the slots of the requests before the step."""
         labels, in_flight = self.labels, self.node.core.requests.in_flight
         sent = []
@@ -417,7 +417,7 @@ class Host:
                 is_wanted = item.request_id in in_flight
                 item = Message(place, kind, False, is_wanted, body_of(item.request))
             sent.append(item)
-        gone = sorted(slot for i, slot in asked.items() if i not in in_flight and i != answered)
+        gone = sorted(slot for i, slot in asked.items() if i not in in_flight and i != completed)
         granted = self.granted
         if granted is not None and granted[0] <= self.stored.epoch:
             is_over = granted[0] < self.stored.epoch or self.stored.leader is not None
@@ -447,13 +447,15 @@ class Host:
             elif isinstance(effect, fx.VerifySnapshot):
                 raise AssertionError(NO_SNAPSHOTS)
             elif effect.reply_to < STALE_REPLIES:
-                yield Held(after, True, effect.reply_to - 1, answer_body(effect.reply, self.labels))
+                yield Held(
+                    after, True, effect.reply_to - 1, response_body(effect.reply, self.labels)
+                )
 
     def _thaw_held(self, held: Held) -> fx.SendRequest | fx.SendReply:
         place, kind = place_and_kind(held.slot)
-        if isinstance(held.body, AnswerBody):
-            answer = answer_of(kind, held.body, self.labels)
-            return fx.SendReply(reply_to=held.slot + 1, reply=answer, after=held.after)
+        if isinstance(held.body, ResponseBody):
+            reply = reply_of(kind, held.body, self.labels)
+            return fx.SendReply(reply_to=held.slot + 1, reply=reply, after=held.after)
         to = self.labels.key(place)
         assert to is not None
         request = request_of(kind, held.body, self.labels.me)

@@ -1,4 +1,4 @@
-"""Who is who, seen from one replica, and the values that all replicas of the scope share.
+"""The ids of replicas as one of them sees them, and the values that all replicas of the scope share.
 
 The three replicas stand in a circle. Seen from any of them, 0 is the replica itself, 1 the next one and 2
 the one before: a *place*. `Labels` gives each place an id, so that the real core can run on it.

@@ -1,6 +1,6 @@
 """Messages as values without ids: the places in them are seen from the sender.
 
-A message says whether its request still waits for an answer. An answer that no request waits for is no
+A message says whether its request still waits for a response. A response that no request waits for is no
 message: the core drops it unseen.
 """
 
@@ -54,8 +54,8 @@ class RequestBody(NamedTuple):
     high_watermark: int = -1
 
 
-class AnswerBody(NamedTuple):
-    """What an answer says; the fields from `high_watermark` on are those of a Fetch."""
+class ResponseBody(NamedTuple):
+    """What a response says; the fields from `high_watermark` on are those of a Fetch."""
 
     error: str | None
     top_level_error: str | None
@@ -67,16 +67,16 @@ class AnswerBody(NamedTuple):
     read_from: int | None = None
     read_to: int = 0
     records: Records = ()
-    """Those from `read_from` on; empty until the answer leaves."""
+    """Those from `read_from` on; empty until the response leaves."""
 
 
 class Message(NamedTuple):
     to: Place
     kind: int
-    is_answer: bool
+    is_response: bool
     is_wanted: bool
     """False for a request whose sender has given it up."""
-    body: RequestBody | AnswerBody
+    body: RequestBody | ResponseBody
 
 
 def seen_from(place: Place, viewer: Place) -> Place:
@@ -91,7 +91,7 @@ def mirrored_slot(slot: Slot) -> Slot:
 
 def mirrored_message(message: Message) -> Message:
     body = message.body
-    if isinstance(body, AnswerBody) and body.leader is not None:
+    if isinstance(body, ResponseBody) and body.leader is not None:
         body = body._replace(leader=mirrored(body.leader))
     return message._replace(to=mirrored(message.to), body=body)
 
@@ -163,30 +163,30 @@ def request_event(kind: int, body: RequestBody, sender: int, to: int, reply_to: 
     return ev.EndQuorumEpochRequestReceived(**base, successors=())
 
 
-# -- answers
+# -- responses
 
 
-def answer_body(answer: fx.Reply, labels: Labels) -> AnswerBody:
+def response_body(reply: fx.Reply, labels: Labels) -> ResponseBody:
     """Endpoints are left out: they follow from the leader's id."""
-    leader = labels.place_of_id(answer.leader_id)
-    expected = () if answer.leader_id is None else endpoints_of(answer.leader_id)
-    assert answer.leader_endpoints == expected, "an answer names the leader's endpoints"
-    head = AnswerBody(answer.error, answer.top_level_error, answer.epoch, leader)
-    match answer:
+    leader = labels.place_of_id(reply.leader_id)
+    expected = () if reply.leader_id is None else endpoints_of(reply.leader_id)
+    assert reply.leader_endpoints == expected, "a reply names the leader's endpoints"
+    head = ResponseBody(reply.error, reply.top_level_error, reply.epoch, leader)
+    match reply:
         case fx.VoteReply(granted=granted):
             return head._replace(granted=granted)
         case fx.FetchReply(diverging=diverging):
             return head._replace(
-                high_watermark=answer.high_watermark,
+                high_watermark=reply.high_watermark,
                 diverging=None if diverging is None else (diverging.offset, diverging.epoch),
-                read_from=answer.read_from,
-                read_to=answer.read_to if answer.read_from is not None else 0,
+                read_from=reply.read_from,
+                read_to=reply.read_to if reply.read_from is not None else 0,
             )
     return head
 
 
-def answer_of(kind: int, body: AnswerBody, labels: Labels) -> fx.Reply:
-    """The inverse of `answer_body`."""
+def reply_of(kind: int, body: ResponseBody, labels: Labels) -> fx.Reply:
+    """The inverse of `response_body`."""
     leader_id = None if body.leader is None else labels[body.leader]
     head: dict[str, Any] = {
         "epoch": body.epoch,
@@ -209,8 +209,8 @@ def answer_of(kind: int, body: AnswerBody, labels: Labels) -> fx.Reply:
     return fx.Reply(**head)
 
 
-def answer_event(kind: int, body: AnswerBody, labels: Labels, request_id: int) -> ev.Event:
-    """How an answer enters the core; `body` is in the view of its receiver."""
+def response_event(kind: int, body: ResponseBody, labels: Labels, request_id: int) -> ev.Event:
+    """How a response enters the core; `body` is in the view of its receiver."""
     if body.top_level_error is not None:
         return ev.RequestFailed(request_id=request_id, reason="refused", error=body.top_level_error)
     leader_id = None if body.leader is None else labels[body.leader]
@@ -239,7 +239,7 @@ def answer_event(kind: int, body: AnswerBody, labels: Labels, request_id: int) -
     )
 
 
-def _fetched(body: AnswerBody) -> ev.FetchedRecords | None:
+def _fetched(body: ResponseBody) -> ev.FetchedRecords | None:
     if not body.records or body.read_from is None:
         return None
     assert body.read_from >= 2, "the record that names the voters is never fetched again"

@@ -41,7 +41,7 @@ class Networks:
         self.values: list[tuple[Flight, ...]] = []
         self._numbers: dict[tuple[Flight, ...], Network] = {}
         self.covered: list[int] = []
-        """The requests that a network carries or answers: a bit for each slot of each position."""
+        """The requests that a network carries or responds to: a bit for each slot of each position."""
         self.given_up: list[tuple[Arrival, ...]] = []
         """Requests in a network whose sender does not wait."""
         self._arrivals: dict[Network, tuple[Arrival, ...]] = {}
@@ -82,7 +82,7 @@ class Networks:
             if not message.is_wanted:
                 continue
             asker, place = sender, message.to
-            if message.is_answer:
+            if message.is_response:
                 asker, place = (sender + message.to) % SIZE, mirrored(message.to)
             covered |= 1 << (SLOTS * asker + slot_of(place, message.kind))
         return covered
@@ -116,16 +116,16 @@ class Networks:
         return found
 
     def forget(self, network: Network, asker: int, other: int, kind: int) -> Network:
-        """`asker` gives a request to `other` up: an answer vanishes, the request itself does not."""
+        """`asker` gives a request to `other` up: a response vanishes, the request itself does not."""
         found = []
         for flight in self.values[network]:
             number, sender = divmod(flight, SIZE)
             message = self.messages[number]
             to = (sender + message.to) % SIZE
             if message.kind == kind and message.is_wanted:
-                if message.is_answer and (sender, to) == (other, asker):
+                if message.is_response and (sender, to) == (other, asker):
                     continue
-                if not message.is_answer and (sender, to) == (asker, other):
+                if not message.is_response and (sender, to) == (asker, other):
                     flight = SIZE * self.message_number(message._replace(is_wanted=False)) + sender
             found.append(flight)
         return self.number(tuple(sorted(found)))

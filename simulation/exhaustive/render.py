@@ -1,4 +1,4 @@
-"""A way to a violation in words: who did what, with offsets and epochs."""
+"""A way to a violation in words: each step with its replica, offsets and epochs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from simulation.exhaustive.messages import (
     KIND_NAMES,
     PRE_VOTE,
     VOTE,
-    AnswerBody,
     Message,
+    ResponseBody,
     place_and_kind,
 )
 from simulation.exhaustive.replica import (
@@ -104,7 +104,7 @@ def message_in_words(message: Message, labels: Labels) -> str:
     """`labels` are those of the sender."""
     kind, body = KIND_NAMES[message.kind], message.body
     route = f"from {labels.me} to {labels[message.to]}"
-    if not isinstance(body, AnswerBody):
+    if not isinstance(body, ResponseBody):
         end = ""
         if message.kind in (VOTE, PRE_VOTE, FETCH):
             end = f", log end {body.offset} of epoch {body.last_epoch}"
@@ -122,4 +122,4 @@ def message_in_words(message: Message, labels: Labels) -> str:
         parts.append(f"diverging at {body.diverging[0]} of epoch {body.diverging[1]}")
     if body.records:
         parts.append(f"records {list(body.records)} from {body.read_from}")
-    return f"answer to {kind} {route}: {', '.join(parts)}"
+    return f"response to {kind} {route}: {', '.join(parts)}"

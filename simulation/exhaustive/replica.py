@@ -14,11 +14,11 @@ from simulation.exhaustive.messages import (
     END,
     FETCH,
     VOTE,
-    AnswerBody,
     Message,
     Record,
     Records,
     RequestBody,
+    ResponseBody,
     Slot,
     mirrored_slot,
     place_and_kind,
@@ -47,12 +47,12 @@ Write = Stored | Truncation | tuple[Record, ...]
 
 
 class Held(NamedTuple):
-    """A request or answer that waits for the write `after`, counted from the last that is on disk."""
+    """A request or response that waits for the write `after`, counted from the last that is on disk."""
 
     after: int
-    is_answer: bool
+    is_response: bool
     slot: Slot
-    body: RequestBody | AnswerBody
+    body: RequestBody | ResponseBody
 
 
 class Local(NamedTuple):
@@ -66,7 +66,7 @@ class Local(NamedTuple):
     """How many of the pending writes each event asked for; they reach the disk together."""
     held: tuple[Held, ...]
     granted: tuple[int, Place] | None
-    """Epoch and place of the last vote that it gave away, unless the disk tells; it survives crashes."""
+    """Epoch and place of the last vote that it granted, unless the disk has it; it survives crashes."""
 
     @property
     def log(self) -> Records:
@@ -81,7 +81,7 @@ class Delivery(NamedTuple):
 
 
 class RequestFailure(NamedTuple):
-    """The transport gives up waiting for the answer to a request of this replica."""
+    """The transport gives up waiting for the response to a request of this replica."""
 
     slot: Slot
 
@@ -128,7 +128,7 @@ class Outcome(NamedTuple):
     local: Local
     sent: tuple[Message, ...] = ()
     forgotten: tuple[Slot, ...] = ()
-    """Requests whose answers it does not wait for any more, apart from one answered just now."""
+    """Requests whose responses it does not wait for any more, apart from one that completed just now."""
     committed: Records = ()
     """The longest prefix of the log that it said is committed."""
     elected_in: int = 0
@@ -169,9 +169,9 @@ def disk_after(local: Local, crash: Crash) -> tuple[Stored, Records]:
 def timers(local: Local, traffic: Traffic) -> Iterator[Expiry]:
     """Every timer that runs; any of them may be the next one to run out.
 
-    A fetch that is parked came lately: neither has its voter been silent for so long that it is told of
-    the epoch again, nor has the quorum been lost. The backoff of BeginQuorumEpoch is over by its timer.
-    Left out is the end of a wait that has brought nothing: the same fetch would come again.
+    A fetch that is parked came lately: neither has its voter been silent for so long that it gets
+    BeginQuorumEpoch again, nor has the quorum been lost. The backoff of BeginQuorumEpoch is over by its
+    timer. Left out is the end of a wait that has brought nothing: the same fetch would come again.
     """
     value, end_offset = local.node, len(local.log)
     busy = {slot for slot, _ in value.in_flight}
@@ -194,11 +194,11 @@ def timers(local: Local, traffic: Traffic) -> Iterator[Expiry]:
 
 
 def give_up(local: Local, slot: Slot) -> Local:
-    """The asker of this request has given it up: its answer goes nowhere.
+    """The asker of this request has given it up: its response goes nowhere.
 
-    A held answer is dropped; a parked fetch stays, because the leader does not know.
+    A held response is dropped; a parked fetch stays, because the leader does not know.
     """
-    held = tuple(item for item in local.held if not (item.is_answer and item.slot == slot))
+    held = tuple(item for item in local.held if not (item.is_response and item.slot == slot))
     node, (place, kind) = local.node, place_and_kind(slot)
     if node.role is roles.Role.LEADER and kind == FETCH:
         start, ends, parked = node.role_detail
@@ -234,7 +234,7 @@ def _mirrored_write(write: W) -> W:
 
 def _mirrored_held(held: Held) -> Held:
     body = held.body
-    if isinstance(body, AnswerBody) and body.leader is not None:
+    if isinstance(body, ResponseBody) and body.leader is not None:
         body = body._replace(leader=mirrored(body.leader))
     return held._replace(slot=mirrored_slot(held.slot), body=body)
 
@@ -243,7 +243,7 @@ def is_void(message: Message, receiver: Local) -> bool:
     """True for a request that its sender has given up and that can change nothing any more.
 
     It is of an epoch that is over for good, by the receiver's disk, or asks for what that disk has settled
-    for the whole epoch: a vote, or who leads.
+    for the whole epoch: its vote, or its leader.
     """
     stored, epoch = receiver.stored, message.body.epoch
     if message.is_wanted or epoch > stored.epoch:
@@ -259,11 +259,11 @@ def is_void(message: Message, receiver: Local) -> bool:
 
 
 def is_empty(message: Message, receiver: Local) -> bool:
-    """True for the answer to a BeginQuorumEpoch that tells its leader nothing, whenever it arrives."""
+    """True for the response to a BeginQuorumEpoch that has no news for its leader, whenever it arrives."""
     body = message.body
     return (
         message.kind == BEGIN
-        and isinstance(body, AnswerBody)
+        and isinstance(body, ResponseBody)
         and body.error is None
         and (
             body.epoch < receiver.node.epoch
@@ -273,8 +273,8 @@ def is_empty(message: Message, receiver: Local) -> bool:
 
 
 def owed(local: Local) -> tuple[Slot, ...]:
-    """The requests of others whose answers they still wait for, and which this replica has."""
-    slots = [held.slot for held in local.held if held.is_answer]
+    """The requests of others whose responses they still wait for, and which this replica has."""
+    slots = [held.slot for held in local.held if held.is_response]
     if local.node.role is roles.Role.LEADER:
         parked = local.node.role_detail[2]
         slots += [slot_of(place, FETCH) for place, is_wanted, *_ in parked if is_wanted]
@@ -282,9 +282,9 @@ def owed(local: Local) -> tuple[Slot, ...]:
 
 
 def awaited(local: Local, traffic: Traffic) -> tuple[Slot, ...]:
-    """The requests of this replica that have left, have no answer yet and may have one."""
+    """The requests of this replica that have left, have no response yet and may have one."""
     node = local.node
-    gone = {item.slot for item in local.held if not item.is_answer}
+    gone = {item.slot for item in local.held if not item.is_response}
     if not traffic.resignation:
         gone.update(slot_of(place, END) for place in (1, 2))
     if not traffic.discovery:

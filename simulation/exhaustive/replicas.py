@@ -53,7 +53,7 @@ class Replicas:
     """A replica in one state takes the same step on the same happening, so the core runs once for both.
 
     It runs six times, under all assignments of ids to places, and must do the same each time: then states
-    that differ only in who is who go on alike.
+    that differ only in ids go on alike.
     """
 
     def __init__(self, scope: Scope, networks: Networks) -> None:
@@ -65,9 +65,9 @@ class Replicas:
         self.mirror: list[int] = []
         self.leads: list[bool] = []
         self.awaited: list[tuple[int, int, int]] = []
-        """Requests that wait for an answer: a bit for each slot, for each position of the replica."""
+        """Requests that wait for a response: a bit for each slot, for each position of the replica."""
         self.owed: list[tuple[int, int, int]] = []
-        """Requests of others that the replica has to answer, likewise."""
+        """Requests of others that the replica has to respond to, likewise."""
         self.logs: list[int] = []
         """The number of the log in memory and on disk, in `log_values`."""
         self.log_values: list[tuple[Records, Records]] = []
@@ -131,7 +131,7 @@ class Replicas:
         for labels in ALL_LABELS[1:]:
             other = step(local, happening, labels, traffic)
             is_broken = outcome.violation is not None and other.violation is not None
-            assert is_broken or other == outcome, f"it matters who is who: {happening} of {local}"
+            assert is_broken or other == outcome, f"ids make a difference: {happening} of {local}"
         if self._is_outside(outcome):
             return None
         return Step(

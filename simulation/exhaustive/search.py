@@ -17,7 +17,7 @@ class Count:
     """How far a search is. `seconds` is by the clock of the machine, everything else is repeatable."""
 
     states: int = 0
-    """Distinct up to who is who; one that has just less left to be lost or to crash does not count."""
+    """Distinct up to the ids of replicas; one that just has fewer losses or crashes left does not count."""
     transitions: int = 0
     depth: int = 0
     replica_states: int = 0
@@ -143,7 +143,7 @@ def _predecessor(space: Space, layer: bytearray, target: int) -> int:
 
 
 def _walk(space: Space, keys: list[int]) -> Failed:
-    """The same way with everybody keeping its name."""
+    """The same way with every replica keeping its name."""
     state, way = space.initial(), []
     for key in keys[1:]:
         nexts = space.successors(state)

@@ -165,7 +165,7 @@ class Space:
                 found.append((action, new))
 
     def _settle(self, action: Action, state: State, found: Found) -> None:
-        """A replica that waits for an answer that cannot come any more gives up at once."""
+        """A replica that waits for a response that cannot come any more gives up at once."""
         a, b, c = state[:SIZE]
         owed, awaited = self.replicas.owed, self.replicas.awaited
         waiting = awaited[a][0] | awaited[b][1] | awaited[c][2]
@@ -183,7 +183,7 @@ class Space:
     def _forget(
         self, numbers: tuple[int, int, int], network: int, position: int, slots: tuple[int, ...]
     ) -> tuple[int, int, int, int]:
-        """A replica has given requests up: their receivers need not answer."""
+        """A replica has given requests up: their receivers need not respond."""
         changed = list(numbers)
         for slot in slots:
             place, kind = place_and_kind(slot)
@@ -195,12 +195,12 @@ class Space:
         return changed[0], changed[1], changed[2], network
 
     def _without_empty(self, numbers: tuple[int, int, int], sent: Flights) -> Flights:
-        """Without answers that tell nothing: they arrive at once."""
+        """Without responses that have no news: they arrive at once."""
         messages = self.networks.messages
         for flight in sent:
             number, sender = divmod(flight, SIZE)
             message = messages[number]
-            if message.kind == BEGIN and message.is_answer:
+            if message.kind == BEGIN and message.is_response:
                 to = (sender + message.to) % SIZE
                 if self.replicas.is_empty(number, numbers[to]):
                     sent = tuple(other for other in sent if other != flight)
@@ -258,7 +258,7 @@ class Space:
     # -- keys
 
     def key(self, state: State) -> int:
-        """One number for the six states that differ only in who is who.
+        """One number for the six states that differ only in the ids of replicas.
 
         The low `BUDGET_BITS` say what has been lost and has crashed.
         """

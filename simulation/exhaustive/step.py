@@ -46,12 +46,12 @@ def step(
     before = host.node.core.capture()
     asked = dict(host.node.core.requests.in_flight)
     try:
-        answered = host.let(happening)
+        completed = host.let(happening)
         check_step(before, host.node.core.capture())
         host.check()
     except AssertionError as error:
         return Outcome(local, violation=violation_text(error))
-    return host.outcome({i: request_slot(item, labels) for i, item in asked.items()}, answered)
+    return host.outcome({i: request_slot(item, labels) for i, item in asked.items()}, completed)
 
 
 def violation_text(error: AssertionError) -> str:

@@ -101,7 +101,7 @@ def _damage(name: str, hit: Callable[[SimDisk, str], object | None]) -> None:
 
 
 def _is_formed(machine: Machine) -> bool:
-    """False as long as just meta.properties says who votes: what a leader reads there all believe."""
+    """False as long as just meta.properties names the voters: replicas believe what a leader reads there."""
     return bool(machine.config.quorum_voters or machine.env.facts.voters.committed)
 
 

@@ -1,7 +1,7 @@
-"""A client that nobody has recognised sends raft requests with what is not so, and sees its answers or not.
+"""An unauthenticated client sends raft requests with false contents, and gets the responses or not.
 
-It knows what everybody can learn: the cluster id, epoch and leader, and every replica's key. What it says
-of the present epoch's log is left out: without authentication an acknowledgement cannot be told from one.
+It knows what any client can learn: the cluster id, epoch and leader, and every replica's key. What it says
+of the present epoch's log is left out: without authentication it looks like an acknowledgement.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def hostile_frames(chaos: Chaos, random: Random) -> None:
 
 
 def send_forged(chaos: Chaos, random: Random, target: Machine) -> None:
-    """One request of any kind, made from what its target could tell."""
+    """One request of any kind, made from what any client can learn of its target."""
     process = target.process
     if process is None:
         return
@@ -118,7 +118,7 @@ def _judge(process: NodeProcess, forged: Forged, kind: str, data: bytes) -> None
     if not is_led and forged.api_key == VOTE:
         facts.forged_epochs.add(forged.epoch)
     channel = Channel(process.listener, "hostile", "simulated-client")
-    process.receive(data, channel, kind, lambda answer: None, lambda: None)
+    process.receive(data, channel, kind, lambda response: None, lambda: None)
     if not is_led or not process.is_alive:
         return
     after = node.core.capture()

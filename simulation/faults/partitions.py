@@ -1,4 +1,4 @@
-"""Partitions: who does not reach whom, and for how long."""
+"""Partitions: which nodes do not reach which others, and for how long."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def one_way(chaos: Chaos, random: Random) -> None:
 def firewalls(chaos: Chaos, random: Random) -> None:
     """A node, mostly the leader, opens connections to others, and hardly any opens one to it.
 
-    Who still reaches it may itself not be reached by it.
+    It may not reach the node that still reaches it.
     """
     hosts = _shuffled(chaos, random)
     chaos.count_all(FIREWALLS)

@@ -49,7 +49,7 @@ def power_loss(chaos: Chaos, random: Random) -> None:
 
 @FAULTS.fault("power loss at a write")
 def power_loss_at_a_write(chaos: Chaos, random: Random) -> None:
-    """Power goes between a write of records and its fsync: that machine's, or everybody's."""
+    """Power goes between a write of records and its fsync: of that machine, or of all."""
     victim = chaos.victim(random)
     victims = random.choice([[victim], chaos.machines])
     least_batches = random.choice([1, 1, 2, 3])

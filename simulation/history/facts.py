@@ -1,4 +1,4 @@
-"""What is known of a run by now: what clients have written, what is committed, and who was asked for what."""
+"""What is known of a run by now: appends of clients, committed batches, requested voter changes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Change(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """When a replica last had a fetch answered, by the leader of this epoch at this machine."""
+    """When a replica last got a Fetch response, and the epoch and the machine of the leader that sent it."""
 
     at_us: int
     epoch: int

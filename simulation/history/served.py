@@ -1,4 +1,4 @@
-"""From what a client was answered: the node as it was when the question arrived, and when the answer left."""
+"""The node that served a client: as it was when the request arrived, and when the response left."""
 
 from __future__ import annotations
 

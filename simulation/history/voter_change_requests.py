@@ -34,14 +34,14 @@ class VoterChangeRequest:
     sets_before: int = 0
     """How many voter sets were committed when it was asked first."""
     sent: int = 0
-    answered: int = 0
+    responses: int = 0
     outcome: str | None = None
-    """What the last answer said, once it is not sent again: `done` or the name of an error."""
+    """What the last response said, once it is not sent again: `done` or the name of an error."""
 
     @property
     def is_over(self) -> bool:
         """True if nothing comes of it any more: no request can still be under way."""
-        return self.outcome is not None and self.sent == self.answered
+        return self.outcome is not None and self.sent == self.responses
 
     def __str__(self) -> str:
         what = self.key if self.target is None else ", ".join(map(str, self.target))

@@ -1,6 +1,6 @@
 """The voter sets that logs have named: which are committed, and which may be in force now.
 
-Filled from the control batches that replicas append. The first replica that appends one is the leader who
+Filled from the control batches that replicas append. The first replica that appends one is the leader that
 made it.
 """
 

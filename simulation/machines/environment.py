@@ -1,4 +1,4 @@
-"""What surrounds the machines of a run, and what they tell of themselves."""
+"""What surrounds the machines of a run, and what they report."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from simulation.violation import ProcessEnded, Violation
 
 @dataclass(frozen=True, slots=True)
 class FirstVoter:
-    """What a directory of a new quorum is formatted with; nothing: configuration says who votes."""
+    """What a directory of a new quorum is formatted with; nothing: configuration names the voters."""
 
     storage_id: UUID | None = None
     initial_voters: str = ""

@@ -3,7 +3,7 @@
 A message is a complete frame. What becomes of it is drawn when it is sent and again judged when it would
 arrive: a machine that is cut off by then does not get it. Machines are named; a partition is a set of
 directed pairs that do not reach each other. Firewalls are directed pairs, too: the first opens no connection
-to the second, whose own ones carry requests and answers.
+to the second, whose own ones carry requests and responses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEADLINE_MAX_US = 3_000 * MS
 """No message waits longer for a deadline."""
 PIECE = "FetchSnapshot answer"
 BEFORE_PIECE, BEHIND_PIECE = 80, 60
-"""More bytes than an answer has before and behind its piece of a snapshot."""
+"""More bytes than a response has before and behind its piece of a snapshot."""
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class Network:
         self._firewalls.add((source, target))
 
     def heal(self) -> None:
-        """Everything reaches everybody as usual."""
+        """Every message reaches its target as usual."""
         self._cuts.clear()
         self._firewalls.clear()
         self.conditions = NetworkConditions()
@@ -136,8 +136,8 @@ class Network:
     ) -> None:
         """Bring a message to its target: `deliver` is called there, never or once or more often.
 
-        `lost` is called if the connection is lost with it; a message that just disappears is not
-        told of.
+        `lost` is called if the connection is lost with it; for a message that just
+        disappears neither is called.
         """
         draw, conditions = self._random.random, self.conditions
         if conditions.loss and draw() < conditions.loss:

@@ -152,7 +152,7 @@ class NodeProcess(Process):
         return disk.contents(complete if is_there else part_path(LOG_DIRECTORY, snapshot))
 
     def take_snapshot(self) -> None:
-        """As an operator asks for it; no client waits for the answer."""
+        """As an operator asks for it; no client waits for the response."""
         self.partition.snapshots.take(lambda outcome: None)
 
     # -- what checkers see
@@ -242,7 +242,7 @@ class NodeProcess(Process):
                 self.env.observer.on_own_request(self, VoterChangeKind.REMOVE, key)
 
     def on_response(self, request: InboundRequest, arrived_us: int, frame: bytes) -> None:
-        """An answer leaves: what it tells must be true already."""
+        """A response leaves: what it says must be true already."""
         version, observer = request.api_version, self.env.observer
         if request.api_key == VOTE:
             _, at = decode_response_header(VOTE, version, frame[4:])

@@ -1,7 +1,7 @@
 """A node's link to a peer: real frames, a simulated transport.
 
 How a link behaves (one connection, reset by what is lost, made again at once and then later and later,
-given up when an answer is late) is that of `quorumd.server.peers.peer_channel`.
+given up when a response is late) is that of `quorumd.server.peers.peer_channel`.
 """
 
 from __future__ import annotations
@@ -137,11 +137,11 @@ class SimPeerChannel:
             def arrive() -> None:
                 if network.connects(me, host):
                     peer = self._endpoints.listening_at(address[0])
-                    self._process.call(back_us, lambda: answered(peer))
+                    self._process.call(back_us, lambda: connected(peer))
                 else:
                     self._process.call(self._connect_timeout_us, lambda: missed(is_refused=False))
 
-            def answered(peer: Process | None) -> None:
+            def connected(peer: Process | None) -> None:
                 if peer is None or not peer.is_alive:
                     missed(is_refused=is_refused)
                 elif connection == self._connection and not self._is_closed:
@@ -210,7 +210,7 @@ class SimPeerChannel:
         self._connection += 1
 
     def reset(self) -> None:
-        """The connection is gone: what waits for an answer fails, and a new one is tried at once."""
+        """The connection is gone: what waits for a response fails, and a new one is tried at once."""
         if self.is_up and not self._is_closed:
             self._note_broken(self._target)
             self._hang_up()
@@ -273,8 +273,8 @@ class SimPeerChannel:
 
         asked_as = self._process.following
 
-        def reply(answer: bytes) -> None:
-            message = NetworkMessage(target, me, f"{kind} answer", answer)
+        def reply(response: bytes) -> None:
+            message = NetworkMessage(target, me, f"{kind} answer", response)
             leads = kind == "Fetch" and asked_as[1] is not None and peer.leads(*asked_as)
             of_leader = asked_as if leads else None
             network.send(
@@ -289,17 +289,17 @@ class SimPeerChannel:
         network.send(NetworkMessage(me, target, kind, frame), deliver, lost)
 
     def _receive(self, kind: str, frame: bytes, of_leader: Following | None) -> None:
-        """An answer has arrived; to a fetch, perhaps, that was asked of the leader of then."""
+        """A response has arrived; to a fetch, perhaps, that was asked of the leader of then."""
         process = self._process
 
         def handle() -> None:
             process.last_message = kind
             process.env.trace.note(process.host, "gets", kind, frame)
-            self._on_answer(frame, of_leader)
+            self._on_response(frame, of_leader)
 
         process.run(handle)
 
-    def _on_answer(self, frame: bytes, of_leader: Following | None) -> None:
+    def _on_response(self, frame: bytes, of_leader: Following | None) -> None:
         """It may have come for the second time, or too late."""
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
         pending = self._pending.pop(correlation_id, None)
@@ -319,8 +319,8 @@ class SimPeerChannel:
             self._listener.on_connection_made(self._address[0])
 
     def _note_heard(self, version: int, frame: bytes, body_at: int) -> None:
-        answer, process = parse_fetch_response(version, frame, body_at), self._process
-        if answer is not None and not (answer.error_code or answer.partition_error_code):
+        response, process = parse_fetch_response(version, frame, body_at), self._process
+        if response is not None and not (response.error_code or response.partition_error_code):
             epoch, _ = process.following
             heard = Heard(self._scheduler.now_us, epoch, self._target or "")
             process.env.facts.heard[process.key] = heard
@@ -331,7 +331,7 @@ class SimPeerChannel:
             del heard[key]
 
     def _time_out(self) -> None:
-        """As in `quorumd.server.peers.peer_channel`: a late answer costs the connection."""
+        """As in `quorumd.server.peers.peer_channel`: a late response costs the connection."""
         self.reset()
 
     def _fail_all(self, reason: str) -> None:

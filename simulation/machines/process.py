@@ -119,7 +119,7 @@ class Process(ABC):
 
     @abstractmethod
     def on_response(self, request: InboundRequest, arrived_us: int, frame: bytes) -> None:
-        """An answer leaves: what it tells must be true already."""
+        """A response leaves: what it says must be true already."""
 
     # -- the end
 

@@ -1,4 +1,4 @@
-"""Where the answer to a request of the simulated network goes: back into it."""
+"""Where the response to a request of the simulated network goes: back into it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def sim_request(
     reply: Reply,
     reset: Callable[[], None],
 ) -> InboundRequest:
-    """A request that answers into the simulated network. `frame` has no length in front."""
+    """A request that responds into the simulated network. `frame` has no length in front."""
     header, body_at = decode_request_header(frame)
     return InboundRequest(
         _WayBack(process, channel, reply, reset),
@@ -36,7 +36,7 @@ def sim_request(
 class _WayBack:
     """The connection of one request, as the request and its handler see it.
 
-    The simulated network holds any number of bytes, and brings answers in the order in which they leave.
+    The simulated network holds any number of bytes, and brings responses in the order in which they leave.
     """
 
     def __init__(

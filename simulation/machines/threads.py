@@ -108,15 +108,15 @@ class SimDiskThread:
 
     # -- on the disk thread
 
-    def _step(self, answer: Jobs) -> None:
+    def _step(self, jobs: Jobs) -> None:
         try:
-            self._pause = self._steps.send(answer)
+            self._pause = self._steps.send(jobs)
         except StopIteration:
             self._pause = None
 
-    def _go_on(self, answer: Jobs) -> None:
+    def _go_on(self, jobs: Jobs) -> None:
         """Do what comes next, up to where the thread waits again."""
-        self._step(answer)
+        self._step(jobs)
         pause, machine = self._pause, self._process.machine
         if pause is None:
             return

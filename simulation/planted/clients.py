@@ -1,4 +1,4 @@
-"""Planted bugs in answers to clients."""
+"""Planted bugs in responses to clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from quorumd.server.requests.parked_appends import ParkedAppends
 from quorumd.server.requests.produce import ProduceHandler
 from quorumd.wire.batch_header import BatchHeader
 from quorumd.wire.error_codes import ErrorCode
-from simulation.planted.table import LOST_ANSWERS, Plant, planted
+from simulation.planted.table import LOST_RESPONSES, Plant, planted
 
 
 @planted(
@@ -45,7 +45,7 @@ def _consumers_see_uncommitted(plant: Plant) -> None:
 
 @planted(
     "appends are acknowledged before they commit",
-    "Produce is answered at the append, not at the high watermark (Kafka, acks=all).",
+    "The response to Produce leaves at the append, not at the high watermark (Kafka, acks=all).",
     caught_by=["acknowledged appends are present exactly once"],
     seeds=5,
 )
@@ -86,7 +86,7 @@ def _producers_are_forgotten(plant: Plant) -> None:
         "an idempotent producer is not refused",
     ],
     seeds=15,
-    faults=LOST_ANSWERS,
+    faults=LOST_RESPONSES,
 )
 def _followers_do_not_note(plant: Plant) -> None:
     right = StorageAdapter.append_fetched
@@ -118,7 +118,7 @@ def _truncated_producers_are_remembered(plant: Plant) -> None:
 
 @planted(
     "leader serves before a commit of its epoch",
-    "A new leader answers consumers at once (KIP-595: not before a record of its epoch is committed).",
+    "A new leader responds to consumers at once (KIP-595: not before a record of its epoch is committed).",
     caught_by=["only a leader with a commit in its epoch serves clients"],
     seeds=24,
 )
@@ -128,7 +128,7 @@ def _serves_before_a_commit(plant: Plant) -> None:
 
 @planted(
     "followers serve consumers",
-    "Every replica takes every consumer for a debugging one (Kafka: only the leader answers).",
+    "Every replica takes every consumer for a debugging one (Kafka: only the leader responds).",
     caught_by=["only a leader with a commit in its epoch serves clients"],
     seeds=12,
 )
@@ -154,7 +154,7 @@ def _leader_without_a_quorum_stays(plant: Plant) -> None:
 
 @planted(
     "end of the committed log is out of range",
-    "A consumer that has read everything is told that its offset does not exist.",
+    "A consumer that has read everything gets the error that its offset does not exist.",
     caught_by=["what is committed is in range"],
     seeds=24,
 )
@@ -230,7 +230,7 @@ def _old_epochs_append(plant: Plant) -> None:
     "A repetition of an earlier one of several batches under way is no duplicate (KIP-98: of the last five).",
     caught_by=["an idempotent producer is not refused"],
     seeds=24,
-    faults=LOST_ANSWERS,
+    faults=LOST_RESPONSES,
 )
 def _only_the_last_is_remembered(plant: Plant) -> None:
     plant(producer_state, "REMEMBERED_BATCHES", 1)
@@ -238,7 +238,7 @@ def _only_the_last_is_remembered(plant: Plant) -> None:
 
 @planted(
     "batches that are late stay counted",
-    "What was answered with a time-out counts as uncommitted for ever, up to the limit (Kafka has none).",
+    "A batch whose response was a time-out counts as uncommitted for ever, up to the limit (Kafka has none).",
     caught_by=["liveness"],
     seeds=36,
     faults=frozenset({"isolate one", "minority partition", "slow disk", "stalled disk"}),

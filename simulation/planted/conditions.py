@@ -14,7 +14,7 @@ from quorumd.server.requests.pending_produce import PendingAppend, PendingBatch
 from quorumd.server.requests.produce import ProduceHandler
 from quorumd.wire.batch_header import CODEC_MASK
 from quorumd.wire.conditions import KeyedBatch
-from simulation.planted.table import LOST_ANSWERS, Plant, planted
+from simulation.planted.table import LOST_RESPONSES, Plant, planted
 
 SERIALIZABLE = "conditional appends are strictly serializable"
 
@@ -39,7 +39,7 @@ def _window_opened_late(plant: Plant) -> None:
 
 @planted(
     "conditions are refused for what is truncated",
-    "A refusal is answered at once, not when the record that it names is committed.",
+    "A refusal leaves at once, not when the record that it names is committed.",
     caught_by=[SERIALIZABLE],
     seeds=48,
 )
@@ -101,10 +101,10 @@ def _judged_on_arrival(plant: Plant) -> None:
 @planted(
     "duplicates are judged again",
     "A batch that is in the log is judged when it comes again, and refused for its own records (KIP-98: a"
-    " duplicate gets the first answer).",
+    " duplicate gets the first response).",
     caught_by=[SERIALIZABLE],
     seeds=96,
-    faults=LOST_ANSWERS | frozenset({"duplicate"}),
+    faults=LOST_RESPONSES | frozenset({"duplicate"}),
 )
 def _duplicates_are_judged(plant: Plant) -> None:
     right = conditional_append.refused_append
@@ -129,7 +129,7 @@ def _windows_outlive_leadership(plant: Plant) -> None:
 
 @planted(
     "keys of compressed batches do not count",
-    "Who writes a key in a compressed batch is in nobody's way.",
+    "A key written in a compressed batch conflicts with no condition.",
     caught_by=[SERIALIZABLE],
     seeds=48,
 )
@@ -147,7 +147,7 @@ def _compressed_keys_do_not_count(plant: Plant) -> None:
 
 @planted(
     "named keys do not count",
-    "A key that the batch names and does not write is not looked at.",
+    "A key that the batch names and does not write is not checked.",
     caught_by=[SERIALIZABLE],
     seeds=48,
 )

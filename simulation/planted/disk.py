@@ -186,7 +186,7 @@ def _newest_are_deleted_first(plant: Plant) -> None:
 
 @planted(
     "writes are completed before the sync",
-    "The disk thread tells the event loop of its writes as soon as they are written.",
+    "The disk thread reports writes to the event loop as soon as they are written, not synced.",
     caught_by=["the high watermark is synced by a majority"],
     seeds=5,
     faults=frozenset(),

@@ -94,7 +94,7 @@ def _removed_leader_counts_itself(plant: Plant) -> None:
 
 @planted(
     "removed leader does not campaign",
-    "Who is removed does not campaign, though the others lack the record and cannot win against its"
+    "A removed voter does not campaign, though the others lack the record and cannot win against its"
     " longer log (Ongaro's dissertation, 4.2.2).",
     caught_by=["liveness"],
     seeds=60,
@@ -154,13 +154,13 @@ def _voter_is_added_without_catching_up(plant: Plant) -> None:
 
 
 @planted(
-    "added voter is told before the commit",
-    "AddVoter is answered when the record is in the log (KIP-856: when it is committed).",
-    caught_by=["a change that is answered is committed"],
+    "added voter is acknowledged before the commit",
+    "The response to AddVoter leaves when the record is in the log (KIP-856: when it is committed).",
+    caught_by=["an acknowledged change is committed"],
     seeds=20,
     faults=frozenset({"add voter"}),
 )
-def _added_voter_is_told_before_the_commit(plant: Plant) -> None:
+def _added_voter_is_acknowledged_before_the_commit(plant: Plant) -> None:
     right = pending_changes._reply_to_committed
 
     def wrong(core: Core, leader: Leader) -> None:
@@ -219,7 +219,7 @@ def _removed_replica_joins_again(plant: Plant) -> None:
 
 @planted(
     "moved voter says nothing",
-    "A voter does not tell its leader that it is reached elsewhere now (KIP-853, UpdateRaftVoter).",
+    "A voter does not register its new endpoints with its leader (KIP-853, UpdateRaftVoter).",
     caught_by=["liveness"],
     seeds=20,
     faults=frozenset({"move"}),
@@ -255,7 +255,7 @@ def _reassignment_forgets_its_target(plant: Plant) -> None:
 @planted(
     "witness campaigns freely",
     "A witness campaigns as any other voter does.",
-    caught_by=["a witness leads only where nobody else can"],
+    caught_by=["a witness leads only where no other voter can"],
     seeds=40,
     faults=frozenset(),
 )

@@ -120,12 +120,12 @@ def _old_copy_goes_unnoticed(plant: Plant) -> None:
     plant(
         replica_progress,
         "log_regression",
-        lambda replica, acknowledged, end_offset: "somebody went back",
+        lambda replica, acknowledged, end_offset: "a replica went back",
     )
 
 
 @planted(
-    "first voter set names whoever was seen",
+    "first voter set names any replica that was seen",
     "The first voter set does not wait for every configured voter, and grows by several at once"
     " (KIP-856, bootstrapping, one change at a time).",
     caught_by=[

@@ -65,8 +65,8 @@ def _copy_is_not_verified(plant: Plant) -> None:
 
 @planted(
     "snapshot forgets producers",
-    "The producer state is not in a snapshot, so that who begins with one appends again what others know"
-    " for a duplicate.",
+    "The producer state is not in a snapshot, so that a replica that begins with one appends again what"
+    " others know for a duplicate.",
     caught_by=[
         "the producer state follows from the log",
         "acknowledged appends are present exactly once",

@@ -17,7 +17,7 @@ SPLITS = frozenset({"isolate one", "minority partition", "kill"})
 HOSTILE = frozenset({"hostile frames"})
 AT_A_NAME = frozenset({"power loss at a name"})
 AT_A_WRITE = frozenset({"power loss at a write"})
-LOST_ANSWERS = frozenset({"reset", "kill", "crash at a call"})
+LOST_RESPONSES = frozenset({"reset", "kill", "crash at a call"})
 
 
 @dataclass(frozen=True, slots=True)

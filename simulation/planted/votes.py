@@ -37,7 +37,7 @@ from simulation.planted.table import HOSTILE, SPLITS, Plant, planted
 
 @planted(
     "granted vote leaves unsynced",
-    "An answer does not wait for the quorum state that it tells of (KIP-595, Vote, step 4).",
+    "A response does not wait for the quorum state that it speaks of (KIP-595, Vote, step 4).",
     caught_by=["votes survive restarts"],
     seeds=5,
 )
@@ -223,7 +223,7 @@ def _an_end_is_believed(plant: Plant) -> None:
 @planted(
     "pre-votes are granted in contact",
     "A follower that hears from its leader grants a pre-vote (KIP-996).",
-    caught_by=["who hears from its leader lets it lead"],
+    caught_by=["a replica in contact with its leader lets it lead"],
     seeds=60,
     faults=frozenset({"flapping", "one way", "isolate one", "loss"}),
 )
@@ -240,7 +240,7 @@ def _granted_in_contact(plant: Plant) -> None:
 @planted(
     "trust in a leader ends early",
     "A follower grants pre-votes 4 ms before its fetch timeout is over (KIP-996).",
-    caught_by=["who hears from its leader lets it lead"],
+    caught_by=["a replica in contact with its leader lets it lead"],
     seeds=60,
     faults=frozenset({"at a deadline", "pause", "silent deaths"}),
 )
@@ -260,7 +260,7 @@ def _trust_ends_early(plant: Plant) -> None:
 @planted(
     "end of an old epoch is obeyed",
     "EndQuorumEpoch of an epoch that is over makes a follower campaign (KIP-595: FENCED_LEADER_EPOCH).",
-    caught_by=["who hears from its leader lets it lead"],
+    caught_by=["a replica in contact with its leader lets it lead"],
     seeds=36,
     faults=SPLITS | {"duplicate", "delay", "clean stop"},
 )

@@ -255,7 +255,7 @@ def test_a_request_is_fulfilled_if_it_was_so_at_some_moment(
     if is_so:
         check_acknowledged(sight.facts, asked_for)
         return
-    with violates("a change that is answered is committed"):
+    with violates("an acknowledged change is committed"):
         check_acknowledged(sight.facts, asked_for)
 
 
@@ -263,7 +263,7 @@ def test_a_target_that_is_committed_grants_a_reassignment(sight: Sight) -> None:
     of = batch(0)
     sight.name(of, A, B, target=(3, 4))
     request = VoterChangeRequest(VoterChangeKind.REASSIGN, target=(3, 4), sets_before=1)
-    with violates("a change that is answered is committed"):
+    with violates("an acknowledged change is committed"):
         check_acknowledged(sight.facts, request)
     sight.commit(of)
     check_acknowledged(sight.facts, request)
@@ -285,7 +285,7 @@ def test_who_says_it_has_handed_over_and_leads_is_noticed() -> None:
     operator.on_fulfilled(
         VoterChangeRequest(VoterChangeKind.TRANSFER, leader.replica.key), leader.id, epoch
     )
-    with violates("who has handed over does not lead"):
+    with violates("a leader that handed over does not lead"):
         operator.on_fulfilled(VoterChangeRequest(VoterChangeKind.TRANSFER), leader.id, epoch)
 
 
@@ -299,7 +299,7 @@ def test_a_witness_that_leads_where_another_could_is_noticed(sight: Sight) -> No
     sight.replica(B, batch(0))
     checker.on_event(seen)
     sight.replica(B, batch(0), batch(1))
-    with violates("a witness leads only where nobody else can"):
+    with violates("a witness leads only where no other voter can"):
         checker.on_event(seen)
     checker.on_event(sight.observation(ours, Role.LEADER, epoch=2, node=node_of(A, A, B)))
     sight.facts.is_undisturbed = False
@@ -312,5 +312,5 @@ def test_a_witness_need_not_wait_for_who_led_before(sight: Sight) -> None:
     theirs = sight.replica(B, batch(0), batch(1))
     checker.on_event(sight.observation(theirs, Role.LEADER, epoch=2, node=node_of(B, A, B)))
     checker.on_event(sight.observation(ours, Role.LEADER, epoch=3, node=witness))
-    with violates("a witness leads only where nobody else can"):
+    with violates("a witness leads only where no other voter can"):
         checker.on_event(sight.observation(ours, Role.LEADER, epoch=4, node=witness))

@@ -32,7 +32,7 @@ def bootstrap() -> Scenario:
     """Two of three new nodes elect a leader; nothing is committed until the third is there."""
     scenario = Scenario(23)
     one, two, three = scenario.machines
-    with scenario.told():
+    with scenario.recording():
         scenario.start(one, two)
         scenario.run(400)
         scenario.note("the third node comes")
@@ -44,7 +44,7 @@ def bootstrap() -> Scenario:
 def leader_killed() -> Scenario:
     """The leader's process is killed: its connections are reset, and a successor is found at once."""
     scenario = begun(9)
-    with scenario.told():
+    with scenario.recording():
         scenario.kill(scenario.leader)
         scenario.run(120)
     return scenario
@@ -54,8 +54,8 @@ def graceful_handover() -> Scenario:
     """A leader that shuts down names its successors; the first of them does not wait."""
     scenario = begun(33)
     leader = scenario.leader
-    with scenario.told():
-        scenario.tell(leader, "is asked to stop")
+    with scenario.recording():
+        scenario.record(leader, "is asked to stop")
         scenario.resign(leader)
         scenario.run(60)
     return scenario
@@ -65,12 +65,12 @@ def pre_vote_under_partition() -> Scenario:
     """A follower is cut off: it asks for pre-votes in vain, its epoch stays, the others are not disturbed."""
     scenario = begun(70)
     lonely = scenario.others(scenario.leader)[0]
-    with scenario.told():
-        scenario.tell(lonely, "is cut off")
+    with scenario.recording():
+        scenario.record(lonely, "is cut off")
         scenario.isolate(lonely)
         scenario.append()
         scenario.run(2600)
-        scenario.tell(lonely, "is back")
+        scenario.record(lonely, "is back")
         scenario.rejoin(lonely)
         scenario.run(2500)
     return scenario
@@ -80,8 +80,8 @@ def divergence_and_truncation() -> Scenario:
     """A leader is cut off with records that no other replica has; on its return they are truncated."""
     scenario = begun(4)
     old = scenario.leader
-    with scenario.told():
-        scenario.tell(old, "is cut off and appends three records")
+    with scenario.recording():
+        scenario.record(old, "is cut off and appends three records")
         scenario.isolate(old)
         for _ in range(3):
             scenario.append(old)
@@ -89,7 +89,7 @@ def divergence_and_truncation() -> Scenario:
         scenario.note("a client writes to the new leader")
         scenario.append()
         scenario.run(600)
-        scenario.tell(old, "is back")
+        scenario.record(old, "is back")
         scenario.rejoin(old)
         scenario.run(2500)
     return scenario
