@@ -198,7 +198,7 @@ class Observer:
 
     def on_acknowledged(self, append: Append, served: Served) -> None:
         """A client gets the offset of its batch."""
-        self._trace.note(append.client, f"is told offset {append.offset}")
+        self._trace.note(append.client, f"gets offset {append.offset}")
         if self.is_watching:
             self._acknowledged.on_acknowledged(append)
             assert append.offset is not None, "acknowledged at an offset"
@@ -207,7 +207,7 @@ class Observer:
 
     def on_served(self, session: str, served: Served, end_offset: int | None) -> None:
         """A client got a response about the log, perhaps with where the log ends."""
-        self._trace.note(session, f"is told the end {end_offset}")
+        self._trace.note(session, f"gets the end {end_offset}")
         if self.is_watching:
             self._fresh.on_served(session, served, end_offset, self._now_us)
 
@@ -223,7 +223,7 @@ class Observer:
 
     def on_looked_up(self, session: str, served: Served, lookup: Lookup, found: int) -> None:
         """A client has asked for an offset by a timestamp or an epoch; -1: there is none."""
-        self._trace.note(session, f"is told that {lookup} is at {found}")
+        self._trace.note(session, f"gets for {lookup} the offset {found}")
         if self.is_watching:
             check_lookup(self._facts.committed, session, served, lookup, found)
 

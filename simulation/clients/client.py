@@ -105,7 +105,7 @@ class Client(ABC):
 
             def reply(response: bytes) -> None:
                 served = served_by(process, before, asked_us)
-                message = NetworkMessage(host, self.name, f"{kind} answer", response)
+                message = NetworkMessage(host, self.name, f"{kind} response", response)
                 network.send(message, lambda data: arrived(data, served), lost)
 
             channel = Channel(process.listener, self.name, SOFTWARE)

@@ -167,7 +167,7 @@ class Operator(Client):
         response = self._decoded(request.kind, frame)
         role = self.cluster.role_of(self.target)
         self.env.coverage.count(self.operation, role, response.error.name)
-        self.env.trace.note(self.name, f"is told {response.error.name} about: {request}")
+        self.env.trace.note(self.name, f"gets {response.error.name} for: {request}")
         self.on_response(request, response)
 
     def on_response(self, request: VoterChangeRequest, response: ChangeResponse) -> None:

@@ -65,7 +65,7 @@ class Pipeline:
 
             def reply(response: bytes) -> None:
                 served = served_by(process, before, asked_us)
-                message = NetworkMessage(self._host, self._name, f"{kind} answer", response)
+                message = NetworkMessage(self._host, self._name, f"{kind} response", response)
                 self._network.send(message, lambda data: arrived(data, served), self._lost)
 
             channel = Channel(process.listener, self._name, SOFTWARE)

@@ -45,4 +45,4 @@ class VoterChangeRequest:
 
     def __str__(self) -> str:
         what = self.key if self.target is None else ", ".join(map(str, self.target))
-        return f"{self.kind} {what or 'nobody in particular'}"
+        return f"{self.kind} {what or 'any voter'}"

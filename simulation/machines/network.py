@@ -22,7 +22,7 @@ EDGES_US = (-3 * MS, -1 * MS, -1, 0, 1, 1 * MS)
 """So far from a deadline are the moments at which a rule may be one too early or too late."""
 DEADLINE_MAX_US = 3_000 * MS
 """No message waits longer for a deadline."""
-PIECE = "FetchSnapshot answer"
+PIECE = "FetchSnapshot response"
 BEFORE_PIECE, BEHIND_PIECE = 80, 60
 """More bytes than a response has before and behind its piece of a snapshot."""
 
@@ -53,7 +53,7 @@ class NetworkConditions:
 
 @dataclass(frozen=True, slots=True)
 class NetworkMessage:
-    """A frame on its way. `kind` names it for people: `Fetch`, `Fetch answer`."""
+    """A frame on its way. `kind` names it for people: `Fetch`, `Fetch response`."""
 
     source: str
     target: str

@@ -274,11 +274,11 @@ class SimPeerChannel:
         asked_as = self._process.following
 
         def reply(response: bytes) -> None:
-            message = NetworkMessage(target, me, f"{kind} answer", response)
+            message = NetworkMessage(target, me, f"{kind} response", response)
             leads = kind == "Fetch" and asked_as[1] is not None and peer.leads(*asked_as)
             of_leader = asked_as if leads else None
             network.send(
-                message, lambda data: self._receive(f"{kind} answer", data, of_leader), lost
+                message, lambda data: self._receive(f"{kind} response", data, of_leader), lost
             )
 
         def deliver(data: bytes) -> None:

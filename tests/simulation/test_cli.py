@@ -283,7 +283,7 @@ def test_the_summary_shows_each_fault_and_what_never_occurred() -> None:
     assert int(rows["kill"][1]) > 0
     assert rows["power loss of all"][-10] == "0"
     assert "never: loss, reset" in result.output
-    assert "  never: loss, leader, Fetch answer\n" in result.output
+    assert "  never: loss, leader, Fetch response\n" in result.output
     assert "2 seeds (1..2), 0 failures" in result.output
 
 

@@ -48,7 +48,7 @@ REGRESSIONS = {
         3690: "a voter kept to the address of another disk under its leader's id",
         4902: "a witness led after a leader that had just resigned: nobody else could",
         5636: "a bit was flipped in the node id of meta.properties: refused, with another error",
-        7634: "a node removed a voter long after a leader was asked to and did not answer",
+        7634: "a node removed a voter long after a leader was asked to and did not respond",
         8392: "a flipped bit in the first voters' ids made a voter of nobody",
         9465: "a snapshot that a disk could not read once was thought damaged for good",
         10204: "a connection to another disk under the leader's id was older than its address",
