@@ -325,19 +325,6 @@ class RaftNode:
         """As `committed_offset`, but None until it is known in this epoch."""
         return self.core.high_watermark
 
-    @property
-    def is_ahead(self) -> bool:
-        """True of a witness that holds records which no other voter within reach has."""
-        core = self.core
-        campaigns = isinstance(core.state, (Prospective, Candidate, Leader))
-        is_refusing = core.witness.must_lead and not core.has_leader_contact
-        return core.config.is_witness and (campaigns or is_refusing)
-
-    @property
-    def missing_records(self) -> int:
-        """Offsets that the leader knows to be committed and this replica has not fetched yet."""
-        return max(0, self.core.known_leader.high_watermark - self.core.log.end_offset)
-
     def end_offset_for(self, epoch: int) -> OffsetAndEpoch:
         """Largest epoch of the log not above `epoch`, and where it ends (exclusive)."""
         return self.core.log.end_offset_for(epoch)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from quorumd.raft.bootstrap import bootstrap_problem
 from quorumd.raft.core import Core
 from quorumd.raft.replica_progress import progress_of
-from quorumd.raft.roles import FetchProgress, Leader, Role
+from quorumd.raft.roles import Candidate, FetchProgress, Leader, Prospective, Role
 from quorumd.raft.startup import is_voter_by_mistake, unexpected_voters
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, SnapshotId, Voter, VoterSet
 from quorumd.raft.voter_changes.reassignment import reassignment_waits_for
@@ -88,6 +88,10 @@ class RaftStatus:
     log_end: OffsetAndEpoch
     high_watermark: int | None
     """None until it is known: on a leader, until a record of its epoch is committed."""
+    missing_records: int
+    """Offsets that the leader knows to be committed and this replica has not fetched yet; 0 on the leader."""
+    is_ahead: bool
+    """True of a witness that holds records which no other voter within reach has."""
 
 
 def status_of(core: Core) -> RaftStatus:
@@ -118,7 +122,17 @@ def status_of(core: Core) -> RaftStatus:
         log_start_offset=log.start_offset,
         log_end=log.end,
         high_watermark=core.high_watermark,
+        missing_records=(
+            0 if leader is not None else max(0, core.known_leader.high_watermark - log.end_offset)
+        ),
+        is_ahead=_is_ahead(core),
     )
+
+
+def _is_ahead(core: Core) -> bool:
+    campaigns = isinstance(core.state, (Prospective, Candidate, Leader))
+    is_refusing = core.witness.must_lead and not core.has_leader_contact
+    return core.config.is_witness and (campaigns or is_refusing)
 
 
 def _pending_changes(core: Core, leader: Leader) -> tuple[PendingVoterChange, ...]:

@@ -120,11 +120,11 @@ class RaftPartitionView:
 
     @property
     def is_ahead(self) -> bool:
-        return self._node.is_ahead
+        return self._node.status().is_ahead
 
     @property
     def missing_records(self) -> int:
-        return 0 if self._node.is_leader else self._node.missing_records
+        return self._node.status().missing_records
 
     @property
     def kraft_version(self) -> int:

@@ -171,9 +171,9 @@ def test_records_of_another_place_than_the_end_of_the_log_are_not_taken() -> Non
 
 
 def test_what_the_leader_knows_to_be_committed_and_was_not_fetched_is_missing() -> None:
-    assert fresh(1).node.missing_records == 0
+    assert fresh(1).node.status().missing_records == 0
     bench = follower()
     bench.fetched(high_watermark=10)
-    assert bench.node.missing_records == 7
+    assert bench.node.status().missing_records == 7
     bench.fetched(epochs=[3, 3], high_watermark=10)
-    assert bench.node.missing_records == 5
+    assert bench.node.status().missing_records == 5
