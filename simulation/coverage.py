@@ -19,11 +19,14 @@ class Coverage:
         self.pairs: Counter[Pair] = Counter()
 
     def count(self, fault: str, role: str, message: str) -> None:
+        """One more case."""
         self.cases[fault, role, message] += 1
 
     def add(self, other: Coverage) -> None:
+        """Add the counts of another run."""
         self.cases.update(other.cases)
         self.pairs.update(other.pairs)
 
     def of_fault(self, fault: str) -> int:
+        """How often a fault has hit anything."""
         return sum(count for case, count in self.cases.items() if case[0] == fault)

@@ -39,7 +39,8 @@ class Observed(Protocol):
     """Those that checkers have seen."""
 
     @property
-    def node(self) -> RaftNode: ...
+    def node(self) -> RaftNode:
+        """Its rules."""
 
     @property
     def report(self) -> str:
@@ -56,7 +57,8 @@ class Observed(Protocol):
     def log_files(self) -> Sequence[str]:
         """Names in the directory of its log."""
 
-    def snapshot_bytes(self, snapshot: SnapshotId) -> bytes: ...
+    def snapshot_bytes(self, snapshot: SnapshotId) -> bytes:
+        """The file of a snapshot."""
 
 
 class Observer:

@@ -20,6 +20,7 @@ class Planned(NamedTuple):
 
     @property
     def act(self) -> Act:
+        """The function that does it."""
         return ACTS[self.name]
 
 

@@ -114,6 +114,7 @@ def _last_events(run: Run) -> Iterator[str]:
 
 
 def run_json(run: Run, task: Task, *, with_trace: bool) -> dict[str, Any]:
+    """A run as JSON."""
     fields: dict[str, Any] = {
         "seed": run.seed,
         "command": command(run.seed, task),
@@ -219,6 +220,7 @@ def _table(rows: list[list[str]]) -> Iterator[str]:
 
 
 def tally_json(tally: Tally, task: Task, seeds: range, wall_s: float) -> dict[str, Any]:
+    """The sums of several runs as JSON."""
     failures = sorted(tally.failures, key=lambda failure: failure.seed)
     return {
         "first_seed": seeds.start,

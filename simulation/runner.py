@@ -47,6 +47,7 @@ class Task:
     timeout_s: float = TIMEOUT_S_DEFAULT
 
     def bug(self) -> AbstractContextManager[object]:
+        """The planted bug of the runs, if there is one."""
         if self.plant is None:
             return nullcontext()
         from simulation.planted import PLANTED
@@ -95,6 +96,7 @@ class Tally:
     failures: list[Failure] = field(default_factory=list)
 
     def add(self, other: Tally) -> None:
+        """Add the sums of other runs."""
         self.runs += other.runs
         self.steps += other.steps
         self.simulated_us += other.simulated_us
@@ -102,6 +104,7 @@ class Tally:
         self.failures += other.failures
 
     def add_run(self, run: Run) -> None:
+        """Add a run."""
         self.runs += 1
         self.steps += run.steps
         self.simulated_us += run.simulated_us

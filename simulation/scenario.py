@@ -93,9 +93,11 @@ class Scenario:
 
     @property
     def machines(self) -> list[Machine]:
+        """All machines."""
         return self.cluster.machines
 
     def machine(self, node_id: int) -> Machine:
+        """The machine of this node id."""
         return next(machine for machine in self.machines if machine.id == node_id)
 
     def node(self, machine: Machine) -> RaftNode:
@@ -111,6 +113,7 @@ class Scenario:
         return leader
 
     def others(self, machine: Machine) -> list[Machine]:
+        """All machines but this one."""
         return [other for other in self.machines if other is not machine]
 
     def voters(self) -> tuple[ReplicaKey, ...]:
@@ -228,6 +231,7 @@ class Scenario:
         self.env.observer.on_end()
 
     def described(self) -> str:
+        """Where each machine stands, and the last lines."""
         rows = []
         for machine in self.machines:
             if machine.process is None:
@@ -243,6 +247,7 @@ class Scenario:
     # -- what is recorded
 
     def record(self, machine: Machine, what: str) -> None:
+        """A line about this machine."""
         self.note(f"{machine.id} {what}")
 
     def note(self, what: str) -> None:
@@ -311,6 +316,7 @@ class OneAppend(Client):
 
     @cached_property
     def append(self) -> Append:
+        """The batch, and what the client knows of it."""
         identity = batches_of(self._batch)[0].identity
         return Append(self.name, identity, 1, False, self.env.scheduler.now_us)
 

@@ -20,6 +20,7 @@ class Timer:
         self.callback: Callback | None = callback
 
     def cancel(self) -> None:
+        """Do not call back."""
         self.callback = None
 
 
@@ -33,12 +34,14 @@ class Scheduler:
         self._heap: list[tuple[int, int, Timer]] = []
 
     def call_at(self, at_us: int, callback: Callback) -> Timer:
+        """Call back at this time, in µs since the beginning."""
         timer = Timer(callback)
         self._asked += 1
         heapq.heappush(self._heap, (max(at_us, self.now_us), self._asked, timer))
         return timer
 
     def call_later(self, delay_us: int, callback: Callback) -> Timer:
+        """Call back after this delay in µs."""
         return self.call_at(self.now_us + delay_us, callback)
 
     def step(self, until_us: int) -> bool:

@@ -75,6 +75,7 @@ class Settings:
 
     @property
     def node_ids(self) -> range:
+        """Voters first, then observers."""
         return range(1, self.voters + self.observers + 1)
 
     @property
@@ -124,6 +125,7 @@ class Settings:
 
 
 def listener_at(host: str) -> Endpoint:
+    """The listener of a node on this host."""
     return Endpoint("CONTROLLER", host, PORT)
 
 

@@ -25,6 +25,7 @@ class Trace:
     def note(
         self, host: str, what: str, kind: str = "", data: bytes = b"", wording: str = ""
     ) -> None:
+        """An event of a host. `wording` is shown, and not hashed."""
         now_us = self._scheduler.now_us
         self._hash.update(f"{now_us} {host} {what} {kind} ".encode())
         if data:
@@ -36,6 +37,7 @@ class Trace:
 
     @property
     def digest(self) -> str:
+        """The hash of all events so far."""
         return self._hash.hexdigest()
 
     def last_events(self) -> Iterator[tuple[str, list[str]]]:

@@ -43,6 +43,7 @@ class Checker:
         self.facts = facts
 
     def fail(self, what: str) -> Violation:
+        """A violation of this checker's property, to be raised."""
         return Violation(self.name, what)
 
     def on_append(self, replica: Replica, batches: list[Batch], before: Batch | None) -> None:

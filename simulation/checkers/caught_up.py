@@ -18,6 +18,8 @@ CLOCK_RATE_LEAST = 2
 
 
 class CaughtUp(Checker):
+    """See the module's docstring."""
+
     name = "a voter is added when it has caught up"
 
     def __init__(self, facts: Facts) -> None:

@@ -14,6 +14,8 @@ from simulation.history.replica import Batch, Replica
 
 
 class CommittedPrefix(Checker):
+    """See the module's docstring."""
+
     name = "a committed prefix is identical everywhere"
 
     def __init__(self, facts: Facts) -> None:

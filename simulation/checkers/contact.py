@@ -18,6 +18,8 @@ SLACK_US = 2 * MS
 
 
 class Contact(Checker):
+    """See the module's docstring."""
+
     name = "a replica in contact with its leader lets it lead"
 
     def __init__(self, facts: Facts) -> None:

@@ -15,6 +15,8 @@ ROUNDING_US = 2 * MS
 
 
 class DuplicateIds(Checker):
+    """See the module's docstring."""
+
     name = "a storage id is added only if that of the same id is silent"
 
     def on_change(self, seen: Observation, change: Change) -> None:

@@ -12,6 +12,8 @@ from simulation.history.replica import Batch, Replica
 
 
 class Durability(Checker):
+    """See the module's docstring."""
+
     name = "what was synced survives"
 
     def __init__(self, facts: Facts) -> None:

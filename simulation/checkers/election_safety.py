@@ -9,6 +9,8 @@ from simulation.history.facts import Facts
 
 
 class ElectionSafety(Checker):
+    """See the module's docstring."""
+
     name = "one leader per epoch"
 
     def __init__(self, facts: Facts) -> None:

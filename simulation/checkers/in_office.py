@@ -31,6 +31,8 @@ class Term(NamedTuple):
 
 
 class InOffice(Checker):
+    """A leader that a majority has not asked for anything in three fetch timeouts has resigned."""
+
     name = "a leader that no majority fetches from resigns"
 
     def __init__(self, facts: Facts) -> None:
@@ -65,6 +67,8 @@ class InOffice(Checker):
 
 
 class Undisturbed(Checker):
+    """Without faults a leader stays leader."""
+
     name = "a leader that nothing disturbs is not deposed"
 
     def __init__(self, facts: Facts) -> None:

@@ -12,6 +12,8 @@ from simulation.checkers.base import Checker, Observation
 
 
 class LeaderCompleteness(Checker):
+    """See the module's docstring."""
+
     name = "a leader has every committed record"
 
     def on_event(self, seen: Observation) -> None:

@@ -14,6 +14,8 @@ _Place = tuple[int, int]
 
 
 class LogMatching(Checker):
+    """See the module's docstring."""
+
     name = "log matching"
 
     def __init__(self, facts: Facts) -> None:

@@ -14,6 +14,8 @@ from simulation.history.voter_history import NamedVoters
 
 
 class LogVoters(Checker):
+    """See the module's docstring."""
+
     name = "the voters are those that the log names last"
 
     def __init__(self, facts: Facts) -> None:

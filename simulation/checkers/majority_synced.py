@@ -15,6 +15,8 @@ from simulation.history.replica import Batch
 
 
 class MajoritySynced(Checker):
+    """See the module's docstring."""
+
     name = "the high watermark is synced by a majority"
 
     def __init__(self, facts: Facts) -> None:

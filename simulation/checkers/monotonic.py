@@ -13,6 +13,8 @@ from simulation.history.replica import Batch, Replica
 
 
 class Monotonic(Checker):
+    """See the module's docstring."""
+
     name = "epoch and high watermark never go back"
 
     def on_event(self, seen: Observation) -> None:

@@ -11,6 +11,8 @@ from simulation.history.facts import Change
 
 
 class OneChangeAtATime(Checker):
+    """See the module's docstring."""
+
     name = "a leader commits in its epoch before it changes the voters"
 
     def on_change(self, seen: Observation, change: Change) -> None:

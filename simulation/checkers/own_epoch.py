@@ -10,6 +10,8 @@ from simulation.checkers.base import Checker, Observation
 
 
 class OwnEpoch(Checker):
+    """See the module's docstring."""
+
     name = "a leader commits with a record of its epoch"
 
     def on_event(self, seen: Observation) -> None:

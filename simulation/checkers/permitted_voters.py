@@ -10,6 +10,8 @@ from simulation.history.facts import Change
 
 
 class PermittedVoters(Checker):
+    """See the module's docstring."""
+
     name = "quorum.voters names the ids that vote"
 
     def on_change(self, seen: Observation, change: Change) -> None:

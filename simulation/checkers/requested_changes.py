@@ -14,6 +14,8 @@ from simulation.history.voter_change_requests import VoterChangeKind
 
 
 class RequestedChanges(Checker):
+    """See the module's docstring."""
+
     name = "voters change as was asked for"
 
     def on_change(self, seen: Observation, change: Change) -> None:

@@ -20,6 +20,8 @@ State = dict[bytes, tuple[int, Record]]
 
 
 class Snapshots(Checker):
+    """See the module's docstring."""
+
     name = "snapshots stand for the committed log"
 
     def __init__(self, facts: Facts) -> None:

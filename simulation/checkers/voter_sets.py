@@ -11,6 +11,8 @@ from simulation.history.facts import Change
 
 
 class VoterSets(Checker):
+    """See the module's docstring."""
+
     name = "one voter changes at a time"
 
     def on_change(self, seen: Observation, change: Change) -> None:

@@ -12,6 +12,8 @@ from simulation.history.facts import Facts
 
 
 class Votes(Checker):
+    """See the module's docstring."""
+
     name = "votes survive restarts"
 
     def __init__(self, facts: Facts) -> None:

@@ -14,6 +14,8 @@ from simulation.history.replica import Batch
 
 
 class Witnesses(Checker):
+    """See the module's docstring."""
+
     name = "a witness leads only where no other voter can"
 
     def __init__(self, facts: Facts) -> None:

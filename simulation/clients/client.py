@@ -122,9 +122,11 @@ class Client(ABC):
         self.target = self.cluster.host_of(leader_id) or self.random.choice(self.cluster.hosts)
 
     def later(self, delay_us: int, callback: Callable[[], None]) -> None:
+        """Call back after this delay."""
         self.env.scheduler.call_later(delay_us, callback)
 
     @staticmethod
     def decode_response(cls: type[M], api_key: int, version: int, frame: bytes) -> M:
+        """The message in a frame that has no length in front."""
         _, at = decode_response_header(api_key, version, frame)
         return decode(cls, version, frame, at)

@@ -50,6 +50,8 @@ class _Attempt:
 
 
 class Contender(Client):
+    """See the module's docstring."""
+
     def __init__(self, cluster: Cluster, name: str, random: Random, number: int) -> None:
         super().__init__(cluster, name, random)
         self.is_idempotent = number % 2 == 0
@@ -61,6 +63,7 @@ class Contender(Client):
         self._attempts: list[_Attempt] = []
 
     def start(self) -> None:
+        """Begin with the first attempt, after a pause."""
         self._next()
 
     def _next(self) -> None:

@@ -32,6 +32,8 @@ LATEST, EARLIEST = -1, -2
 
 
 class Inquirer(Client):
+    """See the module's docstring."""
+
     def __init__(self, cluster: Cluster, name: str, random: Random) -> None:
         super().__init__(cluster, name, random)
         self._what = ""

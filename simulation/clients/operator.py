@@ -97,6 +97,7 @@ class Operator(Client):
 
     @property
     def is_busy(self) -> bool:
+        """True while a request is not fulfilled, refused or given up."""
         return self._request is not None
 
     def start(self) -> None:

@@ -62,6 +62,8 @@ class Batch:
 
 
 class Producer(Client):
+    """See the module's docstring."""
+
     def __init__(self, cluster: Cluster, name: str, random: Random, number: int) -> None:
         super().__init__(cluster, name, random)
         self.is_idempotent = number % 2 == 0

@@ -26,6 +26,8 @@ FETCH_VERSION = 12
 
 
 class Reader(Client):
+    """See the module's docstring."""
+
     def __init__(self, cluster: Cluster, name: str, random: Random) -> None:
         super().__init__(cluster, name, random)
         self.offset = 0

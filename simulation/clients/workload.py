@@ -37,6 +37,7 @@ class Workload:
 
     @property
     def clients(self) -> list[Client]:
+        """All of them, but operators."""
         return [*self.producers, *self.readers, *self.inquirers, *self.contenders]
 
     def _producer(self, number: int) -> Producer:

@@ -37,6 +37,7 @@ class ModuleSource:
 
     @property
     def digest(self) -> str:
+        """Of the source: the same as long as the module is."""
         return digest_of([self.source])
 
 

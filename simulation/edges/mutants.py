@@ -63,6 +63,7 @@ class Mutant:
 
     @property
     def key(self) -> str:
+        """Module, function, and the text before and after."""
         again = f" #{self.ordinal + 1}" if self.ordinal else ""
         return f"{self.module} {self.function}: {self.what}{again}"
 

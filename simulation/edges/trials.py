@@ -51,6 +51,7 @@ class Passing:
     _sets: dict[str, frozenset[int]] = field(default_factory=dict, repr=False)
 
     def comes_past(self, mutant: Mutant) -> bool:
+        """True if a line of the mutant's statement was executed."""
         lines = self._sets.get(mutant.module)
         if lines is None:
             lines = self._sets[mutant.module] = frozenset(self.lines.get(mutant.module, ()))
@@ -72,6 +73,7 @@ class Outcome:
 
     @property
     def is_caught(self) -> bool:
+        """True if a test or a run failed with the mutant."""
         return self.test is not None or self.seed is not None
 
 

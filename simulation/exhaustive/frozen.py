@@ -164,6 +164,8 @@ class Retry(NamedTuple):
 
 
 class NodeValue(NamedTuple):
+    """All that a replica's rules remember, as far as it makes a difference. Replicas are places."""
+
     role: roles.Role
     epoch: int
     leader: Place | None
@@ -266,6 +268,7 @@ def _freeze_requests(core: Core, labels: Labels) -> tuple[tuple[Slot, RequestBod
 
 
 def request_slot(item: InFlightRequest | fx.SendRequest, labels: Labels) -> Slot:
+    """The slot of a request in flight."""
     assert isinstance(item.to, ReplicaKey)
     return slot_of(labels.place_of_id(item.to.id) or 0, kind_of(item.request))
 

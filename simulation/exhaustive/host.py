@@ -101,6 +101,7 @@ class Host:
 
     @staticmethod
     def of(local: Local, labels: Labels, traffic: Traffic) -> Host:
+        """A replica in this state, with the ids of `labels`."""
         disk = (local.stored, local.records, local.pending, local.groups)
         host = Host(labels, traffic, *disk, local.log, local.granted)
         host.node = thaw(local.node, labels, host.log, len(local.pending))
@@ -110,6 +111,7 @@ class Host:
         return host
 
     def start(self) -> None:
+        """Start a process on what the disk holds."""
         key = self.labels.key
         stored = StoredState(
             epoch=self.stored.epoch,

@@ -26,10 +26,12 @@ _ENDPOINTS = {i: (Endpoint("CONTROLLER", f"host{i}", 9093),) for i in IDS}
 
 
 def key_of(replica_id: int) -> ReplicaKey:
+    """The key of the replica under this id."""
     return _KEYS[replica_id]
 
 
 def endpoints_of(replica_id: int) -> tuple[Endpoint, ...]:
+    """The endpoints of the replica under this id."""
     return _ENDPOINTS[replica_id]
 
 
@@ -50,12 +52,15 @@ class Labels(NamedTuple):
     previous: int
 
     def key(self, place: Place | None) -> ReplicaKey | None:
+        """The key of the replica at a place."""
         return None if place is None else key_of(self[place])
 
     def place(self, key: ReplicaKey | None) -> Place | None:
+        """The place of a replica."""
         return None if key is None else self.place_of_id(key.id)
 
     def place_of_id(self, replica_id: int | None) -> Place | None:
+        """The place of the replica under this id."""
         return None if replica_id is None else self.index(replica_id)
 
 

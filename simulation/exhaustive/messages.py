@@ -35,10 +35,12 @@ Slot = int
 
 
 def slot_of(place: Place, kind: int) -> Slot:
+    """The slot of this kind of request to or from the replica at `place`."""
     return (place - 1) * KINDS + kind
 
 
 def place_and_kind(slot: Slot) -> tuple[Place, int]:
+    """The inverse of `slot_of`."""
     return slot // KINDS + 1, slot % KINDS
 
 
@@ -71,6 +73,8 @@ class ResponseBody(NamedTuple):
 
 
 class Message(NamedTuple):
+    """A request or response on its way to the replica at place `to`."""
+
     to: Place
     kind: int
     is_response: bool
@@ -85,11 +89,13 @@ def seen_from(place: Place, viewer: Place) -> Place:
 
 
 def mirrored_slot(slot: Slot) -> Slot:
+    """The same slot in the circle seen from behind."""
     place, kind = place_and_kind(slot)
     return slot_of(mirrored(place), kind)
 
 
 def mirrored_message(message: Message) -> Message:
+    """The same message in the circle seen from behind."""
     body = message.body
     if isinstance(body, ResponseBody) and body.leader is not None:
         body = body._replace(leader=mirrored(body.leader))
@@ -97,6 +103,7 @@ def mirrored_message(message: Message) -> Message:
 
 
 def kind_of(request: fx.Request) -> int:
+    """The kind of a request: one of `VOTE` to `FETCH`."""
     match request:
         case fx.Vote(pre_vote=pre_vote):
             return PRE_VOTE if pre_vote else VOTE

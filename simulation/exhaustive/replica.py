@@ -39,6 +39,8 @@ class Stored(NamedTuple):
 
 
 class Truncation(NamedTuple):
+    """A truncation of the log that is not on disk yet."""
+
     end_offset: int
 
 
@@ -87,6 +89,8 @@ class RequestFailure(NamedTuple):
 
 
 class TimerKind(Enum):
+    """The timers of a replica that can run out."""
+
     ELECTION = "election timer"
     CHECK_QUORUM = "check-quorum timer"
     BEGIN = "BeginQuorumEpoch timer"
@@ -108,6 +112,8 @@ class Sync(NamedTuple):
 
 
 class ClientAppend(NamedTuple):
+    """A client appends a record with this value."""
+
     value: int
 
 
@@ -161,6 +167,7 @@ def crashes(local: Local) -> Iterator[Crash]:
 
 
 def disk_after(local: Local, crash: Crash) -> tuple[Stored, Records]:
+    """Quorum state and records on disk after a crash."""
     late = local.pending[crash.kept : crash.states_kept]
     survivors = tuple(write for write in late if isinstance(write, (Stored, Truncation)))
     return written(local.stored, local.records, local.pending[: crash.kept] + survivors)

@@ -86,6 +86,7 @@ class Replicas:
     # -- numbers
 
     def number(self, local: Local) -> int:
+        """The number of a replica's state; a new one, with its mirror, if it was not seen before."""
         number = self._numbers.get(local)
         if number is None:
             twin = mirrored_local(local, self.scope.traffic)
@@ -116,6 +117,7 @@ class Replicas:
         return number
 
     def prefix_number(self, records: Records) -> int:
+        """The number of a committed history."""
         number = self._prefix_numbers.setdefault(records, len(self.prefixes))
         if number == len(self.prefixes):
             self.prefixes.append(records)
@@ -183,6 +185,7 @@ class Replicas:
         return found
 
     def delivered(self, replica: int, message: int) -> Steps:
+        """The step that a message causes; empty if that is outside the scope."""
         key = (replica, message)
         found = self._delivered.get(key)
         if found is None:
@@ -191,6 +194,7 @@ class Replicas:
         return found
 
     def appended(self, replica: int, value: int) -> Steps:
+        """The step that a client's append causes, likewise."""
         key = (replica, value)
         found = self._appended.get(key)
         if found is None:
@@ -199,6 +203,7 @@ class Replicas:
         return found
 
     def crashed(self, replica: int) -> Steps:
+        """The steps of all crashes that differ."""
         found = self._crashed.get(replica)
         if found is None:
             steps = [self._step(replica, crash) for crash in crashes(self.values[replica])]
@@ -206,6 +211,7 @@ class Replicas:
         return found
 
     def failed(self, replica: int, slot: Slot) -> Step:
+        """The step in which the request in this slot fails."""
         key = (replica, slot)
         found = self._failed.get(key)
         if found is None:
@@ -225,6 +231,7 @@ class Replicas:
         return found
 
     def is_void(self, message: int, receiver: int) -> bool:
+        """See `replica.is_void`."""
         key = (message, receiver)
         found = self._void.get(key)
         if found is None:
@@ -233,6 +240,7 @@ class Replicas:
         return found
 
     def is_empty(self, message: int, receiver: int) -> bool:
+        """See `replica.is_empty`."""
         key = (message, receiver)
         found = self._empty.get(key)
         if found is None:

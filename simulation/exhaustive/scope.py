@@ -26,4 +26,5 @@ class Scope:
 
     @property
     def last_epoch(self) -> int:
+        """The highest epoch that can have a leader."""
         return FIRST_EPOCH + self.epochs

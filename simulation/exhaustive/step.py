@@ -55,6 +55,7 @@ def step(
 
 
 def violation_text(error: AssertionError) -> str:
+    """The text of a broken invariant, or of an assertion of the core."""
     kind = "" if isinstance(error, InvariantViolation) else "an assertion of the core: "
     return f"{kind}{error}"
 

@@ -13,6 +13,7 @@ FAULTS = Faults()
 
 @FAULTS.fault("clock drift")
 def clock_drift(chaos: Chaos, random: Random) -> None:
+    """A clock runs too fast or too slowly for a while."""
     victim = chaos.victim(random)
     victim.count("clock drift")
     ppm = random.choice([500_000, 900_000, 999_000, 1_001_000, 1_100_000, 2_000_000])

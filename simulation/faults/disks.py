@@ -41,6 +41,7 @@ _disk_error("sync error", "sync_error", "fdatasync", 0.02, 0.2)
 
 @FAULTS.fault("short write")
 def short_write(chaos: Chaos, random: Random) -> None:
+    """Some writes write only a part of their bytes for a while."""
     victim = chaos.victim(random)
     victim.count("short write")
     faults = victim.disk.faults
@@ -53,6 +54,7 @@ def short_write(chaos: Chaos, random: Random) -> None:
 
 @FAULTS.fault("full disk")
 def full_disk(chaos: Chaos, random: Random) -> None:
+    """The disk is full for a while."""
     victim = chaos.victim(random)
     disk = victim.disk
 
@@ -65,6 +67,7 @@ def full_disk(chaos: Chaos, random: Random) -> None:
 
 @FAULTS.fault("slow disk")
 def slow_disk(chaos: Chaos, random: Random) -> None:
+    """Every sync takes longer for a while."""
     victim = chaos.victim(random)
     victim.count("slow disk")
     speed = victim.speed
@@ -81,6 +84,7 @@ def slow_disk(chaos: Chaos, random: Random) -> None:
 
 @FAULTS.fault("stalled disk")
 def stalled_disk(chaos: Chaos, random: Random) -> None:
+    """The disk does nothing for a while."""
     victim = chaos.victim(random)
     victim.count("stalled disk")
     victim.speed.stalled_until_us = chaos.scheduler.now_us + span_us(random)
@@ -128,6 +132,7 @@ def read_flip(chaos: Chaos, random: Random) -> None:
 
 @FAULTS.fault("lost disk")
 def lost_disk(chaos: Chaos, random: Random) -> None:
+    """A disk is replaced by an empty one."""
     victim = chaos.victim(random)
     if chaos.risk.may_lose(victim.replica.key):
         victim.count("lost disk")

@@ -34,6 +34,7 @@ _condition("damaged piece", "damage", 0.1, 0.5)
 
 @FAULTS.fault("delay")
 def delay(chaos: Chaos, random: Random) -> None:
+    """Some messages take much longer for a while."""
     conditions = chaos.network.conditions
     conditions.delay_us = random.choice([5 * MS, 50 * MS, 500 * MS, 3 * SECOND])
 
@@ -48,6 +49,7 @@ def delay(chaos: Chaos, random: Random) -> None:
 
 @FAULTS.fault("reorder")
 def reorder(chaos: Chaos, random: Random) -> None:
+    """Messages overtake each other for a while."""
     conditions = chaos.network.conditions
 
     def begin() -> None:
@@ -61,6 +63,7 @@ def reorder(chaos: Chaos, random: Random) -> None:
 
 @FAULTS.fault("silent deaths")
 def silent_deaths(chaos: Chaos, random: Random) -> None:
+    """Connections of dead processes are not reset for a while."""
     conditions = chaos.network.conditions
     chaos.count_all("silent deaths")
 

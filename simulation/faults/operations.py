@@ -41,6 +41,7 @@ def _voters(chaos: Chaos) -> list[Machine]:
 
 @_operation("add voter")
 def add_voter(chaos: Chaos, random: Random) -> list[VoterChangeRequest]:
+    """An observer becomes a voter."""
     voters = _voters(chaos)
     others = [machine for machine in chaos.machines if machine not in voters]
     return (
@@ -62,6 +63,7 @@ def remove_voter(chaos: Chaos, random: Random) -> list[VoterChangeRequest]:
 
 @_operation("remove leader")
 def remove_leader(chaos: Chaos, random: Random) -> list[VoterChangeRequest]:
+    """The leader is removed from the voters."""
     leader = chaos.cluster.leader_machine()
     return (
         [] if leader is None else [VoterChangeRequest(VoterChangeKind.REMOVE, leader.replica.key)]
@@ -105,6 +107,7 @@ def _target(chaos: Chaos, random: Random) -> tuple[int, ...]:
 
 @_operation("reassign")
 def reassign(chaos: Chaos, random: Random) -> list[VoterChangeRequest]:
+    """The voters become those with drawn ids."""
     target = _target(chaos, random)
     return [VoterChangeRequest(VoterChangeKind.REASSIGN, target=target)] if target else []
 
@@ -125,6 +128,7 @@ def reassign_otherwise(chaos: Chaos, random: Random) -> list[VoterChangeRequest]
 
 @_operation("transfer leader")
 def transfer_leader(chaos: Chaos, random: Random) -> list[VoterChangeRequest]:
+    """Leadership is handed to a voter, or to any."""
     keys = chaos.facts.voters.current
     return [
         VoterChangeRequest(

@@ -219,6 +219,7 @@ def leader_fails_at_a_change(chaos: Chaos, random: Random) -> None:
 
 @FAULTS.fault("isolate one")
 def isolate_one(chaos: Chaos, random: Random) -> None:
+    """One node reaches no other, and none reaches it."""
     hosts = _shuffled(chaos, random)
     _cut_groups(chaos, random, "isolate one", [hosts[:1], hosts[1:]])
 

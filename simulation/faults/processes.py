@@ -17,6 +17,7 @@ ANY_CALL = ""
 
 @FAULTS.fault("kill")
 def kill(chaos: Chaos, random: Random) -> None:
+    """A process is killed; what is written stays."""
     victim = chaos.victim(random)
     victim.count("kill")
     victim.end_process("kill -9")
@@ -42,6 +43,7 @@ def crash_at_a_call(chaos: Chaos, random: Random) -> None:
 
 @FAULTS.fault("power loss")
 def power_loss(chaos: Chaos, random: Random) -> None:
+    """A machine loses power, and what its disk had not synced."""
     victim = chaos.victim(random)
     victim.count("power loss")
     victim.end_process("power loss", power=True)
@@ -117,6 +119,7 @@ def power_loss_of_all(chaos: Chaos, random: Random) -> None:
 
 @FAULTS.fault("pause")
 def pause(chaos: Chaos, random: Random) -> None:
+    """A process stands still for a while."""
     victim = chaos.victim(random)
     if victim.process is not None:
         victim.count("pause")
@@ -125,6 +128,7 @@ def pause(chaos: Chaos, random: Random) -> None:
 
 @FAULTS.fault("clean stop")
 def clean_stop(chaos: Chaos, random: Random) -> None:
+    """A process is asked to stop, as an operator does."""
     victim = chaos.victim(random)
     victim.count("clean stop")
     victim.stop()

@@ -28,11 +28,13 @@ class Change(NamedTuple):
 
     @property
     def added(self) -> list[ReplicaKey]:
+        """Voters that the former set did not have."""
         former = () if self.former is None else self.former.keys
         return [key for key in self.named.keys if key not in former]
 
     @property
     def removed(self) -> list[ReplicaKey]:
+        """Voters of the former set that this one does not have."""
         former = () if self.former is None else self.former.keys
         return [key for key in former if key not in self.named.keys]
 
@@ -80,6 +82,7 @@ class Facts:
 
     @property
     def committed_end_offset(self) -> int:
+        """Exclusive end of the committed history."""
         return self.committed[-1].end_offset if self.committed else 0
 
     def change_of(self, log: Sequence[Batch], named: NamedVoters) -> Change:

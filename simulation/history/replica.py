@@ -46,6 +46,7 @@ class Batch(NamedTuple):
 
 
 def identity_of(header: BatchHeader) -> Identity:
+    """The fields of a batch header that offset and epoch do not change."""
     return Identity(
         header.crc,
         header.base_timestamp,
@@ -56,12 +57,14 @@ def identity_of(header: BatchHeader) -> Identity:
 
 
 def batch_of(header: BatchHeader) -> Batch:
+    """The batch under this header."""
     identity = identity_of(header)
     end_offset = header.base_offset + header.last_offset_delta + 1
     return Batch(header.base_offset, end_offset, header.epoch, identity)
 
 
 def batches_of(data: bytes | memoryview) -> list[Batch]:
+    """The batches in these bytes."""
     return [batch_of(header) for _, header in iter_headers(data)]
 
 
@@ -120,10 +123,12 @@ class Replica:
 
     @property
     def end_offset(self) -> int:
+        """Exclusive end of the log in memory."""
         return self.log[-1].end_offset if self.log else 0
 
     @property
     def synced_end_offset(self) -> int:
+        """Exclusive end of the log that is synced."""
         return self.synced[-1].end_offset if self.synced else 0
 
     def submit(self, job: Job) -> None:

@@ -35,4 +35,5 @@ class Served(NamedTuple):
 
 
 def view_of(node: RaftNode) -> NodeView:
+    """The node at this moment."""
     return NodeView(node.local, node.role, node.epoch, node.log_start_offset, node.committed_offset)

@@ -26,6 +26,7 @@ class NamedVoters(NamedTuple):
 
     @property
     def keys(self) -> Keys:
+        """The keys of the voters."""
         return self.record.voters.keys
 
 

@@ -94,10 +94,12 @@ class File:
         self._replaced: deque[tuple[int, bytes, int]] = deque(maxlen=_REMEMBERED)
 
     def change(self, at: int, content: Content) -> None:
+        """Change what is read; on disk only after a sync."""
         self.cached.apply(at, content)
         self.pending.append((at, content))
 
     def sync(self) -> None:
+        """Make all changes durable."""
         durable = self.durable
         for at, content in self.pending:
             if content is not None:
@@ -125,6 +127,7 @@ class File:
         self.has_lost = False
 
     def lose_power(self, survival: Survival, random: Random) -> None:
+        """Keep of the changes what survives."""
         if survival is Survival.ALL:
             self.sync()
         elif survival is Survival.PREFIX:
@@ -242,11 +245,13 @@ class Directory:
         self.pending: list[NameChange] = []
 
     def change(self, gone: str | None, come: str | None, node: Node | None) -> None:
+        """Remove the name `gone`, and give `node` the name `come`; on disk only after a sync."""
         change = gone, come, node
         _rename(self.names, change)
         self.pending.append(change)
 
     def sync(self) -> None:
+        """Make all changes of names durable."""
         for change in self.pending:
             _rename(self.durable, change)
         self.pending.clear()
@@ -286,10 +291,12 @@ def _rename(names: dict[str, Node], change: NameChange) -> None:
 
 
 def content_bytes(content: Content) -> int:
+    """How many bytes a content has."""
     assert content is not None
     return content if isinstance(content, int) else len(content)
 
 
 def part_of(content: Content, begin: int, end: int) -> bytes | int:
+    """The bytes of a content from `begin` to `end`."""
     assert content is not None
     return end - begin if isinstance(content, int) else content[begin:end]

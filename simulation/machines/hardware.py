@@ -34,10 +34,12 @@ class Clock:
         self.wall_offset_us = 0
 
     def monotonic_us(self) -> int:
+        """What the machine's clock shows that never goes back."""
         elapsed_us = self._scheduler.now_us - self._since_us
         return self._base_us + elapsed_us * self.rate_ppm // PPM
 
     def wall_us(self) -> int:
+        """Unix time in µs by the machine's clock."""
         return BEGINNING_MS * MS + self.wall_offset_us + self._scheduler.now_us
 
     def real_us(self, delay_us: int) -> int:
@@ -45,6 +47,7 @@ class Clock:
         return -(-delay_us * PPM // self.rate_ppm)
 
     def set_rate(self, ppm: int) -> None:
+        """Run at this rate from now on: 1,000,000 is right."""
         self._base_us, self._since_us = self.monotonic_us(), self._scheduler.now_us
         self.is_true = self.is_true and ppm == PPM
         self.rate_ppm = ppm
@@ -101,10 +104,12 @@ class Hardware(ABC):
 
     @property
     def id(self) -> int:
+        """The node id."""
         return self.config.node_id
 
     @property
     def is_paused(self) -> bool:
+        """True while the process stands still."""
         return self.pauses > 0
 
     @property
@@ -114,6 +119,7 @@ class Hardware(ABC):
         return is_awake and self.clock.is_true
 
     def note(self, what: str, wording: str = "") -> None:
+        """Put an event of this machine into the trace."""
         self.env.trace.note(self.host, what, wording=wording)
 
     # -- the end of a process

@@ -116,9 +116,11 @@ class Network:
         self.conditions = NetworkConditions()
 
     def reaches(self, source: str, target: str) -> bool:
+        """False if the link from one host to the other is cut."""
         return (source, target) not in self._cuts
 
     def is_shut_out(self, source: str, target: str) -> bool:
+        """True if `source` cannot open connections to `target`."""
         return (source, target) in self._firewalls
 
     def connects(self, source: str, target: str) -> bool:
@@ -127,6 +129,7 @@ class Network:
         return is_open and self.reaches(source, target) and self.reaches(target, source)
 
     def latency_us(self) -> int:
+        """A drawn time on the way."""
         return self._random.randint(*self.conditions.latency_us)
 
     # -- sending
