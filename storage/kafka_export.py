@@ -8,15 +8,15 @@ and what follows from it: docs/kafka.md. Source of the layout: Apache Kafka 4.3,
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from quorumd.config import java_properties
-from quorumd.raft.types import SnapshotId, uuid_to_text
+from quorumd.raft.types import Address, SnapshotId, uuid_to_text
 from quorumd.storage import layout
 from quorumd.storage.epoch_checkpoint import EpochStart, render_epochs
 from quorumd.storage.errors import DamagedLog, StorageError, from_os_error
@@ -24,18 +24,30 @@ from quorumd.storage.filesystem import FileSystem, RealFileSystem, replace_file,
 from quorumd.storage.meta_properties import LogOwner, random_storage_id, read_meta_properties
 from quorumd.storage.quorum_state import QuorumState, load_quorum_state
 from quorumd.storage.reader import LogFile, TailKind, find_files
-from quorumd.storage.snapshot_file import verify_snapshot
+from quorumd.storage.snapshot_file import SnapshotReader, verify_snapshot
 from quorumd.wire.control_records import KRaftVoters, decode_control_batch
+from quorumd.wire.metadata_records import NotMetadata, decode_metadata
+from quorumd.wire.records import Record, iter_records
 from quorumd.wire.schema import ZERO_UUID
 from quorumd.wire.sequence_check import sequence_problem
 
 EPOCH_GAP: Final = 1000
 """The restored quorum's epochs begin so far above the copy's: what the lost one wrote afterwards has no epoch
 in common with what the restored one writes, so that every broker notices where they part."""
+_OF_BROKERS: Final = (b"\x01\x00", b"\x01\x01")
+"""How a RegisterBrokerRecord and an UnregisterBrokerRecord begin: frame version and type."""
 _STEP_BYTES: Final = 4 << 20
 _TOPIC_ID: Final = uuid_to_text(UUID(int=1))
 _STATE_0: Final = {"clusterId": "", "appliedOffset": 0, "currentVoters": []}
 _STATE_1: Final = {"votedDirectoryId": uuid_to_text(ZERO_UUID)}
+
+
+class KafkaBroker(NamedTuple):
+    """A broker that the copy names, and where it is reached."""
+
+    id: int
+    endpoints: tuple[tuple[Address, int], ...]
+    """Each with Kafka's number of its security protocol: 0 is PLAINTEXT, 1 SSL."""
 
 
 class ExportRefused(StorageError):
@@ -65,6 +77,10 @@ class KafkaExport:
     epochs: tuple[EpochStart, ...]
     leader_epoch: int
     snapshots: tuple[SnapshotId, ...]
+    brokers: tuple[KafkaBroker, ...]
+    """Those that are registered, by id."""
+    is_of_voter: bool
+    """The copy is that of a witness: what is above the high watermark may have been acknowledged."""
     has_voters: bool
     """The log names the voters (kraft.version 1); else the controllers' configuration does."""
 
@@ -99,11 +115,16 @@ def lock_source(storage_dir: Path, fs: FileSystem | None = None) -> Iterator[Non
 
 
 def plan_export(
-    storage_dir: Path, node_id: int, *, keep_tail: bool = False, fs: FileSystem | None = None
+    storage_dir: Path,
+    node_id: int,
+    *,
+    keep_tail: bool | None = None,
+    fs: FileSystem | None = None,
 ) -> KafkaExport:
     """What a controller under `node_id` would get. Reads and checks all of the directory.
 
-    With `keep_tail` the records are taken, too, that are not known to be committed. Raises ExportRefused,
+    With `keep_tail` the records are taken, too, that are not known to be committed; None: if the copy is
+    that of a voter, whose acknowledgement may have committed them at the leader. Raises ExportRefused,
     DamagedLog or another StorageError.
     """
     fs = fs or RealFileSystem()
@@ -116,6 +137,11 @@ def plan_export(
         )
     state = load_quorum_state(fs, layout.partition_directory(storage_dir)) or QuorumState()
     walk = _Walk(fs, storage_dir, None if keep_tail else state.applied_offset)
+    is_of_voter = walk.voters is not None and meta.node_id in {
+        voter.voter_id for voter in walk.voters.voters
+    }
+    if keep_tail is None and is_of_voter:
+        walk = _Walk(fs, storage_dir, None)
     if walk.end_offset <= walk.start_offset and not walk.snapshots:
         raise ExportRefused(
             "nothing in this directory is known to be committed",
@@ -136,6 +162,8 @@ def plan_export(
         epochs=tuple(walk.epochs),
         leader_epoch=max(state.leader_epoch, walk.last_epoch) + EPOCH_GAP,
         snapshots=tuple(walk.snapshots),
+        brokers=tuple(walk.brokers[broker_id] for broker_id in sorted(walk.brokers)),
+        is_of_voter=is_of_voter,
         has_voters=walk.voters is not None,
     )
 
@@ -163,6 +191,7 @@ class _Walk:
         self.epochs: list[EpochStart] = []
         self.snapshots: list[SnapshotId] = []
         self.voters: KRaftVoters | None = None
+        self.brokers: dict[int, KafkaBroker] = {}
         self._bound = bound
         self._log_epoch: int | None = None
         files = find_files(storage_dir, fs)
@@ -185,9 +214,35 @@ class _Walk:
 
     def _take_snapshot(self, fs: FileSystem, path: Path, snapshot: SnapshotId) -> None:
         facts = verify_snapshot(fs, path, snapshot)
+        self.brokers = {}
+        reader = SnapshotReader(fs, path, snapshot)
+        try:
+            for records in reader.kafka_records() if reader.is_kafkas else ():
+                self._take_brokers(records)
+        finally:
+            reader.close()
         self.snapshots.append(snapshot)
         self.voters = facts.voters
         self.last_epoch = max(self.last_epoch, snapshot.epoch)
+
+    def _take_brokers(self, records: Iterable[Record]) -> None:
+        """Who is registered once these records are applied."""
+        for record in records:
+            value = bytes(record.value or b"")
+            if not value.startswith(_OF_BROKERS):
+                continue
+            with suppress(NotMetadata):
+                found = decode_metadata(value)
+                if found.fields is None:
+                    continue
+                broker_id = found.fields["brokerId"]
+                self.brokers.pop(broker_id, None)
+                if found.name == "RegisterBrokerRecord":
+                    endpoints = tuple(
+                        (Address(at["host"], at["port"]), at["securityProtocol"])
+                        for at in found.fields["endPoints"]
+                    )
+                    self.brokers[broker_id] = KafkaBroker(broker_id, endpoints)
 
     def _take_segment(self, file: LogFile, *, is_last: bool) -> None:
         for batch in file.batches():
@@ -211,6 +266,8 @@ class _Walk:
             if header.is_control:
                 for _, record in decode_control_batch(batch.data):
                     self.voters = record if isinstance(record, KRaftVoters) else self.voters
+            else:
+                self._take_brokers(iter_records(batch.data))
         tail = file.tail
         assert tail is not None, "the walk is over"
         if tail.kind is TailKind.DAMAGE or (tail.kind is TailKind.TORN and not is_last):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from quorumd.client.security import Security
     from quorumd.storage.kafka_export import KafkaExport
 
-_HELP = """Make the directory of a lost Kafka controller from DIR, the storage.dir of an observer.
+_HELP = """Make the directory of a lost Kafka controller from DIR, the storage.dir of an observer or witness.
 
 For a metadata quorum that has lost so many disks that no majority is left. Stop every controller that still
 runs, and the observer. Then export as many voters as make a majority of the voter set: each has its former
@@ -26,12 +26,12 @@ directory id, the log up to the high watermark that the observer knew, and an ep
 directory where log.dirs (or metadata.log.dir) of that controller says, and start these controllers first.
 
 What is taken is said first, and --dry-run only says it. Brokers keep running; one that has applied more of
-the log than is taken ends, and is started again: docs/kafka.md. Name them all by --brokers: each that will
-end is named, and nothing is written before you accept that.
+the log than is taken ends, and is started again: docs/kafka.md. Those that the copy names, or --brokers, are
+asked: each that will end is named, and nothing is written before you accept that.
 
 \b
 Examples:
-  quorumctl export-kafka /var/lib/quorumd --node-id 1 --brokers b1:9092,b2:9092 --dry-run
+  quorumctl export-kafka /var/lib/quorumd --node-id 1 --dry-run
   quorumctl export-kafka /var/lib/quorumd --node-id 1 --to /rescue/controller-1
 
 \b
@@ -56,21 +56,23 @@ def _to_brokers(
 @click.option("--to", "target", type=click.Path(path_type=Path), help="The new directory.")
 @click.option("--dry-run", is_flag=True, help="Check the copy and say what would be written.")
 @click.option(
-    "--keep-tail",
-    is_flag=True,
-    help="Take the records, too, that the observer did not know to be committed. They may be, or may "
-    "never have been: for an observer that was killed a moment before the quorum was lost.",
+    "--keep-tail/--drop-tail",
+    default=None,
+    help="Take the records, too, that this node did not know to be committed, or don't. They may be, or may "
+    "never have been. Taken from a witness's copy, dropped from an observer's, unless one is given.",
 )
 @click.option(
     "--brokers",
     callback=_to_brokers,
     metavar="HOST:PORT,...",
-    help="Ask each of these brokers, which run, how far it is, before anything is written.",
+    help="Ask these brokers, which run, how far they are, before anything is written; without it, those that "
+    "are registered in the copy.",
 )
+@click.option("--no-brokers", is_flag=True, help="Ask no broker.")
 @click.option(
     "--accept-ahead",
     is_flag=True,
-    help="Write although some of --brokers are ahead of the copy, or do not answer.",
+    help="Write although some of the brokers are ahead of the copy, or do not answer.",
 )
 @command_config_option
 @timeout_option
@@ -79,8 +81,9 @@ def export_kafka(
     node_id: int,
     target: Path | None,
     dry_run: bool,
-    keep_tail: bool,
+    keep_tail: bool | None,
     brokers: tuple[Address, ...],
+    no_brokers: bool,
     accept_ahead: bool,
     security: Security | None,
     timeout_s: float,
@@ -101,8 +104,10 @@ def export_kafka(
         for line in _described(export):
             click.echo(line)
         found: list[BrokerOffset] = []
+        if not brokers and not no_brokers:
+            brokers, found = _registered(export, is_tls=security is not None)
         if brokers:
-            found = run_async(ask_brokers(brokers, export.cluster_id, security, timeout_s))
+            found += run_async(ask_brokers(brokers, export.cluster_id, security, timeout_s))
         for line in _compared(export, found):
             click.echo(line)
         if target is not None and not accept_ahead and not _is_safe(export, found):
@@ -118,6 +123,27 @@ def export_kafka(
     return 0
 
 
+def _registered(
+    export: KafkaExport, *, is_tls: bool
+) -> tuple[tuple[Address, ...], list[BrokerOffset]]:
+    """Where the brokers of the copy can be asked, and those that cannot."""
+    from quorumd.cli.broker_offsets import BrokerOffset
+
+    addresses, unknown = [], []
+    for broker in export.brokers:
+        fitting = [at for at, protocol in broker.endpoints if protocol == int(is_tls)]
+        if fitting:
+            addresses.append(fitting[0])
+            continue
+        reason = (
+            f"broker {broker.id} has no listener that speaks {'TLS' if is_tls else 'plaintext'}: "
+            + ("leave --command-config out" if is_tls else "give --command-config")
+        )
+        at = broker.endpoints[0][0] if broker.endpoints else Address("", 0)
+        unknown.append(BrokerOffset(at, None, reason))
+    return tuple(addresses), unknown
+
+
 def _described(export: KafkaExport) -> list[str]:
     majority = len(export.voters) // 2 + 1
     lines = [
@@ -131,12 +157,18 @@ def _described(export: KafkaExport) -> list[str]:
         lines.append("the log names no voters: controller.quorum.voters does, on every controller")
     if export.left_out:
         lines.append(
-            f"{export.left_out} offsets above {export.end_offset} are left out: the observer did not know "
-            "them to be committed; --keep-tail takes them"
+            f"{export.left_out} offsets above {export.end_offset} are left out: this node did not know "
+            "them to be committed; --keep-tail takes them. If controller.quorum.voters named it, do that"
+        )
+    elif export.end_offset > export.known_end:
+        lines.append(
+            f"{export.end_offset - export.known_end} offsets above {export.known_end} are taken although "
+            "this node did not know them to be committed"
+            + (": a witness may have acknowledged them" if export.is_of_voter else "")
         )
     lines.append(
         f"a broker that has applied more than what is below offset {export.end_offset} ends when it meets "
-        "the restored quorum: the rest is lost. Start it again then. --brokers asks which ones have"
+        "the restored quorum: the rest is lost. Start it again then"
     )
     return lines
 

@@ -39,6 +39,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "quorumd.wire.control_records",
             "quorumd.wire.errors",
             "quorumd.wire.keyed_records",
+            "quorumd.wire.metadata_records",
             "quorumd.wire.metadata_topic",
             "quorumd.wire.record_walk",
             "quorumd.wire.records",

@@ -113,7 +113,12 @@ def test_three_wiped_controllers_come_back_with_every_topic_and_config(
         first.stop()
         shutil.rmtree(first.storage_dir)
         shutil.copytree(tmp_path / "copy", first.storage_dir)
-        export(first, kafka, 3)
+        refused = quorumctl(
+            "export-kafka", first.storage_dir, "--node-id", 3, "--to", tmp_path / "3"
+        )
+        assert refused.code == 2, "the broker follows the restored quorum by now"
+        assert f"broker {broker.address} is AHEAD" in refused.out
+        export(first, kafka, 3, "--no-brokers")
         kafka.start(3)
         first.start()
         first.wait_committed(kafka.wait_committed())
@@ -153,6 +158,11 @@ def test_a_broker_that_is_ahead_is_named_first_and_keeps_all_records_of_what_is_
         assert re.search(rf"broker {secure} is AHEAD by \d+ offsets", told.out), told.text
         told = quorumctl(*command, "--brokers", secure, "--dry-run", "--timeout", 5)
         assert re.search(rf"broker {secure} is NOT KNOWN to survive: .*TLS", told.out), told.text
+        told = quorumctl(*command, "--dry-run")  # those that the copy names
+        assert re.search(rf"broker {broker.address} is AHEAD by \d+ offsets", told.out), told.text
+        told = quorumctl(*command, "--dry-run", "--command-config", client)
+        assert re.search(rf"broker {secure} is AHEAD by \d+ offsets", told.out), told.text
+        assert "AHEAD" not in quorumctl(*command, "--dry-run", "--no-brokers").out
         brokers = ("--brokers", f"{broker.address},{gone}", "--timeout", 5)
         told = quorumctl(*command, *brokers, "--dry-run")
         assert told.code == 0, told.text

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import struct
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from quorumd.raft.types import uuid_to_text
+from quorumd.raft.types import Address, SnapshotId, uuid_to_text
 from quorumd.storage.directory import format_directory, open_directory
 from quorumd.storage.epoch_checkpoint import parse_epochs
 from quorumd.storage.errors import DamagedLog, StorageError
@@ -17,14 +18,22 @@ from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.kafka_export import (
     EPOCH_GAP,
     ExportRefused,
+    KafkaBroker,
     lock_source,
     plan_export,
     write_export,
 )
-from quorumd.storage.layout import log_path, partition_directory
+from quorumd.storage.layout import log_path, partition_directory, snapshot_path
 from quorumd.storage.meta_properties import LogOwner
 from quorumd.storage.quorum_state import QuorumState, save_quorum_state
-from quorumd.wire.control_records import KRaftVoter, KRaftVoters, encode_control_batch
+from quorumd.wire.control_records import (
+    KRaftVersion,
+    KRaftVoter,
+    KRaftVoters,
+    SnapshotFooter,
+    SnapshotHeader,
+    encode_control_batch,
+)
 from quorumd.wire.records import Record, build_batch
 from tests.storage.helpers import START_MS
 
@@ -40,13 +49,27 @@ def batch(base_offset: int, epoch: int, count: int = 1) -> bytes:
     return build_batch(records, base_offset=base_offset, epoch=epoch)
 
 
-def observed(folder: Path, *, owner: LogOwner = LogOwner.KAFKA, committed: int = COMMITTED) -> Path:
+def registered(broker_id: int, host: str, protocol: int = 0) -> bytes:
+    """A RegisterBrokerRecord with one listener."""
+    name = host.encode()
+    listener = b"\2P" + bytes((len(name) + 1,)) + name + struct.pack(">Hh", 9092, protocol) + b"\0"
+    begin = b"\x01\x00\x00" + struct.pack(">i16sq", broker_id, b"\0" * 16, 1)
+    return begin + b"\2" + listener + b"\1" + b"\0" + b"\0" + b"\0"
+
+
+def observed(
+    folder: Path,
+    *,
+    owner: LogOwner = LogOwner.KAFKA,
+    committed: int = COMMITTED,
+    voters: tuple[KRaftVoter, ...] = VOTERS,
+) -> Path:
     """Offsets 0 to 6 in two segments and three epochs; the voters are named at 0."""
     directory = folder / "observer"
     format_directory(FS, directory, node_id=9, cluster_id="c", log_owner=owner)
     log = partition_directory(directory)
     named = encode_control_batch(
-        [KRaftVoters(voters=VOTERS)], base_offset=0, epoch=1, timestamp_ms=START_MS
+        [KRaftVoters(voters=voters)], base_offset=0, epoch=1, timestamp_ms=START_MS
     )
     log_path(log, 0).write_bytes(named + batch(1, 1, 2))
     log_path(log, 3).write_bytes(batch(3, 2, 2) + batch(5, 4) + batch(6, 4))
@@ -90,6 +113,59 @@ def test_the_tail_is_kept_if_that_is_asked_for(tmp_path: Path) -> None:
             for each in (source, tmp_path / "controller")
         ]
         assert copies[0] == copies[1]
+
+
+def test_a_witness_s_tail_is_taken_unless_it_is_dropped(tmp_path: Path) -> None:
+    """What it has acknowledged may be committed at the leader, and acknowledged to a client."""
+    source = observed(tmp_path, voters=(*VOTERS, KRaftVoter(voter_id=9)))
+    plan = plan_export(source, 1)
+    assert (plan.is_of_voter, plan.end_offset, plan.left_out) == (True, END, 0)
+    assert plan_export(source, 1, keep_tail=False).end_offset == COMMITTED
+    assert not plan_export(observed(tmp_path / "other"), 1).is_of_voter
+
+
+def test_the_brokers_that_the_copy_names_are_those_that_are_registered_last(tmp_path: Path) -> None:
+    source = observed(tmp_path)
+    log = partition_directory(source)
+    moved = Record(timestamp=START_MS, value=registered(12, "moved", 1))
+    values = [registered(11, "b11"), registered(12, "b12"), registered(13, "gone"), b"\x01\x00?"]
+    first = [Record(timestamp=START_MS, value=value) for value in values]
+    unregistered = Record(
+        timestamp=START_MS, value=b"\x01\x01\x00" + struct.pack(">iq", 13, 1) + b"\0"
+    )
+    batches = [
+        build_batch(first, base_offset=7, epoch=4),
+        build_batch([moved, unregistered], base_offset=11, epoch=4),
+    ]
+    with log_path(log, 3).open("ab") as file:
+        file.write(b"".join(batches))
+    assert plan_export(source, 1).brokers == ()
+    assert plan_export(source, 1, keep_tail=True).brokers == (
+        KafkaBroker(11, ((Address("b11", 9092), 0),)),
+        KafkaBroker(12, ((Address("moved", 9092), 1),)),
+    )
+
+
+def test_a_copy_that_begins_with_a_snapshot_of_kafkas_names_its_brokers(tmp_path: Path) -> None:
+    source = observed(tmp_path)
+    log = partition_directory(source)
+    log_path(log, 0).unlink()
+    header = SnapshotHeader(last_contained_log_timestamp=START_MS)
+    kraft = (KRaftVersion(kraft_version=1), KRaftVoters(voters=VOTERS))
+    broker = Record(timestamp=START_MS, value=registered(11, "b11"))
+    parts = [
+        encode_control_batch([header, *kraft], base_offset=0, epoch=1, timestamp_ms=START_MS),
+        build_batch([broker], base_offset=3, epoch=1),
+        encode_control_batch([SnapshotFooter()], base_offset=4, epoch=1, timestamp_ms=START_MS),
+    ]
+    snapshot_path(log, SnapshotId(3, 1)).write_bytes(b"".join(parts))
+    plan = plan_export(source, 2)
+    assert (plan.start_offset, plan.end_offset, plan.voters) == (3, COMMITTED, (1, 2))
+    assert plan.brokers == (KafkaBroker(11, ((Address("b11", 9092), 0),)),)
+    write_export(plan, tmp_path / "controller")
+    copied = partition_directory(tmp_path / "controller")
+    assert snapshot_path(copied, SnapshotId(3, 1)).read_bytes() == b"".join(parts)
+    assert log_path(copied, 3).read_bytes() == batch(3, 2, 2)
 
 
 def test_a_segment_that_would_hold_nothing_is_left_out(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from quorumd.pipeline.metadata.decode import NotMetadata, decode_metadata
 from quorumd.pipeline.metadata.redact import REDACTED, redacted
 from quorumd.pipeline.schemas import METADATA
+from quorumd.wire.metadata_records import NotMetadata, decode_metadata
 
 __all__ = ["REDACTED", "MetadataJson", "NotMetadata", "metadata_json", "metadata_rows"]
 

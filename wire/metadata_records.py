@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import struct
-from base64 import b64encode
+from base64 import b64encode, urlsafe_b64encode
 from struct import Struct
 from typing import Any, Final, NamedTuple
-from uuid import UUID
 
-from quorumd.raft.types import uuid_to_text
 from quorumd.wire.metadata_declarations import Field, declarations
 from quorumd.wire.varints import read_unsigned_varint
 
@@ -108,7 +106,7 @@ class _Reader:
             (value,) = fixed.unpack(self._take(fixed.size))
             return value
         if field.type == "uuid":
-            return uuid_to_text(UUID(bytes=self._take(_UUID_BYTES)))
+            return urlsafe_b64encode(self._take(_UUID_BYTES)).rstrip(b"=").decode()
         if field.type not in ("string", "bytes"):
             return self.struct(field.fields)
         size = self._number() - 1
