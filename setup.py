@@ -5,8 +5,8 @@ The commit is that of the variable QUORUMD_REVISION (as in the Dockerfile, which
 that an sdist brings, or of git; where nobody knows, none is written.
 
 With QUORUMD_COMPILE=1 a wheel holds machine code of the modules in `[tool.quorumd]`, beside their sources.
-That needs a C compiler, Python's headers and mypy; with QUORUMD_OPT_LEVEL=0, for tests, less time. An sdist or
-an editable installation is always pure: an edited source that has a compiled module beside it would have no
+That needs a C compiler, Python's headers and mypy; with QUORUMD_OPT_LEVEL=0, for tests, less time. An
+sdist or an editable installation is always pure: an edited source that has a compiled module beside it has no
 effect.
 """
 
