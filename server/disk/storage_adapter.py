@@ -31,6 +31,7 @@ from quorumd.server.model.disk_jobs import (
     Truncate,
     WriteRecords,
 )
+from quorumd.server.model.logs import Logger
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.producer_state import ProducerState
 from quorumd.server.translate.control_records import control_batch
@@ -39,6 +40,8 @@ from quorumd.storage.log import Chunk, Log
 from quorumd.storage.quorum_state import QuorumState
 from quorumd.storage.snapshot_file import SnapshotFacts
 from quorumd.wire.batch_header import BatchHeader, iter_headers
+
+LOG: Final = Logger("log")
 
 RECOUNT_BYTES: Final = 2**20
 
@@ -140,6 +143,12 @@ class StorageAdapter:
         assert facts is not None, "a snapshot is verified before the log is reset"
         assert facts.id == snapshot, "the log is reset to the snapshot that was verified last"
         self._copied, self.base = None, facts
+        start, end = self._log.log_start_offset, self._log.log_end_offset
+        if end > start:
+            LOG.warning(
+                f"offsets {start} to {end} are dropped: the leader has no longer what follows them, and "
+                f"the log begins anew at {snapshot.end_offset}, behind the leader's snapshot"
+            )
         self._log.reset_cache(snapshot.end_offset)
         self._producers.load(facts.producers)
         self._disk.submit(InstallSnapshot(effect.write, snapshot))

@@ -76,6 +76,11 @@ class PartitionHealth:
                 "this node votes in a Kafka quorum, but quorum.witness is off: it would not start again. Set "
                 "quorum.witness: true"
             )
+        if self._snapshots.is_limited_in_vain:
+            unexpected.append(
+                "retention.bytes and retention.ms delete nothing beside Kafka: this node builds no "
+                "snapshots. Remove them, and mind the disk; a new directory begins with Kafka's snapshot"
+            )
         return [*unexpected, *self._view.obstacles, *self._links.warnings()]
 
     def as_json(self) -> dict[str, object]:

@@ -184,6 +184,13 @@ class SnapshotManager:
         if self._building is None:
             self._begin()
 
+    @property
+    def is_limited_in_vain(self) -> bool:
+        """retention.* is set, but nothing here makes the snapshots behind which it would delete."""
+        settings = self._settings
+        is_limited = settings.retention_bytes is not None or settings.retention_ms is not None
+        return is_limited and not settings.builds
+
     def _end_offset(self) -> int:
         """Everything below is committed, and on this disk."""
         return min(self._node.committed_offset, self._node.synced_end_offset)

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.layout import log_path
+from quorumd.storage.quorum_state import QuorumState, save_quorum_state
 from tests.support.commands import quorumctl
 from tests.support.kafka_controller import CLUSTER_ID
 from tests.support.kafka_jars import requires_java, run_java
 from tests.support.kafka_observer import KafkaObserver, observing
-from tests.support.kafka_quorum import KafkaQuorum, wait_for, wait_same_batches
+from tests.support.kafka_quorum import KafkaQuorum, batches_of, wait_for, wait_same_batches
 
 pytestmark = [requires_java, pytest.mark.timeout(240)]
 
@@ -162,7 +165,9 @@ def _snapshots(log_folder: Path) -> list[Path]:
     )
 
 
-def test_it_keeps_history_that_kafka_deletes(kafka: KafkaQuorum, first: KafkaObserver) -> None:
+def wait_cleaned(kafka: KafkaQuorum) -> None:
+    """Returns when no controller has its first segment any more."""
+
     def cleaned() -> bool:
         return all(
             min(each.log_folder.glob("*.log")).name > f"{0:020d}.log"
@@ -170,6 +175,37 @@ def test_it_keeps_history_that_kafka_deletes(kafka: KafkaQuorum, first: KafkaObs
         )
 
     wait_for(cleaned, "Kafka to delete its first segments", timeout_s=100)
+
+
+def test_who_was_down_past_kafkas_cleaning_begins_anew_and_says_what_is_dropped(
+    kafka: KafkaQuorum, first: KafkaObserver, tmp_path: Path
+) -> None:
+    """The snapshot comes in pieces of 500 bytes."""
+    wait_cleaned(kafka)
+    settings = {"snapshot.bandwidth.bytes.per.second": 1000, "retention.ms": 1000}
+    late = KafkaObserver(tmp_path / "node", kafka.bootstrap, node_id=94, settings=settings)
+    batches = sorted(batches_of(first.log_folder).items())[:6]
+    end = batches[-1][0]
+    late.log_folder.mkdir(exist_ok=True)
+    log_path(late.log_folder, 0).write_bytes(b"".join(data for _, data in batches[:-1]))
+    state = QuorumState(leader_epoch=1, applied_offset=end)
+    save_quorum_state(RealFileSystem(), late.log_folder, state)
+    try:
+        late.start()
+        late.wait_committed(kafka.wait_committed())
+        status = late.status()
+        assert status["log_start_offset"] > end
+        (copied,) = _snapshots(late.log_folder)
+        assert copied.stat().st_size > 2 * 500
+        late.cluster.wait_logged(1, f"offsets 0 to {end} are dropped")
+        assert [text for text in status["warnings"] if "retention" in text]
+        assert_copy(late, kafka)
+    finally:
+        late.cluster.kill_all()
+
+
+def test_it_keeps_history_that_kafka_deletes(kafka: KafkaQuorum, first: KafkaObserver) -> None:
+    wait_cleaned(kafka)
     status = first.wait_committed(kafka.wait_committed())
     assert status["log_start_offset"] == 0
     assert status["snapshots"]["count"] == 0
