@@ -21,6 +21,7 @@ from quorumd.security.identity import ANONYMOUS, Identity
 from quorumd.security.tls_stream import TlsStream
 from quorumd.server.model.stream_protocol import StreamProtocol
 from quorumd.server.net.connection_group import ConnectionGroup
+from quorumd.server.net.connection_limits import LINGER_S, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES
 from quorumd.server.net.connection_state import (
     TAKES_REQUESTS,
     TRANSITIONS,
@@ -28,24 +29,16 @@ from quorumd.server.net.connection_state import (
     ConnectionState,
 )
 from quorumd.server.net.inbound_request import InboundRequest
-from quorumd.server.net.sockets import Ends, ends_of, set_options, write_together
-from quorumd.server.net.turns import LongRequest, is_quick
+from quorumd.server.net.sockets import PLAINTEXT, Ends, ends_of, set_options, write_together
+from quorumd.server.net.turns import QUICK_BYTES_MAX, STRAYS_MAX, LongRequest, is_quick
 from quorumd.wire.errors import MalformedMessage
 from quorumd.wire.framing import FrameBuffer
 from quorumd.wire.headers import decode_request_header
 from quorumd.wire.registry import PRODUCE_KEY
 from quorumd.wire.request_limits import CUT_KEYS, frame_bytes_max
 
-MAX_IN_FLIGHT: Final = 1_000
 NO_KEY: Final = 1 << 15
-STRAYS_MAX: Final = 16
-"""When so many wait for a turn, the rest of a request is not worked on for a connection that is gone."""
-MAX_IN_FLIGHT_BYTES: Final = 16 << 20
-PLAINTEXT: Final = b"\0\0\0\x04\xff\xff\xff\xff"
-"""A frame that belongs to no request, for a client that begins a TLS handshake: it fails at once."""
 WRITE_BUFFER_BYTES: Final = 1 << 20
-LINGER_S: Final = 1.0
-
 _LENGTH_BYTES: Final = 4
 # length, api key, version, correlation id
 _HEAD: Final = Struct(">ihhi")
@@ -62,6 +55,7 @@ class Connection(StreamProtocol):
         "_buffer",
         "_client",
         "_error",
+        "_goes_first",
         "_group",
         "_is_collecting",
         "_is_identified",
@@ -116,6 +110,8 @@ class Connection(StreamProtocol):
         """While frames that arrived together are dispatched: their responses leave together."""
         self._is_identified = False
         """A request has identified the client for good: `net.connection_slots`."""
+        self._goes_first = False
+        """It is a peer's, or comes from where one may and has not been identified yet."""
         self._is_queued = False
         """It waits for a turn, with requests in the backlog or work that is not done."""
         self._work: LongRequest | None = None
@@ -155,6 +151,7 @@ class Connection(StreamProtocol):
         if not group.enter(self):
             self._transport.abort()
             return
+        self._goes_first = self.is_local or group.slots.has_voters_ip(self)
         set_options(transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._enter(ConnectionState.OPEN)
@@ -188,11 +185,16 @@ class Connection(StreamProtocol):
             length, key, version, correlation_id = _HEAD.unpack_from(data)
             if length == size - _LENGTH_BYTES and length <= self._group.max_frame_bytes:
                 # One whole request, as nearly all of them come.
-                if key != PRODUCE_KEY and not is_quick(data):
+                now_ns, turns = monotonic_ns(), self._group.turns
+                if (key != PRODUCE_KEY and not is_quick(data)) or (
+                    now_ns >= turns.ends_ns
+                    and not (self._goes_first and size <= QUICK_BYTES_MAX)
+                    and turns.is_over(now_ns)
+                ):
                     self._backlog.append(data[_LENGTH_BYTES:])
                     self._go_on_later()
                     return
-                now_ns = self.active_ns = monotonic_ns()
+                self.active_ns = now_ns
                 self._take(data[_LENGTH_BYTES:], key, version, correlation_id, now_ns)
                 waiting = len(self._waiting)
                 if waiting >= MAX_IN_FLIGHT or self.in_flight_bytes >= MAX_IN_FLIGHT_BYTES:
@@ -259,10 +261,10 @@ class Connection(StreamProtocol):
     def _process_backlog(self, until_ns: int = 0) -> None:
         """Dispatch what has been received, until a limit holds this connection up.
 
-        It takes the share of this turn that is left, unless it may go on `until_ns`.
+        It takes the share of this turn that is left, or goes on `until_ns`, and then takes one at least.
         """
         now_ns = self.active_ns = monotonic_ns()
-        until_ns = until_ns or self._group.turns.share(now_ns)
+        is_its_turn, until_ns = until_ns > 0, until_ns or self._group.turns.share(now_ns)
         backlog, waiting = self._backlog, self._waiting
         self._is_collecting = True
         while backlog and not self._is_queued and self.state in TAKES_REQUESTS:
@@ -274,10 +276,15 @@ class Connection(StreamProtocol):
             ):
                 self._pause_reading()
                 break
-            if monotonic_ns() >= until_ns:
+            if not is_its_turn and monotonic_ns() >= until_ns:
                 self._go_on_later()
                 break
-            self._receive(backlog.popleft(), now_ns)
+            is_its_turn = False
+            frame = backlog.popleft()
+            has_head = len(frame) >= _HEAD.size - _LENGTH_BYTES
+            found = _KEY_VERSION_AND_ID.unpack_from(frame) if has_head else (NO_KEY, NO_KEY, 0)
+            key, version, correlation_id = found
+            self._take(frame, key, version, correlation_id, now_ns)
         self._is_collecting = False
         if self._error is not None and not backlog and not self._is_queued:
             self._refuse(CloseReason.MALFORMED, str(self._error))
@@ -288,7 +295,7 @@ class Connection(StreamProtocol):
 
     def _go_on_later(self) -> None:
         self._is_queued = True
-        self._group.turns.later(self)
+        self._group.turns.later(self, goes_first=self._goes_first)
 
     def go_on(self, until_ns: int) -> None:
         """Go on with work or with the backlog: it is this connection's turn."""
@@ -300,14 +307,6 @@ class Connection(StreamProtocol):
             self._work = None
         if self.state in TAKES_REQUESTS:
             self._process_backlog(until_ns)
-
-    def _receive(self, frame: bytes, now_ns: int) -> None:
-        """Take one request of several that came, or that waited."""
-        if len(frame) < _KEY_VERSION_AND_ID.size:
-            self._meet(frame, NO_KEY, NO_KEY)
-            return
-        key, version, correlation_id = _KEY_VERSION_AND_ID.unpack_from(frame)
-        self._take(frame, key, version, correlation_id, now_ns)
 
     def _take(self, frame: bytes, key: int, version: int, correlation_id: int, now_ns: int) -> None:
         """A client's headers differ in little but the correlation id: the last one is remembered."""
@@ -339,14 +338,15 @@ class Connection(StreamProtocol):
             self._refuse(self._group.closing_reason(error), str(error))
             return False
         if not self._is_identified:
-            group = self._group
-            has_slot, self._is_identified = group.slots.identify(self, key, header.client_id)
+            slots = self._group.slots
+            has_slot, self._is_identified = slots.identify(self, key, header.client_id)
             if not has_slot:
-                group.note_refused(self, f"max.connections={group.max_connections}")
+                self._group.note_refused(self)
                 self._begin_closing(CloseReason.LIMIT)
                 self._transport.abort()
                 return False
         if self._is_identified:
+            self._goes_first = self._group.slots.is_peer(self)
             self._key, self._version = key, version
             self._client = frame[_KEY_VERSION_AND_ID.size : self._body_at]
         return True

@@ -135,9 +135,10 @@ class ConnectionGroup(Generic[C]):
         for connection in connections:
             connection.flush()
 
-    def note_refused(self, connection: RequestConnection, limit: str) -> None:
-        """Count and log a connection that a limit forbids."""
+    def note_refused(self, connection: RequestConnection, limit: str = "") -> None:
+        """Count and log a connection that a limit forbids; max.connections if no other is named."""
         self.metrics.connections_refused += 1
+        limit = limit or f"max.connections={self.max_connections}"
         self.log(connection, "too many connections", limit=limit)
 
     def closing_reason(self, error: MalformedMessage) -> CloseReason:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from quorumd.wire.fast import JOIN_BYTES_MAX
+
+PLAINTEXT: Final = b"\0\0\0\x04\xff\xff\xff\xff"
+"""A frame of no request's, for who begins with TLS: what is no TLS tells it that there is none here."""
 
 
 class Ends(NamedTuple):

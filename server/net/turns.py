@@ -1,8 +1,9 @@
 """Turns of the event loop: how long connections that have much to do may use it before others get theirs.
 
-A request that is small and quick is taken as it comes in. What else waits on a connection, be it further
-requests or the rest of a long one, is gone on with in turns: connection by connection, a share of each turn.
-Belongs to the event loop's thread.
+A request that is quick, and a Produce, is taken as it comes in, while the time of the turn lasts. What else
+waits on a connection, be it further requests or the rest of a long one, is gone on with in turns: connection
+by connection, a share of each turn. Every other share is a peer's while one waits, and its quick requests are
+taken whatever waits. Belongs to the event loop's thread.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ TURN_NS: Final = 4_000_000
 """Of each turn, for all connections that wait here together; what they ask last may take longer."""
 SHARE_NS: Final = 1_000_000
 """Of each turn, for one of them."""
-
-
+STRAYS_MAX: Final = 16
+"""When so many wait for a turn, the rest of a request is not worked on for a connection that is gone."""
 STEPS_AT_ONCE: Final = 4
 QUICK_BYTES_MAX: Final = 512
 _QUICK_KEYS: Final = frozenset(key.to_bytes(2, "big") for key in (0, 1, 52, 53, 54, 59, 82))
@@ -79,27 +80,44 @@ class Waiting(Protocol):
 class Turns:
     """The connections of a process that wait for their share, in the order in which they asked."""
 
-    __slots__ = ("_ends_ns", "_is_scheduled", "_loop", "_queue")
+    __slots__ = ("_first", "_is_scheduled", "_loop", "_queue", "ends_ns")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._first: deque[Waiting] = deque()
+        """Peers."""
         self._queue: deque[Waiting] = deque()
         self._is_scheduled = False
-        self._ends_ns = 0
+        self.ends_ns = 0
+        """When the time is over that was given last: ask `is_over` from then on."""
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._first) + len(self._queue)
+
+    def is_over(self, now_ns: int) -> bool:
+        """True if what comes in now has to wait for a turn, since others have used the time of this one.
+
+        When a turn begins is not known as long as nobody waits: one may last twice its time, since nobody has
+        to ask while time is left, and a request that comes alone costs nothing.
+        """
+        if now_ns < self.ends_ns:
+            return False
+        if self._is_scheduled:
+            return True
+        self._schedule()
+        self.ends_ns = now_ns + TURN_NS
+        return False
 
     def share(self, now_ns: int) -> int:
         """Until when a connection may use this turn at once; in the past if its time is used up."""
         if not self._is_scheduled:
             self._schedule()
-            self._ends_ns = now_ns + TURN_NS
-        return min(now_ns + SHARE_NS, self._ends_ns)
+            self.ends_ns = now_ns + TURN_NS
+        return min(now_ns + SHARE_NS, self.ends_ns)
 
-    def later(self, connection: Waiting) -> None:
+    def later(self, connection: Waiting, *, goes_first: bool) -> None:
         """Let a connection go on in a turn to come; it must not be waiting yet."""
-        self._queue.append(connection)
+        (self._first if goes_first else self._queue).append(connection)
         if not self._is_scheduled:
             self._schedule()
 
@@ -109,10 +127,12 @@ class Turns:
 
     def _begin(self) -> None:
         now_ns = monotonic_ns()
-        self._ends_ns = now_ns + TURN_NS
-        while self._queue and now_ns < self._ends_ns:
-            self._queue.popleft().go_on(now_ns + SHARE_NS)
+        self.ends_ns = now_ns + TURN_NS
+        queue, other = self._first, self._queue
+        while len(self) and now_ns < self.ends_ns:
+            (queue or other).popleft().go_on(now_ns + SHARE_NS)
+            queue, other = other, queue
             now_ns = monotonic_ns()
         self._is_scheduled = False
-        if self._queue:
+        if len(self):
             self._schedule()

@@ -10,8 +10,9 @@ import pytest
 
 from quorumd.raft.types import Endpoint
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.net.connection import MAX_IN_FLIGHT, Connection
+from quorumd.server.net.connection import Connection
 from quorumd.server.net.connection_group import ConnectionGroup
+from quorumd.server.net.connection_limits import MAX_IN_FLIGHT
 from quorumd.server.net.connection_slots import ConnectionSlots
 from quorumd.server.net.connection_state import TRANSITIONS, CloseReason, ConnectionState
 from quorumd.server.net.inbound_request import InboundRequest
@@ -21,12 +22,14 @@ from tests.support.serving import answer_frame, request_frame
 class Transport:
     """Remembers what a connection asks of its transport."""
 
-    def __init__(self) -> None:
+    def __init__(self, ip: str = "127.0.0.1") -> None:
         self.calls: list[str] = []
         self.sent = b""
+        self._ip = ip
 
     def get_extra_info(self, name: str) -> object:
-        return ("127.0.0.1", 1) if name.endswith("name") else self
+        addresses = {"peername": (self._ip, 1), "sockname": ("127.0.0.1", 1)}
+        return addresses.get(name, self)
 
     def is_closing(self) -> bool:
         return False

@@ -15,7 +15,8 @@ import pytest
 
 from quorumd.server.model.runtime import Runtime
 from quorumd.server.model.topic import METADATA
-from quorumd.server.net.connection import MAX_IN_FLIGHT_BYTES, Connection
+from quorumd.server.net.connection import Connection
+from quorumd.server.net.connection_limits import MAX_IN_FLIGHT_BYTES
 from quorumd.server.net.connection_state import ConnectionState
 from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.requests import fetch as consume

@@ -13,7 +13,7 @@ import pytest
 
 from quorumd.raft.types import Endpoint
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.net.connection import MAX_IN_FLIGHT
+from quorumd.server.net.connection_limits import MAX_IN_FLIGHT
 from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.net.listeners import ListenError, Listeners
 from quorumd.wire.errors import MalformedMessage

@@ -15,12 +15,12 @@ from quorumd.server.model.metrics import Metrics
 from quorumd.server.net.connection import Connection
 from quorumd.server.net.connection_group import ConnectionGroup
 from quorumd.server.net.inbound_request import WAITS, InboundRequest, Steps
-from quorumd.server.net.turns import SHARE_NS, TURN_NS, LongRequest
+from quorumd.server.net.turns import SHARE_NS, TURN_NS, LongRequest, Turns
 from quorumd.wire.errors import MalformedMessage
 from tests.server.test_connection_state import Transport
 from tests.support.serving import answer_frame, request_frame
 
-METADATA, VOTE = 3, 52
+PRODUCE, FETCH, METADATA, VOTE = 0, 1, 3, 52
 
 
 def busy(ns: int) -> None:
@@ -55,16 +55,36 @@ class Slow:
         request.respond((answer_frame(request),))
 
 
+class VoterTwo:
+    """A quorum of one other voter, that was not reached yet."""
+
+    def is_voter_or_leader(self, replica_id: int) -> bool:
+        return replica_id == 2
+
+    def is_voters_ip(self, ip: str) -> bool:
+        return False
+
+    def is_ip_of(self, replica_id: int, ip: str) -> bool:
+        return False
+
+    def on_peer_connected(self, replica_id: int) -> None: ...
+
+
 class Served:
     def __init__(self, loop: asyncio.AbstractEventLoop, busy_ns: int) -> None:
         self.loop = loop
         self.dispatcher = Slow(busy_ns)
         self.group: ConnectionGroup[Connection] = ConnectionGroup(
-            loop, self.dispatcher, Metrics(), max_frame_bytes=1 << 20, max_connections=100
+            loop,
+            self.dispatcher,
+            Metrics(),
+            max_frame_bytes=1 << 20,
+            max_connections=1_000,
+            known=VoterTwo(),
         )
 
-    def connect(self) -> tuple[Connection, Transport]:
-        transport = Transport()
+    def connect(self, ip: str = "10.0.0.9") -> tuple[Connection, Transport]:
+        transport = Transport(ip)
         made = Connection(self.group, Endpoint("PLAINTEXT", "127.0.0.1", 1))
         made.connection_made(cast(asyncio.Transport, transport))
         return made, transport
@@ -108,17 +128,64 @@ def test_a_turn_is_shared_by_the_connections_that_wait(loop: asyncio.AbstractEve
     assert served.dispatcher.taken == list(range(50))
 
 
-def test_a_peers_small_request_is_taken_at_once_whatever_waits(
+def vote_frame(correlation_id: int) -> bytes:
+    return request_frame(correlation_id, key=VOTE, version=2, client_id=b"raft-client-2")
+
+
+@pytest.mark.parametrize(("key", "version"), [(PRODUCE, 9), (FETCH, 13), (VOTE, 2)])
+def test_a_crowd_with_one_request_each_holds_the_loop_for_two_turns_of_time_at_most(
+    loop: asyncio.AbstractEventLoop, key: int, version: int
+) -> None:
+    """All of them are read in one turn of the event loop."""
+    served = Served(loop, SHARE_NS)
+    peer, transport = served.connect()
+    peer.data_received(vote_frame(0))
+    for n in range(1, 401):
+        served.connect()[0].data_received(request_frame(n, key=key, version=version))
+    taken, in_turn = served.dispatcher.taken, 2 * TURN_NS // SHARE_NS
+    assert len(taken) <= 1 + in_turn
+    transport.sent = b""
+    peer.data_received(vote_frame(1_000))
+    assert taken[-1] == 1_000, "a peer's request is taken at once"
+    assert transport.sent
+    while len(taken) < 402:
+        before = len(taken)
+        served.turn()
+        assert 0 < len(taken) - before <= in_turn
+    assert [n for n in taken if n < 1_000] == list(range(401))
+
+
+def test_while_time_is_left_nobody_has_to_wait_for_a_turn(loop: asyncio.AbstractEventLoop) -> None:
+    """So the batches of many producers, which are read in one turn, share one append."""
+    turns = Turns(loop)
+    for _ in range(2):
+        assert not turns.is_over(monotonic_ns() + 10 * TURN_NS)
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+        begin_ns = turns.ends_ns - TURN_NS
+        assert not any(turns.is_over(begin_ns + n) for n in range(0, 2 * TURN_NS, TURN_NS // 4))
+        assert turns.is_over(begin_ns + 2 * TURN_NS)
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+
+
+def test_a_peer_with_more_requests_than_one_goes_before_a_crowd_and_halves_its_share(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
     served = Served(loop, SHARE_NS)
-    for n in range(20):
-        connection, _ = served.connect()
-        connection.data_received(b"".join(request_frame(100 * n + i) for i in range(20)))
-    peer, transport = served.connect()
-    peer.data_received(request_frame(7, key=VOTE, version=2))
-    assert served.dispatcher.taken[-1] == 7
-    assert transport.sent
+    peer, _ = served.connect()
+    peer.data_received(vote_frame(1_000))
+    for n in range(100):
+        served.connect()[0].data_received(request_frame(n, key=METADATA, version=12))
+    peer.data_received(b"".join(vote_frame(1_001 + n) for n in range(20)))
+    taken = served.dispatcher.taken
+    served.turn()
+    assert 1_001 in taken
+    while len(taken) < 121:
+        served.turn()
+    after = taken[taken.index(1_001) :]
+    assert len([n for n in after[: after.index(1_020)] if n < 1_000]) <= 22
+    assert 0 in after[:4], "the crowd goes on meanwhile"
 
 
 def test_long_work_is_done_in_steps_and_its_connection_waits(

@@ -1,0 +1,12 @@
+"""How much one connection may have under way, and how long it may take to end."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_IN_FLIGHT: Final = 1_000
+"""Requests that were dispatched and whose responses have not been sent."""
+MAX_IN_FLIGHT_BYTES: Final = 16 << 20
+"""Of these requests, and of the responses that are expected for them."""
+LINGER_S: Final = 1.0
+"""How long a peer has to close a connection that has been closed here."""
