@@ -74,7 +74,7 @@ def on_vote_response(core: Core, event: VoteResponseReceived) -> None:
     assert isinstance(vote, Vote), "a Vote response belongs to a Vote request"
     asked_as = Prospective if vote.pre_vote else Candidate
     if not isinstance(state, (Prospective, Candidate)):
-        # The voter was asked about a claim (see `ask`), and knows nothing new: the claim may come again.
+        # The voter was asked for confirmation (see `ask`), and knows nothing new: the request may come again.
         core.back_off(request)
     elif isinstance(state, asked_as):
         assert isinstance(request.to, ReplicaKey), "only fetches go to bootstrap servers"

@@ -68,8 +68,8 @@ class Requests:
 
 
 @dataclass(frozen=True, slots=True)
-class EndClaim:
-    """A claim by EndQuorumEpoch: the leader of this epoch has resigned, in favour of these voters."""
+class UnconfirmedEnd:
+    """An EndQuorumEpoch: the leader of this epoch is said to have resigned, in favour of these voters."""
 
     epoch: int
     leader_id: int
@@ -92,10 +92,10 @@ class KnownLeader:
     """The leader responded to a fetch of this epoch that it does not lead."""
     has_ended: bool = False
     """The leader resigned: EndQuorumEpoch says so, and so did the leader's own response."""
-    end_claim: EndClaim | None = None
+    unconfirmed_end: UnconfirmedEnd | None = None
     """The last EndQuorumEpoch of this epoch that is not confirmed."""
-    claimed_endpoints: tuple[int, tuple[Endpoint, ...]] = (-1, ())
-    """The last claim of leadership while this replica had no contact: the leader's id and endpoints."""
+    unconfirmed_endpoints: tuple[int, tuple[Endpoint, ...]] = (-1, ())
+    """Of the last replica that a request named as leader while this one had none: id and endpoints."""
 
     def forget_contact(self) -> None:
         """The epoch or the leader is another one: nothing has been heard of that leader yet."""

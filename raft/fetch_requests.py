@@ -3,7 +3,7 @@
 The leader handles the request in these steps:
 
 1. It must name this cluster, if any, and not hold impossible values.
-2. It must be of this epoch, which this replica leads. A replica that claims a later one is asked about it.
+2. It must be of this epoch, which this replica leads. A replica that names a later one is asked for it.
 3. A log that ends below the start of this one, or is empty, is offered the newest snapshot.
 4. For a log that diverges, respond with where its last epoch, or the one before it, ends here.
 5. What comes before the position is on the replica's disk: the high watermark may advance.

@@ -1,7 +1,7 @@
 """Learning epochs and leaders: every message says which ones its sender knows.
 
 What a response says is taken over: it comes from where its sender is known to be. Any process can send a
-request: what it says is a claim, and a reason to ask (`ask`).
+request: what it says is unconfirmed, and a reason to ask (`ask`).
 
 Source: KIP-595, "We piggyback current leader and epoch information on all responses"; KIP-642, bootstrapping
 procedure (voters that know no leader).
@@ -92,20 +92,20 @@ def _is_rival(core: Core, endpoints: tuple[Endpoint, ...]) -> bool:
     return core.local.uuid is not None and bool(set(at) - set(core.config.endpoints))
 
 
-def ask(core: Core, claimed: ReplicaKey, endpoints: tuple[Endpoint, ...] = ()) -> None:
-    """A request claims that a replica leads, or knows a later epoch: ask that replica itself.
+def ask(core: Core, named: ReplicaKey, endpoints: tuple[Endpoint, ...] = ()) -> None:
+    """A request says that a replica leads, or knows a later epoch: ask that replica itself.
 
-    Any process can send a request; a response comes from where the replica is known to be. The question is
-    a pre-vote, which changes nothing there. It goes to the claimed endpoints only while this replica has no
-    leader, and if the known ones do not respond. A claim that cannot be checked now comes again: leaders and
-    candidates repeat their requests.
+    Any process can send a request; a response comes from where the replica is known to be. The question
+    is a pre-vote, which changes nothing there. It goes to the unconfirmed endpoints only while this
+    replica has no leader, and if the known ones do not respond. What cannot be confirmed now comes again:
+    leaders and candidates repeat their requests.
     """
-    voter = next((key for key in core.other_voters() if key.matches(claimed)), None)
-    to = claimed if voter is None else voter
+    voter = next((key for key in core.other_voters() if key.matches(named)), None)
+    to = named if voter is None else voter
     if to == core.local or (to.id == core.local.id and core.config.is_kafka_log):
         return  # a vote under its own id ends a Kafka node
     if endpoints and not core.is_led:
-        core.known_leader.claimed_endpoints = to.id, endpoints
+        core.known_leader.unconfirmed_endpoints = to.id, endpoints
     if voter is None and _is_stranger_asked(core):
         return
     if core.can_send(to, Vote):

@@ -283,10 +283,10 @@ class RaftNode:
         """Where a replica is reached, as far as voter set and leader hints tell."""
         return self.core.endpoints_of(replica)
 
-    def claimed_endpoints_of(self, replica_id: int) -> tuple[Endpoint, ...]:
-        """Endpoints that a claim of leadership named for this replica, unless this node has a leader."""
-        claimed_id, endpoints = self.core.known_leader.claimed_endpoints
-        return endpoints if claimed_id == replica_id and not self.core.is_led else ()
+    def unconfirmed_endpoints_of(self, replica_id: int) -> tuple[Endpoint, ...]:
+        """Where a request says that this replica leads, unless this node has a leader."""
+        named_id, endpoints = self.core.known_leader.unconfirmed_endpoints
+        return endpoints if named_id == replica_id and not self.core.is_led else ()
 
     @property
     def registration_request(self) -> UpdateVoter | AddVoter | RemoveVoter | None:

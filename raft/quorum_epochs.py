@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from quorumd.raft.campaign_delays import campaign_soon
 from quorumd.raft.core import Core
-from quorumd.raft.core_parts import EndClaim
+from quorumd.raft.core_parts import UnconfirmedEnd
 from quorumd.raft.effects import BeginQuorumEpoch, EndQuorumEpoch, Reply
 from quorumd.raft.errors import KafkaError
 from quorumd.raft.events import (
@@ -17,7 +17,7 @@ from quorumd.raft.events import (
     EndQuorumEpochResponseReceived,
 )
 from quorumd.raft.leader_discovery import absorb, ask, contradiction, is_foreign
-from quorumd.raft.resignation import note_end_claim
+from quorumd.raft.resignation import note_unconfirmed_end
 from quorumd.raft.roles import FetchProgress, Leader, Resigned, Unattached
 from quorumd.raft.types import Endpoint, ReplicaKey
 
@@ -85,7 +85,7 @@ def on_end_quorum_epoch_requested(core: Core, event: EndQuorumEpochRequestReceiv
         if isinstance(core.state, Unattached) and event.epoch == core.epoch:
             campaign_soon(core, core.state)
     elif event.epoch == core.epoch:
-        note_end_claim(core, EndClaim(event.epoch, event.leader_id, event.successors))
+        note_unconfirmed_end(core, UnconfirmedEnd(event.epoch, event.leader_id, event.successors))
     return core.reply(event.reply_to, _reply(core))
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from quorumd.raft import quorum
 from quorumd.raft.campaign_delays import CAMPAIGN_DELAY_MS
 from quorumd.raft.core import Core
-from quorumd.raft.core_parts import EndClaim
+from quorumd.raft.core_parts import UnconfirmedEnd
 from quorumd.raft.roles import Follower
 from quorumd.raft.types import ReplicaKey
 
 
-def note_end_claim(core: Core, claim: EndClaim) -> None:
+def note_unconfirmed_end(core: Core, end: UnconfirmedEnd) -> None:
     """EndQuorumEpoch of this epoch has come in, from any sender."""
-    core.known_leader.end_claim = claim
+    core.known_leader.unconfirmed_end = end
     _end_if_confirmed(core)
 
 
@@ -28,17 +28,17 @@ def note_refusal(core: Core) -> None:
 
 
 def _end_if_confirmed(core: Core) -> None:
-    """Campaign when it is this replica's turn. A process that is gone confirms the claim as well."""
+    """Campaign when it is this replica's turn. A process that is gone confirms the end as well."""
     known, leader = core.known_leader, core.leader
-    claim = known.end_claim
-    if claim is None or leader is None or (claim.epoch, claim.leader_id) != (core.epoch, leader.id):
+    end = known.unconfirmed_end
+    if end is None or leader is None or (end.epoch, end.leader_id) != (core.epoch, leader.id):
         return
     if not known.has_refused and leader.id not in core.connections.unreachable:
         return
-    known.end_claim = None
+    known.unconfirmed_end = None
     state = core.state
     if isinstance(state, Follower):
-        at_ms = core.now_ms + _successor_delay_ms(core, claim.successors)
+        at_ms = core.now_ms + _successor_delay_ms(core, end.successors)
         if known.has_ended:
             at_ms = min(at_ms, state.election_deadline_ms)
         state.campaign_at_ms = at_ms

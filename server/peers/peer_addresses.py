@@ -80,13 +80,13 @@ class PeerAddresses:
     def elsewhere(self, peer: Peer) -> list[Address]:
         """Where a voter may be if it is at none of its own addresses.
 
-        Last, the address that a BeginQuorumEpoch claims: while this node has a leader, such a claim
+        Last, the address that a BeginQuorumEpoch names: while this node has a leader, such an address
         counts for nothing.
         """
         if isinstance(peer, BootstrapServer):
             return []
-        claimed = self._on_listener(self._node.claimed_endpoints_of(peer.id))
-        return self._without_local([*self._bootstrap_servers, *claimed])
+        unconfirmed = self._on_listener(self._node.unconfirmed_endpoints_of(peer.id))
+        return self._without_local([*self._bootstrap_servers, *unconfirmed])
 
     def note_ip(self, peer: Peer, ip: str) -> None:
         """A peer was reached there."""

@@ -26,7 +26,7 @@ from quorumd.wire.registry import APIS
 
 _REPLICA_ID: Final = re.compile(r"raft-client-([0-9]{1,10})")
 
-Claims = Callable[[InboundRequest], Iterable[int]]
+SpeakersOf = Callable[[InboundRequest], Iterable[int]]
 
 
 def _candidates(request: InboundRequest) -> Iterable[int]:
@@ -56,7 +56,7 @@ def _updated_voter(request: InboundRequest) -> Iterable[int]:
 
 
 def _sending_node(request: InboundRequest) -> Iterable[int]:
-    """An operator's change claims no node's name, unless a node forwards it or asks for itself.
+    """An operator's change does not come in a node's name, unless a node forwards it or asks for itself.
 
     A node does both under its own client id, which every client could write.
     """
@@ -65,7 +65,7 @@ def _sending_node(request: InboundRequest) -> Iterable[int]:
     return () if named is None else [int(named[1])]
 
 
-CLAIMS: Final[Mapping[int, Claims | None]] = MappingProxyType(
+SPEAKERS: Final[Mapping[int, SpeakersOf | None]] = MappingProxyType(
     {
         0: None,
         # `Dispatch` separates replicas' from consumers', and calls `admits_fetch`: it is the most frequent.
@@ -121,10 +121,10 @@ class RaftGate:
 
         Raises MalformedMessage.
         """
-        claims = CLAIMS[request.api_key]
-        if claims is None:
+        speakers_of = SPEAKERS[request.api_key]
+        if speakers_of is None:
             return True
-        return all(self.admits_replica(request, replica_id) for replica_id in claims(request))
+        return all(self.admits_replica(request, replica_id) for replica_id in speakers_of(request))
 
     def admits_fetch(self, request: InboundRequest, asked: FastFetch) -> bool:
         """As `admits`, for a replica's fetch.

@@ -17,7 +17,7 @@ from quorumd.raft import core_parts, roles
 from quorumd.raft import effects as fx
 from quorumd.raft.config import StoredState
 from quorumd.raft.core import Core
-from quorumd.raft.core_parts import Backoff, EndClaim, InFlightRequest
+from quorumd.raft.core_parts import Backoff, InFlightRequest, UnconfirmedEnd
 from quorumd.raft.log_view import LogView
 from quorumd.raft.node import RaftNode
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
@@ -79,17 +79,17 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         unread="problem",
     ),
     core_parts.KnownLeader: _fates(
-        kept="last_contact_ms has_refused has_ended end_claim",
+        kept="last_contact_ms has_refused has_ended unconfirmed_end",
         derived="endpoints",
         time="expected_until_ms",
-        unread="high_watermark claimed_endpoints",
+        unread="high_watermark unconfirmed_endpoints",
     ),
     core_parts.PeerConnections: _all_fields(core_parts.PeerConnections, "constant"),
     core_parts.Writes: _fates(kept="state log", derived="last"),
     core_parts.Requests: _fates(kept="in_flight backoffs", derived="last_id busy"),
     core_parts.InFlightRequest: _all_fields(core_parts.InFlightRequest, "kept"),
     core_parts.Backoff: _all_fields(core_parts.Backoff, "kept"),
-    core_parts.EndClaim: _fates(kept="epoch leader_id", time="successors"),
+    core_parts.UnconfirmedEnd: _fates(kept="epoch leader_id", time="successors"),
     core_parts.SnapshotDownload: _all_fields(core_parts.SnapshotDownload, "unread"),
     core_parts.FailedDownload: _all_fields(core_parts.FailedDownload, "unread"),
     core_parts.BootstrapState: _fates(
@@ -140,7 +140,7 @@ class Traffic(NamedTuple):
     """Which messages are explored, and which are replaced by something that allows more, or left out.
 
     Without `pre_votes` every replica that asks for them is granted them at once: it may campaign whenever
-    its timer runs out; and a replica that asks a leader or candidate about a claim gets it confirmed at once.
+    its timer runs out; and a replica that asks a leader or candidate for confirmation gets it at once.
     Without `discovery` only leaders get a Fetch; one at any other replica has no response. Without
     `resignation` no leader gives up by itself, and EndQuorumEpoch, a hint, never arrives.
     """
@@ -172,7 +172,7 @@ class NodeValue(NamedTuple):
     voted: Place | None
     has_contact: bool
     leader_has_refused: bool
-    end_claim: Place | None
+    unconfirmed_end: Place | None
     """Of the leader that this epoch's EndQuorumEpoch named."""
     leader_has_ended: bool
     committed_offset: int
@@ -212,7 +212,7 @@ def freeze(
         has_contact=core.has_leader_contact and traffic.pre_votes,
         leader_has_refused=core.known_leader.has_refused
         and (traffic.pre_votes or traffic.resignation),
-        end_claim=_freeze_claim(core, labels),
+        unconfirmed_end=_freeze_unconfirmed_end(core, labels),
         leader_has_ended=core.known_leader.has_ended and traffic.pre_votes,
         committed_offset=core.committed_offset,
         recorded_offset=core.recorded_offset,
@@ -226,9 +226,9 @@ def freeze(
     )
 
 
-def _freeze_claim(core: Core, labels: Labels) -> Place | None:
-    claim = core.known_leader.end_claim
-    return None if claim is None or claim.epoch != core.epoch else labels.index(claim.leader_id)
+def _freeze_unconfirmed_end(core: Core, labels: Labels) -> Place | None:
+    end = core.known_leader.unconfirmed_end
+    return None if end is None or end.epoch != core.epoch else labels.index(end.leader_id)
 
 
 def _check_constants(core: Core, labels: Labels, records: Records) -> None:
@@ -361,8 +361,8 @@ def thaw(value: NodeValue, labels: Labels, records: Records, last_write: int) ->
         known.endpoints = core.endpoints_of(core.leader)
     known.last_contact_ms = NOW_MS if value.has_contact else None
     known.has_refused = value.leader_has_refused
-    claimed = labels.key(value.end_claim)
-    known.end_claim = None if claimed is None else EndClaim(core.epoch, claimed.id, ())
+    ended = labels.key(value.unconfirmed_end)
+    known.unconfirmed_end = None if ended is None else UnconfirmedEnd(core.epoch, ended.id, ())
     known.has_ended = value.leader_has_ended
     core.writes.last = last_write
     core.writes.state = value.state_write

@@ -57,7 +57,7 @@ STRANGER = 4711
 
 
 class Forged(NamedTuple):
-    """A request, and the epoch that it claims."""
+    """A request, and the epoch that it names."""
 
     api_key: int
     epoch: int

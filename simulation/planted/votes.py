@@ -22,7 +22,7 @@ from quorumd.raft import (
 )
 from quorumd.raft.config import StoredState
 from quorumd.raft.core import Core
-from quorumd.raft.core_parts import EndClaim
+from quorumd.raft.core_parts import UnconfirmedEnd
 from quorumd.raft.effects import Peer, Reply, SendReply, Vote
 from quorumd.raft.events import EndQuorumEpochRequestReceived, VoteRequestReceived
 from quorumd.raft.role_changes import become_follower
@@ -179,13 +179,13 @@ def _vote_request_ends_a_term(plant: Plant) -> None:
 
 
 @planted(
-    "a claim to lead is believed",
+    "an unconfirmed leader is believed",
     "BeginQuorumEpoch of a later epoch is obeyed before the leader has been asked.",
     caught_by=["no forged frame moves a replica that is led", "an epoch is begun by a campaign"],
     seeds=3,
     faults=HOSTILE,
 )
-def _a_claim_is_believed(plant: Plant) -> None:
+def _an_unconfirmed_leader_is_believed(plant: Plant) -> None:
     right = quorum_epochs._check_sender
 
     def wrong(
@@ -204,20 +204,20 @@ def _a_claim_is_believed(plant: Plant) -> None:
 
 
 @planted(
-    "an end is believed",
+    "an unconfirmed end is believed",
     "EndQuorumEpoch is obeyed before the leader itself has refused a fetch.",
     caught_by=["no forged frame moves a replica that is led"],
     seeds=3,
     faults=HOSTILE,
 )
-def _an_end_is_believed(plant: Plant) -> None:
-    right = resignation.note_end_claim
+def _an_unconfirmed_end_is_believed(plant: Plant) -> None:
+    right = resignation.note_unconfirmed_end
 
-    def wrong(core: Core, claim: EndClaim) -> None:
+    def wrong(core: Core, end: UnconfirmedEnd) -> None:
         core.known_leader.has_refused = True
-        right(core, claim)
+        right(core, end)
 
-    plant(quorum_epochs, "note_end_claim", wrong)
+    plant(quorum_epochs, "note_unconfirmed_end", wrong)
 
 
 @planted(

@@ -57,15 +57,15 @@ class Request(NamedTuple):
 
 
 def forged(epoch: int, cluster: str, uuids: dict[int, UUID], port: int) -> Iterator[Request]:
-    """Every variation once. A Fetch of the present epoch is left out: that one is no claim."""
+    """Every variation once. A Fetch of the present epoch is left out: that one needs no confirmation."""
     keys = [*uuids.items(), (UNKNOWN_ID, UNKNOWN_UUID), *((i, UUID(int=78)) for i in uuids)]
     epochs = (epoch, epoch + 1, epoch + 2, epoch + 1000, HUGE)
     for (replica, uuid), at, named in itertools.product(keys, epochs, (None, cluster)):
         for version, pre_vote in ((0, False), (1, False), (2, False), (2, True)):
             message = vote(named, epoch=at, replica=replica, uuid=uuid, pre_vote=pre_vote)
             yield Request(VOTE, version, message, VoteResponse)
-        for version, claimed in itertools.product((0, 1), (None, port)):
-            message = begin(named, epoch=at, leader=replica, port=claimed)
+        for version, port_named in itertools.product((0, 1), (None, port)):
+            message = begin(named, epoch=at, leader=replica, port=port_named)
             yield Request(BEGIN, version, message, BeginQuorumEpochResponse)
         for version, successors in itertools.product((0, 1), (uuids, {})):
             message = end(named, epoch=at, leader=replica, successors=successors)

@@ -11,6 +11,7 @@ import quorumd
 from quorumd.pipeline.schemas import TABLES
 from quorumd.pipeline.source.options import NAMES
 from quorumd.server.http.exposition import QuorumCollector
+from tests.architecture.source_tree import LINKED, modules_below
 from tests.docs import config_reference, role_diagram
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +54,24 @@ def test_new_names_in_the_changelog_exist_and_old_ones_are_gone() -> None:
     assert {name for name in now if not hasattr(quorumd, name)} == set()
     assert (before - now) & {*quorumd.__all__} == set()
     assert len(rows) > 8
+
+
+def test_the_words_of_the_glossary_are_those_of_the_code() -> None:
+    """As they stand, or as parts of names: `high watermark`, `high_watermark`, `HighWatermark`."""
+    rows = re.findall(r"^\| ([^|]+) \|", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    cells = [cell for cell in rows if cell.strip("-*") == cell and cell != "word"]
+    words = [word.strip() for cell in cells for word in re.split("[,;]", cell.partition("(")[0])]
+    code = "\n".join(
+        module.text for folder in (*LINKED, "quorumd") for module in modules_below(folder)
+    )
+    unused = [
+        word
+        for word in words
+        if not re.search(re.sub("[ -]", "[ _.-]?", word), code, re.IGNORECASE)
+    ]
+    assert len(words) > 60
+    assert unused == []
+    assert len(words) == len(set(words))
 
 
 def test_the_keys_of_the_configuration_are_explained_as_they_are_declared() -> None:

@@ -123,15 +123,15 @@ def test_a_leader_found_on_disk_is_expected_for_the_fetch_timeout(late_ms: int) 
     assert bench.vote(key(3), 4, END).granted
 
 
-def test_claims_count_for_whom_they_name_and_only_while_nobody_leads() -> None:
+def test_unconfirmed_endpoints_count_for_whom_they_name_and_only_while_nobody_leads() -> None:
     bench = unattached()
     bench.begin(3, 9, endpoints=endpoints(66), says_so=False)
-    assert bench.node.claimed_endpoints_of(3) == endpoints(66)
-    assert bench.node.claimed_endpoints_of(2) == ()
+    assert bench.node.unconfirmed_endpoints_of(3) == endpoints(66)
+    assert bench.node.unconfirmed_endpoints_of(2) == ()
     bench.begin(2, 3)
     bench.fetched(to=key(2))
     assert bench.node.core.is_led
-    assert bench.node.claimed_endpoints_of(3) == ()
+    assert bench.node.unconfirmed_endpoints_of(3) == ()
 
 
 # -- who the first voters are

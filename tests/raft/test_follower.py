@@ -443,19 +443,19 @@ def test_the_leaders_key_gains_its_uuid_with_the_first_voter_set() -> None:
     assert bench.requests(Fetch)[0].to == key(1)
 
 
-def test_where_a_leader_claims_to_be_it_is_searched_only_while_there_is_no_contact() -> None:
+def test_where_a_leader_is_said_to_be_it_is_searched_only_while_there_is_no_contact() -> None:
     bench = unattached()
     elsewhere = (Endpoint("CONTROLLER", "elsewhere", 1234),)
     bench.begin(2, 3)
     bench.begin(2, 3, endpoints=elsewhere, says_so=False)
     assert bench.outstanding(Vote, key(2)).request.pre_vote
     assert bench.node.leader_endpoints == endpoints(2)
-    assert bench.node.claimed_endpoints_of(2) == elsewhere
+    assert bench.node.unconfirmed_endpoints_of(2) == elsewhere
     bench.fetched(to=key(2))
-    assert bench.node.claimed_endpoints_of(2) == ()
+    assert bench.node.unconfirmed_endpoints_of(2) == ()
     bench.begin(2, 3, endpoints=endpoints(9), says_so=False)
     bench.wait(2000)
-    assert bench.node.claimed_endpoints_of(2) == elsewhere
+    assert bench.node.unconfirmed_endpoints_of(2) == elsewhere
 
 
 def test_an_answer_without_endpoints_still_tells_the_epoch() -> None:

@@ -64,7 +64,7 @@ def test_a_leader_that_is_told_that_it_leads_asks_nobody() -> None:
             answer = bench.begin(1, 4, endpoints=at)
             assert (answer.error, answer.top_level_error) == (None, None)
             assert not bench.requests(Vote, bench.all)
-            assert bench.node.claimed_endpoints_of(1) == ()
+            assert bench.node.unconfirmed_endpoints_of(1) == ()
 
 
 @pytest.mark.parametrize(("make", "epoch"), [(follower, 3), (leader, 9), (candidate, 4)])
@@ -198,21 +198,21 @@ def test_above_the_limit_an_epoch_may_be_so_far_ahead_and_no_further() -> None:
     assert bench.vote(key(2), furthest, END).granted
 
 
-# -- whom claims are about
+# -- whom requests are about
 
 
 def test_where_a_leader_was_said_to_be_while_there_was_another_one_does_not_count() -> None:
     bench = follower()
     bench.begin(3, 9, endpoints=endpoints(66), says_so=False)
     bench.step(ConnectionRefused(id=2))
-    assert bench.node.claimed_endpoints_of(3) == ()
+    assert bench.node.unconfirmed_endpoints_of(3) == ()
 
 
-def test_a_claim_without_endpoints_takes_none_away() -> None:
+def test_a_request_without_endpoints_takes_none_away() -> None:
     bench = unattached()
     bench.begin(3, 9, endpoints=endpoints(66), says_so=False)
     bench.vote(key(3), 3 + EPOCH_STEP_LIMIT + 1, END)
-    assert bench.node.claimed_endpoints_of(3) == endpoints(66)
+    assert bench.node.unconfirmed_endpoints_of(3) == endpoints(66)
 
 
 def test_voters_and_one_other_replica_are_asked_at_the_same_time() -> None:

@@ -130,14 +130,14 @@ def test_a_follower_without_contact_asks_a_leader_that_is_said_to_be_elsewhere()
         assert not bench.requests(Vote, bench.all)
     bench.begin(2, 3, endpoints=endpoints(66), says_so=False)
     assert [question.to for question in bench.requests(Vote)] == [key(2)]
-    assert bench.node.claimed_endpoints_of(2) == endpoints(66)
+    assert bench.node.unconfirmed_endpoints_of(2) == endpoints(66)
 
 
 def test_where_a_new_leader_is_says_nothing_of_the_former_one() -> None:
     bench = follower(contact=False)
     bench.begin(3, 9, endpoints=endpoints(66), says_so=False)
     assert [question.to for question in bench.requests(Vote)] == [key(3)]
-    assert bench.node.claimed_endpoints_of(3) == endpoints(66)
+    assert bench.node.unconfirmed_endpoints_of(3) == endpoints(66)
 
 
 def test_who_tells_of_an_epoch_need_not_say_whom_it_means() -> None:

@@ -43,7 +43,7 @@ def test_an_end_that_somebody_made_up_is_not_that_of_the_leader_that_is_found() 
     assert (bench.role, bench.node.leader) == (Role.FOLLOWER, key(3))
 
 
-def test_a_claim_of_another_epoch_takes_the_place_of_none_of_this_one() -> None:
+def test_an_end_of_another_epoch_takes_the_place_of_none_of_this_one() -> None:
     bench = follower()
     bench.end(2, 3, key(1), says_so=False)
     bench.end(3, 9, key(3), says_so=False)
@@ -51,13 +51,13 @@ def test_a_claim_of_another_epoch_takes_the_place_of_none_of_this_one() -> None:
     assert bench.role is Role.PROSPECTIVE
 
 
-def test_a_claim_is_used_up_when_it_was_confirmed() -> None:
+def test_an_end_is_used_up_when_it_was_confirmed() -> None:
     """The process was gone, and is back: that it leads no more has to be said anew."""
     bench = follower()
     bench.step(ConnectionRefused(id=2))
     bench.end(2, 3, key(3), key(1), says_so=False)
     assert bench.node.core.known_leader.has_ended
-    assert bench.node.core.known_leader.end_claim is None
+    assert bench.node.core.known_leader.unconfirmed_end is None
 
 
 def test_who_is_not_the_best_successor_waits_although_the_process_is_gone() -> None:

@@ -74,7 +74,7 @@ def test_a_leader_that_is_found_on_disk_has_not_ended_before_it_says_so() -> Non
 
 
 def test_at_the_start_nobody_is_said_to_lead() -> None:
-    assert unattached().node.claimed_endpoints_of(3) == ()
+    assert unattached().node.unconfirmed_endpoints_of(3) == ()
 
 
 def test_a_log_of_kafka_tells_who_votes_whatever_quorum_voters_says() -> None:

@@ -19,7 +19,7 @@ from quorumd.server.model.topic import METADATA
 from quorumd.server.net.connection_state import CloseReason
 from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.partition.partition import Partition
-from quorumd.server.requests.raft_gate import CLAIMS, RaftGate
+from quorumd.server.requests.raft_gate import SPEAKERS, RaftGate
 from quorumd.wire.codec import encode
 from quorumd.wire.headers import encode_request_header
 from quorumd.wire.messages.add_raft_voter import AddRaftVoterRequest
@@ -104,7 +104,7 @@ def ask(
 
 
 def test_every_api_has_its_line_and_is_judged() -> None:
-    assert CLAIMS.keys() == APIS.keys()
+    assert SPEAKERS.keys() == APIS.keys()
 
 
 @pytest.mark.parametrize(("key", "version"), BY_NODES)

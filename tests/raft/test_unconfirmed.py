@@ -1,4 +1,4 @@
-"""What requests claim of epochs and leaders: nothing of it counts before the one it is about says so too."""
+"""What requests say of epochs and leaders counts once the replica that it is about says so in a response."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_leader_that_says_otherwise_itself_is_not_followed(
     assert bench.node.core.capture() == before
 
 
-def test_the_same_claim_again_and_again_is_one_question_every_20_ms() -> None:
+def test_the_same_request_again_and_again_is_one_question_every_20_ms() -> None:
     bench = follower()
     bench.all.clear()
     for _ in range(100):
@@ -86,13 +86,13 @@ def test_the_same_claim_again_and_again_is_one_question_every_20_ms() -> None:
 def test_a_question_goes_nowhere_but_to_known_addresses_while_there_is_a_leader() -> None:
     bench = follower()
     bench.begin(3, 9, endpoints=endpoints(66), says_so=False)
-    assert bench.node.claimed_endpoints_of(3) == ()
+    assert bench.node.unconfirmed_endpoints_of(3) == ()
     bench.step(ConnectionRefused(id=2))
     bench.begin(3, 9, endpoints=endpoints(66), says_so=False)
-    assert bench.node.claimed_endpoints_of(3) == endpoints(66)
+    assert bench.node.unconfirmed_endpoints_of(3) == endpoints(66)
 
 
-def test_a_leader_asks_a_replica_that_claims_a_later_epoch_and_yields_to_its_answer() -> None:
+def test_a_leader_asks_a_replica_that_names_a_later_epoch_and_yields_to_its_answer() -> None:
     bench = leader()
     answer = bench.fetch(key(2), 3, 2, epoch=9)
     assert answer is not None
