@@ -15,6 +15,18 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 HOSTS = ("127.0.0.1", "localhost")
 A_DAY = datetime.timedelta(days=1)
+SIGNS_CERTIFICATES = x509.KeyUsage(
+    digital_signature=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    encipher_only=False,
+    decipher_only=False,
+)
+"""From Python 3.13 on a client's default context (X509_STRICT) refuses a CA that does not say so."""
 
 
 class Authority:
@@ -29,6 +41,7 @@ class Authority:
         certificate = (
             _builder(self._name, self._name, self._key.public_key(), now - A_DAY, now + 400 * A_DAY)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(SIGNS_CERTIFICATES, critical=True)
             .add_extension(
                 x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
             )
