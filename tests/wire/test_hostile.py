@@ -21,6 +21,7 @@ from quorumd.wire.headers import (
 )
 from quorumd.wire.messages.describe_cluster import DescribeClusterRequest
 from quorumd.wire.messages.fetch import FetchRequest
+from quorumd.wire.messages.init_producer_id import InitProducerIdRequest
 from quorumd.wire.messages.metadata import MetadataRequest, MetadataResponse
 from quorumd.wire.primitives import Source
 from quorumd.wire.registry import APIS
@@ -35,12 +36,14 @@ ABSURD = ["ffffffff07", "feffffff07", "ffff03", "7fffffff", "80000000", "fffffff
 
 def verdicts(cls, version, data):
     """What the compiled and the plain parser say: a message, or None for a refusal."""
+    codec = codec_for(cls, version)
+    elements_max, _ = codec.limit
     try:
         compiled = decode(cls, version, data)
     except MalformedMessage:
         compiled = None
     try:
-        plain = codec_for(cls, version).construct._parse(Source(data), None, "")
+        plain = codec.construct._parse(Source(data, elements_max), None, "")
     except Exception:
         plain = None
     return compiled, plain
@@ -51,6 +54,11 @@ def verdicts(cls, version, data):
 def test_random_bytes_are_refused_or_read_and_both_parsers_agree(body, data):
     compiled, plain = verdicts(*body, data)
     assert compiled == plain
+
+
+def test_both_parsers_refuse_more_elements_than_a_request_may_hold():
+    tags = b"\x4e" + 78 * b"\x05\x00"
+    assert verdicts(InitProducerIdRequest, 2, b"\0" + bytes(4) + tags) == (None, None)
 
 
 @EACH_BODY
