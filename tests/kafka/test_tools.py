@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from tests.kafka.tools import (
     OBSERVER,
     OBSERVER_DIR,
     QUORUM,
+    QUORUM_DIR,
     Case,
     parts_of,
     table,
@@ -31,7 +33,7 @@ from tests.support.kafka_controller import as_kafka_configures_it
 from tests.support.kafka_jars import requires_java, run_java
 from tests.support.kafka_observer import KafkaObserver
 from tests.support.kafka_quorum import KafkaQuorum
-from tests.support.live_cluster import Cluster
+from tests.support.live_cluster import TOPIC, Cluster
 
 pytestmark = [requires_java, pytest.mark.timeout(240)]
 
@@ -82,6 +84,7 @@ def places(
         CONTROLLER_DIR: data[:1],
         CONTROLLER_DIRS: data,
         OBSERVER_DIR: [first.storage_dir],
+        QUORUM_DIR: [quorum.storage_dir(1)],
     }
 
 
@@ -106,7 +109,8 @@ def test_a_tool_does_what_the_table_says(
         elif word == "{file}":
             words.append(str(file_of(case, quorum, tmp_path)))
         else:
-            words.append(word.format(storage_id=quorum.status(2)["storage_id"]))
+            known = {"storage_id": quorum.status(2)["storage_id"], "observer": first.address}
+            words.append(word.format_map(known))
     if case.against in ADDRESSES:
         is_controller = case.against == OBSERVER and case.tool in KAFKAS
         option = "--bootstrap-controller" if is_controller else "--bootstrap-server"
@@ -134,12 +138,22 @@ def files_of(case: Case, directories: Sequence[str | Path], folder: Path) -> Seq
     if case.tool == "kafka-dump-log":
         return [max((directory / PARTITION_DIRECTORY).glob("*.log"))]
     if case.tool == "kafka-storage":
-        return [as_kafka_configures_it(directory, 90, "127.0.0.1:9", folder)]
+        return [
+            as_kafka_configures_it(
+                directory, 90 if case.against == OBSERVER_DIR else 1, "127.0.0.1:9", folder
+            )
+        ]
     return directories
 
 
 def file_of(case: Case, quorum: Cluster, folder: Path) -> Path:
     """What stands for `{file}`."""
+    if case.tool == "kafka-reassign-partitions":
+        voters = [each["id"] for each in quorum.status(1)["voters"]]
+        moved = {"topic": TOPIC, "partition": 0, "replicas": voters}
+        path = folder / "reassignment.json"
+        path.write_text(json.dumps({"version": 1, "partitions": [moved]}))
+        return path
     if case.tool in KAFKAS:
         return as_kafka_configures_it(quorum.storage_dir(3), 3, quorum.address(3), folder)
     return folder / "tables"

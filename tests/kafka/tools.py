@@ -20,6 +20,7 @@ QUORUM = "a quorumd quorum"
 CONTROLLER_DIR = "a controller's directory"
 CONTROLLER_DIRS = "all controllers' directories"
 OBSERVER_DIR = "an observer's directory"
+QUORUM_DIR = "a quorumd node's directory"
 
 KAFKAS = {
     "kafka-metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
@@ -31,6 +32,7 @@ KAFKAS = {
     "kafka-consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
     "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
 }
+NO_THROTTLES = "works, with this option: there are no throttles to clear"
 NOT_LIVE = "refused: controllers serve no consumers; read a directory"
 
 
@@ -67,6 +69,39 @@ CASES = (
     Case("quorumd-pipeline", "metadata {dir}", OBSERVER_DIR, 0, '"type": "FeatureLevelRecord"', "works"),
     Case("quorumd-pipeline", "run --available-now --output {file}", CONTROLLERS, 1, "dump-log", NOT_LIVE),
     Case("quorumd-pipeline", "audit", CONTROLLERS, 1, "dump-log", NOT_LIVE),
+    Case(
+        "quorumctl",
+        "add-voter --replica-id 90 --endpoint CONTROLLER://{observer}",
+        CONTROLLERS,
+        1,
+        "doesn't support the finalized version",
+        "refused for an observer; works for a witness",
+    ),
+    Case(
+        "quorumctl",
+        "remove-voter --replica-id 90",
+        CONTROLLERS,
+        1,
+        "Error:",
+        "refused for an observer; works for a voter",
+    ),
+    Case(
+        "quorumctl",
+        "export-kafka {dir} --node-id 1 --dry-run --no-brokers",
+        OBSERVER_DIR,
+        2,
+        "a node runs on this directory",
+        "works after the node's stop",
+    ),
+    Case(
+        "quorumctl",
+        "export-kafka {dir} --node-id 1 --dry-run",
+        CONTROLLER_DIR,
+        2,
+        "does not hold",
+        "refused: an observer's or a witness's is taken",
+    ),
+    Case("kafka-metadata-quorum", "describe --replication", OBSERVER, 0, "Observer", "works"),
     Case("kafka-metadata-quorum", "describe --status", OBSERVER, 0, "CurrentVoters:", "works"),
     Case(
         "kafka-dump-log",
@@ -77,6 +112,15 @@ CASES = (
         "prints all, then stumbles over what is written ahead (exit code 1); not after the node's stop",
     ),
     Case("kafka-storage", "info -c {dir}", OBSERVER_DIR, 0, "Found log directory", "works"),
+    Case(
+        "kafka-dump-log",
+        "--print-data-log --files {dir}",
+        QUORUM_DIR,
+        1,
+        "payload: hello",
+        "as an observer's",
+    ),
+    Case("kafka-storage", "info -c {dir}", QUORUM_DIR, 0, "Found log directory", "works"),
     Case("kafka-metadata-quorum", "describe --status", QUORUM, 0, "CurrentVoters:", "works"),
     Case("kafka-metadata-quorum", "describe --replication", QUORUM, 0, "Leader", "works"),
     Case(
@@ -121,6 +165,30 @@ CASES = (
         "refused: it reads in a group only, and there are none",
     ),
     Case("kafka-reassign-partitions", "--list", QUORUM, 0, "No partition reassignments", "works"),
+    Case(
+        "kafka-reassign-partitions",
+        "--reassignment-json-file {file} --execute",
+        QUORUM,
+        0,
+        "Successfully started",
+        "works",
+    ),
+    Case(
+        "kafka-reassign-partitions",
+        "--reassignment-json-file {file} --verify --preserve-throttles",
+        QUORUM,
+        0,
+        "is completed",
+        NO_THROTTLES,
+    ),
+    Case(
+        "kafka-reassign-partitions",
+        "--reassignment-json-file {file} --cancel --preserve-throttles",
+        QUORUM,
+        0,
+        "partition reassignments",
+        NO_THROTTLES,
+    ),
 )  # fmt: skip
 
 
