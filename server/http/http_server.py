@@ -25,7 +25,9 @@ from quorumd.server.model.logs import Logger
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.model.unhandled import unawaited
+from quorumd.server.net.displacement import oldest_of_crowd
 from quorumd.server.net.listeners import listen_error
+from quorumd.server.net.sockets import ends_of
 
 if TYPE_CHECKING:
     from quorumd.security.tls_stream import TlsStream, Upper
@@ -150,7 +152,8 @@ class HttpServer:
         self._status = status
         self._metrics = metrics
         self._server: asyncio.Server | None = None
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks: dict[asyncio.Task[None], str] = {}
+        """Connections with their addresses, the oldest first."""
         """One for each connection, the oldest first."""
         self._pages: Pages = {
             "/metrics": self._metrics_page,
@@ -196,13 +199,14 @@ class HttpServer:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._tasks) >= CONNECTIONS_MAX:
-            oldest = next(iter(self._tasks))
+            oldest = oldest_of_crowd(self._tasks)
+            assert oldest is not None, "there is one at least"
             del self._tasks[oldest]
             oldest.cancel()
         # For `drain`: everything is sent before the end of it is.
         writer.transport.set_write_buffer_limits(high=0)
         task = unawaited(asyncio.get_running_loop().create_task(self._serve(reader, writer)))
-        self._tasks[task] = None
+        self._tasks[task] = ends_of(writer.transport).ip
 
         def end(ended: asyncio.Task[None]) -> None:
             # Not in the task: one that is cancelled before its first turn runs no line.

@@ -21,6 +21,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from quorumd.security.identity import Identity
 from quorumd.server.net.connection_state import CloseReason
+from quorumd.server.net.displacement import oldest_of_crowd
 from quorumd.wire.registry import API_VERSIONS_KEY
 
 NEW_MAX: Final = 1_024
@@ -143,13 +144,14 @@ class ConnectionSlots(Generic[C]):
     def enter(self, connection: C) -> bool:
         """Give a new connection a slot. Returns False if none can be made free.
 
-        The oldest new connection is displaced first; those of voters' addresses and of this host last.
+        Of the address that has the most new connections the oldest is displaced first; those of voters'
+        addresses and of this host last.
         """
         elsewhere, quorum = self._pools[_NEW_FROM_ELSEWHERE], self._pools[_NEW_FROM_QUORUM]
         is_of_quorum = connection.is_local or self.has_voters_ip(connection)
         pool = _NEW_FROM_QUORUM if is_of_quorum else _NEW_FROM_ELSEWHERE
         if len(elsewhere) + len(quorum) >= self._new_max:
-            oldest = next(iter(elsewhere), None)
+            oldest = oldest_of_crowd({each: each.ip for each in elsewhere})
             if oldest is None and pool is _NEW_FROM_QUORUM:
                 oldest = next(iter(quorum), None)
             if oldest is None:

@@ -142,6 +142,17 @@ def test_silent_connections_are_displaced_by_newer_ones_the_oldest_first() -> No
     assert second.closed == [], "it is identified"
 
 
+def test_a_storm_of_new_connections_displaces_its_own_and_not_those_of_other_addresses() -> None:
+    node = NodeSlots(new_max=8)
+    client = node.enter(ip="10.0.0.8")
+    storm = [node.enter(ip="10.0.0.66") for _ in range(100)]
+    assert client.closed == []
+    assert [bool(each.closed) for each in storm] == [True] * 93 + [False] * 7
+    node.enter(ip="10.0.0.7")
+    assert client.closed == []
+    assert storm[93].closed == [CloseReason.DISPLACED]
+
+
 def test_new_connections_of_a_voters_address_are_not_displaced_by_others() -> None:
     node = NodeSlots(new_max=2)
     voter, other = node.enter(ip="10.0.0.2"), node.enter()

@@ -230,6 +230,22 @@ def test_the_oldest_connection_goes_first() -> None:
     run(work())
 
 
+def test_a_storm_from_one_address_keeps_no_other_from_its_page() -> None:
+    async def connect(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
+
+    async def work() -> None:
+        async with serving(State()) as pages:
+            reader, writer = await connect("127.0.0.8", pages.port)
+            storm = [await connect("127.0.0.9", pages.port) for _ in range(3 * CONNECTIONS_MAX)]
+            writer.write(b"GET /livez HTTP/1.1\r\n\r\n")
+            assert (await reader.read()).endswith(b"ok\n")
+            for _, each in [*storm, (reader, writer)]:
+                each.transport.abort()
+
+    run(work())
+
+
 def test_a_page_that_fails_is_a_500_and_the_next_works() -> None:
     async def work() -> None:
         state = State(facts={"not": object()})
