@@ -109,9 +109,14 @@ class ConditionJudge:
         self.window = None
         self._refusals.clear()
 
+    @property
+    def idle_s(self) -> float:
+        """When the window counts as one that is not needed, unless a condition is judged before."""
+        return self._judged_s + WINDOW_IDLE_S
+
     def close_if_idle(self, now_s: float) -> None:
         """Let go of the window that was not needed for long."""
-        if now_s - self._judged_s > WINDOW_IDLE_S:
+        if now_s >= self.idle_s:
             self.window = None
 
     def note(self, keyed: KeyedBatch | None, base_offset: int, end_offset: int) -> None:

@@ -16,7 +16,7 @@ from quorumd.server.model.conditions import WINDOW_BYTES, ConditionJudge
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.model.producer_state import Duplicate, ProducerState, Refused
-from quorumd.server.model.runtime import Runtime
+from quorumd.server.model.runtime import Runtime, TimerHandle
 from quorumd.server.net.inbound_request import InboundRequest, Steps
 from quorumd.server.net.turns import begun
 from quorumd.server.requests.conditional_append import refused_append
@@ -82,6 +82,7 @@ class ProduceHandler:
         self._runtime = runtime
         self._call_soon = call_soon
         self._judge = ConditionJudge(condition_window_bytes, resigns_within_s)
+        self._window_timer: TimerHandle | None = None
         self._unpackings = Unpackings()
         self._known_head: ProduceHead | None = None
         """The last head that named this partition."""
@@ -263,8 +264,6 @@ class ProduceHandler:
         self._last_turn_size = len(turn)
         epoch, base_offset = self._view.leader_epoch, self._view.log_end_offset
         judge = self._judge
-        if judge.window is not None:
-            judge.close_if_idle(self._runtime.monotonic_s())
         accepted: list[PendingBatch] = []
         parts: list[bytes] = []
         sizes: list[int] = []
@@ -301,6 +300,8 @@ class ProduceHandler:
             summary = ChunkSummary(epoch, newest_ms, newest_offset)
             chunk = Chunk(b"".join(parts), base_offset, offset, summary)
             self._appending[self._token] = chunk
+        if judge.window is not None and self._window_timer is None:
+            self._arm_window_timer()
         if self._duplicates:
             duplicates, self._duplicates = self._duplicates, []
             for duplicate in duplicates:
@@ -351,11 +352,24 @@ class ProduceHandler:
             )
         )
 
+    def _arm_window_timer(self) -> None:
+        at = self._judge.idle_s
+        self._window_timer = self._runtime.call_at(at, self._close_idle_window)
+
+    def _close_idle_window(self) -> None:
+        """A window takes memory: it goes also where nothing is appended any more."""
+        self._window_timer = None
+        self._judge.close_if_idle(self._runtime.monotonic_s())
+        if self._judge.window is not None:
+            self._arm_window_timer()
+
     @property
     def parked_count(self) -> int:
         """Batches that wait for their commit, or for the end of their turn."""
         return self.parked.batch_count + len(self._turn)
 
     def close(self) -> None:
-        """Cancel the timer."""
+        """Cancel the timers."""
         self.parked.close()
+        if self._window_timer is not None:
+            self._window_timer.cancel()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from quorumd.raft.errors import KafkaError, Refusal
-from quorumd.server.model.conditions import WINDOW_IDLE_S
+from quorumd.server.model.conditions import WINDOW_IDLE_S, KeyWindow
 from quorumd.wire.conditions import IF_UNCHANGED_SINCE, NAMED_KEY
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.produce import (
@@ -141,6 +143,21 @@ def test_a_refusal_waits_until_what_it_is_refused_for_is_committed() -> None:
     assert [row[:2] for row in at.texts()] == [(2, 0), (number, REFUSED)]
     assert at.handler.parked_count == 1
     assert at.commits[0] == 2
+
+
+def test_a_refusal_holds_up_nobody_who_is_committed_before_it() -> None:
+    at = Bench().with_window()
+    for key in (b"x", b"a", b"z"):
+        at.send(to(batch(key)))
+    at.send(to(batch(b"a", since=1)))
+    at.end_turn()
+    at.partition.commit(2)
+    assert [row[:3] for row in at.texts()] == [(2, 0, 1)]
+    at.partition.commit(3)
+    assert sorted(row[:3] for row in at.texts()) == [(3, 0, 2), (5, REFUSED, -1)]
+    at.partition.commit(4)
+    assert [row[:3] for row in at.texts()] == [(4, 0, 3)]
+    assert at.handler.parked_count == 0
 
 
 def test_a_refusal_for_what_may_be_lost_is_a_loss_of_leadership() -> None:
@@ -300,6 +317,25 @@ def _sealed(data: bytearray) -> bytes:
 
     data[17:21] = crc32c(bytes(data[21:])).to_bytes(4, "big")
     return bytes(data)
+
+
+def test_a_window_is_dropped_though_nothing_is_appended() -> None:
+    key = b"a key of this test alone"
+
+    def is_kept() -> bool:
+        return any(
+            isinstance(each, KeyWindow) and each.newest(key) >= 0 for each in gc.get_objects()
+        )
+
+    at = Bench().with_window()
+    at.clock.move_to(WINDOW_IDLE_S - 1)
+    at.append(to(batch(key, since=1)))
+    at.partition.commit(2)
+    at.clock.move_to(WINDOW_IDLE_S + 1)
+    assert is_kept()
+    at.clock.move_to(2 * WINDOW_IDLE_S)
+    assert not is_kept()
+    assert [alarm for alarm in at.clock.alarms if alarm.at > at.clock.now] == []
 
 
 def test_a_window_without_conditions_is_dropped_and_the_next_one_begins_anew() -> None:
