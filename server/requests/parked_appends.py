@@ -71,14 +71,18 @@ class ParkedAppends:
         """Respond to everything below the high watermark, in the order of the log."""
         parked = self.appends
         now = 0.0
-        while parked:
-            append = parked[0]
+        at = 0
+        while at < len(parked):
+            append = parked[at]
             if append.end_offset <= offset:
-                parked.popleft()
+                del parked[at]
             else:  # followers have got a part of it
                 part = append.cut(offset)
                 if part is None:
-                    return
+                    if append.held_bytes:
+                        return
+                    at += 1  # A refusal or duplicate: what it waits for may be in the middle of an append.
+                    continue
                 append = part
             if append.refusal is None:
                 now = now or self._runtime.monotonic_s()

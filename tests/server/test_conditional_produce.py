@@ -147,16 +147,17 @@ def test_a_refusal_waits_until_what_it_is_refused_for_is_committed() -> None:
 
 def test_a_refusal_holds_up_nobody_who_is_committed_before_it() -> None:
     at = Bench().with_window()
+    at.append(to(batch(b"alone")))
     for key in (b"x", b"a", b"z"):
         at.send(to(batch(key)))
-    at.send(to(batch(b"a", since=1)))
+    at.send(to(batch(b"a", since=2)))
     at.end_turn()
-    at.partition.commit(2)
-    assert [row[:3] for row in at.texts()] == [(2, 0, 1)]
     at.partition.commit(3)
-    assert sorted(row[:3] for row in at.texts()) == [(3, 0, 2), (5, REFUSED, -1)]
+    assert [row[:3] for row in at.texts()] == [(2, 0, 1), (3, 0, 2)]
     at.partition.commit(4)
-    assert [row[:3] for row in at.texts()] == [(4, 0, 3)]
+    assert sorted(row[:3] for row in at.texts()) == [(4, 0, 3), (6, REFUSED, -1)]
+    at.partition.commit(5)
+    assert [row[:3] for row in at.texts()] == [(5, 0, 4)]
     assert at.handler.parked_count == 0
 
 
