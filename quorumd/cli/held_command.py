@@ -40,6 +40,8 @@ class HeldCommand:
     def __init__(self, words: Sequence[str]) -> None:
         self.name = words[0]
         self._loop = asyncio.get_running_loop()
+        self._executed: asyncio.Future[int] = self._loop.create_future()
+        """The number of the error that kept it from it, 0 if there was none."""
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._has_terminal = _is_in_foreground()
         self._has_begun = False
@@ -73,6 +75,7 @@ class HeldCommand:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._loop.remove_reader(self._report)
         os.close(self._go)
         os.close(self._report)
         if not self._has_begun:
@@ -80,17 +83,15 @@ class HeldCommand:
             self._process.wait()
 
     def start(self, variable: str, value: str) -> None:
-        """Begins, with one more variable in the environment. Raises OSError if it cannot be executed."""
+        """Begins, with one more variable in the environment; `wait` tells if it cannot be executed."""
         if self._has_terminal:
             # Ignored only now, because a command inherits what is ignored.
             signal.signal(signal.SIGTTOU, signal.SIG_IGN)
             os.tcsetpgrp(_TERMINAL, self._process.pid)
         with suppress(BrokenPipeError):  # It was killed: its exit code says so.
             os.write(self._go, f"{variable}={value}".encode())
-        if failed := os.read(self._report, 16):
-            self._take_terminal()
-            number = int(failed)
-            raise OSError(number, os.strerror(number))
+        # To execute a file takes as long as its file system does: the loop has to go on meanwhile.
+        self._loop.add_reader(self._report, self._on_report)
         self._has_begun = True
         threading.Thread(target=self._watch, name="command", daemon=True).start()
 
@@ -104,11 +105,14 @@ class HeldCommand:
             os.kill(self._process.pid, number)
 
     async def wait(self) -> int:
-        """Its exit code; 128 + n if signal n has ended it."""
+        """Its exit code; 128 + n if signal n has ended it. Raises OSError if it cannot be executed."""
+        failed = await asyncio.shield(self._executed)
         await asyncio.shield(self._ended)
         # Not reaped before: until then no other process can have its number.
         code = self._process.wait()
         self._take_terminal()
+        if failed:
+            raise OSError(failed, os.strerror(failed))
         return code if code >= 0 else 128 - code
 
     async def end(self, grace_s: float) -> int:
@@ -123,6 +127,10 @@ class HeldCommand:
             await asyncio.sleep(min(_POLL_S, left_s))
         self._signal_group(signal.SIGKILL)
         return await self.wait()
+
+    def _on_report(self) -> None:
+        self._loop.remove_reader(self._report)
+        self._executed.set_result(int(os.read(self._report, 16) or b"0"))
 
     def _take_terminal(self) -> None:
         if self._has_terminal:

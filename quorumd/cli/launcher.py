@@ -20,6 +20,9 @@ def launch(parent: int, go: int, report: int, words: list[str]) -> None:
         return
     os.set_inheritable(go, False)
     os.set_inheritable(report, False)
+    # Python makes an exception of it, and who is told to end before the command begins has nothing to say.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     # Python ignores them, and a command inherits what is ignored.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)

@@ -261,16 +261,15 @@ async def _run_under(
     held: _Held, command: HeldCommand, grace_s: float, relay: SignalRelay
 ) -> int | None:
     """The exit code of a command that runs while this is held, and gives it back; None if it was lost."""
+    command.start(TOKEN_VARIABLE, str(held.token))
+    relay.command = command
     try:
-        command.start(TOKEN_VARIABLE, str(held.token))
+        return await _until_the_end(held, command, grace_s)
     except OSError as error:
         await held.give_back()
         is_missing = error.errno == errno.ENOENT
         said = f"{printable(command.name)}: {error.strerror or error}; it was given back"
         return _failed(said, EXIT_NOT_FOUND if is_missing else EXIT_NOT_EXECUTABLE)
-    relay.command = command
-    try:
-        return await _until_the_end(held, command, grace_s)
     finally:
         relay.command = None
 

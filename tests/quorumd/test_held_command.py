@@ -1,0 +1,59 @@
+"""A command that is held: it begins without holding up the event loop, which renews what it runs under."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from quorumd.cli.held_command import HeldCommand
+
+pytestmark = pytest.mark.live
+
+
+def child_of_this_process() -> int:
+    (pid,) = {
+        int(pid)
+        for task in Path(f"/proc/{os.getpid()}/task").iterdir()
+        for pid in (task / "children").read_text().split()
+    }
+    return pid
+
+
+def test_the_event_loop_goes_on_while_a_command_does_not_begin() -> None:
+    async def run() -> None:
+        with HeldCommand(["sh", "-c", "exit $CODE"]) as command:
+            pid = child_of_this_process()
+            os.kill(pid, signal.SIGSTOP)
+            command.start("CODE", "7")
+            ended = asyncio.ensure_future(command.wait())
+            done, _ = await asyncio.wait({ended}, timeout=0.2)
+            assert not done
+            os.kill(pid, signal.SIGCONT)
+            assert await ended == 7
+
+    asyncio.run(run())
+
+
+def test_one_that_does_not_begin_can_be_ended() -> None:
+    async def run() -> None:
+        with HeldCommand(["sleep", "100"]) as command:
+            os.kill(child_of_this_process(), signal.SIGSTOP)
+            command.start("A", "b")
+            assert await command.end(0.1) == 128 + signal.SIGTERM
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", ["/nowhere/at/all", "/etc/passwd"])
+def test_one_that_cannot_be_executed_says_so(name: str) -> None:
+    async def run() -> None:
+        with HeldCommand([name]) as command:
+            command.start("A", "b")
+            with pytest.raises(OSError, match=r"No such file|Permission denied"):
+                await command.wait()
+
+    asyncio.run(run())
