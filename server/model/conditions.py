@@ -67,15 +67,13 @@ class KeyWindow:
         before = len(newer)
         end_offset = base_offset + count
         if count == 1:
-            longest = keys[0] or b""
             newer[keys[0]] = base_offset
         else:
             newer.update(zip(keys, range(base_offset, end_offset), strict=True))
-            longest = max(filter(None, keys), key=len, default=b"")
         grown = len(newer) - before
         if not grown:
             return
-        self._bytes += grown * (KEY_OVERHEAD_BYTES + len(longest))
+        self._bytes += grown * KEY_OVERHEAD_BYTES + _key_bytes(keys, grown)
         if self._bytes > self._half_bytes:
             self.start_offset = self._newer_start
             self._older, self._newer = newer, {}
@@ -86,6 +84,16 @@ class KeyWindow:
         """The offset of the newest record with this key, -1 if there is none since the window's start."""
         offset = self._newer.get(key)
         return self._older.get(key, -1) if offset is None else offset
+
+
+def _key_bytes(keys: Sequence[bytes | None], new: int) -> int:
+    """What `new` of the keys take at the most: which ones are new would cost more to find out."""
+    if len(keys) == 1:
+        return len(keys[0] or b"")
+    longest = len(max(filter(None, keys), key=len, default=b""))
+    if longest <= KEY_OVERHEAD_BYTES:
+        return new * longest
+    return min(new * longest, len(b"".join(filter(None, keys))))
 
 
 class ConditionJudge:

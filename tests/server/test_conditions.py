@@ -211,3 +211,10 @@ def test_keys_that_repeat_take_their_memory_once() -> None:
         window.note([b"key%d" % i for i in range(100)], offset)
     assert window.start_offset == 0
     assert window.newest(b"key7") == 199_907
+
+
+def test_one_long_key_does_not_fill_the_window_for_all_of_its_batch() -> None:
+    window = KeyWindow(0, 2 * MIB)
+    window.note([b"k" * 60_000, *(b"key%d" % i for i in range(2_000))], 0)
+    assert window.start_offset == 0
+    assert window.newest(b"key7") == 8
