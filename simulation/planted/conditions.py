@@ -86,9 +86,11 @@ def _judged_on_arrival(plant: Plant) -> None:
 
     def add(handler: ProduceHandler, batch: PendingBatch) -> None:
         end_offset = handler._view.log_end_offset
+        data, keyed = batch.data, batch.keyed
         verdicts[id(batch)] = right_refused(
             batch, handler._judge, handler._producers, end_offset, handler._runtime
         )
+        batch.data, batch.keyed = data, keyed  # Kept until the verdict is asked for.
         right_add(handler, batch)
 
     def refused(batch: PendingBatch, *rest: Any) -> PendingAppend | None:
