@@ -2,13 +2,79 @@
 
 A handshake takes one to four milliseconds of a processor, nearly all of it without Python's lock. Each
 queue has one thread: a connection made here waits behind no client's hello, one of a voter's address or of
-this host behind no stranger's.
+this host behind no stranger's. Strangers' addresses take turns, so that a storm from one of them holds up the
+others for one step each.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from threading import Lock
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class AddressTurns:
+    """One thread whose work is done for one address after the other, each one's in order."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(1, name)
+        self._lock = Lock()
+        self._queues: dict[str, deque[tuple[Future[Any], Callable[[], None]]]] = {}
+        """By address, of those with work; the next one comes first."""
+
+    def of(self, ip: str) -> Executor:
+        """What takes this address's work."""
+        return _AddressQueue(self, ip)
+
+    def put(self, ip: str, future: Future[Any], work: Callable[[], None]) -> None:
+        """Have `work` done, which ends `future`. Raises RuntimeError after `close`."""
+        with self._lock:
+            self._pool.submit(self._work)
+            self._queues.setdefault(ip, deque()).append((future, work))
+
+    def close(self) -> None:
+        """Begin nothing any more; what waits is cancelled."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            left = [future for queue in self._queues.values() for future, _ in queue]
+            self._queues.clear()
+        for future in left:
+            future.cancel()
+
+    def _work(self) -> None:
+        with self._lock:
+            if not self._queues:
+                return  # closed meanwhile
+            ip = next(iter(self._queues))
+            queue = self._queues.pop(ip)
+            future, work = queue.popleft()
+            if queue:
+                self._queues[ip] = queue
+        if future.set_running_or_notify_cancel():
+            work()
+
+
+class _AddressQueue(Executor):
+    def __init__(self, turns: AddressTurns, ip: str) -> None:
+        self._turns = turns
+        self._ip = ip
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:  # as the library's executors have it
+                future.set_exception(error)
+
+        self._turns.put(self._ip, future, work)
+        return future
 
 
 class Handshakes:
@@ -19,7 +85,7 @@ class Handshakes:
         self._is_known = is_known
         self._dialled = ThreadPoolExecutor(1, "tls-dialled")
         self._known = ThreadPoolExecutor(1, "tls-known")
-        self._others = ThreadPoolExecutor(1, "tls-others")
+        self._others = AddressTurns("tls-others")
 
     @property
     def dialled(self) -> Executor:
@@ -28,9 +94,10 @@ class Handshakes:
 
     def accepted(self, ip: str, *, is_local: bool) -> Executor:
         """For one that was accepted from there; `is_local`: the other end is on this host."""
-        return self._known if is_local or self._is_known(ip) else self._others
+        return self._known if is_local or self._is_known(ip) else self._others.of(ip)
 
     def close(self) -> None:
         """Begin no step any more; streams whose handshakes are not done are ended."""
-        for pool in (self._dialled, self._known, self._others):
+        for pool in (self._dialled, self._known):
             pool.shutdown(wait=False, cancel_futures=True)
+        self._others.close()

@@ -19,7 +19,9 @@ from quorumd.server.net.connection_slots import NEW_MAX
 from tests.architecture.source_tree import ROOT
 from tests.support.live_cluster import running
 from tests.support.secure_cluster import Appending, SecureCluster
+from tests.support.serving import request_frame
 
+CLIENT = "127.0.0.8"
 COUNT = 2_000
 MEMORY_MAX_MB = 250
 """What a node may take more than before: 1,024 places, each with the buffers of a handshake."""
@@ -98,6 +100,24 @@ def test_handshakes_of_strangers_disturb_nobody_and_end_in_time(
     assert cluster.leader() == leader
     assert cluster.status(leader)["epoch"] == epoch, "nobody was elected"
     appending.assert_nothing_lost(cluster)
+
+
+@pytest.mark.timeout(120)
+def test_a_storm_that_goes_on_keeps_no_client_of_another_address_out(
+    cluster: SecureCluster,
+) -> None:
+    leader = cluster.wait_leader()
+    cluster.authority.store("passer-by")
+    context = cluster.client_context("passer-by")
+    port = cluster.secure_ports[leader]
+    with storm(port, 1_500, "again"):
+        for _ in range(10):
+            with (
+                socket.create_connection(("127.0.0.1", port), 5, (CLIENT, 0)) as raw,
+                context.wrap_socket(raw, server_hostname="127.0.0.1") as tls,
+            ):
+                tls.sendall(request_frame(7, key=18, version=0, tags=b""))
+                assert tls.recv(4)
 
 
 def shake_hands(cluster: SecureCluster, node: int, count: int) -> None:

@@ -1,8 +1,8 @@
 """Connections that begin TLS handshakes and do not end them, from another address than the nodes':
 `python -m tests.support.hello_storm PORT COUNT KIND`.
 
-KIND: `whole` sends a hello, `half` half of it, `drip` a byte of it now and then. Prints a line when all are
-connected; ends when its input does.
+KIND: `whole` sends a hello, `half` half of it, `drip` a byte of it now and then, `again` a hello, and makes new
+connections all the time. Prints a line when all are connected; ends when its input does.
 """
 
 from __future__ import annotations
@@ -36,17 +36,25 @@ def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     first = hello()
-    said = {"whole": first, "half": first[: len(first) // 2], "drip": first[:1]}[kind]
-    opened = []
-    for _ in range(count):
+    said = {"whole": first, "half": first[: len(first) // 2], "drip": first[:1], "again": first}[
+        kind
+    ]
+
+    def connect() -> socket.socket:
         made = socket.socket()
         made.bind((STRANGER, 0))
         made.connect(("127.0.0.1", port))
         made.send(said)
-        opened.append(made)
+        return made
+
+    opened = [connect() for _ in range(count)]
     print(f"{len(opened)} connected", flush=True)
     at = 1
-    while not select.select([sys.stdin], [], [], DRIP_S)[0]:
+    while not select.select([sys.stdin], [], [], 0 if kind == "again" else DRIP_S)[0]:
+        if kind == "again":
+            opened.pop(0).close()
+            opened.append(connect())
+            continue
         if kind != "drip" or at >= len(first) - 1:
             continue
         for each in opened:
