@@ -1,8 +1,8 @@
 """Connections that begin TLS handshakes and do not end them, from another address than the nodes':
 `python -m tests.support.hello_storm PORT COUNT KIND`.
 
-KIND: `whole` sends a hello, `half` half of it, `drip` a byte of it now and then, `again` a hello, and makes new
-connections all the time. Prints a line when all are connected; ends when its input does.
+KIND: `whole` sends a hello, `half` half of it, `drip` a byte of it now and then, `again` a hello, and makes
+new connections all the time. Prints a line when all are connected; ends when its input does.
 """
 
 from __future__ import annotations
