@@ -210,3 +210,24 @@ def test_it_keeps_history_that_kafka_deletes(kafka: KafkaQuorum, first: KafkaObs
     assert status["log_start_offset"] == 0
     assert status["snapshots"]["count"] == 0
     assert_copy(first, kafka)
+
+
+def test_two_hours_of_idle_records_are_copied_in_a_minute(tmp_path: Path) -> None:
+    """An idle controller writes a NoOp record each 500 ms; here it does so each few ms."""
+    quick = {"metadata.max.idle.interval.ms": "2", "controller.quorum.append.linger.ms": "0"}
+    kafka = KafkaQuorum(tmp_path / "kafka", size=1, extra=quick)
+    kafka.format()
+    observer = KafkaObserver(tmp_path / "node", kafka.bootstrap, node_id=95)
+    hours = 2 * 3600 * 2
+    try:
+        observer.launch()
+        kafka.start()
+        wait_for(lambda: kafka.wait_committed() > hours, "idle records", timeout_s=150)
+        observer.wait_ready()
+        status = observer.wait_committed(kafka.wait_committed())
+        assert status["log_start_offset"] == 0
+        assert status["unknown"] == {}
+        assert_copy(observer, kafka)
+    finally:
+        observer.cluster.kill_all()
+        kafka.kill()

@@ -23,6 +23,8 @@ from quorumd.wire.messages.update_features import (
     UpdateFeaturesRequestFeatureUpdate,
     UpdateFeaturesResponse,
 )
+from quorumd.wire.metadata_records import decode_metadata
+from quorumd.wire.records import iter_records
 from tests.kafka.tools import KAFKAS
 from tests.support.commands import Done, quorumctl
 from tests.support.kafka_controller import KafkaController, as_kafka_configures_it
@@ -36,6 +38,7 @@ pytestmark = [requires_java, pytest.mark.timeout(300)]
 
 WITNESS = 90
 NOT_CONTROLLER = 41
+FENCE, UNFENCE = 1, -1
 AHEAD = "quorumd_witness_ahead_records"
 LATE_S = 5.0
 """An election, or a hand-over, takes half of that, on a busy machine, too; a lost round four seconds more."""
@@ -142,6 +145,25 @@ def assert_all_stored(beside: Beside, acknowledged: list[str]) -> None:
     assert not [name for name in acknowledged if name.encode() not in data]
 
 
+def fenced_brokers(data: bytes) -> set[int]:
+    """The brokers that were unfenced once, and fenced afterwards, by the records of a log."""
+    unfenced, fenced = set(), set()
+    for at, header in iter_headers(data):
+        if header.is_control:
+            continue
+        for record in iter_records(data[at : at + header.size_bytes]):
+            found = decode_metadata(bytes(record.value or b""))
+            if found.name != "BrokerRegistrationChangeRecord" or found.fields is None:
+                continue
+            change, broker_id = found.fields.get("fenced", 0), found.fields["brokerId"]
+            if change == UNFENCE:
+                unfenced.add(broker_id)
+            elif change == FENCE and broker_id in unfenced:
+                fenced.add(broker_id)
+    assert unfenced, "the broker has registered"
+    return fenced
+
+
 def alter_quota_of_anybody(beside: Beside, user: str) -> bool:
     """True as soon as an active controller has acknowledged this record."""
     ports = [each.port for each in beside.kafka.controllers.values()]
@@ -205,6 +227,31 @@ def lose_leader(beside: Beside, name: str, *, kills: bool) -> float:
     return took
 
 
+@pytest.mark.parametrize("kills", [True, False])
+def test_the_witness_itself_may_die_or_stand_still_under_writes(
+    beside: Beside, kills: bool
+) -> None:
+    """The controllers go on, and what was acknowledged meanwhile is on the witness afterwards."""
+    leader = beside.kafka.wait_leader()
+    writer = MetadataWriter(beside.kafka, f"without-{kills}")
+    wait_for(lambda: len(writer.acknowledged) >= 5, "writes")
+    cluster = beside.witness.cluster
+    if kills:
+        beside.witness.kill()
+    else:
+        cluster.suspend(1)
+    before = len(writer.acknowledged)
+    wait_for(lambda: len(writer.acknowledged) > before + 20, "writes without the witness")
+    if kills:
+        beside.witness.start()
+    else:
+        cluster.resume(1)
+    writer.stop()
+    assert_all_stored(beside, writer.acknowledged)
+    assert beside.kafka.wait_leader() == leader
+    assert beside.witness.status()["role"] == "follower"
+
+
 def wait_leader_beside(beside: Beside, lost: int) -> int:
     """The leader that the witness follows, as soon as it is another one."""
 
@@ -262,7 +309,7 @@ def test_a_record_that_it_alone_has_is_handed_to_the_other_controller(beside: Be
     assert epochs.isdisjoint(map(int, led))
     assert max(epochs) > before
     assert witness.metric("quorumd_witness_ahead") == 0
-    # Nobody was fenced.
+    assert 11 not in fenced_brokers(stored(witness.log_folder))
     beside.create_topic("after-the-hand-over")
     assert beside.broker.is_running
     print(f"handed over within {took:.2f} s")
@@ -299,7 +346,10 @@ def test_controllers_that_configuration_names_and_a_witness(tmp_path: Path, size
         each.extra = {"controller.quorum.voters": named}
     witness.cluster.write_config(1, {"quorum.voters": named})
     kafka.format("--release-version", "4.2", is_static=True)
-    nodes = Beside(kafka, witness, kafka.controllers[1])
+    broker = kafka.new_broker(11)
+    broker.extra["controller.quorum.voters"] = named
+    broker.write_properties()
+    nodes = Beside(kafka, witness, broker)
     try:
         witness.launch()
         kafka.start()
@@ -309,6 +359,8 @@ def test_controllers_that_configuration_names_and_a_witness(tmp_path: Path, size
         kafka.kill(lost)
         wait_leader_beside(nodes, lost)
         assert alter_quota_of_anybody(nodes, "static.")
+        broker.start()
+        nodes.create_topic("static-with-a-witness")
         kafka.start(lost)
 
         # Kafka asks each voter that is configured, by its registration; and what it told the leader.
@@ -321,6 +373,8 @@ def test_controllers_that_configuration_names_and_a_witness(tmp_path: Path, size
         nodes.wait_equal()
         witness.cluster.wait_logged(1, "registered at the active controller")
         assert witness.output.count("registered at the active controller") == 1
+        assert fenced_brokers(stored(witness.log_folder)) == set()
     finally:
+        broker.kill()
         witness.cluster.kill_all()
         kafka.kill()
