@@ -216,11 +216,13 @@ class RaftRequestHandler:
         reply = effect.reply
         if isinstance(reply, FetchReply):
             request, max_bytes = self._fetches.pop(effect.reply_to)
-            self._name_leader_for_kafka(request, reply)
+            if self._is_kafka_log:
+                _name_leader_for_kafka(request, reply)
             self._send_fetch_response(request, reply, max_bytes)
             return
         request, asked = self._asked.pop(effect.reply_to)
-        self._name_leader_for_kafka(request, reply)
+        if self._is_kafka_log:
+            _name_leader_for_kafka(request, reply)
         if isinstance(reply, SnapshotReply):
             self._send_snapshot_response(request, reply, asked)
             return
@@ -230,14 +232,6 @@ class RaftRequestHandler:
         key, version, listener = request.api_key, request.api_version, request.listener.name
         response = elections.election_response(key, reply, self._topic, version, listener)
         request.respond_message(response)
-
-    def _name_leader_for_kafka(self, request: InboundRequest, reply: Reply) -> None:
-        """A Kafka node that is told of a leader, but not where, may not know it either, and ends."""
-        if (
-            self._is_kafka_log
-            and endpoint_on(reply.leader_endpoints, request.listener.name) is None
-        ):
-            reply.leader_id = None
 
     def _change_response(self, request: InboundRequest, reply: VoterChangeReply) -> Message:
         return voter_changes.change_response(
@@ -328,3 +322,9 @@ class RaftRequestHandler:
 
 def _at_most(max_bytes: int) -> int:
     return max(0, min(max_bytes, FETCH_MAX_BYTES))
+
+
+def _name_leader_for_kafka(request: InboundRequest, reply: Reply) -> None:
+    """A Kafka node that is told of a leader, but not where, may not know it either, and ends."""
+    if endpoint_on(reply.leader_endpoints, request.listener.name) is None:
+        reply.leader_id = None
