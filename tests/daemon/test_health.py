@@ -102,7 +102,9 @@ def test_to_be_asked_to_look_at_certificates_harms_no_node_without_them(quorum: 
     for pid in pids.values():
         os.kill(pid, signal.SIGHUP)
     for node, pid in pids.items():
-        quorum.wait_for(lambda at=node: "no keys and certificates to read" in quorum.output(at), "its line")
+        quorum.wait_for(
+            lambda at=node: "no keys and certificates to read" in quorum.output(at), "its line"
+        )
         assert quorum.is_ready(node)
         assert quorum.pid(node) == pid
 
