@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from threading import Lock
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -77,12 +77,19 @@ class _AddressQueue(Executor):
         return future
 
 
+HELD_BYTES_MAX: Final = 32 << 20
+"""What may have come for all handshakes of clients together: beyond, only as much as a first record holds
+is held for each."""
+
+
 class Handshakes:
     """One for a process; made without cost, since its threads begin with the first handshake."""
 
     def __init__(self, is_known: Callable[[str], bool] = lambda ip: False) -> None:
         """`is_known` says of an IP address whether a node of the quorum was reached there."""
         self._is_known = is_known
+        self.held_bytes = 0
+        """What has come for all handshakes of clients that are not done; kept by the event loop's thread."""
         self._dialled = ThreadPoolExecutor(1, "tls-dialled")
         self._known = ThreadPoolExecutor(1, "tls-known")
         self._others = AddressTurns("tls-others")

@@ -20,6 +20,8 @@ STEPS_MAX: Final = 64
 """Two or three are needed, and as many more as records come one by one."""
 HELD_BYTES_MAX: Final = 256 << 10
 """What is held during a step: the other side may be done, and send what it has to say."""
+HELLO_BYTES_MAX: Final = 18 << 10
+"""What a client sends before a server's first flight, which it has to wait for: one record."""
 STOPPED: Final = "this process stops"
 
 

@@ -26,9 +26,9 @@ from quorumd.security.errors import (
     HandshakeOutcome,
     PeerSpeaksPlaintext,
 )
-from quorumd.security.handshakes import Handshakes
+from quorumd.security.handshakes import HELD_BYTES_MAX, Handshakes
 from quorumd.security.identity import Identity, TlsSide
-from quorumd.security.tls_handshake import STOPPED, TlsHandshake
+from quorumd.security.tls_handshake import HELLO_BYTES_MAX, STOPPED, TlsHandshake
 from quorumd.security.tls_records import (
     ALERT,
     HANDSHAKE,
@@ -44,6 +44,7 @@ HANDSHAKE_S: Final = 10.0
 LINGER_S: Final = 1.0
 _LOST: Final = "the connection ended during the TLS handshake"
 _MUTE: Final = "closed the connection at once, and answered no TLS: the listener may be plaintext"
+_TOO_MUCH: Final = "sent more than a TLS handshake takes before it was its turn"
 _TOO_LONG: Final = f"the TLS handshake took longer than {HANDSHAKE_S:.0f} s"
 
 
@@ -93,6 +94,8 @@ class TlsStream:
         "_handshake",
         "_handshakes",
         "_has_ended",
+        "_has_responded",
+        "_held_bytes",
         "_incoming",
         "_is_eof",
         "_is_full",
@@ -137,6 +140,10 @@ class TlsStream:
         self._state = _State.NEW
         self.has_spoken = False
         """Something has come."""
+        self._has_responded = False
+        """The first bytes of the handshake have left."""
+        self._held_bytes = 0
+        """What has come of a client's handshake; `Handshakes.held_bytes` has the sum."""
         self._unsent: list[bytes] = []
         """What the protocol has written before the handshake was done."""
         self._is_paused = self._is_waiting = False
@@ -212,6 +219,13 @@ class TlsStream:
                 self._fail(self._plaintext())
                 return
         self._handshake.received += data
+        if self._side.is_server:
+            self._held_bytes += len(data)
+            self._handshakes.held_bytes += len(data)
+            is_crowded = self._handshakes.held_bytes > HELD_BYTES_MAX
+            if self._held_bytes > HELLO_BYTES_MAX and (is_crowded or not self._has_responded):
+                self._fail(CertificateProblem(_TOO_MUCH))
+                return
         if not self._handshake.is_stepping:
             self._go_on()
         elif self._handshake.is_full and not self._is_full:
@@ -253,6 +267,7 @@ class TlsStream:
         elif (identity := step.result()) is not None:
             self._secure(identity)
         else:
+            self._has_responded |= self._outgoing.pending > 0
             self._send_encrypted()
             self._go_on()
             if self._has_ended and self.is_shaking and not self._handshake.is_stepping:
@@ -271,6 +286,7 @@ class TlsStream:
             return
         self._state = _SECURED
         self._cancel_timer()
+        self._release()
         self._send_encrypted()
         unsent, self._unsent = self._unsent, []
         self.writelines(unsent)
@@ -325,9 +341,15 @@ class TlsStream:
             self._timer.cancel()
             self._timer = None
 
+    def _release(self) -> None:
+        """Nothing is held any more for its handshake."""
+        self._handshakes.held_bytes -= self._held_bytes
+        self._held_bytes = 0
+
     def _end(self) -> None:
         self._state = _ENDED
         self._cancel_timer()
+        self._release()
         self._handshake.cancel()
         self._unsent.clear()
 

@@ -23,7 +23,7 @@ from tests.support.serving import request_frame
 
 CLIENT = "127.0.0.8"
 COUNT = 2_000
-MEMORY_MAX_MB = 250
+MEMORY_MAX_MB = 150
 """What a node may take more than before: 1,024 places, each with the buffers of a handshake."""
 
 HANDSHAKES = int(os.environ.get("HANDSHAKES", "2000"))
@@ -73,7 +73,7 @@ def new_ones(cluster: SecureCluster, node: int) -> int:
     return found
 
 
-@pytest.mark.parametrize("kind", ["whole", "half", "drip"])
+@pytest.mark.parametrize("kind", ["whole", "half", "drip", "stuffed"])
 def test_handshakes_of_strangers_disturb_nobody_and_end_in_time(
     cluster: SecureCluster, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

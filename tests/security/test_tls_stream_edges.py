@@ -6,6 +6,7 @@ import asyncio
 import gc
 import socket
 import ssl
+import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -16,7 +17,7 @@ import pytest
 
 from quorumd.security.credentials import Credentials
 from quorumd.security.errors import CertificateProblem, HandshakeOutcome
-from quorumd.security.handshakes import Handshakes
+from quorumd.security.handshakes import HELD_BYTES_MAX, Handshakes
 from quorumd.security.identity import Identity
 from quorumd.security.tls_records import PIECE_BYTES, RECORD_BYTES, pieces_of, whole_records
 from quorumd.security.tls_stream import TlsStream
@@ -433,6 +434,51 @@ def test_who_says_nothing_or_half_of_it_is_ended_in_time(
                 peer.writer.close()
             assert {each.outcome for each in site.failed} == {HandshakeOutcome.TIMEOUT}
             assert len(site.failed) == 2
+
+    run(work())
+
+
+@pytest.mark.parametrize("has_step", [False, True])
+def test_a_client_that_sends_more_than_a_record_before_the_servers_first_flight_is_ended(
+    site: Site, has_step: bool
+) -> None:
+    async def work() -> None:
+        async with site.serving():
+            go_on, peer = threading.Event(), await site.dial()
+            queue = site.handshakes.accepted("127.0.0.1", is_local=True)
+            held_up = queue.submit(go_on.wait, 10)
+            with pytest.raises(ssl.SSLWantReadError):
+                peer.tls.do_handshake()
+            hello = peer.outgoing.read()
+            peer.writer.write(hello if has_step else hello[:-1])
+            await until(lambda: site.handshakes.held_bytes > 0)
+            peer.writer.write(bytes(RECORD_BYTES + 4096))
+            await until(lambda: bool(site.failed))
+            assert "more than a TLS handshake takes" in str(site.failed[0])
+            assert site.handshakes.held_bytes == 0
+            go_on.set()
+            assert held_up.result(10)
+
+    run(work())
+
+
+def test_where_handshakes_hold_much_a_long_one_is_ended_and_a_short_one_is_not(site: Site) -> None:
+    async def work() -> None:
+        async with site.serving():
+            site.handshakes.held_bytes = HELD_BYTES_MAX
+            short = await site.dial()
+            await short.shake()
+            await short.say(b"hello")
+            assert await short.read(5) == b"hello"
+            long = await site.dial()
+            with pytest.raises(ssl.SSLWantReadError):
+                long.tls.do_handshake()
+            await long.flush()
+            await long.fill()
+            long.writer.write(b"\x16\x03\x03\x40\x00" + bytes(RECORD_BYTES) + bytes(4096))
+            await until(lambda: bool(site.failed))
+            assert "more than a TLS handshake takes" in str(site.failed[0])
+            assert site.handshakes.held_bytes == HELD_BYTES_MAX
 
     run(work())
 

@@ -1,8 +1,9 @@
 """Connections that begin TLS handshakes and do not end them, from another address than the nodes':
 `python -m tests.support.hello_storm PORT COUNT KIND`.
 
-KIND: `whole` sends a hello, `half` half of it, `drip` a byte of it now and then, `again` a hello, and makes
-new connections all the time. Prints a line when all are connected; ends when its input does.
+KIND: `whole` sends a hello, `half` half of it, `drip` a byte of it now and then, `stuffed` a hello and
+much more, `again` a hello, and makes new connections all the time. Prints a line when all are connected; ends
+when its input does.
 """
 
 from __future__ import annotations
@@ -36,14 +37,20 @@ def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     first = hello()
-    said = {"whole": first, "half": first[: len(first) // 2], "drip": first[:1], "again": first}[
-        kind
-    ]
+    stuffed = first + b"\x16\x03\x03\x40\x00".ljust(5 + (16 << 10), b"x") * 16
+    said = {
+        "whole": first,
+        "stuffed": stuffed,
+        "half": first[: len(first) // 2],
+        "drip": first[:1],
+        "again": first,
+    }[kind]
 
     def connect() -> socket.socket:
         made = socket.socket()
         made.bind((STRANGER, 0))
         made.connect(("127.0.0.1", port))
+        made.setblocking(False)
         made.send(said)
         return made
 
