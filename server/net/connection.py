@@ -2,8 +2,8 @@
 
 Handlers may respond in any order and at any time; a response waits until all earlier requests of its
 connection have theirs. A connection with too many requests in flight, or whose peer does not read, is not
-read from until that has changed. An error on a connection closes that one and affects no other.
-Knows headers, not what messages mean. Belongs to the event loop's thread.
+read from until that has changed. An error on a connection closes that one and affects no other. Knows
+headers, not what messages mean. Belongs to the event loop's thread.
 Source: Apache Kafka protocol guide, "Network" (order); KIP-511 (ApiVersions of unknown versions).
 """
 
@@ -22,14 +22,9 @@ from quorumd.security.tls_stream import TlsStream
 from quorumd.server.model.stream_protocol import StreamProtocol
 from quorumd.server.net.connection_group import ConnectionGroup
 from quorumd.server.net.connection_limits import LINGER_S, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES
-from quorumd.server.net.connection_state import (
-    TAKES_REQUESTS,
-    TRANSITIONS,
-    CloseReason,
-    ConnectionState,
-)
-from quorumd.server.net.inbound_request import InboundRequest
-from quorumd.server.net.sockets import PLAINTEXT, Ends, ends_of, set_options, write_together
+from quorumd.server.net.connection_state import TAKES_REQUESTS, CloseReason, ConnectionState
+from quorumd.server.net.inbound_request import HEAD_BYTES, NO_KEY, InboundRequest, head_of
+from quorumd.server.net.sockets import Ends, ends_of, explained, set_options, write_together
 from quorumd.server.net.turns import QUICK_BYTES_MAX, STRAYS_MAX, LongRequest, is_quick
 from quorumd.wire.errors import MalformedMessage
 from quorumd.wire.framing import FrameBuffer
@@ -37,12 +32,9 @@ from quorumd.wire.headers import decode_request_header
 from quorumd.wire.registry import PRODUCE_KEY
 from quorumd.wire.request_limits import CUT_KEYS, frame_bytes_max
 
-NO_KEY: Final = 1 << 15
 WRITE_BUFFER_BYTES: Final = 1 << 20
 _LENGTH_BYTES: Final = 4
-# length, api key, version, correlation id
-_HEAD: Final = Struct(">ihhi")
-_KEY_VERSION_AND_ID: Final = Struct(">hhi")
+_HEAD: Final = Struct(">ihhi")  # length, api key, version, correlation id
 _OPEN: Final = ConnectionState.OPEN
 
 
@@ -132,13 +124,18 @@ class Connection(StreamProtocol):
         return len(self._waiting)
 
     @property
+    def request_bytes(self) -> int:
+        """What the requests in flight hold."""
+        return sum(len(request.frame) for request in self._waiting)
+
+    @property
     def is_silent(self) -> bool:
         """No byte has arrived of a request that is not dispatched, nor of a handshake that goes on."""
         tls: TlsStream | None = self._transport.get_extra_info("tls")
         return not (self._partial_bytes or self._backlog or (tls is not None and tls.is_shaking))
 
     def _enter(self, state: ConnectionState) -> None:
-        assert state in TRANSITIONS[self.state], f"{state} does not follow {self.state}"
+        self.state.check_next(state)
         self.state = state
 
     # -- called by the event loop
@@ -196,11 +193,15 @@ class Connection(StreamProtocol):
                     return
                 self.active_ns = now_ns
                 self._take(data[_LENGTH_BYTES:], key, version, correlation_id, now_ns)
-                waiting = len(self._waiting)
-                if waiting >= MAX_IN_FLIGHT or self.in_flight_bytes >= MAX_IN_FLIGHT_BYTES:
+                waiting, requests = len(self._waiting), self._group.requests
+                if (
+                    waiting >= MAX_IN_FLIGHT
+                    or self.in_flight_bytes >= MAX_IN_FLIGHT_BYTES
+                    or (requests.size_bytes >= requests.max_bytes and not self._goes_first)
+                ):
                     self._pause_reading()
                 return
-        if self.state in TAKES_REQUESTS:
+        if self.state in TAKES_REQUESTS and self._error is None:
             self._receive_pieces(data)
 
     def pause_writing(self) -> None:
@@ -212,13 +213,14 @@ class Connection(StreamProtocol):
     def resume_writing(self) -> None:
         self.stalled_since_ns = None
         self._group.unsent.remove(self, self._unread_bytes)
-        self._resume_reading_soon()
+        self.resume_reading_soon()
 
     # -- called by the listeners
 
     def close(self, closed: CloseReason, reason: str) -> None:
         """Close as soon as the responses that exist are sent; no further request is read."""
         self._stop_reading(closed, reason)
+        self._group.requests.remove(self.request_bytes)
         self._waiting.clear()
         self._linger()
 
@@ -236,24 +238,21 @@ class Connection(StreamProtocol):
     # -- requests in
 
     def _receive_pieces(self, data: bytes) -> None:
-        if self._error is not None:
-            return
         group, buffer, backlog = self._group, self._buffer, self._backlog
         buffer.feed(data)
         try:
             while frames := buffer.frames():
                 backlog.extend(frames)
         except MalformedMessage as error:
-            self._error = error
-            if data.startswith(b"\x16\x03") and self.identity is None:
-                self._error = MalformedMessage("TLS on a listener that is plaintext here")
-                self._out.append(PLAINTEXT)
+            self._error, hint = explained(error, data, is_tls=self.identity is not None)
+            self._out += hint
         held = buffer.bytes_held
         group.partial_bytes += held - self._partial_bytes
         self._partial_bytes = held
-        if self._is_queued:
+        requests = group.requests
+        if self._is_queued or (requests.size_bytes >= requests.max_bytes and not self._goes_first):
             self._pause_reading()
-        elif backlog or self._error is not None:
+        if not self._is_queued and (backlog or self._error is not None):
             self._process_backlog()
         if held and group.partial_bytes > group.max_partial_bytes:
             self._refuse(CloseReason.MEMORY, "too many unfinished requests are held in memory")
@@ -265,7 +264,7 @@ class Connection(StreamProtocol):
         """
         now_ns = self.active_ns = monotonic_ns()
         is_its_turn, until_ns = until_ns > 0, until_ns or self._group.turns.share(now_ns)
-        backlog, waiting = self._backlog, self._waiting
+        backlog, waiting, requests = self._backlog, self._waiting, self._group.requests
         self._is_collecting = True
         while backlog and not self._is_queued and self.state in TAKES_REQUESTS:
             if (
@@ -273,6 +272,7 @@ class Connection(StreamProtocol):
                 or self.in_flight_bytes >= MAX_IN_FLIGHT_BYTES
                 or self._out_bytes >= WRITE_BUFFER_BYTES
                 or self.stalled_since_ns is not None
+                or (requests.size_bytes >= requests.max_bytes and not self._goes_first)
             ):
                 self._pause_reading()
                 break
@@ -281,9 +281,7 @@ class Connection(StreamProtocol):
                 break
             is_its_turn = False
             frame = backlog.popleft()
-            has_head = len(frame) >= _HEAD.size - _LENGTH_BYTES
-            found = _KEY_VERSION_AND_ID.unpack_from(frame) if has_head else (NO_KEY, NO_KEY, 0)
-            key, version, correlation_id = found
+            key, version, correlation_id = head_of(frame)
             self._take(frame, key, version, correlation_id, now_ns)
         self._is_collecting = False
         if self._error is not None and not backlog and not self._is_queued:
@@ -291,7 +289,7 @@ class Connection(StreamProtocol):
         self.flush()
         if not waiting:
             self._linger()
-        self._resume_reading_soon()
+        self.resume_reading_soon()
 
     def _go_on_later(self) -> None:
         self._is_queued = True
@@ -313,13 +311,14 @@ class Connection(StreamProtocol):
         if (
             key != self._key
             or version != self._version
-            or not frame.startswith(self._client, _KEY_VERSION_AND_ID.size)
+            or not frame.startswith(self._client, HEAD_BYTES)
         ) and not self._meet(frame, key, version):
             return
         request = InboundRequest(self, key, version, correlation_id, frame, self._body_at, now_ns)
         self._waiting.append(request)
         self.in_flight_bytes += len(frame)
         group = self._group
+        group.requests.size_bytes += len(frame)
         group.metrics.requests[key] += 1
         try:
             work = group.dispatcher.dispatch(request)
@@ -338,23 +337,20 @@ class Connection(StreamProtocol):
             self._refuse(self._group.closing_reason(error), str(error))
             return False
         if not self._is_identified:
-            slots = self._group.slots
-            has_slot, self._is_identified = slots.identify(self, key, header.client_id)
+            has_slot, self._is_identified = self._group.identify(self, key, header.client_id)
             if not has_slot:
-                self._group.note_refused(self)
                 self._begin_closing(CloseReason.LIMIT)
                 self._transport.abort()
                 return False
         if self._is_identified:
             self._goes_first = self._group.slots.is_peer(self)
             self._key, self._version = key, version
-            self._client = frame[_KEY_VERSION_AND_ID.size : self._body_at]
+            self._client = frame[HEAD_BYTES : self._body_at]
         return True
 
     def _refuse(self, closed: CloseReason, reason: str) -> None:
         """Respond to the requests that came before, then close."""
-        last = InboundRequest(self, -1, -1, -1, b"", 0, 0)
-        self._waiting.append(last)
+        self._waiting.append(last := InboundRequest(self, -1, -1, -1, b"", 0, 0))
         last.close(reason, closed)
 
     # -- responses out
@@ -362,11 +358,9 @@ class Connection(StreamProtocol):
     def send(self, request: InboundRequest, buffers: Sequence[bytes | memoryview]) -> None:
         """Send the response of a request as soon as all earlier requests have theirs.
 
-        A lone response leaves at once. While more are awaited they are collected until the end of the
-        turn, because each write is a system call.
+        A lone response leaves at once. Where more are awaited, one system call sends those of a turn.
         """
-        waiting = self._waiting
-        if not waiting:
+        if not (waiting := self._waiting):
             return
         if waiting[0] is not request:
             self._group.unsent.add(self, sum(map(len, buffers)))
@@ -378,6 +372,7 @@ class Connection(StreamProtocol):
         # The only request of its connection, as with a client that waits for each response.
         waiting.clear()
         self.in_flight_bytes = 0
+        self._group.requests.remove(len(request.frame))
         self._group.metrics.bytes_sent += len(buffers[0])
         self._transport.write(buffers[0])
 
@@ -393,7 +388,9 @@ class Connection(StreamProtocol):
                 break
             waiting.popleft()
             self.in_flight_bytes -= request.held_bytes
+            self._group.requests.remove(len(request.frame))
             if isinstance(response, CloseReason):
+                self._group.requests.remove(self.request_bytes)
                 waiting.clear()
                 self._linger()
                 return
@@ -409,12 +406,11 @@ class Connection(StreamProtocol):
         elif not self._is_collecting:
             self.flush()
             self._linger()
-        self._resume_reading_soon()
+        self.resume_reading_soon()
 
     def flush(self) -> None:
         """Write the responses that are collected, in one system call where possible."""
-        out = self._out
-        if not out:
+        if not (out := self._out):
             return
         self._out, self._out_bytes, size = [], 0, self._out_bytes
         self._group.metrics.bytes_sent += size
@@ -430,8 +426,10 @@ class Connection(StreamProtocol):
         if self.state is _OPEN:
             self._enter(ConnectionState.PAUSED)
             self._transport.pause_reading()
+            self.resume_reading_soon()
 
-    def _resume_reading_soon(self) -> None:
+    def resume_reading_soon(self) -> None:
+        """Read again at the end of this turn, if there is room for more."""
         if self.state is ConnectionState.PAUSED and self._has_room():
             self._enter(ConnectionState.RESUMING)
             self._group.loop.call_soon(self._resume_reading)
@@ -443,6 +441,7 @@ class Connection(StreamProtocol):
             and self.stalled_since_ns is None
             and len(self._waiting) <= MAX_IN_FLIGHT // 2
             and self.in_flight_bytes <= MAX_IN_FLIGHT_BYTES // 2
+            and (self._goes_first or self._group.requests.has_room_for(self))
         )
 
     def _resume_reading(self) -> None:

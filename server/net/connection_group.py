@@ -16,6 +16,7 @@ from quorumd.server.net.connection_quotas import NO_LIMITS, ConnectionLimits, Co
 from quorumd.server.net.connection_slots import ConnectionSlots, KnownPeers, SlotHolder
 from quorumd.server.net.connection_state import CloseReason
 from quorumd.server.net.inbound_request import Dispatcher, RequestConnection
+from quorumd.server.net.requests_in_flight import Held, RequestsInFlight
 from quorumd.server.net.turns import Turns
 from quorumd.server.net.unsent import UnsentResponses
 from quorumd.wire.errors import MalformedMessage, UnsupportedVersion
@@ -23,7 +24,7 @@ from quorumd.wire.errors import MalformedMessage, UnsupportedVersion
 _LOGGER: Final = Logger("net")
 
 
-class Flushable(SlotHolder, RequestConnection, Protocol):
+class Flushable(SlotHolder, RequestConnection, Held, Protocol):
     """A connection, as its group knows it."""
 
     def flush(self) -> None:
@@ -48,6 +49,7 @@ class ConnectionGroup(Generic[C]):
         "metrics",
         "partial_bytes",
         "protocols",
+        "requests",
         "slots",
         "turns",
         "unflushed",
@@ -91,6 +93,7 @@ class ConnectionGroup(Generic[C]):
         self.max_partial_bytes = 2 * max_frame_bytes
         self.close_lines = RateLimit(per_second=20, burst=100)
         self.turns = Turns(loop)
+        self.requests: RequestsInFlight[C] = RequestsInFlight(loop)
         self.unsent: UnsentResponses[C] = UnsentResponses()
         self.unflushed: list[C] = []
         """Those with responses that are collected for one write at the end of this turn."""
@@ -110,11 +113,20 @@ class ConnectionGroup(Generic[C]):
         self.connections.add(connection)
         return True
 
+    def identify(self, connection: C, api_key: int, client_id: str) -> tuple[bool, bool]:
+        """As `ConnectionSlots.identify`; the log says so if there is no slot."""
+        has_slot, is_final = self.slots.identify(connection, api_key, client_id)
+        if not has_slot:
+            self.note_refused(connection, f"max.connections={self.max_connections}")
+        return has_slot, is_final
+
     def leave(self, connection: C) -> None:
         """A connection that was taken is closed."""
         self.connections.discard(connection)
         self.slots.leave(connection)
         self.unsent.forget(connection)
+        self.requests.forget(connection)
+        self.requests.remove(connection.request_bytes)
         self._quotas.leave(connection.ip)
         self._count(connection, -1)
 
@@ -135,10 +147,9 @@ class ConnectionGroup(Generic[C]):
         for connection in connections:
             connection.flush()
 
-    def note_refused(self, connection: RequestConnection, limit: str = "") -> None:
-        """Count and log a connection that a limit forbids; max.connections if no other is named."""
+    def note_refused(self, connection: RequestConnection, limit: str) -> None:
+        """Count and log a connection that a limit forbids."""
         self.metrics.connections_refused += 1
-        limit = limit or f"max.connections={self.max_connections}"
         self.log(connection, "too many connections", limit=limit)
 
     def closing_reason(self, error: MalformedMessage) -> CloseReason:

@@ -45,6 +45,10 @@ class ConnectionState(Enum):
     """All responses and the end of the stream are sent; bytes of the peer are thrown away."""
     CLOSED = "closed"
 
+    def check_next(self, state: ConnectionState) -> None:
+        """Raises AssertionError for a transition that is not in the table."""
+        assert state in TRANSITIONS[self], f"{state} does not follow {self}"
+
 
 S = ConnectionState
 
@@ -60,6 +64,7 @@ TRANSITIONS: Mapping[ConnectionState, tuple[ConnectionState, ...]] = MappingProx
     }
 )
 """The states that may follow a state. Any other one is a broken invariant."""
+
 
 TAKES_REQUESTS: Final = (S.OPEN, S.PAUSED, S.RESUMING)
 """Requests that arrived before reading was paused are taken, too."""

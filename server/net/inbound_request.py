@@ -16,10 +16,21 @@ from quorumd.wire.headers import encode_response_header
 from quorumd.wire.schema import Message
 
 _LENGTH: Final = Struct(">i")
+_HEAD: Final = Struct(">hhi")
+HEAD_BYTES: Final = _HEAD.size
+NO_KEY: Final = 1 << 15
 WAITS: Final = True
 Steps = Generator[bool | None, None, None]
 """What is left to do of a request. A step that is WAITS has done nothing, since others have to end before."""
 _LOGGER: Final = Logger("net")
+
+
+def head_of(frame: bytes) -> tuple[int, int, int]:
+    """Api key, version and correlation id of a request; NO_KEY of one that is too short to have them."""
+    if len(frame) < HEAD_BYTES:
+        return NO_KEY, NO_KEY, 0
+    key, version, correlation_id = _HEAD.unpack_from(frame)
+    return key, version, correlation_id
 
 
 class RequestConnection(Protocol):

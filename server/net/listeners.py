@@ -185,6 +185,7 @@ class Listeners:
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         now_ns = monotonic_ns()
         self._group.slots.sweep(now_ns)
+        self._group.requests.sweep(self._group.connections, now_ns)
         if self._max_idle_ms > 0 and now_ns >= self._idle_due_ns:
             pause_ms = min(self._max_idle_ms / 4, IDLE_SWEEP_MS_MAX)
             self._idle_due_ns = now_ns + int(pause_ms * 900_000)

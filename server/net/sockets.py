@@ -7,6 +7,7 @@ import socket
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from quorumd.wire.errors import MalformedMessage
 from quorumd.wire.fast import JOIN_BYTES_MAX
 
 PLAINTEXT: Final = b"\0\0\0\x04\xff\xff\xff\xff"
@@ -45,3 +46,12 @@ def write_together(transport: asyncio.Transport, buffers: Sequence[bytes | memor
         transport.write(b"".join(buffers))
     else:
         transport.writelines(buffers)
+
+
+def explained(
+    error: MalformedMessage, data: bytes, *, is_tls: bool
+) -> tuple[MalformedMessage, list[bytes]]:
+    """What is wrong with bytes that are no request, and what else is sent: PLAINTEXT in response to TLS."""
+    if is_tls or not data.startswith(b"\x16\x03"):
+        return error, []
+    return MalformedMessage("TLS on a listener that is plaintext here"), [PLAINTEXT]

@@ -61,6 +61,9 @@ CHANGES_MAX: Final = 16
 """So many changes of clients wait at this node for the leader; for one more the client gets the leader's
 address instead."""
 
+FORWARDED_BYTES_MAX: Final = 8 << 20
+"""So much of clients' requests waits for the leader's responses; what is more is not forwarded."""
+
 FETCH, FETCH_SNAPSHOT = 1, 59
 CHANGES: Final = (voter_changes.ADD_VOTER, voter_changes.REMOVE_VOTER, voter_changes.UPDATE_VOTER)
 MAX_VERSIONS: Final = {
@@ -140,6 +143,7 @@ class Outbound:
         self._client_id = f"raft-client-{node.local.id}"
         self._channels: dict[tuple[Peer, Use], PeerChannel] = {}
         self._changes: set[PeerChannel] = set()
+        self._forwarded_bytes = 0
         self._max_bytes = FETCH_MAX_BYTES
         """Of the next fetch."""
         self._is_closed = False
@@ -354,12 +358,14 @@ class Outbound:
         if leader is None or leader == self.node.local or self._is_closed:
             otherwise()
             return
-        if wait_ms and len(self._changes) >= CHANGES_MAX:
+        is_full = self._forwarded_bytes + len(request.frame) > FORWARDED_BYTES_MAX
+        if is_full or (wait_ms and len(self._changes) >= CHANGES_MAX):
             otherwise()
             return
-        asked = request.api_version
+        asked, size_bytes = request.api_version, len(request.frame)
         body = request.frame[request.body_at :]
         is_sent = False
+        self._forwarded_bytes += size_bytes
 
         def build(version: int, correlation_id: int) -> bytes:
             nonlocal is_sent
@@ -372,11 +378,13 @@ class Outbound:
             return b"".join(((len(header) + len(body)).to_bytes(4, "big"), header, body))
 
         def responded(version: int, frame: bytes, at: int, address: Address) -> None:
+            self._forwarded_bytes -= size_bytes
             header = encode_response_header(request.api_key, version, request.correlation_id)
             length = len(header) + len(frame) - at
             request.respond((length.to_bytes(4, "big") + header, memoryview(frame)[at:]))
 
         def failed(reason: str, error: str | None) -> None:
+            self._forwarded_bytes -= size_bytes
             is_too_late = is_sent or self.node.is_leader
             (lost if lost is not None and is_too_late else otherwise)()
 

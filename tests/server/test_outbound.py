@@ -31,7 +31,14 @@ from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.peer_calls import PeerCall, PeerListener, StaleRequest
 from quorumd.server.model.topic import METADATA
 from quorumd.server.net.inbound_request import InboundRequest, RequestConnection
-from quorumd.server.peers.outbound import CHANGES_MAX, FetchedData, Outbound, OutboundSettings, Use
+from quorumd.server.peers.outbound import (
+    CHANGES_MAX,
+    FORWARDED_BYTES_MAX,
+    FetchedData,
+    Outbound,
+    OutboundSettings,
+    Use,
+)
 from quorumd.server.translate.fetch import FETCH_BATCHES_MAX, FETCH_MAX_BYTES
 from quorumd.server.translate.voter_changes import REMOVE_VOTER
 from quorumd.wire.batch_header import stamp
@@ -365,6 +372,29 @@ def test_each_change_of_a_client_has_a_connection_of_its_own_while_it_waits() ->
     links[3].calls[0].failed("the connection was lost", None)
     assert (heard, links[3].is_discarded, links[4].is_discarded) == ([99, 3], True, False)
     assert ask(100) not in links
+
+
+def test_so_much_waits_for_a_leader_that_does_not_respond_and_no_more() -> None:
+    sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")))
+    sender.lead(key(2), "two")
+    refused: list[int] = []
+
+    def ask(number: int) -> None:
+        frame = b"header|" + bytes(FORWARDED_BYTES_MAX // 4 - 7)
+        responding = SimpleNamespace(send=lambda request, buffers: None)
+        connection = cast(RequestConnection, responding)
+        request = InboundRequest(connection, REMOVE_VOTER, 0, number, frame, len(b"header|"), 0)
+        sender.outbound.forward(request, lambda: refused.append(number))
+
+    for number in range(6):
+        ask(number)
+    assert refused == [4, 5]
+    calls = sender.links[-1].calls
+    calls[0].failed("the connection was lost", None)
+    calls[1].responded(0, b"response", 0, ("two", 1))
+    for number in range(10, 13):
+        ask(number)
+    assert refused == [4, 5, 0, 12]
 
 
 def test_what_a_replica_wanted_of_the_leader_is_not_sent_when_it_wants_it_no_more() -> None:
