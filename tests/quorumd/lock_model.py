@@ -12,8 +12,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from quorumd.client.coordination.claim_record import ClaimRecord
-from quorumd.client.coordination.contender import ClaimWrite, Contender, WaitUntil
+from quorumd.client.coordination.claim_record import ClaimRecord, claim_record_of
+from quorumd.client.coordination.contender import ClaimWrite, Contender, Intent, WaitUntil
 from quorumd.client.coordination.contest import ContestBoard
 from quorumd.client.coordination.keys import ClaimKind, Place
 from quorumd.client.view import KeyChange
@@ -33,12 +33,21 @@ class Overlap(AssertionError):
     """Two believe that they hold the lock."""
 
 
+class NoHeir(AssertionError):
+    """The lock was handed over to a claim that had left the queue."""
+
+
 class ModelLog:
     """Judges conditions as the leader does, and commits at once."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
         self._newest: dict[bytes, int] = {}
+
+    def has(self, key: bytes) -> bool:
+        """Has the key a value?"""
+        offset = self._newest.get(key)
+        return offset is not None and self.records[offset].value is not None
 
     def append(self, write: ClaimWrite) -> int | None:
         """The offset of the first record, None if a key has changed."""
@@ -112,12 +121,14 @@ class LockModel:
         self.log = ModelLog()
         self.now_s = 0.0
         self.is_calm = only_outages
+        self._held_s = self.draw.choice([0.1, 2.0])
         self.processes = [
             Process(n, self.draw.uniform(*RATES), self.draw.uniform(-1e4, 1e4), make)
             for n in range(size)
         ]
         self.tokens: list[int] = []
         self.overtaken = 0
+        self.handed_over = 0
         self.expelled = 0
         """Places in the queue that others have deleted."""
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -213,8 +224,10 @@ class LockModel:
         if step is None:
             process.phase = "holding"
             process.acquired += 1
-            process.until_s = self.now_s + self.draw.uniform(0.0, 2.0)
+            process.until_s = self.now_s + self.draw.uniform(0.0, self._held_s)
             self.tokens.append(process.contender.token)
+        elif not self.is_calm and self.draw.random() < 0.02 * self._pace:
+            process.phase = "leaving"
         elif isinstance(step, ClaimWrite):
             self._send(process, step)
 
@@ -233,11 +246,16 @@ class LockModel:
     def _leave(self, process: Process) -> None:
         assert process.contender is not None
         process.board.give_up(PLACE, process.contender.claim)
-        step = process.contender.leave_step(process.board.contest(PLACE), process.position)
+        clock_s = process.clock_s(self.now_s)
+        contest = process.board.contest(PLACE)
+        step = process.contender.leave_step(contest, process.position, clock_s)
         if step is None:
             process.phase = "idle"
         else:
             self._send(process, step)
+
+    def _is_queued(self, claim: str) -> bool:
+        return self.log.has(Place(PLACE.kind, PLACE.name, claim).key)
 
     # -- a write
 
@@ -253,8 +271,13 @@ class LockModel:
                 if process.writing == number:
                     self._later(self.draw.uniform(0.01, 0.05), arrive)
                 return
+            is_queued = self._is_queued(claim_record_of(write.records[0].value or b"").claim)
             base = self.log.append(write)
-            if base is not None:
+            if base is not None and write.intent is Intent.HAND_OVER:
+                self.handed_over += 1
+                if not is_queued:
+                    raise NoHeir(f"at {self.now_s:.3f}, handed over by {process.number}")
+            elif base is not None:
                 own = (PLACE.key, Place(PLACE.kind, PLACE.name, contender.claim).key)
                 self.expelled += sum(record.key not in own for record in write.records)
             if self.is_calm or self.draw.random() > 0.1:

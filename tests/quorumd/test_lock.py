@@ -145,6 +145,47 @@ def test_those_who_wait_get_it_in_the_order_of_the_log() -> None:
     with_quorum(story)
 
 
+def test_the_first_in_the_queue_is_handed_the_lock_in_the_batch_that_gives_it_back() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async with QuorumClient(quorum.addresses) as other:
+            first = Lock(client, "a", ttl=60)
+            await first.acquire()
+            second = Lock(other, "a", ttl=60, comment="second")
+            waiting = asyncio.create_task(second.acquire())
+            await until_waiting(client, 1)
+            (queued,) = [each for each in quorum.records() if b"queue" in (each.key or b"")]
+            end_offset = quorum.end_offset
+            await first.release()
+            assert not first.is_held
+            assert await waiting == second.token == end_offset
+            assert second.is_held
+            assert [(each.key, each.value) for each in list(quorum.records())[end_offset:]] == [
+                (b"quorumd.locks/a", queued.value),
+                (queued.key, None),
+            ]
+            await second.release()
+            assert await list_claims(client) == []
+
+    with_quorum(story)
+
+
+def test_a_claim_that_was_queued_long_ago_acquires_the_lock_itself() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async with QuorumClient(quorum.addresses) as other:
+            first = Lock(client, "a", ttl=60)
+            await first.acquire()
+            second = Lock(other, "a", ttl=1)
+            waiting = asyncio.create_task(second.acquire())
+            await until_waiting(client, 1)
+            await asyncio.sleep(0.6)
+            end_offset = quorum.end_offset
+            await first.release()
+            assert await waiting == end_offset + 1
+            await second.release()
+
+    with_quorum(story)
+
+
 async def until_waiting(client: QuorumClient, count: int) -> None:
     async with KeyValueView(client, prefix=b"quorumd.locks.queue/") as view:
         while len(view) < count:

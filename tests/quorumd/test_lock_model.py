@@ -8,8 +8,8 @@ import pytest
 
 from quorumd.client.coordination import contender as rules
 from quorumd.client.coordination.contender import ClaimWrite, Contender, Intent, WaitUntil
-from quorumd.client.coordination.contest import AnsweredTime, Contest
-from tests.quorumd.lock_model import LockModel, MakeContender, Overlap
+from quorumd.client.coordination.contest import AnsweredTime, Contest, SeenRecord
+from tests.quorumd.lock_model import LockModel, MakeContender, NoHeir, Overlap
 
 pytestmark = pytest.mark.sim
 
@@ -20,7 +20,7 @@ PLANTED_SEEDS = range(400)
 
 @pytest.mark.parametrize("first", range(0, len(SEEDS), 10))
 def test_no_two_hold_it_at_a_time_and_all_get_it_in_the_end(first: int) -> None:
-    lost = 0
+    lost = handed_over = 0
     for seed in SEEDS[first : first + 10]:
         model = LockModel(seed)
         model.run(SECONDS)
@@ -33,7 +33,9 @@ def test_no_two_hold_it_at_a_time_and_all_get_it_in_the_end(first: int) -> None:
         ]
         assert tokens == sorted(tokens), "those in the log, too"
         lost += model.overtaken
+        handed_over += model.handed_over
     assert lost, "some were stopped for so long that they lost it"
+    assert handed_over > 100
 
 
 def test_an_outage_costs_nobody_the_place_in_the_queue() -> None:
@@ -104,6 +106,30 @@ class GivesBackAnything(Unconditional):
     intent = Intent.GIVE_BACK
 
 
+class HandsOverAnything(Unconditional):
+    intent = Intent.HAND_OVER
+
+
+class HandsOverWithoutALookAtTheQueue(Contender):
+    """The heir's place in the queue is not in the batch, and not in its condition."""
+
+    def _hand_over(self, heir: SeenRecord, end_offset: int) -> ClaimWrite:
+        write = super()._hand_over(heir, end_offset)
+        return write._replace(records=write.records[:1])
+
+
+class CountsAHandOverFromItsReading(Contender):
+    """An heir's ttl begins when it reads that it is one, not when it sent its record."""
+
+    def next_step(
+        self, contest: Contest, end_offset: int, now_s: float
+    ) -> ClaimWrite | WaitUntil | None:
+        holder = contest.holder
+        if holder is not None and holder.record.claim == self.claim and self.token < 0:
+            self._sent_s[holder.record.attempt] = now_s
+        return super().next_step(contest, end_offset, now_s)
+
+
 class TakesWhatIsUnseenForUnchanged(Contender):
     """A condition from the own record on, though its reader has not come so far."""
 
@@ -120,6 +146,9 @@ MISTAKES: list[MakeContender] = [
     RenewsAnything,
     GivesBackAnything,
     TakesWhatIsUnseenForUnchanged,
+    HandsOverAnything,
+    HandsOverWithoutALookAtTheQueue,
+    CountsAHandOverFromItsReading,
 ]
 
 
@@ -127,7 +156,7 @@ def is_seen(make: MakeContender, *, size: int = 4, pace: float = 1.0) -> bool:
     for seed in PLANTED_SEEDS:
         try:
             LockModel(seed, make, size=size, pace=pace).run(SECONDS)
-        except Overlap:
+        except (Overlap, NoHeir):
             return True
     return False
 

@@ -26,6 +26,8 @@ OVER_TTLS: Final = 2
 """What was not renewed for so many ttls is over."""
 TURN_S: Final = 2.0
 """What the first in the queue has to act in before the next one may; seconds in which the leader answers."""
+HEIR_TTLS: Final = 0.5
+"""So many ttls ago the record of the first in the queue may have been read, for it to be handed the name."""
 REMOVED_MAX: Final = 500
 """Of the queue, in one batch."""
 
@@ -39,6 +41,7 @@ class Intent(Enum):
     ACQUIRE = "acquire"
     RENEW = "renew"
     GIVE_BACK = "give back"
+    HAND_OVER = "hand over"
 
 
 class ClaimWrite(NamedTuple):
@@ -104,6 +107,18 @@ def turn_s(contest: Contest, claim: str, now_s: float) -> float | None:
     return None if answered.is_stopped(now_s) else max(lapse_s, now_s + left_s)
 
 
+def heir_of(contest: Contest, now_s: float) -> SeenRecord | None:
+    """The first in the queue, if the name can be handed over to it.
+
+    It holds the name from when it sent its record on, which must leave it time. And a claim that was queued
+    lately is alive: a dead one would keep the name for its ttl.
+    """
+    for claim, seen in contest.queue.items():
+        is_young = now_s < seen.seen_s + HEIR_TTLS * seen.record.ttl_s
+        return seen if is_young and seen.record.claim == claim else None
+    return None
+
+
 class Contender:
     """One claim to a name, from its first write to the last. `record` is what it writes."""
 
@@ -122,7 +137,8 @@ class Contender:
         self._attempt = 0
         self._sent_s: dict[int, float] = {}
         self._renewed_s = _NEVER
-        self._offset = -1
+        self.offset = -1
+        """Of its newest record as the holder, -1 before."""
         self._queue_offset = -1
         self._left_offset = -1
 
@@ -137,14 +153,14 @@ class Contender:
         holder = contest.holder
         if holder is not None and holder.record.claim == self.claim:
             self._adopt(holder.record.attempt, holder.offset)
-        elif self.token >= 0 and end_offset > self._offset:
+        elif self.token >= 0 and end_offset > self.offset:
             self.is_replaced = True
 
     def acknowledged(self, write: ClaimWrite, offset: int) -> None:
         """The write is committed, its first record at `offset`."""
         if write.intent is Intent.QUEUE:
             self._queue_offset = offset
-        elif write.intent is Intent.GIVE_BACK:
+        elif write.intent in (Intent.GIVE_BACK, Intent.HAND_OVER):
             self._on_left({record.key for record in write.records}, offset)
         else:
             self._adopt(write.attempt, offset)
@@ -159,9 +175,9 @@ class Contender:
 
     def _adopt(self, attempt: int, offset: int) -> None:
         """A record of this claim is in the log, as the holder's."""
-        if offset <= self._offset:
+        if offset <= self.offset:
             return
-        self._offset = offset
+        self.offset = offset
         if self.token < 0:
             self.token = offset
         sent_s = self._sent_s.get(attempt, _NEVER)
@@ -180,7 +196,7 @@ class Contender:
             return None
         if self.is_replaced:
             # It was acquired too late for that to be known, and is gone again.
-            self.token = self._offset = -1
+            self.token = self.offset = -1
             self.is_replaced = False
             self.held_until_s = self._renewed_s = _NEVER
         if self.token >= 0:
@@ -210,14 +226,21 @@ class Contender:
             return WaitUntil(due_s)
         return self._renewal(contest, end_offset, now_s)
 
-    def leave_step(self, contest: Contest, end_offset: int) -> ClaimWrite | None:
-        """To give the name back and leave the queue, as far as it is known to be in either; else None."""
+    def leave_step(self, contest: Contest, end_offset: int, now_s: float) -> ClaimWrite | None:
+        """To give the name back and leave the queue, as far as it is known to be in either; else None.
+
+        The first in the queue gets the name in the same batch: its own record becomes that of the holder, as
+        if it had acquired the name when it sent the record to the queue.
+        """
         self.observe(contest, end_offset)
         places = []
         since = end_offset
         if self.token >= 0 and not self.is_replaced:
-            if self._offset >= end_offset:
-                return self._write(Intent.GIVE_BACK, [_deleted(self.place)], self._offset + 1)
+            if self.offset >= end_offset:
+                return self._write(Intent.GIVE_BACK, [_deleted(self.place)], self.offset + 1)
+            heir = heir_of(contest, now_s)
+            if heir is not None and self.claim not in contest.queue:
+                return self._hand_over(heir, end_offset)
             places.append(self.place)
         if self._queue_offset >= end_offset:
             since = self._queue_offset + 1
@@ -240,11 +263,17 @@ class Contender:
             records += [*ahead, _deleted(self._own_place)]
         return self._write(Intent.ACQUIRE, records, end_offset)
 
+    def _hand_over(self, heir: SeenRecord, end_offset: int) -> ClaimWrite:
+        """Refused if the heir has left the queue, or another claim has the name: it writes both keys."""
+        queued = Place(self.place.kind, self.place.name, heir.record.claim)
+        records = [Record(key=self.place.key, value=heir.value), _deleted(queued)]
+        return self._write(Intent.HAND_OVER, records, end_offset)
+
     def _renewal(self, contest: Contest, end_offset: int, now_s: float) -> ClaimWrite:
         records = [self._set(self.place, now_s, token=self.token)]
         if self.claim in contest.queue:
             records.append(_deleted(self._own_place))
-        return self._write(Intent.RENEW, records, max(end_offset, self._offset + 1))
+        return self._write(Intent.RENEW, records, max(end_offset, self.offset + 1))
 
     def _set(self, place: Place, now_s: float, *, token: int | None = None) -> Record:
         self._attempt += 1

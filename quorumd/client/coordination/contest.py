@@ -43,9 +43,10 @@ class AnsweredTime:
 
 class SeenRecord(NamedTuple):
     """A record of a claim as this client has read it, at `seen_s` of its monotonic clock (seconds), and at
-    `answered_s` of the time in which the leader answered."""
+    `answered_s` of the time in which the leader answered. `value` is the same as bytes."""
 
     record: ClaimRecord
+    value: bytes
     offset: int
     timestamp_ms: int
     seen_s: float
@@ -114,7 +115,9 @@ class ContestBoard:
         seen = None
         if change.value is not None:
             record = claim_record_of(change.value)
-            seen = SeenRecord(record, change.offset, change.timestamp, now_s, answered_s)
+            seen = SeenRecord(
+                record, change.value, change.offset, change.timestamp, now_s, answered_s
+            )
         if place.claim:
             self._on_queue(contest, place.claim, seen)
         else:

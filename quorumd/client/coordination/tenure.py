@@ -224,8 +224,13 @@ class Tenure:
                     await self._written()
                     while True:
                         coordinator.check()
+                        if coordinator.contest(self._place).queue:
+                            # To hand the name over, it has to know the queue behind its own record.
+                            await coordinator.reach(contender.offset + 1)
                         contest = coordinator.contest(self._place)
-                        step = contender.leave_step(contest, coordinator.end_offset)
+                        step = contender.leave_step(
+                            contest, coordinator.end_offset, coordinator.now_s()
+                        )
                         if step is None:
                             break
                         await self._perform(step)
