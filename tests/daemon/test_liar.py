@@ -15,7 +15,7 @@ from quorumd.wire.headers import decode_request_header, encode_response_header
 from quorumd.wire.messages.api_versions import ApiVersionsResponse, ApiVersionsResponseApiKey
 from quorumd.wire.messages.fetch import FetchResponse, FetchResponseNodeEndpoint
 from quorumd.wire.messages.vote import VoteResponse
-from quorumd.wire.registry import APIS
+from quorumd.wire.registry import APIS, CONTROLLER_KEYS
 from quorumd.wire.schema import Message
 from tests.support.live_cluster import Cluster
 from tests.support.load import Load
@@ -74,6 +74,7 @@ class Liar:
                     api_key=key, min_version=spec.min_version, max_version=spec.max_version
                 )
                 for key, spec in APIS.items()
+                if key not in CONTROLLER_KEYS
             )
             answer = ApiVersionsResponse(api_keys=tuple(keys))
         elif header.api_key == FETCH:

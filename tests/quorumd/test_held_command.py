@@ -14,19 +14,19 @@ from quorumd.cli.held_command import HeldCommand
 pytestmark = pytest.mark.live
 
 
-def child_of_this_process() -> int:
-    (pid,) = {
+def children() -> set[int]:
+    return {
         int(pid)
         for task in Path(f"/proc/{os.getpid()}/task").iterdir()
         for pid in (task / "children").read_text().split()
     }
-    return pid
 
 
 def test_the_event_loop_goes_on_while_a_command_does_not_begin() -> None:
     async def run() -> None:
+        others = children()
         with HeldCommand(["sh", "-c", "exit $CODE"]) as command:
-            pid = child_of_this_process()
+            (pid,) = children() - others
             os.kill(pid, signal.SIGSTOP)
             command.start("CODE", "7")
             ended = asyncio.ensure_future(command.wait())
@@ -40,8 +40,10 @@ def test_the_event_loop_goes_on_while_a_command_does_not_begin() -> None:
 
 def test_one_that_does_not_begin_can_be_ended() -> None:
     async def run() -> None:
+        others = children()
         with HeldCommand(["sleep", "100"]) as command:
-            os.kill(child_of_this_process(), signal.SIGSTOP)
+            (pid,) = children() - others
+            os.kill(pid, signal.SIGSTOP)
             command.start("A", "b")
             assert await command.end(0.1) == 128 + signal.SIGTERM
 

@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 from tests.support.live_cluster import PAGE_S, Cluster
 from tests.support.odd_certificates import Authority
@@ -57,6 +58,9 @@ class HttpsCluster(Cluster):
             with urllib.request.urlopen(url, timeout=PAGE_S, context=context) as answer:
                 assert answer.read() == b"ready\n"
                 return bool(answer.status == 200)
+        except HTTPError as error:
+            error.close()
+            return False
         except OSError:
             return False
 
