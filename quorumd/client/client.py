@@ -241,15 +241,18 @@ class QuorumClient(BaseClient):
         *,
         max_bytes: int = FETCH_BYTES_DEFAULT,
         max_wait_ms: int = FETCH_WAIT_MS_DEFAULT,
+        min_bytes: int = 1,
         timeout_ms: int | None = None,
     ) -> Fetched:
-        """Committed records from `offset` (inclusive) on; at the log's end waits `max_wait_ms` for new ones.
+        """Committed records from `offset` (inclusive) on; at its end waits `max_wait_ms` for `min_bytes`.
 
         Returns at least one whole batch if there is any, even if it is larger than `max_bytes`. Raises
         OffsetOutOfRange, QuorumUnavailable, RequestRefused, NotSupported.
         """
         deadline = self._deadline(timeout_ms)
-        return await self._fetch(offset, max_bytes, max_wait_ms, deadline, fetched_from)
+        return await self._fetch(
+            offset, max_bytes, max_wait_ms, deadline, fetched_from, min_bytes=min_bytes
+        )
 
     async def fetch_raw(self, offset: int, *, max_bytes: int = FETCH_BYTES_DEFAULT) -> RawFetched:
         """As `fetch`, but the bytes of the batches as in the leader's log, their CRCs verified."""
@@ -265,11 +268,13 @@ class QuorumClient(BaseClient):
         max_wait_ms: int,
         deadline: Deadline,
         read: Callable[[FetchResponsePartition, int], T],
+        *,
+        min_bytes: int = 1,
     ) -> T:
         async def ask(connection: ClientConnection) -> T | None:
             wait_ms = min(max_wait_ms, deadline.remaining_ms())
             response = await connection.request(
-                fetch_request(offset, max_bytes, wait_ms),
+                fetch_request(offset, max_bytes, wait_ms, min_bytes=min_bytes),
                 FetchResponse,
                 timeout_s=(wait_ms + TRY_TIMEOUT_MS) / 1000,
             )
@@ -307,6 +312,7 @@ class QuorumClient(BaseClient):
         from_offset: int | None = None,
         on_progress: OnDownloadProgress | None = None,
         on_answer: Callable[[], object] | None = None,
+        min_bytes: Callable[[], int] | None = None,
     ) -> AsyncGenerator[LogEvent, None]:
         """The committed log as events, without end, in order and each once: see quorumd.client.events.
 
@@ -318,7 +324,8 @@ class QuorumClient(BaseClient):
         read; OffsetOutOfRange if the position stays outside the log for the client's timeout.
 
         Uses connections of its own. `on_progress` gets the bytes of a snapshot that have arrived, and its
-        size in bytes. `on_answer` is called whenever the leader has answered, also when nothing is new.
+        size in bytes. `on_answer` is called whenever the leader has answered, also when nothing is new;
+        `min_bytes` before each request, for how much is to be new before the leader answers at once.
         """
         own = QuorumClient(
             self._bootstrap,
@@ -330,7 +337,7 @@ class QuorumClient(BaseClient):
             own._finder, timeout_ms=self.timeout_ms, on_progress=on_progress
         )
         subscription = LogSubscription(
-            own.fetch,
+            lambda offset: own.fetch(offset, min_bytes=1 if min_bytes is None else min_bytes()),
             download,
             timeout_ms=self.timeout_ms,
             offset=from_offset,
@@ -426,6 +433,7 @@ def fetch_request(
     max_bytes: int,
     max_wait_ms: int,
     *,
+    min_bytes: int = 1,
     replica_id: int = CONSUMER,
     version: int = REPLICA_STATE_SINCE,
 ) -> FetchRequest:
@@ -435,7 +443,7 @@ def fetch_request(
         replica_id=CONSUMER if in_state else replica_id,
         replica_state=FetchRequestReplicaState(replica_id=replica_id if in_state else CONSUMER),
         max_wait_ms=max_wait_ms,
-        min_bytes=1,
+        min_bytes=min_bytes,
         max_bytes=max_bytes,
         topics=(
             FetchRequestTopic(

@@ -24,8 +24,9 @@ from quorumd import (
 )
 from quorumd.client.coordination.claim_record import ClaimRecord
 from quorumd.client.coordination.contender import TURN_S
-from quorumd.client.coordination.coordinator import boot_s
+from quorumd.client.coordination.coordinator import TURN_BYTES, boot_s
 from quorumd.client.coordination.keys import Place
+from quorumd.wire.messages.fetch import FetchRequest
 from quorumd.wire.messages.produce import ProduceRequest
 from quorumd.wire.schema import Message
 from tests.quorumd.fake_quorum import FakeQuorum
@@ -165,6 +166,28 @@ def test_the_first_in_the_queue_is_handed_the_lock_in_the_batch_that_gives_it_ba
             ]
             await second.release()
             assert await list_claims(client) == []
+
+    with_quorum(story)
+
+
+def test_of_those_who_wait_the_first_are_told_of_each_change_and_others_of_many() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async with AsyncExitStack() as stack, Lock(client, "a"):
+            tasks = []
+            for number in range(6):
+                own = await stack.enter_async_context(QuorumClient(quorum.addresses))
+                tasks.append(asyncio.create_task(Lock(own, "a").acquire()))
+                await until_waiting(client, number + 1)
+            quorum.requests.clear()
+            await asyncio.sleep(0.6)  # As long as a leader lets them wait.
+            asked = [
+                each.min_bytes for _, each in quorum.requests if isinstance(each, FetchRequest)
+            ]
+            assert {1, TURN_BYTES, 2 * TURN_BYTES, 3 * TURN_BYTES} == set(asked)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            assert (await list_claims(client))[0].waiters == ()
 
     with_quorum(story)
 

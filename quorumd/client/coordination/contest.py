@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import islice
 from typing import Final, NamedTuple
 
 from quorumd.client.coordination.claim_record import ClaimRecord, claim_record_of
 from quorumd.client.coordination.keys import Place, place_of
 from quorumd.client.view import KeyChange
 
+AHEAD_MAX: Final = 64
 SILENCE_S: Final = 1.0
 """Twice what the leader lets a reader wait for records."""
 
@@ -78,6 +80,13 @@ class Contest:
     def first_own(self) -> str | None:
         """The first claim of this client in the queue: the only one of them that may act."""
         return next(iter(self.own), None)
+
+    def ahead_of(self, claim: str) -> int:
+        """How many claims wait before this one, as far as `AHEAD_MAX`; 0 if it does not wait."""
+        if claim not in self.queue:
+            return 0
+        ahead = islice(self.queue, AHEAD_MAX)
+        return next((place for place, each in enumerate(ahead) if each == claim), AHEAD_MAX)
 
 
 NOBODY: Final = Contest(AnsweredTime(), float("-inf"))

@@ -34,6 +34,11 @@ SWEEP_S: Final = (5.0, 15.0)
 one comes first, and the others find nothing."""
 SWEEP_TRY_S: Final = 3.0
 IN_FLIGHT_MAX: Final = 64
+NEAR: Final = 2
+"""With so many before it a claim is told of each change of the log at once."""
+TURN_BYTES: Final = 300
+"""A hand-over adds more than this to the log. What adds less delays a reader by half a second at the most."""
+PATIENT_CLAIMS_MAX: Final = 8
 LINGER_S: Final = 5.0
 """The reader outlives the last claim by this, for the next one may come at once."""
 
@@ -67,6 +72,8 @@ class Coordinator:
         self.board = ContestBoard(self._wake)
         self._map = KeyValueMap(key_filter=_is_ours, on_change=self._on_change)
         self._wakes: dict[str, asyncio.Event] = {}
+        self._places: dict[str, Place] = {}
+        """Of the claims that are woken."""
         self._watchers: dict[Place, list[asyncio.Event]] = {}
         self._reached: list[tuple[int, asyncio.Future[None]]] = []
         self._uses = 0
@@ -154,7 +161,9 @@ class Coordinator:
         position = self._map.offset or None
         try:
             async with aclosing(
-                self.client.follow(from_offset=position, on_answer=self._on_answer)
+                self.client.follow(
+                    from_offset=position, on_answer=self._on_answer, min_bytes=self._min_bytes
+                )
             ) as events:
                 async for event in events:
                     await self._map.apply(event)
@@ -168,6 +177,14 @@ class Coordinator:
                     self._wake_reached()
         except Exception as error:
             self._end(error)
+
+    def _min_bytes(self) -> int:
+        """How much is to be new before this client needs to know: more where all that it wants is a place in
+        queues, and others are before it. Each of them adds at least `TURN_BYTES` when it has its turn."""
+        if self._watchers or self._reached or not 0 < len(self._places) <= PATIENT_CLAIMS_MAX:
+            return 1
+        ahead = min(self.contest(place).ahead_of(claim) for claim, place in self._places.items())
+        return max(1, (ahead - NEAR) * TURN_BYTES)
 
     def _on_answer(self) -> None:
         now_s = self.now_s()
@@ -205,11 +222,12 @@ class Coordinator:
     def waking(self, place: Place, claim: str) -> Iterator[asyncio.Event]:
         """An event that is set whenever something may have changed for this claim."""
         event = self._wakes[claim] = asyncio.Event()
+        self._places[claim] = place
         self.board.live.add(claim)
         try:
             yield event
         finally:
-            del self._wakes[claim]
+            del self._wakes[claim], self._places[claim]
             self.board.give_up(place, claim)
 
     @contextmanager
