@@ -39,7 +39,7 @@ class Source(BytesIO):
         self.elements_left = self.elements_max = elements_max
 
 
-def claim(io: Source, count: int, element_bytes_min: int) -> None:
+def check_count(io: Source, count: int, element_bytes_min: int) -> None:
     """Refuse `count` elements that can't be in the bytes left or that exceed the budget."""
     if count * element_bytes_min > io.size - io.tell():
         raise MalformedMessage(f"{count} elements in the {io.size - io.tell()} bytes left")
@@ -124,7 +124,7 @@ def read_tag_count(io: Source) -> int:
     count = read_unsigned_varint(io)
     if count == 0 or count >= _INT32_SIGN:
         return 0
-    claim(io, count, 2)
+    check_count(io, count, 2)
     return count
 
 

@@ -133,7 +133,7 @@ class ArrayType(WireType):
         count = read(stream)
         if count < 0:
             return None if self.is_nullable else primitives.not_null(None)
-        primitives.claim(stream, count, self.element.bytes_min)
+        primitives.check_count(stream, count, self.element.bytes_min)
         return tuple([self.element._parse(stream, context, path) for _ in range(count)])
 
     def _build(self, obj: Any, stream: BytesIO, context: object, path: str) -> object:
@@ -156,7 +156,7 @@ class ArrayType(WireType):
                     return {"None" if self.is_nullable else "not_null(None)"}
                 if not count:
                     return ()
-                claim(io, count, {self.element.bytes_min})
+                check_count(io, count, {self.element.bytes_min})
                 return tuple([{element} for _ in range(count)])
         """)
         return f"{name}(io, this)"
