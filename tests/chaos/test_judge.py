@@ -95,7 +95,7 @@ def test_a_record_that_is_there_twice(tmp_path: Path) -> None:
 
 def test_an_acknowledgement_with_a_wrong_offset(tmp_path: Path) -> None:
     b = [(INVOKED, 20, 0), (ACKNOWLEDGED, 50, 0, 2)]
-    assert "is told offset 2" in only(judged(tmp_path, b=b, r=R[1:]))
+    assert "gets offset 2" in only(judged(tmp_path, b=b, r=R[1:]))
 
 
 def test_an_order_that_no_moments_explain(tmp_path: Path) -> None:

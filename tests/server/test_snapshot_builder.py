@@ -337,7 +337,7 @@ def test_a_disk_that_fills_up_at_any_write_leaves_nothing(monkeypatch: pytest.Mo
 
         monkeypatch.setattr(fs, "pwritev", failing)
         try:
-            build(fs, batches.ends[-1], memory_bytes=10_000)
+            build(fs, batches.ends[-1], memory_bytes=5_000)
         except DiskFull:
             failures += 1
         else:

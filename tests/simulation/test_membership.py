@@ -77,7 +77,7 @@ def test_what_was_asked_for_counts_until_it_is_over() -> None:
     request = VoterChangeRequest(VoterChangeKind.REMOVE, A, sent=1)
     facts.change_requests.append(request)
     assert not risk.may_lose(B)
-    request.answered, request.outcome = 1, "refused"
+    request.responses, request.outcome = 1, "refused"
     assert risk.may_lose(B)
     request.sent = 2
     assert not risk.may_lose(B)
