@@ -459,9 +459,9 @@ class Outbound:
         self._handle(RequestFailed(request_id=request_id, reason=reason, error=error))
 
     def _event(self, key: int, request_id: int, version: int, frame: bytes, at: int) -> Event:
-        listener = self._settings.listener
+        topic, listener = self._topic, self._settings.listener
         if key == FETCH:
-            response = fetch_response_received(version, frame, at, request_id, listener)
+            response = fetch_response_received(version, frame, at, topic, request_id, listener)
             fetched = response.fetched
             if fetched is not None:
                 if self.node.config.is_kafka_log:
@@ -472,11 +472,15 @@ class Outbound:
                     self._max_bytes = next_max_bytes(self._max_bytes, fetched)
             return response.event
         if key == FETCH_SNAPSHOT:
-            event, data = snapshot_response_received(version, frame, at, request_id, listener)
+            event, data = snapshot_response_received(
+                version, frame, at, topic, request_id, listener
+            )
             self._fetched.hold_chunk(request_id, data)
             return event
         if key in CHANGES:
             return voter_changes.change_response_received(
                 key, version, frame, at, request_id, listener
             )
-        return elections.election_response_received(key, version, frame, at, request_id, listener)
+        return elections.election_response_received(
+            key, version, frame, at, topic, request_id, listener
+        )

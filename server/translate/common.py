@@ -14,6 +14,7 @@ from uuid import UUID
 from quorumd.raft.effects import Reply
 from quorumd.raft.events import LeaderHint, RequestFailed
 from quorumd.raft.types import Endpoint
+from quorumd.server.model.topic import TopicPartition
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.schema import ZERO_UUID
 
@@ -37,6 +38,12 @@ def only_topic(topics: Sequence[T]) -> T:
             "a raft request holds exactly one topic with exactly one partition"
         )
     return topics[0]
+
+
+def check_topic(topic: TopicPartition, name: str, index: int) -> None:
+    """Raises InvalidRequestShape unless it is the replicated partition that is named."""
+    if name != topic.name or index != topic.index:
+        raise InvalidRequestShape(f"{name}-{index} is not replicated here")
 
 
 def error_code(name: str | None) -> ErrorCode:

@@ -22,7 +22,7 @@ from quorumd.raft.events import (
 from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey
 from quorumd.server.model.topic import TopicPartition
 from quorumd.server.translate.common import (
-    InvalidRequestShape,
+    check_topic,
     error_code,
     error_name,
     id_or_minus_one,
@@ -103,11 +103,6 @@ def election_request_received(
     return _end_request_received(end, version, topic, reply_to)
 
 
-def _check_topic(topic: TopicPartition, name: str, index: int) -> None:
-    if name != topic.name or index != topic.index:
-        raise InvalidRequestShape(f"{name}-{index} is not replicated here")
-
-
 def _endpoints(
     named: Sequence[BeginQuorumEpochRequestLeaderEndpoint | EndQuorumEpochRequestLeaderEndpoint],
 ) -> tuple[Endpoint, ...]:
@@ -120,7 +115,7 @@ def _vote_request_received(
 ) -> VoteRequestReceived:
     named = only_topic(message.topics)
     asked = named.partitions[0]
-    _check_topic(topic, named.topic_name, asked.partition_index)
+    check_topic(topic, named.topic_name, asked.partition_index)
     return VoteRequestReceived(
         reply_to=reply_to,
         cluster_id=message.cluster_id,
@@ -137,7 +132,7 @@ def _begin_request_received(
 ) -> BeginQuorumEpochRequestReceived:
     named = only_topic(message.topics)
     begun = named.partitions[0]
-    _check_topic(topic, named.topic_name, begun.partition_index)
+    check_topic(topic, named.topic_name, begun.partition_index)
     return BeginQuorumEpochRequestReceived(
         reply_to=reply_to,
         cluster_id=message.cluster_id,
@@ -153,7 +148,7 @@ def _end_request_received(
 ) -> EndQuorumEpochRequestReceived:
     named = only_topic(message.topics)
     ended = named.partitions[0]
-    _check_topic(topic, named.topic_name, ended.partition_index)
+    check_topic(topic, named.topic_name, ended.partition_index)
     if version == 0:
         successors = tuple(ReplicaKey(replica_id) for replica_id in ended.preferred_successors)
     else:
@@ -323,6 +318,8 @@ class _PartitionResponse(Protocol):
     """What the partition of every raft response holds."""
 
     @property
+    def partition_index(self) -> int: ...
+    @property
     def error_code(self) -> int: ...
     @property
     def leader_id(self) -> int: ...
@@ -330,8 +327,21 @@ class _PartitionResponse(Protocol):
     def leader_epoch(self) -> int: ...
 
 
+class _TopicResponse(Protocol):
+    @property
+    def topic_name(self) -> str: ...
+    @property
+    def partitions(self) -> Sequence[object]: ...
+
+
 def election_response_received(
-    api_key: int, version: int, frame: bytes, at: int, request_id: int, listener: str
+    api_key: int,
+    version: int,
+    frame: bytes,
+    at: int,
+    topic: TopicPartition,
+    request_id: int,
+    listener: str,
 ) -> (
     VoteResponseReceived
     | BeginQuorumEpochResponseReceived
@@ -340,12 +350,14 @@ def election_response_received(
 ):
     """A peer's response to Vote, BeginQuorumEpoch or EndQuorumEpoch.
 
-    Raises MalformedMessage and InvalidRequestShape.
+    Raises MalformedMessage, and InvalidRequestShape unless it is about exactly this partition.
     """
     message = decode(_RESPONSES[api_key], version, frame, at)
     if message.error_code:
         return request_failed(request_id, message.error_code)
-    response = cast(_PartitionResponse, only_topic(message.topics).partitions[0])
+    found = only_topic(cast(Sequence[_TopicResponse], message.topics))
+    response = cast(_PartitionResponse, found.partitions[0])
+    check_topic(topic, found.topic_name, response.partition_index)
     nodes = tuple((node.node_id, node.host, node.port) for node in message.node_endpoints)
     error = error_name(response.error_code)
     hint = leader_hint(response.leader_id, response.leader_epoch, nodes, listener)

@@ -62,6 +62,7 @@ of one record, and 0.2 s. The rest is fetched again."""
 FETCH_MAX_WAIT_MS: Final = 500
 """How long a follower lets its leader wait for records, at most: Kafka's own figure."""
 HIGH_WATERMARK_UNSUPPORTED: Final = 2**63 - 1
+TOPIC_ID_SINCE: Final = 13
 DIRECTORY_ID_SINCE: Final = 17
 MAX_WAIT_MS_MAX = 5_000
 """Longest wait that a replica is granted, ten times Kafka's: one whose connection is gone is remembered
@@ -109,7 +110,7 @@ def fetch_response_frame(
     return encode_fetch_response(
         version,
         correlation_id,
-        topic=topic.id_bytes if version >= 13 else topic.name_bytes,
+        topic=topic.id_bytes if version >= TOPIC_ID_SINCE else topic.name_bytes,
         partition=topic.index,
         error_code=0 if reply.error is None else error_code(reply.error),
         high_watermark=-1 if high_watermark is None else high_watermark,
@@ -211,12 +212,12 @@ class ParsedFetchResponse(NamedTuple):
 
 
 def fetch_response_received(
-    version: int, frame: bytes, at: int, request_id: int, listener: str
+    version: int, frame: bytes, at: int, topic: TopicPartition, request_id: int, listener: str
 ) -> ParsedFetchResponse:
     """A peer's Fetch response as an event.
 
-    Raises MalformedMessage and InvalidRequestShape; CorruptBatch if a batch is damaged, and then
-    nothing of the response counts.
+    Raises MalformedMessage, and InvalidRequestShape unless it is about exactly this partition; CorruptBatch
+    if a batch is damaged, and then nothing of the response counts.
     """
     response = parse_fetch_response(version, frame, at)
     if response is None:
@@ -228,6 +229,9 @@ def fetch_response_received(
             raise InvalidRequestShape("a fetch response is about exactly one partition")
     if response.error_code:
         return _refused(request_id, response.error_code, response.node_endpoints)
+    asked = topic.id_bytes if version >= TOPIC_ID_SINCE else topic.name_bytes
+    if response.topic != asked or response.partition != topic.index:
+        raise InvalidRequestShape("a fetch response is about a partition that was not asked for")
     records = response.records
     fetched = fetched_batches(
         records if isinstance(records, bytes) else bytes(records), FETCH_BATCHES_MAX

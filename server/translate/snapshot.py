@@ -17,7 +17,7 @@ from quorumd.raft.events import (
 from quorumd.raft.types import ReplicaKey, SnapshotId
 from quorumd.server.model.topic import TopicPartition
 from quorumd.server.translate.common import (
-    InvalidRequestShape,
+    check_topic,
     error_code,
     error_name,
     id_or_minus_one,
@@ -59,8 +59,7 @@ def snapshot_request_received(
     """Raises InvalidRequestShape unless exactly this partition is asked for."""
     asked = only_topic(message.topics)
     partition = asked.partitions[0]
-    if asked.name != topic.name or partition.partition != topic.index:
-        raise InvalidRequestShape(f"{asked.name}-{partition.partition} is not replicated here")
+    check_topic(topic, asked.name, partition.partition)
     replica = None
     if message.replica_id >= 0:
         replica = ReplicaKey(message.replica_id, uuid_or_none(partition.replica_directory_id))
@@ -138,16 +137,18 @@ def snapshot_request(
 
 
 def snapshot_response_received(
-    version: int, frame: bytes, at: int, request_id: int, listener: str
+    version: int, frame: bytes, at: int, topic: TopicPartition, request_id: int, listener: str
 ) -> tuple[FetchSnapshotResponseReceived | RequestFailed, bytes]:
     """A peer's FetchSnapshot response as an event, and the bytes of its chunk.
 
-    Raises MalformedMessage and InvalidRequestShape.
+    Raises MalformedMessage, and InvalidRequestShape unless it is about exactly this partition.
     """
     message = decode(FetchSnapshotResponse, version, frame, at)
     if message.error_code:
         return request_failed(request_id, message.error_code), b""
-    found = only_topic(message.topics).partitions[0]
+    about = only_topic(message.topics)
+    found = about.partitions[0]
+    check_topic(topic, about.name, found.index)
     nodes = tuple((node.node_id, node.host, node.port) for node in message.node_endpoints)
     leader, error = found.current_leader, error_name(found.error_code)
     chunk = None

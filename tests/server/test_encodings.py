@@ -245,7 +245,7 @@ def test_every_encoding_of_a_fetch_answer_tells_the_same(data: st.DataObject, ve
 
     def told(body: bytes) -> object:
         try:
-            parsed = fetch_response_received(version, b"head" + body, 4, 9, LISTENER.name)
+            parsed = fetch_response_received(version, b"head" + body, 4, METADATA, 9, LISTENER.name)
         except ValueError as error:
             return repr(error)
         fetched = parsed.fetched
@@ -263,7 +263,9 @@ def test_every_encoding_of_a_snapshot_answer_tells_the_same(
 
     def told(body: bytes) -> object:
         try:
-            return snapshot_response_received(version, b"head" + body, 4, 9, LISTENER.name)
+            return snapshot_response_received(
+                version, b"head" + body, 4, METADATA, 9, LISTENER.name
+            )
         except ValueError as error:
             return repr(error)
 

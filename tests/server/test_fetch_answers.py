@@ -49,7 +49,7 @@ def fetch_answer(records: bytes) -> tuple[bytes, int]:
 
 def outcome(records: bytes) -> translate_fetch.ParsedFetchResponse:
     data, at = fetch_answer(records)
-    return translate_fetch.fetch_response_received(VERSION, data, at, 1, "CONTROLLER")
+    return translate_fetch.fetch_response_received(VERSION, data, at, METADATA, 1, "CONTROLLER")
 
 
 def taken_over(records: bytes) -> FetchedBatches:
@@ -90,7 +90,9 @@ def test_a_follower_takes_so_many_batches_of_an_answer_and_fetches_the_rest_agai
     found: list[translate_fetch.ParsedFetchResponse] = []
 
     def take() -> None:
-        found.append(translate_fetch.fetch_response_received(VERSION, data, at, 1, "CONTROLLER"))
+        found.append(
+            translate_fetch.fetch_response_received(VERSION, data, at, METADATA, 1, "CONTROLLER")
+        )
 
     assert steps(take) < 7 * STEPS_PER_MS
     (only,) = found

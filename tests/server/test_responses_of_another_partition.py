@@ -1,0 +1,61 @@
+"""A peer's response counts for the partition that was asked for, and for no other."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from quorumd.server.model.topic import METADATA
+from quorumd.server.translate.common import InvalidRequestShape
+from quorumd.server.translate.elections import election_response_received
+from quorumd.server.translate.fetch import fetch_response_received
+from quorumd.server.translate.snapshot import snapshot_response_received
+from quorumd.wire.codec import encode
+from quorumd.wire.registry import APIS
+from quorumd.wire.schema import Message
+
+FETCH, VOTE, BEGIN, END, FETCH_SNAPSHOT = 1, 52, 53, 54, 59
+VERSIONS = tuple(
+    (key, version)
+    for key, first in ((FETCH, 12), (VOTE, 0), (BEGIN, 0), (END, 0), (FETCH_SNAPSHOT, 0))
+    for version in range(first, APIS[key].max_version + 1)
+)
+
+
+def response_about(key: int, name: str, topic_id: UUID, index: int) -> Message:
+    """The least that a response to this request says of a partition."""
+    cls: Any = APIS[key].response
+    array = "responses" if key == FETCH else "topics"
+    topic_type = next(each.of for each in cls.wire_spec.fields if each.name == array)
+    fields = {each.name: each.of for each in topic_type.wire_spec.fields}
+    values: dict[str, Any] = {"partition_index": index}
+    named: dict[str, Any] = {"topic_name": name}
+    if key == FETCH:
+        values["aborted_transactions"] = ()
+        named = {"topic": name, "topic_id": topic_id}
+    elif key == FETCH_SNAPSHOT:
+        values, named = {"index": index}, {"name": name}
+    topic = topic_type(**named, partitions=(fields["partitions"](**values),))
+    made: Message = cls(**{array: (topic,)})
+    return made
+
+
+def received(key: int, version: int, body: bytes) -> object:
+    if key == FETCH:
+        return fetch_response_received(version, body, 0, METADATA, 7, "CONTROLLER")
+    if key == FETCH_SNAPSHOT:
+        return snapshot_response_received(version, body, 0, METADATA, 7, "CONTROLLER")
+    return election_response_received(key, version, body, 0, METADATA, 7, "CONTROLLER")
+
+
+@pytest.mark.parametrize(("key", "version"), VERSIONS)
+def test_a_response_about_another_partition_is_none(key: int, version: int) -> None:
+    def body(name: str, topic_id: UUID, index: int) -> bytes:
+        return encode(response_about(key, name, topic_id, index), version)
+
+    assert received(key, version, body(METADATA.name, METADATA.topic_id, 0)) is not None
+    for other in (("another", UUID(int=5), 0), (METADATA.name, METADATA.topic_id, 1)):
+        with pytest.raises(InvalidRequestShape):
+            received(key, version, body(*other))
