@@ -149,9 +149,11 @@ class Dispatch:
             asked = FastFetch.from_message(message, version)
         if asked is not None and is_of_replica(
             asked.replica_id,
-            asked.cluster_id,
+            asked.replica_directory_id,
             asked.last_fetched_epoch,
+            asked.fetch_offset,
             asked.partition_max_bytes,
+            asked.max_bytes,
         ):
             if self._gate is None or self._gate.admits_fetch(request, asked):
                 self._partition.raft_handler.fetch(request, asked)
@@ -162,9 +164,11 @@ class Dispatch:
         if any(
             is_of_replica(
                 replica_id,
-                message.cluster_id,
+                partition.replica_directory_id,
                 partition.last_fetched_epoch,
+                partition.fetch_offset,
                 partition.partition_max_bytes,
+                message.max_bytes,
             )
             for topic in message.topics
             for partition in topic.partitions

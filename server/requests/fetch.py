@@ -95,17 +95,25 @@ def is_for_debugging(message: FetchRequest, version: int) -> bool:
 
 
 def is_of_replica(
-    replica_id: int, cluster_id: str | None, last_fetched_epoch: int, partition_max_bytes: int
+    replica_id: int,
+    directory_id: UUID,
+    last_fetched_epoch: int,
+    fetch_offset: int,
+    partition_max_bytes: int,
+    max_bytes: int,
 ) -> bool:
     """True for a fetch of a replica, which also gets records that are not committed.
 
     A replica names the epoch of its last record. Some consumers do so, too (KIP-320, kafka-python); but a
-    replica without id, as observers may be, names its cluster, or leaves PartitionMaxBytes 0 as Apache
-    Kafka's replicas do.
+    replica has an id, or an observer without one at least names its directory. A client of this package
+    looks for the newest snapshot as an empty replica: from offset 0, for 0 bytes of the partition and 1 in
+    all. No more comes with the response than the first batch of the log, which is a control batch.
     """
     if last_fetched_epoch < 0 or replica_id == DEBUGGING_CONSUMER:
         return False
-    return replica_id >= 0 or cluster_id is not None or partition_max_bytes == 0
+    if replica_id >= 0 or directory_id.int:
+        return True
+    return (fetch_offset, partition_max_bytes, max_bytes) == (0, 0, 1)
 
 
 class FetchHandler:

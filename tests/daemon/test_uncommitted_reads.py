@@ -65,24 +65,39 @@ def lone_leader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Clus
             yield cluster, leader, end
 
 
+@pytest.mark.parametrize("max_bytes", [1 << 20, 1])
+@pytest.mark.parametrize("partition_max_bytes", [1 << 20, 0])
+@pytest.mark.parametrize("names_cluster", [False, True])
 @pytest.mark.parametrize("version", range(12, 19))
 def test_a_consumer_that_tells_the_epoch_of_its_last_record_is_no_replica(
-    lone_leader: tuple[Cluster, int, int], version: int
+    lone_leader: tuple[Cluster, int, int],
+    version: int,
+    *,
+    names_cluster: bool,
+    partition_max_bytes: int,
+    max_bytes: int,
 ) -> None:
     """As kafka-python does from its second fetch on."""
     cluster, leader, end = lone_leader
-    epoch = cluster.status(leader)["epoch"]
+    status = cluster.status(leader)
+    epoch, cluster_id = status["epoch"], status["cluster_id"] if names_cluster else None
     for offset in (end - 1, end):
         asked = FetchRequestPartition(
             partition=0,
             fetch_offset=offset,
             current_leader_epoch=epoch,
             last_fetched_epoch=epoch,
-            partition_max_bytes=1 << 20,
+            partition_max_bytes=partition_max_bytes,
         )
         name = TOPIC if version < 13 else ""
         topic = FetchRequestTopic(topic=name, topic_id=METADATA.topic_id, partitions=(asked,))
-        message = FetchRequest(max_wait_ms=100, min_bytes=1, max_bytes=1 << 20, topics=(topic,))
+        message = FetchRequest(
+            cluster_id=cluster_id,
+            max_wait_ms=100,
+            min_bytes=1,
+            max_bytes=max_bytes,
+            topics=(topic,),
+        )
         with RawClient(cluster.port(leader)) as client:
             row = client.ask(FETCH, version, message, FetchResponse).responses[0].partitions[0]
         assert (row.error_code, row.high_watermark) == (0, end)

@@ -131,7 +131,7 @@ def test_of_several_that_a_request_names_all_have_to_be_the_sender(key: int) -> 
     assert not ask(Caller("User:quorumd-2"), both, 0)
 
 
-@pytest.mark.parametrize("version", range(12, APIS[1].max_version + 1))
+@pytest.mark.parametrize("version", range(17, APIS[1].max_version + 1))
 def test_a_replica_without_id_has_to_be_a_node(version: int) -> None:
     message = replica_fetch(-1, version)
     assert ask(Caller("User:quorumd-7"), message, version)
@@ -145,7 +145,12 @@ def test_a_client_may_look_for_the_newest_snapshot_and_for_no_record(
 ) -> None:
     def fetch(offset: int, max_bytes: int) -> FetchRequest:
         partition = FetchRequestPartition(
-            partition=0, fetch_offset=offset, last_fetched_epoch=0, partition_max_bytes=0
+            partition=0,
+            fetch_offset=offset,
+            last_fetched_epoch=0,
+            partition_max_bytes=0,
+            # It is a replica's in any case.
+            replica_directory_id=UUID(int=7),
         )
         topic = FetchRequestTopic(topic_id=UUID(bytes=METADATA.id_bytes), partitions=(partition,))
         return FetchRequest(max_wait_ms=0, max_bytes=max_bytes, topics=(topic,))

@@ -379,7 +379,7 @@ def test_what_was_asked_is_forgotten_with_its_answer_and_with_its_connection(
                 )
             assert not asked
             end = at.partition.view.log_end_offset
-            nameless = ReplicaKey(-1)
+            nameless = ReplicaKey(-1, UUID(int=7))
             waiting = replica_fetch(at.partition, nameless, offset=end, max_wait_ms=2**31 - 1)
             for _ in range(3):
                 other = await at.connect()

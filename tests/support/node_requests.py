@@ -66,7 +66,12 @@ def request_of(key: int, node: int, version: int) -> Message:
 def replica_fetch(node: int, version: int) -> FetchRequest:
     """A replica's fetch from the log's beginning; it gives its answer at once."""
     partition = FetchRequestPartition(
-        partition=0, last_fetched_epoch=0, fetch_offset=0, partition_max_bytes=1000
+        partition=0,
+        last_fetched_epoch=0,
+        fetch_offset=0,
+        partition_max_bytes=1000,
+        # A replica without id is told from a consumer by the directory that it names.
+        replica_directory_id=UUID(int=7 if node < 0 else 0),
     )
     topic = FetchRequestTopic(
         topic=METADATA.name,
@@ -75,8 +80,6 @@ def replica_fetch(node: int, version: int) -> FetchRequest:
     )
     state = FetchRequestReplicaState(replica_id=node)
     return FetchRequest(
-        # A replica without id is told from a consumer by the cluster that it names.
-        cluster_id="another" if node < 0 else None,
         replica_id=node if version < 15 else -1,
         replica_state=state if version >= 15 else FetchRequestReplicaState(),
         topics=(topic,),
