@@ -322,7 +322,8 @@ class Connection(StreamProtocol):
         group.metrics.requests[key] += 1
         try:
             work = group.dispatcher.dispatch(request)
-        except Exception as error:  # a bug must not reach other connections
+        except Exception as error:
+            # A bug must not reach other connections. Code that changes what they share guards itself.
             request.fail(error)
             return
         if work is not None:

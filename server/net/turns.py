@@ -61,7 +61,7 @@ class LongRequest:
             for waits in self._steps:
                 if waits or monotonic_ns() >= until_ns:
                     return False
-        except Exception as error:  # a fault of ours must not reach other connections
+        except Exception as error:  # as where the request was dispatched
             self._request.fail(error)
         return True
 

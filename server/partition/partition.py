@@ -263,21 +263,21 @@ class Partition:
         try:
             self.driver.handle(event)
         except BaseException as error:
-            self._end(error)
+            self.end_process(error)
             raise
 
     def _on_timer(self) -> None:
         try:
             self.driver.on_timer()
         except BaseException as error:
-            self._end(error)
+            self.end_process(error)
             raise
 
     def on_writes_completed(self, write: int, sync_s: float | None) -> None:
         try:
             self.driver.on_writes_completed(write)
         except BaseException as error:
-            self._end(error)
+            self.end_process(error)
             raise
         if sync_s is not None:
             self.metrics.observe_fsync(sync_s)
@@ -290,10 +290,10 @@ class Partition:
         try:
             callback()
         except BaseException as error:
-            self._end(error)
+            self.end_process(error)
             raise
 
-    def _end(self, error: BaseException) -> None:
+    def end_process(self, error: BaseException) -> None:
         """A rule that failed must not be tried again on half-changed state."""
         if isinstance(error, StorageError):
             self.on_disk_failed(error)
@@ -386,7 +386,7 @@ class Partition:
                 self.metrics.snapshot_copies_failed += 1
                 self.handle(SnapshotVerified(snapshot=snapshot, problem=str(outcome)))
             elif isinstance(outcome, BaseException):
-                self._end(outcome)
+                self.end_process(outcome)
             else:
                 facts, news = outcome
                 self._drift.note_records(*news)

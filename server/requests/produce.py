@@ -56,6 +56,9 @@ class AppendTarget(Protocol):
     def append(self, token: int, record_count: int) -> None:
         """Have the batches under this token appended; `ProduceHandler.take_batches` hands them over."""
 
+    def end_process(self, error: BaseException) -> None:
+        """End the process because of an error that left state half changed."""
+
 
 class ProduceHandler:
     """Responds to Produce requests for one partition."""
@@ -236,7 +239,13 @@ class ProduceHandler:
         self._turn.append(batch)
         if len(self._turn) == 1:
             if self._last_turn_size == 1 and not self.parked.appends:
-                self._append_turn()  # a lone client that waits for its response: no other batch will come
+                # A lone client that waits for its response: no other batch will come.
+                try:
+                    self._append_turn()
+                except BaseException as error:
+                    # What called this closes the connection, and goes on.
+                    self._target.end_process(error)
+                    raise
             else:
                 self._call_soon(self._end_turn)
 

@@ -52,6 +52,24 @@ def long_batch(*, timestamp_ahead: bool = False) -> bytes:
 # --- turns
 
 
+@pytest.mark.parametrize("data", [batch(), long_batch()], ids=["at once", "in steps"])
+def test_an_error_while_a_lone_clients_batch_is_appended_ends_the_process(
+    at: ProduceBench, monkeypatch: pytest.MonkeyPatch, data: bytes
+) -> None:
+    """What calls the handler closes the connection, and would go on with state that is half changed."""
+    at.append(produce(batch()))
+    at.partition.commit(1)
+    error = KeyError("an invariant is broken")
+
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(at.partition, "append", fails)
+    with pytest.raises(KeyError):
+        at.send(produce(data))
+    assert at.partition.ended == [error]
+
+
 def test_a_lone_client_does_not_wait_for_the_end_of_the_turn(at: ProduceBench) -> None:
     at.send(produce(batch()))
     assert (len(at.soon), at.partition.log_end_offset) == (1, 0), "others may come"

@@ -69,6 +69,11 @@ class InMemoryPartition(FixedView):
     chunks: list[Chunk] = field(default_factory=list)
     log_view: LogView = field(default_factory=LogView)
     produce: ProduceHandler | None = None
+    ended: list[BaseException] = field(default_factory=list)
+    """Why the process ended."""
+
+    def end_process(self, error: BaseException) -> None:
+        self.ended.append(error)
 
     def append(self, token: int, record_count: int) -> None:
         assert self.produce is not None
