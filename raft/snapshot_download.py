@@ -20,7 +20,7 @@ from quorumd.raft.events import (
 )
 from quorumd.raft.leader_discovery import absorb
 from quorumd.raft.truncation import refuse_to_drop, reset_log
-from quorumd.raft.types import ReplicaKey, SnapshotId
+from quorumd.raft.types import KAFKA_SNAPSHOT_MAX_BYTES, ReplicaKey, SnapshotId
 
 CHUNK_BYTES: Final = 2**20
 """What is asked for at a time: Kafka's own figure."""
@@ -29,10 +29,6 @@ DOWNLOAD_RETRY_MS: Final = 1_000
 
 DOWNLOAD_RETRY_MAX_MS: Final = 10_000
 """How long a snapshot whose copy failed is not copied again: at first, and at most."""
-
-
-KAFKA_SNAPSHOT_MAX_BYTES: Final = 2**31
-"""Kafka's leader ends when it is asked for a byte behind these."""
 
 
 def accept_offer(core: Core, request: InFlightRequest, snapshot: SnapshotId) -> None:

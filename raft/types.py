@@ -9,7 +9,7 @@ import base64
 import binascii
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 
@@ -64,6 +64,10 @@ class OffsetAndEpoch(NamedTuple):
 
     offset: int
     epoch: int
+
+
+KAFKA_SNAPSHOT_MAX_BYTES: Final = 2**31
+"""A Kafka leader ends when it is asked for a byte of a snapshot behind these."""
 
 
 class SnapshotId(NamedTuple):

@@ -18,7 +18,7 @@ from quorumd.client.producer import TRY_TIMEOUT_MS
 from quorumd.client.reading import READ, only_fetched
 from quorumd.client.spool import SnapshotSpool
 from quorumd.client.timing import Deadline
-from quorumd.raft.types import SnapshotId
+from quorumd.raft.types import KAFKA_SNAPSHOT_MAX_BYTES, SnapshotId
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
@@ -41,8 +41,6 @@ from quorumd.wire.metadata_topic import PARTITION, TOPIC, TOPIC_ID
 
 CHUNK_BYTES_MAX = 1 << 20
 CHUNK_BYTES_MIN = 1 << 14
-KAFKA_SNAPSHOT_MAX_BYTES = 2**31
-"""As quorumd.raft.snapshot_download has it."""
 REPLICA_FETCH_SINCE = 12
 """Fetch requests below this version have no last fetched epoch, and their responses no snapshot id."""
 
