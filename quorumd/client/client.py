@@ -311,7 +311,7 @@ class QuorumClient(BaseClient):
         *,
         from_offset: int | None = None,
         on_progress: OnDownloadProgress | None = None,
-        on_answer: Callable[[], object] | None = None,
+        on_response: Callable[[], object] | None = None,
         min_bytes: Callable[[], int] | None = None,
     ) -> AsyncGenerator[LogEvent, None]:
         """The committed log as events, without end, in order and each once: see quorumd.client.events.
@@ -324,7 +324,7 @@ class QuorumClient(BaseClient):
         read; OffsetOutOfRange if the position stays outside the log for the client's timeout.
 
         Uses connections of its own. `on_progress` gets the bytes of a snapshot that have arrived, and its
-        size in bytes. `on_answer` is called whenever the leader has answered, also when nothing is new;
+        size in bytes. `on_response` is called whenever the leader has responded, also when nothing is new;
         `min_bytes` before each request, for how much is to be new before the leader answers at once.
         """
         own = QuorumClient(
@@ -341,7 +341,7 @@ class QuorumClient(BaseClient):
             download,
             timeout_ms=self.timeout_ms,
             offset=from_offset,
-            on_answer=on_answer,
+            on_response=on_response,
         )
         try:
             while True:

@@ -31,8 +31,8 @@ FetchFrom = Callable[[int], Awaitable[Fetched]]
 class LogSubscription:
     """One reader's position in the log. Close it.
 
-    `offset` is the first offset to read, None for the newest snapshot or else the log start. `on_answer` is
-    called whenever the leader has answered.
+    `offset` is the first offset to read, None for the newest snapshot or else the log start. `on_response` is
+    called whenever the leader has responded.
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class LogSubscription:
         *,
         timeout_ms: int,
         offset: int | None,
-        on_answer: Callable[[], object] | None = None,
+        on_response: Callable[[], object] | None = None,
     ) -> None:
-        self._on_answer = on_answer
+        self._on_response = on_response
         self._fetch = fetch
         self._download = download
         self._timeout_ms = timeout_ms
@@ -77,8 +77,8 @@ class LogSubscription:
             self._is_lost = True
             return [QuorumLost(error)]
         self._has_begun = True
-        if self._on_answer is not None:
-            self._on_answer()
+        if self._on_response is not None:
+            self._on_response()
         if self._is_lost:
             self._is_lost = False
             return [QuorumRestored(), *events]

@@ -162,7 +162,7 @@ class Coordinator:
         try:
             async with aclosing(
                 self.client.follow(
-                    from_offset=position, on_answer=self._on_answer, min_bytes=self._min_bytes
+                    from_offset=position, on_response=self._on_response, min_bytes=self._min_bytes
                 )
             ) as events:
                 async for event in events:
@@ -186,7 +186,7 @@ class Coordinator:
         ahead = min(self.contest(place).ahead_of(claim) for claim, place in self._places.items())
         return max(1, (ahead - NEAR) * TURN_BYTES)
 
-    def _on_answer(self) -> None:
+    def _on_response(self) -> None:
         now_s = self.now_s()
         was_stopped = self.board.answered.is_stopped(now_s)
         self.board.answered.note(now_s)
