@@ -153,8 +153,7 @@ class HttpServer:
         self._metrics = metrics
         self._server: asyncio.Server | None = None
         self._tasks: dict[asyncio.Task[None], str] = {}
-        """Connections with their addresses, the oldest first."""
-        """One for each connection, the oldest first."""
+        """One for each connection, with its address, the oldest first."""
         self._pages: Pages = {
             "/metrics": self._metrics_page,
             LIVEZ: self._livez_page,
