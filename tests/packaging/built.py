@@ -48,7 +48,7 @@ def build(source: Path, target: Path, kind: str, revision: str = "") -> Path:
     form, _, kind = kind.rpartition(" ")
     code = f"import sys; from setuptools.build_meta import *; build_{kind}(sys.argv[1])"
     variables = {"QUORUMD_REVISION": revision, "QUORUMD_COMPILE": "1" if form else ""}
-    variables["QUORUMD_OPT_LEVEL"] = "0"  # a third of the compiler's time, and the same behaviour
+    variables["QUORUMD_OPT_LEVEL"] = "0"  # less of the compiler's time, and the same behaviour
     run(
         [sys.executable, "-c", code, str(target)], source, variables, COMPILE_S if form else BUILD_S
     )
