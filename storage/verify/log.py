@@ -88,6 +88,8 @@ class _Pass:
         self._is_backup = is_backup
         self._bases: list[int] = []
         self._names: list[str] = []
+        self._snapshot_ends: set[int] = set()
+        """Of every snapshot that was there at the beginning or at the end, sound or not."""
         self._applied_offset = 0
         self._epochs_files: list[bytes | None] = []
         self._expected: int | None = None
@@ -106,6 +108,7 @@ class _Pass:
         """Raises OSError, StorageError."""
         self._names = self._fs.listdir(self._directory)
         self._bases = segment_bases(self._names)
+        self._snapshot_ends.update(each.end_offset for each in _snapshots_of(self._names))
         if not self._is_backup:
             self._read_state()
             self._epochs_files.append(self._read_epochs())
@@ -271,32 +274,48 @@ class _Pass:
         newest = facts.snapshots[-1].id.epoch if facts.snapshots else -1
         if not facts.segments and entries and entries[-1].epoch > newest:
             return f"there is no segment, but it names epoch {entries[-1].epoch}", 0, 0
-        known = [
-            entry
-            for entry in epochs_from(entries, facts.start_offset)
-            if entry.start_offset < facts.end_offset
-        ]
-        if known == facts.epochs:
+        start_offset = self._log_start(entries)
+        known, found = (
+            [
+                entry
+                for entry in epochs_from(epochs, start_offset)
+                if entry.start_offset < facts.end_offset
+            ]
+            for epochs in (entries, facts.epochs)
+        )
+        if known == found:
             return None
         at = next(
             (
                 number
-                for number, (one, other) in enumerate(zip(known, facts.epochs, strict=False))
+                for number, (one, other) in enumerate(zip(known, found, strict=False))
                 if one != other
             ),
-            min(len(known), len(facts.epochs)),
+            min(len(known), len(found)),
         )
         says = _epoch_text(known[at]) if at < len(known) else "ends there"
-        has = _epoch_text(facts.epochs[at]) if at < len(facts.epochs) else "has no further epoch"
-        offset = min(entry[at].start_offset for entry in (known, facts.epochs) if at < len(entry))
+        has = _epoch_text(found[at]) if at < len(found) else "has no further epoch"
+        offset = min(entry[at].start_offset for entry in (known, found) if at < len(entry))
         return f"it says: {says}; the log: {has}", _line_position(data, known, at), offset
+
+    def _log_start(self, entries: Sequence[EpochStart]) -> int:
+        """Where the log starts by the epochs of the file: at its first segment, or above.
+
+        Kafka raises the log start to a snapshot's end and trims the file to that at once. Segments that
+        end below go later, and the one that holds the log start stays. Source: Apache Kafka 4.3,
+        KafkaRaftLog.deleteBeforeSnapshot, UnifiedLog.maybeIncrementLogStartOffset.
+        """
+        if entries and entries[0].start_offset in self._snapshot_ends:
+            return max(entries[0].start_offset, self.facts.start_offset)
+        return self.facts.start_offset
 
     # --- snapshots
 
     def _check_snapshots(self) -> None:
         facts = self.facts
         names = self._fs.listdir(self._directory)
-        parsed = sorted(filter(None, map(layout.parse_snapshot_name, names)))
+        parsed = sorted(_snapshots_of(names))
+        self._snapshot_ends.update(each.end_offset for each in parsed)
         for found in parsed:
             self._walk_snapshot(found)
         covered = max((each.id.end_offset for each in facts.snapshots), default=0)
@@ -362,6 +381,10 @@ class _Pass:
             position=0,
             offset=end_offset - 1,
         )
+
+
+def _snapshots_of(names: Sequence[str]) -> list[SnapshotId]:
+    return list(filter(None, map(layout.parse_snapshot_name, names)))
 
 
 def _epoch_text(entry: EpochStart) -> str:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from quorumd.raft.types import SnapshotId
 from quorumd.storage.directory import format_directory
-from quorumd.storage.epoch_checkpoint import EpochStart, load_epochs, render_epochs
+from quorumd.storage.epoch_checkpoint import EpochStart, epochs_from, load_epochs, render_epochs
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.layout import (
     EPOCH_CHECKPOINT,
@@ -26,9 +26,10 @@ from quorumd.storage.layout import (
 )
 from quorumd.storage.verify.paths import NothingToVerify
 from quorumd.storage.verify.report import FINDINGS_MAX
+from quorumd.storage.verify.segment import SegmentFacts, walk_segment
 from quorumd.storage.verify.snapshot import SnapshotSeen, walk_snapshot
 from quorumd.wire.records import Record, build_batch, iter_headers, read_header, stamp
-from tests.server.snapshot_logs import with_attributes, with_crc
+from tests.server.snapshot_logs import build, with_attributes, with_crc
 from tests.storage.faulty_filesystem import FaultyFileSystem
 from tests.storage.helpers import DIRECTORY, START_MS, append, batch, open_log
 from tests.storage.seven_segments import CountingFileSystem
@@ -162,6 +163,45 @@ def test_epochs_that_the_log_has_not_yet_are_no_damage(node: Node) -> None:
 
     node.change(DIRECTORY / EPOCH_CHECKPOINT, longer)
     assert node.verified().texts == []
+
+
+def trimmed(node: Node, snapshot: int) -> list[EpochStart]:
+    """The epochs as Kafka writes them when the log start rises to a snapshot's end, segments still there."""
+    entries = load_epochs(node.fs, DIRECTORY)
+    assert entries
+    return epochs_from(entries, node.ends[snapshot])
+
+
+@pytest.mark.parametrize("snapshot", [20, 30])
+def test_epochs_trimmed_before_their_segments_are_no_damage(node: Node, snapshot: int) -> None:
+    epochs = trimmed(node, snapshot)
+    assert epochs[0].start_offset == node.ends[snapshot] > node.bases[1]
+    node.fs.put(DIRECTORY / EPOCH_CHECKPOINT, render_epochs(epochs))
+    assert node.verified().texts == []
+    assert node.verified(DIRECTORY).texts == []
+
+
+def test_epochs_trimmed_to_the_end_of_the_log_are_no_damage(node: Node) -> None:
+    last = len(node.ends) - 1
+    build(node.fs, node.ends[last], complete=True)
+    node.fs.put(DIRECTORY / EPOCH_CHECKPOINT, render_epochs(trimmed(node, last)))
+    assert node.verified().texts == []
+
+
+def test_the_snapshot_to_which_epochs_were_trimmed_may_go_meanwhile(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node whose log start rises again deletes it."""
+    oldest, _ = node.snapshots
+    node.fs.put(DIRECTORY / EPOCH_CHECKPOINT, render_epochs(trimmed(node, 20)))
+
+    def removed_then(fs: FaultyFileSystem, path: Path, *rest: Any, **options: Any) -> SegmentFacts:
+        if fs.exists(oldest):
+            fs.remove(oldest)
+        return walk_segment(fs, path, *rest, **options)
+
+    monkeypatch.setattr("quorumd.storage.verify.log.walk_segment", removed_then)
+    assert verified(fs=node.fs).texts == []
 
 
 def test_a_copied_snapshot_that_waits_for_its_log_is_noted(node: Node) -> None:
@@ -368,6 +408,28 @@ def test_epochs_that_contradict_the_log_are_named(
     done = node.verified()
     only(done, DIRECTORY / EPOCH_CHECKPOINT, text)
     assert "delete this file" in done.findings[0].remedy
+
+
+@pytest.mark.parametrize(("entry", "epochs", "offsets"), [(0, -1, 0), (-1, 0, 1), (-1, 1, 0)])
+def test_trimmed_epochs_that_contradict_the_log_are_named(
+    node: Node, entry: int, epochs: int, offsets: int
+) -> None:
+    entries = trimmed(node, 20)
+    assert len(entries) > 1
+    epoch, start_offset = entries[entry]
+    changed = EpochStart(epoch + epochs, start_offset + offsets)
+    entries[entry] = changed
+    node.fs.put(DIRECTORY / EPOCH_CHECKPOINT, render_epochs(entries))
+    said = f"it says: epoch {changed.epoch} begins at offset {changed.start_offset}"
+    only(node.verified(), DIRECTORY / EPOCH_CHECKPOINT, said)
+
+
+def test_epochs_that_begin_above_the_log_start_and_at_no_snapshot_are_named(node: Node) -> None:
+    entries = load_epochs(node.fs, DIRECTORY)
+    assert entries
+    epochs = epochs_from(entries, node.ends[20] + 1)
+    node.fs.put(DIRECTORY / EPOCH_CHECKPOINT, render_epochs(epochs))
+    only(node.verified(), DIRECTORY / EPOCH_CHECKPOINT, f"begins at offset {node.ends[20] + 1}")
 
 
 def test_a_snapshot_without_footer_is_named(node: Node) -> None:
