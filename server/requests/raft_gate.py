@@ -20,6 +20,7 @@ from quorumd.wire.headers import decode_request_header
 from quorumd.wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest
 from quorumd.wire.messages.end_quorum_epoch import EndQuorumEpochRequest
 from quorumd.wire.messages.fetch_snapshot import FetchSnapshotRequest
+from quorumd.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from quorumd.wire.messages.update_raft_voter import UpdateRaftVoterRequest
 from quorumd.wire.messages.vote import VoteRequest
 from quorumd.wire.registry import APIS
@@ -50,6 +51,13 @@ def _snapshot_replica(request: InboundRequest) -> Iterable[int]:
     return [message.replica_id] if message.replica_id >= 0 else ()
 
 
+def _epoch_reader(request: InboundRequest) -> Iterable[int]:
+    """A replica learns of records that are not committed; a consumer names none."""
+    version = request.api_version
+    message = decode(OffsetForLeaderEpochRequest, version, request.frame, request.body_at)
+    return [message.replica_id] if message.replica_id >= 0 else ()
+
+
 def _updated_voter(request: InboundRequest) -> Iterable[int]:
     message = decode(UpdateRaftVoterRequest, request.api_version, request.frame, request.body_at)
     return [message.voter_id]
@@ -75,7 +83,7 @@ SPEAKERS: Final[Mapping[int, SpeakersOf | None]] = MappingProxyType(
         10: None,
         18: None,
         22: None,
-        23: None,
+        23: _epoch_reader,
         32: None,
         35: None,
         45: _sending_node,

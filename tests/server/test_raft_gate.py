@@ -26,6 +26,7 @@ from quorumd.wire.messages.add_raft_voter import AddRaftVoterRequest
 from quorumd.wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
 from quorumd.wire.messages.fetch import FetchRequest, FetchRequestPartition, FetchRequestTopic
 from quorumd.wire.messages.fetch_snapshot import FetchSnapshotRequest
+from quorumd.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 from quorumd.wire.registry import APIS
 from quorumd.wire.schema import Message
@@ -94,6 +95,7 @@ def ask(
         raft_handler=handler,
         view=view,
         produce_handler=SimpleNamespace(handle=reach),
+        offsets_handler=SimpleNamespace(offset_for_leader_epoch=reach),
     )
     gate = RaftGate(rights, lambda replica_id: replica_id in behind, metrics)
     dispatch = Dispatch(cast(Partition, partition), metrics, gate)
@@ -163,6 +165,13 @@ def test_a_client_may_look_for_the_newest_snapshot_and_for_no_record(
 def test_a_client_may_copy_a_snapshot() -> None:
     for caller in (Caller("User:client"), Caller(None)):
         assert ask(caller, FetchSnapshotRequest(replica_id=-1), 1, client_id="view")
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_a_consumer_may_ask_where_an_epoch_ends(version: int) -> None:
+    for caller in (Caller("User:client"), Caller(None)):
+        message = OffsetForLeaderEpochRequest(replica_id=-1)
+        assert ask(caller, message, version, client_id="consumer")
 
 
 CHANGES = [

@@ -23,16 +23,22 @@ from quorumd.wire.messages.fetch import (
     FetchRequestTopic,
 )
 from quorumd.wire.messages.fetch_snapshot import FetchSnapshotRequest
+from quorumd.wire.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochRequestPartition,
+    OffsetForLeaderEpochRequestTopic,
+)
 from quorumd.wire.messages.update_raft_voter import UpdateRaftVoterRequest
 from quorumd.wire.messages.vote import VoteRequest, VoteRequestPartition, VoteRequestTopic
 from quorumd.wire.registry import APIS
 from quorumd.wire.schema import Message
 
 FETCH: Final = 1
-# Fetch before version 12 tells no epoch of a last record, so that it is no replica's.
+# Fetch before version 12 tells no epoch of a last record, and OffsetForLeaderEpoch before version 3 no replica,
+# so that they are no replica's.
 BY_NODES: Final = tuple(
     (key, version)
-    for key, first in ((FETCH, 12), (52, 0), (53, 0), (54, 0), (59, 0), (82, 0))
+    for key, first in ((FETCH, 12), (23, 3), (52, 0), (53, 0), (54, 0), (59, 0), (82, 0))
     for version in range(first, APIS[key].max_version + 1)
 )
 """Api key and version of all requests that a replica makes in its own name."""
@@ -42,6 +48,12 @@ def request_of(key: int, node: int, version: int) -> Message:
     """A raft request in the name of this node. It changes nothing where it counts."""
     if key == FETCH:
         return replica_fetch(node, version)
+    if key == 23:
+        epoch = OffsetForLeaderEpochRequestPartition(leader_epoch=0)
+        return OffsetForLeaderEpochRequest(
+            replica_id=node,
+            topics=(OffsetForLeaderEpochRequestTopic(topic=METADATA.name, partitions=(epoch,)),),
+        )
     if key == 52:
         asked = VoteRequestPartition(replica_id=node, replica_epoch=0)
         return VoteRequest(
