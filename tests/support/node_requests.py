@@ -34,8 +34,8 @@ from quorumd.wire.registry import APIS
 from quorumd.wire.schema import Message
 
 FETCH: Final = 1
-# Fetch before version 12 tells no epoch of a last record, and OffsetForLeaderEpoch before version 3 no replica,
-# so that they are no replica's.
+# Fetch before version 12 tells no epoch of a last record, OffsetForLeaderEpoch before version 3 no replica
+# id: these are no replica's.
 BY_NODES: Final = tuple(
     (key, version)
     for key, first in ((FETCH, 12), (23, 3), (52, 0), (53, 0), (54, 0), (59, 0), (82, 0))
