@@ -33,8 +33,10 @@ class Contexts:
 
     OpenSSL keeps the TLS 1.2 sessions of a server's context, and lets clients take them up again: past the
     check of their certificates, and a session each in memory. Python has no switch for that. So each TLS 1.2
-    connection that a server takes has a context of its own. TLS 1.3 takes up sessions by tickets alone, and
-    none are given: those share one.
+    connection that a server takes begins in an empty context of its own, which keeps its session, and then
+    changes to the shared one, of which it uses key, CAs and revocation lists: these are parsed once, not for
+    each hello of a stranger. TLS 1.3 takes up sessions by tickets alone, and none are given: those begin in
+    the shared one.
     """
 
     def __init__(self, tls: TlsConfig, material: Material, *, is_server: bool) -> None:
@@ -50,17 +52,46 @@ class Contexts:
         shared = (TLS_1_3,) if self._serves_both else self._versions
         self._shared = make_context(tls, material, is_server=is_server, versions=shared)
 
-    def for_connection(self, hello: bytes) -> ssl.SSLContext:
-        """For one connection; `hello` is what has come of it so far, nothing for a client's side."""
+    def tls_object(
+        self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, host: str | None
+    ) -> ssl.SSLObject:
+        """For one new connection; a server has the first bytes of it. Raises ValueError."""
+        hello = incoming.read()
+        incoming.write(hello)
         if not self._keeps_sessions or (self._serves_both and offers_tls_1_3(hello)):
-            return self._shared
-        return make_context(self._tls, self._material, is_server=True, versions=self._versions)
+            return self._shared.wrap_bio(
+                incoming, outgoing, server_side=self._is_server, server_hostname=host
+            )
+        own = _empty_context(self._tls, self._material, is_server=True, versions=self._versions)
+        tls = own.wrap_bio(incoming, outgoing, server_side=True)
+        # OpenSSL goes on to look for sessions, and to put them, where the connection began.
+        tls.context = self._shared
+        return tls
 
 
 def make_context(
     tls: TlsConfig, material: Material, *, is_server: bool, versions: tuple[str, ...]
 ) -> ssl.SSLContext:
-    """The one function that makes a context. Raises CertificateProblem."""
+    """With key, CAs and revocation lists. Raises CertificateProblem."""
+    context = _empty_context(tls, material, is_server=is_server, versions=versions)
+    try:
+        if material.key is not None:
+            with as_file(material.chain_pem()) as path:
+                context.load_cert_chain(path)
+        if material.roots or material.crls:
+            with as_file(material.trusted_pem()) as path:
+                context.load_verify_locations(path)
+        if not material.roots and not is_server:
+            context.load_default_certs()
+    except ssl.SSLError as error:
+        raise CertificateProblem(key_problem(error.reason)) from None
+    return context
+
+
+def _empty_context(
+    tls: TlsConfig, material: Material, *, is_server: bool, versions: tuple[str, ...]
+) -> ssl.SSLContext:
+    """The rules alone."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
     allowed = [_VERSIONS[version] for version in versions]
     context.minimum_version, context.maximum_version = min(allowed), max(allowed)
@@ -79,17 +110,6 @@ def make_context(
     else:
         # As in Java, whatever is in the truststore is trusted, be it a root or not.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    try:
-        if material.key is not None:
-            with as_file(material.chain_pem()) as path:
-                context.load_cert_chain(path)
-        if material.roots or material.crls:
-            with as_file(material.trusted_pem()) as path:
-                context.load_verify_locations(path)
-        if not material.roots and not is_server:
-            context.load_default_certs()
-    except ssl.SSLError as error:
-        raise CertificateProblem(key_problem(error.reason)) from None
     return context
 
 

@@ -57,14 +57,9 @@ class Credentials:
         self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, host: str | None
     ) -> ssl.SSLObject:
         """For one new connection; `host` is the name that was dialled. A server has the first bytes of it."""
-        hello = incoming.read()
-        incoming.write(hello)
-        context = self._now[1].for_connection(hello)
         name = host.rstrip(".") if host is not None else None
         try:
-            return context.wrap_bio(
-                incoming, outgoing, server_side=self._is_server, server_hostname=name
-            )
+            return self._now[1].tls_object(incoming, outgoing, name)
         except ValueError as error:
             raise CertificateProblem(
                 f"{host!r} is no host name that TLS can ask for: {error}"

@@ -78,6 +78,28 @@ def test_a_session_is_not_taken_up_again(tmp_path: Path, version: str) -> None:
     assert here.identity.principal == "User:CN=client"
 
 
+@BOTH
+def test_no_hello_has_keys_or_revocation_lists_parsed(
+    tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which would cost a node milliseconds and megabytes for each packet of a stranger."""
+    revoked = CA.issue("revoked", ())
+    crl = tmp_path / "crl.pem"
+    crl.write_bytes(CA.crl(revoked))
+    server = side(tmp_path, NODE, CA, is_server=True, ssl_crl_location=crl)
+    foreign = foreign_context(tmp_path, version)
+    client = side(tmp_path, revoked, CA, is_server=False, ssl_enabled_protocols=(version,))
+    loaded: list[str] = []
+    for name in ("load_cert_chain", "load_verify_locations", "load_default_certs"):
+        monkeypatch.setattr(ssl.SSLContext, name, lambda *_, name=name: loaded.append(name))
+    for _ in range(3):
+        call(server, foreign)
+    here, _ = shake(server, client)
+    assert here.problem is not None
+    assert here.problem.outcome == "revoked"
+    assert loaded == []
+
+
 @contextmanager
 def served(credentials: Credentials, connections: int) -> Iterator[int]:
     """The port of a listener for so many connections, one after another."""
