@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCOPE = (
     "raft",
     "server/requests/produce.py",
+    "server/requests/parked_appends.py",
     "server/requests/pending_produce.py",
     "server/requests/produce_response.py",
     "server/partition/driver.py",

@@ -20,7 +20,13 @@ from simulation.edges.install import Functions
 from simulation.edges.lines import recorded
 from simulation.edges.modules import ModuleSource, modules_in_scope
 from simulation.edges.mutants import compiled, mutants_of
-from simulation.edges.report import all_explained, edges_json, edges_text, is_explained
+from simulation.edges.report import (
+    DOCUMENT,
+    all_explained,
+    edges_json,
+    edges_text,
+    is_explained,
+)
 from simulation.edges.results import Results
 from simulation.edges.trials import Outcome, Trial
 
@@ -186,6 +192,19 @@ def test_every_mutant_of_the_rules_compiles_and_has_a_name_of_its_own() -> None:
         assert len({mutant.key for mutant in found}) == len(found)
         for mutant in found:
             compiled(module.source, module.filename, mutant.number)
+
+
+def test_every_mutant_that_the_document_names_exists() -> None:
+    (listed,) = re.findall(r"^```text$(.*?)^```$", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
+    named = [line for line in listed.splitlines() if line and not line.startswith(" ")]
+    keys = {
+        mutant.key
+        for module in modules_in_scope()
+        for mutant in mutants_of(module.name, module.source)
+    }
+    assert len(named) > 100
+    assert [key for key in named if key not in keys] == []
+    assert len(set(named)) == len(named)
 
 
 # -- putting one in
