@@ -58,12 +58,25 @@ def port_problems(
     return problems
 
 
+def port_warnings(port: TlsPort, material: Material | None = None) -> list[tuple[str, str]]:
+    """Key of the configuration and text of what is dangerous and refused nowhere. Reads files if need be."""
+    from quorumd.security.checks import warnings_of
+
+    found = warnings_of(port.tls, material)
+    if port.is_peers and not port.tls.ssl_endpoint_identification_algorithm:
+        text = (
+            "is empty: links to other nodes take a certificate that does not name the host that was dialled. "
+            "Remove this key, or set it to https"
+        )
+        found.append(("ssl.endpoint.identification.algorithm", text))
+    return found
+
+
 def certificate_report(config: Config) -> Iterator[str]:
     """What is in use on each port, and until when, line by line; then what is dangerous."""
     if not config.tls_ports:
         yield "nothing is TLS: listener.security.protocol.map and http.security.protocol name no SSL"
         return
-    from quorumd.security.checks import warnings_of
     from quorumd.security.expiry import expiries
     from quorumd.security.explanations import duration
     from quorumd.security.material import read_material
@@ -78,7 +91,7 @@ def certificate_report(config: Config) -> Iterator[str]:
                 day = datetime.fromtimestamp(at_s, UTC)
                 left = duration(at_s - now_s)
                 yield f"  {role:3}  {subject or 'no name'}  ends {day:%Y-%m-%d %H:%M} UTC, in {left}"
-        for key, text in warnings_of(port.tls, material):
+        for key, text in port_warnings(port, material):
             warnings[f"warning: {key}: {text}"] = None
     yield from warnings
     for text in secret_warnings(config):

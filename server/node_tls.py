@@ -15,9 +15,8 @@ from math import isfinite
 from typing import Final
 
 from quorumd.config.model import Config
-from quorumd.config.tls import ClientAuth, TlsConfig
+from quorumd.config.tls import ClientAuth
 from quorumd.config.tls_port import HTTP, TlsPort
-from quorumd.security.checks import warnings_of
 from quorumd.security.credentials import Credentials
 from quorumd.security.errors import CertificateProblem, HandshakeOutcome
 from quorumd.security.expiry import Expiry, expiries
@@ -25,7 +24,7 @@ from quorumd.security.handshakes import Handshakes
 from quorumd.security.identity import Identity
 from quorumd.security.reload import WatchedSet, Watcher
 from quorumd.security.tls_stream import TlsStream, secured
-from quorumd.server.certificate_checks import port_problems, secret_warnings
+from quorumd.server.certificate_checks import port_problems, port_warnings, secret_warnings
 from quorumd.server.http.http_server import HttpTls
 from quorumd.server.model.logs import Logger, RateLimit
 from quorumd.server.model.metrics import Metrics
@@ -46,7 +45,7 @@ SOON_S: Final = 14 * 86_400.0
 class _Side:
     """One listener, or HTTP: `credentials` are what connections to it get."""
 
-    tls: TlsConfig
+    port: TlsPort
     """As it is configured."""
     credentials: Credentials
     watched: WatchedSet
@@ -94,7 +93,7 @@ class NodeTls:
             self.links = LinkSecurity(own, self._handshakes, self._rights)
         problems = partial(port_problems, port, self._rights, self._config.node_id)
         watched = WatchedSet(port.name, port.tls, users, problems)
-        self._sides[port.name] = _Side(port.tls, credentials, watched)
+        self._sides[port.name] = _Side(port, credentials, watched)
 
     @property
     def sides(self) -> Mapping[str, Credentials]:
@@ -112,7 +111,7 @@ class NodeTls:
             return None
         watch = _HttpWatch(self._metrics.tls_handshakes)
         below = partial(secured, side=side.credentials, handshakes=self._handshakes, watcher=watch)
-        return HttpTls(below, side.tls.ssl_client_auth is ClientAuth.REQUIRED)
+        return HttpTls(below, side.port.tls.ssl_client_auth is ClientAuth.REQUIRED)
 
     # -- life
 
@@ -207,7 +206,7 @@ class NodeTls:
                     yield f"{_place(name)}: {_ending(each, now_s)}"
         yield from secret_warnings(self._config)
         # Several listeners mostly share their files.
-        found = (warnings_of(side.tls) for side in self._sides.values())
+        found = (port_warnings(side.port) for side in self._sides.values())
         yield from dict.fromkeys(f"{key}: {text}" for texts in found for key, text in texts)
         if self.links is not None and self._rights.is_open:
             yield (
@@ -219,7 +218,7 @@ class NodeTls:
         """A listener's part of `/status`, beside its protocol."""
         side = self._sides[name]
         return {
-            "client_auth": side.tls.ssl_client_auth.value,
+            "client_auth": side.port.tls.ssl_client_auth.value,
             "certificates": [
                 {
                     "role": each.role,

@@ -15,7 +15,11 @@ from quorumd.config.model import Config
 from quorumd.config.tls_port import TlsPort
 from quorumd.security.handshakes import Handshakes
 from quorumd.security.material import read_material
-from quorumd.server.certificate_checks import certificate_problems, port_problems
+from quorumd.server.certificate_checks import (
+    certificate_problems,
+    certificate_report,
+    port_problems,
+)
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.node_rights import NodeRights
 from quorumd.server.node_tls import NodeTls
@@ -124,6 +128,22 @@ def test_a_node_without_tls_loads_no_library_for_it(tmp_path: Path) -> None:
         [sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True
     )
     assert done.stdout == "False\n"
+
+
+def test_links_that_do_not_look_at_the_host_are_warned_of(files: Files) -> None:
+    def warnings(extra: str) -> list[str]:
+        config = files.load(extra)
+        seen = NodeTls(config, Metrics(), Handshakes(lambda ip: False)).warnings()
+        reported = [line.removeprefix("warning: ") for line in certificate_report(config)]
+        found = [text for text in seen if "ssl.endpoint.identification.algorithm" in text]
+        assert found == [text for text in reported if text in found]
+        return found
+
+    assert warnings("") == warnings("ssl.endpoint.identification.algorithm: https\n") == []
+    assert warnings('ssl.endpoint.identification.algorithm: ""\n') == [
+        "ssl.endpoint.identification.algorithm: is empty: links to other nodes take a certificate that does "
+        "not name the host that was dialled. Remove this key, or set it to https"
+    ]
 
 
 def test_secrets_that_everybody_may_read_are_warned_of(files: Files) -> None:
