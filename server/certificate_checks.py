@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from quorumd.config.node_principals import USER
 from quorumd.config.tls_port import TlsPort
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def port_problems(
     does not matter.
     """
     from quorumd.security.checks import problems_of
-    from quorumd.security.errors import CertificateProblem
+    from quorumd.security.errors import UnusableMaterial
     from quorumd.security.material import read_material
 
     problems = problems_of(
@@ -51,9 +52,9 @@ def port_problems(
         is_peers=port.is_peers,
         material=material,
     )
-    if port.is_peers and node_id is not None and not rights.is_open:
+    if port.is_peers and node_id is not None:
         # What cannot be read is among the problems already.
-        with suppress(CertificateProblem):
+        with suppress(UnusableMaterial):
             problems += _lock_out(port, rights, node_id, material or read_material(port.tls))
     return problems
 
@@ -104,13 +105,24 @@ def _lock_out(
     """The other nodes have the same rules: would they listen to this one?"""
     from cryptography.hazmat.primitives.serialization import Encoding
 
-    from quorumd.security.credentials import Credentials
+    from quorumd.security.distinguished_name import BadName, subject_of
+    from quorumd.security.errors import CertificateProblem
+    from quorumd.security.mapping_rules import BadRule, rules_of
+    from quorumd.security.material import KEYSTORE
 
     if not material.chain:
         return []
-    der = material.chain[0].public_bytes(Encoding.DER)
-    own = Credentials(port.tls, is_server=True, material=material).identify(der).principal
-    if rights.may_speak_for(own, node_id):
+    refused = "the other nodes would refuse this one"
+    try:
+        subject = subject_of(material.chain[0].public_bytes(Encoding.DER))
+        own = USER + rules_of(port.tls.ssl_principal_mapping_rules).user_of(subject)
+    except BadRule:
+        return []  # as `problems_of` says
+    except BadName as error:
+        return [(KEYSTORE, f"{refused}: the name of its certificate cannot be read: {error}")]
+    except CertificateProblem as error:
+        return [("ssl.principal.mapping.rules", f"{refused}: {error}")]
+    if rights.is_open or rights.may_speak_for(own, node_id):
         return []
     key, permitted = rights.rule_for(node_id)
     return [

@@ -94,6 +94,30 @@ def test_who_would_be_locked_out_is_told_before_the_start(
     ]
 
 
+@pytest.mark.parametrize(
+    "rights", ["", "quorum.node.principals: User:quorumd-{id}\n", "super.users: User:root\n"]
+)
+def test_rules_that_do_not_fit_this_nodes_own_name_are_told_before_the_start(
+    files: Files, rights: str
+) -> None:
+    assert files.problems(f"ssl.principal.mapping.rules: RULE:^CN=node-(.*)$/$1/\n{rights}") == [
+        "controller.yaml:9: ssl.principal.mapping.rules: the other nodes would refuse this one: the name of "
+        "its certificate, 'CN=quorumd-1', fits none of ssl.principal.mapping.rules: add a rule for it, or "
+        "DEFAULT"
+    ]
+
+
+def test_a_name_that_no_rule_fits_is_not_taken_while_this_node_runs(tmp_path: Path) -> None:
+    rules = "ssl.principal.mapping.rules: RULE:^CN=(quorumd-1)$/$1/\n"
+    (port,) = Files(tmp_path).load(rules).tls_ports
+    rights = NodeRights(None, frozenset())
+    assert port_problems(port, rights, 1) == []
+    Files(tmp_path, "quorumd-2")
+    ((key, text),) = port_problems(port, rights, 1, read_material(port.tls))
+    assert key == "ssl.principal.mapping.rules"
+    assert "'CN=quorumd-2', fits none" in text
+
+
 def test_the_certificate_of_another_node_is_not_taken_while_this_one_runs(tmp_path: Path) -> None:
     (port,) = Files(tmp_path).load("quorum.node.principals: User:CN=quorumd-{id}\n").tls_ports
     rights = NodeRights(None, frozenset({"User:CN=quorumd-1"}))
