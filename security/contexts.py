@@ -85,6 +85,11 @@ def make_context(
             context.load_default_certs()
     except ssl.SSLError as error:
         raise CertificateProblem(key_problem(error.reason)) from None
+    except OSError as error:
+        text = (
+            f"OpenSSL cannot be given the keys ({error.strerror}): free memory or descriptors here"
+        )
+        raise CertificateProblem(text) from None
     return context
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import ssl
+from collections.abc import Callable
 
 from cryptography import x509
 
@@ -33,7 +34,7 @@ class Credentials:
             self._rules = rules_of(tls.ssl_principal_mapping_rules)
         except BadRule as error:
             raise CertificateProblem(f"ssl.principal.mapping.rules: {error}") from None
-        self.replace(read_material(tls) if material is None else material)
+        self.prepare(read_material(tls) if material is None else material)()
 
     @property
     def is_server(self) -> bool:
@@ -49,9 +50,14 @@ class Credentials:
         """What new connections use."""
         return self._now[0]
 
-    def replace(self, material: Material) -> None:
-        """New connections use this from now on. Raises CertificateProblem, and changes nothing then."""
-        self._now = material, Contexts(self._tls, material, is_server=self._is_server)
+    def prepare(self, material: Material) -> Callable[[], None]:
+        """What makes new connections use this, and cannot fail. Raises CertificateProblem."""
+        made = material, Contexts(self._tls, material, is_server=self._is_server)
+
+        def use() -> None:
+            self._now = made
+
+        return use
 
     def tls_object(
         self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, host: str | None

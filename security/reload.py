@@ -33,8 +33,8 @@ class Renewable(Protocol):
     @property
     def material(self) -> Material: ...
 
-    def replace(self, material: Material) -> None:
-        """New connections use this from now on. Raises CertificateProblem, and changes nothing then."""
+    def prepare(self, material: Material) -> Callable[[], None]:
+        """What makes new connections use this, and cannot fail. Raises CertificateProblem."""
 
 
 class Outcome(Enum):
@@ -97,7 +97,7 @@ class WatchedSet:
     """Of the set that is in use; None if it has to be read to know."""
     _seen: _Stamp | None = None
     _reported: bytes = b""
-    """The content of the bad set that was reported last."""
+    """The content of the bad set that is on disk; empty if it is in use."""
     _paths: tuple[Path, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -141,8 +141,7 @@ class WatchedSet:
         except CertificateProblem as error:
             problems = (str(error),)
         except Exception as error:  # whatever is in the files, those in use stay, and are watched
-            text = f"cannot be checked: {type(error).__name__}: {error}"
-            raise _Unsound((text,)) from error
+            raise _Unsound((_unchecked(error),)) from error
         raise _Unsound(problems)
 
     def _use(self, material: Material) -> ReloadResult:
@@ -151,19 +150,19 @@ class WatchedSet:
         if all(material == each for each in before):
             return ReloadResult(Outcome.SAME)
         try:
-            for user in self.users:
-                user.replace(material)
+            prepared = [user.prepare(material) for user in self.users]
         except CertificateProblem as problem:
-            for user, old in zip(self.users, before, strict=True):
-                user.replace(old)
             raise _Unsound((str(problem),)) from problem
+        for use in prepared:
+            use()
         return ReloadResult(
             Outcome.LOADED, has_new_trust=any(_trusts_others(material, b) for b in before)
         )
 
-    def is_news(self, found: ReloadResult) -> bool:
-        """True once for each bad content."""
-        is_news, self._reported = found.content != self._reported, found.content
+    def note(self, found: ReloadResult) -> bool:
+        """Keep why the set on disk is not used, or that it is. Returns True if it is bad in a new way."""
+        is_news = found.outcome is Outcome.BAD and found.content != self._reported
+        self.problems, self._reported = found.problems, found.content
         return is_news
 
     def _stamp(self) -> _Stamp:
@@ -210,20 +209,28 @@ class Watcher:
             self._is_asked.clear()
             for watched in self.sets:
                 # A file system that hangs holds up this task alone.
-                found = await asyncio.to_thread(watched.reload, at_once=at_once)
+                try:
+                    found = await asyncio.to_thread(watched.reload, at_once=at_once)
+                except Exception as error:  # such as a lack of threads: checked again later
+                    text = _unchecked(error)
+                    found = ReloadResult(Outcome.BAD, (text,), text.encode())
                 self._report(watched, found)
 
     def _report(self, watched: WatchedSet, found: ReloadResult) -> None:
-        name = watched.name
+        if found.outcome is Outcome.UNSETTLED:
+            return
+        name, was_bad = watched.name, bool(watched.problems)
+        is_news = watched.note(found)
         if found.outcome is Outcome.BAD:
-            watched.problems = found.problems
-            self._owner.on_bad(name, found.problems, watched.is_news(found))
-        elif found.outcome is not Outcome.UNSETTLED:
-            was_bad, watched.problems = bool(watched.problems), ()
-            if found.outcome is Outcome.LOADED:
-                self._owner.on_loaded(name, found.has_new_trust)
-            elif was_bad:
-                self._owner.on_mended(name)
+            self._owner.on_bad(name, found.problems, is_news)
+        elif found.outcome is Outcome.LOADED:
+            self._owner.on_loaded(name, found.has_new_trust)
+        elif was_bad:
+            self._owner.on_mended(name)
+
+
+def _unchecked(error: Exception) -> str:
+    return f"cannot be checked: {type(error).__name__}: {error}"
 
 
 def _texts(problems: Sequence[tuple[str, str]]) -> tuple[str, ...]:

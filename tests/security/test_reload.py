@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -159,7 +162,7 @@ def test_a_bad_set_changes_nothing_until_it_is_mended(
     # It is tried again, and is news once.
     again = files.watched.reload(at_once=False)
     assert again.outcome is Outcome.BAD
-    assert [files.watched.is_news(each) for each in (found, again)] == [True, False]
+    assert [files.watched.note(each) for each in (found, again)] == [True, False]
     write(files.store, key + end)
     assert outcomes(files) == [Outcome.UNSETTLED, Outcome.LOADED]
     assert files.name() == "CN=second"
@@ -167,17 +170,44 @@ def test_a_bad_set_changes_nothing_until_it_is_mended(
 
 def test_no_side_is_renewed_if_one_of_them_cannot_be(files: Files, ca: trustme.CA) -> None:
     class Stubborn(Credentials):
-        def replace(self, material: Material) -> None:
-            if hasattr(self, "material") and material is not self.material:
+        is_stubborn = False
+
+        def prepare(self, material: Material) -> Callable[[], None]:
+            if self.is_stubborn:
                 raise CertificateProblem("not this one")
-            super().replace(material)
+            return super().prepare(material)
 
     stubborn = Stubborn(files.tls, is_server=False)
+    stubborn.is_stubborn = True
     files.watched = WatchedSet("SECURE", files.tls, [files.sides[0], stubborn], sound)
     write(files.store, leaf(ca, "second"))
     found = files.watched.reload(at_once=True)
     assert (found.outcome, found.problems) == (Outcome.BAD, ("not this one",))
     assert [name_of(files.sides[0]), name_of(stubborn)] == ["CN=first", "CN=first"]
+
+
+@pytest.mark.parametrize("call", [1, 2, 3, 4])
+def test_a_host_without_descriptors_or_memory_keeps_the_old_set_and_is_asked_again(
+    files: Files, ca: trustme.CA, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    """Each side hands OpenSSL its keys and its CAs by two files in memory."""
+    calls = count(1)
+
+    def memfd_create(name: str, flags: int) -> int:
+        if next(calls) >= call:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(name, flags)
+
+    real = os.memfd_create
+    write(files.store, leaf(ca, "second"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "memfd_create", memfd_create)
+        found = files.watched.reload(at_once=True)
+        assert found.outcome is Outcome.BAD
+        assert "Too many open files" in found.problems[0]
+        assert files.name() == "CN=first"
+    assert outcomes(files) == [Outcome.LOADED, Outcome.SAME]
+    assert files.name() == "CN=second"
 
 
 def test_a_file_that_grows_while_it_is_read_is_read_again(files: Files, ca: trustme.CA) -> None:
@@ -300,6 +330,39 @@ def test_who_asks_need_not_wait_and_the_loop_goes_on_meanwhile(
         watcher.close()
 
     asyncio.run(run())
+
+
+def test_a_check_that_cannot_be_made_is_reported_and_made_again(
+    files: Files, ca: trustme.CA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reload, "CHECK_S", 0.05)
+    real = asyncio.to_thread
+
+    async def to_thread(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("can't start new thread")
+
+    async def run() -> None:
+        told = Told()
+        watcher = Watcher([files.watched], told)
+        monkeypatch.setattr(asyncio, "to_thread", to_thread)
+        watcher.open()
+        assert await told.next() == "SECURE bad, news"
+        assert files.watched.problems == (
+            "cannot be checked: RuntimeError: can't start new thread",
+        )
+        assert await told.next() == "SECURE bad"
+        write(files.store, leaf(ca, "second"))
+        monkeypatch.setattr(asyncio, "to_thread", real)
+        while (line := await told.next()) == "SECURE bad":
+            pass
+        assert line in ("SECURE mended", "SECURE loaded")
+        if line == "SECURE mended":
+            assert await told.next() == "SECURE loaded"
+        watcher.close()
+
+    asyncio.run(run())
+    assert not files.watched.problems
+    assert files.name() == "CN=second"
 
 
 def test_times_alone_are_no_news(files: Files) -> None:
