@@ -32,7 +32,7 @@ def note_heard(core: Core, leader: Leader, replica: ReplicaKey) -> ReplicaKey | 
     Returns the voter that it is, if any.
     """
     electorate = core.electorate
-    voter = replica if replica in electorate.keys else _voter_of(core, replica)
+    voter = replica if replica in electorate.keys else _voter_by_id(core, replica)
     if voter is None:
         return None
     known = leader.progress.get(voter)
@@ -55,13 +55,10 @@ def note_alive(core: Core, replica: ReplicaKey | None) -> None:
             known.last_heard_ms = core.now_ms
 
 
-def _voter_of(core: Core, replica: ReplicaKey) -> ReplicaKey | None:
-    """The voter that a fetch counts for: the same key, or an id whose storage id is not known yet.
+def _voter_by_id(core: Core, replica: ReplicaKey) -> ReplicaKey | None:
+    """The voter under this id whose storage id is not known yet.
 
     A replica that does not say its storage id counts for no voter that has one.
     """
-    keys = core.electorate.keys
-    if replica in keys:
-        return replica
     by_id = ReplicaKey(replica.id)
-    return by_id if by_id in keys else None
+    return by_id if by_id in core.electorate.keys else None

@@ -181,8 +181,6 @@ class RaftNode:
         """Send the requests that the role calls for; a leader's are sent where their reason comes up."""
         state = core.state
         if not isinstance(state, (Follower, Observer)):
-            if isinstance(state, Leader):
-                return
             if isinstance(state, Resigned):
                 quorum_epochs.announce_end(core, state)
                 return

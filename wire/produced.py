@@ -58,7 +58,7 @@ def check_produced(
     UNSUPPORTED_COMPRESSION_TYPE (codecs 5-7), TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and INVALID_RECORD or
     INVALID_TIMESTAMP for a record.
     """
-    if data is None or len(data) < BATCH_OVERHEAD:
+    if data is None:
         raise _not_a_batch(data)
     if type(data) is not bytes:
         data = bytes(data)

@@ -28,7 +28,7 @@ from quorumd.raft.events import EndQuorumEpochRequestReceived, VoteRequestReceiv
 from quorumd.raft.role_changes import become_follower
 from quorumd.raft.roles import Follower, Leader
 from quorumd.raft.transitions import Trigger
-from quorumd.raft.types import Endpoint
+from quorumd.raft.types import Endpoint, ReplicaKey
 from quorumd.raft.voter_changes import update_voter
 from quorumd.server import node as server_node
 from quorumd.storage import quorum_state
@@ -283,7 +283,7 @@ def _end_of_an_old_epoch(plant: Plant) -> None:
     faults=frozenset({"leader among observers"}),
 )
 def _observers_keep_a_leader(plant: Plant) -> None:
-    plant(check_quorum, "_voter_of", lambda core, replica: replica)
+    plant(check_quorum, "_voter_by_id", lambda core, replica: replica)
 
 
 @planted(
@@ -294,9 +294,10 @@ def _observers_keep_a_leader(plant: Plant) -> None:
     faults=frozenset(),
 )
 def _leader_counts_no_fetches(plant: Plant) -> None:
+    def voter_of(core: Core, leader: Leader, replica: ReplicaKey) -> ReplicaKey | None:
+        if replica in core.electorate.keys:
+            return replica
+        return check_quorum._voter_by_id(core, replica)
+
     for module in (fetch_requests, snapshot_requests, replica_progress, update_voter):
-        plant(
-            module,
-            "note_heard",
-            lambda core, leader, replica: check_quorum._voter_of(core, replica),
-        )
+        plant(module, "note_heard", voter_of)

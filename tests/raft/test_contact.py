@@ -12,7 +12,7 @@ from quorumd.raft.election_timeout import election_deadline_ms
 from quorumd.raft.events import ConnectionRefused, LeaderHint, VoteResponseReceived
 from quorumd.raft.roles import Role
 from quorumd.raft.types import OffsetAndEpoch
-from tests.raft.harness import Bench, candidate, follower, key, prospective, unattached
+from tests.raft.harness import Bench, candidate, config_of, follower, key, prospective, unattached
 
 NO_LEADER = LeaderHint(epoch=3, leader_id=None)
 
@@ -20,6 +20,18 @@ NO_LEADER = LeaderHint(epoch=3, leader_id=None)
 def refuse(bench: Bench) -> None:
     """The leader answers that it does not lead."""
     bench.fetched(error="NOT_LEADER_OR_FOLLOWER", to=key(2))
+
+
+@pytest.mark.parametrize(
+    ("is_kafka_log", "is_witness", "contact_ms"),
+    [(True, True, 1500), (True, False, 2000), (False, True, 2000), (False, False, 2000)],
+)
+def test_only_a_witness_beside_kafka_misses_its_leader_before_the_fetch_timeout(
+    is_kafka_log: bool, is_witness: bool, contact_ms: int
+) -> None:
+    config = config_of(is_kafka_log=is_kafka_log, is_witness=is_witness)
+    assert config.fetch_timeout_ms == 2000
+    assert config.leader_contact_ms == contact_ms
 
 
 def test_a_leader_that_answers_again_after_it_refused_leads() -> None:

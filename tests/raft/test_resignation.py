@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorumd.raft.effects import EndQuorumEpoch, Vote
+from quorumd.raft.effects import EndQuorumEpoch, Fetch, Vote
 from quorumd.raft.events import AppendRequested, ConnectionMade, ConnectionRefused, TimerFired
 from quorumd.raft.events import ResignationRequested as Resign
 from quorumd.raft.leadership import resign
@@ -172,3 +172,12 @@ def test_a_leader_has_won_and_begins_to_count_anew() -> None:
     bench.grant(key(2))
     assert bench.role is Role.LEADER
     assert bench.node.core.election_attempts == 0
+
+
+def test_who_has_resigned_fetches_from_nobody_in_that_epoch() -> None:
+    bench = leader()
+    begin = len(bench.all)
+    bench.step(Resign("maintenance", shutting_down=False))
+    bench.step(TimerFired())
+    assert bench.role is Role.RESIGNED
+    assert bench.requests(Fetch, bench.all[begin:]) == []

@@ -10,7 +10,19 @@ from quorumd.raft.events import AppendRequested
 from quorumd.raft.roles import Role
 from quorumd.raft.types import ReplicaKey, Voter
 from tests.raft.changes import add, leading, reassign, transfer
-from tests.raft.harness import endpoints, follower, key, leader, observer, unattached, voter_set
+from tests.raft.harness import (
+    Bench,
+    candidate,
+    endpoints,
+    follower,
+    key,
+    leader,
+    observer,
+    unattached,
+    voter_set,
+)
+from tests.raft.test_kafka_witness import BEHIND, lost, witness
+from tests.raft.test_kafka_witness import leading as leading_for_a_hand_over
 
 
 def test_a_leader_says_what_it_waits_for() -> None:
@@ -66,6 +78,42 @@ def test_a_status_is_a_value_and_asking_for_it_changes_nothing() -> None:
         status.epoch = 9  # type: ignore[misc]  # a status cannot be changed
     assert status.registered_observers == ()
     assert Voter(ReplicaKey(9)) not in status.voters.voters
+
+
+def test_a_leader_lacks_no_records() -> None:
+    bench = leader()
+    bench.node.core.known_leader.high_watermark = 100
+    assert bench.node.status().missing_records == 0
+
+
+def is_ahead(bench: Bench) -> bool:
+    return bench.node.status().is_ahead
+
+
+def test_a_witness_is_ahead_while_it_campaigns_leads_or_refuses_votes_without_a_leader() -> None:
+    assert not is_ahead(witness())
+    bench = lost()
+    assert not is_ahead(bench)
+    assert not bench.pre_vote(key(3), 3, BEHIND).granted
+    assert is_ahead(bench)
+    while bench.role is Role.FOLLOWER:
+        bench.fire()
+    assert (bench.role, is_ahead(bench)) == (Role.PROSPECTIVE, True)
+    bench.node.core.witness.must_lead = False
+    assert is_ahead(bench)
+    assert is_ahead(leading_for_a_hand_over())
+
+
+def test_a_witness_that_hears_from_its_leader_is_not_ahead() -> None:
+    bench = witness()
+    bench.node.core.witness.must_lead = True
+    assert not is_ahead(bench)
+
+
+def test_no_other_voter_is_called_ahead() -> None:
+    bench = candidate()
+    bench.node.core.witness.must_lead = True
+    assert not is_ahead(bench)
 
 
 def test_only_a_leader_knows_how_far_replicas_are() -> None:

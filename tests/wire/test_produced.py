@@ -270,6 +270,8 @@ def header_of(length: int, size: int) -> bytes:
         (b"x", False),
         (made(), True),
         (made((MAGIC, 0)), True),
+        (made((BASE_OFFSET, 1)), True),
+        (header_of((1 << 24) + 14, 26), False),
         (made()[:-1], False),
     ],
     ids=str,
@@ -293,6 +295,11 @@ def test_any_kind_of_bytes_is_taken() -> None:
 
 
 # --- records
+
+
+def test_only_several_records_or_one_that_is_not_plain_take_a_further_step() -> None:
+    assert check_produced(made(records=1), 9, 1 << 20, NOW)[1] is None
+    assert check_produced(made(records=2), 9, 1 << 20, NOW)[1] is not None
 
 
 def test_records_are_checked_unless_they_are_packed() -> None:
