@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from quorumd.raft.roles import Role
 from quorumd.storage.meta_properties import load_meta_properties
 from simulation.clients.operator import DONE
 from simulation.history.voter_change_requests import VoterChangeKind
@@ -121,5 +124,33 @@ def test_a_lost_disk_is_replaced_without_a_hand(seed: int) -> None:
     scenario.run(30_000, lambda: lost not in scenario.voters())
     assert lost not in scenario.voters(), scenario.described()
     assert machine.replica.key in scenario.voters()
+    scenario.settle()
+    scenario.check_end()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_voter_follows_a_leader_that_has_its_id_and_another_storage_id(seed: int) -> None:
+    """Without the voter that is gone, the two of one id are needed for every commit (KIP-856)."""
+    scenario = Scenario(seed, replace(settings_of(3, is_dynamic=True), twin=2))
+    scenario.start()
+    scenario.settle()
+    first, second = (machine for machine in scenario.machines if machine.id == 2)
+    while scenario.leader is first:
+        scenario.resign(first)
+        scenario.run(5000, lambda: scenario.cluster.leader_machine() not in (first, None))
+    scenario.kill(first)
+    scenario.run(5000)
+    assert scenario.outcome(scenario.request(ADD, second.replica.key)) == DONE
+    scenario.start(first)
+    scenario.settle()
+    assert ids(scenario) == [1, 2, 2, 3]
+    assert scenario.outcome(scenario.request(TRANSFER, first.replica.key)) == DONE
+    scenario.run(5000, lambda: scenario.cluster.leader_machine() is first and scenario.is_led())
+    scenario.kill(scenario.machine(1))
+    kept = scenario.append()
+    scenario.run(1000)
+    assert kept.offset is not None, scenario.described()
+    assert scenario.leader is first
+    assert scenario.node(second).role is Role.FOLLOWER
     scenario.settle()
     scenario.check_end()
