@@ -14,6 +14,12 @@ from quorumd.raft.types import Endpoint
 
 PROTOCOL_MAP: Final = "listener.security.protocol.map"
 HTTP_PROTOCOL: Final = "http.security.protocol"
+_STORE_KEYS: Final = (
+    "ssl.keystore.location",
+    "ssl.keystore.certificate.chain",
+    "ssl.truststore.location",
+    "ssl.truststore.certificates",
+)
 _PROTOCOL_NAMES: Final = ("SSL", "SASL_SSL", "SASL_PLAINTEXT")
 
 
@@ -33,7 +39,10 @@ def tls_ports(found: Mapping[str, Any]) -> Iterator[TlsPort]:
                 hosts += _own_voter_hosts(found)
             scope = scope_of(listener.name)
             tls = _tls_of(found, scope)
-            yield TlsPort(listener.name, scope, tls, tuple(dict.fromkeys(hosts)), is_peers)
+            is_nodes = is_peers or not any(scope + key in found for key in _STORE_KEYS)
+            yield TlsPort(
+                listener.name, scope, tls, tuple(dict.fromkeys(hosts)), is_peers, is_nodes
+            )
     if found.get(HTTP_PROTOCOL) is SecurityProtocol.SSL:
         yield TlsPort(HTTP, HTTP_SCOPE, _tls_of(found, HTTP_SCOPE))
 

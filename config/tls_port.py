@@ -23,6 +23,9 @@ class TlsPort(NamedTuple):
     """The names and addresses that others dial."""
     is_peers: bool = False
     """Other nodes use it."""
+    is_nodes: bool = False
+    """It has the stores by which nodes know each other: other nodes use it, or may, for it is a listener
+    without stores of its own."""
 
     @property
     def has_certificate(self) -> bool:

@@ -54,13 +54,14 @@ def problems_of(
     hosts: Sequence[str],
     is_server: bool,
     is_peers: bool,
+    is_nodes: bool = False,
     material: Material | None = None,
 ) -> list[KeyProblem]:
     """Configuration key and text of all that would be refused; empty if these can be used.
 
     `listener` names the side in what is said, `hosts` are the host names and IP addresses under which others
-    dial it, `is_peers`: other nodes are at the other end. Reads the files, unless `material` has been read
-    from them.
+    dial it, `is_peers`: other nodes are at the other end, `is_nodes`: its stores are those of this node for
+    others. Reads the files, unless `material` has been read from them.
     """
     problems: list[KeyProblem] = []
     if text := suite_problem(tls):
@@ -73,7 +74,7 @@ def problems_of(
         found = read_material(tls) if material is None else material
     except UnusableMaterial as error:
         return problems + error.problems
-    checks = _Checks(tls, found, listener, hosts, is_server, is_peers)
+    checks = _Checks(tls, found, listener, hosts, is_server, is_peers, is_nodes)
     problems += checks.stores()
     problems += checks.own_chain()
     problems += checks.revocation_lists()
@@ -106,6 +107,7 @@ class _Checks:
     hosts: Sequence[str]
     is_server: bool
     is_peers: bool
+    is_nodes: bool
 
     def stores(self) -> Iterator[KeyProblem]:
         """What has to be there at all."""
@@ -140,7 +142,7 @@ class _Checks:
             if problem := validity_problem(certificate):
                 text = f"the certificate {described(certificate)} in {place} {problem[1]}"
                 yield KEYSTORE, f"{text}: {_OF_TIME[problem[0]]}"
-        if self.is_peers and self.material.roots and not self._is_trusted():
+        if self.is_nodes and self.material.roots and not self._is_trusted():
             text = (
                 f"{trust_place(self.tls)} does not hold the CA of this node's certificate "
                 f"({described(chain[-1])}): nodes with this file would refuse each other. Add that CA, or "

@@ -50,6 +50,7 @@ def port_problems(
         hosts=port.hosts,
         is_server=True,
         is_peers=port.is_peers,
+        is_nodes=port.is_nodes,
         material=material,
     )
     if port.is_peers and node_id is not None:

@@ -141,6 +141,40 @@ def test_http_and_a_listener_of_clients_need_no_certificate_of_a_node(tmp_path: 
     assert port_problems(port, NodeRights(None, frozenset({"User:CN=root"})), 1) == []
 
 
+@pytest.mark.parametrize(
+    ("place", "own_keys", "is_refused"),
+    [
+        ("SECURE:SSL", "", True),
+        # A listener for clients alone: its certificate may be of a public CA, that of its clients another's.
+        ("SECURE:SSL", "listener.name.secure.ssl.keystore.location: node.pem\n", False),
+        ("SECURE:SSL", "listener.name.secure.ssl.truststore.location: ca.pem\n", False),
+        ("http", "", False),
+    ],
+)
+def test_the_nodes_own_certificate_is_of_a_ca_that_it_trusts(
+    tmp_path: Path, place: str, own_keys: str, is_refused: bool
+) -> None:
+    Files(tmp_path)
+    (tmp_path / "ca.pem").write_bytes(Authority("another").pem)
+    keys = (
+        "ssl.keystore.location: node.pem\nssl.truststore.location: ca.pem\n"
+        "listeners: CONTROLLER://db1:9093,SECURE://db1:9095\n"
+    )
+    if place == "http":
+        keys += "http.listen: db1:8080\nhttp.security.protocol: SSL\n"
+    else:
+        keys += f"listener.security.protocol.map: CONTROLLER:PLAINTEXT,{place}\n"
+    path = writer_into(tmp_path)({"listeners": None}, extra=keys + own_keys)
+    if is_refused:
+        with pytest.raises(ConfigError) as caught:
+            load(path, {}, certificate_problems)
+        (problem,) = map(str, caught.value.problems)
+        assert "ssl.truststore.location" in problem
+        assert "does not hold the CA of this node's certificate" in problem
+    else:
+        assert load(path, {}, certificate_problems).tls_ports
+
+
 def test_a_node_without_tls_loads_no_library_for_it(tmp_path: Path) -> None:
     path = writer_into(tmp_path)()
     code = (
