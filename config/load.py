@@ -14,6 +14,7 @@ from quorumd.config.declaration import NO_DEFAULT, keys_of
 from quorumd.config.errors import BadValue, ConfigError, ConfigProblem
 from quorumd.config.keys import ENVIRONMENT_PREFIX, HTTP_SCOPE, KEYS, TLS_KEYS
 from quorumd.config.model import Config
+from quorumd.config.references import FileReference
 from quorumd.config.secrets import Secret
 from quorumd.config.source import NO_FILE, Entries, read
 from quorumd.config.tls_checks import (
@@ -24,6 +25,7 @@ from quorumd.config.tls_checks import (
     tls_ports,
     tls_problems,
 )
+from quorumd.config.tls_port import RENEWED, TlsPort
 from quorumd.config.values import is_wildcard
 from quorumd.raft.types import Address
 
@@ -55,7 +57,10 @@ def load(path: Path | None, environ: Mapping[str, str], judge: JudgeOfPort | Non
     given["advertised_listeners"] = _in_order_of_listeners(found)
     return Config(
         **given,
-        tls_ports=tuple(tls_ports(found)),
+        tls_ports=tuple(
+            port._replace(references=_references(entries, environ, port))
+            for port in tls_ports(found)
+        ),
         places={key: entry.where for key, entry in entries.by_key.items()},
         secret_files=frozenset(
             path
@@ -108,6 +113,22 @@ def _tls_problems(
         where = entry.where if entry else str(entries.path)
         problems.append(ConfigProblem(where, f"{key}: {text}"))
     return problems
+
+
+def _references(
+    entries: Entries, environ: Mapping[str, str], port: TlsPort
+) -> dict[str, FileReference]:
+    """By field of the port's keys of TLS, those that are in files which a node watches."""
+    found = {}
+    folder = entries.path.absolute().parent
+    for key in RENEWED:
+        name, declared = port.key_of(key, entries.by_key), TLS_KEYS[key]
+        entry = entries.by_key.get(name)
+        if entry is not None and entry.written and entry.files:
+            found[declared.field] = FileReference(
+                name, declared.parse, entry.written, environ, folder, entry.files
+            )
+    return found
 
 
 def _check_presence(entries: Entries, problems: list[ConfigProblem]) -> None:

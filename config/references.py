@@ -7,14 +7,37 @@ in is not resolved again. Unlike in Kafka, a reference that cannot be resolved i
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from quorumd.config.errors import BadValue
 
 MAX_FILE_BYTES = 1 << 20
 _REFERENCE = re.compile(r"\$\{([^}]*)(\}?)")
 _FORMS = "${env:NAME} for a variable, ${dir:PATH:NAME} for the file NAME in the folder PATH"
+
+
+@dataclass(frozen=True, slots=True)
+class FileReference:
+    """The value of a key that is in files, which may change while a node runs."""
+
+    key: str
+    parse: Callable[[str], Any] = field(repr=False)
+    written: str = field(repr=False)
+    """As it stands in the configuration."""
+    environ: Mapping[str, str] = field(repr=False)
+    folder: Path
+    files: tuple[Path, ...]
+
+    def value(self) -> Any:
+        """The value as the files are now. Raises BadValue."""
+        try:
+            text, _ = resolve(self.written, self.environ, self.folder)
+        except BadValue as error:
+            raise BadValue(f"{self.key}: {error}") from None
+        return self.parse(text.strip())
 
 
 def resolve(text: str, environ: Mapping[str, str], folder: Path) -> tuple[str, tuple[Path, ...]]:

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from quorumd.config.references import FileReference
 from quorumd.config.tls import TlsConfig
 
 HTTP: Final = "http"
 """Stands for HTTP where listeners are named, whose names are upper case."""
+RENEWED: Final = (
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+    "ssl.keystore.password",
+    "ssl.key.password",
+    "ssl.truststore.certificates",
+    "ssl.truststore.password",
+)
+"""What may change while a node runs, beside the stores in files."""
 
 
 class TlsPort(NamedTuple):
@@ -26,6 +39,21 @@ class TlsPort(NamedTuple):
     is_nodes: bool = False
     """It has the stores by which nodes know each other: other nodes use it, or may, for it is a listener
     without stores of its own."""
+
+    references: Mapping[str, FileReference] = MappingProxyType({})
+    """Keys, certificates and passwords that are given by `${dir:...}`, by the field of `tls`."""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All files from which keys, certificates, CAs and revocation lists come."""
+        tls = self.tls
+        stores = (tls.ssl_keystore_location, tls.ssl_truststore_location, tls.ssl_crl_location)
+        referred = (path for each in self.references.values() for path in each.files)
+        return (*(path for path in stores if path is not None), *referred)
+
+    def read(self) -> TlsConfig:
+        """`tls`, with what references stand for now. Raises BadValue."""
+        return replace(self.tls, **{name: each.value() for name, each in self.references.items()})
 
     @property
     def has_certificate(self) -> bool:

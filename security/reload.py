@@ -16,7 +16,8 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from quorumd.config.tls import TlsConfig
+from quorumd.config.errors import BadValue
+from quorumd.config.tls_port import TlsPort
 from quorumd.security.errors import CertificateProblem, UnusableMaterial
 from quorumd.security.material import Material, read_material
 
@@ -84,9 +85,7 @@ class WatcherOwner(Protocol):
 class WatchedSet:
     """The files of one side, and what is made of them. `reload` is for a thread."""
 
-    name: str
-    """Of the listener; "http" for HTTP."""
-    tls: TlsConfig
+    port: TlsPort
     users: Sequence[Renewable]
     """All of them have this material."""
     check: Callable[[Material], Sequence[tuple[str, str]]]
@@ -101,9 +100,7 @@ class WatchedSet:
     _paths: tuple[Path, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        tls = self.tls
-        places = (tls.ssl_keystore_location, tls.ssl_truststore_location, tls.ssl_crl_location)
-        self._paths = tuple(path for path in places if path is not None)
+        self._paths = self.port.files
         self._seen = self._stamp()
 
     def reload(self, *, at_once: bool) -> ReloadResult:
@@ -132,13 +129,13 @@ class WatchedSet:
     def _read(self) -> Material:
         """What is on disk. Raises _Unsound."""
         try:
-            material = read_material(self.tls)
+            material = read_material(self.port.read())
             problems = _texts(self.check(material))
             if not problems:
                 return material
         except UnusableMaterial as error:
             problems = _texts(error.problems)
-        except CertificateProblem as error:
+        except (BadValue, CertificateProblem) as error:
             problems = (str(error),)
         except Exception as error:  # whatever is in the files, those in use stay, and are watched
             raise _Unsound((_unchecked(error),)) from error
@@ -219,7 +216,7 @@ class Watcher:
     def _report(self, watched: WatchedSet, found: ReloadResult) -> None:
         if found.outcome is Outcome.UNSETTLED:
             return
-        name, was_bad = watched.name, bool(watched.problems)
+        name, was_bad = watched.port.name, bool(watched.problems)
         is_news = watched.note(found)
         if found.outcome is Outcome.BAD:
             self._owner.on_bad(name, found.problems, is_news)

@@ -92,7 +92,7 @@ class NodeTls:
             users.append(own)
             self.links = LinkSecurity(own, self._handshakes, self._rights)
         problems = partial(port_problems, port, self._rights, self._config.node_id)
-        watched = WatchedSet(port.name, port.tls, users, problems)
+        watched = WatchedSet(port, users, problems)
         self._sides[port.name] = _Side(port, credentials, watched)
 
     @property
@@ -206,7 +206,9 @@ class NodeTls:
                     yield f"{_place(name)}: {_ending(each, now_s)}"
         yield from secret_warnings(self._config)
         # Several listeners mostly share their files.
-        found = (port_warnings(side.port) for side in self._sides.values())
+        found = (
+            port_warnings(side.port, side.credentials.material) for side in self._sides.values()
+        )
         yield from dict.fromkeys(f"{key}: {text}" for texts in found for key, text in texts)
         if self.links is not None and self._rights.is_open:
             yield (

@@ -14,13 +14,19 @@ from typing import Any
 
 import pytest
 import trustme
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
+from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
 
+from quorumd.config.load import load
 from quorumd.config.tls import ClientAuth, TlsConfig
+from quorumd.config.tls_port import TlsPort
 from quorumd.security import reload
 from quorumd.security.credentials import Credentials
 from quorumd.security.errors import CertificateProblem
 from quorumd.security.material import Material
-from quorumd.security.reload import Outcome, WatchedSet, Watcher
+from quorumd.security.reload import Outcome, ReloadResult, WatchedSet, Watcher
+from tests.support.config_files import writer_into
+from tests.support.odd_certificates import Authority, key_pem
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +85,7 @@ def files(tmp_path: Path, ca: trustme.CA) -> Files:
         ssl_client_auth=ClientAuth.REQUIRED,
     )
     sides = [Credentials(tls, is_server=True), Credentials(tls, is_server=False)]
-    return Files(tmp_path, tls, sides, WatchedSet("SECURE", tls, sides, sound))
+    return Files(tmp_path, tls, sides, WatchedSet(TlsPort("SECURE", "", tls), sides, sound))
 
 
 def sound(material: Material) -> list[tuple[str, str]]:
@@ -104,7 +110,7 @@ def test_a_new_certificate_is_used_once_two_checks_agree(files: Files, ca: trust
 
 def test_what_changed_between_reading_and_watching_is_seen(files: Files, ca: trustme.CA) -> None:
     write(files.store, leaf(ca, "second"))
-    watched = WatchedSet("SECURE", files.tls, files.sides, sound)
+    watched = WatchedSet(TlsPort("SECURE", "", files.tls), files.sides, sound)
     assert watched.reload(at_once=False).outcome is Outcome.LOADED
     assert files.name() == "CN=second"
 
@@ -135,13 +141,66 @@ def test_a_symbolic_link_that_is_replaced_above_the_file_is_seen(
         ssl_keystore_location=store, ssl_truststore_certificates=ca.cert_pem.bytes().decode()
     )
     side = Credentials(tls, is_server=True)
-    watched = WatchedSet("SECURE", tls, [side], sound)
+    watched = WatchedSet(TlsPort("SECURE", "", tls), [side], sound)
     assert watched.reload(at_once=False).outcome is Outcome.SAME
     (tmp_path / "..new").symlink_to("two")
     (tmp_path / "..new").rename(tmp_path / "..data")
     assert watched.reload(at_once=False).outcome is Outcome.UNSETTLED
     assert watched.reload(at_once=False).outcome is Outcome.LOADED
     assert name_of(side) == "CN=two"
+
+
+def test_keys_certificates_and_passwords_behind_references_are_watched(tmp_path: Path) -> None:
+    """All that is in files of `${dir:...}`; for HTTP, the password of a keystore."""
+    authority, secrets = Authority(), tmp_path / "secrets"
+    secrets.mkdir()
+
+    def put(name: str) -> None:
+        node = authority.issue(name, ["db1"])
+        write(secrets / "key", key_pem(node.key, password=name))
+        write(secrets / "password", f"{name}\n".encode())
+        write(secrets / "chain", node.chain_pem)
+        encrypted = BestAvailableEncryption(name.encode())
+        store = serialize_key_and_certificates(None, node.key, node.certificate, None, encrypted)
+        write(tmp_path / "http.p12", store)
+
+    put("first")
+    write(secrets / "ca", authority.pem)
+    password = "listener.name.controller.ssl.key.password", "http.ssl.keystore.password"
+    keys = {
+        "http.listen": "db1:8080",
+        "http.security.protocol": "SSL",
+        "http.ssl.keystore.type": "PKCS12",
+        "http.ssl.keystore.location": "http.p12",
+        "listener.security.protocol.map": "CONTROLLER:SSL",
+        "listener.name.controller.ssl.keystore.key": "${dir:secrets:key}",
+        "listener.name.controller.ssl.keystore.certificate.chain": "${dir:secrets:chain}",
+        "ssl.truststore.certificates": "${dir:secrets:ca}",
+        "ssl.client.auth": "required",
+        **dict.fromkeys(password, "${dir:secrets:password}"),
+    }
+    ports = load(writer_into(tmp_path)(keys), {}).tls_ports
+    sides = [Credentials(port.tls, is_server=True) for port in ports]
+    sets = [WatchedSet(port, [side], sound) for port, side in zip(ports, sides, strict=True)]
+
+    def results() -> list[ReloadResult]:
+        return [each.reload(at_once=True) for each in sets]
+
+    assert [found.outcome for found in results()] == [Outcome.SAME] * 2
+    put("second")
+    assert [found.outcome for found in results()] == [Outcome.LOADED] * 2
+    assert [name_of(side) for side in sides] == ["CN=second"] * 2
+    write(secrets / "ca", authority.pem + Authority("another").pem)
+    assert [found.has_new_trust for found in results()] == [True] * 2
+    (secrets / "password").unlink()
+    assert [found.problems for found in results()] == [
+        (
+            f"{key}: {secrets / 'password'} cannot be read (No such file or directory): check the path and "
+            "its permissions",
+        )
+        for key in password
+    ]
+    assert [name_of(side) for side in sides] == ["CN=second"] * 2
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "gone", "key of another"])
@@ -179,7 +238,7 @@ def test_no_side_is_renewed_if_one_of_them_cannot_be(files: Files, ca: trustme.C
 
     stubborn = Stubborn(files.tls, is_server=False)
     stubborn.is_stubborn = True
-    files.watched = WatchedSet("SECURE", files.tls, [files.sides[0], stubborn], sound)
+    files.watched = WatchedSet(TlsPort("SECURE", "", files.tls), [files.sides[0], stubborn], sound)
     write(files.store, leaf(ca, "second"))
     found = files.watched.reload(at_once=True)
     assert (found.outcome, found.problems) == (Outcome.BAD, ("not this one",))
@@ -218,7 +277,7 @@ def test_a_file_that_grows_while_it_is_read_is_read_again(files: Files, ca: trus
             write(files.store, late)
         return []
 
-    files.watched = WatchedSet("SECURE", files.tls, files.sides, check)
+    files.watched = WatchedSet(TlsPort("SECURE", "", files.tls), files.sides, check)
     write(files.store, leaf(ca, "second"))
     assert files.watched.reload(at_once=True).outcome is Outcome.UNSETTLED
     assert files.name() == "CN=first"
@@ -232,7 +291,9 @@ def test_what_the_check_finds_is_told_and_a_check_that_fails_ends_nothing(
         raise RuntimeError("no such luck")
 
     watched = WatchedSet(
-        "SECURE", files.tls, files.sides, lambda _: [("ssl.keystore.location", "expired 2 h ago")]
+        TlsPort("SECURE", "", files.tls),
+        files.sides,
+        lambda _: [("ssl.keystore.location", "expired 2 h ago")],
     )
     write(files.store, leaf(ca, "second"))
     assert watched.reload(at_once=True).problems == ("ssl.keystore.location: expired 2 h ago",)
