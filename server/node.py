@@ -271,10 +271,11 @@ class Node:
         self.partition = open_partition(
             METADATA, config, fs, directory, self.metrics, self.fail, runtime
         )
+        self._gate = self._raft_gate()
         self.dispatch = Dispatch(
             self.partition,
             self.metrics,
-            self._raft_gate(),
+            self._gate,
             peers_in_plaintext=self._has_plaintext_links,
         )
         self.listeners = Listeners(
@@ -434,6 +435,8 @@ class Node:
     def warnings(self) -> list[str]:
         """What is dangerous, or will be a problem, in words."""
         found = self.partition.health.warnings()
+        if self._gate is not None:
+            found += self._gate.warnings()
         return found if self.tls is None else [*found, *self.tls.warnings()]
 
     def status(self) -> dict[str, object]:

@@ -45,6 +45,17 @@ class StaleRequest(Exception):
     """A request that waited for its connection is not wanted any more; says why."""
 
 
+class HungUp(Exception):
+    """The peer closed the connection instead of responding to the first request on it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "it closed the connection instead of answering. Its log and `warnings` in its `/status` say why: "
+            "mostly its quorum.node.principals do not give this node's certificate to this node, or it takes "
+            "no node by plaintext"
+        )
+
+
 class PeerCall(NamedTuple):
     """A request to be sent: `build(version, correlation id)` makes its frame, length and header included,
     or raises StaleRequest.

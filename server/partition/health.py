@@ -99,7 +99,7 @@ class PartitionHealth:
             "log_end_offset": view.log_end_offset,
             "high_watermark": view.high_watermark,
             "missing_records": view.missing_records,
-            "unreachable_peers": list(self._links.problems.values()),
+            "unreachable_peers": self._links.unreachable(),
             "plaintext_peers": sorted(self._links.behind),
             "voters": [
                 {

@@ -448,8 +448,11 @@ class Outbound:
         except ValueError as error:  # what wire raises, InvalidRequestShape, and invalid values
             LOG.warning("invalid response", peer=self._name(to), reason=str(error))
             event = RequestFailed(request_id=request_id, reason=str(error))
-        if isinstance(event, RESPONSES) and (event.error == NO_RIGHT or self.links.refusals):
-            self.links.note_response(self._who(to), event.error)
+        links = self.links
+        if isinstance(event, RESPONSES) and (
+            event.error == NO_RIGHT or links.refusals or links.hang_ups
+        ):
+            links.note_response(self._who(to), event.error)
         self._handle(event)
         self.addresses.note(to, event)
         names_receiver = key in (VOTE, BEGIN_QUORUM_EPOCH) and version > 0

@@ -21,7 +21,7 @@ from quorumd.raft.types import Address
 from quorumd.security.errors import CertificateProblem
 from quorumd.server.model.logs import Logger
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.model.peer_calls import PeerCall, PeerListener, StaleRequest
+from quorumd.server.model.peer_calls import HungUp, PeerCall, PeerListener, StaleRequest
 from quorumd.server.model.unhandled import unawaited
 from quorumd.server.peers.address_book import AddressBook
 from quorumd.server.peers.dialing import HostResolver, happy_eyeballs
@@ -42,7 +42,6 @@ RECONNECT_MS = 20
 RECONNECT_MAX_MS = 1000
 DOUBT_S = 1.0
 """How long a connection is kept on which no response has identified the peer yet."""
-HUNG_UP: Final = "it closed the connection instead of answering: its log says why"
 REFUSALS: Final = (ConnectionRefusedError, ConnectionResetError)
 
 
@@ -329,7 +328,7 @@ class TcpPeerChannel:
             if isinstance(exc, CertificateProblem):
                 self._listener.on_unreachable(self._address, exc)
             elif exc is None and self._pending and not self._has_responded:
-                self._listener.on_unreachable(self._address, ConnectionAbortedError(HUNG_UP))
+                self._listener.on_unreachable(self._address, HungUp())
         if was_used:
             self._failures = 0
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -17,6 +18,7 @@ from quorumd.security.errors import (
 )
 from quorumd.server.model.kafka_drift import METADATA_VERSION, KafkaDrift
 from quorumd.server.model.logs import Logger, RateLimit
+from quorumd.server.model.peer_calls import HungUp
 from quorumd.server.peers.peer_addresses import PeerAddresses
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.api_versions import ApiVersionsResponse
@@ -39,6 +41,21 @@ class KafkaPeer(Exception):
         )
 
 
+HANG_UPS_LASTING: Final = 3
+"""So many, one after the other, are no process that ends."""
+HUNG_UP_S: Final = 60.0
+"""How long a hang-up is shown: a peer that is asked is asked again in much less."""
+
+
+@dataclass(frozen=True, slots=True)
+class _HangUps:
+    """Connections to one peer that it closed instead of responding, one after the other."""
+
+    count: int
+    at_s: float
+    text: str
+
+
 @dataclass(slots=True)
 class PeerLinks:
     """Of one node, by the name of the peer: "node 2"."""
@@ -51,6 +68,9 @@ class PeerLinks:
     """Peers that respond with CLUSTER_AUTHORIZATION_FAILED."""
     behind: set[int] = field(default_factory=set)
     """Replicas that have said, by certificate, that their own links are plaintext still."""
+    hang_ups: dict[str, _HangUps] = field(default_factory=dict)
+    """Of peers that are reached, but have given no response since."""
+    clock: Callable[[], float] = time.monotonic
     lines: RateLimit = field(default_factory=lambda: RateLimit(per_second=0.1, burst=5))
 
     def note_made(self, who: str, replica_id: int | None, *, is_behind: bool) -> None:
@@ -60,20 +80,41 @@ class PeerLinks:
         if replica_id is not None:
             (self.behind.add if is_behind else self.behind.discard)(replica_id)
 
-    def note_failed(self, who: str, address: Address, error: BaseException) -> bool:
-        """A peer was not reached there. Returns True if that is news."""
+    def note_failed(self, who: str, address: Address, error: BaseException) -> str | None:
+        """A peer was not reached there. Returns what an operator has to learn, if that is news."""
         text = in_words(who, address, error)
+        if isinstance(error, HungUp):
+            return self._note_hung_up(who, text)
+        self.hang_ups.pop(who, None)
         is_news = self.problems.get(who) != text
         self.problems[who] = text
         is_lasting = isinstance(error, (CertificateProblem, KafkaPeer))
         if is_lasting and not isinstance(error, HandshakeBroken):
             self.mismatches[who] = text
-        else:
-            self.mismatches.pop(who, None)
-        return is_news
+            return text if is_news else None
+        self.mismatches.pop(who, None)
+        return None
+
+    def _note_hung_up(self, who: str, text: str) -> str | None:
+        before = self.hang_ups.get(who)
+        count = 1 if before is None or self._is_old(before) else before.count + 1
+        self.hang_ups[who] = _HangUps(count, self.clock(), text)
+        return text if count == HANG_UPS_LASTING else None
+
+    def _is_old(self, hang_ups: _HangUps) -> bool:
+        return self.clock() - hang_ups.at_s > HUNG_UP_S
+
+    def _hung_up(self, times: int) -> list[str]:
+        recent = (each for each in self.hang_ups.values() if not self._is_old(each))
+        return [each.text for each in recent if each.count >= times]
+
+    def unreachable(self) -> list[str]:
+        """Why peers are not reached, or do not respond."""
+        return [*self.problems.values(), *self._hung_up(1)]
 
     def note_response(self, who: str, error: str | None) -> None:
         """A peer has sent a response, with this error if it is not None."""
+        self.hang_ups.pop(who, None)
         if error == NO_RIGHT:
             self.refusals[who] = (
                 f"{who} refuses what this node asks of it ({error}): give this node's principal the right "
@@ -87,6 +128,7 @@ class PeerLinks:
         return [
             *self.mismatches.values(),
             *self.refusals.values(),
+            *self._hung_up(HANG_UPS_LASTING),
             *(
                 f"node {replica_id} connects to others in plaintext still: make its TLS listener the first "
                 "of its listeners"
@@ -98,7 +140,7 @@ class PeerLinks:
         """It is no peer any more; `replica_id`: no other peer has that id, either."""
         if replica_id is not None:
             self.behind.discard(replica_id)
-        for known in (self.problems, self.mismatches, self.refusals):
+        for known in (self.problems, self.mismatches, self.refusals, self.hang_ups):
             known.pop(who, None)
 
 
@@ -147,9 +189,8 @@ class PeerLink:
         self._notify(ConnectionRefused)
 
     def on_unreachable(self, address: Address, error: BaseException) -> None:
-        is_news = self._links.note_failed(self._who, address, error)
-        text = self._links.mismatches.get(self._who)
-        if is_news and text is not None and self._links.lines.take() is not None:
+        text = self._links.note_failed(self._who, address, error)
+        if text is not None and self._links.lines.take() is not None:
             LOG.warning("no link to a peer", reason=text)
 
     def _notify(self, event: type[ConnectionMade | ConnectionLost | ConnectionRefused]) -> None:

@@ -7,7 +7,9 @@ Apache Kafka process. Neither the client id of a header nor the name of a client
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -25,6 +27,9 @@ from quorumd.wire.messages.update_raft_voter import UpdateRaftVoterRequest
 from quorumd.wire.messages.vote import VoteRequest
 from quorumd.wire.registry import APIS
 
+REMEMBERED_S: Final = 60.0
+"""How long a refusal is shown: who is a node, tries again in much less."""
+REMEMBERED_MAX: Final = 16
 _REPLICA_ID: Final = re.compile(r"raft-client-([0-9]{1,10})")
 
 SpeakersOf = Callable[[InboundRequest], Iterable[int]]
@@ -113,16 +118,30 @@ SPEAKERS: Final[Mapping[int, SpeakersOf | None]] = MappingProxyType(
 request never speaks for a replica."""
 
 
+@dataclass(slots=True)
+class _Refusal:
+    text: str
+    count: int
+    at_s: float
+
+
 class RaftGate:
     """Checks raft requests of a node whose links are TLS."""
 
     def __init__(
-        self, rights: NodeRights, is_behind: Callable[[int], bool], metrics: Metrics
+        self,
+        rights: NodeRights,
+        is_behind: Callable[[int], bool],
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`is_behind` says of a node that its links are plaintext still, as it has said by certificate."""
         self._rights = rights
         self._is_behind = is_behind
         self._metrics = metrics
+        self._clock = clock
+        self._refusals: dict[tuple[str, int], _Refusal] = {}
+        """By principal and replica id, the last one last."""
 
     def admits(self, request: InboundRequest) -> bool:
         """False for a request in the name of a node that did not send it; the connection is closed then.
@@ -150,6 +169,7 @@ class RaftGate:
         if connection.identity is None:
             if replica_id >= 0 and self._is_behind(replica_id):
                 return True
+            principal = ""
             why = "in plaintext, where nodes speak TLS"
         else:
             principal, rights = connection.principal, self._rights
@@ -161,5 +181,35 @@ class RaftGate:
             why = f"by {shown(principal)}, who may not"
         self._metrics.count_ignored("raft request in another node's name")
         whose = f"node {replica_id}" if replica_id >= 0 else "a node"
-        request.close(f"{APIS[request.api_key].name} in the name of {whose} {why}")
+        reason = f"{APIS[request.api_key].name} in the name of {whose} {why}"
+        self._remember(principal, replica_id, reason)
+        request.close(reason)
         return False
+
+    def _remember(self, principal: str, replica_id: int, text: str) -> None:
+        at = principal, replica_id
+        before = self._refusals.pop(at, None)
+        count = 0 if before is None or self._is_old(before) else before.count
+        self._refusals[at] = _Refusal(text, count + 1, self._clock())
+        if len(self._refusals) > REMEMBERED_MAX:
+            del self._refusals[next(iter(self._refusals))]
+
+    def _is_old(self, refusal: _Refusal) -> bool:
+        return self._clock() - refusal.at_s > REMEMBERED_S
+
+    def warnings(self) -> list[str]:
+        """What was refused in the last minute, in words."""
+        return [
+            self._in_words(principal, replica_id, refusal)
+            for (principal, replica_id), refusal in self._refusals.items()
+            if not self._is_old(refusal)
+        ]
+
+    def _in_words(self, principal: str, replica_id: int, refusal: _Refusal) -> str:
+        times = "once," if refusal.count == 1 else f"{refusal.count} times, last"
+        ago_s = round(self._clock() - refusal.at_s)
+        text = f"refused {times} {ago_s} s ago: {refusal.text}"
+        if not principal:
+            return f"{text}. If that is a node, make its TLS listener the first of its listeners"
+        key, permitted = self._rights.rule_for(replica_id)
+        return f"{text}. By {key} node {replica_id} is {permitted}" if replica_id >= 0 else text

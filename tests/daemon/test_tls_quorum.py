@@ -203,6 +203,23 @@ def test_a_node_with_the_certificate_of_another_is_alone(cluster: SecureCluster)
             ],
             "what node 3 says of the others",
         )
+        cluster.wait_for(
+            lambda: [
+                text
+                for text in cluster.status(3)["warnings"]
+                if "closed the connection instead of answering" in text
+            ],
+            "what node 3 warns of",
+        )
+        leader = cluster.wait_leader()
+        cluster.wait_for(
+            lambda: [
+                text
+                for text in cluster.status(leader)["warnings"]
+                if "in the name of node 3 by CN=stolen-3, who may not" in text
+            ],
+            "what the leader says that it refused",
+        )
         end = cluster.status(3)["log_end_offset"]
         appending.wait_progress()
         assert cluster.status(3)["log_end_offset"] == end

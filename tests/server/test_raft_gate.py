@@ -19,7 +19,7 @@ from quorumd.server.model.topic import METADATA
 from quorumd.server.net.connection_state import CloseReason
 from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.partition.partition import Partition
-from quorumd.server.requests.raft_gate import SPEAKERS, RaftGate
+from quorumd.server.requests.raft_gate import REMEMBERED_S, SPEAKERS, RaftGate
 from quorumd.wire.codec import encode
 from quorumd.wire.headers import encode_request_header
 from quorumd.wire.messages.add_raft_voter import AddRaftVoterRequest
@@ -200,6 +200,42 @@ def test_in_plaintext_a_node_counts_while_it_says_by_certificate_that_it_is_behi
         assert not ask(Caller(None), request_of(key, 3, version), version, behind=[2])
         # By TLS its certificate counts, all the same.
         assert not ask(Caller("User:client"), request_of(key, 2, version), version, behind=[2])
+
+
+def refuse(gate: RaftGate, caller: Caller, replica_id: int) -> None:
+    request = InboundRequest(caller, 52, 2, 1, b"", 0, 0)
+    assert not gate.admits_replica(request, replica_id)
+
+
+def test_what_was_refused_in_the_last_minute_is_shown_with_who_may() -> None:
+    now_s = 0.0
+    gate = RaftGate(RIGHTS, lambda replica_id: False, Metrics(), clock=lambda: now_s)
+    assert gate.warnings() == []
+    for caller in (Caller("User:quorumd-3"), Caller("User:quorumd-3"), Caller(None)):
+        refuse(gate, caller, 2)
+    now_s += 2
+    refuse(gate, Caller("User:client"), -1)
+    first, second, third = gate.warnings()
+    assert first == (
+        "refused 2 times, last 2 s ago: Vote in the name of node 2 by quorumd-3, who may not. By "
+        "quorum.node.principals node 2 is User:quorumd-2"
+    )
+    assert second.startswith(
+        "refused once, 2 s ago: Vote in the name of node 2 in plaintext, where nodes speak TLS"
+    )
+    assert third.startswith(
+        "refused once, 0 s ago: Vote in the name of a node by client, who may not"
+    )
+    now_s += REMEMBERED_S - 1
+    assert gate.warnings() == [third.replace(" 0 s", f" {REMEMBERED_S - 1:.0f} s")]
+
+
+def test_a_stranger_with_many_names_leaves_no_more_than_a_few() -> None:
+    gate = RaftGate(RIGHTS, lambda replica_id: False, Metrics())
+    for replica_id in range(1000):
+        refuse(gate, Caller("User:client"), replica_id)
+    assert len(gate.warnings()) < 20
+    assert "node 999 " in gate.warnings()[-1]
 
 
 def test_without_templates_super_users_speak_for_every_node_and_else_every_certificate() -> None:
