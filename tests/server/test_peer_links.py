@@ -1,0 +1,62 @@
+"""What an operator learns of peers that are not reached."""
+
+from __future__ import annotations
+
+from quorumd.raft.types import Address
+from quorumd.server.model.peer_calls import HungUp
+from quorumd.server.peers.peer_links import HUNG_UP_S, PeerLinks
+
+WHERE = Address("db2", 9093)
+TEXT = "node 2 at db2:9093: it closed the connection instead of answering"
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_a_peer_that_hangs_up_again_and_again_is_warned_of_though_it_is_reached() -> None:
+    links = PeerLinks(clock=Clock())
+    news = []
+    for _ in range(4):
+        links.note_made("node 2", 2, is_behind=False)
+        news.append(links.note_failed("node 2", WHERE, HungUp()))
+        links.note_made("node 2", 2, is_behind=False)
+        (text,) = links.unreachable()
+        assert text.startswith(TEXT)
+    # Once is a process that ends; the third time in a row it is no accident, and a line in the log.
+    assert [text is not None for text in news] == [False, False, True, False]
+    assert links.warnings() == [text]
+    assert "quorum.node.principals" in text
+
+
+def test_it_is_not_warned_of_any_more_when_it_responds_or_nothing_was_asked_for_a_minute() -> None:
+    for ends_by_response in (True, False):
+        clock = Clock()
+        links = PeerLinks(clock=clock)
+        for _ in range(3):
+            links.note_failed("node 2", WHERE, HungUp())
+        assert links.warnings()
+        if ends_by_response:
+            links.note_response("node 2", None)
+        else:
+            clock.now_s += HUNG_UP_S + 1
+        assert links.warnings() == links.unreachable() == []
+        assert links.note_failed("node 2", WHERE, HungUp()) is None
+        assert links.warnings() == []
+
+
+def test_one_that_is_gone_meanwhile_is_called_that() -> None:
+    links = PeerLinks(clock=Clock())
+    for _ in range(3):
+        links.note_failed("node 2", WHERE, HungUp())
+    links.note_failed("node 2", WHERE, ConnectionRefusedError())
+    assert links.warnings() == []
+    assert links.unreachable() == [
+        "node 2 at db2:9093: no process listens there: the connection is refused"
+    ]
+    links.note_failed("node 2", WHERE, HungUp())
+    links.forget("node 2", 2)
+    assert links.unreachable() == []
