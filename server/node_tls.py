@@ -210,6 +210,12 @@ class NodeTls:
             port_warnings(side.port, side.credentials.material) for side in self._sides.values()
         )
         yield from dict.fromkeys(f"{key}: {text}" for texts in found for key, text in texts)
+        for listener in self._config.listeners:
+            if self.sides and listener.name not in self.sides:
+                yield (
+                    f"{_place(listener.name)} is plaintext: whoever reaches it reads and writes all records "
+                    "and changes the voters. Move its clients to a TLS listener, and remove it"
+                )
         if self.links is not None and self._rights.is_open:
             yield (
                 "any certificate that is trusted may speak for any node: set quorum.node.principals, "

@@ -188,6 +188,38 @@ def test_a_node_without_tls_loads_no_library_for_it(tmp_path: Path) -> None:
     assert done.stdout == "False\n"
 
 
+@pytest.mark.parametrize(
+    ("listeners", "protocols", "plaintext"),
+    [
+        ("SECURE,OLD,OTHER", "SECURE:SSL,OLD:PLAINTEXT,OTHER:PLAINTEXT", ["OLD", "OTHER"]),
+        ("OLD,SECURE", "OLD:PLAINTEXT,SECURE:SSL", ["OLD"]),
+        ("SECURE,CLIENTS", "SECURE:SSL,CLIENTS:SSL", []),
+        ("OLD", "OLD:PLAINTEXT", []),
+    ],
+)
+def test_a_plaintext_listener_beside_tls_is_warned_of(
+    files: Files, listeners: str, protocols: str, plaintext: list[str]
+) -> None:
+    """HTTP is TLS, so that there are certificates in any case."""
+    names = listeners.split(",")
+    keys = {
+        "listeners": ",".join(f"{name}://db1:{9093 + at}" for at, name in enumerate(names)),
+        "listener.security.protocol.map": protocols,
+        "ssl.keystore.location": "node.pem",
+        "ssl.truststore.location": "ca.pem",
+        "ssl.client.auth": "required",
+        "http.listen": "db1:8080",
+        "http.security.protocol": "SSL",
+    }
+    config = load(writer_into(files.folder)(keys), {}, certificate_problems)
+    tls = NodeTls(config, Metrics(), Handshakes(lambda ip: False))
+    assert [text for text in tls.warnings() if "plaintext" in text] == [
+        f"listener {name} is plaintext: whoever reaches it reads and writes all records and changes the "
+        "voters. Move its clients to a TLS listener, and remove it"
+        for name in plaintext
+    ]
+
+
 def test_links_that_do_not_look_at_the_host_are_warned_of(files: Files) -> None:
     def warnings(extra: str) -> list[str]:
         config = files.load(extra)
