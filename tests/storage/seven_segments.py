@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -31,10 +31,15 @@ class CountingFileSystem(FaultyFileSystem):
         return data
 
 
-def seven_segments() -> CountingFileSystem:
+def record(offset: int) -> bytes:
+    epoch = 1 if offset < 12 else 4 if offset < 25 else 6
+    return batch(offset, epoch=epoch, is_control=offset in (3, 13, 31))
+
+
+def seven_segments(record_at: Callable[[int], bytes] = record) -> CountingFileSystem:
     """Offsets 0 .. 33 in seven segments of five batches; epoch 1, 4 from 12 on, 6 from 25 on.
 
-    Offsets 3, 13 and 31 are control batches.
+    Offsets 3, 13 and 31 are control batches. Or all that `record_at` gives.
     """
     disk = CountingFileSystem()
     for path in (DIRECTORY.parent, DIRECTORY):
@@ -42,14 +47,9 @@ def seven_segments() -> CountingFileSystem:
         disk.fsync_directory(path.parent)
     log = reopen(disk)
     for offset in range(34):
-        append(log, record(offset), offset, offset + 1)
+        append(log, record_at(offset), offset, offset + 1)
     disk.bytes_read.clear()
     return disk
-
-
-def record(offset: int) -> bytes:
-    epoch = 1 if offset < 12 else 4 if offset < 25 else 6
-    return batch(offset, epoch=epoch, is_control=offset in (3, 13, 31))
 
 
 def everything(start: int, end: int) -> bytes:

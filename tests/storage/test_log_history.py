@@ -60,6 +60,24 @@ def test_closed_segments_below_a_snapshot_are_not_walked_through(
     assert fs.bytes_read[log_path(DIRECTORY, 25).name] == 5 * SIZE
 
 
+def test_snapshots_up_to_the_log_start_say_nothing_of_the_epochs_behind_it(
+    fs: CountingFileSystem,
+) -> None:
+    snapshots = [put_snapshot(fs, *each) for each in ((8, 1), (10, 1), (27, 6))]
+    reopen(fs, snapshots).delete_before(10)
+    fs.bytes_read.clear()
+    reopen(fs, snapshots)
+    for base in (10, 15, 20):
+        assert fs.bytes_read[log_path(DIRECTORY, base).name] == 61 + SIZE
+
+
+def test_history_may_begin_with_epoch_0() -> None:
+    disk = seven_segments(lambda offset: batch(offset, epoch=0))
+    reopen(disk, [put_snapshot(disk, 27, 0)])
+    for base in (0, 5, 10, 15, 20):
+        assert disk.bytes_read[log_path(DIRECTORY, base).name] == 61 + SIZE
+
+
 def test_an_epoch_may_begin_in_the_last_segment_of_history(fs: CountingFileSystem) -> None:
     log = below(fs, (16, 4))
     for base in (0, 5, 10):
@@ -235,6 +253,7 @@ def test_without_a_consistent_epoch_checkpoint_all_is_walked_through(
     assert log.epochs == load_epochs(fs, DIRECTORY) == [(1, 0), (4, 12), (6, 25)]
     assert seen == list(range(27, 34))
     assert contents(log) == everything(0, 34)
+    assert [segment.base_offset for segment in log.closed_segments()] == [0, 5, 10, 15, 20, 25]
 
 
 def test_an_epoch_checkpoint_that_no_snapshot_agrees_with_is_not_trusted(

@@ -15,6 +15,7 @@ from quorumd.storage.layout import (
     time_index_path,
 )
 from quorumd.storage.log import Log
+from tests.server.snapshot_logs import with_crc
 from tests.storage.faulty_filesystem import FaultyFileSystem
 from tests.storage.helpers import (
     DIRECTORY,
@@ -174,6 +175,13 @@ def test_an_offset_that_does_not_increase_is_refused(fs: FaultyFileSystem) -> No
 def test_a_gap_inside_a_segment_is_refused(fs: FaultyFileSystem) -> None:
     fs.put(LAST, fs.contents(LAST)[: 4 * SIZE] + batch(20, epoch=4))
     assert_refused(fs, "offset 20 where 19 must follow")
+
+
+def test_a_last_batch_that_ends_before_it_begins_is_refused(fs: FaultyFileSystem) -> None:
+    data = batch(19, epoch=4)
+    backwards = with_crc(data[:23] + (-1).to_bytes(4, "big", signed=True) + data[27:])
+    fs.put(LAST, fs.contents(LAST)[: 4 * SIZE] + backwards)
+    assert_refused(fs, "a batch whose last offset is -1 from its first")
 
 
 def test_an_epoch_that_goes_backwards_is_refused(fs: FaultyFileSystem) -> None:
