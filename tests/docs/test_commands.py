@@ -52,6 +52,7 @@ _HOSTS = "changes the host; tests/deploy/test_hosts.py"
 _DOCKER = "needs Docker; tests/containers"
 _KAFKA = "needs a distribution of Kafka; tests/clients runs the same classes"
 _REAL_KAFKA = "needs a real Kafka quorum; tests/kafka"
+_SECURE = "follows from what comes before; tests/docs/test_security_setup.py"
 _MEMBERS = "needs nodes that are not there; tests/daemon/test_membership.py"
 _SPARK = "takes a Spark session of its own; tests/pipeline"
 _CLUSTER = "needs a Spark cluster; tests/pipeline/test_cluster.py"
@@ -115,10 +116,10 @@ NOT_HERE = {
     "tables/": _OUTPUT,
     # security.md
     "quorumd demo --secure": "tests/demo",
-    "install -d -m 0755 /etc/quorumd/tls": _HOSTS,
-    "quorumd certs check --config /etc/quorumd/controller.yaml": "tests/security",
-    "quorumctl describe --command-config ": "tests/demo/test_demo.py does so with the demo's",
-    "listener.security.protocol.map: CONTROLLER:SSL": _OUTPUT,
+    "install -d -m 0755 /etc/quorumd/tls": _SECURE,
+    "quorumd certs check --config /etc/quorumd/controller.yaml": _SECURE,
+    "quorumctl describe --command-config ": _SECURE,
+    "listener.security.protocol.map: CONTROLLER:SSL": _SECURE,
     # keys.md
     "security = quorumd.Security.from_properties(": "tests/quorumd/test_client_tls.py",
     # coordination.md
