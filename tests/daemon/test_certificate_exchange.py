@@ -111,9 +111,12 @@ class SecuredCluster(Cluster):
         return {self.status(node)["epoch"] for node in self.ids}
 
     def closed(self, node: int, reason: str) -> int:
+        return self.counted(node, f'quorumd_connections_closed_total{{reason="{reason}"}}')
+
+    def counted(self, node: int, series: str) -> int:
         with urllib.request.urlopen(self.http_url(node, "/metrics"), timeout=5) as answer:
             text = answer.read().decode()
-        found = re.search(rf'quorumd_connections_closed_total{{reason="{reason}"}} (\S+)', text)
+        found = re.search(rf"^{re.escape(series)} (\S+)", text, re.MULTILINE)
         return int(float(found[1])) if found else 0
 
 
@@ -266,6 +269,41 @@ def test_a_certificate_that_is_revoked_ends_its_connection_and_no_other(
         ):
             pass
         appending.go_on(1)
+
+
+@pytest.mark.timeout(200)
+def test_a_revocation_list_that_ends_is_warned_of_and_refuses_everybody_until_there_is_a_new_one(
+    strict: SecuredCluster, site: Site, old: Authority
+) -> None:
+    def warnings(node: int, text: str) -> list[str]:
+        of_list = "listener CONTROLLER: the revocation list of CN=old CA"
+        return [each for each in strict.status(node)["warnings"] if each == f"{of_list} {text}"]
+
+    replace(site.crl, old.crl(number=2, end=now() + timedelta(days=13, hours=1)))
+    strict.look_now()
+    strict.everywhere(lambda node: warnings(node, "ends in 13 d 0 h"), "a warning")
+    ends = now() + timedelta(seconds=5)
+    replace(site.crl, old.crl(number=3, end=ends))
+    strict.look_now()
+    strict.everywhere(lambda node: warnings(node, "ends in 0 d 0 h"), "a warning")
+    strict.everywhere(
+        lambda node: warnings(node, "ended 0 d 0 h ago: whoever needs it is refused"), "its end"
+    )
+    assert now() >= ends.replace(microsecond=0)
+    with (
+        pytest.raises(ssl.SSLError, match=r"CERTIFICATE_EXPIRED|certificate expired"),
+        connection(strict, site, "a-client"),
+    ):
+        pass
+    assert strict.counted(1, 'quorumd_tls_handshakes_total{listener="CONTROLLER",outcome="crl"}')
+
+    replace(site.crl, old.crl(number=4))
+    strict.look_now()
+    for node in strict.ids:
+        strict.wait_ready(node)
+    with Appending(strict, "a-client") as appending:
+        appending.go_on(0.5)
+    assert not strict.status(1)["listeners"][0]["reload_problems"]
 
 
 def test_a_connection_ends_with_the_certificate_that_made_it(
