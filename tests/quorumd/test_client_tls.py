@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import pickle
+import ssl
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -96,6 +97,39 @@ def test_a_client_with_a_certificate_appends_reads_and_follows(
         assert [each.name for each in threading.enumerate() if each.name.startswith("tls-d")] == []
 
     LOOPS[loop](run())
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_the_name_that_is_dialled_is_sent_and_an_address_is_not(
+    files: ClientFiles, host: str
+) -> None:
+    """RFC 6066, section 3: by the name, one port may serve several."""
+    names: list[str | None] = []
+
+    def hear(tls: object, name: str | None, context: ssl.SSLContext) -> None:
+        names.append(name)
+        heard.set()
+
+    async def run() -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(files.store("node"))
+        context.sni_callback = hear
+        server = await asyncio.start_server(
+            lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=context
+        )
+        servers = f"{host}:{server.sockets[0].getsockname()[1]}"
+        security = security_of(files.client_keys())
+        async with server, QuorumClient(servers, security=security) as client:
+            asking = asyncio.create_task(client.describe_quorum())
+            async with asyncio.timeout(20):
+                await heard.wait()
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+
+    heard = asyncio.Event()
+    asyncio.run(run())
+    assert set(names) == {host if host == "localhost" else None}
 
 
 def test_security_by_arguments_is_that_of_a_file(files: ClientFiles) -> None:

@@ -105,7 +105,11 @@ async def says_nothing(peers: list[Peer], at: list[Address], owner: Owner) -> No
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_the_peer_itself_is_asked(authority: Authority, handshakes: Handshakes, host: str) -> None:
     there = listening(authority, authority.store("quorumd-2", [host]))
+    names: list[str | None] = []
+    there.sni_callback = lambda _, name, __: names.append(name)
     with_peers(secure(authority, handshakes), [there], asks_and_is_answered, host=host)
+    # A name is sent, by which one port may serve several; an address never is (RFC 6066, section 3).
+    assert names == [host if host == "localhost" else None]
 
 
 def test_the_certificate_of_another_node_is_not_the_peers(
