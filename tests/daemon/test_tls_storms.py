@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -121,14 +123,20 @@ def test_a_storm_that_goes_on_keeps_no_client_of_another_address_out(
 
 
 def shake_hands(cluster: SecureCluster, node: int, count: int) -> None:
-    """Connect so often with a certificate, one after the other, and hang up."""
-    context = cluster.client_context("passer-by")
-    for _ in range(count):
+    """Connect so often, one after the other and by turns in all ways that end differently, and hang up."""
+    newer, older = (cluster.client_context("passer-by") for _ in range(2))
+    older.maximum_version = ssl.TLSVersion.TLSv1_2
+    nobody = ssl.create_default_context(cafile=str(cluster.authority.trust))
+    for context, _ in zip(cycle((newer, older, nobody)), range(count), strict=False):
         with (
             socket.create_connection(("127.0.0.1", cluster.secure_ports[node]), 10) as raw,
-            context.wrap_socket(raw, server_hostname="127.0.0.1"),
+            context.wrap_socket(raw, server_hostname="127.0.0.1") as tls,
         ):
-            pass
+            if context is nobody:
+                with pytest.raises(
+                    ssl.SSLError, match=r"CERTIFICATE_REQUIRED|certificate required"
+                ):
+                    tls.recv(1)
 
 
 @pytest.mark.timeout(600)
