@@ -39,7 +39,7 @@ def tls_ports(found: Mapping[str, Any]) -> Iterator[TlsPort]:
                 hosts += _own_voter_hosts(found)
             scope = scope_of(listener.name)
             tls = _tls_of(found, scope)
-            is_nodes = is_peers or not any(scope + key in found for key in _STORE_KEYS)
+            is_nodes = not any(scope + key in found for key in _STORE_KEYS)
             yield TlsPort(
                 listener.name, scope, tls, tuple(dict.fromkeys(hosts)), is_peers, is_nodes
             )

@@ -37,9 +37,7 @@ class TlsPort(NamedTuple):
     is_peers: bool = False
     """Other nodes use it."""
     is_nodes: bool = False
-    """It has the stores by which nodes know each other: other nodes use it, or may, for it is a listener
-    without stores of its own."""
-
+    """It is a listener that has the stores of the node: other nodes may use it tomorrow."""
     references: Mapping[str, FileReference] = MappingProxyType({})
     """Keys, certificates and passwords that are given by `${dir:...}`, by the field of `tls`."""
 

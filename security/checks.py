@@ -60,8 +60,8 @@ def problems_of(
     """Configuration key and text of all that would be refused; empty if these can be used.
 
     `listener` names the side in what is said, `hosts` are the host names and IP addresses under which others
-    dial it, `is_peers`: other nodes are at the other end, `is_nodes`: its stores are those of this node for
-    others. Reads the files, unless `material` has been read from them.
+    dial it, `is_peers`: other nodes are at the other end, `is_nodes`: they may be tomorrow, with the same
+    stores. Reads the files, unless `material` has been read from them.
     """
     problems: list[KeyProblem] = []
     if text := suite_problem(tls):
@@ -74,7 +74,7 @@ def problems_of(
         found = read_material(tls) if material is None else material
     except UnusableMaterial as error:
         return problems + error.problems
-    checks = _Checks(tls, found, listener, hosts, is_server, is_peers, is_nodes)
+    checks = _Checks(tls, found, listener, hosts, is_server, is_peers, is_peers or is_nodes)
     problems += checks.stores()
     problems += checks.own_chain()
     problems += checks.revocation_lists()
