@@ -108,6 +108,7 @@ def _lock_out(
 
     from quorumd.security.distinguished_name import BadName, subject_of
     from quorumd.security.errors import CertificateProblem
+    from quorumd.security.identity import ANONYMOUS
     from quorumd.security.mapping_rules import BadRule, rules_of
     from quorumd.security.material import KEYSTORE
 
@@ -123,8 +124,11 @@ def _lock_out(
         return [(KEYSTORE, f"{refused}: the name of its certificate cannot be read: {error}")]
     except CertificateProblem as error:
         return [("ssl.principal.mapping.rules", f"{refused}: {error}")]
-    if rights.is_open or rights.may_speak_for(own, node_id):
+    if rights.may_speak_for(own, node_id):
         return []
+    if own == ANONYMOUS:
+        text = f"{refused}: they make its certificate {own}, who shows no certificate: give it another name"
+        return [("ssl.principal.mapping.rules", text)]
     key, permitted = rights.rule_for(node_id)
     return [
         (

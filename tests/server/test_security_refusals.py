@@ -115,6 +115,20 @@ FAULTS = {
         ("(a*)*",),
         {"ssl.principal.mapping.rules": "RULE:^CN=(a*)*$/$1/,DEFAULT"},
     ),
+    "a rule that fits this node's own name nowhere": Fault(
+        "ssl.principal.mapping.rules",
+        (
+            "the other nodes would refuse this one",
+            "'CN=quorumd-1'",
+            "add a rule for it, or DEFAULT",
+        ),
+        {"ssl.principal.mapping.rules": "RULE:^CN=node-(.*)$/$1/"},
+    ),
+    "a rule that makes this node nobody": Fault(
+        "ssl.principal.mapping.rules",
+        ("the other nodes would refuse this one", "User:ANONYMOUS", "who shows no certificate"),
+        {"ssl.principal.mapping.rules": "RULE:^.*$/ANONYMOUS/", "quorum.node.principals": None},
+    ),
     "principals that lock the node out": Fault(
         "quorum.node.principals",
         ("may not speak for node 1", "Have one issued to User:CN=node-1", "on every node"),
