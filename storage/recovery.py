@@ -418,7 +418,6 @@ def _rebuild_indexes(fs: FileSystem, closed: Sequence[FoundSegment]) -> Iterator
     for found in closed:
         segment = found.segment
         if not (found.index_is_good and found.time_index_is_good):
-            found.index.finish()
             write_indexes(fs, segment, found.index)
             if not found.index_is_good:
                 yield segment.index_path

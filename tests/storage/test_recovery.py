@@ -352,6 +352,18 @@ def test_a_damaged_index_is_rebuilt(fs: FaultyFileSystem, path: object, damage: 
     assert reopen(fs).recovery.rebuilt_indexes == ()
 
 
+def test_a_rebuilt_time_index_ends_with_the_greatest_timestamp_too() -> None:
+    """Where an index entry of its own is due for no batch of the segment."""
+    disk, sparse = empty_disk(), {"index_interval_bytes": 1 << 20}
+    fill(reopen(disk, **sparse), range(12))
+    path = time_index_path(DIRECTORY, 5)
+    good = disk.contents(path)
+    assert len(good) == 12
+    disk.remove(path)
+    assert reopen(disk, **sparse).recovery.rebuilt_indexes == (path,)
+    assert disk.contents(path) == good
+
+
 def test_a_sparser_index_is_not_damage(fs: FaultyFileSystem) -> None:
     path = index_path(DIRECTORY, 5)
     fs.put(path, fs.contents(path)[:8])

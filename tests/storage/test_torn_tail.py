@@ -106,6 +106,7 @@ def test_in_a_closed_segment_no_reason_is_looked_for() -> None:
     bad, follows = b"\1" * 40, valid()
     assert look(bad + follows, closed=True) == Tail(len(bad + follows.rstrip(b"\0")), 40)
     assert look(bad, closed=True) == Tail(40)
+    assert look(b"\7" * 8 + bad, 8, closed=True) == Tail(40)
     assert look(bad + follows).damage
 
 
