@@ -67,7 +67,8 @@ class SimPeerChannel:
         self._address_book = AddressBook(
             addresses, listener.elsewhere, lambda: self._scheduler.now_us / SECOND
         )
-        self._queue: list[PeerCall] = []
+        self._queue: list[tuple[PeerCall, Following]] = []
+        """Calls that wait for a connection, and whom the node followed when it made them."""
         self._pending: dict[int, _PendingCall] = {}
         self._correlation_id = 0
         self._target: str | None = None
@@ -175,8 +176,8 @@ class SimPeerChannel:
         else:
             self._process.call(DOUBT_US, self._doubt(self._connection))
         queue, self._queue = self._queue, []
-        for call in queue:
-            self._send(call)
+        for call, asked_as in queue:
+            self._send(call, asked_as)
 
     def _doubt(self, connection: int) -> Callable[[], None]:
         def ask() -> None:
@@ -237,17 +238,18 @@ class SimPeerChannel:
 
     def call(self, call: PeerCall) -> None:
         self._process.on_effect()
+        asked_as = self._process.following
         if self.is_up:
-            self._send(call)
+            self._send(call, asked_as)
         elif self._is_connecting:
-            self._queue.append(call)
+            self._queue.append((call, asked_as))
         elif not self._is_closed and self._address_book.candidates():
-            self._queue.append(call)
+            self._queue.append((call, asked_as))
             self._connect()
         else:
             self._process.call(0, lambda: call.failed("not connected", None))
 
-    def _send(self, call: PeerCall) -> None:
+    def _send(self, call: PeerCall, asked_as: Following) -> None:
         target, peer, channel = self._target, self._peer_process, self._channel
         assert target is not None, "sent on a connection"
         assert peer is not None, "sent to a process"
@@ -270,8 +272,6 @@ class SimPeerChannel:
         def lost() -> None:
             if connection == self._connection:
                 self._process.call(0, self.reset)
-
-        asked_as = self._process.following
 
         def reply(response: bytes) -> None:
             message = NetworkMessage(target, me, f"{kind} response", response)
@@ -339,5 +339,5 @@ class SimPeerChannel:
         queue, self._queue = self._queue, []
         for sent in pending:
             sent.timer.cancel()
-        for call in [*(sent.call for sent in pending), *queue]:
+        for call in [*(sent.call for sent in pending), *(call for call, _ in queue)]:
             call.failed(reason, None)
