@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import signal
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -20,7 +19,7 @@ from typing import Any
 
 from bench.builds import Build, build
 from bench.common import Quorum, generate, leader_of, resident_mb, running_quorum, write_json
-from bench.filling import fill
+from bench.filling import Client, fill
 from bench.readers import readers
 
 CLIENTS = 256
@@ -55,18 +54,21 @@ class Scale:
             self._waiting_fetches(quorum)
 
     def connections(self) -> None:
-        """Idle ones; the memory of each."""
+        """Idle ones, each of which has asked something and still can; the memory of each."""
         count = self._args.connections
         with self._quorum() as quorum, ExitStack() as opened:
             leader = leader_of(quorum)
             before = self._load(quorum)
             megabytes = resident_mb([quorum.pid(leader)])[0]
+            clients: list[Client] = []
             for _ in range(count):
-                address = ("127.0.0.1", quorum.ports[leader])
-                opened.enter_context(socket.create_connection(address))
+                clients.append(opened.enter_context(Client(quorum.ports[leader])))
+                clients[-1].ping()  # before it has asked something, a connection may be displaced
             time.sleep(SETTLE_S)
             each = (resident_mb([quorum.pid(leader)])[0] - megabytes) * 1e6 / count
             during = self._load(quorum)
+            for client in clients:
+                client.ping()
             opened.close()
             time.sleep(SETTLE_S)
             name = f"{count:,} idle connections"
