@@ -161,6 +161,17 @@ def test_a_refusal_holds_up_nobody_who_is_committed_before_it() -> None:
     assert at.handler.parked_count == 0
 
 
+def test_a_refusal_comes_in_the_order_of_the_log() -> None:
+    at = Bench().with_window()
+    at.append(to(batch(b"alone")))
+    for key in (b"x", b"a", b"z"):
+        at.send(to(batch(key)))
+    at.send(to(batch(b"a", since=2)))
+    at.end_turn()
+    at.partition.commit(5)
+    assert [row[0] for row in at.texts()] == [2, 6, 3, 4, 5]
+
+
 def test_a_refusal_for_what_may_be_lost_is_a_loss_of_leadership() -> None:
     at = Bench().with_window()
     at.append(to(batch(b"a")))
@@ -339,6 +350,24 @@ def test_a_window_is_dropped_though_nothing_is_appended() -> None:
     assert [alarm for alarm in at.clock.alarms if alarm.at > at.clock.now] == []
 
 
+def test_each_window_has_one_alarm_and_none_when_the_handler_is_closed() -> None:
+    def pending(at: Bench) -> int:
+        far = at.clock.now + WINDOW_IDLE_S / 2
+        return len([each for each in at.clock.alarms if each.at > far])
+
+    at = Bench().with_window()
+    at.append(to(batch(b"b")))
+    at.append(to(batch(b"c")))
+    assert pending(at) == 1
+    at.partition.commit(3)
+    at.clock.move_to(2 * WINDOW_IDLE_S)
+    assert pending(at) == 0
+    at.with_window()
+    assert pending(at) == 1
+    at.handler.close()
+    assert all(alarm.is_cancelled for alarm in at.clock.alarms)
+
+
 def test_a_window_without_conditions_is_dropped_and_the_next_one_begins_anew() -> None:
     at = Bench().with_window()
     at.append(to(batch(b"b")))
@@ -362,6 +391,22 @@ def test_a_long_batch_is_judged_by_what_was_appended_while_it_was_checked() -> N
     at.partition.commit(2)
     assert [row[1] for row in at.texts()] == [0, REFUSED]
     assert at.partition.log_end_offset == 2
+
+
+def test_keys_count_also_if_the_window_came_while_their_batch_was_checked() -> None:
+    at = Bench()
+    left = at.begin(to(batch(*(b"key%d" % i for i in range(45_000)))))
+    assert left is not None
+    next(left)
+    at.with_window()
+    list(left)
+    at.end_turn()
+    at.append(to(batch(b"x", since=1)))
+    at.append(to(batch(b"key44999", since=1)))
+    at.partition.commit(at.partition.log_end_offset)
+    rows = at.texts()
+    assert [row[1] for row in rows] == [0, REFUSED, 0]
+    assert "its key was written at offset 45000" in rows[1][3]
 
 
 @pytest.mark.parametrize("codec", range(5))
@@ -401,6 +446,13 @@ def test_a_condition_needs_an_answer(acks: int) -> None:
         assert at.answers() == [
             (1, "a batch without acknowledgement was refused: INVALID_RECORD"),
         ]
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_a_batch_without_a_condition_needs_none(codec: int) -> None:
+    at = Bench()
+    at.append(to(batch(b"a", b"b", codec=codec), acks=0))
+    assert (at.partition.log_end_offset, at.answers()) == (2, [])
 
 
 def test_an_offset_above_the_log_end_is_told_when_a_later_record_is_committed() -> None:

@@ -219,6 +219,8 @@ def test_a_duplicate_of_what_is_not_committed_waits(at: ProduceBench) -> None:
     at.partition.commit(2)
     at.append(produce(of(7, 0, 3)))
     assert at.rows() == []
+    waiting = [each for append in at.handler.parked.appends for each in append.batches]
+    assert [each.data for each in waiting] == [b"", b""], "they are in the log"
     at.partition.commit(3)
     assert at.rows() == [(1, 0, 0), (2, 0, 0)]
 
