@@ -20,6 +20,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from quorumd.pipeline.errors import JavaMissing
 from quorumd.pipeline.java import find_java
@@ -72,6 +74,8 @@ MARKS_FOR_PROGRAMS = {
     **{name: {"browser"} for name in browser.NAMES},
 }
 """Who starts such a program has one of these marks."""
+SPARK_CLUSTER = "tests/pipeline/test_cluster.py"
+"""It takes as long as all others that use the Spark session of tests/pipeline/conftest.py."""
 SLOW_MARKS = ("browser", "java", "live", "sim", "spark")
 _marks: set[str] | None = None
 """Those of the test that runs."""
@@ -130,6 +134,25 @@ def _check_start(event: str, arguments: tuple[object, ...]) -> None:
 
 
 sys.addaudithook(_check_start)
+
+
+class SessionScheduling(LoadFileScheduling):
+    """Tests of a file run in one process, and those with a Spark session in two: it takes long to start."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "Spark session" if file != SPARK_CLUSTER and uses_session(file) else file
+
+
+@cache
+def uses_session(file: str) -> bool:
+    return "spark: SparkSession" in (TESTS.parent / file).read_text(encoding="utf-8")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SessionScheduling:
+    """`make test` and `make quick` ask for `--dist loadfile`."""
+    return SessionScheduling(config, log)
 
 
 @pytest.hookimpl(trylast=True)
