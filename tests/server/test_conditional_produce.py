@@ -252,11 +252,14 @@ def test_what_another_leader_has_appended_is_not_judged_again() -> None:
     assert at.texts() == [(number, 0, 3, "")]
 
 
-def test_what_was_refused_is_refused_in_the_same_words_and_takes_no_sequence() -> None:
+@pytest.mark.parametrize("producer_id", [0, 9])
+def test_what_was_refused_is_refused_in_the_same_words_and_takes_no_sequence(
+    producer_id: int,
+) -> None:
     at = Bench().with_window()
     at.append(to(batch(b"a", b"b")))
     at.partition.commit(3)
-    refused = batch(b"a", b"b", since=1, producer=(9, 0, 0))
+    refused = batch(b"a", b"b", since=1, producer=(producer_id, 0, 0))
     at.append(to(refused))
     at.append(to(batch(b"a")))
     at.partition.commit(4)
@@ -265,8 +268,8 @@ def test_what_was_refused_is_refused_in_the_same_words_and_takes_no_sequence() -
     assert once[1:] == again[1:]
     assert "written at offset 1" in once[3]
     # A producer that counts on where it was, and one that begins a new epoch.
-    at.append(to(batch(b"a", since=4, producer=(9, 0, 0))))
-    at.append(to(batch(b"a", since=5, producer=(9, 1, 0))))
+    at.append(to(batch(b"a", since=4, producer=(producer_id, 0, 0))))
+    at.append(to(batch(b"a", since=5, producer=(producer_id, 1, 0))))
     at.append(to(refused))
     at.partition.commit(6)
     rows = at.texts()
@@ -450,9 +453,12 @@ def test_a_condition_needs_an_answer(acks: int) -> None:
 
 @pytest.mark.parametrize("codec", range(5))
 def test_a_batch_without_a_condition_needs_none(codec: int) -> None:
-    at = Bench()
-    at.append(to(batch(b"a", b"b", codec=codec), acks=0))
-    assert (at.partition.log_end_offset, at.answers()) == (2, [])
+    for at in (Bench(), Bench().with_window()):
+        end_offset = at.partition.log_end_offset
+        at.append(to(batch(b"a", b"b", codec=codec), acks=0))
+        at.partition.commit(end_offset + 2)
+        assert [answer for _, answer in at.answers()] == [None]
+        assert at.partition.log_end_offset == end_offset + 2
 
 
 def test_an_offset_above_the_log_end_is_told_when_a_later_record_is_committed() -> None:
@@ -472,7 +478,7 @@ def test_or_when_a_deposed_leader_would_have_resigned() -> None:
     at.append(to(batch(b"a", since=9)))
     at.clock.move_to(2.9)
     assert at.texts() == []
-    at.clock.move_to(3.1)
+    at.clock.move_to(3.0)
     ((_, code, _, text),) = at.texts()
     assert code == REFUSED
     assert "no offset above 8" in text

@@ -357,7 +357,7 @@ def test_one_partition_that_is_not_led_here_is_enough_to_name_the_leader(at: Pro
 def test_a_refusal_names_the_topic_as_the_request_does(
     at: ProduceBench, version: int, is_general: bool
 ) -> None:
-    at.append(produce(None, version=version, is_general=is_general), version)
+    at.append(produce(b"no batch", version=version, is_general=is_general), version)
     ((_, answer),) = at.answers()
     named = (answer.responses[0].name, answer.responses[0].topic_id)
     assert named == (("", METADATA.topic_id) if version >= 13 else (TOPIC, UUID(int=0)))
