@@ -117,6 +117,8 @@ def test_a_tool_does_what_the_table_says(
         at = [option, str(places[case.against][0])]
         words = [*at, *words] if case.tool in KAFKAS else [*words, *at]
     done = run(case, words)
+    if "Read again" in done.text:  # the controller has deleted a segment meanwhile
+        done = run(case, words)
     assert done.code == case.code, done.text
     assert case.says in done.text
 

@@ -34,8 +34,8 @@ def put(
 
 def ask_for_snapshot(cluster: Cluster, node: int) -> TakeSnapshotResponse:
     """A node's answer to an operator who wants a snapshot now."""
-    request = TakeSnapshotRequest(timeout_ms=20_000)
-    answer = cluster.ask(node, request, TakeSnapshotResponse, 0, timeout_s=25)
+    request = TakeSnapshotRequest(timeout_ms=60_000)
+    answer = cluster.ask(node, request, TakeSnapshotResponse, 0, timeout_s=65)
     assert answer is not None, cluster.logs()
     return answer
 
