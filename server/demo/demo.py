@@ -77,7 +77,7 @@ class Demo:
         self._nodes = [NodeProcess(files) for files in nodes]
         self._show = show
         self._stop = asyncio.Event()
-        self._look_now = asyncio.Event()
+        self._refresh = asyncio.Event()
         self._states: list[NodeState] = []
         self._leadership: tuple[int, int] | None = None
         self._hurt: tuple[str, float] | None = None
@@ -109,13 +109,13 @@ class Demo:
             for node in self._nodes:
                 node.kill()
         self._stop.set()
-        self._look_now.set()
+        self._refresh.set()
 
     async def _pause(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_INTERVAL_S):
-                await self._look_now.wait()
-        self._look_now.clear()
+                await self._refresh.wait()
+        self._refresh.clear()
 
     # -- looking
 
@@ -228,7 +228,7 @@ class Demo:
             for node in self._nodes:
                 if key == str(node.node_id):
                     self._kill_or_restart(node)
-        self._look_now.set()
+        self._refresh.set()
 
     def _kill_or_restart(self, node: NodeProcess) -> None:
         if node.pid is None:
@@ -279,7 +279,7 @@ class Demo:
         output, _ = await process.communicate()
         lines = output.decode("utf-8", "replace").strip().splitlines()
         self._say(f"quorumctl append: {lines[0] if lines else 'no answer'}")
-        self._look_now.set()
+        self._refresh.set()
 
     # -- the end
 

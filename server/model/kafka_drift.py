@@ -76,7 +76,7 @@ class KafkaDrift:
         else:
             self._levels.pop(feature, None)
 
-    def note_announced(self, who: str, announced: ApiVersionsResponse) -> None:
+    def note_announced(self, peer: str, announced: ApiVersionsResponse) -> None:
         """A node of the quorum says which versions of APIs it serves, and which levels are finalized."""
         served = {each.api_key: (each.min_version, each.max_version) for each in announced.api_keys}
         texts = []
@@ -85,10 +85,10 @@ class KafkaDrift:
             known = APIS[key]
             if lowest > known.max_version or highest < known.min_version:
                 texts.append(
-                    f"{who} serves {known.name} {lowest} to {highest}, and this version knows "
+                    f"{peer} serves {known.name} {lowest} to {highest}, and this version knows "
                     f"{known.min_version} to {known.max_version}: upgrade quorumd"
                 )
-        self._apis[who] = texts
+        self._apis[peer] = texts
         for feature in announced.finalized_features:
             self._note_level(feature.name, feature.max_version_level)
         self._log_news()

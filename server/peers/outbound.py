@@ -185,7 +185,7 @@ class Outbound:
             if isinstance(peer, ReplicaKey) and peer not in known:
                 self._channels.pop((peer, use)).discard()
                 is_one = self.addresses.is_voter_or_leader(peer.id)
-                self.links.forget(self._who(peer), None if is_one else peer.id)
+                self.links.forget(self._in_words(peer), None if is_one else peer.id)
 
     def _channel(self, peer: Peer, use: Use) -> PeerChannel:
         channel = self._channels.get((peer, use))
@@ -212,7 +212,7 @@ class Outbound:
         may_search = use is Use.ELECTIONS
         return PeerLink(
             peer,
-            self._who(peer),
+            self._in_words(peer),
             may_search,
             self.addresses,
             self.links,
@@ -240,9 +240,9 @@ class Outbound:
         channel.call(call._replace(responded=responded, failed=failed))
 
     def _name(self, peer: Peer) -> str:
-        return f"replica {peer}" if isinstance(peer, ReplicaKey) else self._who(peer)
+        return f"replica {peer}" if isinstance(peer, ReplicaKey) else self._in_words(peer)
 
-    def _who(self, peer: Peer) -> str:
+    def _in_words(self, peer: Peer) -> str:
         """The node, in words for operators."""
         if isinstance(peer, ReplicaKey):
             return f"node {peer.id}"
@@ -452,7 +452,7 @@ class Outbound:
         if isinstance(event, RESPONSES) and (
             event.error == NO_RIGHT or links.refusals or links.hang_ups
         ):
-            links.note_response(self._who(to), event.error)
+            links.note_response(self._in_words(to), event.error)
         self._handle(event)
         self.addresses.note(to, event)
         names_receiver = key in (VOTE, BEGIN_QUORUM_EPOCH) and version > 0

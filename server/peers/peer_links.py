@@ -73,32 +73,32 @@ class PeerLinks:
     clock: Callable[[], float] = time.monotonic
     lines: RateLimit = field(default_factory=lambda: RateLimit(per_second=0.1, burst=5))
 
-    def note_made(self, who: str, replica_id: int | None, *, is_behind: bool) -> None:
+    def note_made(self, name: str, replica_id: int | None, *, is_behind: bool) -> None:
         """A peer was reached."""
-        self.problems.pop(who, None)
-        self.mismatches.pop(who, None)
+        self.problems.pop(name, None)
+        self.mismatches.pop(name, None)
         if replica_id is not None:
             (self.behind.add if is_behind else self.behind.discard)(replica_id)
 
-    def note_failed(self, who: str, address: Address, error: BaseException) -> str | None:
+    def note_failed(self, name: str, address: Address, error: BaseException) -> str | None:
         """A peer was not reached there. Returns what an operator has to learn, if that is news."""
-        text = in_words(who, address, error)
+        text = in_words(name, address, error)
         if isinstance(error, HungUp):
-            return self._note_hung_up(who, text)
-        self.hang_ups.pop(who, None)
-        is_news = self.problems.get(who) != text
-        self.problems[who] = text
+            return self._note_hung_up(name, text)
+        self.hang_ups.pop(name, None)
+        is_news = self.problems.get(name) != text
+        self.problems[name] = text
         is_lasting = isinstance(error, (CertificateProblem, KafkaPeer))
         if is_lasting and not isinstance(error, HandshakeBroken):
-            self.mismatches[who] = text
+            self.mismatches[name] = text
             return text if is_news else None
-        self.mismatches.pop(who, None)
+        self.mismatches.pop(name, None)
         return None
 
-    def _note_hung_up(self, who: str, text: str) -> str | None:
-        before = self.hang_ups.get(who)
+    def _note_hung_up(self, name: str, text: str) -> str | None:
+        before = self.hang_ups.get(name)
         count = 1 if before is None or self._is_old(before) else before.count + 1
-        self.hang_ups[who] = _HangUps(count, self.clock(), text)
+        self.hang_ups[name] = _HangUps(count, self.clock(), text)
         return text if count == HANG_UPS_LASTING else None
 
     def _is_old(self, hang_ups: _HangUps) -> bool:
@@ -112,16 +112,16 @@ class PeerLinks:
         """Why peers are not reached, or do not respond."""
         return [*self.problems.values(), *self._hung_up(1)]
 
-    def note_response(self, who: str, error: str | None) -> None:
+    def note_response(self, name: str, error: str | None) -> None:
         """A peer has sent a response, with this error if it is not None."""
-        self.hang_ups.pop(who, None)
+        self.hang_ups.pop(name, None)
         if error == NO_RIGHT:
-            self.refusals[who] = (
-                f"{who} refuses what this node asks of it ({error}): give this node's principal the right "
+            self.refusals[name] = (
+                f"{name} refuses what this node asks of it ({error}): give this node's principal the right "
                 "to CLUSTER_ACTION there, or make it a super user. It is asked again"
             )
         else:
-            self.refusals.pop(who, None)
+            self.refusals.pop(name, None)
 
     def warnings(self) -> list[str]:
         """Problems that an operator has to mend, and migrations to finish."""
@@ -136,12 +136,12 @@ class PeerLinks:
             ),
         ]
 
-    def forget(self, who: str, replica_id: int | None = None) -> None:
+    def forget(self, name: str, replica_id: int | None = None) -> None:
         """It is no peer any more; `replica_id`: no other peer has that id, either."""
         if replica_id is not None:
             self.behind.discard(replica_id)
         for known in (self.problems, self.mismatches, self.refusals, self.hang_ups):
-            known.pop(who, None)
+            known.pop(name, None)
 
 
 class PeerLink:
@@ -151,7 +151,7 @@ class PeerLink:
     def __init__(
         self,
         peer: Peer,
-        who: str,
+        name: str,
         may_search: bool,
         addresses: PeerAddresses,
         links: PeerLinks,
@@ -161,7 +161,7 @@ class PeerLink:
         """`drift` of a node beside Kafka; None: the log is a quorumd log, and Kafka's nodes are no peers."""
         self._drift = drift
         self._peer = peer
-        self._who = who
+        self._name = name
         self._may_search = may_search
         self._addresses = addresses
         self._links = links
@@ -173,12 +173,12 @@ class PeerLink:
 
     def on_announced(self, announced: ApiVersionsResponse) -> None:
         if self._drift is not None:
-            self._drift.note_announced(self._who, announced)
+            self._drift.note_announced(self._name, announced)
         elif _is_of_kafka(announced):
             raise KafkaPeer
 
     def on_connection_made(self, ip: str, is_behind: bool = False) -> None:
-        self._links.note_made(self._who, self.peer_id, is_behind=is_behind)
+        self._links.note_made(self._name, self.peer_id, is_behind=is_behind)
         self._addresses.note_ip(self._peer, ip)
         self._notify(ConnectionMade)
 
@@ -189,7 +189,7 @@ class PeerLink:
         self._notify(ConnectionRefused)
 
     def on_unreachable(self, address: Address, error: BaseException) -> None:
-        text = self._links.note_failed(self._who, address, error)
+        text = self._links.note_failed(self._name, address, error)
         if text is not None and self._links.lines.take() is not None:
             LOG.warning("no link to a peer", reason=text)
 
@@ -209,17 +209,17 @@ def _is_of_kafka(announced: ApiVersionsResponse) -> bool:
     return bool(keys & CONTROLLER_KEYS) or METADATA_VERSION in features
 
 
-def in_words(who: str, address: Address, error: BaseException) -> str:
+def in_words(name: str, address: Address, error: BaseException) -> str:
     """Why no connection could be made there."""
     if isinstance(error, PeerSpeaksPlaintext):
-        return f"{who} answered in plaintext on a listener that is TLS here ({address})"
+        return f"{name} answered in plaintext on a listener that is TLS here ({address})"
     if isinstance(error, PeerSpeaksTls):
         return (
-            f"{who} speaks TLS where this node's links are plaintext ({address}): make a TLS listener "
+            f"{name} speaks TLS where this node's links are plaintext ({address}): make a TLS listener "
             "the first of this node's listeners, or name the peer's plaintext port"
         )
     if isinstance(error, ConnectionRefusedError):
         reason = "no process listens there: the connection is refused"
     else:
         reason = "no response in time" if isinstance(error, TimeoutError) else str(error)
-    return f"{who} at {address}: {reason}"
+    return f"{name} at {address}: {reason}"

@@ -219,10 +219,12 @@ class Bench:
             for question in self.requests(Vote, self.all[asked:]):
                 if question.to.id == leader_id and question.request.pre_vote:
                     at = tuple(values["endpoints"])
-                    self.told(question, LeaderHint(epoch=epoch, leader_id=leader_id, endpoints=at))
+                    self.hinted(
+                        question, LeaderHint(epoch=epoch, leader_id=leader_id, endpoints=at)
+                    )
         return answer
 
-    def told(self, question: SendRequest, hint: LeaderHint, error: str | None = None) -> None:
+    def hinted(self, question: SendRequest, hint: LeaderHint, error: str | None = None) -> None:
         """The answer to what this replica has asked by Vote."""
         self.step(
             VoteResponseReceived(

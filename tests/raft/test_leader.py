@@ -472,7 +472,7 @@ def test_a_leader_of_the_same_epoch_is_followed_and_the_vote_kept(role: Role) ->
     bench.begin(3, bench.node.epoch)
     if role is not Role.UNATTACHED:  # it has been asked already
         hint = LeaderHint(epoch=bench.node.epoch, leader_id=3)
-        bench.told(bench.outstanding(Vote, key(3)), hint)
+        bench.hinted(bench.outstanding(Vote, key(3)), hint)
     assert (bench.role, bench.node.leader) == (Role.FOLLOWER, key(3))
     assert bench.node.core.voted == voted
 

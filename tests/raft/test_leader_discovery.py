@@ -161,7 +161,7 @@ def test_a_later_epoch_that_is_heard_of_when_the_time_is_up_does_not_put_off_the
     if make is unattached:
         bench.fetched(error="FENCED_LEADER_EPOCH", hint=hint, to=key(2))
     else:
-        bench.told(bench.outstanding(Vote, key(3)), hint, "FENCED_LEADER_EPOCH")
+        bench.hinted(bench.outstanding(Vote, key(3)), hint, "FENCED_LEADER_EPOCH")
     assert (bench.role, bench.node.epoch) == (Role.PROSPECTIVE, 9)
 
 

@@ -39,7 +39,7 @@ def test_an_empty_directory_that_joins_neither_votes_nor_campaigns() -> None:
     assert bench.role is Role.OBSERVER
     assert not bench.vote(key(2), 1, (0, 0)).granted
     assert not bench.pre_vote(key(2), 1, (0, 0)).granted
-    bench.told(bench.outstanding(Vote), LeaderHint(epoch=1))
+    bench.hinted(bench.outstanding(Vote), LeaderHint(epoch=1))
     assert not bench.vote(key(2), 1, (0, 0)).granted
     assert not bench.pre_vote(key(2), 1, (0, 0)).granted
     bench.wait(10_000)
@@ -52,7 +52,7 @@ def test_it_votes_once_its_log_names_the_voters() -> None:
     bench = unattached(log=log, is_bootstrap=False)
     assert bench.role is Role.OBSERVER
     assert bench.vote(key(2), 4, END).top_level_error == "BROKER_NOT_AVAILABLE"
-    bench.told(bench.outstanding(Vote, key(2)), LeaderHint(epoch=4))
+    bench.hinted(bench.outstanding(Vote, key(2)), LeaderHint(epoch=4))
     assert bench.vote(key(2), 4, END).granted
 
 

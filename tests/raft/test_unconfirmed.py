@@ -64,7 +64,7 @@ def test_a_leader_that_says_otherwise_itself_is_not_followed(
     answer = bench.begin(3, bench.node.epoch + 4, says_so=False)
     assert (answer.error, answer.top_level_error) == (None, None)
     assert answer.epoch == bench.node.epoch
-    bench.told(bench.outstanding(Vote, key(3)), says)
+    bench.hinted(bench.outstanding(Vote, key(3)), says)
     assert bench.node.core.capture() == before
 
 
@@ -74,7 +74,7 @@ def test_the_same_request_again_and_again_is_one_question_every_20_ms() -> None:
     for _ in range(100):
         bench.begin(3, 9, says_so=False)
     [question] = bench.requests(Vote, bench.all)
-    bench.told(question, LeaderHint(epoch=3, leader_id=2))
+    bench.hinted(question, LeaderHint(epoch=3, leader_id=2))
     for _ in range(100):
         bench.begin(3, 9, says_so=False)
     assert len(bench.requests(Vote, bench.all)) == 1
@@ -98,7 +98,7 @@ def test_a_leader_asks_a_replica_that_names_a_later_epoch_and_yields_to_its_answ
     assert answer is not None
     assert answer.error == "UNKNOWN_LEADER_EPOCH"
     assert bench.role is Role.LEADER
-    bench.told(bench.outstanding(Vote, key(2)), LeaderHint(epoch=9), "FENCED_LEADER_EPOCH")
+    bench.hinted(bench.outstanding(Vote, key(2)), LeaderHint(epoch=9), "FENCED_LEADER_EPOCH")
     assert (bench.role, bench.node.epoch) == (Role.UNATTACHED, 9)
 
 
@@ -170,7 +170,7 @@ def test_a_leap_of_the_epoch_is_believed_to_the_candidate_only() -> None:
     assert not bench.vote(key(2), 3 + EPOCH_STEP_LIMIT + 1, END).granted
     assert bench.node.epoch == 3
     hint = LeaderHint(epoch=3 + EPOCH_STEP_LIMIT + 1)
-    bench.told(bench.outstanding(Vote, key(2)), hint, "FENCED_LEADER_EPOCH")
+    bench.hinted(bench.outstanding(Vote, key(2)), hint, "FENCED_LEADER_EPOCH")
     assert bench.vote(key(2), 3 + EPOCH_STEP_LIMIT + 1, END).granted
     assert 3 + EPOCH_STEP_LIMIT < EPOCH_LIMIT
 
@@ -217,7 +217,7 @@ def test_who_learns_of_an_epoch_by_its_end_follows_its_leader_and_then_campaigns
     bench = unattached()
     bench.end(2, 3, key(1), says_so=False)
     hint = LeaderHint(epoch=3, leader_id=2, endpoints=endpoints(2))
-    bench.told(bench.outstanding(Vote, key(2)), hint)
+    bench.hinted(bench.outstanding(Vote, key(2)), hint)
     assert bench.role is Role.FOLLOWER
     bench.sync()
     bench.fetched(error="NOT_LEADER_OR_FOLLOWER", hint=hint, to=key(2))

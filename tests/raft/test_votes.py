@@ -88,7 +88,7 @@ def test_a_vote_needs_no_membership() -> None:
     bench = observer()
     bench.wait(2000)
     assert not bench.vote(key(2), 4, END).granted
-    bench.told(bench.outstanding(Vote, key(2)), LeaderHint(epoch=4))
+    bench.hinted(bench.outstanding(Vote, key(2)), LeaderHint(epoch=4))
     assert bench.vote(key(2), 4, END).granted
 
 
@@ -116,7 +116,7 @@ LED = (Role.LEADER, Role.FOLLOWER, Role.OBSERVER)
 def test_an_answer_of_a_higher_epoch_ends_every_role(role: Role) -> None:
     bench = BUILDERS[role]()
     bench.begin(3, 9, says_so=False)
-    bench.told(bench.outstanding(Vote, key(3)), LeaderHint(epoch=9), "FENCED_LEADER_EPOCH")
+    bench.hinted(bench.outstanding(Vote, key(3)), LeaderHint(epoch=9), "FENCED_LEADER_EPOCH")
     assert bench.node.epoch == 9
     assert bench.role is (Role.OBSERVER if role is Role.OBSERVER else Role.UNATTACHED)
     assert bench.node.leader is None
@@ -139,7 +139,7 @@ def test_nothing_speaks_of_an_epoch_before_it_is_on_disk(role: Role) -> None:
         bench.fetch(key(2), bench.node.core.log.end_offset, 4)
     seen = len(bench.all)
     bench.begin(3, 9, says_so=False)
-    bench.told(bench.outstanding(Vote, key(3)), LeaderHint(epoch=9), "FENCED_LEADER_EPOCH")
+    bench.hinted(bench.outstanding(Vote, key(3)), LeaderHint(epoch=9), "FENCED_LEADER_EPOCH")
     bench.vote(key(3), 9, (0, 0))
     bench.last = bench.all[seen:]
     write = bench.find(PersistQuorumState)[0].write
