@@ -74,6 +74,7 @@ test: check
 	@$(BIN)/python -m tests.pipeline.spark_kafka_jars
 	@$(BIN)/python -m tests.pipeline.quick_start
 	@$(BIN)/python -m tests.deploy.prometheus
+	@$(BIN)/python -m tests.support.sslyze
 	@$(BIN)/python -m pytest --cache-clear $(PARALLEL) 6 || $(BIN)/python -m tests.support.second_run $$?
 
 # In a copy of this folder: beside the sources, machine code would hide what is edited.
