@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from bench.builds import Build, build
+from bench.common import ROOT
 from quorumd.server.model.topic import METADATA
 from quorumd.server.translate.elections import VOTE
 from quorumd.wire.messages.vote import (
@@ -21,6 +25,51 @@ from tests.support.secure_cluster import Appending, SecureCluster
 
 OBSERVERS = (4,)
 QUICK = {"quorum.fetch.timeout.ms": 1500, "quorum.election.timeout.ms": 700}
+
+
+BEFORE_TLS = "735e486"
+"""The last commit whose nodes know no TLS."""
+
+
+class OlderCluster(SecureCluster):
+    """Three voters of a release that knows no TLS; each is one of this release from its first roll on."""
+
+    def __init__(self, folder: Path, older: Build) -> None:
+        super().__init__(folder, settings=QUICK, step="plaintext")
+        self._release = older
+        self.older = set(self.ids)
+
+    def format_one(self, node: int, *options: str) -> None:
+        command = [*self._release.command, "format", "--config", str(self.config_path(node))]
+        environ = {**os.environ, **self._release.environ}
+        subprocess.run([*command, *options], env=environ, check=True, stdout=subprocess.DEVNULL)
+
+    def start(self, *nodes: int) -> None:
+        for node in nodes or self.ids:
+            if node in self.older:
+                self.start_with(node, environ=self._release.environ)
+            else:
+                super().start(node)
+
+    def roll(self, step: str, *nodes: int) -> None:
+        if step != "plaintext":
+            self.older -= {*(nodes or self.ids)}
+        super().roll(step, *nodes)
+
+    def roll_back(self) -> None:
+        """Every node is one of the release before again."""
+        for node in self.ids:
+            self.older.add(node)
+            super().roll("plaintext", node)
+
+
+@pytest.fixture(scope="module")
+def release_before() -> Iterator[Build]:
+    look = ["git", "-C", str(ROOT), "cat-file", "-e", f"{BEFORE_TLS}:./pyproject.toml"]
+    if subprocess.run(look, stderr=subprocess.DEVNULL, check=False).returncode:
+        pytest.skip(f"this is no clone that has {BEFORE_TLS}, the last commit without TLS")
+    with build(BEFORE_TLS) as older:
+        yield older
 
 
 @pytest.fixture
@@ -111,3 +160,27 @@ def test_a_quorum_that_loses_a_node_half_way_goes_on_after_all_were_down(
     cluster.start(3)
     cluster.roll("TLS first", 2, 3)
     cluster.assert_same_logs()
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("is_static", [True, False], ids=["quorum.voters", "bootstrap servers"])
+def test_nodes_of_the_release_before_become_tls_and_are_what_they_were_again(
+    folder: Path, release_before: Build, is_static: bool
+) -> None:
+    with running(OlderCluster(folder, release_before)) as cluster:
+        assert "listeners" not in cluster.status(1), "it knows no TLS"
+        if not is_static:
+            cluster.is_static = False
+            cluster.roll("plaintext")
+        with Appending(cluster.bootstrap) as appending:
+            for node in cluster.ids:
+                cluster.roll("plaintext first", node)
+                appending.wait_progress()
+            cluster.roll("TLS first")
+            cluster.wait_for(lambda: not any(protocols(cluster).values()), "nobody is behind")
+            appending.wait_progress()
+            cluster.roll("plaintext first")
+            cluster.roll_back()
+            appending.wait_progress()
+        cluster.assert_same_logs()
+        appending.assert_nothing_lost(cluster)
