@@ -21,7 +21,7 @@ from tests.raft.harness import CLUSTER, Bench, endpoints, key
 from tests.raft.test_kafka_witness import leading, witness
 
 STRANGER = 4711
-KEYS = (*map(key, (1, 2, 3, STRANGER)), key(2, disk=7), ReplicaKey(3))
+KEYS = (*map(key, (1, 2, 3, STRANGER)), key(1, disk=7), key(2, disk=7), ReplicaKey(3))
 ENDS = ((0, 0), (3, 2), (2**40, 2**31 - 3))
 AT = ((), endpoints(2), endpoints(STRANGER))
 
@@ -67,7 +67,17 @@ def test_thousands_of_forged_requests_move_no_witness(
         assert isinstance(each.request, Vote | Fetch | BeginQuorumEpoch)
         assert getattr(each.request, "epoch", epoch) == epoch
         assert not isinstance(each.request, Vote) or each.request.pre_vote
-        assert each.to != node.local
+        assert isinstance(each.to, ReplicaKey)
+        assert each.to.id != node.local.id, "a vote under its own id ends a Kafka node"
+
+
+def test_who_names_a_later_epoch_under_the_own_id_is_not_asked() -> None:
+    bench = leading()
+    begin = len(bench.all)
+    bench.vote(key(1, disk=7), bench.node.epoch + 1, (3, 2))
+    assert bench.requests(Vote, bench.all[begin:]) == []
+    bench.vote(key(STRANGER), bench.node.epoch + 1, (3, 2))
+    assert [each.to for each in bench.requests(Vote, bench.all[begin:])] == [key(STRANGER)]
 
 
 def test_a_witness_whose_leader_says_nothing_more_loses_it_by_time_alone() -> None:
