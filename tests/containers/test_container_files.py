@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 
 from quorumd.config import keys
 from quorumd.config.load import load
+from quorumd.config.tls import ClientAuth
 from quorumd.server.certificate_checks import certificate_problems
 from quorumd.server.main import EXIT_USAGE
 from quorumd.server.main import cli as quorumd
@@ -172,6 +173,26 @@ def test_with_tls_each_controller_has_its_own_secrets_and_a_sound_configuration(
     config = load(None, {**storage, **environ}, certificate_problems)
     assert [config.security_of(each.name) is not None for each in config.listeners] == [True, True]
     assert {path.name for path in secrets.values()} == {"ca.pem", f"quorumd-{node}.pem"}
+    of_http = config.http_tls
+    assert of_http is not None
+    assert of_http.ssl_client_auth is ClientAuth.REQUIRED
+
+
+def test_with_tls_prometheus_shows_a_certificate_of_its_own() -> None:
+    service = SECURE["services"]["prometheus"]
+    (mounted,) = service["volumes"]
+    source, target, _ = mounted.split(":")
+    assert target in {each.split(":")[1] for each in COMPOSE["services"]["prometheus"]["volumes"]}
+    secure = yaml.safe_load((ROOT / "deploy" / source).read_text())
+    plain = yaml.safe_load((CONTAINERS / "prometheus.yml").read_text())
+    (job,) = secure["scrape_configs"]
+    assert job.pop("scheme") == "https"
+    files = job.pop("tls_config").values()
+    assert secure == plain
+    secrets = {f"/run/secrets/{each['target']}": each["source"] for each in service["secrets"]}
+    assert set(files) == set(secrets)
+    sources = {SECURE["secrets"][name]["file"] for name in secrets.values()}
+    assert sources == {"./certs/ca.pem", "./certs/prometheus.pem"}
 
 
 @pytest.mark.parametrize("name", ["observer", "witness"])
