@@ -23,6 +23,7 @@ from quorumd.raft.errors import KafkaError
 from quorumd.raft.events import (
     AddVoterRequested,
     ConnectionLost,
+    ConnectionRefused,
     LeaderHint,
     ReassignmentRequested,
     RemoveVoterRequested,
@@ -168,6 +169,36 @@ def test_it_leaves_it_to_a_voter_that_lacks_nothing() -> None:
         bench.pre_vote(key(3), 3, BEHIND)
         bench.wait(900)
     assert not votes(bench)
+
+
+def must_lead(bench: Bench, last: tuple[int, int]) -> bool:
+    """Once 3 has asked, with this end of its log, whether it would be elected."""
+    bench.pre_vote(key(3), 3, last)
+    return bench.node.core.witness.must_lead
+
+
+def test_a_voter_that_has_caught_up_is_behind_no_more() -> None:
+    bench = lost()
+    assert must_lead(bench, BEHIND)
+    assert not must_lead(bench, tuple(bench.node.core.log.end))
+
+
+def test_a_voter_that_refuses_connections_is_not_waited_for() -> None:
+    bench = lost(4)
+    assert not must_lead(bench, BEHIND)
+    bench.step(ConnectionRefused(id=4))
+    assert must_lead(bench, BEHIND)
+
+
+def test_a_voter_that_says_nothing_is_waited_for_until_others_have_asked_twice() -> None:
+    bench = lost(4)
+    config = bench.node.config
+    patience_ms = config.fetch_timeout_ms + 2 * config.election_timeout_ms
+    assert not must_lead(bench, BEHIND)
+    bench.now_ms += patience_ms + config.election_backoff_max_ms - 1
+    assert not must_lead(bench, BEHIND)
+    bench.now_ms += 1
+    assert must_lead(bench, BEHIND)
 
 
 def test_it_does_not_wait_for_ever_for_a_voter_that_says_nothing() -> None:
