@@ -26,7 +26,7 @@ from xdist.scheduler import LoadFileScheduling
 from quorumd.pipeline.errors import JavaMissing
 from quorumd.pipeline.java import find_java
 from quorumd.version import form
-from tests.support import browser
+from tests.support import browser, canary
 from tests.support.kafka_jars import missing_tools
 from tests.support.live_cluster import Cluster
 
@@ -201,8 +201,12 @@ def _missing_java() -> str | None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failure shows what the nodes of a live quorum have logged."""
+    """A failure shows what the nodes of a live quorum have logged; a secret in what is captured is one."""
     report = yield
+    try:
+        canary.check("".join(text for _, text in report.sections), f"the output of {item.nodeid}")
+    except AssertionError as error:
+        report.outcome, report.longrepr = "failed", str(error)
     if report.failed:
         for name, value in getattr(item, "funcargs", {}).items():
             if isinstance(value, Cluster):

@@ -1,7 +1,8 @@
 """Passwords and private keys are in no output: a quorum is given unusual ones and driven into each kind of
 error; all that it and its clients have shown, written and been started with is searched for them.
 
-Of Spark's plans, checkpoints and logs tests/pipeline/test_source_tls.py says the same.
+Of Spark's plans, checkpoints and logs tests/pipeline/test_source_tls.py says the same. In the logs of all
+other tests' nodes, and in what commands print there, tests/support/canary.py searches for keys and passwords.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from quorumd.config.errors import ConfigError
 from quorumd.config.load import load
 from quorumd.pipeline.source.options import parse_options
 from quorumd.server.certificate_checks import certificate_problems
-from tests.support.client_files import ClientFiles
+from tests.support.authority import Authority
+from tests.support.client_files import PASSWORD, ClientFiles
 from tests.support.commands import quorumctl, quorumd
+from tests.support.live_cluster import Cluster
 from tests.support.secure_cluster import SecureCluster
 
 PASSWORDS = {
@@ -314,3 +317,16 @@ def test_no_password_and_no_key_is_in_any_output(folder: Path) -> None:
     logs = "".join(cluster.output(node) for node in cluster.ids)
     for said in ("is not the password", "plaintext on a listener that is TLS", "quorum-state"):
         assert said in logs
+
+
+@pytest.mark.parametrize("which", ["password", "key"])
+def test_a_secret_in_the_log_of_any_node_fails_its_test(folder: Path, which: str) -> None:
+    key = Authority(folder).store("anybody").read_text().splitlines()[2]
+    cluster = Cluster(folder, size=1)
+    log = folder / "node-1.log"
+    log.write_text("WARN nothing of note\n")
+    cluster.kill_all()
+    log.write_text(f"WARN cannot open {PASSWORD if which == 'password' else key}\n")
+    with pytest.raises(AssertionError, match="the log of node 1 holds") as failed:
+        cluster.kill_all()
+    assert key not in str(failed.value)

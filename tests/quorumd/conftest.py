@@ -15,6 +15,7 @@ from quorumd.cli.main import run
 from quorumd.cli.options import BOOTSTRAP_VARIABLE
 from tests.quorumd.fake_quorum import FakeQuorum
 from tests.quorumd.fake_voters import FakeVoters
+from tests.support.canary import check
 from tests.support.live_cluster import Cluster, running_cluster
 
 
@@ -121,7 +122,9 @@ def quorumctl(
         monkeypatch.setattr("sys.stdin", file)
         capfd.readouterr()
         code = run([str(argument) for argument in arguments])
-        return Done(code, *capfd.readouterr())
+        done = Done(code, *capfd.readouterr())
+        check(done.out + done.err, "what quorumctl printed")
+        return done
 
     yield run_command
     for file in opened:

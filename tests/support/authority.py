@@ -13,6 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from tests.support.canary import remember_key
+
 HOSTS = ("127.0.0.1", "localhost")
 A_DAY = datetime.timedelta(days=1)
 SIGNS_CERTIFICATES = x509.KeyUsage(
@@ -77,7 +79,7 @@ class Authority:
         )
         path = self._folder / f"{file or common_name}.pem"
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        path.write_bytes(pem + certificate.public_bytes(Encoding.PEM))
+        path.write_bytes(remember_key(pem) + certificate.public_bytes(Encoding.PEM))
         path.chmod(0o600)
         return path
 

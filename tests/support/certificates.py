@@ -9,6 +9,7 @@ from pathlib import Path
 import trustme
 
 from quorumd.config.tls import ClientAuth, TlsConfig
+from tests.support.canary import remember_key
 
 
 class Certificates:
@@ -25,7 +26,7 @@ class Certificates:
         leaf = self.ca.issue_cert(*(hosts or (f"{name}.test",)), common_name=name)
         path = self._directory / f"{name}.pem"
         chain = b"".join(each.bytes() for each in leaf.cert_chain_pems)
-        path.write_bytes(leaf.private_key_pem.bytes() + chain)
+        path.write_bytes(remember_key(leaf.private_key_pem.bytes()) + chain)
         return path
 
     def config(self, name: str, *hosts: str) -> TlsConfig:

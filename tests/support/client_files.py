@@ -13,9 +13,10 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 
 from quorumd.config.tls import ClientAuth, TlsConfig
 from tests.support.authority import A_DAY, HOSTS, Authority
+from tests.support.canary import remember_password
 
-PASSWORD = "sesame-opens-nothing"
-"""Of every store that has one: it must not be found in anything that is shown."""
+PASSWORD = remember_password("sesame-opens-nothing")
+"""Of every store that has one."""
 _END_OF_KEY = b"-----END PRIVATE KEY-----\n"
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from quorumd.cli.main import run
 from quorumd.server.main import cli
+from tests.support.canary import check
 
 
 class Done(NamedTuple):
@@ -51,7 +52,9 @@ def _captured(act: Callable[[], int]) -> Done:
             code = act()
         out.seek(0)
         err.seek(0)
-        return Done(code, out.read(), err.read())
+        done = Done(code, out.read(), err.read())
+    check(done.text, "what a command printed")
+    return done
 
 
 def _text() -> io.TextIOWrapper:

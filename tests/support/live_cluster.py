@@ -38,6 +38,7 @@ from quorumd.wire.messages.describe_quorum import (
 )
 from quorumd.wire.records import Record, iter_records
 from quorumd.wire.schema import Message
+from tests.support.canary import check
 from tests.support.commands import quorumd
 from tests.support.forked import ForkedNode, die_with_parent
 from tests.support.ports import free_ports
@@ -242,13 +243,15 @@ class Cluster:
             self.resume(node)
 
     def kill_all(self) -> None:
-        """SIGKILL to whatever runs."""
+        """SIGKILL to whatever runs. Fails if a node has logged a secret."""
         for process in self._processes.values():
             process.kill()
         for process in self._processes.values():
             process.wait()
         self._processes.clear()
         self._suspended.clear()
+        for node in self.ids:
+            check(self.output(node), f"the log of node {node}")
 
     def stop_all(self) -> None:
         """SIGTERM to every node, one after the other, so that the last ones still have a quorum."""

@@ -20,6 +20,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from tests.support.canary import remember_key
+
 Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 HOUR = datetime.timedelta(hours=1)
 DAY = datetime.timedelta(days=1)
@@ -63,7 +65,7 @@ class Issued:
 
     @property
     def key_pem(self) -> bytes:
-        return key_pem(self.key)
+        return remember_key(key_pem(self.key))
 
     def write(self, path: Path) -> Path:
         """Key and chain in one file."""
