@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.browser import Tab, missing_chromium
+from tests.support.browser import PROFILE, Tab, missing_chromium, running_browser
+from tests.support.browser_certificate import give_certificate
 from tests.support.https_cluster import HttpsCluster
+from tests.support.live_cluster import running
 
 pytestmark = [
     pytest.mark.live,
@@ -32,3 +34,28 @@ def test_the_page_works_over_tls_and_shows_certificates(tmp_path: Path, tab: Tab
         assert tab.complaints() == []
     finally:
         cluster.kill_all()
+
+
+def test_where_certificates_are_required_the_page_is_for_those_who_show_one(
+    tmp_path: Path, tab: Tab
+) -> None:
+    with running(HttpsCluster(tmp_path / "node")) as cluster:
+        tab.trust_everybody()
+        tab.go(cluster.http_url(1, "/"))
+        tab.wait_text("a certificate that it trusts (http.ssl.client.auth)")
+        assert "leads" not in tab.text()
+        for page, verdict in (("/livez", "ok"), ("/readyz", "ready")):
+            tab.go(cluster.http_url(1, page))
+            tab.wait_text(verdict)
+
+        folder = tmp_path / "browser"
+        issued = cluster.authority.issue("operator", ())
+        give_certificate(folder, folder / PROFILE, issued, cluster.http_url(1, ""))
+        with running_browser(folder, home=folder) as browser:
+            known = browser.open()
+            known.show(width=1180)
+            known.trust_everybody()
+            known.go(cluster.http_url(1, "/"))
+            known.wait_text("Node 1 leads", "h1")
+            known.wait_text("clients show a certificate; CN=quorumd-1 ends in 29 d", "#access")
+            assert known.complaints() == []

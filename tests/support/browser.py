@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+PROFILE = "profile"
 ANSWER_S = 30.0
 POLL_S = 0.05
 
@@ -242,14 +243,17 @@ class Browser:
 
 
 @contextmanager
-def running_browser(folder: Path) -> Iterator[Browser]:
-    """A browser with its profile and its log below this folder; it ends with the block."""
+def running_browser(folder: Path, home: Path | None = None) -> Iterator[Browser]:
+    """A browser with its profile and its log below this folder; it ends with the block.
+
+    In the folder `home`, if not in the user's own, are certificates that it may show.
+    """
     chromium = find_chromium()
     assert chromium is not None, missing_chromium()
     folder.mkdir(parents=True, exist_ok=True)
     (there_in, here_out), (here_in, there_out) = _pipe(), _pipe()
     command = [sys.executable, "-c", _LAUNCH, str(there_in), str(there_out), chromium]
-    command += [*_FLAGS, "--remote-debugging-pipe", f"--user-data-dir={folder / 'profile'}"]
+    command += [*_FLAGS, "--remote-debugging-pipe", f"--user-data-dir={folder / PROFILE}"]
     with (folder / "browser.log").open("wb") as log:
         process = subprocess.Popen(
             command,
@@ -257,6 +261,7 @@ def running_browser(folder: Path) -> Iterator[Browser]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            env={**os.environ, **({} if home is None else {"HOME": str(home)})},
             preexec_fn=_die_with_parent,
         )
     os.close(there_in)
