@@ -65,7 +65,7 @@ pipeline: $(SPARK_READY)
 	$(BIN)/quorumd-pipeline report $(PIPELINE)/tables --findings $(PIPELINE)/audit \
 		--output $(PIPELINE)/report.html
 
-# Three at a time, for two cores; six with the tests that wait for a quorum, a disk or a clock.
+# Three at a time, for two cores; four with the tests that wait for a quorum, a disk or a clock.
 quick: check
 	@$(BIN)/python -m pytest $(PARALLEL) 3 -m "not live and not java and not spark and not sim and not browser and not compiled"
 
@@ -75,7 +75,7 @@ test: check
 	@$(BIN)/python -m tests.pipeline.quick_start
 	@$(BIN)/python -m tests.deploy.prometheus
 	@$(BIN)/python -m tests.support.sslyze
-	@$(BIN)/python -m pytest --cache-clear $(PARALLEL) 6 || $(BIN)/python -m tests.support.second_run $$?
+	@$(BIN)/python -m pytest --cache-clear $(PARALLEL) 4 || $(BIN)/python -m tests.support.second_run $$?
 
 # In a copy of this folder: beside the sources, machine code would hide what is edited.
 COMPILED := .cache/compiled/tree

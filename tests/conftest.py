@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import inspect
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -74,8 +75,12 @@ MARKS_FOR_PROGRAMS = {
     **{name: {"browser"} for name in browser.NAMES},
 }
 """Who starts such a program has one of these marks."""
+SHARED = re.compile(
+    r"^def test_\w+\([^)]*\b(?:(?:kafka|first): (Kafka)|spark: (Spark))", re.MULTILINE
+)
+"""A test that uses the three controllers of tests/kafka/conftest.py, or the session of tests/pipeline's."""
 SPARK_CLUSTER = "tests/pipeline/test_cluster.py"
-"""It takes as long as all others that use the Spark session of tests/pipeline/conftest.py."""
+"""It takes as long as all others that use the Spark session."""
 SLOW_MARKS = ("browser", "java", "live", "sim", "spark")
 _marks: set[str] | None = None
 """Those of the test that runs."""
@@ -136,23 +141,25 @@ def _check_start(event: str, arguments: tuple[object, ...]) -> None:
 sys.addaudithook(_check_start)
 
 
-class SessionScheduling(LoadFileScheduling):
-    """Tests of a file run in one process, and those with a Spark session in two: it takes long to start."""
+class SharedScheduling(LoadFileScheduling):
+    """Tests of a file run in one process. So do those that share what takes long to start: Spark, Kafka."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
-        return "Spark session" if file != SPARK_CLUSTER and uses_session(file) else file
+        return file if file == SPARK_CLUSTER else shared_by(file) or file
 
 
 @cache
-def uses_session(file: str) -> bool:
-    return "spark: SparkSession" in (TESTS.parent / file).read_text(encoding="utf-8")
+def shared_by(file: str) -> str | None:
+    """Kafka, Spark, or None: what tests of this file, a path from the root, share with those of others."""
+    found = SHARED.search((TESTS.parent / file).read_text(encoding="utf-8"))
+    return found and (found[1] or found[2])
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SessionScheduling:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SharedScheduling:
     """`make test` and `make quick` ask for `--dist loadfile`."""
-    return SessionScheduling(config, log)
+    return SharedScheduling(config, log)
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,6 +1,6 @@
 """What failed in a whole run, once more, and alone: `python -m tests.support.second_run EXIT_CODE`.
 
-Live tests run six at a time on two cores, with Kafka, Spark and a browser beside them. What fails there and
+Live tests run four at a time on two cores, with Kafka, Spark and a browser beside them. What fails there and
 not alone is a defect of the test or of quorumd as well, and this run's output keeps its traceback; but it
 stops nobody else's change. More than `FAILED_MAX` failures, or a run that did not come to its end, are no
 such case: the exit code of the whole run stays.
