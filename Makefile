@@ -65,9 +65,9 @@ pipeline: $(SPARK_READY)
 	$(BIN)/quorumd-pipeline report $(PIPELINE)/tables --findings $(PIPELINE)/audit \
 		--output $(PIPELINE)/report.html
 
-# Three at a time, for two cores; four with the tests that wait for a quorum, a disk or a clock.
+# Four at a time, for two cores: many wait for a process, a quorum, a disk or a clock.
 quick: check
-	@$(BIN)/python -m pytest $(PARALLEL) 3 -m "not live and not java and not spark and not sim and not browser and not compiled"
+	@$(BIN)/python -m pytest $(PARALLEL) 4 -m "not live and not java and not spark and not sim and not browser and not compiled"
 
 test: check
 	@$(BIN)/python -m tests.support.kafka_jars
