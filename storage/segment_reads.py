@@ -170,8 +170,12 @@ def headers_from(
     position = 0
     try:
         start = seek(fs, handle, view, offset)[0] if offset > view.base_offset else 0
+        expected = None if start else view.base_offset
         for position, header in walk(fs, handle, start, view.size_bytes, verify_crc=verify_crc):
-            end_offset = header.next_offset
+            # No CRC covers an offset, and a batch of another place is whole in itself.
+            if expected is not None and header.base_offset != expected:
+                raise CorruptBatch(offset_problem(header, expected), position)
+            end_offset = expected = header.next_offset
             yield position, header
         if end_offset != view.end_offset:
             raise CorruptBatch(f"the segment ends at {end_offset}", position)

@@ -250,6 +250,17 @@ def test_a_truncation_never_cuts_more_because_a_bit_of_a_header_is_wrong(
     assert refused
 
 
+def test_a_segment_that_holds_the_batches_of_another_is_damage() -> None:
+    fs = empty_disk()
+    size = len(batch(0, count=4))
+    log = open_log(fs, tail_cache_bytes=0, segment_bytes=size)
+    for base_offset in range(0, 20, 4):
+        append(log, batch(base_offset, count=4), base_offset, base_offset + 4)
+    fs.put(log_path(DIRECTORY, 8), fs.contents(log_path(DIRECTORY, 0)))
+    with pytest.raises(DamagedLog, match="offset"):
+        log.truncate_cache(8)
+
+
 @pytest.mark.parametrize("index_interval_bytes", [1, 1 << 20])
 def test_a_header_with_a_wrong_bit_is_never_served(index_interval_bytes: int) -> None:
     fs = empty_disk()
