@@ -190,39 +190,13 @@ def test_a_node_with_the_certificate_of_another_is_alone(cluster: SecureCluster)
     cluster.start(3)
     with Appending(cluster.bootstrap.rpartition(",")[0]) as appending:
         appending.wait_progress()
-        said = cluster.wait_for(
-            lambda: [
-                text for text in cluster.status(1)["warnings"] if "certificate is for" in text
-            ],
-            "what node 1 says of node 3",
-        )
+        said = cluster.wait_said(1, "warnings", "certificate is for")
         assert said[0].startswith("node 3 at ")
         assert "its certificate is for CN=stolen-3" in said[0]
-        cluster.wait_for(
-            lambda: [
-                text
-                for text in cluster.status(3)["unreachable_peers"]
-                if "closed the connection instead of answering" in text
-            ],
-            "what node 3 says of the others",
-        )
-        cluster.wait_for(
-            lambda: [
-                text
-                for text in cluster.status(3)["warnings"]
-                if "closed the connection instead of answering" in text
-            ],
-            "what node 3 warns of",
-        )
+        cluster.wait_said(3, "unreachable_peers", "closed the connection instead of answering")
+        cluster.wait_said(3, "warnings", "closed the connection instead of answering")
         leader = cluster.wait_leader()
-        cluster.wait_for(
-            lambda: [
-                text
-                for text in cluster.status(leader)["warnings"]
-                if "in the name of node 3 by CN=stolen-3, who may not" in text
-            ],
-            "what the leader says that it refused",
-        )
+        cluster.wait_said(leader, "warnings", "in the name of node 3 by CN=stolen-3, who may not")
         end = cluster.status(3)["log_end_offset"]
         appending.wait_progress()
         assert cluster.status(3)["log_end_offset"] == end
@@ -237,10 +211,7 @@ def test_a_peer_in_plaintext_is_called_that(cluster: SecureCluster) -> None:
         3, {"listener.security.protocol.map": f"{PLAIN}:PLAINTEXT,{SECURE}:PLAINTEXT"}
     )
     cluster.start(3)
-    said = cluster.wait_for(
-        lambda: [text for text in cluster.status(1)["warnings"] if "node 3" in text],
-        "what node 1 says of node 3",
-    )
+    said = cluster.wait_said(1, "warnings", "node 3")
     assert said[0].startswith("node 3 answered in plaintext on a listener that is TLS here")
 
 

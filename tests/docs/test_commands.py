@@ -8,13 +8,11 @@ options are checked. Whatever is in neither is run, and so fails if it is no com
 from __future__ import annotations
 
 import ast
-import os
 import re
 import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -26,6 +24,7 @@ import pytest
 from quorumd.cli.main import cli as quorumctl
 from quorumd.pipeline.cli import cli as quorumd_pipeline
 from quorumd.server.main import cli as quorumd
+from tests.docs.shell import BIN, environment, replaced, run_shell
 from tests.pipeline.quick_start import start_quickly
 from tests.support.demo_files import configure_demo
 from tests.support.ports import free_ports
@@ -33,7 +32,6 @@ from tests.support.ports import free_ports
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
-BIN = Path(sys.executable).parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 WITH_SPARK = [ROOT / "docs/pipeline.md"]
 WAIT_S = 300.0
@@ -186,7 +184,7 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.environ = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+        self.environ = environment()
         start_quickly(folder, self.environ)
         self.exports: list[str] = []
         self._replaced: list[tuple[str, str]] = []
@@ -229,22 +227,16 @@ class Place:
         )
 
     def _here(self, text: str) -> str:
-        for pattern, replacement in self._replaced:
-            text = re.sub(pattern, replacement, text)
-        return text
+        return replaced(text, self._replaced)
 
     def run(self, statement: str, *, codes: tuple[int, ...] = (0,)) -> str:
         """What a line of a shell prints."""
-        done = subprocess.run(
-            ["bash", "-o", "pipefail", "-c", self._here("\n".join([*self.exports, statement]))],
-            cwd=self.folder,
-            env=self.environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=WAIT_S,
-            check=False,
+        done = run_shell(
+            self._here("\n".join([*self.exports, statement])),
+            *("-o", "pipefail"),
+            folder=self.folder,
+            environ=self.environ,
+            timeout_s=WAIT_S,
         )
         assert done.returncode in codes, f"{statement}\n{done.returncode}\n{done.stdout}"
         return done.stdout

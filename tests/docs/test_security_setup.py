@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -16,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.docs.shell import BIN, environment, replaced, run_shell
 from tests.docs.test_commands import blocks_of
 from tests.support.ports import free_ports
 
@@ -23,7 +22,6 @@ pytestmark = pytest.mark.live
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs/security.md"
-BIN = Path(sys.executable).parent
 ADMIN, *NODES = range(4)
 WAIT_S = 60.0
 
@@ -37,8 +35,7 @@ class Hosts:
             self.host(node).mkdir()
         self._port, self._http_port = free_ports(2)
         self._nodes: list[subprocess.Popen[bytes]] = []
-        path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
-        self._environ = {**os.environ, "PATH": path}
+        self._environ = environment()
 
     def host(self, node: int) -> Path:
         return self._folder / f"host{node}"
@@ -48,31 +45,25 @@ class Hosts:
 
     def here(self, text: str, node: int) -> str:
         """What the document says of a host, as it is on this one."""
-        for pattern, replacement in (
-            (r"0\.0\.0\.0:", f"{self.address(node)}:"),
-            (r"db(\d)\.example\.com", r"127.0.10.\1"),
-            (r":9093", f":{self._port}"),
-            (r":8080", f":{self._http_port}"),
-            (r"/etc/quorumd", f"{self.host(node)}/etc"),
-            (r"/var/lib/quorumd", f"{self.host(node)}/data"),
-            (r"quorumd-1\.pem", f"quorumd-{node}.pem"),
-            (r"-o quorumd ", ""),
-        ):
-            text = re.sub(pattern, replacement, text)
-        return text
+        return replaced(
+            text,
+            (
+                (r"0\.0\.0\.0:", f"{self.address(node)}:"),
+                (r"db(\d)\.example\.com", r"127.0.10.\1"),
+                (r":9093", f":{self._port}"),
+                (r":8080", f":{self._http_port}"),
+                (r"/etc/quorumd", f"{self.host(node)}/etc"),
+                (r"/var/lib/quorumd", f"{self.host(node)}/data"),
+                (r"quorumd-1\.pem", f"quorumd-{node}.pem"),
+                (r"-o quorumd ", ""),
+            ),
+        )
 
     def run(self, lines: list[str], node: int = ADMIN) -> str:
         """Commands of the document, on a host, or where the CA's key is."""
-        done = subprocess.run(
-            ["bash", "-e", "-c", self.here("\n".join(lines), node)],
-            cwd=self.host(node),
-            env=self._environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=WAIT_S,
-            check=False,
+        script = self.here("\n".join(lines), node)
+        done = run_shell(
+            script, "-e", folder=self.host(node), environ=self._environ, timeout_s=WAIT_S
         )
         assert done.returncode == 0, f"{lines}\n{done.stdout}"
         return done.stdout

@@ -145,13 +145,19 @@ def test_a_refusal_waits_until_what_it_is_refused_for_is_committed() -> None:
     assert at.commits[0] == 2
 
 
-def test_a_refusal_holds_up_nobody_who_is_committed_before_it() -> None:
+def turn_with_a_refusal() -> Bench:
+    """One batch appended alone, then four of one turn: the last one is refused for the second."""
     at = Bench().with_window()
     at.append(to(batch(b"alone")))
     for key in (b"x", b"a", b"z"):
         at.send(to(batch(key)))
     at.send(to(batch(b"a", since=2)))
     at.end_turn()
+    return at
+
+
+def test_a_refusal_holds_up_nobody_who_is_committed_before_it() -> None:
+    at = turn_with_a_refusal()
     at.partition.commit(3)
     assert [row[:3] for row in at.texts()] == [(2, 0, 1), (3, 0, 2)]
     at.partition.commit(4)
@@ -162,12 +168,7 @@ def test_a_refusal_holds_up_nobody_who_is_committed_before_it() -> None:
 
 
 def test_a_refusal_comes_in_the_order_of_the_log() -> None:
-    at = Bench().with_window()
-    at.append(to(batch(b"alone")))
-    for key in (b"x", b"a", b"z"):
-        at.send(to(batch(key)))
-    at.send(to(batch(b"a", since=2)))
-    at.end_turn()
+    at = turn_with_a_refusal()
     at.partition.commit(5)
     assert [row[0] for row in at.texts()] == [2, 6, 3, 4, 5]
 

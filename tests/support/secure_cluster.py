@@ -74,6 +74,13 @@ class SecureCluster(Cluster):
         bootstrap = ",".join(f"127.0.0.1:{port}" for port in self.secure_ports.values())
         return Appending(bootstrap, security, programs)
 
+    def wait_said(self, node: int, field: str, text: str) -> list[str]:
+        """What a list in a node's `/status` says with this text in it, as soon as it says so."""
+        return self.wait_for(
+            lambda: [said for said in self.status(node)[field] if text in said],
+            f"{text!r} in {field} of node {node}",
+        )
+
     def peers_address(self, node: int, step: str) -> str:
         """host:port of the first listener at this step."""
         is_tls = ORDERS[step][0] == SECURE
