@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from cryptography import x509
 
+from quorumd.config.node_principals import USER
 from quorumd.config.tls import TlsConfig
 from quorumd.security.contexts import Contexts
 from quorumd.security.distinguished_name import subject_of
@@ -83,7 +84,7 @@ class Credentials:
                 f"its certificate cannot be read: {error}", HandshakeOutcome.PRINCIPAL
             ) from None
         user = self._rules.user_of(name)
-        return Identity(f"User:{user}", parsed.not_valid_after_utc.timestamp(), certificate)
+        return Identity(USER + user, parsed.not_valid_after_utc.timestamp(), certificate)
 
     def explain(
         self, error: Exception, host: str | None, tls: ssl.SSLObject | None
