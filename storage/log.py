@@ -447,27 +447,28 @@ class Log:
                     )
                 yield data
 
-    def offset_for_timestamp(self, timestamp_ms: int, end_offset: int) -> TimestampAndOffset | None:
+    def offset_for_timestamp(
+        self, timestamp_ms: int, end_offset: int, *, start_offset: int = 0
+    ) -> TimestampAndOffset | None:
         """The first record with this timestamp or a later one, among those written below `end_offset`.
 
-        Compressed batches are unpacked; one that does not unpack counts as empty. Raises DamagedLog,
-        DiskFailed.
+        Only in segments that end above `start_offset`, the log start once queued deletions are done.
+        A compressed batch that does not unpack counts as empty. Raises DamagedLog, DiskFailed.
         """
+        bounds = start_offset, end_offset
         return self._look_up(
             lambda: time_lookup.first_at_or_after(
-                self._fs, self._table, timestamp_ms, end_offset, self._one_batch
+                self._fs, self._table, timestamp_ms, bounds, self._one_batch
             )
         )
 
-    def offset_of_max_timestamp(self, end_offset: int) -> TimestampAndOffset | None:
-        """The first record with the greatest timestamp among those written below `end_offset`.
-
-        Raises DamagedLog, DiskFailed.
-        """
+    def offset_of_max_timestamp(
+        self, end_offset: int, *, start_offset: int = 0
+    ) -> TimestampAndOffset | None:
+        """The first record with the greatest timestamp, in the same range; raises the same."""
+        bounds = start_offset, end_offset
         return self._look_up(
-            lambda: time_lookup.first_with_greatest(
-                self._fs, self._table, end_offset, self._one_batch
-            )
+            lambda: time_lookup.first_with_greatest(self._fs, self._table, bounds, self._one_batch)
         )
 
     def _look_up(

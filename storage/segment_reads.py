@@ -8,7 +8,7 @@ nowhere costs a walk from the start of the segment.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Final, NamedTuple
 
@@ -139,21 +139,32 @@ def _seek_from(
 ) -> tuple[int, BatchHeader]:
     """By headers that follow each other: no CRC is checked, and none covers the offset of a batch."""
     found: tuple[int, BatchHeader] | None = None
-    expected = None if start else view.base_offset
     batches = walk(fs, handle, start, view.size_bytes, window_bytes=SEEK_WINDOW_BYTES)
-    for position, header in batches:
-        if expected is not None and header.base_offset != expected:
-            raise CorruptBatch(offset_problem(header, expected), position)
+    for position, header in _in_order(batches, start, view):
         if found is not None:
             return found
         if header.base_offset > offset:
             raise CorruptBatch(f"offset {offset} is not where it should be", position)
         if header.next_offset > offset:
             found = position, header
-        expected = header.next_offset
-    if found is None or expected != view.end_offset:
+    if found is None or found[1].next_offset != view.end_offset:
         raise CorruptBatch(f"offset {offset} is not in its segment", start)
     return found
+
+
+def _in_order(
+    batches: Iterable[tuple[int, BatchHeader]], start: int, view: SegmentView
+) -> Iterator[tuple[int, BatchHeader]]:
+    """`batches` from position `start` of a segment on, each from where the one before it ends.
+
+    No CRC covers an offset, and a batch of another place is whole in itself. Raises CorruptBatch.
+    """
+    expected = None if start else view.base_offset
+    for position, header in batches:
+        if expected is not None and header.base_offset != expected:
+            raise CorruptBatch(offset_problem(header, expected), position)
+        expected = header.next_offset
+        yield position, header
 
 
 def headers_from(
@@ -170,12 +181,9 @@ def headers_from(
     position = 0
     try:
         start = seek(fs, handle, view, offset)[0] if offset > view.base_offset else 0
-        expected = None if start else view.base_offset
-        for position, header in walk(fs, handle, start, view.size_bytes, verify_crc=verify_crc):
-            # No CRC covers an offset, and a batch of another place is whole in itself.
-            if expected is not None and header.base_offset != expected:
-                raise CorruptBatch(offset_problem(header, expected), position)
-            end_offset = expected = header.next_offset
+        batches = walk(fs, handle, start, view.size_bytes, verify_crc=verify_crc)
+        for position, header in _in_order(batches, start, view):
+            end_offset = header.next_offset
             yield position, header
         if end_offset != view.end_offset:
             raise CorruptBatch(f"the segment ends at {end_offset}", position)
@@ -250,7 +258,7 @@ def _greatest_from(
     best: tuple[int, int],
 ) -> tuple[int, int]:
     """`best`, or what beats it among the batches from `start`, which the time index leaves out."""
-    for _, header in walk(fs, handle, start, view.size_bytes):
+    for _, header in _in_order(walk(fs, handle, start, view.size_bytes), start, view):
         if header.next_offset > end_offset:
             break
         if header.max_timestamp > best[0]:

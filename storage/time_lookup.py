@@ -14,20 +14,21 @@ def first_at_or_after(
     fs: FileSystem,
     table: SegmentTable,
     timestamp_ms: int,
-    end_offset: int,
+    bounds: tuple[int, int],
     read: Callable[[int], bytes],
 ) -> TimestampAndOffset | None:
-    """The first record with this timestamp or a later one below `end_offset` (exclusive).
+    """The first record with this timestamp or a later one within `bounds`.
 
-    `read` gives the verified batch at an offset. Raises DamagedLog, OSError, and what `read` raises.
+    `bounds` are an offset of the first segment to be searched, and an end (exclusive). `read` gives the
+    verified batch at an offset. Raises DamagedLog, OSError, and what `read` raises.
     """
     effort = SearchEffort()
-    for view in _views_below(table, end_offset):
+    for view in _views_within(table, bounds):
         if view.max_timestamp < timestamp_ms:
             continue
         times = table.time_entries(view.base_offset)
         place = segment_reads.first_at_or_after(
-            fs, view, timestamp_ms, end_offset, times, read, effort
+            fs, view, timestamp_ms, bounds[1], times, read, effort
         )
         if place is not None:
             return place
@@ -35,11 +36,12 @@ def first_at_or_after(
 
 
 def first_with_greatest(
-    fs: FileSystem, table: SegmentTable, end_offset: int, read: Callable[[int], bytes]
+    fs: FileSystem, table: SegmentTable, bounds: tuple[int, int], read: Callable[[int], bytes]
 ) -> TimestampAndOffset | None:
-    """The first record with the greatest timestamp below `end_offset`; the rest as above."""
+    """The first record with the greatest timestamp within `bounds`; the rest as above."""
+    end_offset = bounds[1]
     best = (-1, -1)
-    for view in _views_below(table, end_offset):
+    for view in _views_within(table, bounds):
         at_end = table.view_at(end_offset - 1) if view.end_offset > end_offset else view
         times = table.time_entries(view.base_offset)
         found = segment_reads.greatest_timestamp(fs, at_end, end_offset, times)
@@ -50,6 +52,7 @@ def first_with_greatest(
     return segment_reads.record_with_timestamp(read(best[1]), best[0], SearchEffort())
 
 
-def _views_below(table: SegmentTable, end_offset: int) -> list[SegmentView]:
-    views = table.views_from(table.start_offset)
+def _views_within(table: SegmentTable, bounds: tuple[int, int]) -> list[SegmentView]:
+    start_offset, end_offset = bounds
+    views = table.views_from(start_offset)
     return [view for view in views if view.base_offset < end_offset and view.size_bytes]

@@ -49,7 +49,8 @@ class OffsetsHandler:
                 key = (topic.name, asked.partition_index)
                 seen[key] = seen.get(key, 0) + 1
         repeated = {key for key, count in seen.items() if count > 1}
-        end = self._view.committed_offset
+        # The log on disk still begins below its start while a deletion is queued.
+        start, end = self._view.log_start_offset, self._view.committed_offset
         rows: list[tuple[str, list[ListOffsetsResponsePartition]]] = []
         lookups: list[tuple[int, int, int]] = []
         for i, topic in enumerate(message.topics):
@@ -69,7 +70,7 @@ class OffsetsHandler:
             return
 
         def look_up() -> list[tuple[int, int, int] | None]:
-            return [self._look_up(timestamp, end) for _, _, timestamp in lookups]
+            return [self._look_up(timestamp, start, end) for _, _, timestamp in lookups]
 
         def done(outcome: list[tuple[int, int, int] | None] | BaseException) -> None:
             for at, (i, k, _) in enumerate(lookups):
@@ -90,11 +91,13 @@ class OffsetsHandler:
 
         self._reader.look_up(look_up, done)
 
-    def _look_up(self, timestamp: int, end_offset: int) -> tuple[int, int, int] | None:
+    def _look_up(
+        self, timestamp: int, start_offset: int, end_offset: int
+    ) -> tuple[int, int, int] | None:
         """Offset, timestamp and epoch; runs on the thread of look-ups."""
         if timestamp == MAX_TIMESTAMP:
-            return self._log.offset_of_max_timestamp(end_offset)
-        return self._log.offset_for_timestamp(timestamp, end_offset)
+            return self._log.offset_of_max_timestamp(end_offset, start_offset=start_offset)
+        return self._log.offset_for_timestamp(timestamp, end_offset, start_offset=start_offset)
 
     def _check_list_offsets(
         self,

@@ -183,8 +183,8 @@ def _end_is_out_of_range(plant: Plant) -> None:
 def _looked_up_among_uncommitted(plant: Plant) -> None:
     right = OffsetsHandler._look_up
 
-    def wrong(handler: OffsetsHandler, timestamp: int, end_offset: int) -> Any:
-        return right(handler, timestamp, handler._view.log_end_offset)
+    def wrong(handler: OffsetsHandler, timestamp: int, start_offset: int, end_offset: int) -> Any:
+        return right(handler, timestamp, start_offset, handler._view.log_end_offset)
 
     plant(OffsetsHandler, "_look_up", wrong)
 

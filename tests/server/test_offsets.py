@@ -23,7 +23,7 @@ from quorumd.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponsePartition,
 )
 from tests.support.asking import TOPIC, ask
-from tests.support.consuming import EPOCH_END, LIST_OFFSETS, Bench, with_bench
+from tests.support.consuming import BATCH_BYTES, EPOCH_END, LIST_OFFSETS, Bench, with_bench
 
 # -- ListOffsets
 
@@ -76,6 +76,14 @@ def test_the_first_committed_record_from_a_time_on_is_found(
         assert (row.error_code, row.offset, row.timestamp, row.leader_epoch) == (0, *found)
 
     with_bench(tmp_path, work, committed_offset=8)
+
+
+def test_no_record_is_found_below_a_log_start_whose_deletion_is_queued(tmp_path: Path) -> None:
+    async def work(at: Bench) -> None:
+        row = await listed(at, 1000)
+        assert (row.error_code, row.offset, row.timestamp) == (0, 4, 1040)
+
+    with_bench(tmp_path, work, segment_bytes=2 * BATCH_BYTES, log_start_offset=4)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,16 @@ from quorumd.storage.log import Chunk, Log
 from quorumd.wire.batch_header import BATCH_OVERHEAD
 from simulation.machines.disk import SimDisk
 from tests.storage.faulty_filesystem import FaultyFileSystem, Survival
-from tests.storage.helpers import DIRECTORY, append, batch, contents, empty_disk, fill, open_log
+from tests.storage.helpers import (
+    DIRECTORY,
+    START_MS,
+    append,
+    batch,
+    contents,
+    empty_disk,
+    fill,
+    open_log,
+)
 
 
 @pytest.fixture
@@ -259,6 +268,19 @@ def test_a_segment_that_holds_the_batches_of_another_is_damage() -> None:
     fs.put(log_path(DIRECTORY, 8), fs.contents(log_path(DIRECTORY, 0)))
     with pytest.raises(DamagedLog, match="offset"):
         log.truncate_cache(8)
+
+
+def test_a_lookup_by_time_does_not_believe_the_batches_of_another_place() -> None:
+    fs = empty_disk()
+    log = open_log(fs, tail_cache_bytes=0, index_interval_bytes=1 << 20)
+    for offset, timestamp in enumerate([100, 50, 200, 10, 10]):
+        append(log, batch(offset, timestamp=START_MS + timestamp), offset, offset + 1)
+    size = len(batch(0))
+    path = log_path(DIRECTORY, 0)
+    data = fs.contents(path)
+    fs.put(path, data[: 2 * size] + data[4 * size :] + data[3 * size :])
+    with pytest.raises(DamagedLog, match="offset"):
+        log.offset_of_max_timestamp(3)
 
 
 @pytest.mark.parametrize("index_interval_bytes", [1, 1 << 20])

@@ -77,13 +77,14 @@ def with_bench(
     work: Callable[[Bench], Coroutine[Any, Any, None]],
     *,
     is_cached: bool = True,
+    segment_bytes: int = 1 << 20,
     changed: Callable[[Runtime], Runtime] = lambda runtime: runtime,
     **settings: Any,
 ) -> None:
     log = Log.open(
         RealFileSystem(),
         folder,
-        segment_bytes=1 << 20,
+        segment_bytes=segment_bytes,
         tail_cache_bytes=1 << 20 if is_cached else 0,
         index_interval_bytes=1,
     )
