@@ -10,10 +10,12 @@ from quorumd.config.addresses import ConfiguredVoter
 from quorumd.config.keys import HTTP_SCOPE, LISTENER_SCOPE, TLS_KEYS, scope_of
 from quorumd.config.tls import ClientAuth, SecurityProtocol, TlsConfig
 from quorumd.config.tls_port import HTTP, TlsPort
-from quorumd.raft.types import Endpoint
+from quorumd.raft.types import Address, Endpoint
 
 PROTOCOL_MAP: Final = "listener.security.protocol.map"
 HTTP_PROTOCOL: Final = "http.security.protocol"
+_NODE_PRINCIPALS: Final = "quorum.node.principals"
+_RULES: Final = "ssl.principal.mapping.rules"
 _STORE_KEYS: Final = (
     "ssl.keystore.location",
     "ssl.keystore.certificate.chain",
@@ -22,6 +24,11 @@ _STORE_KEYS: Final = (
 )
 _PROTOCOL_NAMES: Final = ("SSL", "SASL_SSL", "SASL_PLAINTEXT")
 
+
+_DIALLED: Final = (
+    "is a listener that other nodes dial, by quorum.voters, by quorum.bootstrap.servers or because they are "
+    "ahead on the way from plaintext to TLS"
+)
 
 JudgeOfPort = Callable[[TlsPort, Mapping[str, Any]], Iterable[tuple[str, str]]]
 """Key and text of what is wrong with keys and certificates, by the port and all values by key."""
@@ -39,12 +46,40 @@ def tls_ports(found: Mapping[str, Any]) -> Iterator[TlsPort]:
                 hosts += _own_voter_hosts(found)
             scope = scope_of(listener.name)
             tls = _tls_of(found, scope)
-            is_nodes = not any(scope + key in found for key in _STORE_KEYS)
             yield TlsPort(
-                listener.name, scope, tls, tuple(dict.fromkeys(hosts)), is_peers, is_nodes
+                listener.name,
+                scope,
+                tls,
+                tuple(dict.fromkeys(hosts)),
+                is_peers,
+                is_dialled=not is_peers and _is_dialled(found, listener, scope),
+                is_nodes=_has_node_keys(found, scope, _STORE_KEYS),
             )
     if found.get(HTTP_PROTOCOL) is SecurityProtocol.SSL:
         yield TlsPort(HTTP, HTTP_SCOPE, _tls_of(found, HTTP_SCOPE))
+
+
+def _has_node_keys(found: Mapping[str, Any], scope: str, keys: Iterable[str]) -> bool:
+    """The port has none of these for itself."""
+    return not any(scope + key in found for key in keys)
+
+
+def _is_dialled(found: Mapping[str, Any], listener: Endpoint, scope: str) -> bool:
+    """Whether nodes dial a listener that is TLS and not the first.
+
+    With links by TLS they dial what they are told. With plaintext links, nodes that have swapped their
+    listeners already dial the one that is going to be the first: one with the stores and rules of the node.
+    """
+    first = found["listeners"][0].name
+    if found[PROTOCOL_MAP].get(first) is not SecurityProtocol.SSL:
+        is_meant = found.get(_NODE_PRINCIPALS) is not None
+        return is_meant and _has_node_keys(found, scope, (*_STORE_KEYS, _RULES))
+    advertised = {each.name: each for each in found.get("advertised.listeners") or ()}
+    own = advertised.get(listener.name, listener)
+    voters: Sequence[ConfiguredVoter] = found.get("quorum.voters") or ()
+    named = {Address(each.host, each.port) for each in voters if each.id == found.get("node.id")}
+    named.update(found.get("quorum.bootstrap.servers") or ())
+    return Address(own.host, own.port) in named
 
 
 def _own_voter_hosts(found: Mapping[str, Any]) -> list[str]:
@@ -129,13 +164,14 @@ def port_problems(port: TlsPort, given: Container[str]) -> Iterator[tuple[str, s
             f"{port.name} is SSL and has no certificate: set this key to the file of its private key and "
             f"certificate chain, or {port.scope}ssl.keystore.location for it alone",
         )
-    if port.is_peers and tls.ssl_client_auth is not ClientAuth.REQUIRED:
+    if port.has_peers and tls.ssl_client_auth is not ClientAuth.REQUIRED:
+        which = "is the first listener, which the other nodes use" if port.is_peers else _DIALLED
         yield (
             "ssl.client.auth",
-            f"{port.name} is the first listener, which the other nodes use: they have to show "
-            f"certificates. Set this key to required, or {port.scope}ssl.client.auth for it alone",
+            f"{port.name} {which}: they have to show certificates. Set this key to required, or "
+            f"{port.scope}ssl.client.auth for it alone",
         )
-    asks = port.is_peers or tls.ssl_client_auth is not ClientAuth.NONE
+    asks = port.has_peers or tls.ssl_client_auth is not ClientAuth.NONE
     if asks and is_missing("ssl.truststore.location", "ssl.truststore.certificates"):
         yield (
             "ssl.truststore.location",

@@ -53,7 +53,7 @@ def port_problems(
         is_nodes=port.is_nodes,
         material=material,
     )
-    if port.is_peers and node_id is not None:
+    if port.has_peers and node_id is not None:
         # What cannot be read is among the problems already.
         with suppress(UnusableMaterial):
             problems += _lock_out(port, rights, node_id, material or read_material(port.tls))

@@ -94,6 +94,70 @@ def test_who_would_be_locked_out_is_told_before_the_start(
     ]
 
 
+TWO = "listeners: CONTROLLER://db1:9093,SECURE://db1:9095\n"
+OTHER_NAME = "listener.name.secure.ssl.principal.mapping.rules: RULE:^CN=(.*)$/$1/\n"
+OTHER_STORE = "listener.name.secure.ssl.keystore.location: node.pem\n"
+FIT, UNFIT = (
+    "quorum.node.principals: User:CN=quorumd-{id}\n",
+    "quorum.node.principals: User:q-{id}\n",
+)
+SWAPPED_ALREADY = "quorum.bootstrap.servers: db2:9095,db1:9095\n"
+
+
+@pytest.mark.parametrize(
+    ("protocols", "keys", "is_refused"),
+    [
+        # Nodes that are ahead on the way from plaintext to TLS dial what will be the first listener.
+        ("PLAINTEXT,SSL", FIT, False),
+        ("PLAINTEXT,SSL", UNFIT, True),
+        ("PLAINTEXT,SSL", "super.users: User:CN=root\n", False),
+        ("PLAINTEXT,SSL", UNFIT + OTHER_STORE, False),
+        ("PLAINTEXT,SSL", FIT + OTHER_NAME, False),
+        # With TLS on the first they dial what they are told.
+        ("SSL,SSL", FIT + OTHER_NAME, False),
+        ("SSL,SSL", FIT + OTHER_NAME + "quorum.voters: 1@db1:9093,2@db2:9095\n", False),
+        ("SSL,SSL", FIT + OTHER_NAME + "quorum.voters: 1@db1:9095,2@db2:9093\n", True),
+        ("SSL,SSL", FIT + OTHER_NAME + SWAPPED_ALREADY, True),
+        ("SSL,SSL", FIT + SWAPPED_ALREADY, False),
+        ("SSL,PLAINTEXT", FIT + SWAPPED_ALREADY, False),
+    ],
+)
+def test_each_listener_that_nodes_dial_has_to_know_them(
+    tmp_path: Path, protocols: str, keys: str, is_refused: bool
+) -> None:
+    Files(tmp_path)
+    first, second = protocols.split(",")
+    tls = TLS.replace("CONTROLLER:SSL", f"CONTROLLER:{first},SECURE:{second}")
+    named = {"listeners": None}
+    if "quorum.voters" in keys or "bootstrap" in keys:
+        named["quorum.voters"] = None
+    path = writer_into(tmp_path)(named, extra=TWO + tls + keys)
+    if not is_refused:
+        assert load(path, {}, certificate_problems).tls_ports
+        return
+    with pytest.raises(ConfigError) as caught:
+        load(path, {}, certificate_problems)
+    (problem,) = map(str, caught.value.problems)
+    assert "quorum.node.principals: this node's certificate is that of User:" in problem
+    assert "who may not speak for node 1: the other nodes would refuse it" in problem
+
+
+def test_a_listener_that_nodes_dial_requires_their_certificates(tmp_path: Path) -> None:
+    Files(tmp_path)
+    tls = TLS.replace("CONTROLLER:SSL", "CONTROLLER:SSL,SECURE:SSL")
+    none = "listener.name.secure.ssl.client.auth: none\n"
+    write = writer_into(tmp_path)
+    load(write({"listeners": None}, extra=TWO + tls + none), {}, certificate_problems)
+    named = {"listeners": None, "quorum.voters": None}
+    with pytest.raises(ConfigError) as caught:
+        load(write(named, extra=TWO + tls + none + SWAPPED_ALREADY), {}, certificate_problems)
+    (problem,) = map(str, caught.value.problems)
+    assert (
+        "listener.name.secure.ssl.client.auth: SECURE is a listener that other nodes dial"
+        in problem
+    )
+
+
 @pytest.mark.parametrize(
     "rights", ["", "quorum.node.principals: User:quorumd-{id}\n", "super.users: User:root\n"]
 )
