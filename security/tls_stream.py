@@ -99,6 +99,7 @@ class TlsStream:
         "_incoming",
         "_is_eof",
         "_is_full",
+        "_is_lost",
         "_is_paused",
         "_is_waiting",
         "_loop",
@@ -152,6 +153,8 @@ class TlsStream:
         """Too much has come during a step to read on."""
         self._has_ended = self._is_eof = False
         """Nothing more comes, and the protocol knows."""
+        self._is_lost = False
+        """The connection is gone, and what came last is with a step."""
         self._problem: CertificateProblem | None = None
         self._timer: asyncio.TimerHandle | None = None
         """Ends the handshake; later on, what is left of a connection that has failed."""
@@ -202,6 +205,11 @@ class TlsStream:
         self._above.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._state is _SHAKING and self._has_responded and self._handshake.is_stepping:
+            # A client that refuses the certificate closes with bytes unread, which is a reset: what came
+            # before it may be the alert that says why.
+            self._is_lost = True
+            return
         if self._state is _SHAKING:
             self._problem = HandshakeBroken(_LOST)
             self._watcher.on_failed(self, self._problem)
@@ -251,6 +259,12 @@ class TlsStream:
 
     def _on_step(self, step: asyncio.Future[Identity | None]) -> None:
         self._handshake.end_step()
+        self._take(step)
+        if self._is_lost and not self._handshake.is_stepping:
+            self._is_lost = False
+            self.connection_lost(None)
+
+    def _take(self, step: asyncio.Future[Identity | None]) -> None:
         error = None if step.cancelled() else step.exception()
         if self._state is not _SHAKING:
             return
@@ -264,6 +278,8 @@ class TlsStream:
             self._refuse(error)
         elif isinstance(error, Exception):
             self._fail(self._explain(error))
+        elif self._is_lost:
+            self._go_on()
         elif (identity := step.result()) is not None:
             self._secure(identity)
         else:

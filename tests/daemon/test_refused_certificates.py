@@ -22,6 +22,7 @@ from tests.support.https_cluster import HttpsCluster
 from tests.support.live_cluster import running
 from tests.support.odd_certificates import SERVER_AUTH, Authority, Issued, now
 
+MANY = 50
 TLS_1_2, TLS_1_3 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
 
 
@@ -163,6 +164,26 @@ def test_a_certificate_that_is_refused_is_told_why_counted_and_logged_once(
     context = cluster.client_of(row.shown)
     context.minimum_version = context.maximum_version = version
     cluster.expect_one(context, row.alert, row.outcome, row.logged)
+
+
+@pytest.mark.parametrize("version", [TLS_1_2, TLS_1_3], ids=["TLS 1.2", "TLS 1.3"])
+def test_clients_that_refuse_the_nodes_certificate_are_counted_by_why(
+    cluster: RefusingCluster, version: ssl.TLSVersion
+) -> None:
+    """Each closes with bytes unread, which resets the connection behind its alert."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = context.maximum_version = version
+    before, since = cluster.counts(), len(cluster.output(1))
+    for _ in range(MANY):
+        assert cluster.refuses(context) == "CERTIFICATE_VERIFY_FAILED"
+    expected = {**before, "untrusted": before["untrusted"] + MANY}
+
+    def counted() -> dict[str, int] | None:
+        found = cluster.counts()
+        return found if sum(found.values()) >= sum(expected.values()) else None
+
+    assert cluster.wait_for(counted, "all to be counted") == expected
+    assert "refused the certificate of this side" in cluster.refusals(since)[0]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

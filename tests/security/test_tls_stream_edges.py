@@ -6,6 +6,7 @@ import asyncio
 import gc
 import socket
 import ssl
+import struct
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -143,6 +144,12 @@ class Peer:
                 await self.flush(piece_bytes)
                 await self.fill()
         await self.flush(piece_bytes)
+
+    def reset(self) -> None:
+        """End the connection as a client does that has not read all."""
+        raw = self.writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.transport.abort()
 
     async def read(self, wanted: int) -> bytes:
         """So many bytes, or fewer and the end."""
@@ -512,6 +519,94 @@ def test_a_client_that_is_refused_afterwards_hears_why(site: Site) -> None:
             problem = await above.lost
             assert isinstance(problem, CertificateProblem)
             assert problem.outcome is HandshakeOutcome.NO_CERTIFICATE
+
+    run(work())
+
+
+def refusing(peer: Peer, version: ssl.TLSVersion) -> None:
+    """Have this client trust no CA."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.minimum_version = context.maximum_version = version
+    peer.tls = context.wrap_bio(peer.incoming, peer.outgoing)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_the_alert_of_a_client_counts_though_a_reset_follows_it(
+    site: Site, version: ssl.TLSVersion
+) -> None:
+    """Closing with bytes unread resets a connection, and OpenSSL refuses before it has read all."""
+
+    async def work() -> None:
+        async with site.serving():
+            go_on, peer = threading.Event(), await site.dial()
+            refusing(peer, version)
+            with pytest.raises(ssl.SSLCertVerificationError):
+                await peer.shake()
+            queue = site.handshakes.accepted("127.0.0.1", is_local=True)
+            held_up = queue.submit(go_on.wait, 10)
+            await peer.flush()
+            stream = site.above[0].transport.get_extra_info("tls")
+            await until(lambda: stream._handshake.is_stepping)
+            peer.reset()
+            await until(site.above[0].transport.is_closing)
+            assert site.failed == []
+            go_on.set()
+            assert held_up.result(10)
+            problem = await site.above[0].lost
+            assert site.failed == [problem]
+            assert isinstance(problem, CertificateProblem)
+            assert problem.outcome is HandshakeOutcome.UNTRUSTED
+            assert site.handshakes.held_bytes == 0
+
+    run(work())
+
+
+def test_a_client_that_is_done_and_resets_at_once_is_lost(site: Site) -> None:
+    async def work() -> None:
+        async with site.serving():
+            site.make = Above
+            go_on, peer = threading.Event(), await site.dial()
+            held_up = None
+            while held_up is None:
+                try:
+                    peer.tls.do_handshake()
+                    queue = site.handshakes.accepted("127.0.0.1", is_local=True)
+                    held_up = queue.submit(go_on.wait, 10)
+                except ssl.SSLWantReadError:
+                    await peer.flush()
+                    await peer.fill()
+            await peer.say(b"a request")
+            stream = site.above[0].transport.get_extra_info("tls")
+            await until(lambda: stream._handshake.is_stepping)
+            peer.reset()
+            await until(site.above[0].transport.is_closing)
+            go_on.set()
+            problem = await site.above[0].lost
+            assert isinstance(problem, CertificateProblem)
+            assert problem.outcome is HandshakeOutcome.BROKEN
+            assert (site.secured, site.failed, site.above[0].got) == ([], [problem], [])
+
+    run(work())
+
+
+def test_a_client_that_is_lost_before_the_first_flight_costs_no_step(site: Site) -> None:
+    async def work() -> None:
+        async with site.serving():
+            go_on, peer = threading.Event(), await site.dial()
+            queue = site.handshakes.accepted("127.0.0.1", is_local=True)
+            held_up = queue.submit(go_on.wait, 10)
+            with pytest.raises(ssl.SSLWantReadError):
+                peer.tls.do_handshake()
+            await peer.flush()
+            stream = site.above[0].transport.get_extra_info("tls")
+            await until(lambda: stream._handshake.is_stepping)
+            peer.reset()
+            problem = await site.above[0].lost
+            assert site.failed == [problem]
+            go_on.set()
+            assert held_up.result(10)
+            assert stream._handshake.tls is None
 
     run(work())
 
