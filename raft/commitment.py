@@ -70,6 +70,6 @@ def _note_removal(core: Core) -> None:
 
 
 def _adopt_cluster_id(core: Core, cluster_id: str | None) -> None:
-    if core.cluster_id is None and cluster_id is not None:
+    if cluster_id is not None:
         core.cluster_id = cluster_id
         core.effects.append(AdoptClusterId(cluster_id=cluster_id))

@@ -89,7 +89,7 @@ def _is_rival(core: Core, endpoints: tuple[Endpoint, ...]) -> bool:
     if core.config.is_kafka_log:
         return False
     at = endpoints or core.endpoints_of(core.key_of(core.local.id))
-    return core.local.uuid is not None and bool(set(at) - set(core.config.endpoints))
+    return bool(set(at) - set(core.config.endpoints))
 
 
 def ask(core: Core, named: ReplicaKey, endpoints: tuple[Endpoint, ...] = ()) -> None:

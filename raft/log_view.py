@@ -136,22 +136,21 @@ class LogView:
         """True if a log that ends at `position` is a prefix of this one."""
         offset, epoch = position
         starts = self.epoch_starts
-        if offset == self.end_offset > self.start_offset and starts and epoch == starts[-1][0]:
+        if starts and offset == self.end_offset and epoch == starts[-1][0]:
             return True
         if offset == 0:
             return self.start_offset == 0
         if offset >= self.start_offset and SnapshotId(offset, epoch) in self.snapshots:
             return True
-        if not self.epoch_starts or not self.start_offset < offset <= self.end_offset:
+        if not self.start_offset < offset <= self.end_offset:
             return False
-        last_epoch, last_start = self.epoch_starts[-1]
+        last_epoch, last_start = starts[-1]
         if epoch == last_epoch:
             return offset > last_start
-        at = bisect_right(self.epoch_starts, (epoch, _PAST_ALL_OFFSETS)) - 1
-        if at < 0 or at == len(self.epoch_starts) - 1:
-            return False
-        found, start_offset = self.epoch_starts[at]
-        return found == epoch and start_offset < offset <= self.epoch_starts[at + 1][1]
+        # Below the first epoch and above the last one, the one that is found has another number.
+        at = bisect_right(starts, (epoch, _PAST_ALL_OFFSETS)) - 1
+        found, start_offset = starts[at]
+        return found == epoch and start_offset < offset <= starts[at + 1][1]
 
     def snapshot_for(self, position: OffsetAndEpoch) -> SnapshotId | None:
         """The snapshot that a log that ends at `position` needs first; None if the log will do.

@@ -170,12 +170,8 @@ def on_snapshot_verified(core: Core, event: SnapshotVerified) -> None:
     if download.context != core.context:
         # The leader of now has not offered it yet.
         return
-    snapshot = event.snapshot
-    if snapshot.end_offset < core.kept_offset or core.log.contains(snapshot.position):
-        abandon_download(core, "this replica has got further by itself")
-        return
     core.download = None
-    reset_log(core, snapshot, event.voters)
+    reset_log(core, event.snapshot, event.voters)
     core.requests.backoffs.clear()
 
 

@@ -38,6 +38,7 @@ def reset_log(core: Core, snapshot: SnapshotId, voters: VotersRecord | None) -> 
         snapshot.end_offset >= core.kept_offset,
         f"snapshot {snapshot} ends below the committed offset {core.committed_offset}",
     )
+    require(not core.log.contains(snapshot.position), f"the log holds all of snapshot {snapshot}")
     had_voted = core.committed_voters.record.voters.find(core.local) is not None
     core.log.reset(snapshot, voters)
     core.writes.reset_log(snapshot.end_offset)

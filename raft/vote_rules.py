@@ -9,11 +9,12 @@ from quorumd.raft.types import OffsetAndEpoch
 def may_vote(core: Core) -> bool:
     """A directory that joins an existing quorum votes once its log names the voters.
 
-    That of a Kafka quorum may never do so (kraft.version 0): then, once it has committed records.
+    That of a Kafka quorum may never do so (kraft.version 0): then its witness, which configuration makes a
+    voter, votes once it has committed records.
     """
     if core.log.voters_offset >= 0 or core.config.is_bootstrap:
         return True
-    return core.config.is_kafka_log and core.is_voter and core.committed_offset > 0
+    return core.is_voter and core.committed_offset > 0
 
 
 def is_up_to_date(core: Core, last: OffsetAndEpoch) -> bool:

@@ -55,7 +55,7 @@ def on_add_voter_requested(core: Core, event: AddVoterRequested) -> None:
         ack_when_committed=event.ack_when_committed,
     )
     refusal = voter_problem(core, event.voter) or refusal_of(core, leader, change)
-    if refusal is None and event.voter.key in core.voters.keys:
+    if event.voter.key in core.voters.keys:
         change.offset = core.log.voters_offset
     queue(core, leader, change, refusal)
 

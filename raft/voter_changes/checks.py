@@ -90,10 +90,8 @@ def catch_up_problem(core: Core, leader: Leader, key: ReplicaKey) -> str | None:
 def rival_problem(core: Core, leader: Leader, key: ReplicaKey) -> str | None:
     """Why it is not clear yet that the other voters under this id are gone: the leader is new."""
     for rival in core.voters.keys:
-        known = leader.progress.get(rival)
-        is_unheard = known is None or known.last_heard_ms is None
         left_ms = _counts_as_gone_ms(core, rival, leader.elected_at_ms) - core.now_ms
-        if rival.id == key.id and rival != key and is_unheard and left_ms > 0:
+        if rival.id == key.id and left_ms > 0:
             return f"the voter {rival} may be alive: it is waited for another {left_ms} ms"
     return None
 

@@ -61,7 +61,7 @@ def on_reassignment_requested(core: Core, event: ReassignmentRequested) -> None:
         text = "no reassignment is under way"
         refusal = Refusal(KafkaError.NO_REASSIGNMENT_IN_PROGRESS, text)
     is_reached = present.record.target is None and event.target == core.voters.ids
-    if refusal is None and (is_there or is_reached):
+    if is_there or is_reached:
         change.offset = present.offset
     queue(core, leader, change, refusal)
 

@@ -22,7 +22,7 @@ def leader_of_request(core: Core, reply_to: int, cluster_id: str | None) -> Lead
     if is_foreign(core, cluster_id):
         text = f"this is cluster {core.cluster_id}, not {cluster_id}"
         core.reply_to_change(reply_to, KafkaError.INCONSISTENT_CLUSTER_ID, text)
-    elif not isinstance(leader, Leader) or core.is_shutting_down:
+    elif not isinstance(leader, Leader):
         known = "no leader is known" if core.leader is None else f"replica {core.leader.id} leads"
         text = f"replica {core.local.id} does not lead: {known}"
         core.reply_to_change(reply_to, KafkaError.NOT_LEADER_OR_FOLLOWER, text)

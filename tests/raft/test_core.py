@@ -170,6 +170,15 @@ def test_a_set_that_was_replaced_and_then_changed_was_committed() -> None:
     assert not new(voter_set(1, 2, 3), more, more, **free).node.core.is_bootstrapping
 
 
+def test_voters_behind_whom_clients_have_written_are_known_even_if_that_is_cut_again() -> None:
+    log = log_of(1, 1, 1, voters=voter_set(1, 2, 3))
+    bench = follower(log=log, stored=FIRST)
+    assert not bench.node.core.is_bootstrapping
+    bench.fetched(diverging=(2, 1))
+    assert bench.node.log_end_offset == 2
+    assert not bench.node.core.is_bootstrapping
+
+
 # -- what is told
 
 

@@ -105,3 +105,25 @@ def test_the_high_watermark_is_on_disk_within_a_second_and_at_the_end() -> None:
     bench.step(ResignationRequested("stop", shutting_down=True))
     last = bench.find_all(PersistQuorumState)[-1]
     assert last.applied_offset == bench.node.committed_offset
+
+
+def test_what_is_committed_but_not_synced_is_no_reason_to_write() -> None:
+    bench = observer(**OF_KAFKA)
+    bench.fetched(epochs=[3], high_watermark=3)
+    assert bench.node.core.recorded_offset == bench.node.core.log.synced_end_offset == 3
+    written = len(bench.find_all(PersistQuorumState))
+    bench.fetched(epochs=[3], high_watermark=4, after_ms=2_000)
+    bench.step(ResignationRequested("stop", shutting_down=True))
+    assert bench.node.committed_offset == 4
+    assert len(bench.find_all(PersistQuorumState)) == written
+
+
+def test_the_high_watermark_of_a_log_of_its_own_is_not_written_with_every_commit() -> None:
+    bench = observer()
+    bench.fetched(epochs=[3], high_watermark=3)
+    written = len(bench.find_all(PersistQuorumState))
+    for _ in range(5):
+        bench.fetched(epochs=[3], high_watermark=bench.node.log_end_offset, after_ms=2_000)
+        bench.sync()
+    assert bench.node.committed_offset == bench.node.log_end_offset - 1
+    assert len(bench.find_all(PersistQuorumState)) == written

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from quorumd.raft.campaign import become_prospective
@@ -183,6 +185,71 @@ def test_a_voter_that_has_caught_up_is_behind_no_more() -> None:
     assert not must_lead(bench, tuple(bench.node.core.log.end))
 
 
+def test_one_that_lacks_nothing_is_no_reason_to_lead() -> None:
+    bench = lost()
+    assert not must_lead(bench, tuple(bench.node.core.log.end))
+
+
+def test_without_a_former_leader_every_other_voter_is_waited_for() -> None:
+    bench = unattached(**WITNESS)
+    assert not must_lead(bench, BEHIND)
+    bench.pre_vote(key(2), 3, BEHIND)
+    assert bench.node.core.witness.must_lead
+
+
+def test_a_voter_that_was_behind_before_the_leader_answered_again_has_to_ask_again() -> None:
+    bench = lost(4)
+    bench.pre_vote(key(3), 3, BEHIND)
+    bench.fetched(after_ms=1)
+    bench.step(ConnectionLost(id=2))
+    bench.pre_vote(key(4), 3, BEHIND)
+    assert not bench.node.core.witness.must_lead
+    assert must_lead(bench, BEHIND)
+
+
+def test_a_voter_that_was_behind_in_an_earlier_epoch_has_to_ask_again() -> None:
+    bench = unattached(4, **WITNESS)
+    bench.pre_vote(key(3), 3, BEHIND)
+    bench.begin(2, 4)
+    bench.step(ConnectionLost(id=2))
+    bench.pre_vote(key(4), 4, BEHIND)
+    assert not bench.node.core.witness.must_lead
+    bench.pre_vote(key(3), 4, BEHIND)
+    assert bench.node.core.witness.must_lead
+
+
+def test_the_leader_that_was_lost_is_not_waited_for_epochs_later() -> None:
+    bench = witness(4)
+    bench.wait(1_600)
+    bench.vote(key(3), 4, BEHIND)
+    bench.vote(key(4), 5, BEHIND)
+    assert not bench.node.core.witness.must_lead
+    bench.pre_vote(key(3), 5, BEHIND)
+    assert bench.node.core.witness.must_lead
+
+
+def test_the_leader_that_was_lost_is_not_waited_for_after_the_witness_led_itself() -> None:
+    bench = leading()
+    bench.step(ResignationRequested("no majority fetches", shutting_down=False))
+    assert bench.role is Role.RESIGNED
+    bench.vote(key(3), 5, BEHIND)
+    assert bench.node.epoch == 5
+    assert bench.node.core.witness.must_lead
+
+
+def test_a_campaign_that_is_lost_is_repeated_in_the_epoch_that_it_began() -> None:
+    bench = lost()
+    bench.pre_vote(key(3), 3, BEHIND)
+    while bench.role is Role.FOLLOWER:
+        bench.fire()
+    bench.grant(key(3))
+    bench.sync()
+    bench.grant(key(3), granted=False)
+    assert bench.role is Role.CANDIDATE
+    bench.fire()
+    assert (bench.role, bench.node.epoch) == (Role.PROSPECTIVE, 4)
+
+
 def test_a_voter_that_refuses_connections_is_not_waited_for() -> None:
     bench = lost(4)
     assert not must_lead(bench, BEHIND)
@@ -348,6 +415,27 @@ def test_an_empty_directory_of_a_static_quorum_does_not_vote() -> None:
     )
     assert not bench.pre_vote(key(3), 0, (5, 0)).granted
     assert not bench.vote(key(3), 1, (5, 0)).granted
+
+
+@pytest.mark.parametrize(
+    ("committed", "more", "grants"),
+    [(0, {}, False), (1, {}, True), (1, {"is_witness": False}, False)],
+)
+def test_a_replica_of_a_static_quorum_votes_as_its_witness_and_with_a_committed_record(
+    committed: int, more: dict[str, object], grants: bool
+) -> None:
+    bench = static(stored=StoredState(epoch=3, applied_offset=committed), **more)
+    bench.step(ConnectionLost(id=2))
+    end = bench.node.core.log.end
+    assert bench.pre_vote(key(3), 3, end).granted is grants
+    assert bench.vote(key(3), 4, end).granted is grants
+
+
+@pytest.mark.parametrize("build", [witness, static])
+def test_the_log_of_a_kafka_quorum_is_not_new(build: Callable[[], Bench]) -> None:
+    bench = build()
+    assert not bench.node.core.is_bootstrapping
+    assert bench.node.status().bootstrap_problem is None
 
 
 def test_a_removed_witness_observes() -> None:

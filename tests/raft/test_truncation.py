@@ -64,6 +64,13 @@ def test_what_is_committed_is_neither_cut_nor_reset() -> None:
     assert core.log.start_offset == 2
 
 
+def test_a_log_that_holds_all_of_a_snapshot_is_not_reset_to_it() -> None:
+    bench = follower()
+    bench.fetched(epochs=(3, 3))
+    with pytest.raises(InvariantViolation, match="the log holds all of snapshot"):
+        reset_to(bench.node.core, 4, 1, 2, 3)
+
+
 def test_the_log_is_reset_before_its_voters_are_announced_and_these_before_the_commit() -> None:
     kinds = reset_to(follower().node.core, 10, 1, 2)
     news = [kind for kind in kinds if kind in (ResetLog, AnnounceVoters, AnnounceHighWatermark)]

@@ -530,6 +530,7 @@ def test_too_many_requests_do_not_wait() -> None:
     for _ in range(100):
         assert add(bench, key_of(4)) is None
     assert "100 changes of the voters wait already" in refused(add(bench, key_of(4)))[1]
+    assert refused(add(bench, key_of(2)))[0] == "DUPLICATE_VOTER", "it would not wait"
 
 
 # -- who is removed goes on until that is committed
