@@ -57,8 +57,16 @@ class RaftPartitionView:
 
     @property
     def leader_endpoints(self) -> tuple[Endpoint, ...]:
+        """As it was heard of last; a response names one listener at the most, so the log has the others."""
         leader = self._node.leader
-        return () if leader is None or self.leader_id is None else self._node.endpoints_of(leader)
+        if leader is None or self.leader_id is None:
+            return ()
+        heard = self._node.endpoints_of(leader)
+        if self.is_leader:
+            return heard
+        names = {endpoint.name for endpoint in heard}
+        logged = (voter.endpoints for voter in self.voters if voter.key.matches(leader))
+        return (*heard, *(at for at in next(logged, ()) if at.name not in names))
 
     @property
     def is_leader(self) -> bool:
