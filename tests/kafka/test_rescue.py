@@ -11,13 +11,15 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from quorumd.testing import LocalQuorum
+from tests.kafka.conftest import QUICK_SNAPSHOTS
 from tests.support.authority import Authority
 from tests.support.client_files import ClientFiles
 from tests.support.commands import quorumctl
 from tests.support.kafka_controller import KafkaController, pem_keys
 from tests.support.kafka_jars import requires_java
 from tests.support.kafka_observer import KafkaObserver
-from tests.support.kafka_quorum import KafkaQuorum, wait_for, wait_same_batches
+from tests.support.kafka_quorum import KafkaQuorum, batches_of, wait_for, wait_same_batches
+from tests.support.kafka_writes import alter_quota
 from tests.support.ports import free_port
 
 pytestmark = [requires_java, pytest.mark.timeout(240)]
@@ -196,6 +198,107 @@ def test_a_broker_that_is_ahead_is_named_first_and_keeps_all_records_of_what_is_
         told = quorumctl(*command, "--brokers", broker.address, "--to", tmp_path / "next")
         assert told.code == 0, told.text
         assert f"broker {broker.address} is not ahead" in told.out
+    finally:
+        broker.kill()
+        copy.cluster.kill_all()
+        kafka.kill()
+
+
+def test_two_controllers_come_back_from_the_witness_that_alone_has_the_newest_record(
+    tmp_path: Path,
+) -> None:
+    """The record was acknowledged by its leader and the witness, which did not hear that it is committed."""
+    kafka = KafkaQuorum(tmp_path / "kafka", size=2)
+    settings = {"quorum.witness": "true"}
+    witness = KafkaObserver(tmp_path / "node", kafka.bootstrap, node_id=92, settings=settings)
+    kafka.format()
+    broker = kafka.new_broker(13)
+    try:
+        witness.launch()
+        kafka.start()
+        lost = kafka.wait_leader()
+        witness.wait_ready()
+        endpoint = ("--endpoint", f"CONTROLLER://{witness.address}")
+        command = ("add-voter", "--replica-id", 92, *endpoint, "-b", kafka.bootstrap)
+        wait_for(lambda: quorumctl(*command).code == 0, "the witness to be a voter")
+        broker.start()
+        create(broker, TOPICS)
+        witness.wait_committed(kafka.wait_committed())
+        (behind,) = set(kafka.controllers) - {lost}
+        kafka.controllers[behind].suspend()
+        assert alter_quota(kafka.controllers[lost].port, "newest.")
+        broker.suspend()  # it would end, if it knew of that record and the copy did not
+        kafka.kill()
+        witness.kill()
+        for node in kafka.controllers:
+            kafka.wipe(node)
+
+        for node in (1, 2):
+            export(witness, kafka, node, "--no-brokers")
+        kafka.start()
+        kafka.wait_leader()
+        broker.resume()
+        witness.start()
+        create(broker, {"after": "7"})
+        wait_for(lambda: topics_of(broker) == {**TOPICS, "after": "7"}, "all topics")
+        assert broker.is_running, broker.output.read_text()[-3000:]
+        end = kafka.wait_committed()
+        witness.wait_committed(end)
+        for each in kafka.controllers.values():
+            wait_same_batches(witness.log_folder, each.log_folder, end)
+        assert b"newest." in b"".join(batches_of(witness.log_folder).values())
+        assert witness.status()["role"] == "follower"
+
+        # The restored quorum still survives the loss of its leader by the witness.
+        lost = kafka.wait_leader()
+        kafka.kill(lost)
+        kafka.wait_leader(other_than=lost)
+        create(broker, {"later": "8"})
+    finally:
+        broker.kill()
+        witness.cluster.kill_all()
+        kafka.kill()
+
+
+def test_a_controller_comes_back_from_a_copy_that_begins_with_a_snapshot(tmp_path: Path) -> None:
+    kafka = KafkaQuorum(tmp_path / "kafka", size=1, extra=QUICK_SNAPSHOTS)
+    kafka.format()
+    broker = kafka.new_broker(14)
+    copy = KafkaObserver(tmp_path / "copy", kafka.bootstrap, node_id=93)
+    try:
+        kafka.start()
+        broker.start()
+        create(broker, TOPICS)
+        leader = kafka.controllers[kafka.wait_leader()]
+        behind = kafka.wait_committed()
+
+        def has_snapshot() -> bool:
+            ends = [int(path.name[:20]) for path in leader.log_folder.glob("*.checkpoint")]
+            return max(ends, default=0) >= behind
+
+        wait_for(has_snapshot, "a snapshot with the topics")
+        copy.start()
+        create(broker, {"behind": "9"})
+        copy.wait_committed(kafka.wait_committed())
+        assert copy.status()["log_start_offset"] >= behind
+        kafka.kill()
+        copy.stop()
+        kafka.wipe(1)
+
+        told = quorumctl("export-kafka", copy.storage_dir, "--node-id", 1, "--dry-run")
+        assert f"broker {broker.address} is not ahead" in told.out, told.text
+        export(copy, kafka, 1)
+        kafka.start()
+        kafka.wait_leader()
+        create(broker, {"after": "7"})
+        expected = {**TOPICS, "behind": "9", "after": "7"}
+        wait_for(lambda: topics_of(broker) == expected, "all topics")
+        assert broker.is_running, broker.output.read_text()[-3000:]
+        copy.start()
+        end = kafka.wait_committed()
+        copy.wait_committed(end)
+        start = wait_same_batches(copy.log_folder, leader.log_folder, end)
+        assert start >= behind
     finally:
         broker.kill()
         copy.cluster.kill_all()
