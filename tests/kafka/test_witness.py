@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -187,12 +189,46 @@ def test_brokers_and_features_go_on_with_it_in_the_set(beside: Beside) -> None:
     beside.create_topic("with-a-witness")
     answer = beside.raise_feature("metadata.version", 30)
     assert (answer.error_code, answer.error_message) == (0, None)
-    port = beside.witness.cluster.port(1)
     # Registered it is not: Kafka asks the voters of its log for nothing.
     assert "registered at" not in beside.witness.output
-    heartbeat = ask_port(port, BrokerHeartbeatRequest(broker_id=11), BrokerHeartbeatResponse, 1)
-    assert heartbeat is not None
-    assert heartbeat.error_code == NOT_CONTROLLER
+    assert heartbeat_error(beside.witness) == NOT_CONTROLLER
+
+
+def heartbeat_error(witness: KafkaObserver) -> int | None:
+    """What a broker is told that takes the witness for the active controller."""
+    port, heartbeat = witness.cluster.port(1), BrokerHeartbeatRequest(broker_id=11)
+    answer = ask_port(port, heartbeat, BrokerHeartbeatResponse, 1)
+    return None if answer is None else answer.error_code
+
+
+class Heartbeats:
+    """Of a broker at the witness, one after the other; `errors` has each with the times around it."""
+
+    def __init__(self, witness: KafkaObserver) -> None:
+        self.errors: list[tuple[datetime, datetime, int | None]] = []
+        self._witness = witness
+        self._is_stopped = threading.Event()
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+        self._thread.start()
+
+    def _ask(self) -> None:
+        while not self._is_stopped.is_set():
+            asked = datetime.now(UTC)
+            error = heartbeat_error(self._witness)
+            self.errors.append((asked, datetime.now(UTC), error))
+
+    def stop(self) -> None:
+        self._is_stopped.set()
+        self._thread.join(20)
+
+    def errors_between(self, begin: datetime, end: datetime) -> list[int | None]:
+        return [error for asked, told, error in self.errors if begin < asked and told < end]
+
+
+def logged_at(witness: KafkaObserver, words: str) -> datetime:
+    """When it logged a line with these words last."""
+    lines = [line for line in witness.output.splitlines() if words in line]
+    return datetime.fromisoformat(lines[-1].split()[0])
 
 
 def test_either_controller_may_die_or_stand_still_under_writes(beside: Beside) -> None:
@@ -291,13 +327,18 @@ def test_a_record_that_it_alone_has_is_handed_to_the_other_controller(beside: Be
     kafka.kill(lost)
     before = witness.status()["epoch"]
     began = time.monotonic()
+    heartbeats = Heartbeats(witness)
     kafka.controllers[behind].resume()
     assert wait_leader_beside(beside, lost) == behind
     took = time.monotonic() - began
+    heartbeats.stop()
     witness.cluster.wait_logged(1, "raft  leader epoch=")
     led = re.findall(r"raft +leader epoch=(\d+)", witness.output)
     assert led, witness.output[-3000:]
     assert took < LATE_S
+    leads, resigns = (logged_at(witness, f"raft  {role} epoch=") for role in ("leader", "resigned"))
+    told = heartbeats.errors_between(leads, resigns)
+    assert set(told) == {NOT_CONTROLLER}, f"{len(told)} heartbeats while it led"
     assert alter_quota_of_anybody(beside, "after.")
     kafka.start(lost)
     end = beside.wait_equal()
@@ -312,7 +353,7 @@ def test_a_record_that_it_alone_has_is_handed_to_the_other_controller(beside: Be
     assert 11 not in fenced_brokers(stored(witness.log_folder))
     beside.create_topic("after-the-hand-over")
     assert beside.broker.is_running
-    print(f"handed over within {took:.2f} s")
+    print(f"handed over within {took:.2f} s, with {len(told)} heartbeats meanwhile")
 
 
 def test_a_voter_that_is_no_witness_any_more_does_not_start(beside: Beside) -> None:
