@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -23,7 +23,7 @@ from quorumd.storage.errors import DamagedLog, StorageError, from_os_error
 from quorumd.storage.filesystem import FileSystem, RealFileSystem, replace_file, write_all
 from quorumd.storage.meta_properties import LogOwner, random_storage_id, read_meta_properties
 from quorumd.storage.quorum_state import QuorumState, load_quorum_state
-from quorumd.storage.reader import LogFile, TailKind, find_files
+from quorumd.storage.reader import FoundBatch, LogFile, TailKind, find_files
 from quorumd.storage.snapshot_file import SnapshotReader, verify_snapshot
 from quorumd.wire.control_records import KRaftVoters, decode_control_batch
 from quorumd.wire.metadata_records import NotMetadata, decode_metadata
@@ -136,13 +136,11 @@ def plan_export(
             remedy="Name the storage.dir of a node that was formatted with --kafka-log",
         )
     state = load_quorum_state(fs, layout.partition_directory(storage_dir)) or QuorumState()
-    walk = _Walk(fs, storage_dir, None if keep_tail else state.applied_offset)
-    is_of_voter = walk.voters is not None and meta.node_id in {
-        voter.voter_id for voter in walk.voters.voters
-    }
-    if keep_tail is None and is_of_voter:
-        walk = _Walk(fs, storage_dir, None)
-    if walk.end_offset <= walk.start_offset and not walk.snapshots:
+    walk = _Walk(fs, storage_dir, state.applied_offset)
+    is_of_voter = walk.below_bound.names(meta.node_id)
+    takes_tail = is_of_voter if keep_tail is None else keep_tail
+    taken = walk.all if takes_tail else walk.below_bound
+    if taken.end_offset <= walk.start_offset and not walk.snapshots:
         raise ExportRefused(
             "nothing in this directory is known to be committed",
             path=storage_dir,
@@ -152,19 +150,19 @@ def plan_export(
         source=storage_dir,
         cluster_id=meta.cluster_id,
         node_id=node_id,
-        directory_id=_directory_id(walk.voters, node_id, storage_dir),
-        voters=() if walk.voters is None else tuple(each.voter_id for each in walk.voters.voters),
+        directory_id=_directory_id(taken.voters, node_id, storage_dir),
+        voters=() if taken.voters is None else tuple(each.voter_id for each in taken.voters.voters),
         start_offset=walk.start_offset,
-        end_offset=walk.end_offset,
+        end_offset=taken.end_offset,
         known_end=state.applied_offset,
         log_end=walk.log_end,
-        newest_ms=walk.newest_ms,
-        epochs=tuple(walk.epochs),
-        leader_epoch=max(state.leader_epoch, walk.last_epoch) + EPOCH_GAP,
+        newest_ms=taken.newest_ms,
+        epochs=tuple(taken.epochs),
+        leader_epoch=max(state.leader_epoch, taken.last_epoch) + EPOCH_GAP,
         snapshots=tuple(walk.snapshots),
-        brokers=tuple(walk.brokers[broker_id] for broker_id in sorted(walk.brokers)),
+        brokers=tuple(taken.brokers[broker_id] for broker_id in sorted(taken.brokers)),
         is_of_voter=is_of_voter,
-        has_voters=walk.voters is not None,
+        has_voters=taken.voters is not None,
     )
 
 
@@ -182,50 +180,38 @@ def _directory_id(voters: KRaftVoters | None, node_id: int, storage_dir: Path) -
     )
 
 
-class _Walk:
-    """Reads a directory once: what is in it below a bound, and what goes on above. None is no bound."""
+@dataclass(slots=True)
+class _Found:
+    """What a log holds, up to a batch."""
 
-    def __init__(self, fs: FileSystem, storage_dir: Path, bound: int | None) -> None:
-        self.start_offset = self.end_offset = self.log_end = 0
-        self.newest_ms = self.last_epoch = -1
-        self.epochs: list[EpochStart] = []
-        self.snapshots: list[SnapshotId] = []
-        self.voters: KRaftVoters | None = None
-        self.brokers: dict[int, KafkaBroker] = {}
-        self._bound = bound
-        self._log_epoch: int | None = None
-        files = find_files(storage_dir, fs)
-        for file in files:
-            if file.snapshot_id is not None:
-                self._take_snapshot(fs, file.path, file.snapshot_id)
-        segments = [file for file in files if file.snapshot_id is None]
-        if segments and segments[0].base_offset is not None:
-            self.start_offset = self.end_offset = self.log_end = segments[0].base_offset
-        for file in segments:
-            self._take_segment(file, is_last=file is segments[-1])
-        if self.start_offset > 0 and not any(
-            each.end_offset >= self.start_offset for each in self.snapshots
-        ):
-            raise DamagedLog(
-                f"the log begins at offset {self.start_offset}, and no snapshot stands for what was before",
-                path=storage_dir,
-                remedy="Use another copy",
-            )
+    end_offset: int = 0
+    newest_ms: int = -1
+    last_epoch: int = -1
+    epochs: list[EpochStart] = field(default_factory=list)
+    voters: KRaftVoters | None = None
+    brokers: dict[int, KafkaBroker] = field(default_factory=dict)
 
-    def _take_snapshot(self, fs: FileSystem, path: Path, snapshot: SnapshotId) -> None:
-        facts = verify_snapshot(fs, path, snapshot)
-        self.brokers = {}
-        reader = SnapshotReader(fs, path, snapshot)
-        try:
-            for records in reader.kafka_records() if reader.is_kafkas else ():
-                self._take_brokers(records)
-        finally:
-            reader.close()
-        self.snapshots.append(snapshot)
-        self.voters = facts.voters
-        self.last_epoch = max(self.last_epoch, snapshot.epoch)
+    def copy(self) -> _Found:
+        """As it is now."""
+        return replace(self, epochs=[*self.epochs], brokers={**self.brokers})
 
-    def _take_brokers(self, records: Iterable[Record]) -> None:
+    def names(self, node_id: int | None) -> bool:
+        """That node is a voter."""
+        return self.voters is not None and node_id in {each.voter_id for each in self.voters.voters}
+
+    def take(self, batch: FoundBatch) -> None:
+        header = batch.header
+        self.end_offset, self.newest_ms = header.next_offset, header.max_timestamp
+        if header.epoch > self.last_epoch or not self.epochs:
+            self.epochs.append(EpochStart(header.epoch, header.base_offset))
+            self.last_epoch = header.epoch
+        if header.is_control:
+            for _, record in decode_control_batch(batch.data):
+                self.voters = record if isinstance(record, KRaftVoters) else self.voters
+        else:
+            self.take_brokers(iter_records(batch.data))
+
+    def take_brokers(self, records: Iterable[Record]) -> None:
         """Who is registered once these records are applied."""
         for record in records:
             value = bytes(record.value or b"")
@@ -244,6 +230,48 @@ class _Walk:
                     )
                     self.brokers[broker_id] = KafkaBroker(broker_id, endpoints)
 
+
+class _Walk:
+    """Reads a directory once: `all` that is in it, and what of that is `below_bound`."""
+
+    def __init__(self, fs: FileSystem, storage_dir: Path, bound: int) -> None:
+        self.start_offset = self.log_end = 0
+        self.snapshots: list[SnapshotId] = []
+        self.all = _Found()
+        self.below_bound = self.all
+        self._bound = bound
+        self._log_epoch: int | None = None
+        files = find_files(storage_dir, fs)
+        for file in files:
+            if file.snapshot_id is not None:
+                self._take_snapshot(fs, file.path, file.snapshot_id)
+        segments = [file for file in files if file.snapshot_id is None]
+        if segments and segments[0].base_offset is not None:
+            self.start_offset = self.log_end = self.all.end_offset = segments[0].base_offset
+        for file in segments:
+            self._take_segment(file, is_last=file is segments[-1])
+        if self.start_offset > 0 and not any(
+            each.end_offset >= self.start_offset for each in self.snapshots
+        ):
+            raise DamagedLog(
+                f"the log begins at offset {self.start_offset}, and no snapshot stands for what was before",
+                path=storage_dir,
+                remedy="Use another copy",
+            )
+
+    def _take_snapshot(self, fs: FileSystem, path: Path, snapshot: SnapshotId) -> None:
+        facts = verify_snapshot(fs, path, snapshot)
+        self.all.brokers = {}
+        reader = SnapshotReader(fs, path, snapshot)
+        try:
+            for records in reader.kafka_records() if reader.is_kafkas else ():
+                self.all.take_brokers(records)
+        finally:
+            reader.close()
+        self.snapshots.append(snapshot)
+        self.all.voters = facts.voters
+        self.all.last_epoch = max(self.all.last_epoch, snapshot.epoch)
+
     def _take_segment(self, file: LogFile, *, is_last: bool) -> None:
         for batch in file.batches():
             header = batch.header
@@ -257,17 +285,9 @@ class _Walk:
                     remedy="Nothing was written. Use another copy",
                 )
             self.log_end, self._log_epoch = header.next_offset, header.epoch
-            if self._bound is not None and header.next_offset > self._bound:
-                continue
-            self.end_offset, self.newest_ms = header.next_offset, header.max_timestamp
-            if header.epoch > self.last_epoch or not self.epochs:
-                self.epochs.append(EpochStart(header.epoch, header.base_offset))
-                self.last_epoch = header.epoch
-            if header.is_control:
-                for _, record in decode_control_batch(batch.data):
-                    self.voters = record if isinstance(record, KRaftVoters) else self.voters
-            else:
-                self._take_brokers(iter_records(batch.data))
+            if header.next_offset > self._bound and self.below_bound is self.all:
+                self.below_bound = self.all.copy()
+            self.all.take(batch)
         tail = file.tail
         assert tail is not None, "the walk is over"
         if tail.kind is TailKind.DAMAGE or (tail.kind is TailKind.TORN and not is_last):

@@ -124,6 +124,49 @@ def test_a_witness_s_tail_is_taken_unless_it_is_dropped(tmp_path: Path) -> None:
     assert not plan_export(observed(tmp_path / "other"), 1).is_of_voter
 
 
+class CountedReads(RealFileSystem):
+    """Notes each file that is opened."""
+
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+
+    def open(self, path: Path, *, writable: bool = False, create: bool = False) -> int:
+        self.opened.append(path.name)
+        return super().open(path, writable=writable, create=create)
+
+
+@pytest.mark.parametrize("keep_tail", [None, True, False])
+def test_what_is_taken_is_decided_by_one_reading_of_the_log(
+    tmp_path: Path, keep_tail: bool | None
+) -> None:
+    fs = CountedReads()
+    source = observed(tmp_path, voters=(*VOTERS, KRaftVoter(voter_id=9)))
+    plan_export(source, 1, keep_tail=keep_tail, fs=fs)
+    segments = [name for name in fs.opened if name.endswith(".log")]
+    assert sorted(segments) == [log_path(tmp_path, at).name for at in (0, 3)]
+
+
+def test_what_comes_with_the_tail_counts_if_the_tail_is_taken(tmp_path: Path) -> None:
+    """A broker, an epoch and a voter set that are not known to be committed."""
+    source = observed(tmp_path, voters=(*VOTERS, KRaftVoter(voter_id=9)))
+    log = partition_directory(source)
+    third = KRaftVoter(voter_id=3, voter_directory_id=UUID(int=73))
+    named = encode_control_batch(
+        [KRaftVoters(voters=(*VOTERS, third))], base_offset=5, epoch=4, timestamp_ms=START_MS
+    )
+    record = Record(timestamp=START_MS, value=registered(12, "new", 1))
+    broker = build_batch([record], base_offset=6, epoch=5)
+    log_path(log, 3).write_bytes(batch(3, 2, 2) + named + broker)
+    taken = plan_export(source, 1)
+    assert (taken.is_of_voter, taken.voters) == (True, (1, 2, 3))
+    assert taken.epochs == ((1, 0), (2, 3), (4, 5), (5, 6))
+    assert [each.id for each in taken.brokers] == [12]
+    left = plan_export(source, 1, keep_tail=False)
+    assert (left.end_offset, left.log_end, left.voters) == (COMMITTED, END, (1, 2, 9))
+    assert left.epochs == ((1, 0), (2, 3))
+    assert left.brokers == ()
+
+
 def test_the_brokers_that_the_copy_names_are_those_that_are_registered_last(tmp_path: Path) -> None:
     source = observed(tmp_path)
     log = partition_directory(source)
