@@ -32,7 +32,7 @@ help:
 	@echo "make quick   check, and the tests that start nothing: two minutes"
 	@echo "make test    check, and every test"
 	@echo "make test-compiled  the tests, with a compiled quorumd; needs a C compiler (TESTS=...: those alone)"
-	@echo "make test-containers    image and compose file, run and mistreated; needs Docker, or root and dockerd"
+	@echo "make test-containers    image and compose files, run and mistreated; needs Docker, or root and dockerd"
 	@echo "make sim     simulate a quorum with faults, 20,000 times over (SEEDS=A..B: those instead)"
 	@echo "make chaos   real processes and clients under faults for HOURS=1; cut links and full disks need root"
 	@echo "make same    prove that events, messages and files are those of a commit (BASE=commit)"

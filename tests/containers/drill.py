@@ -1,4 +1,4 @@
-"""The drill of `make test-containers`: the image and the compose file, run and mistreated.
+"""The drill of `make test-containers`: the image and the compose files, run and mistreated.
 
 With --pipeline the pipeline's image, too, which takes minutes and a gigabyte.
 Prints one line per step with what was measured. Exit codes: 0 all held, 1 something did not, 77 no
@@ -26,13 +26,14 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from quorumd.version import VERSION
 from tests.containers.engine import BASE, Engine, Failed, NoEngine, base_image, engine
 from tests.containers.fleet import Fleet
+from tests.containers.other_files import beside_kafka, with_tls
 from tests.containers.prometheus_image import prometheus_image
 from tests.deploy.prometheus import CannotFetch, Server
 from tests.support.live_cluster import TOPIC
 from tests.support.load import Load
 
 EXIT_NOTHING_TESTED = 77
-MAX_IMAGE_BYTES = 200_000_000
+MAX_IMAGE_BYTES = 220_000_000
 USER = "10001:10001"
 WAIT_S = 60.0
 BUILD_TIMEOUT_S = 1200
@@ -89,6 +90,7 @@ class Drill:
         self.fleet = fleet
         self._docker = docker
         self._base = base
+        self._has_prometheus = True
 
     def run(self, has_pipeline: bool) -> None:
         self._step("image", self.image)
@@ -106,6 +108,12 @@ class Drill:
             self._step("replace a volume", partial(self.replace_volume, load))
             self._step("roll to another image", partial(self.roll, load))
         self._step("nothing is lost", partial(self.nothing_is_lost, load))
+        self.fleet.take_down()
+        folder, changes = self.fleet.folder, self.fleet.changes
+        images = {name: changes[name] for name in changes if name.endswith("_IMAGE")}
+        secure = partial(with_tls, self._docker, folder / "secure", images, self._has_prometheus)
+        self._step("with TLS", secure)
+        self._step("beside Kafka", partial(beside_kafka, self._docker, folder / "beside", images))
 
     def _step(self, name: str, step: Callable[[], str]) -> None:
         began = time.monotonic()
@@ -139,6 +147,7 @@ class Drill:
 
     def first_day(self) -> str:
         self.fleet.first_day()
+        self.fleet.wait_ready(*self.fleet.ids, timeout_s=60)
         for node in self.fleet.ids:
             self._wait(partial(self.fleet.is_healthy, node), f"node {node} healthy")
         return f"node {self.fleet.wait_leader()} leads, all are healthy"
@@ -192,7 +201,7 @@ class Drill:
         self.fleet.compose("--profile", "spark", "up", "-d", "--no-build", "pipeline")
         for value in ("red", "green"):
             self._wait_tables(int(self._quorumctl("put", "color", value)))
-        self._wait(partial(self._service_is_healthy, "pipeline"), "the pipeline healthy")
+        self._wait(partial(self.fleet.service_is_healthy, "pipeline"), "the pipeline healthy")
         took = time.monotonic() - began
         self.fleet.compose("--profile", "spark", "stop", "pipeline")
         return f"{found['Size'] / 1e6:.0f} MB; tables up to offset {self._tables_end()} in {took:.0f} s"
@@ -272,10 +281,11 @@ class Drill:
             try:
                 self.fleet.edit(PROMETHEUS_IMAGE=prometheus_image(self._docker, self._base))
             except CannotFetch as error:
+                self._has_prometheus = False
                 return f"NOT TESTED: no image can be pulled here, and {error}"
         self.fleet.compose("up", "-d", "--no-build", *names)
         for name in names:
-            self._wait(partial(self._service_is_healthy, name), f"{name} healthy")
+            self._wait(partial(self.fleet.service_is_healthy, name), f"{name} healthy")
         server = Server(self.fleet.prometheus_port)
         server.wait_for(
             lambda: len(server.query("raft_manager_current_leader >= 0")) == len(self.fleet.ids),
@@ -360,11 +370,6 @@ class Drill:
             TABLES_END,
         ]
         return int(self.fleet.compose("--profile", "spark", *command) or 0)
-
-    def _service_is_healthy(self, name: str) -> bool:
-        container = self.fleet.compose("ps", "-q", name)
-        state = self._docker.docker("inspect", "--format", "{{.State.Health.Status}}", container)
-        return state == "healthy"
 
     def _wait(self, look: Callable[[], bool], what: str) -> None:
         self.fleet.wait_for(look, what, WAIT_S)

@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CACHE = ROOT / ".cache" / "containers"
+# runc takes no path with a symbolic link in it.
+CACHE = (ROOT / ".cache").resolve() / "containers"
 BASE = "python:3.11-slim"
 BASE_MADE_HERE = "quorumd-base:bookworm"
 COMMAND_TIMEOUT_S = 300

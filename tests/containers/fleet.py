@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from tests.containers.engine import ROOT, Engine
 from tests.support.live_cluster import Cluster
 from tests.support.ports import free_port
 
-COMPOSE_FILE = ROOT / "deploy" / "docker-compose.yml"
-EXAMPLE = ROOT / "deploy" / ".env.example"
+DEPLOY = ROOT / "deploy"
+COMPOSE_FILE = "docker-compose.yml"
+EXAMPLE = DEPLOY / ".env.example"
 PROJECT = "quorumd-drill"
 NETWORK = f"{PROJECT}_quorum"
 
@@ -23,13 +25,17 @@ NETWORK = f"{PROJECT}_quorum"
 class Fleet(Cluster):
     """Three controllers; nothing runs before `first_day`. Cut off with `partition`, not `suspend`."""
 
-    def __init__(self, docker: Engine, folder: Path) -> None:
+    def __init__(
+        self, docker: Engine, folder: Path, files: Sequence[Path] = (DEPLOY / COMPOSE_FILE,)
+    ) -> None:
         super().__init__(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         self._docker = docker
+        self._files = files
         self._cut_off: set[int] = set()
         self._environment = folder / "environment"
         self.prometheus_port = free_port()
-        self._changes: dict[str, object] = {
+        self.changes: dict[str, object] = {
             **{f"KAFKA_PORT_{node}": self._ports[node] for node in self.ids},
             **{f"HTTP_PORT_{node}": self._http_ports[node] for node in self.ids},
             "PROMETHEUS_PORT": self.prometheus_port,
@@ -37,21 +43,20 @@ class Fleet(Cluster):
         self.edit()
 
     def edit(self, **changes: object) -> None:
-        """Change variables of the file that a user would edit, which begins as the example."""
-        self._changes |= changes
-        lines = []
-        for line in EXAMPLE.read_text().splitlines():
-            name, equals, _ = line.partition("=")
-            is_changed = equals and name in self._changes
-            lines.append(f"{name}={self._changes[name]}" if is_changed else line)
+        """Change variables of the file that a user would edit, which begins as the example, or add some."""
+        self.changes |= changes
+        lines = EXAMPLE.read_text().splitlines()
+        kept = [line for line in lines if line.partition("=")[0] not in self.changes]
+        lines = [*kept, *(f"{name}={value}" for name, value in self.changes.items())]
         self._environment.write_text("\n".join(lines) + "\n")
 
     # -- containers
 
     def compose(self, *arguments: str) -> str:
         """What docker compose prints. Raises Failed."""
-        files = ("-f", str(COMPOSE_FILE), "--env-file", str(self._environment), "-p", PROJECT)
-        return self._docker.run(*self._docker.compose_command, *files, *arguments).stdout.strip()
+        files = [part for path in self._files for part in ("-f", str(path))]
+        options = (*files, "--env-file", str(self._environment), "-p", PROJECT)
+        return self._docker.run(*self._docker.compose_command, *options, *arguments).stdout.strip()
 
     def container(self, node: int) -> str:
         """The id of the node's container, running or not; "" if it has none."""
@@ -76,12 +81,11 @@ class Fleet(Cluster):
         return done.returncode, done.stdout + done.stderr
 
     def first_day(self) -> None:
-        """Format all three as the first voters, start them, and wait until they serve."""
+        """Format all three as the first voters, and start them."""
         for node in self.ids:
             variable = ("-e", "QUORUMD_FORMAT=bootstrap")
             self.compose("run", "--rm", "--no-deps", *variable, service(node))
         self.up(*self.ids)
-        self.wait_ready(*self.ids, timeout_s=60)
 
     def up(self, *nodes: int) -> None:
         """Start these nodes, in containers made anew if their image or settings have changed."""
@@ -114,6 +118,12 @@ class Fleet(Cluster):
         """The node, its container and its volume are gone."""
         self._docker.docker("rm", "--force", self.container(node))
         self._docker.docker("volume", "rm", f"{PROJECT}_data-{node}")
+
+    def service_is_healthy(self, name: str) -> bool:
+        """What the healthcheck of a service's container says."""
+        container = self.compose("ps", "-q", name)
+        state = self._docker.docker("inspect", "--format", "{{.State.Health.Status}}", container)
+        return state == "healthy"
 
     def take_down(self) -> None:
         """Everything of this project goes, the volumes too."""
