@@ -24,6 +24,8 @@ from tests.kafka.tools import (
     OBSERVER_DIR,
     QUORUM,
     QUORUM_DIR,
+    TABLES,
+    WITNESS_ID,
     Case,
     parts_of,
     table,
@@ -31,7 +33,7 @@ from tests.kafka.tools import (
 from tests.support.commands import Done, quorumctl
 from tests.support.kafka_controller import as_kafka_configures_it
 from tests.support.kafka_jars import requires_java, run_java
-from tests.support.kafka_observer import KafkaObserver
+from tests.support.kafka_observer import KafkaObserver, observing
 from tests.support.kafka_quorum import KafkaQuorum
 from tests.support.live_cluster import TOPIC, Cluster
 
@@ -68,7 +70,50 @@ def test_the_table_is_the_one_that_is_tested() -> None:
 
 
 def is_spark(case: Case) -> bool:
-    return case.tool == "quorumd-pipeline" and case.command.startswith("batch")
+    return case.tool == "quorumd-pipeline" and case.command.startswith(
+        ("batch", "doctor", "report")
+    )
+
+
+@pytest.fixture(scope="module")
+def witness(
+    kafka: KafkaQuorum, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KafkaObserver]:
+    """One that does not vote, beside the real controllers."""
+    folder = tmp_path_factory.mktemp("witness") / "node"
+    settings = {"quorum.witness": "true"}
+    with observing(folder, kafka.bootstrap, node_id=WITNESS_ID, settings=settings) as started:
+        yield started
+
+
+@pytest.fixture
+def voting(
+    case: Case, kafka: KafkaQuorum, request: pytest.FixtureRequest
+) -> Iterator[KafkaObserver | None]:
+    """The witness, if the case is about it: a voter where it is removed, and none afterwards."""
+    if str(WITNESS_ID) not in case.command and "{witness" not in case.command:
+        yield None
+        return
+    witness: KafkaObserver = request.getfixturevalue("witness")
+    change = ("--replica-id", WITNESS_ID, "--bootstrap-server", kafka.bootstrap)
+    if "remove" in case.command:
+        endpoint = ("--endpoint", f"CONTROLLER://{witness.address}")
+        done = quorumctl("add-voter", *change, *endpoint)
+        assert done.code == 0, done.text
+    yield witness
+    if any(voter["id"] == WITNESS_ID for voter in witness.status()["voters"]):
+        done = quorumctl("remove-voter", *change)
+        assert done.code == 0, done.text
+
+
+@pytest.fixture(scope="module")
+def tables(kafka: KafkaQuorum, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables of the first controller's log."""
+    made = tmp_path_factory.mktemp("tables") / "tables"
+    directory = kafka.controllers[1].data_folder
+    done = run_pipeline("batch", "--path", directory, "--output", made)
+    assert done.code == 0, done.text
+    return made
 
 
 @pytest.fixture
@@ -98,10 +143,22 @@ def test_a_tool_does_what_the_table_says(
     kafka: KafkaQuorum,
     first: KafkaObserver,
     quorum: Cluster,
+    voting: KafkaObserver | None,
     places: dict[str, Sequence[str | Path]],
     tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     kafka.wait_leader()
+    known = {"storage_id": quorum.status(2)["storage_id"], "observer": first.address}
+    if voting is not None:
+        file = as_kafka_configures_it(voting.storage_dir, WITNESS_ID, voting.address, tmp_path)
+        known |= {
+            "witness": voting.address,
+            "witness_file": str(file),
+            "witness_storage_id": voting.status()["storage_id"],
+        }
+    if case.against == TABLES:
+        places[TABLES] = [request.getfixturevalue("tables")]
     words: list[str] = []
     for word in case.command.split():
         if word == "{dir}":
@@ -109,10 +166,9 @@ def test_a_tool_does_what_the_table_says(
         elif word == "{file}":
             words.append(str(file_of(case, quorum, tmp_path)))
         else:
-            known = {"storage_id": quorum.status(2)["storage_id"], "observer": first.address}
             words.append(word.format_map(known))
     if case.against in ADDRESSES:
-        is_controller = case.against == OBSERVER and case.tool in KAFKAS
+        is_controller = case.against in (CONTROLLERS, OBSERVER) and case.tool in KAFKAS
         option = "--bootstrap-controller" if is_controller else "--bootstrap-server"
         at = [option, str(places[case.against][0])]
         words = [*at, *words] if case.tool in KAFKAS else [*words, *at]
@@ -127,10 +183,14 @@ def run(case: Case, words: list[str]) -> Done:
     if case.tool == "quorumctl":
         return quorumctl(*words, *([] if case.code == 0 else ["--timeout", "2"]))
     if case.tool == "quorumd-pipeline":
-        command = [Path(sys.executable).with_name(case.tool), *words]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    else:
-        ended = run_java(KAFKAS[case.tool], *words, stdin="x\n")
+        return run_pipeline(*words)
+    ended = run_java(KAFKAS[case.tool], *words, stdin="x\n")
+    return Done(ended.returncode, ended.stdout, ended.stderr)
+
+
+def run_pipeline(*words: object) -> Done:
+    command = [str(Path(sys.executable).with_name("quorumd-pipeline")), *map(str, words)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     return Done(ended.returncode, ended.stdout, ended.stderr)
 
 

@@ -21,6 +21,11 @@ CONTROLLER_DIR = "a controller's directory"
 CONTROLLER_DIRS = "all controllers' directories"
 OBSERVER_DIR = "an observer's directory"
 QUORUM_DIR = "a quorumd node's directory"
+TABLES = "tables of a controller's directory"
+THIS_HOST = "this host"
+
+WITNESS_ID = 96
+"""No observer of the tests with these controllers has it."""
 
 KAFKAS = {
     "kafka-metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
@@ -38,7 +43,8 @@ NOT_LIVE = "refused: controllers serve no consumers; read a directory"
 
 class Case(NamedTuple):
     """A command as the table has it. `{dir}` stands for a directory, its files, or several directories,
-    `{file}` for one that is written or a configuration, `{storage_id}` for that of a voter.
+    `{file}` for one that is written or a configuration, `{storage_id}` for that of a voter, and what begins
+    with witness for the witness's.
 
     `code` is its exit code; `says` is in what it prints; `result` is what the table says of it.
     """
@@ -70,12 +76,21 @@ CASES = (
     Case("quorumd-pipeline", "run --available-now --output {file}", CONTROLLERS, 1, "dump-log", NOT_LIVE),
     Case("quorumd-pipeline", "audit", CONTROLLERS, 1, "dump-log", NOT_LIVE),
     Case(
+        "quorumd-pipeline",
+        "report {dir} --output {file}",
+        TABLES,
+        0,
+        "KiB",
+        "works: leaders and voters of the controllers over time",
+    ),
+    Case("quorumd-pipeline", "doctor", THIS_HOST, 0, "session    ok", "works: it asks no quorum"),
+    Case(
         "quorumctl",
         "add-voter --replica-id 90 --endpoint CONTROLLER://{observer}",
         CONTROLLERS,
         1,
         "doesn't support the finalized version",
-        "refused for an observer; works for a witness",
+        "refused: node 90 is an observer",
     ),
     Case(
         "quorumctl",
@@ -83,7 +98,23 @@ CASES = (
         CONTROLLERS,
         1,
         "Error:",
-        "refused for an observer; works for a voter",
+        "refused: node 90 is no voter",
+    ),
+    Case(
+        "quorumctl",
+        f"add-voter --replica-id {WITNESS_ID} --endpoint CONTROLLER://{{witness}}",
+        CONTROLLERS,
+        0,
+        "is a voter now",
+        f"works: node {WITNESS_ID} is a witness",
+    ),
+    Case(
+        "quorumctl",
+        f"remove-voter --replica-id {WITNESS_ID}",
+        CONTROLLERS,
+        0,
+        "is no voter",
+        f"works: node {WITNESS_ID} is a witness that votes",
     ),
     Case(
         "quorumctl",
@@ -100,6 +131,22 @@ CASES = (
         2,
         "does not hold",
         "refused: an observer's or a witness's is taken",
+    ),
+    Case(
+        "kafka-metadata-quorum",
+        "--command-config {witness_file} add-controller",
+        CONTROLLERS,
+        0,
+        f"Added controller {WITNESS_ID}",
+        "works for a witness; the file names its `storage.dir` as `log.dirs`",
+    ),
+    Case(
+        "kafka-metadata-quorum",
+        f"remove-controller --controller-id {WITNESS_ID} --controller-directory-id {{witness_storage_id}}",
+        CONTROLLERS,
+        0,
+        f"KRaft controller {WITNESS_ID} with directory id",
+        "works for a witness that votes",
     ),
     Case("kafka-metadata-quorum", "describe --replication", OBSERVER, 0, "Observer", "works"),
     Case("kafka-metadata-quorum", "describe --status", OBSERVER, 0, "CurrentVoters:", "works"),
