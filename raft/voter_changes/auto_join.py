@@ -77,7 +77,7 @@ def on_voter_change_response(core: Core, event: VoterChangeResponseReceived) -> 
     request = core.take(event.request_id)
     if request is None:
         return
-    if event.error == KafkaError.UNSUPPORTED_VERSION and core.config.is_kafka_log:
+    if event.error == KafkaError.UNSUPPORTED_VERSION:
         # Kafka 3.9 and 4.0 at kraft.version 0: they do not raise it, and need not know.
         core.registration.registered_in = core.context
     if event.hint is not None and not absorb(core, request, event.error, event.hint):

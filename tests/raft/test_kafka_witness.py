@@ -73,6 +73,11 @@ def leading() -> Bench:
     """It holds a record that 3 lacks, has been elected by 3, and leads epoch 4."""
     bench = lost()
     assert not bench.pre_vote(key(3), 3, BEHIND).granted
+    return elected(bench)
+
+
+def elected(bench: Bench) -> Bench:
+    """It campaigns, and 3 votes for it."""
     while bench.role is Role.FOLLOWER:
         bench.fire()
     bench.grant(key(3))
@@ -229,7 +234,10 @@ def test_the_leader_that_was_lost_is_not_waited_for_epochs_later() -> None:
 
 
 def test_the_leader_that_was_lost_is_not_waited_for_after_the_witness_led_itself() -> None:
-    bench = leading()
+    bench = witness()
+    bench.wait(1_600)
+    bench.pre_vote(key(3), 3, BEHIND)
+    bench = elected(bench)
     bench.step(ResignationRequested("no majority fetches", shutting_down=False))
     assert bench.role is Role.RESIGNED
     bench.vote(key(3), 5, BEHIND)
@@ -369,23 +377,43 @@ def test_a_voter_set_without_its_kraft_version_is_corrected() -> None:
     assert updates(witness(log=log_of(1, 1, 2, voters=voters)))
 
 
+def test_a_voter_set_with_a_later_kraft_version_is_right() -> None:
+    voters = VoterSet.of([Voter(key(1), endpoints(1), 0, 2), *voter_set(2, 3)])
+    assert not updates(witness(log=log_of(1, 1, 2, voters=voters)))
+
+
+def test_a_voter_that_configuration_makes_no_witness_tells_a_kafka_leader_nothing() -> None:
+    moved = (Endpoint("CONTROLLER", "elsewhere", 9093),)
+    assert not updates(witness(is_witness=False, endpoints=moved))
+
+
 # -- kraft.version 0: the log names no voters
 
 
+STATIC = {"configured_voters": voter_set(1, 2, 3, by_id=True)}
+
+
+def static_log() -> LogView:
+    return LogView(0, 3, 3, [(1, 0), (2, 2)], [])
+
+
 def static(**more: object) -> Bench:
-    values = {"configured_voters": voter_set(1, 2, 3, by_id=True)} | more
-    return witness(**values, log=LogView(0, 3, 3, [(1, 0), (2, 2)], []))
+    return witness(**STATIC | more, log=static_log())
 
 
-@pytest.mark.parametrize("error", [None, "UNSUPPORTED_VERSION"])
-def test_each_leader_of_a_static_quorum_is_told_once(error: str | None) -> None:
+@pytest.mark.parametrize(
+    ("error", "times"), [(None, 1), ("UNSUPPORTED_VERSION", 1), ("REQUEST_TIMED_OUT", 2)]
+)
+def test_each_leader_of_a_static_quorum_is_told_until_it_knows_or_need_not_know(
+    error: str | None, times: int
+) -> None:
     bench = static()
     (update,) = updates(bench)
     hint = LeaderHint(epoch=3, leader_id=2)
     bench.step(VoterChangeResponseReceived(request_id=update.request_id, error=error, hint=hint))
     for _ in range(5):
         bench.fetched(after_ms=900)
-    assert len(updates(bench)) == 1
+    assert len(updates(bench)) == times
 
 
 def test_a_static_voter_votes_and_hands_over_by_id() -> None:
@@ -424,11 +452,13 @@ def test_an_empty_directory_of_a_static_quorum_does_not_vote() -> None:
 def test_a_replica_of_a_static_quorum_votes_as_its_witness_and_with_a_committed_record(
     committed: int, more: dict[str, object], grants: bool
 ) -> None:
-    bench = static(stored=StoredState(epoch=3, applied_offset=committed), **more)
-    bench.step(ConnectionLost(id=2))
+    bench = unattached(
+        **WITNESS | STATIC | {"stored": StoredState(epoch=3, applied_offset=committed)} | more,
+        log=static_log(),
+    )
     end = bench.node.core.log.end
     assert bench.pre_vote(key(3), 3, end).granted is grants
-    assert bench.vote(key(3), 4, end).granted is grants
+    assert bench.vote(key(3), 3, end).granted is grants
 
 
 @pytest.mark.parametrize("build", [witness, static])

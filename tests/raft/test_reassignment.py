@@ -423,6 +423,24 @@ def test_a_witness_that_alone_has_the_newest_records_leads_until_another_has_the
     assert bench.role is Role.UNATTACHED
 
 
+def test_a_witness_hands_over_when_the_record_of_its_epoch_is_committed() -> None:
+    bench = follower(5, is_witness=True, **FREE)
+    bench.wait(2500)
+    last = OffsetAndEpoch(2, 1)
+    asked = {"cluster_id": CLUSTER, "voter": key_of(1), "epoch": 3, "last": last, "pre_vote": True}
+    bench.ask(VoteRequestReceived, candidate=key_of(3), **asked)
+    bench.wait(60)
+    for role in (Role.CANDIDATE, Role.LEADER):
+        for voter in (3, 4):
+            bench.grant(key_of(voter))
+        bench.sync()
+        assert bench.role is role
+    fetch_all(bench, key_of(3))
+    assert bench.role is Role.LEADER, "two of five have it"
+    fetch_all(bench, key_of(4))
+    assert bench.role is Role.RESIGNED
+
+
 @pytest.mark.parametrize("is_told_first", [True, False], ids=["first", "afterwards"])
 def test_a_witness_leaves_it_to_a_voter_that_lacks_nothing_but_not_for_ever(
     is_told_first: bool,

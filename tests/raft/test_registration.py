@@ -8,7 +8,7 @@ import pytest
 
 from quorumd.raft.control import VotersRecord
 from quorumd.raft.effects import AddVoter, RemoveVoter, UpdateVoter
-from quorumd.raft.events import LeaderHint, VoterChangeResponseReceived
+from quorumd.raft.events import LeaderHint, TimerFired, VoterChangeResponseReceived
 from quorumd.raft.replica_progress import MAX_OBSERVERS
 from quorumd.raft.roles import Role
 from quorumd.raft.types import ReplicaKey, Voter
@@ -95,6 +95,30 @@ def test_a_leader_that_an_answer_names_is_told_too() -> None:
     bench.fetched()
     assert bench.node.leader == key_of(3)
     assert said(bench) == [UpdateVoter(epoch=epoch, endpoints=endpoints(9)) for epoch in (3, 4)]
+
+
+def test_what_a_former_leader_answers_late_is_ignored() -> None:
+    bench = observer(**FREE)
+    bench.fetched()
+    asked = bench.outstanding(UpdateVoter).request_id
+    bench.begin(3, 4)
+    bench.sync()
+    bench.fetched()
+    reported = bench.reports
+    bench.step(VoterChangeResponseReceived(request_id=asked, error="NOT_CONTROLLER", message="no"))
+    assert bench.reports == reported
+    assert bench.node.leader == key_of(3)
+
+
+def test_a_voter_that_campaigns_tells_the_leader_that_it_misses_nothing() -> None:
+    bench = follower(endpoints=MOVED, **FREE)
+    answer(bench)
+    bench.wait(2025)
+    assert bench.role is Role.PROSPECTIVE
+    bench.node.core.registration.next_ms = bench.now_ms
+    before = len(said(bench))
+    bench.step(TimerFired())
+    assert len(said(bench)) == before
 
 
 def test_who_has_taken_the_place_of_its_lost_disk_asks_for_nothing_more() -> None:

@@ -6,8 +6,10 @@ import pytest
 
 from quorumd.raft.config import OBSERVER_FORGOTTEN_MS
 from quorumd.raft.core import Core
+from quorumd.raft.effects import Report
 from quorumd.raft.replica_progress import (
     MAX_OBSERVERS,
+    note_log_regression,
     note_progress,
     progress_of,
     synced_end_offset,
@@ -82,6 +84,35 @@ def test_of_too_many_observers_the_longest_silent_makes_room_and_never_a_voter()
     note_progress(core, state, key(7), 0)
     note_progress(core, state, key(2), 0)
     assert key(2) in state.progress
+
+
+def test_a_voter_that_turns_up_late_takes_no_observers_place_and_the_next_observer_takes_one() -> (
+    None
+):
+    core, state = led()
+    del state.progress[key(2)]
+    crowded_with = MAX_OBSERVERS - len(state.progress)
+    for disk in range(crowded_with):
+        note_progress(core, state, key(9, disk), 0)
+    note_progress(core, state, key(2), 0)
+    assert len(state.progress) == MAX_OBSERVERS + 1
+    core.now_ms += 1
+    note_progress(core, state, key(8), 0)
+    assert len(state.progress) == MAX_OBSERVERS + 1
+    assert {key(2), key(8)} <= set(state.progress)
+
+
+@pytest.mark.parametrize(("offset", "is_told"), [(1, True), (2, False), (3, False)])
+def test_a_replica_that_needs_a_snapshot_and_has_less_than_it_had_is_reported(
+    offset: int, is_told: bool
+) -> None:
+    core, state = led()
+    note_progress(core, state, key(9), 2)
+    core.effects.clear()
+    note_log_regression(core, state, key(9), offset)
+    assert [type(effect) for effect in core.effects] == [Report] * is_told
+    note_log_regression(core, state, key(8), 0)
+    assert len(core.effects) == is_told
 
 
 def test_an_observer_that_fetches_is_kept_account_of_whoever_else_does() -> None:

@@ -86,6 +86,16 @@ def test_an_addition_waits_until_the_observer_has_caught_up() -> None:
     assert written(bench) == [VotersRecord(voter_set(1, 2, 3, 4), CLUSTER)]
 
 
+@pytest.mark.parametrize("late_ms", [1000, 1001])
+def test_a_lag_of_an_election_timeout_or_more_is_not_caught_up(late_ms: int) -> None:
+    bench = leading()
+    bench.fetch(key_of(4), END, 4)
+    bench.step(AppendRequested(1, 5), after_ms=late_ms)
+    add(bench, key_of(4))
+    assert f"is 5 records behind, and fetched {late_ms} ms ago" in wait_for(bench)
+    assert not written(bench)
+
+
 def test_a_lag_of_less_than_an_election_timeout_is_caught_up() -> None:
     bench = leading()
     bench.fetch(key_of(4), END, 4)
@@ -93,11 +103,17 @@ def test_a_lag_of_less_than_an_election_timeout_is_caught_up() -> None:
     bench.step(AppendRequested(2, 5))
     add(bench, key_of(4))
     assert len(written(bench)) == 1
-    late = leading()
-    late.fetch(key_of(4), END, 4)
-    late.step(AppendRequested(1, 5), after_ms=1000)
-    add(late, key_of(4))
-    assert "is 5 records behind, and fetched 1000 ms ago" in wait_for(late)
+
+
+def test_what_can_be_done_at_once_is_done_even_if_nothing_may_be_waited_for() -> None:
+    bench = leading()
+    bench.fetch(key_of(4), END, 4)
+    answer = add(bench, key_of(4), timeout_ms=0, ack_when_committed=False)
+    assert refused(answer) == (None, "")
+    bench = leading()
+    error, text = refused(add(bench, key_of(4), timeout_ms=0))
+    assert error == "INVALID_REQUEST"
+    assert "does not fetch from this leader" in text
 
 
 def test_an_addition_that_need_not_be_committed_is_answered_when_it_is_in_the_log() -> None:
