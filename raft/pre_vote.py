@@ -28,14 +28,14 @@ def grants_pre_vote(core: Core, event: VoteRequestReceived) -> bool:
 def campaign_against(core: Core, asker: ReplicaKey) -> None:
     """A replica without leader asked, and was refused for its shorter log: better ask ourselves.
 
-    The asker may have refused us while it still heard of its leader. Only a replica that has no leader
-    either gets here with a role that campaigns.
+    The asker may have refused us while it still heard of its leader. A replica that is led does not campaign
+    for it: any process can ask.
     """
     state = core.state
     if isinstance(state, Prospective):
         for key in [key for key in state.votes if key.matches(asker) and not state.votes[key]]:
             del state.votes[key]
-    elif isinstance(state, Follower) and not core.has_leader_contact:
+    elif isinstance(state, Follower) and not core.is_led:
         soon = core.now_ms + core.draw(CAMPAIGN_DELAY_MS)
         state.campaign_at_ms = min(state.election_deadline_ms, soon)
     elif isinstance(state, Unattached):

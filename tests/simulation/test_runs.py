@@ -66,6 +66,7 @@ REGRESSIONS = {
         411246: "a look-up by time found what a queued deletion was about to delete",
         429163: "the same, in a log whose committed part is to be deleted whole",
         411346: "a sector of another segment was believed: a truncation cut a batch in two",
+        600293: "whoever asked with a shorter log made a voter campaign that had just started, and was led",
         400236: "a fetch of an earlier role waited for a connection, and its response was taken for contact",
     },
     "damaged disks": {
