@@ -35,8 +35,9 @@ def expire(core: Core) -> None:
         lose_pre_votes(core)
     elif isinstance(state, Candidate):
         become_prospective(core, Trigger.CANDIDACY_OVER)
-    elif isinstance(state, Resigned):
-        _end_resignation(core)
+    else:
+        assert isinstance(state, Resigned), "the others have no timer"
+        _end_resignation(core, state)
 
 
 def _campaign_after_silence(core: Core, state: Follower) -> None:
@@ -49,12 +50,12 @@ def _campaign_after_silence(core: Core, state: Follower) -> None:
         become_prospective(core, Trigger.LEADER_SILENT)
 
 
-def _end_resignation(core: Core) -> None:
+def _end_resignation(core: Core, state: Resigned) -> None:
     """No voter took over: take part in elections again, in an epoch that this replica did not lead."""
     if core.epoch < LAST_EPOCH:
         become_unattached(core, Trigger.RESIGNATION_OVER, core.epoch + 1, 0)
-    elif isinstance(core.state, Resigned):
-        core.state.election_deadline_ms = core.now_ms + core.random_election_timeout_ms()
+    else:
+        state.election_deadline_ms = core.now_ms + core.random_election_timeout_ms()
 
 
 def election_deadline_ms(core: Core) -> int | None:

@@ -55,9 +55,9 @@ def move_to(core: Core, trigger: Trigger, state: State) -> None:
 def become_unattached(
     core: Core, trigger: Trigger, epoch: int, timeout_ms: int | None = None
 ) -> None:
-    """No leader of `epoch` is known: fetch from all peers; a voter does so until its election timeout."""
-    if epoch != core.epoch:
-        core.epoch, core.voted = epoch, None
+    """No leader of a later epoch is known: fetch from all peers, as a voter until the election timeout."""
+    require(epoch > core.epoch, f"epoch {core.epoch} loses its leader to epoch {epoch}")
+    core.epoch, core.voted = epoch, None
     core.leader, core.known_leader.endpoints = None, ()
     core.persist()
     if core.is_voter:

@@ -160,6 +160,15 @@ def test_a_refusal_of_a_kafka_leader_ends_the_copy() -> None:
     assert bench.node.core.download is None
 
 
+def test_a_refusal_that_comes_after_the_copy_was_given_up_is_no_news() -> None:
+    bench = follower()
+    offered(bench)
+    bench.step(ChunkNotStored(snapshot=SNAPSHOT, problem="the disk is full"))
+    reports = bench.reports
+    bench.fail(FetchSnapshot, error="UNKNOWN_SERVER_ERROR")
+    assert bench.reports == reports
+
+
 def test_another_leader_that_offers_the_same_snapshot_goes_on_with_it() -> None:
     bench = follower()
     offered(bench)

@@ -45,6 +45,18 @@ def test_each_fetch_waits_its_own_time(waits_ms: tuple[int, ...]) -> None:
         assert replies(bench) == [first + waits_ms.index(wait_ms)]
 
 
+def test_fetches_without_an_id_wait_beside_each_other() -> None:
+    bench = settled()
+    end = bench.node.core.log.end
+    first = bench._next_reply + 1
+    for wait_ms in (100, 200):
+        assert bench.fetch(None, *end, max_wait_ms=wait_ms, high_watermark=4) is None
+    bench.wait(100)
+    assert replies(bench) == [first]
+    bench.wait(100)
+    assert replies(bench) == [first + 1]
+
+
 def test_a_late_timer_answers_all_whose_time_is_over() -> None:
     bench = settled()
     park(bench, 2, max_wait_ms=100, high_watermark=4)

@@ -17,6 +17,7 @@ from quorumd.raft.events import (
     ConnectionLost,
     ConnectionMade,
     ReassignmentRequested,
+    TimerFired,
     VoteRequestReceived,
 )
 from quorumd.raft.roles import Role
@@ -98,6 +99,8 @@ def test_a_leader_that_is_elected_again_after_it_handed_over_removes_itself() ->
     bench.sync()
     bench.grant(key_of(2))
     assert bench.role is Role.LEADER
+    bench.step(TimerFired())
+    assert not written(bench), "the one that remains does not fetch"
     fetch_all(bench)
     assert written(bench)[-1] == VotersRecord(voter_set(2), CLUSTER, (2,))
     assert "reassignment to 2: this leader removes itself" in bench.reports

@@ -115,6 +115,7 @@ def test_a_voter_that_campaigns_tells_the_leader_that_it_misses_nothing() -> Non
     answer(bench)
     bench.wait(2025)
     assert bench.role is Role.PROSPECTIVE
+    answer(bench)
     bench.node.core.registration.next_ms = bench.now_ms
     before = len(said(bench))
     bench.step(TimerFired())
