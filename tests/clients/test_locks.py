@@ -12,11 +12,13 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 
 import pytest
 
 from quorumd import LATEST, KeyValueView, Lock, QuorumClient, list_claims
+from quorumd.testing import LocalQuorum
 from tests.support.forked import die_with_parent
 from tests.support.live_cluster import Cluster
 
@@ -28,11 +30,11 @@ LINE_S = 40.0
 class Holder:
     """A process of `tests.clients.holder`, and what it has printed."""
 
-    def __init__(self, cluster: Cluster, name: str, ttl: float, mode: str) -> None:
+    def __init__(self, servers: str, name: str, ttl: float, mode: str) -> None:
         self.lines: list[list[str]] = []
         self._rest = b""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.clients.holder", cluster.bootstrap, name, str(ttl), mode],
+            [sys.executable, "-m", "tests.clients.holder", servers, name, str(ttl), mode],
             stdout=subprocess.PIPE,
             cwd=Path(__file__).parents[2],
             preexec_fn=die_with_parent,
@@ -82,9 +84,9 @@ class Holder:
 
 @contextmanager
 def holders(
-    cluster: Cluster, name: str, ttl: float, mode: str, count: int = 1
+    servers: str, name: str, ttl: float, mode: str, count: int = 1
 ) -> Iterator[list[Holder]]:
-    started = [Holder(cluster, name, ttl, mode) for _ in range(count)]
+    started = [Holder(servers, name, ttl, mode) for _ in range(count)]
     try:
         yield started
     finally:
@@ -92,16 +94,16 @@ def holders(
             each.close()
 
 
-def with_client(cluster: Cluster, story: Callable[[QuorumClient], Awaitable[None]]) -> None:
+def with_client(servers: str, story: Callable[[QuorumClient], Awaitable[None]]) -> None:
     async def run() -> None:
-        async with QuorumClient(cluster.bootstrap, timeout_ms=30_000) as client:
+        async with QuorumClient(servers, timeout_ms=30_000) as client:
             await story(client)
 
     asyncio.run(run())
 
 
 def test_a_killed_holder_is_followed_when_its_ttl_is_over(cluster: Cluster) -> None:
-    with holders(cluster, "killed", 2, "keep") as (holder,):
+    with holders(cluster.bootstrap, "killed", 2, "keep") as (holder,):
         _, token = holder.next("has")
 
         async def story(client: QuorumClient) -> None:
@@ -114,11 +116,11 @@ def test_a_killed_holder_is_followed_when_its_ttl_is_over(cluster: Cluster) -> N
             assert await waiting > int(token)
             assert 1.0 < time.monotonic() - began < 10
 
-        with_client(cluster, story)
+        with_client(cluster.bootstrap, story)
 
 
 def test_a_stopped_process_does_not_believe_when_it_goes_on(cluster: Cluster) -> None:
-    with holders(cluster, "stopped", 1, "keep") as (holder,):
+    with holders(cluster.bootstrap, "stopped", 1, "keep") as (holder,):
         _, token = holder.next("has")
         holder.next("write")
         holder.send(signal.SIGSTOP)
@@ -137,14 +139,14 @@ def test_a_stopped_process_does_not_believe_when_it_goes_on(cluster: Cluster) ->
                 else:
                     raise AssertionError("it was told that it has lost the lock")
 
-        with_client(cluster, story)
+        with_client(cluster.bootstrap, story)
 
 
 @pytest.mark.parametrize("mode", ["keep", "sync"])
 def test_a_process_that_is_terminated_gives_it_back_and_ends_of_the_signal(
     cluster: Cluster, mode: str
 ) -> None:
-    with holders(cluster, "terminated", 60, mode) as (holder,):
+    with holders(cluster.bootstrap, "terminated", 60, mode) as (holder,):
         holder.next("has")
         holder.send(signal.SIGTERM)
         assert holder.wait() == -signal.SIGTERM
@@ -152,7 +154,7 @@ def test_a_process_that_is_terminated_gives_it_back_and_ends_of_the_signal(
         async def story(client: QuorumClient) -> None:
             assert await list_claims(client, prefix="terminated") == []
 
-        with_client(cluster, story)
+        with_client(cluster.bootstrap, story)
 
 
 def test_it_is_kept_through_the_loss_of_a_leader(cluster: Cluster) -> None:
@@ -164,7 +166,7 @@ def test_it_is_kept_through_the_loss_of_a_leader(cluster: Cluster) -> None:
             lock.check()
             await asyncio.to_thread(cluster.start, victim)
 
-    with_client(cluster, story)
+    with_client(cluster.bootstrap, story)
 
 
 def test_of_ten_thousand_that_wait_each_release_lets_one_act(cluster: Cluster) -> None:
@@ -202,43 +204,47 @@ def test_of_ten_thousand_that_wait_each_release_lets_one_act(cluster: Cluster) -
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    with_client(cluster, story)
+    with_client(cluster.bootstrap, story)
 
 
-def test_a_fenced_register_never_goes_back(cluster: Cluster) -> None:
-    """20 processes; some are killed, some stopped for longer than the ttl, and leaders are killed."""
+def test_a_fenced_register_never_goes_back() -> None:
+    """20 processes; some are killed, some stopped for longer than the ttl; leaders are cut off or killed."""
     draw = random.Random(7)
-    with holders(cluster, "fenced", 1, "again", 20) as running:
-        for each in running:
-            each.read(0.0)
-        stopped: list[tuple[float, Holder]] = []
-        until = time.monotonic() + 24
-        kill_at = time.monotonic() + 6
-        while time.monotonic() < until:
-            time.sleep(0.12)
+    with LocalQuorum(nodes=3) as quorum:
+        with holders(quorum.servers, "fenced", 1, "again", 20) as running:
+            stopped: list[tuple[float, Holder]] = []
+            began = time.monotonic()
+            faults = cycle(["cut off", "killed"])
+            due, is_whole = began + 5, True
+            while time.monotonic() < began + 25:
+                time.sleep(0.12)
+                for each in running:
+                    each.read()
+                fate = draw.random()
+                if fate < 0.03:
+                    draw.choice(running).send(signal.SIGKILL)
+                elif fate < 0.13:
+                    holder = max(running, key=Holder.last_write_s)
+                    holder.send(signal.SIGSTOP)
+                    stopped.append((time.monotonic() + draw.uniform(0.5, 3.0), holder))
+                for at, each in list(stopped):
+                    if time.monotonic() >= at:
+                        each.send(signal.SIGCONT)
+                        stopped.remove((at, each))
+                if time.monotonic() > due:
+                    due += 2.5
+                    if not is_whole:
+                        quorum.restore()
+                    elif next(faults) == "killed":
+                        quorum.kill_leader()
+                    else:
+                        quorum.partition({quorum.leader()})
+                    is_whole = not is_whole
+            quorum.restore()
             for each in running:
                 each.read()
-            victim = draw.choice(running)
-            fate = draw.random()
-            if fate < 0.03:
-                victim.send(signal.SIGKILL)
-            elif fate < 0.13:
-                holder = max(running, key=Holder.last_write_s)
-                holder.send(signal.SIGSTOP)
-                stopped.append((time.monotonic() + draw.uniform(0.5, 3.0), holder))
-            for at, each in list(stopped):
-                if time.monotonic() >= at:
-                    each.send(signal.SIGCONT)
-                    stopped.remove((at, each))
-            if time.monotonic() > kill_at:
-                kill_at = time.monotonic() + 7
-                leader = cluster.wait_leader()
-                cluster.kill(leader)
-                cluster.start(leader)
-        for each in running:
-            each.read()
-        judge(running)
-    with_client(cluster, judge_register)
+            judge(running)
+        with_client(quorum.servers, judge_register)
 
 
 def judge(running: list[Holder]) -> None:
