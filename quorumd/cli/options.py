@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 BOOTSTRAP_VARIABLE = "QUORUM_BOOTSTRAP_SERVERS"
 COMMAND_CONFIG_VARIABLE = "QUORUM_COMMAND_CONFIG"
+PROGRAM = "quorumctl"
+"""Its client id: nodes on this host have slots for it, however many clients there are."""
 TRACEBACK_VARIABLE = "QUORUMCTL_TRACEBACK"
 TIMEOUT_S_DEFAULT = 10.0
 CHANGE_TIMEOUT_S_DEFAULT = 60.0
@@ -74,13 +76,17 @@ class Target(NamedTuple):
         """To be closed, as all clients."""
         from quorumd.client.client import QuorumClient
 
-        return QuorumClient(self.servers, timeout_ms=timeout_ms, security=self.security)
+        return QuorumClient(
+            self.servers, client_id=PROGRAM, timeout_ms=timeout_ms, security=self.security
+        )
 
     def admin(self, timeout_ms: int) -> QuorumAdmin:
         """To be closed, as all clients."""
         from quorumd.client.admin import QuorumAdmin
 
-        return QuorumAdmin(self.servers, timeout_ms=timeout_ms, security=self.security)
+        return QuorumAdmin(
+            self.servers, client_id=PROGRAM, timeout_ms=timeout_ms, security=self.security
+        )
 
 
 def quorum_options(command: F) -> F:

@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from quorumd.client.base import BaseClient
+from quorumd.client.connection import CLIENT_ID_DEFAULT
 from quorumd.client.description import QuorumDescription, ReplicaState
 from quorumd.client.error_messages import LEADER_MOVED, explain
 from quorumd.client.errors import (
@@ -114,7 +115,7 @@ class QuorumAdmin(BaseClient):
         self,
         bootstrap_servers: str | Sequence[Address],
         *,
-        client_id: str = "quorumctl",
+        client_id: str = CLIENT_ID_DEFAULT,
         timeout_ms: int = ADMIN_TIMEOUT_MS_DEFAULT,
         security: Security | None = None,
     ) -> None:

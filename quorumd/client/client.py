@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, S
 from typing import NamedTuple, Protocol, TypeVar, cast
 
 from quorumd.client.base import BaseClient
-from quorumd.client.connection import ClientConnection
+from quorumd.client.connection import CLIENT_ID_DEFAULT, ClientConnection
 from quorumd.client.connector import Connector
 from quorumd.client.description import QuorumDescription, description_from
 from quorumd.client.download import OnDownloadProgress, SnapshotDownloader
@@ -117,7 +117,7 @@ class QuorumClient(BaseClient):
         self,
         bootstrap_servers: str | Sequence[Address],
         *,
-        client_id: str = "quorumctl",
+        client_id: str = CLIENT_ID_DEFAULT,
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
         security: Security | None = None,
     ) -> None:

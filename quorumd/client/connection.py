@@ -28,6 +28,8 @@ from quorumd.wire.schema import Message
 
 RESPONSE_BYTES_MAX = 256 * 1024 * 1024
 SOFTWARE_NAME = "quorumctl"
+CLIENT_ID_DEFAULT = "quorumd-client"
+"""Of programs that use the library; a node keeps slots for `quorumctl`, and for no program."""
 
 R = TypeVar("R", bound=Message)
 

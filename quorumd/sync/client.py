@@ -8,6 +8,7 @@ from typing import Self
 
 from quorumd.client import client as asynchronous
 from quorumd.client.client import TIMEOUT_MS_DEFAULT
+from quorumd.client.connection import CLIENT_ID_DEFAULT
 from quorumd.client.security import Security
 from quorumd.raft.types import Address
 from quorumd.sync.loop_thread import LoopThread, blocking, iterating
@@ -24,7 +25,7 @@ class QuorumClient:
         self,
         bootstrap_servers: str | Sequence[Address],
         *,
-        client_id: str = "quorumctl",
+        client_id: str = CLIENT_ID_DEFAULT,
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
         security: Security | None = None,
     ) -> None:

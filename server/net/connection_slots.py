@@ -172,8 +172,10 @@ class ConnectionSlots(Generic[C]):
         if current == wanted:
             return True, not is_api_versions or wanted != _CLIENTS
         has_free = self._has_free_slot
-        # An observer is displaced only where there is no slot at all: most of them are clients.
-        free_first = wanted == _OBSERVERS and not has_free(wanted) and has_free(_CLIENTS)
+        # These are displaced only where there is no slot at all: most observers are clients, and a command
+        # that follows the log, or holds a lock, goes on for days.
+        is_last_resort = wanted in (_OBSERVERS, _OPERATORS) and not has_free(wanted)
+        free_first = is_last_resort and (current == _CLIENTS or has_free(_CLIENTS))
         pools = (_CLIENTS,) if free_first else (wanted, _CLIENTS)
         for pool in dict.fromkeys(pools):
             if pool == current:

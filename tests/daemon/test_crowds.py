@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
+from quorumd import KeyValueView, QuorumClient, Record
+from quorumd.server.net.connection_slots import OPERATOR_MAX
 from tests.support.commands import quorumctl
 from tests.support.crowd import crowd
 from tests.support.live_cluster import Cluster, running_cluster
@@ -45,3 +49,32 @@ def test_a_new_leader_is_elected_and_commits_at_nodes_full_of_idle_clients(
 def is_full(cluster: Cluster, node: int, limit: int) -> bool:
     clients: int = cluster.status(node)["connections"]["client"]
     return clients >= min(limit, 500)
+
+
+def test_no_program_on_a_nodes_host_displaces_another(folder: Path) -> None:
+    async def story(cluster: Cluster) -> None:
+        async with AsyncExitStack() as stack:
+
+            async def enter(client: QuorumClient) -> KeyValueView:
+                await stack.enter_async_context(client)
+                return await stack.enter_async_context(KeyValueView(client))
+
+            servers = cluster.bootstrap
+            first = [QuorumClient(servers, client_id="quorumctl") for _ in range(OPERATOR_MAX)]
+            views = [await enter(each) for each in first]
+            await asyncio.sleep(1.1)  # by then they count as idle
+            later = [QuorumClient(servers, client_id="quorumctl") for _ in range(4)]
+            programs = [QuorumClient(servers) for _ in range(OPERATOR_MAX + 4)]
+            views += [await enter(each) for each in (*later, *programs)]
+            client = await stack.enter_async_context(QuorumClient(servers))
+            for number in range(3):
+                (offset,) = await client.append([Record(key=b"k", value=b"%d" % number)])
+                for view in views:
+                    await view.wait_for(offset)
+            connections = cluster.status(cluster.wait_leader())["connections"]
+            assert connections["client"] >= len(later) + len(programs)
+            assert connections["operator"] == OPERATOR_MAX
+
+    with running_cluster(folder, size=1) as cluster:
+        asyncio.run(story(cluster))
+        assert "why=displaced" not in cluster.logs()

@@ -347,6 +347,19 @@ def test_operators_that_sent_a_request_lately_stay_and_idle_ones_are_displaced()
     assert not node.is_refused("quorumctl", is_local=True, active_ns=IDLE_NS)
 
 
+def test_no_operator_is_displaced_while_clients_have_a_free_slot() -> None:
+    node = NodeSlots(max_clients=2)
+    callers = []
+    for n in range(OPERATOR_MAX + 2):
+        callers.append(node.enter(is_local=True, active_ns=n * IDLE_NS))
+        for key in (API_VERSIONS, FETCH):
+            assert node.slots.identify(callers[-1], key, "quorumctl")[0]
+    assert [caller.closed for caller in callers] == [[]] * len(callers)
+    assert (node.counts[OPERATOR], node.counts[CLIENT]) == (OPERATOR_MAX, 2)
+    assert not node.is_refused("quorumctl", is_local=True, active_ns=100 * IDLE_NS)
+    assert callers[0].closed == [CloseReason.DISPLACED]
+
+
 def test_api_versions_alone_displaces_no_connection_and_leaves_it_among_the_new_ones() -> None:
     node = NodeSlots(max_clients=1, new_max=10_000)
     old = node.client()
