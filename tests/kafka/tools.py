@@ -21,7 +21,7 @@ CONTROLLER_DIR = "a controller's directory"
 CONTROLLER_DIRS = "all controllers' directories"
 OBSERVER_DIR = "an observer's directory"
 QUORUM_DIR = "a quorumd node's directory"
-TABLES = "tables of a controller's directory"
+TABLES = "tables of an observer's directory"
 THIS_HOST = "this host"
 
 WITNESS_ID = 96
