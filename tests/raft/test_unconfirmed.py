@@ -232,3 +232,14 @@ def test_who_heard_of_the_end_grants_pre_votes(role: Role) -> None:
     assert not bench.pre_vote(key(3), 3, (3, 2)).granted
     bench.end(2, 3, key(3), key(1))
     assert bench.pre_vote(key(3), 3, (3, 2)).granted
+
+
+def test_a_replica_that_waits_for_the_leader_found_on_disk_ignores_that_a_worse_one_asks() -> None:
+    """Any process can ask: no campaign begins before the leader has had the time to respond."""
+    bench = unattached(stored=StoredState(epoch=3, leader=key(2), applied_offset=2))
+    assert bench.role is Role.FOLLOWER
+    assert not bench.pre_vote(key(3), 3, (2, 2)).granted
+    bench.wait(1990)
+    assert bench.role is Role.FOLLOWER
+    bench.wait(50)
+    assert bench.role is Role.PROSPECTIVE

@@ -490,17 +490,6 @@ def test_a_replica_in_contact_ignores_that_a_worse_one_asks() -> None:
     assert bench.node.next_deadline_ms() == bench.now_ms + 2000
 
 
-def test_a_replica_that_waits_for_the_leader_found_on_disk_ignores_that_a_worse_one_asks() -> None:
-    """Any process can ask: no campaign begins before the leader has had the time to respond."""
-    bench = unattached(stored=StoredState(epoch=3, leader=key(2), applied_offset=2))
-    assert bench.role is Role.FOLLOWER
-    assert not bench.pre_vote(key(3), 3, (2, 2)).granted
-    bench.wait(1990)
-    assert bench.role is Role.FOLLOWER
-    bench.wait(50)
-    assert bench.role is Role.PROSPECTIVE
-
-
 def test_a_voter_whose_candidate_died_does_not_wait_for_its_timeout() -> None:
     bench = unattached()
     assert bench.vote(key(2), 4, END).granted
