@@ -1,4 +1,4 @@
-"""A voter with a new disk beside the old one: two storage ids under one id, as the leader handles a change."""
+"""A voter with a new disk beside the old one: two storage ids under one id, as the leader handles them."""
 
 from __future__ import annotations
 
