@@ -1,11 +1,11 @@
-# make run | pipeline | quick | test | sim | chaos | check | fix | bench | instructions | wheel | clean      needs: Python 3.11 or newer, and make
+# make run | pipeline | quick | test | sim | unreached | chaos | check | fix | bench | instructions | wheel | clean      needs: Python 3.11 or newer, and make
 #
 # Everything is installed into .venv, once; after that nothing here needs the network (the first
 # test run fetches Apache Kafka's jars with Maven where Java and Maven are installed).
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv run pipeline quick test test-compiled test-containers sim chaos same check fix bench instructions wheel clean
+.PHONY: help venv run pipeline quick test test-compiled test-containers sim unreached chaos same check fix bench instructions wheel clean
 
 # Where it is set, each process of the tests compiles all of them anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -34,6 +34,7 @@ help:
 	@echo "make test-compiled  the tests, with a compiled quorumd; needs a C compiler (TESTS=...: those alone)"
 	@echo "make test-containers    image and compose files, run and mistreated; needs Docker, or root and dockerd"
 	@echo "make sim     simulate a quorum with faults, 20,000 times over (SEEDS=A..B: those instead)"
+	@echo "make unreached   branches of the rules that simulated runs, or runs and tests, never take (SEEDS=A..B)"
 	@echo "make chaos   real processes and clients under faults for HOURS=1; cut links and full disks need root"
 	@echo "make same    prove that events, messages and files are those of a commit (BASE=commit)"
 	@echo "make check   ruff, formatting and types; changes nothing"
@@ -89,6 +90,16 @@ test-containers: $(DEV_READY)
 
 sim: $(RUN_READY)
 	@$(BIN)/python -m simulation --seeds $(SEEDS)
+
+# First what no run takes, then what neither a run nor a test takes.
+unreached: $(DEV_READY)
+	@mkdir -p .cache
+	@$(BIN)/coverage erase
+	@REACHED_BY=runs $(BIN)/coverage run -m simulation --coverage --seeds $(SEEDS)
+	@REACHED_BY=tests $(BIN)/coverage run -m pytest -q tests/raft
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report --contexts=runs
+	@$(BIN)/coverage report
 
 HOURS ?= 1
 chaos: $(DEV_READY)

@@ -124,6 +124,7 @@ NOT_HERE = {
     "NAME": _OUTPUT,
     # simulation.md
     "make sim": "takes half an hour",
+    "make unreached ": "takes ten minutes",
     "python -m simulation --seeds 1..1000000 ": "takes days; tests/simulation/test_merge.py",
     "python -m simulation --edges": "takes hours; tests/simulation/test_edges.py",
     "raft/": _OUTPUT,

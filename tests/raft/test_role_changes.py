@@ -9,7 +9,7 @@ from quorumd.raft.control import VotersRecord
 from quorumd.raft.effects import AnnounceRole, AnnounceVoters, PersistQuorumState
 from quorumd.raft.events import ConnectionRefused, LeaderHint
 from quorumd.raft.invariants import InvariantViolation
-from quorumd.raft.role_changes import become_follower
+from quorumd.raft.role_changes import become_follower, become_unattached
 from quorumd.raft.roles import Role
 from quorumd.raft.transitions import Trigger
 from quorumd.raft.types import ReplicaKey
@@ -114,6 +114,13 @@ def test_a_replica_follows_neither_a_second_leader_of_an_epoch_nor_a_former_one(
         core = follower().node.core
         with pytest.raises(InvariantViolation, match="two leaders in epoch"):
             become_follower(core, Trigger.LEADER_LEARNT, epoch, key(3), endpoints(3))
+
+
+@pytest.mark.parametrize("epoch", [2, 3])
+def test_the_leader_of_an_epoch_is_forgotten_for_a_later_epoch_only(epoch: int) -> None:
+    core = follower().node.core
+    with pytest.raises(InvariantViolation, match="epoch 3 loses its leader"):
+        become_unattached(core, Trigger.HIGHER_EPOCH, epoch)
 
 
 def test_no_replica_follows_itself() -> None:
