@@ -143,11 +143,12 @@ def _own_engine(run: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait()
-        _unmount_below(run)
+        for folder in (run, CACHE):
+            _unmount_below(folder)
 
 
 def _unmount_below(folder: Path) -> None:
-    """What the engine leaves mounted, such as the network namespace of builds."""
+    """What the engine leaves mounted, such as the network namespace of builds, and its own root."""
     for line in Path("/proc/self/mounts").read_text().splitlines():
         if line.split()[1].startswith(f"{folder}/"):
             subprocess.run(["umount", line.split()[1]], check=True)
