@@ -110,10 +110,14 @@ def on_fetch_snapshot_response(core: Core, event: FetchSnapshotResponseReceived)
 
 
 def _note_contact(core: Core) -> None:
-    """The leader responded: it is alive, unless it has resigned."""
+    """The leader responded: it is alive and leads, unless it has said that it has resigned.
+
+    That its process seemed to be gone is not enough: it may have moved, and be refused at its old address.
+    """
     known, unreachable = core.known_leader, core.connections.unreachable
-    if known.has_ended:
+    if known.has_ended and known.has_refused:
         return
+    known.has_ended = False
     known.last_contact_ms = core.now_ms
     known.expected_until_ms = 0
     known.has_refused = False

@@ -213,6 +213,30 @@ def test_a_leader_whose_process_is_gone_has_confirmed_its_end() -> None:
     assert bench.role is Role.PROSPECTIVE
 
 
+@pytest.mark.parametrize("make", [follower, observer_in_contact])
+def test_a_leader_that_serves_on_has_not_ended_though_its_process_seemed_to_be_gone(
+    make: Callable[[], Bench],
+) -> None:
+    """A replica that has moved is refused at its former address, and any process can send the end."""
+    bench = make()
+    bench.step(ConnectionRefused(id=2))
+    bench.end(2, 3, key(1), key(3), says_so=False)
+    bench.fetched(high_watermark=3)
+    assert bench.role in (Role.FOLLOWER, Role.OBSERVER)
+    assert bench.node.has_leader_contact
+    assert not bench.pre_vote(key(3), 3, END).granted
+
+
+def test_a_leader_that_has_refused_a_fetch_does_not_lead_again() -> None:
+    bench = follower()
+    refused = LeaderHint(epoch=3, leader_id=2)
+    bench.end(2, 3, key(3), key(1), says_so=False)
+    bench.fetched(error="NOT_LEADER_OR_FOLLOWER", hint=refused)
+    bench.wait(100)
+    bench.fetched(high_watermark=3)
+    assert not bench.node.has_leader_contact
+
+
 def test_who_learns_of_an_epoch_by_its_end_follows_its_leader_and_then_campaigns() -> None:
     bench = unattached()
     bench.end(2, 3, key(1), says_so=False)

@@ -383,7 +383,7 @@ def a_cut_below_what_is_committed(patch: pytest.MonkeyPatch) -> None:
             WITH_APPEND,
             "high watermark: the committed",
         ),
-        (a_smaller_epoch_that_is_adopted, WITH_APPEND, "epoch went back: 3 to 2"),
+        (a_smaller_epoch_that_is_adopted, WITH_APPEND, "epoch 3 loses its leader to epoch 2"),
         (a_cut_below_what_is_committed, WITH_APPEND, "below the committed offset"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",

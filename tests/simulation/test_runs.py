@@ -63,6 +63,7 @@ REGRESSIONS = {
         24597: "a disk was lost by an operation, not by a fault, and a witness thought undisturbed",
         24842: "a voter was lost though a majority needed it: it might have been removed twice over",
         24869: "a quorum of one disk, of whose host the others had not been told",
+        500469: "a leader that had moved, called ended by a forged request, was never believed again",
         411246: "a look-up by time found what a queued deletion was about to delete",
         429163: "the same, in a log whose committed part is to be deleted whole",
         411346: "a sector of another segment was believed: a truncation cut a batch in two",
