@@ -67,16 +67,23 @@ class InOffice(Checker):
 
 
 class Undisturbed(Checker):
-    """Without faults a leader stays leader."""
+    """Without faults a leader stays leader; but it yields to an epoch that a replica has from before.
+
+    It may hear of that epoch late: a connection that died silently is noticed by a timeout.
+    """
 
     name = "a leader that nothing disturbs is not deposed"
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
         self.leads_since_us: dict[ReplicaKey, int] = {}
+        self.disturbed_epoch = 0
+        """The latest that a replica has got to while there were faults."""
 
     def on_event(self, seen: Observation) -> None:
         now, before = seen.now, seen.before
+        if not self.facts.is_undisturbed:
+            self.disturbed_epoch = max(self.disturbed_epoch, now.epoch)
         if now.role is Role.LEADER:
             if before is None or before.role is not Role.LEADER:
                 self.leads_since_us[now.local] = seen.now_us
@@ -89,7 +96,9 @@ class Undisturbed(Checker):
         has_will = seen.node.config.is_witness or facts.change_requests or facts.excused
         if now.role is Role.RESIGNED and has_will:
             return
-        if facts.is_undisturbed and is_settled:
+        if now.epoch <= self.disturbed_epoch:
+            facts.late_epoch = now.epoch
+        elif facts.is_undisturbed and is_settled:
             raise self.fail(
                 f"{now.local} has led epoch {before.epoch} since {since_us} µs, and is {now.role} of epoch"
                 f" {now.epoch} at {seen.now_us} µs"

@@ -1,7 +1,8 @@
 """Voters come and go only on request: of an operator, or of a replica for itself.
 
 A replica may ask for itself to take the place of a storage id under its id, unless it knows that it was
-removed. Source: KIP-853, automatic joining; KIP-642 for the steps of a reassignment.
+removed. One that copies a snapshot does not learn that it was a voter meanwhile. Source: KIP-853, automatic
+joining; KIP-642 for the steps of a reassignment.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from quorumd.raft.node import RaftNode
 from quorumd.raft.types import ReplicaKey
 from simulation.checkers.base import Checker, Observation
-from simulation.history.facts import Change
+from simulation.history.facts import Change, Facts
 from simulation.history.voter_change_requests import VoterChangeKind
 
 
@@ -17,6 +18,15 @@ class RequestedChanges(Checker):
     """See the module's docstring."""
 
     name = "voters change as was asked for"
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self.have_voted: set[ReplicaKey] = set()
+        """Replicas that have known themselves to be voters."""
+
+    def on_event(self, seen: Observation) -> None:
+        if seen.now.is_voter:
+            self.have_voted.add(seen.now.local)
 
     def on_change(self, seen: Observation, change: Change) -> None:
         if change.former is None or change.is_first:
@@ -56,5 +66,5 @@ class RequestedChanges(Checker):
             if named.batch.end_offset <= node.committed_offset
         ]
         was_removed = any(local in n.keys for n in known) and local not in known[-1].keys
-        if was_removed and local not in node.voters.keys:
+        if was_removed and local in self.have_voted and local not in node.voters.keys:
             raise self.fail(f"{local} asks to vote again, though it was removed and knows it")

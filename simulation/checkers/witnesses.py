@@ -1,7 +1,8 @@
 """A witness leads only where no other voter can: because none has all that it has.
 
-Judged when nothing is disturbed; otherwise it is not known which voter could have been elected. The former
-leader has resigned, or died: it need not be waited for. Source: docs/protocol, witness.
+Judged when nothing is disturbed; otherwise it is not known which voter could have been elected. Nor is it
+known where a leader has just yielded to an epoch from before: who lacks records brings it, and asks first.
+The former leader has resigned, or died: it need not be waited for. Source: docs/protocol, witness.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Witnesses(Checker):
             return
         former, self.last_leader = self.last_leader, now.local
         if not seen.node.config.is_witness or not self.facts.is_undisturbed:
+            return
+        if now.epoch == self.facts.late_epoch + 1:
             return
         own = [batch for batch in seen.replica.log if batch.epoch < now.epoch]
         for key, other in self.facts.replicas.items():

@@ -74,6 +74,8 @@ class Facts:
     heard: dict[ReplicaKey, Heard] = field(default_factory=dict)
     """Of each process that follows a leader on a connection that has not been lost or refused since."""
     is_undisturbed: bool = True
+    late_epoch: int = -1
+    """The last one that a leader has yielded to, and that a replica had from a time with faults."""
     """No fault has any effect now, nor has had for a while."""
     voters: VoterHistory = field(init=False)
 

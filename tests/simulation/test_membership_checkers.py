@@ -227,6 +227,9 @@ def test_a_replica_that_knows_of_its_removal_and_asks_to_vote_is_noticed(sight: 
     replica = written(sight, (A, B, C), (A, B))
     sight.commit(*replica.log)
     checker, node = RequestedChanges(sight.facts), node_of(C, A, B)
+    node.core.committed_offset = 3
+    checker.on_own_request(node)  # it got a snapshot, and never knew that it was a voter
+    checker.on_event(sight.observation(sight.replica(C), Role.FOLLOWER))
     node.core.committed_offset = 2
     checker.on_own_request(node)
     node.core.committed_offset = 3
