@@ -1,6 +1,7 @@
 """Whether a chaos run kept its promises: the checkers of the simulator, on what real clients wrote down.
 
-Each record counts as a batch of its own. The committed log is that of the replicas after the run.
+Each record counts as a batch of its own. The committed log is that of the replicas after the run. Below the
+start of the longest one, where nodes have deleted what they have in snapshots, it is what readers saw.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class Verdict:
     violations: list[str] = field(default_factory=list)
     clients: dict[str, Counts] = field(default_factory=dict)
     records: int = 0
+    unjudged: int = 0
+    """Acknowledged appends that nodes have deleted, behind a snapshot, before any reader saw them."""
     gaps: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -75,12 +78,27 @@ def judge(histories: Sequence[Path], replicas: Sequence[Path]) -> Verdict:
     verdict = Verdict()
     logs = [list(records_of(path)) for path in replicas]
     names = [path.stem for path in histories]
-    facts = Facts()
-    facts.committed = [_batch(*record, names) for record in max(logs, key=len)]
-    verdict.records = len(facts.committed)
     clients = [_Client(path, names) for path in histories]
     verdict.clients = {client.name: client.counts for client in clients}
-    facts.appends = [append for client in clients for append in client.appends.values()]
+    facts = Facts()
+    kept = max(logs, key=len)
+    start_offset = kept[0][0] if kept else 0
+    seen: dict[int, Batch] = {}
+    for client in clients:
+        for _, _, batches in client.reads:
+            for batch in batches:
+                if batch.base_offset < start_offset:
+                    seen.setdefault(batch.base_offset, batch)
+    facts.committed = [seen[offset] for offset in sorted(seen)]
+    facts.committed += [_batch(*record, names) for record in kept]
+    verdict.records = len(facts.committed)
+    appends = [append for client in clients for append in client.appends.values()]
+    facts.appends = [
+        append
+        for append in appends
+        if append.offset is None or append.offset >= start_offset or append.offset in seen
+    ]
+    verdict.unjudged = len(appends) - len(facts.appends)
     for check in _checks(replicas, logs, facts, clients):
         try:
             check()
@@ -129,6 +147,7 @@ class _Client:
         self._names = names
         self._session = 0
         self._position = 0
+        self._is_at_start = True
         self.counts = Counts()
         self.appends: dict[int, Append] = {}
         self.reads: list[tuple[str, int, list[Batch]]] = []
@@ -158,6 +177,7 @@ class _Client:
         elif kind == SESSION:
             self._session += 1
             self._position = rest[0]
+            self._is_at_start = True
         elif kind == READ:
             self._take_read(at_ns, rest[0])
         elif kind == END:
@@ -171,6 +191,10 @@ class _Client:
     def _take_read(self, at_ns: int, records: list[tuple[int, str]]) -> None:
         self.counts.read += len(records)
         batches = [_batch(offset, value.encode(), self._names) for offset, value in records]
+        if self._is_at_start and self._position > 0:
+            # A log that was cleaned: another node leads by now, whose log begins later.
+            self._position = max(self._position, batches[0].base_offset)
+        self._is_at_start = False
         self.reads.append((f"{self.name}, session {self._session}", self._position, batches))
         self._position = batches[-1].end_offset
         self.known.append(Known(at_ns, self._position))
@@ -193,15 +217,19 @@ def _identity(value: bytes, names: Sequence[str]) -> Identity:
 
 
 def _check_same(replicas: Sequence[Path], logs: Sequence[list[Read]]) -> None:
+    """From the start of each log on: nodes delete what they have in a snapshot, each at its own time."""
+    longest = max(logs, key=len)
+    of = replicas[logs.index(longest)]
     for path, log in zip(replicas, logs, strict=True):
-        if log != logs[0]:
-            pairs = enumerate(zip(logs[0], log, strict=False))
-            shorter = min(len(logs[0]), len(log))
+        expected = longest[bisect_left(longest, log[0]) :] if log else longest
+        if log != expected:
+            pairs = enumerate(zip(expected, log, strict=False))
+            shorter = min(len(expected), len(log))
             at = next((index for index, (a, b) in pairs if a != b), shorter)
             raise Violation(
                 SAME,
-                f"{replicas[0]} has {len(logs[0]):,} records and {path} has {len(log):,}; they differ"
-                f" from record {at:,} on",
+                f"{of} has {len(expected):,} records from the start of {path} on, which has"
+                f" {len(log):,}; they differ from record {at:,} on",
             )
 
 

@@ -35,6 +35,11 @@ def render(
         )
     else:
         parts.append(f"**Nothing found.** {verdict.records:,} records are committed.\n")
+    if verdict.unjudged:
+        parts.append(
+            f"{verdict.unjudged:,} acknowledged records are not judged: the nodes had deleted them, behind a "
+            "snapshot, before any reader came by.\n"
+        )
     parts.append("## Faults and operations\n\n| | times |\n|---|---|")
     parts[-1] += "".join(f"\n| {name} | {count} |" for name, count in sorted(story.faults.items()))
     parts.append(

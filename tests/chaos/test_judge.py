@@ -31,8 +31,9 @@ def judged(
     a: Sequence[Line] = A,
     b: Sequence[Line] = B,
     r: Sequence[Line] = R,
+    starts: Sequence[int] = (0, 0),
 ) -> Verdict:
-    """Times are given in milliseconds."""
+    """Times are given in milliseconds; of each log what is below its start was deleted."""
     folder.mkdir(exist_ok=True)
     histories = []
     for name, lines in ("a-write", a), ("b-write", b), ("r-read", r):
@@ -48,7 +49,8 @@ def judged(
             build_batch([Record(key=None, value=value)], base_offset=offset, epoch=1)
             for offset, value in enumerate(values)
         ]
-        log_path(directory, 0).write_bytes(b"".join(batches))
+        start = starts[number]
+        log_path(directory, start).write_bytes(b"".join(batches[start:]))
         storages.append(storage)
     return judge(histories, storages)
 
@@ -75,6 +77,24 @@ def test_a_sound_run(tmp_path: Path) -> None:
     assert verdict.clients["a-write"].acknowledged == 2
     assert verdict.clients["r-read"].read == 3
     assert verdict.gaps[0] == (40_000_000, 50_001_000)
+
+
+def test_what_nodes_have_deleted_is_judged_by_what_readers_saw(tmp_path: Path) -> None:
+    verdict = judged(tmp_path / "1", starts=(1, 2))
+    assert (verdict.violations, verdict.records, verdict.unjudged) == ([], 3, 0)
+    b = [(INVOKED, 20, 0), (ACKNOWLEDGED, 50, 0, 0)]
+    assert "gets offset 0 for" in str(judged(tmp_path / "2", b=b, starts=(1, 2)).violations)
+    assert "differ from record 0" in str(
+        judged(tmp_path / "3", [SOUND, [*SOUND[:2], b"x"]], starts=(1, 2)).violations
+    )
+
+
+def test_what_nobody_can_know_is_not_judged(tmp_path: Path) -> None:
+    r = [(SESSION, 61, 1), (READ, 95, [(2, "a-write/1")])]
+    verdict = judged(tmp_path, starts=(2, 2), r=r)
+    assert (verdict.violations, verdict.records, verdict.unjudged) == ([], 1, 2)
+    again = [*r, (READ, 96, [(1, "b-write/0")])]
+    assert "prefixes" in str(judged(tmp_path / "2", r=again).violations)
 
 
 def test_a_failed_append_may_be_there_or_not(tmp_path: Path) -> None:
