@@ -147,7 +147,6 @@ class _Client:
         self._names = names
         self._session = 0
         self._position = 0
-        self._is_at_start = True
         self.counts = Counts()
         self.appends: dict[int, Append] = {}
         self.reads: list[tuple[str, int, list[Batch]]] = []
@@ -177,7 +176,6 @@ class _Client:
         elif kind == SESSION:
             self._session += 1
             self._position = rest[0]
-            self._is_at_start = True
         elif kind == READ:
             self._take_read(at_ns, rest[0])
         elif kind == END:
@@ -191,10 +189,6 @@ class _Client:
     def _take_read(self, at_ns: int, records: list[tuple[int, str]]) -> None:
         self.counts.read += len(records)
         batches = [_batch(offset, value.encode(), self._names) for offset, value in records]
-        if self._is_at_start and self._position > 0:
-            # A log that was cleaned: another node leads by now, whose log begins later.
-            self._position = max(self._position, batches[0].base_offset)
-        self._is_at_start = False
         self.reads.append((f"{self.name}, session {self._session}", self._position, batches))
         self._position = batches[-1].end_offset
         self.known.append(Known(at_ns, self._position))

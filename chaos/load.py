@@ -45,7 +45,9 @@ class Writer(Protocol):
 
 
 class Reader(Protocol):
-    def seek(self, offset: int) -> None: ...
+    def seek(self, offset: int) -> None:
+        """Go on from there. If nodes have deleted that meanwhile no record comes; none is left out."""
+
     def read(self) -> Records:
         """What has come within a moment: offsets and values."""
 
@@ -99,6 +101,7 @@ class Librdkafka:
                 "bootstrap.servers": self._servers,
                 "group.id": "unused",
                 "enable.auto.commit": False,
+                "auto.offset.reset": "error",
                 "log_level": 0,
             }
         )
@@ -144,7 +147,7 @@ class KafkaPython:
     def seek(self, offset: int) -> None:
         if self._consumer is None:
             self._consumer = self._kafka.KafkaConsumer(
-                bootstrap_servers=self._servers, group_id=None
+                bootstrap_servers=self._servers, group_id=None, auto_offset_reset="none"
             )
             self._consumer.assign([self._partition])
         self._consumer.seek(self._partition, offset)
@@ -200,7 +203,7 @@ class Aiokafka:
         async def seek() -> None:
             if self._consumer is None:
                 consumer = self._kafka.AIOKafkaConsumer(
-                    bootstrap_servers=self._servers, group_id=None
+                    bootstrap_servers=self._servers, group_id=None, auto_offset_reset="none"
                 )
                 consumer.assign([self._partition])
                 try:
