@@ -96,7 +96,7 @@ class Undisturbed(Checker):
         has_will = seen.node.config.is_witness or facts.change_requests or facts.excused
         if now.role is Role.RESIGNED and has_will:
             return
-        if now.epoch <= self.disturbed_epoch:
+        if before.epoch < now.epoch <= self.disturbed_epoch:
             facts.late_epoch = now.epoch
         elif facts.is_undisturbed and is_settled:
             raise self.fail(

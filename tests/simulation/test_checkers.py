@@ -21,7 +21,7 @@ from simulation.checkers.committed_prefix import CommittedPrefix
 from simulation.checkers.durability import Durability
 from simulation.checkers.election_safety import ElectionSafety
 from simulation.checkers.freshness import Freshness
-from simulation.checkers.in_office import SLACK_US, InOffice
+from simulation.checkers.in_office import SETTLED_US, SLACK_US, InOffice, Undisturbed
 from simulation.checkers.leader_completeness import LeaderCompleteness
 from simulation.checkers.linearizable import check_linearizable
 from simulation.checkers.log_matching import LogMatching
@@ -445,6 +445,28 @@ def test_a_leader_that_only_an_observer_asks_for_records_is_noticed(sight: Sight
     with violates("a leader that no majority fetches from resigns"):
         checker.on_contact(leader, D, late_us, is_prompt=True)
     checker.on_contact(leader, D, late_us, is_prompt=False)
+
+
+@pytest.mark.parametrize(
+    ("role", "epoch", "is_late"),
+    [(Role.RESIGNED, 2, False), (Role.FOLLOWER, 3, True), (Role.FOLLOWER, 4, False)],
+)
+def test_an_undisturbed_leader_yields_to_an_epoch_from_before_and_to_nothing_else(
+    sight: Sight, role: Role, epoch: int, is_late: bool
+) -> None:
+    checker, replica = Undisturbed(sight.facts), sight.replica(A)
+    sight.facts.is_undisturbed = False
+    checker.on_event(sight.observation(sight.replica(B), epoch=3))
+    led = sight.observation(replica, Role.LEADER, epoch=2)
+    checker.on_event(led)
+    sight.facts.is_undisturbed = True
+    gone = sight.observation(replica, role, epoch=epoch, before=led.now, now_us=SETTLED_US)
+    if is_late:
+        checker.on_event(gone)
+    else:
+        with violates("a leader that nothing disturbs is not deposed"):
+            checker.on_event(gone)
+    assert sight.facts.late_epoch == (epoch if is_late else -1)
 
 
 # -- what clients are told

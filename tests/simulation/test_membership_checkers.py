@@ -309,6 +309,18 @@ def test_a_witness_that_leads_where_another_could_is_noticed(sight: Sight) -> No
     checker.on_event(seen)
 
 
+def test_who_could_lead_is_not_judged_where_a_leader_yielded_to_an_epoch_from_before(
+    sight: Sight,
+) -> None:
+    checker, witness = Witnesses(sight.facts), node_of(A, A, B, is_witness=True)
+    ours = sight.replica(A, batch(0))
+    sight.replica(B, batch(0))
+    sight.facts.late_epoch = 2
+    checker.on_event(sight.observation(ours, Role.LEADER, epoch=3, node=witness))
+    with violates("a witness leads only where no other voter can"):
+        checker.on_event(sight.observation(ours, Role.LEADER, epoch=4, node=witness))
+
+
 def test_a_witness_need_not_wait_for_who_led_before(sight: Sight) -> None:
     checker, witness = Witnesses(sight.facts), node_of(A, A, B, is_witness=True)
     ours = sight.replica(A, batch(0), batch(1))
