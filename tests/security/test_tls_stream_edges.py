@@ -6,7 +6,6 @@ import asyncio
 import gc
 import socket
 import ssl
-import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -305,20 +304,17 @@ def test_a_client_that_sends_more_than_a_record_before_the_servers_first_flight_
 ) -> None:
     async def work() -> None:
         async with site.serving():
-            go_on, peer = threading.Event(), await site.dial()
-            queue = site.handshakes.accepted("127.0.0.1", is_local=True)
-            held_up = queue.submit(go_on.wait, 10)
-            with pytest.raises(ssl.SSLWantReadError):
-                peer.tls.do_handshake()
-            hello = peer.outgoing.read()
-            peer.writer.write(hello if has_step else hello[:-1])
-            await until(lambda: site.handshakes.held_bytes > 0)
-            peer.writer.write(bytes(RECORD_BYTES + 4096))
-            await until(lambda: bool(site.failed))
-            assert "more than a TLS handshake takes" in str(site.failed[0])
-            assert site.handshakes.held_bytes == 0
-            go_on.set()
-            assert held_up.result(10)
+            peer = await site.dial()
+            with site.held_up():
+                with pytest.raises(ssl.SSLWantReadError):
+                    peer.tls.do_handshake()
+                hello = peer.outgoing.read()
+                peer.writer.write(hello if has_step else hello[:-1])
+                await until(lambda: site.handshakes.held_bytes > 0)
+                peer.writer.write(bytes(RECORD_BYTES + 4096))
+                await until(lambda: bool(site.failed))
+                assert "more than a TLS handshake takes" in str(site.failed[0])
+                assert site.handshakes.held_bytes == 0
 
     run(work())
 
@@ -393,20 +389,17 @@ def test_the_alert_of_a_client_counts_though_a_reset_follows_it(
 
     async def work() -> None:
         async with site.serving():
-            go_on, peer = threading.Event(), await site.dial()
+            peer = await site.dial()
             refusing(peer, version)
             with pytest.raises(ssl.SSLCertVerificationError):
                 await peer.shake()
-            queue = site.handshakes.accepted("127.0.0.1", is_local=True)
-            held_up = queue.submit(go_on.wait, 10)
-            await peer.flush()
-            stream = site.above[0].transport.get_extra_info("tls")
-            await until(lambda: stream._handshake.is_stepping)
-            peer.reset()
-            await until(site.above[0].transport.is_closing)
-            assert site.failed == []
-            go_on.set()
-            assert held_up.result(10)
+            with site.held_up():
+                await peer.flush()
+                stream = site.above[0].transport.get_extra_info("tls")
+                await until(lambda: stream._handshake.is_stepping)
+                peer.reset()
+                await until(site.above[0].transport.is_closing)
+                assert site.failed == []
             problem = await site.above[0].lost
             assert site.failed == [problem]
             assert isinstance(problem, CertificateProblem)
@@ -420,22 +413,14 @@ def test_a_client_that_is_done_and_resets_at_once_is_lost(site: Site) -> None:
     async def work() -> None:
         async with site.serving():
             site.make = Above
-            go_on, peer = threading.Event(), await site.dial()
-            held_up = None
-            while held_up is None:
-                try:
-                    peer.tls.do_handshake()
-                    queue = site.handshakes.accepted("127.0.0.1", is_local=True)
-                    held_up = queue.submit(go_on.wait, 10)
-                except ssl.SSLWantReadError:
-                    await peer.flush()
-                    await peer.fill()
-            await peer.say(b"a request")
-            stream = site.above[0].transport.get_extra_info("tls")
-            await until(lambda: stream._handshake.is_stepping)
-            peer.reset()
-            await until(site.above[0].transport.is_closing)
-            go_on.set()
+            peer = await site.dial()
+            await peer.shake(sends_last=False)
+            with site.held_up():
+                await peer.say(b"a request")
+                stream = site.above[0].transport.get_extra_info("tls")
+                await until(lambda: stream._handshake.is_stepping)
+                peer.reset()
+                await until(site.above[0].transport.is_closing)
             problem = await site.above[0].lost
             assert isinstance(problem, CertificateProblem)
             assert problem.outcome is HandshakeOutcome.BROKEN
@@ -447,19 +432,16 @@ def test_a_client_that_is_done_and_resets_at_once_is_lost(site: Site) -> None:
 def test_a_client_that_is_lost_before_the_first_flight_costs_no_step(site: Site) -> None:
     async def work() -> None:
         async with site.serving():
-            go_on, peer = threading.Event(), await site.dial()
-            queue = site.handshakes.accepted("127.0.0.1", is_local=True)
-            held_up = queue.submit(go_on.wait, 10)
-            with pytest.raises(ssl.SSLWantReadError):
-                peer.tls.do_handshake()
-            await peer.flush()
-            stream = site.above[0].transport.get_extra_info("tls")
-            await until(lambda: stream._handshake.is_stepping)
-            peer.reset()
-            problem = await site.above[0].lost
-            assert site.failed == [problem]
-            go_on.set()
-            assert held_up.result(10)
+            peer = await site.dial()
+            with site.held_up():
+                with pytest.raises(ssl.SSLWantReadError):
+                    peer.tls.do_handshake()
+                await peer.flush()
+                stream = site.above[0].transport.get_extra_info("tls")
+                await until(lambda: stream._handshake.is_stepping)
+                peer.reset()
+                problem = await site.above[0].lost
+                assert site.failed == [problem]
             assert stream._handshake.tls is None
 
     run(work())

@@ -6,8 +6,9 @@ import asyncio
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import cast
 
 from quorumd.security.credentials import Credentials
@@ -97,6 +98,17 @@ class Site:
             server.close()
             self.handshakes.close()
 
+    @contextmanager
+    def held_up(self) -> Iterator[None]:
+        """Meanwhile the thread of handshakes has something else to do."""
+        go_on = threading.Event()
+        other = self.handshakes.accepted("127.0.0.1", is_local=True).submit(go_on.wait, 10)
+        try:
+            yield
+        finally:
+            go_on.set()
+        assert other.result(10)
+
     async def dial(self) -> Peer:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         self.peers.append(Peer(reader, writer, self.certificates.client_context("a-client")))
@@ -127,7 +139,8 @@ class Peer:
         else:
             self.incoming.write_eof()
 
-    async def shake(self, piece_bytes: int = 1 << 20) -> None:
+    async def shake(self, piece_bytes: int = 1 << 20, *, sends_last: bool = True) -> None:
+        """`sends_last`: what is left to be sent when this side is done."""
         while True:
             try:
                 self.tls.do_handshake()
@@ -135,7 +148,8 @@ class Peer:
             except ssl.SSLWantReadError:
                 await self.flush(piece_bytes)
                 await self.fill()
-        await self.flush(piece_bytes)
+        if sends_last:
+            await self.flush(piece_bytes)
 
     def reset(self) -> None:
         """End the connection as a client does that has not read all."""
