@@ -81,16 +81,11 @@ def judge(histories: Sequence[Path], replicas: Sequence[Path]) -> Verdict:
     clients = [_Client(path, names) for path in histories]
     verdict.clients = {client.name: client.counts for client in clients}
     facts = Facts()
-    kept = max(logs, key=len)
-    start_offset = kept[0][0] if kept else 0
-    seen: dict[int, Batch] = {}
-    for client in clients:
-        for _, _, batches in client.reads:
-            for batch in batches:
-                if batch.base_offset < start_offset:
-                    seen.setdefault(batch.base_offset, batch)
+    longest = max(logs, key=len)
+    start_offset = longest[0][0] if longest else 0
+    seen = _seen_below(start_offset, clients)
     facts.committed = [seen[offset] for offset in sorted(seen)]
-    facts.committed += [_batch(*record, names) for record in kept]
+    facts.committed += [_batch(*record, names) for record in longest]
     verdict.records = len(facts.committed)
     appends = [append for client in clients for append in client.appends.values()]
     facts.appends = [
@@ -106,6 +101,16 @@ def judge(histories: Sequence[Path], replicas: Sequence[Path]) -> Verdict:
             verdict.violations.append(str(violation))
     verdict.gaps = _gaps(facts.appends)
     return verdict
+
+
+def _seen_below(offset: int, clients: Iterable[_Client]) -> dict[int, Batch]:
+    """What readers got from below this offset."""
+    read = (batch for client in clients for _, _, batches in client.reads for batch in batches)
+    seen: dict[int, Batch] = {}
+    for batch in read:
+        if batch.base_offset < offset:
+            seen.setdefault(batch.base_offset, batch)
+    return seen
 
 
 def _checks(
