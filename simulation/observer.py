@@ -184,7 +184,7 @@ class Observer:
             checker.on_pre_vote(process.node, asked_us, is_prompt=process.is_prompt)
 
     def on_handed_over(self, process: Observed) -> None:
-        """A leader says that it has handed over, or that it leads already."""
+        """A leader says that it has handed over to another voter."""
         if self.is_watching:
             check_handed_over(self._facts, process.node)
 

@@ -32,7 +32,7 @@ from quorumd.wire.codec import decode
 from quorumd.wire.headers import decode_request_header, decode_response_header
 from quorumd.wire.messages.add_raft_voter import AddRaftVoterRequest
 from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
-from quorumd.wire.messages.transfer_leader import TransferLeaderResponse
+from quorumd.wire.messages.transfer_leader import TransferLeaderRequest, TransferLeaderResponse
 from quorumd.wire.messages.vote import VoteRequest, VoteResponse
 from simulation.history.replica import Batch, Replica, batch_of
 from simulation.history.voter_change_requests import VoterChangeKind
@@ -258,7 +258,10 @@ class NodeProcess(Process):
                 observer.on_vote(self.key, asked.replica_epoch, candidate)
         elif request.api_key == TRANSFER:
             _, at = decode_response_header(TRANSFER, version, frame[4:])
-            if not decode(TransferLeaderResponse, version, frame[4:], at).error_code:
+            wish = decode(TransferLeaderRequest, version, request.frame, request.body_at)
+            to = ReplicaKey(wish.to_id, uuid_or_none(wish.to_directory_id))
+            is_refused = decode(TransferLeaderResponse, version, frame[4:], at).error_code
+            if not is_refused and not to.matches(self.key):  # itself: it led when it was asked
                 observer.on_handed_over(self)
 
     # -- the end
