@@ -5,7 +5,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv run pipeline quick test test-compiled test-containers sim unreached chaos same check fix bench instructions wheel clean
+.PHONY: help venv run pipeline quick test test-needs test-compiled test-containers sim unreached chaos same check fix bench instructions wheel clean
 
 # Where it is set, each process of the tests compiles all of them anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -70,13 +70,19 @@ pipeline: $(SPARK_READY)
 quick: check
 	@$(BIN)/python -m pytest $(PARALLEL) 4 -m "not live and not java and not spark and not sim and not browser and not compiled"
 
-test: check
+# What is downloaded and prepared meanwhile takes the other core as long as the checks take one.
+test: $(DEV_READY)
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=line check test-needs
+	@$(BIN)/python -m pytest --cache-clear $(PARALLEL) 4 || $(BIN)/python -m tests.support.second_run $$?
+
+# So that no test's time limit covers it. Last: the tests in the form in which each of the processes loads them.
+test-needs: $(DEV_READY)
 	@$(BIN)/python -m tests.support.kafka_jars
 	@$(BIN)/python -m tests.pipeline.spark_kafka_jars
 	@$(BIN)/python -m tests.pipeline.quick_start
 	@$(BIN)/python -m tests.deploy.prometheus
 	@$(BIN)/python -m tests.support.sslyze
-	@$(BIN)/python -m pytest --cache-clear $(PARALLEL) 4 || $(BIN)/python -m tests.support.second_run $$?
+	@$(BIN)/python -m pytest --collect-only -qq >/dev/null
 
 # In a copy of this folder: beside the sources, machine code would hide what is edited.
 COMPILED := .cache/compiled/tree

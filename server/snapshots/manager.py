@@ -33,6 +33,9 @@ LOG = Logger("snapshots")
 CLEAN_INTERVAL_S = 5.0
 RETRY_MIN_S, RETRY_MAX_S = 5.0, 60.0
 """After a build that failed, doubled with every further one; those that operators ask for do not count."""
+REST_RATIO, REST_MAX_S = 9, 30.0
+"""After a build, new bytes begin no other one for so many times as long as it took: what they ask for, in a
+tenth of the time of one processor."""
 RESIGN_INTERVAL_S = 60.0
 """Between two leaderships that are given away for a snapshot that can't be repaired."""
 
@@ -89,6 +92,7 @@ class SnapshotManager:
         self._begun_at_s = runtime.monotonic_s()
         self._failures = 0
         self._not_before_s = 0.0
+        self._rests_until_s = 0.0
         self._building: RunningBuild | None = None
         self._callbacks: list[OnSnapshot] = []
         self._damaged: set[SnapshotId] = set()
@@ -160,7 +164,7 @@ class SnapshotManager:
         """Begin a build if it is time for one; called whenever something was committed."""
         settings, now_s = self._settings, self._runtime.monotonic_s()
         is_due = (
-            self.new_bytes >= settings.max_new_record_bytes
+            (self.new_bytes >= settings.max_new_record_bytes and now_s >= self._rests_until_s)
             or now_s - self._begun_at_s >= settings.interval_s
             or self._to_repair
         )
@@ -304,6 +308,8 @@ class SnapshotManager:
             seconds=round(seconds, 3),
         )
         self._facts[facts.id] = facts
+        rest_s = min(REST_MAX_S, REST_RATIO * seconds)
+        self._rests_until_s = self._runtime.monotonic_s() + rest_s
         self._written.base = facts
         self._handle(SnapshotTaken(snapshot=facts.id))
         self._finished(facts.id)

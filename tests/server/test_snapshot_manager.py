@@ -24,6 +24,7 @@ from quorumd.server.model.runtime import Reader, Runtime
 from quorumd.server.model.snapshot_builds import BuildFailed, BuildResult
 from quorumd.server.requests.take_snapshot import take_snapshot
 from quorumd.server.snapshots.manager import (
+    CLEAN_INTERVAL_S,
     RESIGN_INTERVAL_S,
     RETRY_MAX_S,
     RETRY_MIN_S,
@@ -253,6 +254,38 @@ def test_enough_new_records_or_enough_time_begin_a_build(bench: Bench) -> None:
     bench.grow(50)
     bench.wait(10)
     assert bench.ends() == [30, 40, 50]
+
+
+@pytest.mark.parametrize(("took_s", "rest_s"), [(2.0, 18.0), (5.0, 30.0)])
+def test_new_records_begin_no_build_before_the_processor_has_had_rest(
+    bench: Bench, took_s: float, rest_s: float
+) -> None:
+    bench.write(1000)
+    bench.wait(took_s)
+    bench.grow(40)
+    bench.write(5000)
+    bench.built(SnapshotId(30, 1))
+    bench.wait(rest_s - 0.1)
+    bench.write(1)
+    assert bench.ends() == [30]
+    bench.snapshots.take(lambda _: None)
+    assert bench.ends() == [30, 40], "an operator need not wait"
+    bench.built(SnapshotId(40, 1))
+    bench.grow(50)
+    bench.write(1000)
+    assert bench.ends() == [30, 40, 50], "that one took no time"
+
+
+def test_what_was_due_while_the_processor_rested_is_built_without_new_records(
+    bench: Bench,
+) -> None:
+    bench.write(1000)
+    bench.wait(2)
+    bench.grow(40)
+    bench.write(1000)
+    bench.built(SnapshotId(30, 1))
+    bench.wait(18 + CLEAN_INTERVAL_S)
+    assert bench.ends() == [30, 40]
 
 
 def test_a_build_that_fails_is_tried_again_more_and_more_seldom(bench: Bench) -> None:
