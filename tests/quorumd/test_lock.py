@@ -24,7 +24,7 @@ from quorumd import (
 )
 from quorumd.client.coordination.claim_record import ClaimRecord
 from quorumd.client.coordination.contender import TURN_S
-from quorumd.client.coordination.coordinator import TURN_BYTES, boot_s
+from quorumd.client.coordination.coordinator import TURN_OVERHEAD_BYTES, boot_s
 from quorumd.client.coordination.keys import Place
 from quorumd.wire.messages.fetch import FetchRequest
 from quorumd.wire.messages.produce import ProduceRequest
@@ -183,7 +183,10 @@ def test_of_those_who_wait_the_first_are_told_of_each_change_and_others_of_many(
             asked = [
                 each.min_bytes for _, each in quorum.requests if isinstance(each, FetchRequest)
             ]
-            assert {1, TURN_BYTES, 2 * TURN_BYTES, 3 * TURN_BYTES} == set(asked)
+            queued = next(each for each in quorum.records() if b"queue" in (each.key or b""))
+            turn_bytes = len(b"quorumd.locks/a") + len(queued.key or b"") + len(queued.value or b"")
+            turn_bytes += TURN_OVERHEAD_BYTES
+            assert {1, *(count * turn_bytes for count in range(1, 5))} == set(asked)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -192,19 +195,29 @@ def test_of_those_who_wait_the_first_are_told_of_each_change_and_others_of_many(
     with_quorum(story)
 
 
-def test_a_claim_that_was_queued_long_ago_acquires_the_lock_itself() -> None:
+def test_the_first_in_the_queue_is_handed_the_lock_however_long_it_has_waited() -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
         async with QuorumClient(quorum.addresses) as other:
             first = Lock(client, "a", ttl=60)
             await first.acquire()
-            second = Lock(other, "a", ttl=1)
-            waiting = asyncio.create_task(second.acquire())
-            await until_waiting(client, 1)
-            await asyncio.sleep(0.6)
+            second, third = Lock(other, "a", ttl=1), Lock(client, "a", ttl=1)
+            waiting = []
+            for count, lock in enumerate((second, third), 1):
+                waiting.append(asyncio.create_task(lock.acquire()))
+                await until_waiting(client, count)
+            await asyncio.sleep(1.2)
             end_offset = quorum.end_offset
             await first.release()
-            assert await waiting == end_offset + 1
+            assert await waiting[0] == end_offset, "by the batch that gave it back"
+            queued = [each for each in quorum.records() if b"queue" in (each.key or b"")]
+            fields = [json.loads(each.value) for each in queued if each.value is not None]
+            mine = [each for each in fields if each["claim"] == fields[0]["claim"]]
+            assert len(mine) >= 3, "it was written again, each third of the ttl"
+            assert [each.get("queued") for each in mine[1:]] == [queued[0].offset] * (len(mine) - 1)
+            assert len(fields) == len(mine) + 1, "who is not the first writes once"
             await second.release()
+            await waiting[1]
+            await third.release()
 
     with_quorum(story)
 

@@ -20,9 +20,9 @@ class ClaimRecord(NamedTuple):
     """The holder of a name, or a claim that waits for it.
 
     `claim` is one attempt to have it, `client` the one client that makes it, both 32 hexadecimal digits.
-    `token` is the offset of the record that acquired it, None in that record itself. `attempt` counts what
-    the claim has sent: it distinguishes the records of one claim. `since` is wall-clock time, for
-    people alone.
+    `token` is the offset of the record that acquired it, None in that record itself; `queued` in the same way
+    that of the record that took the place in the queue. `attempt` counts what the claim has sent: it
+    distinguishes the records of one claim. `since` is wall-clock time, for people alone.
     """
 
     owner: str
@@ -35,6 +35,7 @@ class ClaimRecord(NamedTuple):
     client: str
     attempt: int = 0
     token: int | None = None
+    queued: int | None = None
     value: str = ""
 
     @property
@@ -42,11 +43,16 @@ class ClaimRecord(NamedTuple):
         """Seconds."""
         return self.ttl_ms / 1000
 
+    def place(self, offset: int) -> int:
+        """In the queue, if this record is at `offset`: where the record is that took the place."""
+        return offset if self.queued is None else self.queued
+
     def encoded(self) -> bytes:
         """The value of the key."""
         fields = self._asdict()
-        if self.token is None:
-            del fields["token"]
+        for name in ("token", "queued"):
+            if fields[name] is None:
+                del fields[name]
         if not self.value:
             del fields["value"]
         return json.dumps(fields, ensure_ascii=False).encode(errors="replace")
@@ -83,7 +89,7 @@ def _is_sound(record: ClaimRecord) -> bool:
     return (
         all(isinstance(text, str) for text in (*texts, record.claim, record.client))
         and all(_is_count(each) for each in (record.pid, record.ttl_ms, record.attempt))
-        and (record.token is None or _is_count(record.token))
+        and all(each is None or _is_count(each) for each in (record.token, record.queued))
         and TTL_S_MIN <= record.ttl_s <= TTL_S_MAX
         and _ID.fullmatch(record.claim) is not None
         and _ID.fullmatch(record.client) is not None

@@ -28,6 +28,8 @@ TURN_S: Final = 2.0
 """What the first in the queue has to act in before the next one may; seconds in which the leader answers."""
 HEIR_TTLS: Final = 0.5
 """So many ttls ago the record of the first in the queue may have been read, for it to be handed the name."""
+SETTLE_S: Final = 0.05
+"""Who becomes the first in the queue does not write at once: another one has the name, and begins."""
 REMOVED_MAX: Final = 500
 """Of the queue, in one batch."""
 
@@ -140,6 +142,8 @@ class Contender:
         self.offset = -1
         """Of its newest record as the holder, -1 before."""
         self._queue_offset = -1
+        self._first_s = float("inf")
+        """When it was the first in the queue."""
         self._left_offset = -1
 
     def holds(self, now_s: float) -> bool:
@@ -206,13 +210,31 @@ class Contender:
                 return WaitUntil(None)
             at_s = turn_s(contest, self.claim, now_s)
             if at_s is None or now_s < at_s:
-                return WaitUntil(at_s)
+                return self._waiting(contest, end_offset, now_s, at_s)
             return self._acquisition(contest, end_offset, now_s)
         if self._queue_offset >= end_offset:
             return WaitUntil(None)  # It is in the queue, and does not see itself there yet.
         if contest.holder is None and not contest.queue:
             return self._acquisition(contest, end_offset, now_s)
         return self._write(Intent.QUEUE, [self._set(self._own_place, now_s)], end_offset)
+
+    def _waiting(
+        self, contest: Contest, end_offset: int, now_s: float, at_s: float | None
+    ) -> ClaimWrite | WaitUntil:
+        """In the queue until `at_s`. The first one keeps its record young, to be handed the name."""
+        seen = contest.queue[self.claim]
+        if at_s is None or next(iter(contest.queue)) != self.claim:
+            return WaitUntil(at_s)
+        self._first_s = min(self._first_s, now_s)
+        due_s = self._sent_s.get(seen.record.attempt, _NEVER) + self.ttl_s / RENEWALS_PER_TTL
+        due_s = max(due_s, self._first_s + SETTLE_S)
+        if now_s < due_s:
+            return WaitUntil(min(at_s, due_s))
+        self._sent_s = {
+            each: sent_s for each, sent_s in self._sent_s.items() if each >= seen.record.attempt
+        }
+        record = self._set(self._own_place, now_s, queued=seen.place)
+        return self._write(Intent.QUEUE, [record], end_offset)
 
     def keep_step(
         self, contest: Contest, end_offset: int, now_s: float
@@ -275,10 +297,12 @@ class Contender:
             records.append(_deleted(self._own_place))
         return self._write(Intent.RENEW, records, max(end_offset, self.offset + 1))
 
-    def _set(self, place: Place, now_s: float, *, token: int | None = None) -> Record:
+    def _set(
+        self, place: Place, now_s: float, *, token: int | None = None, queued: int | None = None
+    ) -> Record:
         self._attempt += 1
         self._sent_s[self._attempt] = now_s
-        record = self._record._replace(attempt=self._attempt, token=token)
+        record = self._record._replace(attempt=self._attempt, token=token, queued=queued)
         return Record(key=place.key, value=record.encoded())
 
     def _write(self, intent: Intent, records: list[Record], since: int) -> ClaimWrite:

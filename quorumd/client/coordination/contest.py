@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 from quorumd.client.coordination.claim_record import ClaimRecord, claim_record_of
@@ -59,9 +59,14 @@ class SeenRecord(NamedTuple):
         """The offset of the record that acquired the name."""
         return self.offset if self.record.token is None else self.record.token
 
+    @property
+    def place(self) -> int:
+        """The offset of the record that took the place in the queue: those below are before it."""
+        return self.record.place(self.offset)
+
 
 class Contest:
-    """The holder of a name and the queue behind it, by claim and in the order of the log.
+    """The holder of a name and the queue behind it, by claim and in the order of their places.
 
     `free_since_s` is when it was first seen without a holder, by `answered`. `own` are the claims of this
     very client in the queue, those that were given up left out.
@@ -81,12 +86,29 @@ class Contest:
         """The first claim of this client in the queue: the only one of them that may act."""
         return next(iter(self.own), None)
 
-    def ahead_of(self, claim: str) -> int:
-        """How many claims wait before this one, as far as `AHEAD_MAX`; 0 if it does not wait."""
+    def put(self, claim: str, seen: SeenRecord, *, is_own: bool) -> None:
+        """A claim takes its place in the queue, or is written again and keeps it."""
+        known, last = self.queue.get(claim), next(reversed(self.queue.values()), None)
+        self.queue[claim] = seen
+        if is_own:
+            self.own[claim] = None
+        if known is not None and known.place == seen.place:
+            return
+        self.queue.move_to_end(claim)
+        if is_own:
+            self.own.move_to_end(claim)
+        if last is not None and seen.place < last.place:
+            # A reader that came later has not read the record that took the place.
+            by_place = sorted(self.queue.items(), key=lambda item: item[1].place)
+            self.queue = OrderedDict(by_place)
+            self.own = OrderedDict((each, None) for each in self.queue if each in self.own)
+
+    def ahead_of(self, claim: str) -> list[SeenRecord]:
+        """Those that wait before this one, at most the first `AHEAD_MAX`; none if it does not wait."""
         if claim not in self.queue:
-            return 0
-        ahead = islice(self.queue, AHEAD_MAX)
-        return next((place for place, each in enumerate(ahead) if each == claim), AHEAD_MAX)
+            return []
+        ahead = takewhile(lambda item: item[0] != claim, self.queue.items())
+        return [seen for _, seen in islice(ahead, AHEAD_MAX)]
 
 
 NOBODY: Final = Contest(AnsweredTime(), float("-inf"))
@@ -157,11 +179,7 @@ class ContestBoard:
             contest.queue.pop(claim, None)
             contest.own.pop(claim, None)
         else:
-            contest.queue[claim] = seen
-            contest.queue.move_to_end(claim)
-            if claim in self.live:
-                contest.own[claim] = None
-                contest.own.move_to_end(claim)
+            contest.put(claim, seen, is_own=claim in self.live)
         if claim in self.live:
             self._wake(claim)
         self._wake_first_own(contest)

@@ -34,10 +34,11 @@ SWEEP_S: Final = (5.0, 15.0)
 one comes first, and the others find nothing."""
 SWEEP_TRY_S: Final = 3.0
 IN_FLIGHT_MAX: Final = 64
-NEAR: Final = 2
+NEAR: Final = 1
 """With so many before it a claim is told of each change of the log at once."""
-TURN_BYTES: Final = 300
-"""A hand-over adds more than this to the log. What adds less delays a reader by half a second at the most."""
+TURN_OVERHEAD_BYTES: Final = 160
+"""A hand-over adds less than this to the log, beside its keys and its value, and no change of a name adds as
+little as what is left of it. So who waits for the bytes of a turn sleeps through it, and not longer."""
 PATIENT_CLAIMS_MAX: Final = 8
 LINGER_S: Final = 5.0
 """The reader outlives the last claim by this, for the next one may come at once."""
@@ -180,11 +181,16 @@ class Coordinator:
 
     def _min_bytes(self) -> int:
         """How much is to be new before this client needs to know: more where all that it wants is a place in
-        queues, and others are before it. Each of them adds at least `TURN_BYTES` when it has its turn."""
+        queues, and others are before it. What adds less delays it by half a second at the most."""
         if self._watchers or self._reached or not 0 < len(self._places) <= PATIENT_CLAIMS_MAX:
             return 1
-        ahead = min(self.contest(place).ahead_of(claim) for claim, place in self._places.items())
-        return max(1, (ahead - NEAR) * TURN_BYTES)
+        return max(1, min(self._bytes_before(*each) for each in self._places.items()))
+
+    def _bytes_before(self, claim: str, place: Place) -> int:
+        """What is added until a claim is near its turn."""
+        keys_bytes = len(place.key) + len(Place(place.kind, place.name, claim).key)
+        ahead = self.contest(place).ahead_of(claim)
+        return sum(len(seen.value) + keys_bytes + TURN_OVERHEAD_BYTES for seen in ahead[:-NEAR])
 
     def _on_response(self) -> None:
         now_s = self.now_s()

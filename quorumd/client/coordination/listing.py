@@ -16,8 +16,8 @@ class Claimant(NamedTuple):
     """One who holds a name, or waits for it, as its record says.
 
     `since` is when it began to hold or to wait, in UTC by its own wall clock; `written_ms` the time of its
-    newest record, ms since 1970 by the same clock: who holds a name writes one at every third of the ttl.
-    `token` is -1 for who waits.
+    newest record, ms since 1970 by the same clock: who holds a name, or is the first to wait for it, writes
+    one at every third of the ttl. `token` is -1 for who waits.
     """
 
     owner: str
@@ -56,7 +56,8 @@ async def list_claims(
                 continue
             if place.claim:
                 waiting = queues.setdefault(place.name, [])
-                waiting.append((entry.offset, _claimant(entry)._replace(token=-1)))
+                at = claim_record_of(entry.value).place(entry.offset)
+                waiting.append((at, _claimant(entry)._replace(token=-1)))
             else:
                 holders[place.name] = _claimant(entry)
     return [
