@@ -45,6 +45,8 @@ class HeldCommand:
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._has_terminal = _is_in_foreground()
         self._has_begun = False
+        self._end: int | None = None
+        """A descriptor that is readable once it has ended."""
         go, self._go = os.pipe()
         self._report, report = os.pipe()
         launcher = [
@@ -78,6 +80,9 @@ class HeldCommand:
         self._loop.remove_reader(self._report)
         os.close(self._go)
         os.close(self._report)
+        if self._end is not None:
+            self._loop.remove_reader(self._end)
+            os.close(self._end)
         if not self._has_begun:
             self._process.kill()
             self._process.wait()
@@ -93,7 +98,11 @@ class HeldCommand:
         # To execute a file takes as long as its file system does: the loop has to go on meanwhile.
         self._loop.add_reader(self._report, self._on_report)
         self._has_begun = True
-        threading.Thread(target=self._watch, name="command", daemon=True).start()
+        self._end = self._end_descriptor()
+        if self._end is None:
+            threading.Thread(target=self._watch, name="command", daemon=True).start()
+        else:
+            self._loop.add_reader(self._end, self._on_end)
 
     def send(self, number: signal.Signals) -> None:
         """Passes a signal on. Nothing happens if the command has ended."""
@@ -131,6 +140,18 @@ class HeldCommand:
     def _on_report(self) -> None:
         self._loop.remove_reader(self._report)
         self._executed.set_result(int(os.read(self._report, 16) or b"0"))
+
+    def _end_descriptor(self) -> int | None:
+        """None if a thread has to watch: for the terminal's sake, or because the kernel is older than 5.3."""
+        try:
+            return None if self._has_terminal else os.pidfd_open(self._process.pid)
+        except OSError:
+            return None
+
+    def _on_end(self) -> None:
+        assert self._end is not None
+        self._loop.remove_reader(self._end)
+        self._ended.set_result(None)
 
     def _take_terminal(self) -> None:
         if self._has_terminal:
