@@ -67,6 +67,13 @@ class Cluster(Protocol):
         """Ends all nodes in order."""
 
 
+class Leading(Protocol):
+    """Nodes of which one may lead."""
+
+    def leader(self) -> int | None:
+        """Its index."""
+
+
 def loadgen() -> Path:
     """The load generator."""
     return compiled("loadgen.c", "loadgen")
@@ -81,7 +88,8 @@ def tls_loadgen() -> Path:
 def compiled(source: str, name: str, *options: str) -> Path:
     """A program in C of this folder, compiled into `.cache/bench` if it is missing or outdated."""
     text, binary = Path(__file__).with_name(source), ROOT / ".cache" / "bench" / name
-    if not binary.exists() or binary.stat().st_mtime < text.stat().st_mtime:
+    changed_s = max(each.stat().st_mtime for each in (text, *text.parent.glob("*.h")))
+    if not binary.exists() or binary.stat().st_mtime < changed_s:
         compiler = shutil.which("cc") or shutil.which("gcc")
         if compiler is None:
             raise SystemExit(f"{source} needs a C compiler: install gcc")
@@ -165,7 +173,7 @@ class Quorum:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
@@ -294,10 +302,10 @@ def formatted_quorum(
             quorum.stop()
 
 
-def leader_of(cluster: Cluster) -> int:
+def leader_of(nodes: Leading) -> int:
     """The leader's index, waited for."""
     deadline = time.monotonic() + START_TIMEOUT_S
-    while (leader := cluster.leader()) is None:
+    while (leader := nodes.leader()) is None:
         if time.monotonic() > deadline:
             raise SystemExit(f"no leader within {START_TIMEOUT_S} s")
         time.sleep(0.02)
@@ -387,5 +395,6 @@ def _joined(numbers: Sequence[int]) -> str:
     return ",".join(map(str, numbers))
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """For `preexec_fn`: the process gets SIGKILL when this one ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

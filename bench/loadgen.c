@@ -25,22 +25,16 @@
  *
  * Prints one line of JSON. */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <getopt.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <signal.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "load.h"
 
 #ifdef WITH_TLS
 #include <openssl/err.h>
@@ -49,11 +43,8 @@
 
 #define CLIENTS_MAX 4096 /* 12 bits of the correlation id */
 #define ROUND_MASK 0x7ffff
-#define NODES_MAX 16
 #define ERROR_CODES 160
 #define TIMER UINT32_MAX /* in place of a connection's number */
-#define MS 1000000ull
-#define SECOND 1000000000ull
 
 static struct {
     int ports[NODES_MAX], port_count, pids[NODES_MAX], pid_count;
@@ -67,173 +58,21 @@ static struct {
     .kill_wait_s = 30, .connect_s = 30, .timeout_ns = 10 * SECOND, .retry_ns = 5 * MS, .topic = "__cluster_metadata",
 };
 
-static void fail(const char *what) {
-    fprintf(stderr, "loadgen: %s\n", what);
-    exit(2);
-}
-
-static uint64_t clock_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * SECOND + (uint64_t)now.tv_nsec;
-}
-
-/* ---- bytes ------------------------------------------------------------------------------------ */
-
-struct bytes {
-    uint8_t *start;
-    size_t used, room;
-};
-
-static uint8_t *extend(struct bytes *to, size_t count) {
-    if (to->used + count > to->room) {
-        to->room = 2 * (to->used + count) + 512;
-        to->start = realloc(to->start, to->room);
-        if (!to->start) fail("out of memory");
-    }
-    to->used += count;
-    return to->start + to->used - count;
-}
-
-static void put_number(struct bytes *to, int64_t value, int size) {
-    uint8_t *at = extend(to, (size_t)size);
-    for (int i = size - 1; i >= 0; i--, value >>= 8) at[i] = (uint8_t)value;
-}
-
-static void put_varint(struct bytes *to, int64_t value) {
-    uint64_t left = ((uint64_t)value << 1) ^ (uint64_t)(value >> 63);
-    for (; left > 127; left >>= 7) *extend(to, 1) = (uint8_t)(left | 128);
-    *extend(to, 1) = (uint8_t)left;
-}
-
-static void put_text(struct bytes *to, const char *text) {
-    size_t length = strlen(text);
-    put_number(to, (int64_t)length, 2);
-    memcpy(extend(to, length), text, length);
-}
-
-static void set32(uint8_t *at, uint32_t value) {
-    for (int i = 3; i >= 0; i--, value >>= 8) at[i] = (uint8_t)value;
-}
-
-static uint32_t get32(const uint8_t *at) {
-    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
-}
-
-static uint32_t crc32c(const uint8_t *at, size_t count) {
-    static uint32_t table[256];
-    if (!table[1])
-        for (uint32_t i = 0; i < 256; i++) {
-            uint32_t rest = i;
-            for (int bit = 0; bit < 8; bit++) rest = rest & 1 ? rest >> 1 ^ 0x82f63b78u : rest >> 1;
-            table[i] = rest;
-        }
-    uint32_t crc = ~0u;
-    while (count--) crc = table[(crc ^ *at++) & 255] ^ crc >> 8;
-    return ~crc;
-}
-
-static uint8_t noise(void) {
-    static uint32_t state = 2463534242u; /* the same records in every run */
-    state = state * 1664525u + 1013904223u;
-    return (uint8_t)(state >> 24);
-}
-
 /* ---- requests --------------------------------------------------------------------------------- */
 
-enum { CORRELATION_AT = 8 };
-
-/* The part of a record batch that its checksum covers. */
-static struct bytes batch_body(int client) {
-    struct bytes body = {0}, record = {0};
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    int64_t now_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-    put_number(&body, 0, 2); /* attributes: uncompressed, create time */
-    put_number(&body, opt.records - 1, 4);
-    put_number(&body, now_ms, 8);
-    put_number(&body, now_ms, 8);
-    put_number(&body, -1, 8); /* no producer id, epoch, sequence */
-    put_number(&body, -1, 2);
-    put_number(&body, -1, 4);
-    put_number(&body, opt.records, 4);
+static struct bytes produce_request(int client) {
+    struct bytes request = {0}, body = batch_head(opt.records), value = {0};
     for (int i = 0; i < opt.records; i++) {
         char key[16];
-        int key_bytes = snprintf(key, sizeof key, "k%04d", opt.records > 1 ? i : client % 256);
-        record.used = 0;
-        *extend(&record, 1) = 0;
-        put_varint(&record, 0);
-        put_varint(&record, i);
-        put_varint(&record, key_bytes);
-        memcpy(extend(&record, (size_t)key_bytes), key, (size_t)key_bytes);
-        put_varint(&record, opt.value_bytes);
-        for (int byte = 0; byte < opt.value_bytes; byte++) *extend(&record, 1) = noise();
-        put_varint(&record, 0); /* no headers */
-        put_varint(&body, (int64_t)record.used);
-        memcpy(extend(&body, record.used), record.start, record.used);
+        snprintf(key, sizeof key, "k%04d", opt.records > 1 ? i : client % 256);
+        value.used = 0;
+        for (int byte = 0; byte < opt.value_bytes; byte++) *extend(&value, 1) = noise();
+        put_record(&body, i, key, &value, NULL, NULL);
     }
-    free(record.start);
-    return body;
-}
-
-static struct bytes produce_request(int client) {
-    struct bytes request = {0}, body = batch_body(client);
-    put_number(&request, 0, 4); /* length: set below */
-    put_number(&request, 0 << 16 | 7, 4); /* Produce, version 7 */
-    put_number(&request, 0, 4); /* correlation id: set in each round */
-    put_text(&request, "loadgen");
-    put_number(&request, -1, 2); /* no transaction */
-    put_number(&request, -1, 2); /* acks: all */
-    put_number(&request, 30000, 4);
-    put_number(&request, 1, 4);
-    put_text(&request, opt.topic);
-    put_number(&request, 1, 4);
-    put_number(&request, 0, 4);
-    put_number(&request, (int64_t)body.used + 21, 4);
-    put_number(&request, 0, 8); /* base offset */
-    put_number(&request, (int64_t)body.used + 9, 4);
-    put_number(&request, -1, 4); /* epoch */
-    put_number(&request, 2, 1);  /* magic */
-    put_number(&request, crc32c(body.start, body.used), 4);
-    memcpy(extend(&request, body.used), body.start, body.used);
-    set32(request.start, (uint32_t)request.used - 4);
+    put_produce(&request, 7, opt.topic, &body);
+    free(value.start);
     free(body.start);
     return request;
-}
-
-/* ---- latencies -------------------------------------------------------------------------------- */
-
-enum { STEP_BITS = 7, STEPS = 1 << STEP_BITS, BUCKETS = (40 - STEP_BITS + 2) * STEPS };
-
-static uint64_t histogram[BUCKETS], measured, longest_ns;
-static double latency_sum_ns;
-
-static unsigned bucket_of(uint64_t ns) {
-    uint64_t value = ns / 100;
-    if (value >> 40) return BUCKETS - 1;
-    if (value < 2 * STEPS) return (unsigned)value;
-    int shift = 63 - __builtin_clzll(value) - STEP_BITS;
-    return (unsigned)((value >> shift) + (uint64_t)shift * STEPS);
-}
-
-static double bucket_middle_ms(unsigned bucket) {
-    if (bucket < 2 * STEPS) return (bucket + 0.5) / 1e4;
-    unsigned shift = bucket / STEPS - 1;
-    return (double)(bucket % STEPS + STEPS + 0.5) * (double)(1ull << shift) / 1e4;
-}
-
-static void record_latency(uint64_t ns) {
-    histogram[bucket_of(ns)]++;
-    measured++;
-    latency_sum_ns += (double)ns;
-    if (ns > longest_ns) longest_ns = ns;
-}
-
-static double quantile_ms(double share) {
-    uint64_t rank = (uint64_t)(share * (double)measured), seen = 0;
-    for (unsigned bucket = 0; bucket < BUCKETS; bucket++)
-        if ((seen += histogram[bucket]) > rank) return bucket_middle_ms(bucket);
-    return (double)longest_ns / 1e6;
 }
 
 /* ---- clients and connections ------------------------------------------------------------------ */
@@ -394,7 +233,7 @@ static void acknowledge(struct client *client) {
 
 /* One answer without its length; false if this node is to be left. */
 static bool take_answer(struct link *link, const uint8_t *answer, size_t length) {
-    size_t error_at = 4 + 4 + 2 + strlen(opt.topic) + 4 + 4;
+    size_t error_at = produce_error_at(opt.topic);
     if (!link->waiting || length < error_at + 2) fail("an answer that is none to Produce v7");
     int index = link->order[link->first];
     struct client *client = &clients[index];
@@ -550,44 +389,6 @@ static void check_times(void) {
     }
 }
 
-/* ---- processor time --------------------------------------------------------------------------- */
-
-struct usage {
-    double client_s, servers_s, machine_s, stolen_s;
-};
-
-static struct usage read_usage(void) {
-    struct usage usage = {0};
-    struct rusage own;
-    double ticks = (double)sysconf(_SC_CLK_TCK);
-    getrusage(RUSAGE_SELF, &own);
-    usage.client_s = (double)(own.ru_utime.tv_sec + own.ru_stime.tv_sec) +
-                     (double)(own.ru_utime.tv_usec + own.ru_stime.tv_usec) / 1e6;
-    for (int i = 0; i < opt.pid_count; i++) {
-        char path[64], text[2048] = "";
-        snprintf(path, sizeof path, "/proc/%d/stat", opt.pids[i]);
-        FILE *file = fopen(path, "r");
-        if (!file) continue;
-        size_t count = fread(text, 1, sizeof text - 1, file);
-        fclose(file);
-        text[count] = 0;
-        char *rest = strrchr(text, ')');
-        unsigned long user, kernel;
-        if (rest && sscanf(rest + 1, " %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %lu %lu", &user,
-                           &kernel) == 2)
-            usage.servers_s += (double)(user + kernel) / ticks;
-    }
-    unsigned long t[8] = {0};
-    FILE *file = fopen("/proc/stat", "r");
-    if (file && fscanf(file, "cpu %lu %lu %lu %lu %lu %lu %lu %lu", t, t + 1, t + 2, t + 3, t + 4,
-                       t + 5, t + 6, t + 7) == 8) {
-        usage.machine_s = (double)(t[0] + t[1] + t[2] + t[5] + t[6]) / ticks;
-        usage.stolen_s = (double)t[7] / ticks;
-    }
-    if (file) fclose(file);
-    return usage;
-}
-
 /* ---- a run ------------------------------------------------------------------------------------ */
 
 static void step(int wait_ms) {
@@ -695,15 +496,6 @@ static void print_result(double elapsed_s, struct usage before, struct usage aft
     printf("}");
 }
 
-static int parse_list(char *text, int *numbers) {
-    int count = 0;
-    for (char *part = strtok(text, ","); part; part = strtok(NULL, ",")) {
-        if (count == NODES_MAX) fail("too many ports or pids");
-        numbers[count++] = atoi(part);
-    }
-    return count;
-}
-
 static void parse_options(int count, char **words) {
     enum { PORTS, PIDS, CLIENTS, CONNECTIONS, RECORDS, VALUE, WARMUP, SECONDS, KILL, SIGNAL,
            KILL_WAIT, TIMEOUT, RETRY, CONNECT, TOPIC, FIRST, NUMBERS, RATE, CERTIFICATE, CA };
@@ -782,12 +574,12 @@ int main(int count, char **words) {
         return 0;
     }
     measuring = true;
-    struct usage before = read_usage();
+    struct usage before = read_usage(opt.pids, opt.pid_count);
     uint64_t begin = now_ns = clock_ns();
     if (opt.rate > 0) measured_from_ns = begin;
     run_for(opt.seconds);
     uint64_t end = now_ns;
-    struct usage after = read_usage();
+    struct usage after = read_usage(opt.pids, opt.pid_count);
     measuring = false;
     uint64_t late = opt.rate > 0 ? count_unanswered(end) : 0;
     bool closed_loop = !opt.kill_pid && opt.rate <= 0;

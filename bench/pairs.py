@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from bench.builds import Build
 from bench.common import Quorum, generate, leader_of, running_quorum
@@ -73,14 +73,33 @@ def two_quorums(builds: Sequence[Build], folder: Path | None) -> Iterator[list[Q
         yield quorums
 
 
+class Processes(Protocol):
+    """Nodes that run."""
+
+    @property
+    def pids(self) -> list[int]:
+        """Their process ids."""
+
+
 @contextmanager
-def paused(quorum: Quorum) -> Iterator[None]:
-    """It does nothing but in samples."""
-    _signal(quorum, signal.SIGSTOP)
+def paused(nodes: Processes) -> Iterator[None]:
+    """They do nothing but in samples."""
+    _signal(nodes, signal.SIGSTOP)
     try:
         yield
     finally:
-        _signal(quorum, signal.SIGCONT)
+        _signal(nodes, signal.SIGCONT)
+
+
+@contextmanager
+def awake(nodes: Processes) -> Iterator[None]:
+    """For one sample; timers that ran out meanwhile have fired."""
+    _signal(nodes, signal.SIGCONT)
+    time.sleep(RESUME_S)
+    try:
+        yield
+    finally:
+        _signal(nodes, signal.SIGSTOP)
 
 
 def sample(quorum: Quorum, **options: object) -> dict[str, Any]:
@@ -90,13 +109,9 @@ def sample(quorum: Quorum, **options: object) -> dict[str, Any]:
     again. Raises RuntimeError if that is so time after time.
     """
     for _ in range(RUNS_MAX):
-        _signal(quorum, signal.SIGCONT)
-        time.sleep(RESUME_S)
-        try:
+        with awake(quorum):
             port = quorum.ports[leader_of(quorum)]
             made = generate(quorum, [port], **{**options, **quorum.load_options})
-        finally:
-            _signal(quorum, signal.SIGSTOP)
         if made["records_per_s"] > 0:
             return made
     raise RuntimeError(
@@ -133,6 +148,6 @@ def verdict(pairs: Sequence[Pair]) -> str:
     )
 
 
-def _signal(quorum: Quorum, number: signal.Signals) -> None:
-    for pid in quorum.pids:
+def _signal(nodes: Processes, number: signal.Signals) -> None:
+    for pid in nodes.pids:
         os.kill(pid, number)

@@ -1,8 +1,10 @@
 """How long a lock takes from one process to the next: `python -m bench.run_coordination`.
 
-`quorumctl lock` beside `etcdctl lock`, three nodes each, in turn in one run. From the moment at which a
-command under the lock is about to end to the first moment of the next one's: its end, the release, the next
-one's turn, the start of its command. Both run the same script. Needs an idle machine.
+`quorumctl lock` beside `etcdctl lock`, and `quorumd.Lock` beside kazoo's for ZooKeeper, three nodes each, in
+turn in one run. Of the commands, which run the same script: from the moment at which one under the lock is
+about to end to the first moment of the next one: its end, the release, the next turn, the start of a command.
+Of the libraries, in the same program (lock_holder.py): from before the release to behind the next
+acquisition. Needs an idle machine.
 """
 
 from __future__ import annotations
@@ -13,15 +15,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.common import NODES, START_TIMEOUT_S, free_ports, running_quorum, write_json
+from bench.builds import build
+from bench.common import running_quorum, write_json
 from bench.pairs import Spread
+from bench.peers import etcd_cluster, etcd_missing, zookeeper_cluster, zookeeper_missing
 
 HOLD_S = 0.1
 QUEUE_S = 2.0
@@ -34,56 +37,55 @@ date +%s%N >> "$TIMES"
 
 
 class Locker(NamedTuple):
-    """A command that runs another one under a lock: `words`, the lock's name, `between`, the command."""
+    """A program that holds a lock for a moment: `command` takes the lock's name and the script to run."""
 
     name: str
-    words: Sequence[str]
-    between: Sequence[str]
+    command: Callable[[str, Path], list[str]]
 
 
-@contextmanager
-def quorumd_locker() -> Iterator[Locker]:
-    """A fresh quorum."""
-    with running_quorum() as quorum:
-        servers = ",".join(f"127.0.0.1:{port}" for port in quorum.ports)
-        quorumctl = str(Path(sys.executable).with_name("quorumctl"))
-        yield Locker("quorumctl lock", [quorumctl, "lock", "-b", servers], ["--"])
+Group = Sequence[Locker]
+"""Like beside like: the first one is quorumd's."""
 
 
-@contextmanager
-def etcd_locker(etcd: str, etcdctl: str) -> Iterator[Locker]:
-    """A fresh cluster of etcd with its defaults."""
-    ports = free_ports(2 * NODES)
-    clients = [f"http://127.0.0.1:{port}" for port in ports[:NODES]]
-    peers = [f"http://127.0.0.1:{port}" for port in ports[NODES:]]
-    cluster = ",".join(f"n{i}={url}" for i, url in enumerate(peers))
-    with tempfile.TemporaryDirectory(prefix="etcd-bench-") as folder, ExitStack() as stack:
-        for i, (client, peer) in enumerate(zip(clients, peers, strict=True)):
-            command = [etcd, "--name", f"n{i}", "--data-dir", f"{folder}/{i}"]
-            command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
-            command += ["--listen-client-urls", client, "--advertise-client-urls", client]
-            command += ["--initial-cluster", cluster, "--log-level", "error"]
-            process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-            stack.callback(process.wait)
-            stack.callback(process.kill)
-        _wait_healthy(clients)
-        words = [etcdctl, "--endpoints", ",".join(clients), "lock"]
-        yield Locker("etcdctl lock", words, [])
+def groups(stack: ExitStack, options: argparse.Namespace) -> Iterator[Group]:
+    """Commands, and libraries; what is missing is left out, and a line says how to get it."""
+    made = stack.enter_context(build(options.build))
+    quorum = stack.enter_context(running_quorum(command=made.command, environ=made.environ))
+    print(f"nodes: quorumd ({made.form}, {made.name})", flush=True)
+    servers = _servers(quorum.ports)
+    quorumctl = str(Path(sys.executable).with_name("quorumctl"))
+    commands = [_command("quorumctl lock", [quorumctl, "lock", "-b", servers], ["--"])]
+    etcd, etcdctl = (shutil.which(each, path=options.etcd) for each in ("etcd", "etcdctl"))
+    if missing := etcd_missing(etcd and etcdctl):
+        print(f"etcdctl: not measured, {missing}", flush=True)
+    elif etcd and etcdctl:
+        ends = _servers(stack.enter_context(etcd_cluster(etcd)).ports)
+        commands.append(_command("etcdctl lock", [etcdctl, "--endpoints", ends, "lock"], []))
+    yield commands
+    libraries = [_library("quorumd", "quorumd.Lock", servers)]
+    if missing := zookeeper_missing(options.zookeeper) or _kazoo_missing():
+        print(f"kazoo: not measured, {missing}", flush=True)
+    else:
+        hosts = _servers(stack.enter_context(zookeeper_cluster(options.zookeeper)).ports)
+        libraries.append(_library("kazoo", "kazoo's Lock", hosts))
+    yield libraries
 
 
-def _wait_healthy(urls: Sequence[str]) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    for url in urls:
-        while True:
-            try:
-                with urllib.request.urlopen(f"{url}/health", timeout=1) as answer:
-                    if b'"true"' in answer.read():
-                        break
-            except OSError:
-                pass
-            if time.monotonic() > deadline:
-                raise SystemExit(f"etcd is not healthy after {START_TIMEOUT_S} s")
-            time.sleep(0.05)
+def _command(name: str, words: list[str], between: list[str]) -> Locker:
+    return Locker(name, lambda lock, script: [*words, lock, *between, str(script)])
+
+
+def _library(library: str, name: str, servers: str) -> Locker:
+    program = [sys.executable, "-m", "bench.lock_holder", library, servers]
+    return Locker(name, lambda lock, _: [*program, lock])
+
+
+def _kazoo_missing() -> str:
+    return "" if find_spec("kazoo") else "it is not installed (pip install kazoo)"
+
+
+def _servers(ports: Sequence[int]) -> str:
+    return ",".join(f"127.0.0.1:{port}" for port in ports)
 
 
 def hand_overs(locker: Locker, name: str, waiters: int) -> list[float]:
@@ -94,10 +96,10 @@ def hand_overs(locker: Locker, name: str, waiters: int) -> list[float]:
         script.chmod(0o755)
         first.touch()
         variables = {"TIMES": str(times), "FIRST": str(first), "HOLD_S": str(HOLD_S)}
-        variables |= {"QUEUE_S": str(QUEUE_S * waiters), "ETCDCTL_API": "3"}
+        variables |= {"QUEUE_S": str(QUEUE_S * waiters)}
         processes = [
             subprocess.Popen(
-                [*locker.words, name, *locker.between, str(script)],
+                locker.command(name, script),
                 env={**os.environ, **variables},
                 stdout=subprocess.DEVNULL,
             )
@@ -111,14 +113,15 @@ def hand_overs(locker: Locker, name: str, waiters: int) -> list[float]:
     return [(begin - end) / 1e6 for end, begin in zip(ends, begins, strict=True)]
 
 
-def measure(lockers: Sequence[Locker], rounds: int, waiters: int) -> dict[str, list[float]]:
-    """All hand-overs in milliseconds. Who is first changes from round to round."""
-    found: dict[str, list[float]] = {locker.name: [] for locker in lockers}
+def measure(found: Sequence[Group], rounds: int, waiters: int) -> dict[str, list[float]]:
+    """All hand-overs in milliseconds by the locker's name. Who is first changes from round to round."""
+    lockers = [locker for group in found for locker in group]
+    times: dict[str, list[float]] = {locker.name: [] for locker in lockers}
     for number in range(rounds):
         at = number % len(lockers)
         for locker in [*lockers[at:], *lockers[:at]]:
-            found[locker.name] += hand_overs(locker, f"bench/{number}", waiters)
-    return found
+            times[locker.name] += hand_overs(locker, f"bench-{number}", waiters)
+    return times
 
 
 def main() -> None:
@@ -126,28 +129,24 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--waiters", type=int, default=5)
     parser.add_argument(
-        "--etcd", type=Path, help="folder with etcd and etcdctl, if not on the path"
+        "--build", default="", help="a commit, folder or Python for the nodes; default: this tree"
     )
+    parser.add_argument("--etcd", help="folder with etcd and etcdctl, if not on the path")
+    parser.add_argument("--zookeeper", type=Path, help="folder with ZooKeeper's jars")
     parser.add_argument("--json", type=Path, help="keep the figures")
     options = parser.parse_args()
-    path = None if options.etcd is None else str(options.etcd)
-    etcd, etcdctl = (shutil.which(each, path=path) for each in ("etcd", "etcdctl"))
     with ExitStack() as stack:
-        lockers = [stack.enter_context(quorumd_locker())]
-        if etcd is None or etcdctl is None:
-            missing = "etcd" if etcd is None else "etcdctl"
-            print(f"etcd: not measured, {missing} is not installed (--etcd DIR)", flush=True)
-        else:
-            lockers.append(stack.enter_context(etcd_locker(etcd, etcdctl)))
-        found = measure(lockers, options.rounds, options.waiters)
-    own = Spread.of(found[lockers[0].name])
-    for name, values in found.items():
-        low, median, high = Spread.of(values)
-        ratio = (
-            "" if name == lockers[0].name else f"; quorumctl needs {own.median / median:.2f} of it"
-        )
-        print(f"{name}: {median:.1f} ms ({low:.1f} to {high:.1f}, {len(values)} times){ratio}")
-    write_json(options.json, found)
+        found = list(groups(stack, options))
+        times = measure(found, options.rounds, options.waiters)
+    for group in found:
+        own = Spread.of(times[group[0].name])
+        for locker in group:
+            low, median, high = Spread.of(times[locker.name])
+            is_own = locker is group[0]
+            ratio = "" if is_own else f"; {group[0].name} needs {own.median / median:.2f} of it"
+            count = len(times[locker.name])
+            print(f"{locker.name}: {median:.1f} ms ({low:.1f} to {high:.1f}, {count} times){ratio}")
+    write_json(options.json, times)
 
 
 if __name__ == "__main__":
