@@ -284,6 +284,10 @@ class Log:
             return []
         return self._cache.read(offset, max_bytes, end_offset)
 
+    def unwritten(self) -> list[Buffer]:
+        """Appended batches that may not have reached the files yet, ascending, for a search by time."""
+        return self._cache.chunks_from(self._evictable_end_offset())
+
     # --- disk thread
 
     def write(
@@ -448,28 +452,22 @@ class Log:
                 yield data
 
     def offset_for_timestamp(
-        self, timestamp_ms: int, end_offset: int, *, start_offset: int = 0
+        self, timestamp_ms: int, end: int, *, start: int = 0, unwritten: Sequence[Buffer] = ()
     ) -> TimestampAndOffset | None:
-        """The first record with this timestamp or a later one, among those written below `end_offset`.
+        """The first record below `end` with this timestamp or a later one, in the files or in `unwritten`.
 
-        Only in segments that end above `start_offset`, the log start once queued deletions are done.
-        A compressed batch that does not unpack counts as empty. Raises DamagedLog, DiskFailed.
+        Only in segments that end above `start`, the log start once queued deletions are done. A
+        compressed batch that does not unpack counts as empty. Raises DamagedLog, DiskFailed.
         """
-        bounds = start_offset, end_offset
-        return self._look_up(
-            lambda: time_lookup.first_at_or_after(
-                self._fs, self._table, timestamp_ms, bounds, self._one_batch
-            )
-        )
+        asked = self._fs, self._table, timestamp_ms, (start, end), self._one_batch, unwritten
+        return self._look_up(lambda: time_lookup.first_at_or_after(*asked))
 
     def offset_of_max_timestamp(
-        self, end_offset: int, *, start_offset: int = 0
+        self, end: int, *, start: int = 0, unwritten: Sequence[Buffer] = ()
     ) -> TimestampAndOffset | None:
         """The first record with the greatest timestamp, in the same range; raises the same."""
-        bounds = start_offset, end_offset
-        return self._look_up(
-            lambda: time_lookup.first_with_greatest(self._fs, self._table, bounds, self._one_batch)
-        )
+        asked = self._fs, self._table, (start, end), self._one_batch, unwritten
+        return self._look_up(lambda: time_lookup.first_with_greatest(*asked))
 
     def _look_up(
         self, search: Callable[[], TimestampAndOffset | None]

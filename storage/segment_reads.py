@@ -211,14 +211,13 @@ def first_at_or_after(
     entries = times if times is not None else _closed_times(fs, view)
     at = bisect_right(entries, (timestamp - 1, 1 << 63)) - 1
     start = entries[at][1] if at >= 0 else view.base_offset
-    with closing(headers_from(fs, view, start, verify_crc=False)) as headers:
+    with closing(headers_from(fs, view, start, verify_crc=True)) as headers:
         for _, header in headers:
             if header.next_offset > end_offset:
                 return None
             if header.max_timestamp < timestamp:
                 continue
-            batch = read(header.base_offset)
-            place = _first_record(batch, effort, lambda found: found >= timestamp)
+            place = record_at_or_after(read(header.base_offset), timestamp, effort)
             if place is not None:
                 return place
     return None
@@ -258,12 +257,20 @@ def _greatest_from(
     best: tuple[int, int],
 ) -> tuple[int, int]:
     """`best`, or what beats it among the batches from `start`, which the time index leaves out."""
-    for _, header in _in_order(walk(fs, handle, start, view.size_bytes), start, view):
+    batches = walk(fs, handle, start, view.size_bytes, verify_crc=True)
+    for _, header in _in_order(batches, start, view):
         if header.next_offset > end_offset:
             break
         if header.max_timestamp > best[0]:
             best = header.max_timestamp, header.last_offset
     return best
+
+
+def record_at_or_after(
+    batch: bytes, timestamp: int, effort: SearchEffort
+) -> TimestampAndOffset | None:
+    """The first record of a batch with this timestamp or a later one; `effort` as above."""
+    return _first_record(batch, effort, lambda found: found >= timestamp)
 
 
 def record_with_timestamp(

@@ -128,6 +128,12 @@ class TailCache:
                 break
         return found
 
+    def chunks_from(self, offset: int) -> list[Buffer]:
+        """All chunks that end above `offset`, ascending."""
+        at = max(bisect_right(self._bases, offset, self._first) - 1, self._first)
+        held = [self._chunk(place) for place in range(at, len(self._chunks))]
+        return [chunk.data for chunk in held if chunk.end_offset > offset]
+
     @staticmethod
     def _inside(chunk: _Chunk, offset: int) -> tuple[int, int]:
         """(position, offset from the chunk's start) of the batch in `chunk` with `offset`."""

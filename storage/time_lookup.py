@@ -1,13 +1,14 @@
-"""Records found by their timestamp, across the segments of a log."""
+"""Records found by their timestamp: across the segments of a log, and in what they have not got yet."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from quorumd.storage import segment_reads
-from quorumd.storage.filesystem import FileSystem
+from quorumd.storage.filesystem import Buffer, FileSystem
 from quorumd.storage.segment_reads import SearchEffort, TimestampAndOffset
 from quorumd.storage.segment_table import SegmentTable, SegmentView
+from quorumd.wire.records import BatchHeader, iter_headers
 
 
 def first_at_or_after(
@@ -16,11 +17,14 @@ def first_at_or_after(
     timestamp_ms: int,
     bounds: tuple[int, int],
     read: Callable[[int], bytes],
+    unwritten: Sequence[Buffer],
 ) -> TimestampAndOffset | None:
     """The first record with this timestamp or a later one within `bounds`.
 
     `bounds` are an offset of the first segment to be searched, and an end (exclusive). `read` gives the
-    verified batch at an offset. Raises DamagedLog, OSError, and what `read` raises.
+    verified batch at an offset. `unwritten` are whole batches that may be missing in the files: a record
+    that other replicas have synced is committed before a slow disk has it. Raises DamagedLog, OSError, and
+    what `read` raises.
     """
     effort = SearchEffort()
     for view in _views_within(table, bounds):
@@ -32,11 +36,20 @@ def first_at_or_after(
         )
         if place is not None:
             return place
+    for header, batch in _batches(unwritten, bounds[1]):
+        if header.max_timestamp >= timestamp_ms:
+            place = segment_reads.record_at_or_after(bytes(batch), timestamp_ms, effort)
+            if place is not None:
+                return place
     return None
 
 
 def first_with_greatest(
-    fs: FileSystem, table: SegmentTable, bounds: tuple[int, int], read: Callable[[int], bytes]
+    fs: FileSystem,
+    table: SegmentTable,
+    bounds: tuple[int, int],
+    read: Callable[[int], bytes],
+    unwritten: Sequence[Buffer],
 ) -> TimestampAndOffset | None:
     """The first record with the greatest timestamp within `bounds`; the rest as above."""
     end_offset = bounds[1]
@@ -47,9 +60,24 @@ def first_with_greatest(
         found = segment_reads.greatest_timestamp(fs, at_end, end_offset, times)
         if found[0] > best[0]:
             best = found
+    newest: memoryview | None = None
+    for header, batch in _batches(unwritten, end_offset):
+        if header.max_timestamp > best[0]:
+            best, newest = (header.max_timestamp, header.last_offset), batch
     if best[1] < 0:
         return None
-    return segment_reads.record_with_timestamp(read(best[1]), best[0], SearchEffort())
+    found_batch = read(best[1]) if newest is None else bytes(newest)
+    return segment_reads.record_with_timestamp(found_batch, best[0], SearchEffort())
+
+
+def _batches(chunks: Sequence[Buffer], end_offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """The batches that end at or below `end_offset`, each with its bytes."""
+    for chunk in chunks:
+        data = memoryview(chunk)
+        for position, header in iter_headers(data):
+            if header.next_offset > end_offset:
+                return
+            yield header, data[position : position + header.size_bytes]
 
 
 def _views_within(table: SegmentTable, bounds: tuple[int, int]) -> list[SegmentView]:

@@ -11,6 +11,7 @@ from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.model.runtime import Reader
 from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.requests.fetch import DEBUGGING_CONSUMER, check_epoch
+from quorumd.storage.filesystem import Buffer
 from quorumd.storage.log import Log
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.list_offsets import (
@@ -50,7 +51,7 @@ class OffsetsHandler:
                 seen[key] = seen.get(key, 0) + 1
         repeated = {key for key, count in seen.items() if count > 1}
         # The log on disk still begins below its start while a deletion is queued.
-        start, end = self._view.log_start_offset, self._view.committed_offset
+        bounds = self._view.log_start_offset, self._view.committed_offset
         rows: list[tuple[str, list[ListOffsetsResponsePartition]]] = []
         lookups: list[tuple[int, int, int]] = []
         for i, topic in enumerate(message.topics):
@@ -69,8 +70,10 @@ class OffsetsHandler:
             self._respond_list_offsets(request, rows)
             return
 
+        unwritten = self._log.unwritten()
+
         def look_up() -> list[tuple[int, int, int] | None]:
-            return [self._look_up(timestamp, start, end) for _, _, timestamp in lookups]
+            return [self._look_up(timestamp, bounds, unwritten) for _, _, timestamp in lookups]
 
         def done(outcome: list[tuple[int, int, int] | None] | BaseException) -> None:
             for at, (i, k, _) in enumerate(lookups):
@@ -92,12 +95,13 @@ class OffsetsHandler:
         self._reader.look_up(look_up, done)
 
     def _look_up(
-        self, timestamp: int, start_offset: int, end_offset: int
+        self, timestamp: int, bounds: tuple[int, int], unwritten: Sequence[Buffer]
     ) -> tuple[int, int, int] | None:
         """Offset, timestamp and epoch; runs on the thread of look-ups."""
+        start, end = bounds
         if timestamp == MAX_TIMESTAMP:
-            return self._log.offset_of_max_timestamp(end_offset, start_offset=start_offset)
-        return self._log.offset_for_timestamp(timestamp, end_offset, start_offset=start_offset)
+            return self._log.offset_of_max_timestamp(end, start=start, unwritten=unwritten)
+        return self._log.offset_for_timestamp(timestamp, end, start=start, unwritten=unwritten)
 
     def _check_list_offsets(
         self,

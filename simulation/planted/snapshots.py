@@ -27,7 +27,7 @@ FAR_BEHIND = frozenset({"lost disk", "minority partition", "isolate one"})
         "epoch and high watermark never go back",
         "no rule is broken",
     ],
-    seeds=30,
+    seeds=60,
     faults=SPLITS | {"deposed leader"},
 )
 def _snapshot_of_uncommitted(plant: Plant) -> None:

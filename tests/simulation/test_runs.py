@@ -72,6 +72,8 @@ REGRESSIONS = {
         411346: "a sector of another segment was believed: a truncation cut a batch in two",
         600293: "whoever asked with a shorter log made a voter campaign that had just started, and was led",
         400236: "a fetch of an earlier role waited for a connection, and its response was taken for contact",
+        760488: "a look-up by time missed a committed record that the leader's slow disk had not got yet",
+        742148: "a look-up by time believed a header in which a bit had flipped, and found nothing",
         730261: "a leader, asked to hand over to itself, had lost its voters when its response left",
     },
     "damaged disks": {

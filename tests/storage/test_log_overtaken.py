@@ -103,10 +103,10 @@ def test_a_lookup_by_time_leaves_out_what_is_about_to_be_deleted(tmp_path: Path)
     log = open_log(RealFileSystem(), tmp_path, segment_bytes=SEGMENT_BYTES)
     for offset in range(12):
         append(log, batch(offset, timestamp=START_MS + 100 - offset), offset, offset + 1)
-    assert log.offset_for_timestamp(START_MS, 12, start_offset=5) == (5, START_MS + 95, 1)
-    assert log.offset_of_max_timestamp(12, start_offset=10) == (10, START_MS + 90, 1)
-    assert log.offset_for_timestamp(START_MS, 5, start_offset=5) is None
-    assert log.offset_of_max_timestamp(5, start_offset=5) is None
+    assert log.offset_for_timestamp(START_MS, 12, start=5) == (5, START_MS + 95, 1)
+    assert log.offset_of_max_timestamp(12, start=10) == (10, START_MS + 90, 1)
+    assert log.offset_for_timestamp(START_MS, 5, start=5) is None
+    assert log.offset_of_max_timestamp(5, start=5) is None
 
 
 def test_a_read_error_in_a_lookup_by_time_is_a_failed_disk() -> None:

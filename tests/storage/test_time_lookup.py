@@ -10,6 +10,7 @@ import pytest
 from crc32c import crc32c
 
 from quorumd.storage import segment_reads
+from quorumd.storage.errors import DamagedLog
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.log import Log
 from quorumd.storage.segment_reads import SEARCH_EFFORT_MAX
@@ -86,3 +87,46 @@ def test_places_are_those_of_the_records(codec: int) -> None:
     places = list(iter_places(data))
     assert [place[:2] for place in places] == [record[:2] for record in iter_records(data)]
     assert [place[:2] for place in places] == [record[:2] for record in records]
+
+
+def appended(log: Log, *times_ms: int) -> None:
+    """One record each, which the files have not got."""
+    for time_ms in times_ms:
+        at = log.log_end_offset
+        record = Record(at, START_MS + time_ms, None, b"")
+        log.append(build_batch([record], base_offset=at, epoch=1), at, at + 1)
+
+
+def test_what_a_slow_disk_has_not_got_yet_is_found(log: Log) -> None:
+    append(log, batch(0, count=2), 0, 2)
+    appended(log, 50, 40, 60)
+    unwritten = log.unwritten()
+    wanted = [
+        log.offset_for_timestamp(START_MS + time, end, unwritten=unwritten)
+        for time, end in ((45, 5), (55, 5), (55, 4), (61, 5))
+    ]
+    assert wanted == [(2, START_MS + 50, 1), (4, START_MS + 60, 1), None, None]
+    assert log.offset_of_max_timestamp(5, unwritten=unwritten) == (4, START_MS + 60, 1)
+    assert log.offset_of_max_timestamp(4, unwritten=unwritten) == (2, START_MS + 50, 1)
+    assert log.offset_of_max_timestamp(2, unwritten=unwritten) == (1, START_MS + 1, 1)
+
+
+def test_nothing_is_missing_that_is_written_while_it_is_looked_for(log: Log) -> None:
+    append(log, batch(0, count=2), 0, 2)
+    appended(log, 50)
+    unwritten = log.unwritten()
+    log.write(unwritten[0], 2, 3)
+    assert log.offset_for_timestamp(START_MS + 45, 3, unwritten=unwritten) == (2, START_MS + 50, 1)
+    assert log.offset_of_max_timestamp(3, unwritten=unwritten) == (2, START_MS + 50, 1)
+    assert log.unwritten() == []
+
+
+def test_a_time_that_changed_on_the_disk_is_damage_and_hides_no_record(tmp_path: Path) -> None:
+    log = open_log(RealFileSystem(), tmp_path)
+    append(log, batch(0, count=2), 0, 2)
+    (file,) = tmp_path.glob("*.log")
+    data = bytearray(file.read_bytes())
+    data[35] ^= 0x80  # of the header's greatest timestamp: now it is before 1970
+    file.write_bytes(data)
+    with pytest.raises(DamagedLog):
+        log.offset_for_timestamp(START_MS + 1, 2)
