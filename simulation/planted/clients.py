@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -21,6 +22,7 @@ from quorumd.server.requests.fetch import ConsumerFetch, FetchHandler, Partition
 from quorumd.server.requests.offsets import OffsetsHandler
 from quorumd.server.requests.parked_appends import ParkedAppends
 from quorumd.server.requests.produce import ProduceHandler
+from quorumd.storage.filesystem import Buffer
 from quorumd.wire.batch_header import BatchHeader
 from quorumd.wire.error_codes import ErrorCode
 from simulation.planted.table import LOST_RESPONSES, Plant, planted
@@ -183,8 +185,13 @@ def _end_is_out_of_range(plant: Plant) -> None:
 def _looked_up_among_uncommitted(plant: Plant) -> None:
     right = OffsetsHandler._look_up
 
-    def wrong(handler: OffsetsHandler, timestamp: int, start_offset: int, end_offset: int) -> Any:
-        return right(handler, timestamp, start_offset, handler._view.log_end_offset)
+    def wrong(
+        handler: OffsetsHandler,
+        timestamp: int,
+        bounds: tuple[int, int],
+        unwritten: Sequence[Buffer],
+    ) -> Any:
+        return right(handler, timestamp, (bounds[0], handler._view.log_end_offset), unwritten)
 
     plant(OffsetsHandler, "_look_up", wrong)
 
