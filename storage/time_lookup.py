@@ -36,7 +36,7 @@ def first_at_or_after(
         )
         if place is not None:
             return place
-    for header, batch in _batches(unwritten, bounds[1]):
+    for header, batch in _batches(unwritten, bounds):
         if header.max_timestamp >= timestamp_ms:
             place = segment_reads.record_at_or_after(bytes(batch), timestamp_ms, effort)
             if place is not None:
@@ -61,7 +61,7 @@ def first_with_greatest(
         if found[0] > best[0]:
             best = found
     newest: memoryview | None = None
-    for header, batch in _batches(unwritten, end_offset):
+    for header, batch in _batches(unwritten, bounds):
         if header.max_timestamp > best[0]:
             best, newest = (header.max_timestamp, header.last_offset), batch
     if best[1] < 0:
@@ -70,14 +70,17 @@ def first_with_greatest(
     return segment_reads.record_with_timestamp(found_batch, best[0], SearchEffort())
 
 
-def _batches(chunks: Sequence[Buffer], end_offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """The batches that end at or below `end_offset`, each with its bytes."""
+def _batches(
+    chunks: Sequence[Buffer], bounds: tuple[int, int]
+) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """The batches within `bounds`, each with its bytes; the cache may hold what is about to be deleted."""
     for chunk in chunks:
         data = memoryview(chunk)
         for position, header in iter_headers(data):
-            if header.next_offset > end_offset:
+            if header.next_offset > bounds[1]:
                 return
-            yield header, data[position : position + header.size_bytes]
+            if header.next_offset > bounds[0]:
+                yield header, data[position : position + header.size_bytes]
 
 
 def _views_within(table: SegmentTable, bounds: tuple[int, int]) -> list[SegmentView]:

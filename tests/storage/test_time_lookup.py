@@ -111,6 +111,15 @@ def test_what_a_slow_disk_has_not_got_yet_is_found(log: Log) -> None:
     assert log.offset_of_max_timestamp(2, unwritten=unwritten) == (1, START_MS + 1, 1)
 
 
+def test_what_is_about_to_be_deleted_is_not_found_in_memory_either(log: Log) -> None:
+    appended(log, 50, 40)
+    unwritten = log.unwritten()
+    found = log.offset_for_timestamp(START_MS + 45, 2, start=1, unwritten=unwritten)
+    assert found is None
+    found = log.offset_of_max_timestamp(2, start=1, unwritten=unwritten)
+    assert found == (1, START_MS + 40, 1)
+
+
 def test_nothing_is_missing_that_is_written_while_it_is_looked_for(log: Log) -> None:
     append(log, batch(0, count=2), 0, 2)
     appended(log, 50)
