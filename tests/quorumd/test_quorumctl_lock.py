@@ -38,6 +38,14 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.01)
 
 
+def wait_until_queued(quorum: QuorumThread) -> None:
+    """Until somebody waits for lock `a`. Its holder may have written more than once by then."""
+    wait_for(
+        lambda: any((key or b"").startswith(b"quorumd.locks.queue/a/") for key, _ in keys(quorum)),
+        "somebody in the queue",
+    )
+
+
 @contextmanager
 def holding(*words: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A `quorumctl lock` whose command has printed that it is ready, and its token."""
@@ -132,7 +140,7 @@ def test_a_lock_that_is_not_had_in_time(quorum: QuorumThread, quorumctl: Run) ->
 
 def test_who_waits_gets_it_and_a_larger_token(quorum: QuorumThread) -> None:
     with holding("a", "--", *SLEEP) as (first, token), started("lock", "a", "--", *SLEEP) as second:
-        wait_for(lambda: len(keys(quorum)) == 2, "the second one in the queue")
+        wait_until_queued(quorum)
         first.send_signal(signal.SIGTERM)
         assert ended(first) == (128 + signal.SIGTERM, "")
         assert second.stdout is not None
@@ -147,7 +155,7 @@ def test_a_signal_while_it_waits_leaves_the_queue(
     quorum: QuorumThread, number: signal.Signals
 ) -> None:
     with holding("a", "--", *SLEEP), started("lock", "a", "--", "echo", "ran") as second:
-        wait_for(lambda: len(keys(quorum)) == 2, "the second one in the queue")
+        wait_until_queued(quorum)
         second.send_signal(number)
         assert second.wait(WAIT_S) == 128 + number
         assert second.communicate() == (b"", b"")
@@ -224,7 +232,7 @@ def test_locks_lists_holders_and_those_who_wait(quorum: QuorumThread, quorumctl:
     assert quorumctl("locks") == Done(0, "", "no locks\n")
     with holding("a", "--ttl", "20", "--", *SLEEP) as (first, token):
         with started("lock", "a", "--", "true") as second:
-            wait_for(lambda: len(keys(quorum)) == 2, "the second one in the queue")
+            wait_until_queued(quorum)
             (found,) = map(json.loads, quorumctl("locks", "-o", "json").out.splitlines())
             text = quorumctl("locks").out.splitlines()
         assert (found["name"], found["holder"]["token"]) == ("a", token)
