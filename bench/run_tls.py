@@ -1,6 +1,6 @@
 """What mutual TLS costs: `python -m bench.run_tls`.
 
-Two quorums of this tree, one in plaintext and one with mutual TLS on all links and to all clients, take
+Two quorums of one build, one in plaintext and one with mutual TLS on all links and to all clients, take
 turns, sample by sample, and the ratio of each pair counts. The last column is the processor time of the three
 nodes for a request, which says more than rates do while others use the machine. Ends with 1 if a cell's ratio
 is below its goal.
@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from bench.builds import Build, build
 from bench.common import Quorum, leader_of, running_quorum, write_json
 from bench.pairs import PAUSED_FOR_LONG, Pair, Spread, measure_pairs, paused, sample, verdict
 from bench.run_throughput import Cell
@@ -77,12 +78,20 @@ class TlsQuorum(Quorum):
 
 
 @contextmanager
-def plain_and_secure(folder: Path | None) -> Iterator[tuple[Quorum, Quorum]]:
+def plain_and_secure(chosen: Build, folder: Path | None) -> Iterator[tuple[Quorum, Quorum]]:
     """A quorum of each kind; both are paused."""
     with ExitStack() as stack:
         quorums: list[Quorum] = []
         for kind in (Quorum, TlsQuorum):
-            quorum = stack.enter_context(running_quorum(folder, PAUSED_FOR_LONG, kind=kind))
+            quorum = stack.enter_context(
+                running_quorum(
+                    folder,
+                    PAUSED_FOR_LONG,
+                    command=chosen.command,
+                    environ=chosen.environ,
+                    kind=kind,
+                )
+            )
             leader_of(quorum)
             stack.enter_context(paused(quorum))
             quorums.append(quorum)
@@ -115,11 +124,14 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=15, help="per cell (15)")
     parser.add_argument("--seconds", type=float, default=1.0, help="per sample (1)")
     parser.add_argument("--value-bytes", type=int, default=100)
+    parser.add_argument(
+        "--build", default="", help="a commit, folder or Python; default: this tree"
+    )
     parser.add_argument("--folder", type=Path, help="where the nodes keep their data while it runs")
     parser.add_argument("--json", type=Path, help="file for all figures")
     args = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    with plain_and_secure(args.folder) as (plain, secure):
+    with build(args.build) as chosen, plain_and_secure(chosen, args.folder) as (plain, secure):
         for quorum in (plain, secure):
             sample(quorum, clients=64, warmup=0, seconds=2)
         for cell, goal in GOALS.items():
