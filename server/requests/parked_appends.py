@@ -12,7 +12,7 @@ from math import inf
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.model.runtime import Runtime, TimerHandle
-from quorumd.server.requests.pending_produce import PartitionResult, PendingAppend
+from quorumd.server.requests.pending_produce import PartitionResult, PendingAppend, PendingBatch
 from quorumd.server.requests.produce_response import ProduceResponder
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.fast import ProduceResponseWriter
@@ -94,7 +94,7 @@ class ParkedAppends:
         """Send the responses of an append that is committed, or refused for a record that is."""
         if append.refusal is not None:
             if not append.batches[0].has_response:
-                self._responder.finish(append.batches[0], append.refusal)
+                self._refuse(append.batches[0], append.refusal)
             return
         log_start_offset = self._view.log_start_offset
         for batch in append.batches:
@@ -104,14 +104,33 @@ class ParkedAppends:
             if batch.whole is not None or not head.acks:
                 self._responder.finish(batch, PartitionResult(base_offset=batch.base_offset))
                 continue
-            version = request.api_version
-            responses = self._responses.get(version)
+            responses = self._responses.get(request.api_version)
             if responses is None:
-                responses = ProduceResponseWriter(version, head.topic, head.partition)
-                self._responses[version] = responses
+                responses = self._writer(batch)
             request.respond(
                 (responses.encode(request.correlation_id, batch.base_offset, log_start_offset),)
             )
+
+    def _writer(self, batch: PendingBatch) -> ProduceResponseWriter:
+        """That of the version of its request."""
+        head, version = batch.head, batch.request.api_version
+        made = ProduceResponseWriter(version, head.topic, head.partition)
+        self._responses[version] = made
+        return made
+
+    def _refuse(self, batch: PendingBatch, refusal: PartitionResult) -> None:
+        """Many who write one key under a condition are refused for each who succeeds."""
+        index, message, request = refusal.record_index, refusal.message, batch.request
+        if batch.whole is not None or not batch.head.acks or index is None or message is None:
+            self._responder.finish(batch, refusal)
+            return
+        batch.has_response = True
+        self._metrics.count_refused(refusal.error.name)
+        responses = self._responses.get(request.api_version) or self._writer(batch)
+        text = message.encode()
+        request.respond(
+            (responses.encode_refusal(request.correlation_id, int(refusal.error), index, text),)
+        )
 
     def refuse_all(self, result: PartitionResult) -> None:
         """Give every parked batch this result; none is parked any more."""

@@ -43,6 +43,7 @@ from quorumd.wire.messages.produce import (
     ProduceRequestTopic,
     ProduceResponse,
     ProduceResponsePartition,
+    ProduceResponseRecordError,
     ProduceResponseTopic,
 )
 from tests.wire.wire_values import examples, messages
@@ -192,6 +193,37 @@ def test_produce_answers_are_written_as_declared(version, name, topic_id, number
 
     answers = ProduceResponseWriter(version, topic, index)
     frame = frame_of(answers.encode(77, base_offset, log_start))
+
+    correlation_id, body_at = decode_response_header(0, version, frame)
+    assert correlation_id == 77
+    assert frame[body_at:] == encode(message, version)
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+@SOME
+@given(
+    name=NAMES | st.just("n" * 200),
+    topic_id=UUIDS,
+    numbers=st.tuples(INT32, INT16, INT32),
+    text=st.text(max_size=300),
+)
+def test_refusals_of_a_record_are_written_as_declared(version, name, topic_id, numbers, text):
+    index, error_code, record_index = numbers
+    errors = (ProduceResponseRecordError(batch_index=record_index, batch_index_error_message=text),)
+    partition = ProduceResponsePartition(
+        index=index,
+        error_code=error_code,
+        base_offset=-1,
+        record_errors=errors,
+        error_message=text,
+    )
+    named = {"topic_id": topic_id} if version >= 13 else {"name": name}
+    message = ProduceResponse(
+        responses=(ProduceResponseTopic(partition_responses=(partition,), **named),)
+    )
+
+    answers = ProduceResponseWriter(version, topic_bytes(version, name, topic_id), index)
+    frame = frame_of(answers.encode_refusal(77, error_code, record_index, text.encode()))
 
     correlation_id, body_at = decode_response_header(0, version, frame)
     assert correlation_id == 77

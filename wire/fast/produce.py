@@ -1,4 +1,4 @@
-"""Produce requests with one batch for one partition, and their responses if nothing was refused.
+"""Produce requests with one batch for one partition; their responses if it was appended, or a record refused.
 
 Source: quorumd.wire.messages.produce, which declares the same bytes.
 """
@@ -27,6 +27,9 @@ _HEAD_WITH_NAME: Final = Struct(">bhibB")
 _PARTITION: Final = Struct(">bi")
 _NO_TAGS: Final = b"\0\0\0"
 _INT32: Final = Struct(">i")
+_INT16: Final = Struct(">h")
+_NO_OFFSETS: Final = b"\xff" * 16
+"""Neither a base offset nor an append time."""
 
 
 class ProduceHead(NamedTuple):
@@ -125,12 +128,12 @@ def _old_head(head: bytes) -> ProduceHead | None:
 
 
 class ProduceResponseWriter:
-    """Writes the responses to batches of one partition that were appended, in one version.
+    """Writes the responses to batches of one partition, in one version.
 
     `topic` is the name as UTF-8, or from version 13 the 16 bytes of the id.
     """
 
-    __slots__ = ("_head", "_layout", "_size", "_tail", "_version")
+    __slots__ = ("_end", "_head", "_layout", "_size", "_start", "_tail", "_version")
 
     def __init__(self, version: int, topic: bytes, partition: int) -> None:
         self._version = version
@@ -138,25 +141,42 @@ class ProduceResponseWriter:
             name = topic
             if version < _TOPIC_ID_FROM:
                 name = encode_unsigned_varint(len(topic) + 1) + topic
-            # No header tags, one topic; one partition. Then no record errors and no message, no tags of
-            # the partition and the topic, the throttle time, no tags.
-            head = b"\0\2" + name + b"\2"
-            tail = b"\1\0\0\0" + _INT32.pack(0) + b"\0"
+            # No header tags, one topic; one partition.
+            start = b"\0\2" + name + b"\2"
+            # No tags of the partition and the topic, the throttle time, no tags.
+            end = b"\0\0" + _INT32.pack(0) + b"\0"
+            no_errors = b"\1\0"
         else:
-            head = _INT32.pack(1) + len(topic).to_bytes(2, "big") + topic + _INT32.pack(1)
-            tail = _INT32.pack(0)
-            if version >= _RECORD_ERRORS_FROM:
-                tail = _INT32.pack(0) + b"\xff\xff" + tail
-        self._head = head + _INT32.pack(partition) + b"\0\0"
-        self._tail = tail
+            start = _INT32.pack(1) + len(topic).to_bytes(2, "big") + topic + _INT32.pack(1)
+            end = _INT32.pack(0)
+            no_errors = _INT32.pack(0) + b"\xff\xff" if version >= _RECORD_ERRORS_FROM else b""
+        self._start = start + _INT32.pack(partition)
+        self._end = end
+        self._head = self._start + b"\0\0"
+        self._tail = no_errors + end
         # length, correlation id, head with the error code, base offset, append time, log start, tail
         log_start = "q" if version >= _LOG_START_FROM else ""
-        self._layout = Struct(f">ii{len(self._head)}sqq{log_start}{len(tail)}s")
+        self._layout = Struct(f">ii{len(self._head)}sqq{log_start}{len(self._tail)}s")
         self._size = self._layout.size - 4
 
     def encode(self, correlation_id: int, base_offset: int, log_start_offset: int) -> bytes:
-        """A complete response: length, header and body."""
+        """A complete response to a batch that was appended: length, header and body."""
         pack, size, head, tail = self._layout.pack, self._size, self._head, self._tail
         if self._version < _LOG_START_FROM:
             return pack(size, correlation_id, head, base_offset, -1, tail)
         return pack(size, correlation_id, head, base_offset, -1, log_start_offset, tail)
+
+    def encode_refusal(
+        self, correlation_id: int, error_code: int, record_index: int, message: bytes
+    ) -> bytes:
+        """A complete response to a batch that is refused for one of its records; `message` is UTF-8."""
+        errors, version = b"", self._version
+        if version >= _FLEXIBLE_FROM:
+            text = encode_unsigned_varint(len(message) + 1) + message
+            errors = b"\2" + _INT32.pack(record_index) + text + b"\0" + text
+        elif version >= _RECORD_ERRORS_FROM:
+            text = _INT16.pack(len(message)) + message
+            errors = _INT32.pack(1) + _INT32.pack(record_index) + text + text
+        offsets = _NO_OFFSETS + b"\xff" * 8 if version >= _LOG_START_FROM else _NO_OFFSETS
+        body = self._start + _INT16.pack(error_code) + offsets + errors + self._end
+        return _INT32.pack(4 + len(body)) + _INT32.pack(correlation_id) + body
