@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from bench.builds import Build
 from bench.common import Quorum, generate, leader_of, running_quorum
@@ -24,6 +24,9 @@ RUNS_MAX = 5
 RESUME_S = 0.5
 QUIET_CORES = 0.2
 """Above this, other programs decide."""
+
+
+T = TypeVar("T")
 
 
 class Spread(NamedTuple):
@@ -129,6 +132,12 @@ def measure_pairs(quorums: Sequence[Quorum], count: int, **options: object) -> I
         else:
             first = sample(before, **options)
             yield Pair(sample(now, **options), first)
+
+
+def in_turn(items: Sequence[T], number: int) -> list[T]:
+    """All of them in their order; who is first changes from round to round."""
+    at = number % len(items)
+    return [*items[at:], *items[:at]]
 
 
 def verdict(pairs: Sequence[Pair]) -> str:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from bench.builds import build
 from bench.common import compiled, leader_of, running_quorum, write_json
-from bench.pairs import PAUSED_FOR_LONG, QUIET_CORES, Spread, awake, paused
+from bench.pairs import PAUSED_FOR_LONG, QUIET_CORES, Spread, awake, in_turn, paused
 from bench.peers import (
     Peer,
     etcd_cluster,
@@ -105,9 +105,8 @@ def measure(
         cell: {peer.name: [] for peer in peers} for cell in cells
     }
     for number in range(rounds):
-        at = number % len(peers)
         for cell in cells:
-            for peer in [*peers[at:], *peers[:at]]:
+            for peer in in_turn(peers, number):
                 found[cell][peer.name].append(sample(peer, cell, seconds))
     return found
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from bench.builds import build
 from bench.common import running_quorum, write_json
-from bench.pairs import Spread
+from bench.pairs import Spread, in_turn
 from bench.peers import etcd_cluster, etcd_missing, zookeeper_cluster, zookeeper_missing
 
 HOLD_S = 0.1
@@ -118,8 +118,7 @@ def measure(found: Sequence[Group], rounds: int, waiters: int) -> dict[str, list
     lockers = [locker for group in found for locker in group]
     times: dict[str, list[float]] = {locker.name: [] for locker in lockers}
     for number in range(rounds):
-        at = number % len(lockers)
-        for locker in [*lockers[at:], *lockers[:at]]:
+        for locker in in_turn(lockers, number):
             times[locker.name] += hand_overs(locker, f"bench-{number}", waiters)
     return times
 
