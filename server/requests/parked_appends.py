@@ -120,11 +120,13 @@ class ParkedAppends:
 
     def _refuse(self, batch: PendingBatch, refusal: PartitionResult) -> None:
         """Many who write one key under a condition are refused for each who succeeds."""
-        index, message, request = refusal.record_index, refusal.message, batch.request
-        if batch.whole is not None or not batch.head.acks or index is None or message is None:
+        if batch.whole is not None:
             self._responder.finish(batch, refusal)
             return
-        batch.has_response = True
+        # A condition without acknowledgement was refused before.
+        index, message, request = refusal.record_index, refusal.message, batch.request
+        assert index is not None, "it is refused for a record"
+        assert message is not None, "it says for which write"
         self._metrics.count_refused(refusal.error.name)
         responses = self._responses.get(request.api_version) or self._writer(batch)
         text = message.encode()

@@ -59,7 +59,9 @@ def build(source: Path, target: Path, kind: str, revision: str = "") -> Path:
 def unpacked(sdist: Path, target: Path) -> Path:
     """The one folder that is in the archive."""
     with tarfile.open(sdist) as archive:
-        archive.extractall(target, filter="data")
+        # Python 3.11.2, which Debian has, knows no filters yet.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(target)
     (folder,) = target.iterdir()
     return folder
 

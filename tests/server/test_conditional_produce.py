@@ -100,6 +100,7 @@ def test_a_conflict_names_key_and_offset_and_nothing_is_appended(codec: int) -> 
             " The key is 'a'.",
         )
     ]
+    assert at.metrics.refused == {"INVALID_RECORD": 1}
     assert at.partition.log_end_offset == 3
     number = at.append(to(batch(b"y", b"a", since=3, codec=codec)))
     at.partition.commit(5)
