@@ -25,6 +25,7 @@ from quorumd.server.model.conditions import ConditionJudge
 from quorumd.wire.codec import decode, encode
 from quorumd.wire.conditions import KeyedBatch, read_keyed
 from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.errors import MalformedMessage
 from quorumd.wire.framing import FrameBuffer
 from quorumd.wire.headers import decode_request_header, encode_response_header
 from quorumd.wire.messages.api_versions import (
@@ -278,7 +279,9 @@ class FakeNode:
         self._tasks.add(task)
         self._writers.add(writer)
         try:
-            with suppress(ConnectionError, CertificateProblem, asyncio.CancelledError):
+            with suppress(
+                ConnectionError, CertificateProblem, MalformedMessage, asyncio.CancelledError
+            ):
                 await self._serve(reader, writer)
         finally:
             self._tasks.discard(task)
