@@ -489,6 +489,19 @@ def test_or_when_a_deposed_leader_would_have_resigned() -> None:
     assert at.handler.parked_count == 0
 
 
+def test_it_is_told_at_the_next_look_after_that() -> None:
+    at = Bench(log_end_offset=8, committed_offset=8)
+    at.append(to(batch(b"x")))
+    at.clock.move_to(0.05)
+    at.append(to(batch(b"a", since=10)))
+    at.clock.move_to(3.0)
+    assert at.texts() == []
+    at.clock.move_to(3.2)
+    ((_, code, _, text),) = at.texts()
+    assert code == REFUSED
+    assert "no offset above 9" in text
+
+
 def test_a_deposed_leader_does_not_say_that_an_offset_is_above_the_log_end() -> None:
     at = Bench(log_end_offset=8, committed_offset=8)
     at.append(to(batch(b"a", since=9)))
