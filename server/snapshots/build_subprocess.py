@@ -92,10 +92,10 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     """It deletes what it has written and ends by itself, but is not waited for for long."""
     assert process.stdin is not None
     process.stdin.close()
-    try:
-        async with asyncio.timeout(CLEANUP_S):
-            await process.wait()
-    except TimeoutError:
+    # Not asyncio.timeout: its task is being cancelled, which hides the time-out in Python 3.11.2.
+    ended = asyncio.ensure_future(process.wait())
+    await asyncio.wait({ended}, timeout=CLEANUP_S)
+    if not ended.done():
         with suppress(ProcessLookupError):
             process.kill()
-        await process.wait()
+    await ended
