@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
@@ -62,7 +63,7 @@ def assert_closed_and_named(quorum: Cluster, node: int, data: bytes, *texts: str
         assert sent_to(quorum.port(node), data) == b""
         try:
             quorum.wait_for(
-                lambda: is_logged_since(quorum, node, begun, texts),  # noqa: B023 (it is called at once)
+                partial(is_logged_since, quorum, node, begun, texts),
                 f"{texts} in the log",
                 1.0,
             )
