@@ -219,6 +219,10 @@ class LeaderFinder:
             if error.problem is not None:
                 self._unfit[address] = error.problem
             return None
+        except RetriableError as error:
+            self.failures[address] = error.reason
+            self._unfit.pop(address, None)
+            return None
         except (NotSupported, RequestRefused) as error:
             self.failures[address] = str(error)
             self._unfit[address] = error
@@ -262,7 +266,8 @@ async def who_leads(connection: ClientConnection, timeout_s: float) -> LeaderRep
     """The leader that this node names.
 
     A broker of a Kafka cluster names itself: it forwards the requests that it supports. Raises
-    ConnectionFailed, NotSupported, RequestRefused.
+    ConnectionFailed, NotSupported, RequestRefused, and RetriableError at a Kafka controller that has
+    just started.
     """
     if connection.offers(MetadataRequest):
         return await _by_metadata(connection, timeout_s)
@@ -294,6 +299,11 @@ async def _by_describe_cluster(connection: ClientConnection, timeout_s: float) -
     response = await connection.request(request, DescribeClusterResponse, timeout_s=timeout_s)
     if response.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE:
         return LeaderReply(connection.address, -1, ())
+    if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+        # It offers the request, and answers so until it has read the metadata version in its log.
+        raise RetriableError(
+            f"does not say who leads as long as it does not know its log: {response.error_message}"
+        )
     if response.error_code:
         raise RequestRefused(
             "learn who leads", error_code(response.error_code), response.error_message
