@@ -137,7 +137,7 @@ class KafkaQuorum:
             is_new = seen is not None and seen.leader_id != other_than and seen.high_watermark > 0
             return seen.leader_id if seen is not None and is_new else None
 
-        return wait_for(found, "a Kafka leader")
+        return self._wait_for(found, "a Kafka leader")
 
     def wait_committed(self) -> int:
         """The high watermark, as soon as there is a leader that tells one."""
@@ -146,15 +146,22 @@ class KafkaQuorum:
             seen = self.describe()
             return None if seen is None else seen.high_watermark
 
-        return wait_for(found, "a high watermark")
+        return self._wait_for(found, "a high watermark")
+
+    def _wait_for(self, look: Callable[[], T | None], what: str) -> T:
+        try:
+            return wait_for(look, what)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.tail_of_logs()}") from None
 
     def tail_of_logs(self) -> str:
-        """The newest lines that each controller has logged."""
-        return "\n".join(
-            f"-- Kafka {node}\n{each.output.read_text(errors='replace')[-3000:]}"
-            for node, each in self.controllers.items()
-            if each.output.exists()
-        )
+        """Which controllers run, and the newest lines that each has logged."""
+        told = []
+        for node, each in self.controllers.items():
+            said = each.output.read_text(errors="replace") if each.output.exists() else ""
+            state = "runs" if each.is_running else "has ended"
+            told.append(f"-- Kafka {node} {state}\n{said[-3000:]}")
+        return "\n".join(told)
 
 
 def wait_for(look: Callable[[], T | None], what: str, timeout_s: float = WAIT_S) -> T:
