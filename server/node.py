@@ -406,7 +406,7 @@ class Node:
         await self.listeners.close(CLOSE_GRACE_S)
         if self.http is not None and self._page is not None:
             await self.http.close()
-            self._page.close()
+            await self._page.close()
         await self.partition.close()
         self.handshakes.close()
         self._directory.close()

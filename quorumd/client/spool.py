@@ -97,7 +97,7 @@ class SnapshotSpool:
             header = read_header(batch)
             if not header.is_control:
                 batch += self._file.read(header.size_bytes - BATCH_OVERHEAD)
-                yield from map(_as_in_log, self._records_of(batch))
+                yield from map(as_in_log, self._records_of(batch))
             position += header.size_bytes
 
     def close(self) -> None:
@@ -148,8 +148,9 @@ class SnapshotSpool:
             self._has_ended = isinstance(record, SnapshotFooter)
 
 
-def _as_in_log(record: Record) -> Record:
-    """Without the header that keeps the record's offset; -1 where another software left it out."""
+def as_in_log(record: Record) -> Record:
+    """A record of a snapshot, without the header that keeps its offset; -1 where another software left
+    that out."""
     _, timestamp, key, value, headers = record
     if headers:
         name, digits = headers[-1]

@@ -3,6 +3,7 @@
     /               the page; everything that it loads is here
     /page.json      what is so now: the page asks for it every second
     /history.json   the last five minutes, a row for each second
+    /claims.json    who holds names and who waits for them: for a page that is looked at
 
 Nothing is requested from other nodes or read from disk before a request for the page. Figures of the other
 replicas are the leader's; where the leader cannot be asked, the page says so.
@@ -22,6 +23,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from quorumd.raft.types import ReplicaKey
 from quorumd.server.http.http_server import Page, Pages
 from quorumd.server.model.partition_view import PartitionView
+from quorumd.server.page.claims import ClaimsReport
 from quorumd.server.page.findings import PageFacts, WaitingChange, findings
 from quorumd.server.page.history import SAMPLES_MAX, FigureHistory, Sample
 from quorumd.server.page.leader import LeaderReport, LeaderView
@@ -87,6 +89,7 @@ class QuorumPage:
         self._clock_s = clock_s
         self._history = FigureHistory(source)
         self._leader = LeaderView(source, clock_s)
+        self._claims = ClaimsReport(source.storage_dir, clock_s)
         self._run = time.time_ns()
         self._alarm: asyncio.TimerHandle | None = None
         self._target = _Seen[tuple[int, ...] | None](None, 0.0)
@@ -107,16 +110,18 @@ class QuorumPage:
             **{path: self._file_page(page) for path, page in self._files.items()},
             "/page.json": self._now_page,
             "/history.json": self._history_page,
+            "/claims.json": self._claims_page,
         }
 
     def open(self) -> None:
         """Begin to remember."""
         self._tick()
 
-    def close(self) -> None:
-        """Remember no more."""
+    async def close(self) -> None:
+        """Remember no more, and leave no process behind."""
         if self._alarm is not None:
             self._alarm.cancel()
+        await self._claims.close()
 
     def _tick(self) -> None:
         self._alarm = asyncio.get_running_loop().call_later(SAMPLE_S, self._tick)
@@ -152,6 +157,13 @@ class QuorumPage:
                 "samples": self._history.newest(),
             }
         )
+
+    async def _claims_page(self, accept: str) -> Page:
+        del accept
+        source = self._source
+        if source.claims_withheld:
+            return _json_page({"withheld": source.claims_withheld})
+        return _json_page(await self._claims.newest(source.view.high_watermark))
 
     async def _now_page(self, accept: str) -> Page:
         del accept

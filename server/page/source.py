@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from quorumd.config.model import Config
+from quorumd.config.tls import ClientAuth
+from quorumd.config.tls_port import HTTP, TlsPort
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.partition_view import PartitionView, SnapshotWork
 from quorumd.server.partition.partition import Partition
@@ -44,6 +46,8 @@ class PageSource:
     log_bytes: Callable[[], int]
     ask_leader: AskLeader
     storage_dir: Path
+    claims_withheld: str
+    """Why whoever sees the page may not see who holds names; empty if nothing is against it."""
     segment_bytes: int
     fetch_timeout_ms: int
 
@@ -79,6 +83,18 @@ def source_of(
         log_bytes=lambda: partition.log.size_bytes,
         ask_leader=partition.outbound.ask_leader,
         storage_dir=config.storage_dir,
+        claims_withheld=claims_withheld(config.tls_ports),
         segment_bytes=config.log_segment_bytes,
         fetch_timeout_ms=config.quorum_fetch_timeout_ms,
+    )
+
+
+def claims_withheld(tls_ports: Iterable[TlsPort]) -> str:
+    """Why a page does not show claims: whoever has no certificate sees it, and may not read the log."""
+    needs = {port.name for port in tls_ports if port.tls.ssl_client_auth is ClientAuth.REQUIRED}
+    if not needs or HTTP in needs:
+        return ""
+    return (
+        "The log is for clients with a certificate alone, and this page is for everybody: "
+        "http.ssl.client.auth: required shows them here. `quorumctl locks` prints them."
     )

@@ -97,6 +97,14 @@ PART_MAY_IMPORT: dict[str, frozenset[str]] = {
     "quorumd.testing.node_host": frozenset(
         {"quorumd.server.main", "quorumd.server.page", "quorumd.server.run"}
     ),
+    # For a node's page it reads that node's files; it writes none.
+    "quorumd.cli.claims_reader": frozenset(
+        {
+            "quorumd.storage.batch_walk",
+            "quorumd.storage.errors",
+            "quorumd.storage.filesystem",
+        }
+    ),
     # It reads the files of nodes, and their rules for unfinished writes; it writes none.
     "quorumd.pipeline": frozenset(
         {

@@ -135,6 +135,7 @@ def source_for(
         "snapshot_path": lambda: None,
         "log_bytes": lambda: 4096,
         "storage_dir": Path("/"),
+        "claims_withheld": "",
         "segment_bytes": 1,
         "fetch_timeout_ms": 2000,
         **changes,

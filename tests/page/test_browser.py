@@ -7,17 +7,21 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import uvloop
 
+from quorumd.client.coordination.keys import ClaimKind, Place
 from quorumd.raft.types import Address, Endpoint, ReplicaKey, Voter, VoterSet
 from quorumd.server.http.http_server import HttpServer
 from quorumd.server.model.partition_view import PendingChange, ReplicaStatus
 from quorumd.server.page.page import QuorumPage
 from quorumd.server.page.source import PageSource
+from quorumd.wire.records import Record
 from tests.page.sources import NOW_MS, source_for, status_of
 from tests.support.browser import Tab
+from tests.support.claims_log import ClaimsLog, held, value
 from tests.support.cluster import FixedView, voter
 
 START_S = 20.0
@@ -59,7 +63,7 @@ def served(source: PageSource, port: int = 0) -> Iterator[tuple[str, int]]:
         loops.append(asyncio.get_running_loop())
         ready.set()
         await stop.wait()
-        page.close()
+        await page.close()
         await http.close()
 
     # As in the daemon: asyncio's own server leaks a connection that was accepted as it closed.
@@ -101,7 +105,7 @@ def test_who_leads_who_is_silent_and_what_that_means_is_to_be_read(shown: Tab) -
     assert "Voter 3 has not fetched for 30 s" in wrong
     assert "If one more voter fails, the quorum stops" in wrong
     table = shown.evaluate(
-        "[...document.querySelectorAll('tbody tr')].map((row) =>"
+        "[...document.querySelectorAll('#replicas tr')].map((row) =>"
         " [...row.cells].map((cell) => cell.firstChild.textContent).slice(0, 6))"
     )
     assert table == [
@@ -311,3 +315,45 @@ def test_a_page_that_nobody_sees_asks_nothing(shown: Tab) -> None:
     other.close()
     shown.see()
     wait_for(lambda: count(shown, "page.json") > before, shown, "the next question")
+
+
+def test_names_that_are_held_are_shown_and_those_who_wait_are_counted(
+    tab: Tab, tmp_path: Path
+) -> None:
+    log = ClaimsLog(tmp_path)
+    queued = Place(ClaimKind.LOCK, "jobs/nightly", "f" * 32).key
+    log.append(held("jobs/nightly", 11), Record(key=queued, value=value(12, claim="f" * 32)))
+    log.append(held("<b>api</b>", kind=ClaimKind.REGISTRATION, text="<i>10.0.0.1:80</i>"))
+    view = replace(quorum(), high_watermark=log.end_offset, log_end_offset=log.end_offset)
+    with served(source_for(view, storage_dir=tmp_path)) as (url, _):
+        tab.go(url)
+        tab.wait_text("jobs/nightly", "#claimed")
+        rows = tab.evaluate(
+            "[...document.querySelectorAll('#claimed tr')].map((row) =>"
+            " [...row.cells].map((cell) => cell.textContent))"
+        )
+        assert [row[:3] + row[5:] for row in rows] == [
+            ["jobs/nightly", "lock", "me on here, pid 11token 0", "1", ""],
+            [
+                "<b>api</b>",
+                "registration",
+                "me on here, pid 7token 2",
+                "0",
+                "<i>10.0.0.1:80</i>",
+            ],
+        ]
+        assert tab.evaluate("document.querySelector('#claims').hidden") is False
+        log.append(Record(key=held("jobs/nightly").key, value=None), Record(key=queued, value=None))
+        view.high_watermark = log.end_offset
+        wait_for(
+            lambda: "jobs/nightly" not in tab.text("#claimed"), tab, "what is given back to go"
+        )
+        assert tab.complaints() == []
+
+
+def test_names_are_withheld_where_the_log_is_for_certificates_and_the_page_is_not(tab: Tab) -> None:
+    source = source_for(quorum(), claims_withheld="The log is not for everybody.")
+    with served(source) as (url, _):
+        tab.go(url)
+        tab.wait_text("The log is not for everybody.", "#claims-note")
+        assert tab.evaluate("document.querySelector('#claims-table').hidden") is True

@@ -22,7 +22,7 @@ STATIC = files("quorumd.server.page") / "static"
 HTML = (STATIC / "index.html").read_text()
 SCRIPT = (STATIC / "page.js").read_text()
 STYLE = (STATIC / "page.css").read_text()
-PATHS = ["/", "/page.css", "/page.js", "/icon.svg", "/page.json", "/history.json"]
+PATHS = ["/", "/page.css", "/page.js", "/icon.svg", "/page.json", "/history.json", "/claims.json"]
 HOSTILE = "</script><img src=x onerror=alert(1)>\u2028\"'&\ud800"
 
 
@@ -50,7 +50,7 @@ async def get(
         answer = await reader.read()
         writer.transport.abort()
     finally:
-        page.close()
+        await page.close()
         await http.close()
     head, _, body = answer.partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
@@ -86,15 +86,18 @@ def test_types_are_what_a_browser_needs() -> None:
         "text/css",
         "text/javascript",
         "image/svg+xml",
-        "application/json",
-        "application/json",
+        *3 * ["application/json"],
     ]
 
 
 def test_the_page_refers_to_what_is_served_and_to_nothing_else() -> None:
     served = {path.removeprefix("/") for path in PATHS} | {"status", "readyz", "livez", "metrics"}
     assert set(re.findall(r'(?:href|src)="([^"]*)"', HTML)) <= served
-    assert set(re.findall(r'ask\("([^"]*)"\)', SCRIPT)) == {"page.json", "history.json"}
+    assert set(re.findall(r'ask\("([^"]*)"\)', SCRIPT)) == {
+        "page.json",
+        "history.json",
+        "claims.json",
+    }
     namespace = "http://www.w3.org/2000/svg"
     for text in (HTML, SCRIPT.replace(namespace, ""), STYLE):
         assert "//" not in re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE)

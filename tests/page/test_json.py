@@ -456,7 +456,7 @@ def test_a_follower_shows_the_report_of_the_leader() -> None:
         page.open()
         clock.now_s += 42
         found = await page.now()
-        page.close()
+        await page.close()
         assert found["leader_report"] == {"by": 2, "age_s": 0, "problem": ""}
         voters = found["voters"]
         assert isinstance(voters, dict)

@@ -45,7 +45,7 @@ def page_of(quorum: Cluster, node: int, tab: Tab) -> Tab:
 def states(tab: Tab) -> dict[int, str]:
     """What is written of each replica's state."""
     rows = tab.evaluate(
-        "[...document.querySelectorAll('tbody tr')].map((row) =>"
+        "[...document.querySelectorAll('#replicas tr')].map((row) =>"
         " [parseInt(row.cells[0].firstChild.textContent), row.cells[2].firstChild.textContent])"
     )
     return {int(node): state for node, state in rows}

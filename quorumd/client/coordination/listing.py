@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from quorumd.client.client import QuorumClient
@@ -47,19 +48,26 @@ async def list_claims(
     A holder that has died stands there until its ttl is over and another process waits for the name, or
     deletes the claim. Raises as KeyValueView.
     """
+    async with KeyValueView(client, prefix=f"quorumd.{kind.value}".encode()) as view:
+        return claimed_names(view.items(), kind, prefix=prefix)
+
+
+def claimed_names(
+    entries: Iterable[tuple[bytes, KeyValueEntry]], kind: ClaimKind, *, prefix: str = ""
+) -> list[ClaimedName]:
+    """The names of this kind among keys and their values that begin with `prefix`, ascending."""
     holders: dict[str, Claimant] = {}
     queues: dict[str, list[tuple[int, Claimant]]] = {}
-    async with KeyValueView(client, prefix=f"quorumd.{kind.value}".encode()) as view:
-        for key, entry in view.items():
-            place = place_of(key)
-            if place is None or place.kind is not kind or not place.name.startswith(prefix):
-                continue
-            if place.claim:
-                waiting = queues.setdefault(place.name, [])
-                at = claim_record_of(entry.value).place(entry.offset)
-                waiting.append((at, _claimant(entry)._replace(token=-1)))
-            else:
-                holders[place.name] = _claimant(entry)
+    for key, entry in entries:
+        place = place_of(key)
+        if place is None or place.kind is not kind or not place.name.startswith(prefix):
+            continue
+        if place.claim:
+            waiting = queues.setdefault(place.name, [])
+            at = claim_record_of(entry.value).place(entry.offset)
+            waiting.append((at, _claimant(entry)._replace(token=-1)))
+        else:
+            holders[place.name] = _claimant(entry)
     return [
         ClaimedName(
             name, holders.get(name), tuple(each for _, each in sorted(queues.get(name, [])))

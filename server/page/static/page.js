@@ -4,6 +4,7 @@
 
 const POLL_MS = 1000;
 const ANSWER_MS = 4000;
+const CLAIMS_MS = 3000;
 const GAP_S = 2.6;
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -12,6 +13,7 @@ const numbers = new Intl.NumberFormat("en");
 const past = { run: null, fields: [], samples: [], allS: 300, spanS: 300 };
 let paused = false;
 let lastAnswerMs = null;
+let claimsAtMs = -CLAIMS_MS;
 let wake = () => {};
 
 // -- words
@@ -280,6 +282,47 @@ function ending(certificate) {
   return left > 0 ? `ends in ${span(left)}` : `ended ${span(-left)} ago`;
 }
 
+const KINDS = { locks: "lock", elections: "election", registrations: "registration" };
+
+// Locks, elections and registrations: hidden where nobody uses them.
+function showClaims(claims, nowMs) {
+  const names = claims.names || {};
+  const rows = Object.entries(KINDS).flatMap(([kind, word]) => (names[kind] || []).map((one) => [word, one]));
+  const notes = Object.entries(KINDS).filter(([kind]) => (claims.left_off || {})[kind])
+    .map(([kind, word]) => `${many(claims.left_off[kind], word)} more: quorumctl locks prints them all.`);
+  if (claims.withheld) notes.push(claims.withheld);
+  if (claims.problem) notes.push(`This cannot be shown: ${claims.problem}`);
+  if (claims.offset < claims.end_offset) {
+    notes.push(`Read up to offset ${number(claims.offset)} of ${number(claims.end_offset)} so far.`);
+  }
+  $("claims").hidden = !rows.length && !notes.length;
+  text($("claims-note"), notes.join(" "));
+  $("claims-table").hidden = !rows.length;
+  each($("claimed"), rows, () => {
+    const row = make("tr");
+    row.setAttribute("role", "row");
+    for (const [className, label] of [["name", "Name"], ["kind", "Kind"], ["holder", "Held by"],
+      ["since", "Since"], ["renewed", "Renewed"], ["number", "Waiting"], ["address", "Value or comment"]]) {
+      const cell = make("td", className);
+      cell.setAttribute("role", "cell");
+      cell.dataset.label = label;
+      row.append(cell);
+    }
+    row.children[2].append(make("span"), make("small"));
+    return row;
+  }, (row, [word, { name, holder, waiting }]) => {
+    const [called, kind, by, since, renewed, queue, more] = row.children;
+    text(called, name);
+    text(kind, word);
+    text(by.firstChild, holder === null ? "nobody" : `${holder.owner} on ${holder.host}, pid ${holder.pid}`);
+    text(by.lastChild, holder === null ? "" : `token ${holder.token}`);
+    text(since, holder === null ? "" : holder.since);
+    text(renewed, holder === null ? "" : ago(Math.max(0, nowMs - holder.written_ms)));
+    text(queue, number(waiting));
+    text(more, holder === null ? "" : holder.value || holder.comment);
+  });
+}
+
 function showAbout(now) {
   const { status } = now;
   text($("about"), `Node ${status.node_id}, quorumd ${status.version}, process ${status.pid}, ${status.storage_dir}`
@@ -470,6 +513,18 @@ async function look() {
   for (const show of SECTIONS) show(now);
   lastAnswerMs = Date.now();
   lamp("on", "live");
+  await lookAtClaims(now);
+}
+
+async function lookAtClaims(now) {
+  if (performance.now() < claimsAtMs + CLAIMS_MS) return;
+  claimsAtMs = performance.now();
+  try {
+    showClaims(await ask("claims.json"), now.at_ms);
+  } catch (error) {
+    // Whether the node answers at all, the next look says.
+    console.warn(String(error));
+  }
 }
 
 const SECTIONS = [showHead, showFindings, showReplicas, showPast, showVoters, showLog, showSnapshots,

@@ -1,0 +1,101 @@
+"""Who holds names and who waits for them, for the page: asked of a process that reads this node's files.
+
+It runs only while somebody looks, with low priority: a log of any length may have to be read, and the event
+loop has other things to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+FRESH_S: Final = 1.0
+"""So long a response serves all who ask."""
+WAIT_S: Final = 0.3
+"""So long a request waits; what comes later is for the next one."""
+IDLE_S: Final = 20.0
+"""So long after the last request the process ends."""
+LINE_BYTES_MAX: Final = 16 << 20
+
+Claims = Mapping[str, object]
+
+
+class ClaimsReport:
+    """Responses of `quorumd.cli.claims_reader`, which describes them."""
+
+    def __init__(self, storage_dir: Path, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._storage_dir = storage_dir
+        self._clock_s = clock_s
+        self._process: Process | None = None
+        self._asking: asyncio.Task[Claims] | None = None
+        self._known: Claims = {}
+        self._known_at_s = -FRESH_S
+        self._alarm: asyncio.TimerHandle | None = None
+
+    async def newest(self, end_offset: int) -> Claims:
+        """What is known of the log below `end_offset`; {} before the first response, else "problem" says in
+        words why nothing is."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = asyncio.get_running_loop().call_later(IDLE_S, self._end)
+        if self._asking is None and self._clock_s() >= self._known_at_s + FRESH_S:
+            self._asking = asyncio.create_task(self._ask(end_offset))
+        if self._asking is not None:
+            await asyncio.wait([self._asking], timeout=WAIT_S)
+            if self._asking is not None and self._asking.done():
+                self._known, self._asking = self._asking.result(), None
+                self._known_at_s = self._clock_s()
+        return self._known
+
+    async def close(self) -> None:
+        """Ends the process, and returns when it has ended."""
+        process = self._process
+        self._end()
+        if process is not None:
+            await process.wait()
+
+    def _end(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._asking is not None:
+            self._asking.cancel()
+        self._asking, self._known = None, {}
+        self._kill()
+
+    def _kill(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(ProcessLookupError):
+                process.kill()
+
+    async def _ask(self, end_offset: int) -> Claims:
+        try:
+            if self._process is None:
+                self._process = await self._start()
+            to_process, from_process = self._process.stdin, self._process.stdout
+            assert to_process is not None
+            assert from_process is not None
+            to_process.write(b"%d\n" % end_offset)
+            await to_process.drain()
+            response: Claims = json.loads(await from_process.readuntil(b"\n"))
+        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
+            self._kill()
+            return {"problem": f"the process that reads them has failed: {error!r}"}
+        return response
+
+    async def _start(self) -> Process:
+        return await asyncio.create_subprocess_exec(
+            # -P: nothing that lies in the daemon's working directory is imported.
+            *(sys.executable, "-P", "-m", "quorumd.cli.claims_reader", str(self._storage_dir)),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=DEVNULL,
+            limit=LINE_BYTES_MAX,
+        )
