@@ -8,6 +8,7 @@ import asyncio
 import re
 import socket
 import ssl
+import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -23,6 +24,7 @@ from tests.support.live_cluster import running
 from tests.support.odd_certificates import SERVER_AUTH, Authority, Issued, now
 
 MANY = 50
+LINES_PER_S = 20
 TLS_1_2, TLS_1_3 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
 
 
@@ -184,6 +186,8 @@ def test_clients_that_refuse_the_nodes_certificate_are_counted_by_why(
 
     assert cluster.wait_for(counted, "all to be counted") == expected
     assert "refused the certificate of this side" in cluster.refusals(since)[0]
+    # A node logs so many such lines a second, and the tests that follow look for theirs.
+    time.sleep(MANY / LINES_PER_S)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

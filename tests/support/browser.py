@@ -126,7 +126,7 @@ class Tab:
         quoted = json.dumps(selector)
         return str(self.evaluate(f"document.querySelector({quoted})?.innerText ?? ''"))
 
-    def wait_text(self, wanted: str, selector: str = "body", timeout_s: float = 20.0) -> None:
+    def wait_text(self, wanted: str, selector: str = "body", timeout_s: float = 60.0) -> None:
         """Return when the element holds this text."""
         deadline = time.monotonic() + timeout_s
         while wanted not in (found := self.text(selector)):
