@@ -23,6 +23,7 @@ WAIT_S: Final = 0.3
 IDLE_S: Final = 20.0
 """So long after the last request the process ends."""
 LINE_BYTES_MAX: Final = 16 << 20
+_PROGRAM: Final = "quorumd.cli.claims_reader"
 
 Claims = Mapping[str, object]
 
@@ -87,13 +88,15 @@ class ClaimsReport:
             response: Claims = json.loads(await from_process.readuntil(b"\n"))
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
             self._kill()
-            return {"problem": f"the process that reads them has failed: {error!r}"}
+            why = "it ended" if isinstance(error, EOFError) else repr(error)
+            command = f"echo 0 | {sys.executable} -P -m {_PROGRAM} {self._storage_dir}"
+            return {"problem": f"the process that reads them has failed ({why}). Try: {command}"}
         return response
 
     async def _start(self) -> Process:
         return await asyncio.create_subprocess_exec(
             # -P: nothing that lies in the daemon's working directory is imported.
-            *(sys.executable, "-P", "-m", "quorumd.cli.claims_reader", str(self._storage_dir)),
+            *(sys.executable, "-P", "-m", _PROGRAM, str(self._storage_dir)),
             stdin=PIPE,
             stdout=PIPE,
             stderr=DEVNULL,
