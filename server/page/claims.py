@@ -35,6 +35,9 @@ class ClaimsReport:
         self._storage_dir = storage_dir
         self._clock_s = clock_s
         self._process: Process | None = None
+        self._killed: Process | None = None
+        """The last one that was ended: it may not have done so yet."""
+        self._is_wanted = self._is_closed = False
         self._asking: asyncio.Task[Claims] | None = None
         self._known: Claims = {}
         self._known_at_s = -FRESH_S
@@ -43,6 +46,9 @@ class ClaimsReport:
     async def newest(self, end_offset: int) -> Claims:
         """What is known of the log below `end_offset`; {} before the first response, else "problem" says in
         words why nothing is."""
+        if self._is_closed:
+            return {}
+        self._is_wanted = True
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm = asyncio.get_running_loop().call_later(IDLE_S, self._end)
@@ -56,30 +62,34 @@ class ClaimsReport:
         return self._known
 
     async def close(self) -> None:
-        """Ends the process, and returns when it has ended."""
-        process = self._process
+        """Ends the process, and returns when it has ended. No other one is started."""
+        self._is_closed = True
         self._end()
-        if process is not None:
-            await process.wait()
+        # Not cancelled: a process that is just being started would be left behind.
+        if self._asking is not None:
+            await self._asking
+        if self._killed is not None:
+            await self._killed.wait()
 
     def _end(self) -> None:
+        self._is_wanted, self._known = False, {}
         if self._alarm is not None:
             self._alarm.cancel()
-        if self._asking is not None:
-            self._asking.cancel()
-        self._asking, self._known = None, {}
         self._kill()
 
     def _kill(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
+        if self._process is not None:
+            self._killed, self._process = self._process, None
             with suppress(ProcessLookupError):
-                process.kill()
+                self._killed.kill()
 
     async def _ask(self, end_offset: int) -> Claims:
         try:
             if self._process is None:
                 self._process = await self._start()
+                if not self._is_wanted:
+                    self._kill()
+                    return {}
             to_process, from_process = self._process.stdin, self._process.stdout
             assert to_process is not None
             assert from_process is not None

@@ -63,8 +63,8 @@ def served(source: PageSource, port: int = 0) -> Iterator[tuple[str, int]]:
         loops.append(asyncio.get_running_loop())
         ready.set()
         await stop.wait()
-        await page.close()
         await http.close()
+        await page.close()
 
     # As in the daemon: asyncio's own server leaks a connection that was accepted as it closed.
     thread = threading.Thread(target=lambda: uvloop.run(serve()))

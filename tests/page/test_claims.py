@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -165,6 +166,21 @@ def test_a_page_for_everybody_does_not_show_what_needs_a_certificate(
     ports: tuple[TlsPort, ...], is_withheld: bool
 ) -> None:
     assert bool(claims_withheld(ports)) == is_withheld
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_one_that_is_just_being_started_is_not_left_behind(log: Path, turns: int) -> None:
+    async def work() -> None:
+        report = ClaimsReport(log)
+        asking = asyncio.create_task(report.newest(0))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await report.close()
+        assert await asking == {}
+        assert readers_of(log) == []
+
+    run(work)
+    gc.collect()  # uvloop tells then of a process that it has forgotten
 
 
 @pytest.fixture(scope="module")

@@ -50,8 +50,8 @@ async def get(
         answer = await reader.read()
         writer.transport.abort()
     finally:
-        await page.close()
         await http.close()
+        await page.close()
     head, _, body = answer.partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
