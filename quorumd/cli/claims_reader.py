@@ -72,15 +72,14 @@ class ClaimsReader:
 
     def _read_files(self, end_offset: int, deadline_s: float) -> None:
         files = find_files(self._directory)
-        segments = [each for each in files if each.base_offset is not None]
-        if not segments or (segments[0].base_offset or 0) > self.offset:
+        segments = {each.base_offset: each.path for each in files if each.base_offset is not None}
+        base = max((base for base in segments if base <= self.offset), default=None)
+        if base is None:
             self._read_snapshot(files, end_offset)
             return
-        bases = [each.base_offset or 0 for each in segments]
-        at = max(at for at, base in enumerate(bases) if base <= self.offset)
-        if bases[at] != self._segment:
-            self._segment, self._position = bases[at], 0
-        handle = self._fs.open(segments[at].path)
+        if base != self._segment:
+            self._segment, self._position = base, 0
+        handle = self._fs.open(segments[base])
         try:
             cursor = BatchCursor(self._fs, handle, self._fs.size(handle))
             while self.offset < end_offset and time.monotonic() < deadline_s:
@@ -167,9 +166,10 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     reader = ClaimsReader(Path(sys.argv[1]))
     for line in sys.stdin:
+        end_offset = int(line)
         try:
-            reader.advance(int(line))
-            response = response_of(reader, int(line))
+            reader.advance(end_offset)
+            response = response_of(reader, end_offset)
         except NotReadable as error:
             response = {"problem": str(error)}
         print(json.dumps(response), flush=True)

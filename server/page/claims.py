@@ -37,18 +37,18 @@ class ClaimsReport:
         self._process: Process | None = None
         self._killed: Process | None = None
         """The last one that was ended: it may not have done so yet."""
-        self._is_wanted = self._is_closed = False
+        self._is_closed = False
         self._asking: asyncio.Task[Claims] | None = None
         self._known: Claims = {}
         self._known_at_s = -FRESH_S
         self._alarm: asyncio.TimerHandle | None = None
+        """None: nobody looks."""
 
     async def newest(self, end_offset: int) -> Claims:
         """What is known of the log below `end_offset`; {} before the first response, else "problem" says in
         words why nothing is."""
         if self._is_closed:
             return {}
-        self._is_wanted = True
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm = asyncio.get_running_loop().call_later(IDLE_S, self._end)
@@ -72,9 +72,9 @@ class ClaimsReport:
             await self._killed.wait()
 
     def _end(self) -> None:
-        self._is_wanted, self._known = False, {}
         if self._alarm is not None:
             self._alarm.cancel()
+        self._alarm, self._known = None, {}
         self._kill()
 
     def _kill(self) -> None:
@@ -87,7 +87,7 @@ class ClaimsReport:
         try:
             if self._process is None:
                 self._process = await self._start()
-                if not self._is_wanted:
+                if self._alarm is None:
                     self._kill()
                     return {}
             to_process, from_process = self._process.stdin, self._process.stdout

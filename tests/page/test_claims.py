@@ -9,7 +9,8 @@ import os
 import signal
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -110,19 +111,28 @@ def test_many_who_look_ask_once(log: Path) -> None:
     run(work)
 
 
+@asynccontextmanager
+async def asked_always(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[ClaimsReport, int]]:
+    """A report whose process, of this number, has responded; each call asks it anew."""
+    monkeypatch.setattr(claims, "FRESH_S", 0.0)
+    report = ClaimsReport(log)
+    await until(report, lambda found: found.get("offset") == 0)
+    (reader,) = readers_of(log)
+    yield report, reader
+    await report.close()
+    assert readers_of(log) == []
+
+
 def test_one_that_is_killed_is_said_to_have_failed_and_the_next_one_reads(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "FRESH_S", 0.0)
-
     async def work() -> None:
-        report = ClaimsReport(log)
-        await until(report, lambda found: found.get("offset") == 0)
-        (reader,) = readers_of(log)
-        os.kill(reader, signal.SIGKILL)
-        await until(report, lambda found: "has failed" in str(found.get("problem")))
-        await until(report, lambda found: found.get("offset") == 0)
-        await report.close()
+        async with asked_always(log, monkeypatch) as (report, reader):
+            os.kill(reader, signal.SIGKILL)
+            await until(report, lambda found: "has failed" in str(found.get("problem")))
+            await until(report, lambda found: found.get("offset") == 0)
 
     run(work)
 
@@ -130,19 +140,13 @@ def test_one_that_is_killed_is_said_to_have_failed_and_the_next_one_reads(
 def test_one_that_hangs_holds_nobody_up_and_ends_with_the_node(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "FRESH_S", 0.0)
-
     async def work() -> None:
-        report = ClaimsReport(log)
-        await until(report, lambda found: found.get("offset") == 0)
-        (reader,) = readers_of(log)
-        os.kill(reader, signal.SIGSTOP)
-        begun_s = time.monotonic()
-        assert (await report.newest(0))["offset"] == 0
-        assert (await report.newest(0))["offset"] == 0
-        assert time.monotonic() - begun_s < 5 * claims.WAIT_S
-        await report.close()
-        assert readers_of(log) == []
+        async with asked_always(log, monkeypatch) as (report, reader):
+            os.kill(reader, signal.SIGSTOP)
+            begun_s = time.monotonic()
+            assert (await report.newest(0))["offset"] == 0
+            assert (await report.newest(0))["offset"] == 0
+            assert time.monotonic() - begun_s < 5 * claims.WAIT_S
 
     run(work)
 

@@ -83,6 +83,20 @@ function each(parent, items, create, update) {
   });
 }
 
+// A row of a table: a cell for each [class, label].
+function rowOf(cells) {
+  const row = make("tr");
+  // Some browsers forget what a table is when a phone's layout makes cards of its rows.
+  row.setAttribute("role", "row");
+  for (const [className, label] of cells) {
+    const cell = make("td", className);
+    cell.setAttribute("role", "cell");
+    cell.dataset.label = label;
+    row.append(cell);
+  }
+  return row;
+}
+
 // A list of terms; a third entry stands small below the second.
 function terms(list, entries) {
   const parts = entries.flatMap(([name, value, more]) => [["dt", name], ["dd", value, more || ""]]);
@@ -158,17 +172,8 @@ function showReplicas(now) {
   else if (leaderReport.age_s > 2.5) words = `What the leader said ${span(leaderReport.age_s)} ago.`;
   text($("report-note"), words);
   each($("replicas"), now.replicas, () => {
-    const row = make("tr");
-    // Some browsers forget what a table is when a phone's layout makes cards of its rows.
-    row.setAttribute("role", "row");
-    const cells = [["name", "Node"], ["role", "Role"], ["state", "State"], ["number", "Log end"],
-      ["number", "Lag"], ["number", "Last contact"], ["address", "Address"]];
-    for (const [className, label] of cells) {
-      const cell = make("td", className);
-      cell.setAttribute("role", "cell");
-      cell.dataset.label = label;
-      row.append(cell);
-    }
+    const row = rowOf([["name", "Node"], ["role", "Role"], ["state", "State"], ["number", "Log end"],
+      ["number", "Lag"], ["number", "Last contact"], ["address", "Address"]]);
     const [name, role, state] = row.children;
     name.append(make("span"), make("small"));
     role.append(make("span"));
@@ -299,15 +304,8 @@ function showClaims(claims, nowMs) {
   text($("claims-note"), notes.join(" "));
   $("claims-table").hidden = !rows.length;
   each($("claimed"), rows, () => {
-    const row = make("tr");
-    row.setAttribute("role", "row");
-    for (const [className, label] of [["name", "Name"], ["kind", "Kind"], ["holder", "Held by"],
-      ["since", "Since"], ["renewed", "Renewed"], ["number", "Waiting"], ["address", "Value or comment"]]) {
-      const cell = make("td", className);
-      cell.setAttribute("role", "cell");
-      cell.dataset.label = label;
-      row.append(cell);
-    }
+    const row = rowOf([["name", "Name"], ["kind", "Kind"], ["holder", "Held by"], ["since", "Since"],
+      ["renewed", "Renewed"], ["number", "Waiting"], ["address", "Value or comment"]]);
     row.children[2].append(make("span"), make("small"));
     return row;
   }, (row, [word, { name, holder, waiting }]) => {
