@@ -22,6 +22,8 @@ from quorumd.server.net.unsent import UnsentResponses
 from quorumd.wire.errors import MalformedMessage, UnsupportedVersion
 
 _LOGGER: Final = Logger("net")
+CLOSE_LINES_PER_S: Final = 20
+"""Of the log, for connections that end, after a burst: a stranger can cause them at will."""
 
 
 class Flushable(SlotHolder, RequestConnection, Held, Protocol):
@@ -91,7 +93,7 @@ class ConnectionGroup(Generic[C]):
         self.partial_bytes = 0
         """Bytes of frames that are not whole yet, all connections together."""
         self.max_partial_bytes = 2 * max_frame_bytes
-        self.close_lines = RateLimit(per_second=20, burst=100)
+        self.close_lines = RateLimit(per_second=CLOSE_LINES_PER_S, burst=100)
         self.turns = Turns(loop)
         self.requests: RequestsInFlight[C] = RequestsInFlight(loop)
         self.unsent: UnsentResponses[C] = UnsentResponses()

@@ -18,13 +18,13 @@ from typing import NamedTuple
 import pytest
 
 from quorumd.client import CertificateProblem, QuorumClient, Security
+from quorumd.server.net.connection_group import CLOSE_LINES_PER_S
 from tests.support.commands import quorumctl
 from tests.support.https_cluster import HttpsCluster
 from tests.support.live_cluster import running
 from tests.support.odd_certificates import SERVER_AUTH, Authority, Issued, now
 
 MANY = 50
-LINES_PER_S = 20
 TLS_1_2, TLS_1_3 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
 
 
@@ -187,7 +187,7 @@ def test_clients_that_refuse_the_nodes_certificate_are_counted_by_why(
     assert cluster.wait_for(counted, "all to be counted") == expected
     assert "refused the certificate of this side" in cluster.refusals(since)[0]
     # A node logs so many such lines a second, and the tests that follow look for theirs.
-    time.sleep(MANY / LINES_PER_S)
+    time.sleep(MANY / CLOSE_LINES_PER_S)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
