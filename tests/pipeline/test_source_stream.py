@@ -50,16 +50,14 @@ def run_available(
     done: list[dict[str, Any]] = []
     for tries_left in reversed(range(TRIES)):
         query = start(spark, collected, checkpoint, availableNow=True, **given)
-        has_ended = False
         try:
             assert query.awaitTermination(WAIT_S), "it goes on"
-            has_ended = True
+            break
         except Exception as error:
             if not tries_left or SLOW_WORKER not in str(error):
                 raise
-        done += [dict(progress) for progress in query.recentProgress if progress["numInputRows"]]
-        if has_ended:
-            break
+        finally:
+            done += [dict(each) for each in query.recentProgress if each["numInputRows"]]
     return done
 
 
