@@ -42,8 +42,9 @@ class ReplicaKey(NamedTuple):
     uuid: UUID | None = None
 
     def __hash__(self) -> int:
-        # Keys are hashed several times for every fetch, and two uuids under one id are rare.
-        return self.id
+        # Keys are hashed several times for every fetch, and two uuids under one id are rare. A leader of a
+        # quorum without uuids keeps its voters under both kinds of key: these never meet in a dictionary.
+        return self.id if self.uuid is None else ~self.id
 
     def matches(self, other: ReplicaKey) -> bool:
         """True if both may be the same replica: equal ids, and equal uuids unless one is unknown."""
