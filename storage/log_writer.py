@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,7 +43,8 @@ from quorumd.wire.records import iter_headers, read_header
 from quorumd.wire.sequence_check import epoch_problem, offset_problem
 
 
-class ChunkSummary(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ChunkSummary:
     """What a caller already knows about all batches of a chunk, which saves walking through it.
 
     `epoch` is that of every batch; `max_timestamp` (ms) the greatest of their headers, and
@@ -54,7 +56,8 @@ class ChunkSummary(NamedTuple):
     max_timestamp_offset: int
 
 
-class Chunk(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Chunk:
     """Whole batches with offsets `base_offset` .. `end_offset` (exclusive), one behind the other."""
 
     data: Buffer
@@ -154,7 +157,7 @@ class LogWriter:
         return _Run(active.size_bytes, active.end_offset, _index_of(active))
 
     def _place(self, run: _Run, chunk: Chunk) -> _Run:
-        data, base_offset, end_offset, summary = chunk
+        data, base_offset, end_offset = chunk.data, chunk.base_offset, chunk.end_offset
         if base_offset != run.end_offset or end_offset <= base_offset:
             raise ValueError(
                 f"records {base_offset} .. {end_offset} do not continue the log at {run.end_offset}"
@@ -162,10 +165,10 @@ class LogWriter:
         size = len(data)
         if not self._fits(run, size, end_offset):
             return self._place_by_batch(run, chunk)
-        if summary is None:
+        if chunk.summary is None:
             self._note_all(run, data)
         else:
-            self._note_summary(run, data, summary, end_offset)
+            self._note_summary(run, data, chunk.summary, end_offset)
         if run.end_offset != end_offset:
             raise ValueError(f"the batches end at offset {run.end_offset} instead of {end_offset}")
         run.buffers.append(data)
@@ -196,12 +199,11 @@ class LogWriter:
     def _note_summary(
         self, run: _Run, data: Buffer, summary: ChunkSummary, end_offset: int
     ) -> None:
-        epoch, max_timestamp, max_timestamp_offset = summary
-        if epoch != self._last_epoch(run):
-            self._note_epoch(run, epoch, run.end_offset)
+        if summary.epoch != self._last_epoch(run):
+            self._note_epoch(run, summary.epoch, run.end_offset)
         if run.position > run.due_above:
             run.add_entry(run.position, read_header(data).last_offset)
-        run.note_timestamp(max_timestamp, max_timestamp_offset)
+        run.note_timestamp(summary.max_timestamp, summary.max_timestamp_offset)
         run.end_offset = end_offset
 
     def _note_all(self, run: _Run, data: Buffer) -> None:

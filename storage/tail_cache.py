@@ -7,7 +7,8 @@ loop thread alone. A chunk that is not on disk yet is never evicted.
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 from quorumd.storage.filesystem import Buffer
 from quorumd.wire.records import iter_headers
@@ -19,7 +20,8 @@ CHUNKS_READ_MAX: Final = 2048
 """A read returns no more: each is a buffer of its own to write."""
 
 
-class _Chunk(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Chunk:
     base_offset: int
     end_offset: int
     data: Buffer

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from quorumd.raft.types import Address
 from quorumd.wire.messages.api_versions import ApiVersionsResponse
@@ -56,7 +57,8 @@ class HungUp(Exception):
         )
 
 
-class PeerCall(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PeerCall:
     """A request to be sent: `build(version, correlation id)` makes its frame, length and header included,
     or raises StaleRequest.
 

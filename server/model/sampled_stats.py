@@ -96,6 +96,9 @@ class Histogram:
 
     def observe_each(self, values: Sequence[float]) -> None:
         """Take these values, at least one."""
+        if len(values) == 1:
+            self.observe(values[0])
+            return
         counts, bounds = self._counts, self.bounds
         self.sum += sum(values)
         place = bisect_left(bounds, min(values))

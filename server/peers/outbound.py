@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum, auto
 from functools import partial
 from typing import Final, Protocol
@@ -237,7 +237,7 @@ class Outbound:
             call.failed(reason, error)
             end()
 
-        channel.call(call._replace(responded=responded, failed=failed))
+        channel.call(replace(call, responded=responded, failed=failed))
 
     def _name(self, peer: Peer) -> str:
         return f"replica {peer}" if isinstance(peer, ReplicaKey) else self._in_words(peer)

@@ -15,23 +15,24 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 from quorumd.raft.types import Address
 from quorumd.security.errors import CertificateProblem
 from quorumd.server.model.logs import Logger
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.model.peer_calls import HungUp, PeerCall, PeerListener, StaleRequest
+from quorumd.server.model.peer_calls import HungUp, PeerCall, PeerListener
 from quorumd.server.model.unhandled import unawaited
 from quorumd.server.peers.address_book import AddressBook
+from quorumd.server.peers.call_sequence import CallSequence
 from quorumd.server.peers.dialing import HostResolver, happy_eyeballs
 from quorumd.server.peers.link_security import LinkSecurity, NotThisPeer
 from quorumd.server.peers.peer_connection import API_VERSIONS_VERSION, HANDSHAKE_ID, PeerConnection
 from quorumd.wire.codec import encode
 from quorumd.wire.errors import MalformedMessage
-from quorumd.wire.headers import decode_response_header, encode_request_header
+from quorumd.wire.headers import encode_request_header
 from quorumd.wire.messages.api_versions import ApiVersionsRequest
-from quorumd.wire.registry import API_VERSIONS_KEY, APIS
+from quorumd.wire.registry import API_VERSIONS_KEY
 from quorumd.wire.schema import Message
 
 LOG: Final = Logger("peers")
@@ -52,15 +53,6 @@ def request_frame(
     header = encode_request_header(api_key, version, correlation_id, client_id)
     body = encode(message, version)
     return b"".join(((len(header) + len(body)).to_bytes(4, "big"), header, body))
-
-
-class PendingCall(NamedTuple):
-    """A request that was sent and has no response yet; `deadline` is on the clock of the event loop."""
-
-    call: PeerCall
-    version: int
-    correlation_id: int
-    deadline: float
 
 
 @dataclass(slots=True)
@@ -109,12 +101,8 @@ class TcpPeerChannel:
         self._address = Address("", 0)
         self._is_trusted = False
         self._is_behind = False
-        self._versions: dict[int, tuple[int, int]] = {}
         self._queue: deque[PeerCall] = deque()
-        self._pending: deque[PendingCall] = deque()
-        self._correlation_id = HANDSHAKE_ID
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at = 0.0
+        self._calls = CallSequence(name, self._loop, metrics, HANDSHAKE_ID, self._give_up)
         self._last_error = "not connected yet"
         self._keeper: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
@@ -123,7 +111,6 @@ class TcpPeerChannel:
         self._is_closed = False
         self._failures = 0
         self._made_at = 0.0
-        self._has_responded = False
         self._given_up: str | None = None
 
     # -- life
@@ -176,7 +163,7 @@ class TcpPeerChannel:
     async def _until_lost(self) -> None:
         while not self._is_trusted and not self._lost.is_set():
             await _wait(self._lost, DOUBT_S)
-            if not self._is_trusted and not self._pending:
+            if not self._is_trusted and not self._calls.is_waiting:
                 self._reject_address("no node there has identified itself")
         await self._lost.wait()
 
@@ -273,13 +260,11 @@ class TcpPeerChannel:
             return False
         self._transport = connection.transport
         announced = connection.announced
-        self._versions = {
-            key.api_key: (key.min_version, key.max_version) for key in announced.api_keys
-        }
+        versions = {key.api_key: (key.min_version, key.max_version) for key in announced.api_keys}
+        self._calls.begin(connection.transport, versions)
         self._address = address
         self._is_trusted = self._search.begun[address]
         self._made_at = self._loop.time()
-        self._has_responded = False
         self._given_up = None
         self._metrics.peer_connections_opened += 1
         self._is_behind = announced.peers_in_plaintext
@@ -289,7 +274,7 @@ class TcpPeerChannel:
         connection.hand_to(self)
         queue, self._queue = self._queue, deque()
         for call in queue:
-            self._send(call)
+            self._calls.send(call)
         return True
 
     def _confirm(self) -> None:
@@ -319,7 +304,7 @@ class TcpPeerChannel:
         lost = f"the connection to {self._name} was lost: {exc or 'closed by the peer'}"
         self._last_error = self._given_up or lost
         was_used = (
-            self._has_responded or self._loop.time() - self._made_at > RECONNECT_MAX_MS / 1000
+            self._calls.has_responded or self._loop.time() - self._made_at > RECONNECT_MAX_MS / 1000
         )
         if not self._is_trusted:
             self._where.deny(self._address)
@@ -327,7 +312,7 @@ class TcpPeerChannel:
             self._listener.on_connection_lost()
             if isinstance(exc, CertificateProblem):
                 self._listener.on_unreachable(self._address, exc)
-            elif exc is None and self._pending and not self._has_responded:
+            elif exc is None and self._calls.is_waiting and not self._calls.has_responded:
                 self._listener.on_unreachable(self._address, HungUp())
         if was_used:
             self._failures = 0
@@ -343,7 +328,7 @@ class TcpPeerChannel:
     def call(self, call: PeerCall) -> None:
         """Send a request as soon as the connection is there; fail at once if it is not to be had."""
         if self._transport is not None:
-            self._send(call)
+            self._calls.send(call)
         elif self._connecting:
             self._queue.append(call)
         elif not self._is_closed and (self._untried() or self._where.candidates()):
@@ -352,49 +337,9 @@ class TcpPeerChannel:
         else:
             self._loop.call_soon(call.failed, self._last_error, None)
 
-    def _send(self, call: PeerCall) -> None:
-        lowest, highest = self._versions.get(call.api_key, (0, -1))
-        version = min(highest, call.max_version)
-        if version < lowest:
-            # No reason to campaign without pre-votes: it does not know votes at all.
-            text = f"{self._name} does not serve api {call.api_key} in a version known here"
-            name = APIS[call.api_key].name
-            served = f"{lowest} to {highest}" if lowest <= highest else "none"
-            self._metrics.count_unknown(f"versions of {name}: a peer serves {served}")
-            self._loop.call_soon(call.failed, text, None)
-            return
-        try:
-            self._write(call, version)
-        except MalformedMessage as error:
-            self._loop.call_soon(call.failed, str(error), "UNSUPPORTED_VERSION")
-        except StaleRequest as error:
-            self._loop.call_soon(call.failed, str(error), None)
-
-    def _write(self, call: PeerCall, version: int) -> None:
-        assert self._transport is not None
-        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        frame = call.build(version, self._correlation_id)
-        deadline = self._loop.time() + call.timeout_ms / 1000
-        self._pending.append(PendingCall(call, version, self._correlation_id, deadline))
-        self._metrics.peer_bytes_sent += len(frame)
-        self._transport.write(frame)
-        if self._alarm is None or deadline < self._alarm_at:
-            self._arm(deadline)
-
-    # -- responses
-
     def on_frame(self, frame: bytes) -> None:
         """A response. Raises MalformedMessage if it is none to what was asked."""
-        if not self._pending:
-            raise MalformedMessage("a response to nothing that was asked")
-        pending = self._pending[0]
-        call = pending.call
-        correlation_id, body_at = decode_response_header(call.api_key, pending.version, frame)
-        if correlation_id != pending.correlation_id:
-            raise MalformedMessage(f"correlation id {correlation_id}, not {pending.correlation_id}")
-        self._pending.popleft()
-        self._has_responded = True
-        is_peer = call.responded(pending.version, frame, body_at, self._address)
+        is_peer = self._calls.take(frame, self._address)
         if is_peer is True:
             if not self._is_trusted:
                 self._confirm()
@@ -405,26 +350,8 @@ class TcpPeerChannel:
         """What came is no response."""
         self._give_up(f"{self._name} sent what is no response: {error}")
 
-    # -- failing
-
-    def _on_alarm(self) -> None:
-        self._alarm = None
-        if not self._pending:
-            return
-        first = min(self._pending, key=lambda pending: pending.deadline)
-        if first.deadline > self._loop.time():
-            self._arm(first.deadline)
-        else:
-            self._give_up(f"{self._name} did not respond in {first.call.timeout_ms} ms")
-
-    def _arm(self, deadline: float) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm_at = deadline
-        self._alarm = self._loop.call_at(deadline, self._on_alarm)
-
     def _give_up(self, reason: str, *, is_news: bool = True) -> None:
-        """A late response would be taken for another request's: close, and connect again."""
+        """Close, and connect again."""
         if is_news:
             LOG.info("connection given up", peer=self._name, reason=reason)
         self._given_up = reason
@@ -432,13 +359,8 @@ class TcpPeerChannel:
             self._transport.abort()
 
     def _fail_all(self, reason: str) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        pending, self._pending = self._pending, deque()
+        self._calls.fail_all(reason)
         queue, self._queue = self._queue, deque()
-        for sent in pending:
-            sent.call.failed(reason, None)
         for call in queue:
             call.failed(reason, None)
 

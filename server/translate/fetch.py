@@ -7,8 +7,9 @@ of everything that came in, contents of control batches only. Source: KIP-595, K
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from quorumd.raft.effects import Fetch, FetchReply
@@ -204,7 +205,8 @@ def fetch_request_frame(
     )
 
 
-class ParsedFetchResponse(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ParsedFetchResponse:
     """The event of a fetch response, and the batches that came with it."""
 
     event: FetchResponseReceived | RequestFailed

@@ -84,7 +84,7 @@ class Story:
             chunks.append(Chunk(batch(offset, epoch=epoch, value_bytes=size), offset, offset + 1))
         self.unsynced += [bytes(chunk.data) for chunk in chunks]
         for chunk in chunks:
-            log.append(*chunk[:3])
+            log.append(chunk.data, chunk.base_offset, chunk.end_offset)
         log.write_many(chunks)
 
     def truncate(self, log: Log, offset: int) -> None:

@@ -94,7 +94,7 @@ def test_a_full_disk_refuses_a_write_as_a_whole_and_takes_it_later(
         for start in (7, 12)
     ]
     for chunk in chunks:
-        log.append(*chunk[:3])
+        log.append(chunk.data, chunk.base_offset, chunk.end_offset)
     fs.capacity_bytes = used_bytes(fs) + spare_bytes
     for _ in range(2):
         refusal = ""
@@ -156,7 +156,7 @@ def test_short_writes_are_continued(fs: FaultyFileSystem) -> None:
     log = open_log(fs, segment_bytes=2000)
     chunks = [Chunk(batch(i) + batch(i + 1), i, i + 2) for i in range(0, 40, 2)]
     for chunk in chunks:
-        log.append(*chunk[:3])
+        log.append(chunk.data, chunk.base_offset, chunk.end_offset)
     log.write_many(chunks)
     log.sync()
     expected = b"".join(chunk.data for chunk in chunks)

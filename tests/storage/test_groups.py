@@ -36,7 +36,7 @@ def write(log: Log, value_sizes: Sequence[int], *, epoch: int = 1) -> None:
         for i, size in enumerate(value_sizes)
     ]
     for chunk in chunks:
-        log.append(*chunk[:3])
+        log.append(chunk.data, chunk.base_offset, chunk.end_offset)
     log.write_many(chunks)
 
 

@@ -176,7 +176,7 @@ def test_several_chunks_go_to_disk_with_one_call(counting: tuple[FaultyFileSyste
     fill(log, [0])
     chunks = [Chunk(batch(1), 1, 2), Chunk(batch(2) + batch(3), 2, 4), Chunk(batch(4), 4, 5)]
     for chunk in chunks:
-        log.append(*chunk[:3])
+        log.append(chunk.data, chunk.base_offset, chunk.end_offset)
     fs.log.clear()
     log.write_many(chunks)
     assert log.sync() == 5

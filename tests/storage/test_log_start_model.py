@@ -102,8 +102,9 @@ class LogMachine(RuleBasedStateMachine):
             parts.append(batch(end, count=count, value_bytes=value_bytes, epoch=self.epoch))
             end += count
         self.batches += parts
-        self.waiting.append(Chunk(b"".join(parts), base, end))
-        self.log.append(*self.waiting[-1][:3])
+        data = b"".join(parts)
+        self.waiting.append(Chunk(data, base, end))
+        self.log.append(data, base, end)
         if how_far != "appended":
             self.write_all()
         if how_far == "synced":

@@ -74,8 +74,9 @@ class LogMachine(RuleBasedStateMachine):
             )
             end += count
         self.batches += parts
-        self.waiting.append(Chunk(b"".join(parts), base, end))
-        self.log.append(*self.waiting[-1][:3])
+        data = b"".join(parts)
+        self.waiting.append(Chunk(data, base, end))
+        self.log.append(data, base, end)
 
     @precondition(lambda self: self.waiting)
     @rule(count=st.integers(1, 5))
