@@ -22,8 +22,9 @@ COPY deploy/containers/constraints.txt /source/
 RUN /tools/bin/pip install setuptools==84.2.1 mypy==2.4.1 \
     && /tools/bin/pip --python /opt/quorumd/bin/python install \
         --no-deps --only-binary :all: -r /source/constraints.txt
-COPY LICENSE README.md pyproject.toml pyspark_quorumd.py setup.py /source/
+COPY LICENSE MANIFEST.in README.md pyproject.toml pyspark_quorumd.py setup.py /source/
 COPY config /source/config
+COPY native /source/native
 COPY quorumd /source/quorumd
 COPY raft /source/raft
 COPY security /source/security

@@ -12,6 +12,7 @@ effect.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import runpy
@@ -55,15 +56,19 @@ def compiled_modules() -> list[Extension]:
     settings = PROJECT["tool"]["quorumd"]
     left_out = set(settings["not-compiled"])
     found = {path for pattern in settings["compiled"] for path in Path().glob(pattern)}
-    sources = sorted(str(path) for path in found if str(path) not in left_out)
+    modules = sorted(str(path) for path in found if str(path) not in left_out)
+    build = Path("build").absolute()
+    constructors = runpy.run_path(str(ROOT / "native" / "constructors.py"))
+    constructors["write_sources"](Path("quorumd"), build / "sources", modules)
     # Above -O1 it grows and takes twice as long, and is not faster. No debug information: 3 of 4 bytes.
-    extensions: list[Extension] = mypycify(
-        [*OPTIONS, *sources],
-        opt_level=os.environ.get("QUORUMD_OPT_LEVEL", "1"),
-        debug_level="0",
-        group_name=VERSION["COMPILED_GROUP"],
-        target_dir="build/mypyc",
-    )
+    with contextlib.chdir(build / "sources"):
+        extensions: list[Extension] = mypycify(
+            [*OPTIONS, *modules],
+            opt_level=os.environ.get("QUORUMD_OPT_LEVEL", "1"),
+            debug_level="0",
+            group_name=VERSION["COMPILED_GROUP"],
+            target_dir=str(build / "mypyc"),
+        )
     for extension in extensions:
         # To look for what it might warn of takes gcc a hundred seconds for this C; nobody wrote it.
         extension.extra_compile_args.append("-Wno-all")
