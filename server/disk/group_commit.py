@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from time import perf_counter
 from typing import Final, NamedTuple
 
@@ -214,10 +214,9 @@ class DiskLoop:
         found: list[Job] = []
         while jobs is not None:
             found += jobs
-            try:
-                jobs = self.jobs.get_nowait()
-            except Empty:
+            if self.jobs.empty():  # nobody else takes any
                 return found, False
+            jobs = self.jobs.get_nowait()
         return found, True
 
     def _carry_out(self, jobs: list[Job]) -> Generator[Pause, Jobs, float | None]:
