@@ -43,7 +43,7 @@ from quorumd.wire.records import iter_headers, read_header
 from quorumd.wire.sequence_check import epoch_problem, offset_problem
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ChunkSummary:
     """What a caller already knows about all batches of a chunk, which saves walking through it.
 
@@ -56,7 +56,7 @@ class ChunkSummary:
     max_timestamp_offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Chunk:
     """Whole batches with offsets `base_offset` .. `end_offset` (exclusive), one behind the other."""
 

@@ -20,7 +20,7 @@ CHUNKS_READ_MAX: Final = 2048
 """A read returns no more: each is a buffer of its own to write."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Chunk:
     base_offset: int
     end_offset: int

@@ -57,7 +57,7 @@ class HungUp(Exception):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PeerCall:
     """A request to be sent: `build(version, correlation id)` makes its frame, length and header included,
     or raises StaleRequest.

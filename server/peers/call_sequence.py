@@ -21,7 +21,7 @@ from quorumd.wire.registry import APIS
 NO_VERSION: Final = (0, -1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PendingCall:
     """A request that was sent and has no response yet; `deadline` is on the clock of the event loop."""
 

@@ -205,7 +205,7 @@ def fetch_request_frame(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ParsedFetchResponse:
     """The event of a fetch response, and the batches that came with it."""
 
