@@ -62,13 +62,13 @@ def _decorator(node: ast.ClassDef) -> ast.expr | None:
 
 
 def _constructor(node: ast.ClassDef, known: dict[str, ast.ClassDef]) -> str | None:
-    """The line that holds it; None where the library makes it."""
+    """The line that holds it; None for a class that is left alone."""
     bases = [known.get(ast.unparse(base)) for base in node.bases]
     positional: list[str] = []
     keywords: list[str] = []
     names: list[str] = []
     for each in (*bases, node):
-        if each is None or (each is not node and each.bases) or _is_made_by_library(each):
+        if each is None or (each is not node and each.bases) or _is_left_alone(each):
             return None
         for field in each.body:
             if isinstance(field, ast.AnnAssign):
@@ -84,7 +84,8 @@ def _constructor(node: ast.ClassDef, known: dict[str, ast.ClassDef]) -> str | No
     return f"    def __init__({', '.join(arguments)}) -> None: {sets}  {_FROZEN}"
 
 
-def _is_made_by_library(node: ast.ClassDef) -> bool:
+def _is_left_alone(node: ast.ClassDef) -> bool:
+    """It has a constructor already, or one that does more than to set what it is given."""
     for each in node.body:
         if isinstance(each, ast.FunctionDef) and each.name in _OWN_CONSTRUCTOR:
             return True
