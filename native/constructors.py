@@ -14,8 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _OWN_CONSTRUCTOR = {"__init__", "__post_init__"}
-_FROZEN = "# type: " + "ignore[misc]"
-"""What mypy says of an attribute that is set where the class is frozen."""
+_FROZEN = "# type: ignore[misc]  # mypy lets no code set what is frozen, not even its constructor"
 _NO_ARGUMENT = ("ClassVar", "InitVar", "KW_ONLY")
 
 

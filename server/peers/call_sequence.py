@@ -18,7 +18,7 @@ from quorumd.wire.errors import MalformedMessage
 from quorumd.wire.headers import decode_response_header
 from quorumd.wire.registry import APIS
 
-NO_VERSION: Final = (0, -1)
+_NO_VERSION: Final = (0, -1)
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class CallSequence:
 
     def send(self, call: PeerCall) -> None:
         """Send a request; what makes that impossible, it hears in the event loop's next turn."""
-        lowest, highest = self._versions.get(call.api_key, NO_VERSION)
+        lowest, highest = self._versions.get(call.api_key, _NO_VERSION)
         version = min(highest, call.max_version)
         if version < lowest:
             # No reason to campaign without pre-votes: it does not know votes at all.

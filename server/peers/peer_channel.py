@@ -1,8 +1,8 @@
-"""Connections to other replicas: made again and again, requests in sequence, responses in their order.
+"""Connections to other replicas, made again and again; `call_sequence` has the requests on one.
 
-A channel is one connection to one peer. It begins with ApiVersions, so that every request is sent in the
-highest version that both sides know. Addresses are resolved anew at each attempt. What failed is reported
-at once; whether and when to ask again is the rules' business.
+A channel is one connection to one peer. It begins with ApiVersions, which says what the peer serves.
+Addresses are resolved anew at each attempt. What failed is reported at once; whether and when to ask again
+is the rules' business.
 
 The peer's own addresses are tried first. Others are tried only while a request waits, and such a
 connection counts as the peer's once a response has shown that it is.

@@ -12,7 +12,7 @@ import pytest
 
 from native.constructors import with_constructors, write_sources
 from quorumd.raft.effects import FetchReply
-from tests.architecture.source_tree import ROOT
+from tests.architecture.source_tree import ROOT, all_modules
 from tests.support.compiled import compiled_modules
 
 EXAMPLE = '''\
@@ -114,11 +114,11 @@ def test_a_class_without_a_blank_line_behind_it_is_named() -> None:
 
 def of_the_product() -> Iterator[tuple[str, str, ast.FunctionDef]]:
     """Module, class and constructor of all that are written."""
-    for name in compiled_modules():
-        path = ROOT / "/".join(name.split("."))
-        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-        for owner, made in written(file.read_text()).items():
-            yield name, owner, made
+    names = set(compiled_modules())
+    for module in all_modules():
+        if module.name in names:
+            for owner, made in written(module.text).items():
+                yield module.name, owner, made
 
 
 def test_all_that_are_written_take_what_the_library_s_take() -> None:
