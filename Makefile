@@ -29,7 +29,7 @@ PARALLEL := --dist loadfile --no-loadscope-reorder --numprocesses
 help:
 	@echo "make run     three nodes on this machine, with a live table (quorumd demo)"
 	@echo "make pipeline    tables, audit and report of the demo's log, with Spark"
-	@echo "make quick   check, and the tests that start nothing: two minutes"
+	@echo "make quick   check, and the short tests that start nothing: two minutes"
 	@echo "make test    check, and every test"
 	@echo "make test-compiled  the tests, with a compiled quorumd; needs a C compiler (TESTS=...: those alone)"
 	@echo "make test-containers    image and compose files, run and mistreated; needs Docker, or root and dockerd"
@@ -68,7 +68,7 @@ pipeline: $(SPARK_READY)
 
 # Four at a time, for two cores: many wait for a process, a quorum, a disk or a clock.
 quick: check
-	@$(BIN)/python -m pytest $(PARALLEL) 4 -m "not live and not java and not spark and not sim and not browser and not compiled"
+	@$(BIN)/python -m pytest $(PARALLEL) 4 -m "not live and not java and not spark and not long and not browser and not compiled"
 
 # What is downloaded and prepared meanwhile takes the other core as long as the checks take one.
 test: $(DEV_READY)

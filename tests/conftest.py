@@ -37,6 +37,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Hundreds of nodes and commands are started: each of them would compile all sources anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Until all modules are loaded: little of what they make is garbage.
+gc.disable()
+
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=2_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
@@ -81,7 +84,7 @@ SHARED = re.compile(
 """A test that uses the three controllers of tests/kafka/conftest.py, or the session of tests/pipeline's."""
 SPARK_CLUSTER = "tests/pipeline/test_cluster.py"
 """It takes as long as all others that use the Spark session."""
-SLOW_MARKS = ("browser", "java", "live", "sim", "spark")
+SLOW_MARKS = ("browser", "java", "live", "long", "spark")
 _marks: set[str] | None = None
 """Those of the test that runs."""
 
@@ -180,6 +183,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """What all the modules have made stays to the end: the garbage collector need not look at it."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -6,6 +6,8 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
+import pytest
+
 from tests.architecture.source_tree import (
     LINKED,
     Module,
@@ -45,6 +47,7 @@ def test_no_public_type_is_defined_twice_in_the_product() -> None:
     assert names_defined_twice(modules) == {}
 
 
+@pytest.mark.long
 def test_no_modules_import_each_other() -> None:
     assert circles(imports_within(all_modules())) == []
 

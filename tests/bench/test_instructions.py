@@ -117,6 +117,7 @@ def test_what_perf_counts_is_read_and_what_it_cannot_count_is_an_error() -> None
         perf_count("<not supported>;;instructions:u;0;100.00;;\n")
 
 
+@pytest.mark.long
 def test_the_kept_figures_can_be_read_shown_and_drawn(tmp_path: Path) -> None:
     figures = read()
     assert figures

@@ -52,6 +52,7 @@ def test_quartiles() -> None:
     assert Spread.of([3, 1, 2, 5, 4]) == (2, 3, 4)
 
 
+@pytest.mark.long
 def test_what_a_python_has_installed_is_named_by_its_commit() -> None:
     with build(sys.executable) as installed, build() as own:
         assert installed.name.partition("-")[0] == own.name.partition("-")[0]

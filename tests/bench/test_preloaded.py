@@ -66,6 +66,7 @@ def test_a_sync_takes_longer_by_what_the_file_says(tmp_path: Path) -> None:
         process.stdin.close()
 
 
+@pytest.mark.long
 @needs_compiler
 @pytest.mark.skipif(
     shutil.which("valgrind") is None or shutil.which("vgdb") is None, reason="no valgrind"

@@ -66,6 +66,7 @@ def test_a_record_whose_way_was_not_seen_as_a_whole_has_none() -> None:
     assert way_of(sight(), 12, 120) is None
 
 
+@pytest.mark.long
 def test_a_disk_slower_than_the_record_stays_in_the_picture(tmp_path: Path) -> None:
     """A leader whose followers synced first answers before its own fsync ends."""
     way = Way(tuple(range(0, 11_000, 1000)), (1000, 2000, 3000, 90_000_000))

@@ -93,6 +93,7 @@ def calls_per_record(clients: int) -> float:
     return calls.count / (ROUNDS * clients)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("clients", KEPT)
 def test_an_append_takes_no_more_calls_than_it_did(clients: int) -> None:
     found, kept = calls_per_record(clients), KEPT[clients]

@@ -69,6 +69,7 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, content: bytes, pr
     assert refused(path) == [f"controller.yaml{problem}"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("content", ["\0", "[" * 100_000, "a: &a [*a]\n? {x: *a}\n: 1\n"])
 def test_hostile_yaml_is_refused_and_nothing_else(tmp_path: Path, content: str) -> None:
     path = tmp_path / "controller.yaml"
@@ -93,6 +94,7 @@ FRAGMENTS = [
 ]
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=4), max_size=30).map("".join))
 def test_any_file_loads_or_is_refused_and_nothing_else(text: str) -> None:

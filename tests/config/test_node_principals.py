@@ -105,6 +105,7 @@ def test_each_node_has_a_principal(template: str, replica_id: int) -> None:
         assert rule.id_of(template.replace("{id}", str(replica_id))) == replica_id
 
 
+@pytest.mark.long
 @given(st.lists(templates, min_size=2, max_size=3, unique=True), st.lists(ids, min_size=2))
 @settings(max_examples=400)
 def test_no_principal_is_that_of_two_nodes(texts: list[str], replica_ids: list[int]) -> None:

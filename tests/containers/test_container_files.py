@@ -349,6 +349,7 @@ def test_bootstrap_never_starts_a_node_that_is_formatted(tmp_path: Path) -> None
     assert not (tmp_path / "data" / ".lock").exists(), "the node was started"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [None, "", "join"])
 def test_an_empty_volume_joins_unless_told_otherwise(tmp_path: Path, how: str | None) -> None:
     done = enter(tmp_path, how=how)

@@ -1,0 +1,1 @@
+"""What deploy/ holds: rules, dashboards, units."""

@@ -12,6 +12,7 @@ import pytest
 FUZZER = Path(__file__).with_name("fuzz_wire.py")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(find_spec("atheris") is None, reason="atheris is not installed")
 def test_a_short_fuzzing_run_finds_nothing(tmp_path):
     run = subprocess.run(

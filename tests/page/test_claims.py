@@ -74,6 +74,7 @@ def wait_gone(folder: Path) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.long
 def test_the_process_runs_only_while_somebody_asks(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +126,7 @@ async def asked_always(
     assert readers_of(log) == []
 
 
+@pytest.mark.long
 def test_one_that_is_killed_is_said_to_have_failed_and_the_next_one_reads(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +174,7 @@ def test_a_page_for_everybody_does_not_show_what_needs_a_certificate(
     assert bool(claims_withheld(ports)) == is_withheld
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("turns", range(4))
 def test_one_that_is_just_being_started_is_not_left_behind(log: Path, turns: int) -> None:
     async def work() -> None:

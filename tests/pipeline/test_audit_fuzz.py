@@ -38,6 +38,7 @@ def make(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_every_changed_byte_is_found_where_it_is(tmp_path: Path, seed: int) -> None:
     replicas = [make(tmp_path / name) for name in ("a", "b", "c")]

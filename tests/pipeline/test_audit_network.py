@@ -231,6 +231,7 @@ def test_nothing_is_invented_while_history_is_deleted_and_the_leader_changes(
 # -- who can't be asked
 
 
+@pytest.mark.long
 def test_an_address_where_nobody_is_ends_with_3_and_says_so(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     done = command(tmp_path, "-b", f"127.0.0.1:{port}", "--timeout", "0.3")
@@ -254,6 +255,7 @@ def test_a_node_of_another_cluster_is_refused(cluster: Cluster, tmp_path: Path) 
     assert "different clusters" in done.err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -306,6 +306,7 @@ def test_nothing_is_changed_and_no_lock_is_taken(node: Path) -> None:
     directory.close()
 
 
+@pytest.mark.long
 def test_what_a_node_has_written_ahead_is_no_data_and_what_it_appends_is_found(node: Path) -> None:
     log = open_log(FS, node / PARTITION_DIRECTORY, segment_bytes=SEGMENT_BYTES)
     start = log.log_end_offset

@@ -329,6 +329,7 @@ def test_any_byte_changed_is_named_by_plan_or_parser_and_never_more_than_its_bat
             assert positions in ([], [number * SIZE])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("survival", Survival)
 @pytest.mark.parametrize(
     ("batches_per_sync", "is_large"), [(1, False), (4, False), (5, True)], ids=str

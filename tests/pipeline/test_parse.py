@@ -196,6 +196,7 @@ def test_snappy_without_kafkas_framing_is_read_too() -> None:
     assert short(parsed(patched(batch, 22, b"\x02"))) == expected(0, 50)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", [CompressionType.GZIP, CompressionType.LZ4, CompressionType.ZSTD])
 def test_a_batch_that_unpacks_to_very_much_is_refused(codec: CompressionType) -> None:
     record = Record(timestamp=NOW, value=bytes(payloads.UNPACKED_BYTES_MAX))
@@ -312,6 +313,7 @@ def test_a_batch_with_very_many_records_comes_in_parts(
     assert (offsets == range(5, 5 + count)).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.LZ4])
 def test_a_chunk_much_larger_than_what_is_read_together(codec: CompressionType) -> None:
     values = [Random(seed).randbytes(90_000) for seed in range(5)]

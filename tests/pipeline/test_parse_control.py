@@ -266,6 +266,7 @@ def test_an_offset_that_is_none_below_the_snapshots_end_is_damage(value: bytes |
         list(parse("records", batch, 0, ALL, ChunkOrigin(snapshot_end=40)))
 
 
+@pytest.mark.long
 def test_random_logs_with_garbage_in_them_are_read_as_by_others() -> None:
     """Compressed garbage counts as empty; everything else is read or is damage."""
     for seed in range(15):

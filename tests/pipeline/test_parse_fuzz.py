@@ -22,7 +22,7 @@ from tests.pipeline.parsed import (
     with_crc,
 )
 
-pytestmark = pytest.mark.sim
+pytestmark = pytest.mark.long
 
 NOW = 1_700_000_000_000
 

@@ -44,6 +44,7 @@ def log() -> Log:
     return made
 
 
+@pytest.mark.long
 def test_many_small_files_become_one_with_the_same_rows(log: Log, tmp_path: Path) -> None:
     with held_output(tmp_path / "t") as output:
         filled(output, log)
@@ -70,6 +71,7 @@ def test_a_short_chain_is_left_alone(log: Log, tmp_path: Path) -> None:
         assert len(read_chain(tmp_path / "t", "log")) == compaction.MANIFESTS_MAX
 
 
+@pytest.mark.long
 def test_what_is_committed_while_files_are_merged_stays(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +91,7 @@ def test_what_is_committed_while_files_are_merged_stays(
     assert [row["leader_id"] for row in read_rows(tmp_path / "t", "leadership")] == [1, 2]
 
 
+@pytest.mark.long
 def test_readers_have_ten_minutes_for_what_was_merged(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +121,7 @@ def test_readers_have_ten_minutes_for_what_was_merged(
     assert names == sorted(table_files(folder, "records"))
 
 
+@pytest.mark.long
 def test_key_history_is_merged_and_state_is_not(log: Log, tmp_path: Path) -> None:
     folder = tmp_path / "t"
     with held_output(folder) as output:
@@ -152,6 +156,7 @@ def test_large_files_are_not_written_again(monkeypatch: pytest.MonkeyPatch) -> N
     assert groups == [[10, 20], [60], [49, 49], [49], [50], [1], [99], [1]]
 
 
+@pytest.mark.long
 def test_a_run_that_was_replaced_merges_nothing(log: Log, tmp_path: Path) -> None:
     with held_output(tmp_path / "t") as straggler:
         filled(straggler, log)

@@ -133,6 +133,7 @@ def test_the_newest_of_a_name_replaces_the_one_before_and_is_left_alone_by_it() 
     with_quorum(story)
 
 
+@pytest.mark.long
 def test_a_process_that_died_is_deleted_by_another_one_and_a_living_one_is_not() -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
         gone = QuorumClient(quorum.addresses)

@@ -65,6 +65,7 @@ def test_the_newest_snapshot_comes_first_with_the_records_as_they_were_in_the_lo
     follow(story, prepare=prepare)
 
 
+@pytest.mark.long
 def test_a_snapshot_larger_than_memory_allows_is_spooled_to_a_file_that_is_gone_afterwards() -> (
     None
 ):
@@ -265,6 +266,7 @@ def test_a_reader_that_the_logs_start_has_overtaken_loads_the_newer_snapshot() -
     follow(story)
 
 
+@pytest.mark.long
 def test_a_download_that_took_so_long_that_the_log_has_moved_on_again_is_followed_by_another() -> (
     None
 ):
@@ -330,6 +332,7 @@ def damaged(kind: str) -> bytes:
     }[kind]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
@@ -358,6 +361,7 @@ def test_a_damaged_snapshot_is_never_handed_out(kind: str, reason: str) -> None:
     follow(story, prepare=prepare, timeout_ms=2000)
 
 
+@pytest.mark.long
 def test_a_line_that_is_too_slow_for_large_pieces_gets_small_ones() -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient, events: Events) -> None:
         quorum.before_answer = lambda node, request, response: (
@@ -374,6 +378,7 @@ def test_a_line_that_is_too_slow_for_large_pieces_gets_small_ones() -> None:
     follow(story, prepare=prepare)
 
 
+@pytest.mark.long
 def test_a_leader_that_sends_nothing_of_its_snapshot_is_not_asked_for_ever_without_a_pause() -> (
     None
 ):

@@ -122,6 +122,7 @@ def test_an_object_can_be_acquired_again_and_holds_once() -> None:
 # --- several
 
 
+@pytest.mark.long
 def test_those_who_wait_get_it_in_the_order_of_the_log() -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
         order: list[tuple[int, int]] = []
@@ -308,6 +309,7 @@ def test_a_holder_that_looks_dead_is_followed_by_who_would_not_wait_so_long(wait
     with_quorum(story)
 
 
+@pytest.mark.long
 def test_who_waits_in_the_queue_and_is_dead_keeps_nobody_away_for_ever() -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
         await client.append([claim_of_the_dead("a", claim="c" * 32, ago_s=0)])
@@ -341,6 +343,7 @@ def test_a_holder_whose_clock_is_behind_is_given_up_as_soon_as_it_renews(wait_s:
     with_quorum(story)
 
 
+@pytest.mark.long
 def test_who_does_not_wait_is_told_so_in_an_outage_too() -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
         async with Lock(client, "other"):
@@ -401,6 +404,7 @@ def test_it_is_lost_before_its_ttl_is_over_if_it_cannot_be_renewed() -> None:
     with_quorum(story)
 
 
+@pytest.mark.long
 def test_an_outage_shorter_than_what_is_left_costs_nothing() -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
         async with Lock(client, "a", ttl=3) as lock:
@@ -413,6 +417,7 @@ def test_an_outage_shorter_than_what_is_left_costs_nothing() -> None:
     with_quorum(story)
 
 
+@pytest.mark.long
 def test_after_an_outage_the_first_in_the_queue_is_the_first() -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
         order: list[int] = []

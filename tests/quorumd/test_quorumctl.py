@@ -246,6 +246,7 @@ def test_records_for_programs_are_exact(quorum: QuorumThread, quorumctl: Run) ->
 # --- bench
 
 
+@pytest.mark.long
 def test_a_benchmark_reports_rate_and_latency(quorum: QuorumThread, quorumctl: Run) -> None:
     options = ("--seconds", "1", "--warmup", "0", "--clients", "3", "--batch-records", "7")
     figures = json.loads(quorumctl("bench", *options, "-o", "json", "--in-flight", "2").out)
@@ -259,6 +260,7 @@ def test_a_benchmark_reports_rate_and_latency(quorum: QuorumThread, quorumctl: R
     assert re.match(r"[\d,]+ records in \d+\.\d s: [\d,]+ records/s, ", done.out)
 
 
+@pytest.mark.long
 def test_a_benchmark_goes_on_at_the_next_leader(quorum: QuorumThread, quorumctl: Run) -> None:
     quorum.quorum.refuse_produce = [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
     options = ("--seconds", "1", "--warmup", "0", "--clients", "1")

@@ -231,6 +231,7 @@ def test_what_the_leader_refuses_is_shown_with_its_words(fake: FakeVoters, quoru
     assert len(fake.asked) == 1
 
 
+@pytest.mark.long
 def test_what_is_waited_for_is_told_without_a_terminal(fake: FakeVoters, quorumctl: Run) -> None:
     fake.observers = [key_of(4)]
     fake.pending = [pending("add", key_of(4), BEHIND), pending("add", key_of(5), "another")]

@@ -123,6 +123,7 @@ def test_a_watch_on_a_terminal_is_a_view_that_changes(fake: FakeVoters) -> None:
     assert "The voters are 2, 3, 4; 2 leads." in shown
 
 
+@pytest.mark.long
 def test_a_watch_for_programs_has_an_object_for_each_step(fake: FakeVoters, quorumctl: Run) -> None:
     fake.observers, fake.target = [key_of(4)], (2, 3, 4)
     two_steps_and_an_election(fake)
@@ -136,6 +137,7 @@ def test_a_watch_for_programs_has_an_object_for_each_step(fake: FakeVoters, quor
     ]
 
 
+@pytest.mark.long
 def test_a_watch_goes_on_while_nobody_can_be_reached(
     quorum: QuorumThread, fake: FakeVoters, quorumctl: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -301,6 +301,7 @@ with QuorumClient(sys.argv[1]) as client:
 """
 
 
+@pytest.mark.long
 def test_a_client_does_not_survive_a_fork_and_says_so(quorum: QuorumThread) -> None:
     command = [sys.executable, "-W", "error", "-c", FORKED, quorum.quorum.addresses]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -360,6 +361,7 @@ def use(client: QuorumClient, view: KeyValueView, lock: Lock, t: Transaction) ->
 """
 
 
+@pytest.mark.long
 def test_the_types_are_known_to_those_who_use_it() -> None:
     options = ["--strict", "--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
     command = [sys.executable, "-m", "mypy", *options, "-c", TYPED]

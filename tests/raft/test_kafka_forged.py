@@ -44,6 +44,7 @@ def forged(bench: Bench) -> Iterator[Callable[[], object]]:
             yield partial(bench.end, replica.id, at, *KEYS, endpoints=where, **more)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("bench_of", [witness, leading])
 def test_thousands_of_forged_requests_move_no_witness(

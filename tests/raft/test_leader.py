@@ -349,6 +349,7 @@ def test_silent_observers_are_forgotten() -> None:
     assert key(9) not in {row.key for row in bench.node.progress()}
 
 
+@pytest.mark.long
 def test_made_up_observers_cannot_fill_the_memory() -> None:
     bench = settled()
     for disk in range(MAX_OBSERVERS + 50):

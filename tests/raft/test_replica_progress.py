@@ -115,6 +115,7 @@ def test_a_replica_that_needs_a_snapshot_and_has_less_than_it_had_is_reported(
     assert len(core.effects) == is_told
 
 
+@pytest.mark.long
 def test_an_observer_that_fetches_is_kept_account_of_whoever_else_does() -> None:
     core, state = led()
     note_progress(core, state, key(8), 0)

@@ -1,0 +1,1 @@
+"""Certificates, names and properties."""

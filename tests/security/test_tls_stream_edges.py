@@ -468,6 +468,7 @@ def test_who_is_not_welcome_is_ended_before_a_byte_is_passed_on(site: Site) -> N
 # -- memory
 
 
+@pytest.mark.long
 def test_streams_are_gone_with_their_connections_without_a_collection(site: Site) -> None:
     streams: list[weakref.ref[Above]] = []
 

@@ -239,6 +239,7 @@ def test_the_nodes_own_certificate_is_of_a_ca_that_it_trusts(
         assert load(path, {}, certificate_problems).tls_ports
 
 
+@pytest.mark.long
 def test_a_node_without_tls_loads_no_library_for_it(tmp_path: Path) -> None:
     path = writer_into(tmp_path)()
     code = (

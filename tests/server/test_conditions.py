@@ -184,6 +184,7 @@ def test_judged_as_by_a_log_that_forgets_nothing_or_sent_back_to_read(seed: int)
     assert outcomes["read again"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("size", "per_batch"), [(8, 1), (8, 500), (1_000, 50), (60_000, 3)])
 def test_a_window_keeps_to_its_memory(size: int, per_batch: int) -> None:
     """Counted at no less than it is, whatever the keys; and it goes back far where keys repeat."""

@@ -190,6 +190,7 @@ def assert_all_the_same(
     assert seen[1:] == seen[:1] * 3
 
 
+@pytest.mark.long
 @pytest.mark.pure
 @SOME
 @given(data=st.data(), version=versions(FETCH))
@@ -205,6 +206,7 @@ def test_every_encoding_of_a_fetch_asks_for_the_same(data: st.DataObject, versio
     assert_all_the_same(data, message, version, lambda body: outcome(FETCH, version, body))
 
 
+@pytest.mark.long
 @SOME
 @given(data=st.data(), version=versions(FETCH_SNAPSHOT))
 def test_every_encoding_of_a_fetch_of_a_snapshot_asks_for_the_same(
@@ -214,6 +216,7 @@ def test_every_encoding_of_a_fetch_of_a_snapshot_asks_for_the_same(
     assert_all_the_same(data, message, version, lambda body: outcome(FETCH_SNAPSHOT, version, body))
 
 
+@pytest.mark.long
 @SOME
 @given(data=st.data(), version=versions(PRODUCE))
 def test_every_encoding_of_a_produce_appends_and_answers_the_same(
@@ -231,6 +234,7 @@ def test_every_encoding_of_a_produce_appends_and_answers_the_same(
     assert_all_the_same(data, message, version, lambda body: outcome(PRODUCE, version, body))
 
 
+@pytest.mark.long
 @SOME
 @given(data=st.data(), version=st.integers(12, 18))
 def test_every_encoding_of_a_fetch_answer_tells_the_same(data: st.DataObject, version: int) -> None:
@@ -254,6 +258,7 @@ def test_every_encoding_of_a_fetch_answer_tells_the_same(data: st.DataObject, ve
     assert_all_the_same(data, message, version, told)
 
 
+@pytest.mark.long
 @SOME
 @given(data=st.data(), version=versions(FETCH_SNAPSHOT))
 def test_every_encoding_of_a_snapshot_answer_tells_the_same(

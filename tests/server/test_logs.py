@@ -131,6 +131,7 @@ def test_an_unknown_level_is_refused_with_the_permitted_ones() -> None:
         configure(io.StringIO(), {"QUORUMD_LOG_LEVEL": "loud"})
 
 
+@pytest.mark.long
 def test_a_reader_who_does_not_read_holds_nobody_up() -> None:
     reading, writing = os.pipe()
     dropped = []

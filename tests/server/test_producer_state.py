@@ -160,6 +160,7 @@ def test_a_commit_below_a_batch_leaves_it_to_be_taken_back() -> None:
 Step = tuple[int, int, int]
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(
     steps=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.integers(1, 3)), max_size=40),

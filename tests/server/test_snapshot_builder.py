@@ -81,6 +81,7 @@ def parts(fs: FaultyFileSystem) -> list[str]:
 # The same everywhere
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(
     batches=LOGS,
@@ -129,6 +130,7 @@ def test_the_bytes_depend_on_the_log_alone(
     assert parts(fs) == []
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(batches=LOGS, cuts=st.lists(st.integers(0, 2**32), min_size=2, max_size=5))
 def test_a_chain_of_snapshots_ends_as_one_from_the_start(batches: Batches, cuts: list[int]) -> None:
@@ -138,6 +140,7 @@ def test_a_chain_of_snapshots_ends_as_one_from_the_start(batches: Batches, cuts:
         assert build(fs, end, complete=True)[1] == expected_snapshot(batches, end)[1]
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(
     seed=st.integers(0, 2**64),
@@ -388,6 +391,7 @@ def test_power_is_lost_at_any_moment_and_the_next_life_builds_the_same() -> None
 # Steps
 
 
+@pytest.mark.long
 def test_a_build_that_is_given_up_leaves_parts_until_they_are_discarded() -> None:
     batches = random_batches(11, 40)
     fs = disk_with(batches)
@@ -467,6 +471,7 @@ def test_a_batch_that_unpacks_to_much_is_not_held(monkeypatch: pytest.MonkeyPatc
     assert records_in(data) == {record.key: record.value for record in records}
 
 
+@pytest.mark.long
 def test_a_record_larger_than_any_batch_of_a_log_is_in_the_snapshot() -> None:
     value = bytes(20 << 20)
     batches = log_of(

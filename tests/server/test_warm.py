@@ -45,6 +45,7 @@ def codecs(monkeypatch: pytest.MonkeyPatch) -> Codecs:
     return made
 
 
+@pytest.mark.long
 @pytest.mark.pure
 def test_one_codec_is_compiled_at_a_time_the_newest_versions_first(codecs: Codecs) -> None:
     dispatch = Dispatch(cast(Partition, Mock()), Metrics())
@@ -68,6 +69,7 @@ def test_one_codec_is_compiled_at_a_time_the_newest_versions_first(codecs: Codec
     assert set(list(codecs)[: len(newest)]) == newest
 
 
+@pytest.mark.long
 def test_a_node_that_runs_prepares_all_codecs(
     codecs: Codecs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -302,6 +302,7 @@ class Comparison:
         return used
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(60))
 def test_what_is_read_and_what_survives_is_what_the_model_allows(seed: int) -> None:
     comparison = Comparison(seed)

@@ -115,6 +115,7 @@ def digest_of_some_lives() -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_run_under_any_hash_seed() -> None:
     program = f"import {__name__} as lives; print(lives.digest_of_some_lives())"
     digests = [

@@ -10,7 +10,7 @@ from quorumd.raft.roles import Role
 from simulation.machines.machine import Machine
 from simulation.scenario import Scenario, settings_of
 
-pytestmark = pytest.mark.sim
+pytestmark = pytest.mark.long
 
 
 def established(seed: int, voters: int = 3) -> Scenario:

@@ -118,6 +118,7 @@ def test_a_voter_that_may_be_removed_twice_over_must_not_be_lost() -> None:
 # -- machines that move
 
 
+@pytest.mark.long
 def test_a_machine_that_has_moved_is_found_under_its_new_name_only() -> None:
     world = next(
         world

@@ -38,11 +38,13 @@ def compare() -> tuple[int, list[str]]:
     return done.exit_code, done.output.splitlines()
 
 
+@pytest.mark.long
 def test_equal_fingerprints_are_no_difference(found: same.Fingerprints, kept: Path) -> None:
     kept.write_text(json.dumps(found))
     assert compare() == (0, [f"{len(found)} fingerprints, 0 differ from HEAD"])
 
 
+@pytest.mark.long
 def test_a_run_a_message_and_a_scenario_that_differ_are_named(
     found: same.Fingerprints, kept: Path
 ) -> None:
@@ -61,6 +63,7 @@ def test_a_run_a_message_and_a_scenario_that_differ_are_named(
     ]
 
 
+@pytest.mark.long
 def test_each_message_whose_bytes_change_has_another_fingerprint(
     found: same.Fingerprints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +78,7 @@ def test_each_message_whose_bytes_change_has_another_fingerprint(
     assert [name for name in messages if changed[name] == messages[name]] == []
 
 
+@pytest.mark.long
 @pytest.mark.pure
 def test_a_rule_that_waits_a_millisecond_longer_changes_the_fingerprint_of_a_run(
     found: same.Fingerprints, monkeypatch: pytest.MonkeyPatch

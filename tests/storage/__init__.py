@@ -1,0 +1,1 @@
+"""Log, snapshots and state on disks that fail."""

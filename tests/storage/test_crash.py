@@ -27,7 +27,7 @@ from tests.storage.helpers import (
     open_log,
 )
 
-pytestmark = pytest.mark.sim
+pytestmark = pytest.mark.long
 
 SEGMENT_BYTES = 700
 SIZES = [10, 1200, 40, 300, 5000, 90]

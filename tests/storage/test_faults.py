@@ -234,6 +234,7 @@ def test_a_control_batch_that_cannot_be_read_again_is_damage(fs: FaultyFileSyste
         list(opened.control_batches())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("index_interval_bytes", [1, 1 << 20])
 @pytest.mark.parametrize("offset", [4, 10])
 def test_a_truncation_never_cuts_more_because_a_bit_of_a_header_is_wrong(
@@ -283,6 +284,7 @@ def test_a_lookup_by_time_does_not_believe_the_batches_of_another_place() -> Non
         log.offset_of_max_timestamp(3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("index_interval_bytes", [1, 1 << 20])
 def test_a_header_with_a_wrong_bit_is_never_served(index_interval_bytes: int) -> None:
     fs = empty_disk()

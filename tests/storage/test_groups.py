@@ -108,6 +108,7 @@ def disk_with_groups(place: int) -> tuple[FaultyFileSystem, Log]:
     return fs, log
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("is_reopened", [False, True])
 def test_of_one_write_any_sectors_may_be_lost(place: int, is_reopened: bool) -> None:
@@ -125,6 +126,7 @@ def test_of_one_write_any_sectors_may_be_lost(place: int, is_reopened: bool) -> 
     assert said[0] == said[-1] == ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", PLACES[::3])
 def test_of_two_writes_any_sectors_may_be_lost(place: int) -> None:
     fs, log = disk_with_groups(place)
@@ -199,6 +201,7 @@ def disk_with_three_groups() -> tuple[FaultyFileSystem, list[int]]:
     return fs, ends
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
 def test_a_flip_never_makes_the_log_shorter(mask: int) -> None:
     fs, ends = disk_with_three_groups()

@@ -52,6 +52,7 @@ def segments(fs: FaultyFileSystem) -> list[int]:
     return [int(name[:20]) for name in fs.listdir(DIRECTORY) if name.endswith(".log")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("window_bytes", [100, 1000, 1 << 20])
 @pytest.mark.parametrize("close", [False, True])
 def test_any_range_is_read_exactly(

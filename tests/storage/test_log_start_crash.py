@@ -25,7 +25,7 @@ from tests.storage.helpers import (
     put_snapshot,
 )
 
-pytestmark = pytest.mark.sim
+pytestmark = pytest.mark.long
 
 SEGMENT_BYTES = 700
 

@@ -25,7 +25,7 @@ from tests.storage.helpers import (
     open_log,
 )
 
-pytestmark = pytest.mark.sim
+pytestmark = pytest.mark.long
 
 SEGMENT_BYTES = 600
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -154,6 +155,7 @@ TestLogAgainstModel = LogMachine.TestCase
 TestLogAgainstModel.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
 
 
+@pytest.mark.long
 @given(
     st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=4), min_size=1, max_size=8),
     st.data(),

@@ -120,6 +120,7 @@ def expected(batches: Batches, first: int = 0) -> bytes:
 # --- what is in it
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**32), is_cut=st.booleans(), data=st.data())
 def test_a_restored_log_has_every_byte_but_names_no_voters(
@@ -164,6 +165,7 @@ def test_two_that_restore_the_same_have_the_same_files() -> None:
 # --- whole or not at all
 
 
+@pytest.mark.long
 def test_a_restore_that_was_cut_short_can_be_repeated_and_nothing_else() -> None:
     """Power is lost at every call; whatever of it survives."""
     batches = batches_of(4, 12)

@@ -79,6 +79,7 @@ def test_a_run_is_read_as_it_was_written(contents: dict[bytes, bytes], size: int
                 assert found == value
 
 
+@pytest.mark.long
 @given(sources=st.lists(CONTENTS, max_size=5), size=st.integers(1, 6))
 def test_the_newest_source_wins_a_merge(sources: list[dict[bytes, bytes]], size: int) -> None:
     expected: dict[bytes, bytes] = {}
@@ -136,6 +137,7 @@ def test_a_run_that_got_shorter_is_noticed() -> None:
 # The table
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(
     writes=st.lists(CONTENTS, max_size=30),

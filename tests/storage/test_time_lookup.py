@@ -39,13 +39,18 @@ def examined(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[RecordPlace]]
     return lambda: seen
 
 
-def lying(offset: int, count: int, value: bytes = b"", codec: int = 4) -> bytes:
-    """A batch whose header claims CLAIMED_MS."""
-    records = [Record(offset + i, START_MS, None, value) for i in range(count)]
-    data = bytearray(build_batch(records, base_offset=offset, epoch=1, codec=codec))
+def lying(count: int, value: bytes = b"", codec: int = 4) -> bytes:
+    """A batch at offset 0 whose header claims CLAIMED_MS."""
+    records = [Record(i, START_MS, None, value) for i in range(count)]
+    data = bytearray(build_batch(records, base_offset=0, epoch=1, codec=codec))
     data[35:43] = struct.pack(">q", CLAIMED_MS)
     data[17:21] = crc32c(bytes(data[21:])).to_bytes(4, "big")
     return bytes(data)
+
+
+def moved(data: bytes, offset: int) -> bytes:
+    """The batch with another base offset, which its CRC does not cover."""
+    return struct.pack(">q", offset) + data[8:]
 
 
 @pytest.mark.pure
@@ -55,11 +60,10 @@ def lying(offset: int, count: int, value: bytes = b"", codec: int = 4) -> bytes:
 def test_a_search_looks_at_so_much_and_believes_the_header_then(
     log: Log, examined: Callable[[], list[RecordPlace]], count: int, value: bytes
 ) -> None:
-    batches = 12
-    for number in range(batches):
-        data = lying(number * count, count, value)
-        append(log, data, number * count, (number + 1) * count)
-    end = batches * count
+    data = lying(count, value)
+    end = 12 * count
+    for offset in range(0, end, count):
+        append(log, moved(data, offset), offset, offset + count)
     append(log, batch(end, timestamp=CLAIMED_MS), end, end + 1)
     found = log.offset_for_timestamp(CLAIMED_MS, end + 1)
     assert found is not None
@@ -72,7 +76,7 @@ def test_a_search_looks_at_so_much_and_believes_the_header_then(
 
 def test_a_few_batches_that_claim_too_much_are_passed_over(log: Log) -> None:
     for offset in range(0, 40, 10):
-        append(log, lying(offset, 10), offset, offset + 10)
+        append(log, moved(lying(10), offset), offset, offset + 10)
     append(log, batch(40, timestamp=CLAIMED_MS), 40, 41)
     assert log.offset_for_timestamp(CLAIMED_MS, 41) == (40, CLAIMED_MS, 1)
 

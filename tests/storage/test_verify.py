@@ -52,6 +52,7 @@ def only(done: Verified, path: Path, text: str) -> None:
 # --- nothing is invented
 
 
+@pytest.mark.long
 @settings(max_examples=40)
 @given(seed=st.integers(0, 2**32))
 def test_a_sound_directory_is_sound(seed: int) -> None:
@@ -213,7 +214,7 @@ def test_a_copied_snapshot_that_waits_for_its_log_is_noted(node: Node) -> None:
 # --- each kind of damage
 
 
-@pytest.mark.sim
+@pytest.mark.long
 @settings(max_examples=150)
 @given(seed=st.integers(0, 2**32), data=st.data())
 def test_any_bit_that_flips_in_what_was_synced_is_found(seed: int, data: st.DataObject) -> None:
@@ -539,6 +540,7 @@ def test_a_disk_full_of_damage_does_not_fill_the_memory() -> None:
     assert len(node.verified().findings) == FINDINGS_MAX
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_what_is_read_grows_with_the_bad_places_not_with_their_square(
     is_closed: bool,

@@ -1,0 +1,1 @@
+"""What quorumd.testing gives to others."""

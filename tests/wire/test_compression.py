@@ -45,6 +45,7 @@ def test_blocks_of_lz4_that_unpack_to_nothing_are_unpacked_in_steps() -> None:
     assert (b"".join(steps), len(steps)) == (b"something", 1 + len(data) // PIECE_BYTES)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 65_535, 300_000, 5_000_000])
 @pytest.mark.parametrize("checksum", [False, True])
 @pytest.mark.parametrize("says_size", [False, True])
@@ -66,6 +67,7 @@ def test_every_kind_of_zstd_frame_is_unpacked(
                 assert (2 * text).startswith(found)
 
 
+@pytest.mark.long
 def test_the_window_of_kafkas_highest_level_is_taken() -> None:
     """Its clients do not know how much will come: the frame claims a window of 128 MiB."""
     parameters = zstandard.ZstdCompressionParameters.from_level(22, window_log=27)

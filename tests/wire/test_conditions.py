@@ -116,6 +116,7 @@ def test_a_condition_that_is_none_is_refused_with_what_is_permitted(
     assert (refused.value.error, refused.value.record_index) == (ErrorCode.INVALID_RECORD, index)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", [0, 4])
 def test_so_many_keys_are_judged_and_no_more(codec: int) -> None:
     most = [Record(key=b"k")] * (KEYS_MAX - 2)
@@ -183,6 +184,7 @@ def test_where_keys_are_not_wanted_no_more_is_unpacked_than_can_hold_the_conditi
     assert read(conditional(), *others, codec=codec) is not None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", [1, 3, 4])
 def test_a_batch_may_unpack_to_anything_where_it_has_no_condition(codec: int) -> None:
     record = Record(key=b"k", value=bytes(SEARCHED_BYTES_MAX))
@@ -194,6 +196,7 @@ def test_a_batch_may_unpack_to_anything_where_it_has_no_condition(codec: int) ->
     assert read(far, codec=codec) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wants_keys", [False, True])
 @pytest.mark.parametrize("codec", [1, 3, 4])
 def test_a_condition_on_what_unpacks_to_too_much_is_refused(
@@ -295,6 +298,7 @@ def _count_unpacked(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     return unpacked
 
 
+@pytest.mark.long
 def test_a_mark_that_two_chunks_share_is_found() -> None:
     for size in range(64 * 1024 - 60, 64 * 1024 + 520):
         record = Record(key=b"k", value=bytes(size), headers=(SINCE,))

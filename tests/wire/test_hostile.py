@@ -61,6 +61,7 @@ def test_both_parsers_refuse_more_elements_than_a_request_may_hold():
     assert verdicts(InitProducerIdRequest, 2, b"\0" + bytes(4) + tags) == (None, None)
 
 
+@pytest.mark.long
 @EACH_BODY
 @FEW
 @given(data=st.data(), seed=st.integers(0, 2**32))

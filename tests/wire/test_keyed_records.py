@@ -100,6 +100,7 @@ def with_crc(batch: bytes) -> bytes:
     return batch[:17] + crc32c(batch[21:]).to_bytes(4, "big") + batch[21:]
 
 
+@pytest.mark.long
 @given(records=ALL_RECORDS, step=st.sampled_from([1, 3, 100, 1 << 30]), append_time=st.booleans())
 @examples(150)
 def test_records_are_held_as_they_are_read_elsewhere(records, step, append_time):
@@ -116,6 +117,7 @@ def test_records_are_held_as_they_are_read_elsewhere(records, step, append_time)
             assert meaning(key, held[key]) == record
 
 
+@pytest.mark.long
 @given(records=ALL_RECORDS, where=st.integers(0, 2**32), what=st.integers(0, 255))
 @examples(400)
 def test_what_others_refuse_is_refused_and_nothing_else(records, where, what):
@@ -209,6 +211,7 @@ def packed(newest: dict[bytes, bytes], base: int = NOW, step: int = 1 << 30) -> 
     return batches
 
 
+@pytest.mark.long
 @given(
     records=ALL_RECORDS,
     step=st.sampled_from([1, 3, 1 << 30]),

@@ -191,6 +191,7 @@ def test_bodies_are_those_of_kafka_with_tags_that_it_skips(message, version, tex
     assert encode(message, version).hex() == golden.hex()
 
 
+@pytest.mark.long
 @examples(30)
 @given(message=messages(DescribeQuorumResponse, 2))
 def test_kafka_python_reads_what_kafka_has_and_skips_tags_of_our_own(message):

@@ -33,6 +33,7 @@ def test_a_record_with_a_value_and_nothing_else_is_plain(key: bytes | None, size
         assert not is_plain_record(damaged, BATCH_OVERHEAD)
 
 
+@pytest.mark.long
 @given(
     data=st.data(),
     key=st.none() | st.binary(max_size=70),
@@ -55,6 +56,7 @@ def test_what_is_plain_is_well_formed(
         assert is_well_formed(damaged, BATCH_OVERHEAD)
 
 
+@pytest.mark.long
 @given(
     head=st.lists(st.sampled_from((0, 1, 2, 3, 127, 128, 129, 130, 255)), max_size=9).map(bytes),
     size=st.integers(0, 300) | st.integers(8_000, 17_000),

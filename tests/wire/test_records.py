@@ -131,6 +131,7 @@ def test_batches_are_read_by_kafka_python_as_they_were_written(records, codec):
     assert found == at_offsets(records, 70)
 
 
+@pytest.mark.long
 @given(records=RECORDS, codec=st.sampled_from(CODECS))
 @examples(60)
 def test_batches_of_kafka_python_are_accepted_and_read(records, codec):
@@ -393,6 +394,7 @@ def is_read_as_consecutive(batch: bytes) -> bool:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("key", "value", "step_ms", "count"),
     [
@@ -428,6 +430,7 @@ def test_a_record_ahead_of_the_clock_inside_a_run_is_named():
 EQUAL_RECORDS = [Record(timestamp=NOW + i % 3, key=b"k", value=b"\2\0v\1") for i in range(17_000)]
 
 
+@pytest.mark.long
 @given(count=st.sampled_from([20, 100, 300] * 6 + [9000, 17_000]), data=st.data())
 @examples(60)
 def test_one_damaged_byte_in_a_run_is_judged_as_a_reader_judges_it(count, data):
@@ -466,6 +469,7 @@ def test_random_records_are_refused_or_read(payload, count):
     assert [record.offset for record in iter_records(batch)] == list(range(count))
 
 
+@pytest.mark.long
 def test_a_large_batch_of_tiny_records_is_checked_in_bounded_time():
     records = [Record(timestamp=NOW, value=b"a" * (i % 3)) for i in range(100_000)]
     batch = build_batch(records)
