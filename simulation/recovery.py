@@ -46,8 +46,12 @@ def recover(chaos: Chaos, workload: Workload) -> None:
 
 
 def _end_aftermath(chaos: Chaos) -> None:
-    """Nothing that has happened has any effect any more."""
-    chaos.facts.is_undisturbed = True
+    """Nothing that has happened has any effect any more, unless a call of a disk still hangs."""
+    hangs_us = max(machine.hangs_until_us for machine in chaos.machines) - chaos.scheduler.now_us
+    if hangs_us > 0:
+        chaos.scheduler.call_later(hangs_us + AFTERMATH_US, partial(_end_aftermath, chaos))
+    else:
+        chaos.facts.is_undisturbed = True
 
 
 def settle(chaos: Chaos) -> None:

@@ -85,6 +85,8 @@ class Hardware(ABC):
         self.disk: SimDisk = SimDisk(Random(f"{env.seed}/disk/{host}"))
         self.clock = Clock(env.scheduler, random)
         self.speed = DiskSpeed()
+        self.hangs_until_us = 0
+        """Until then a call of the disk hangs; it goes on hanging when the disk is well again."""
         self.backlog: list[Callback] = []
         """What the process does when it is not paused any more."""
         self.pauses = 0
@@ -158,4 +160,8 @@ class Hardware(ABC):
         return self.random.randint(*self.speed.sync_us) + self._stall_us()
 
     def _stall_us(self) -> int:
-        return max(0, self.speed.stalled_until_us - self.env.scheduler.now_us)
+        stalled_until_us = self.speed.stalled_until_us
+        if stalled_until_us <= self.env.scheduler.now_us:
+            return 0
+        self.hangs_until_us = stalled_until_us
+        return stalled_until_us - self.env.scheduler.now_us

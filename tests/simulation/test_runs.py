@@ -30,6 +30,7 @@ REGRESSIONS = {
     400236: "a fetch of an earlier role waited for a connection, and its response was taken for contact",
     760488: "a look-up by time missed a committed record that the leader's slow disk had not got yet",
     742148: "a look-up by time believed a header in which a bit had flipped, and found nothing",
+    913476: "a disk's call hung for longer than what was late was waited for: its leader was deposed",
     730261: "a leader, asked to hand over to itself, had lost its voters when its response left",
 }
 """Seeds of changing voters that have found something since the newest faults are in, and what that was. What
