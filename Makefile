@@ -68,7 +68,7 @@ pipeline: $(SPARK_READY)
 
 # Four at a time, for two cores: many wait for a process, a quorum, a disk or a clock.
 quick: check
-	@$(BIN)/python -m pytest $(PARALLEL) 4 -m "not live and not java and not spark and not long and not browser and not compiled"
+	@$(BIN)/python -m pytest $(PARALLEL) 4 -m "not live and not java and not spark and not sim and not long and not browser and not compiled"
 
 # What is downloaded and prepared meanwhile takes the other core as long as the checks take one.
 test: $(DEV_READY)

@@ -84,7 +84,7 @@ SHARED = re.compile(
 """A test that uses the three controllers of tests/kafka/conftest.py, or the session of tests/pipeline's."""
 SPARK_CLUSTER = "tests/pipeline/test_cluster.py"
 """It takes as long as all others that use the Spark session."""
-SLOW_MARKS = ("browser", "java", "live", "long", "spark")
+SLOW_MARKS = ("browser", "java", "live", "long", "sim", "spark")
 _marks: set[str] | None = None
 """Those of the test that runs."""
 

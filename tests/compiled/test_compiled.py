@@ -24,7 +24,7 @@ from tests.support.compiled import (
     run_in,
 )
 
-pytestmark = [pytest.mark.compiled, pytest.mark.live, pytest.mark.long, pytest.mark.timeout(3000)]
+pytestmark = [pytest.mark.compiled, pytest.mark.live, pytest.mark.sim, pytest.mark.timeout(3000)]
 
 SEEDS = "1..12"
 LIVE = ("tests/daemon/test_durability.py", "tests/daemon/test_voters.py")

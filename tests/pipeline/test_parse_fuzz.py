@@ -22,7 +22,7 @@ from tests.pipeline.parsed import (
     with_crc,
 )
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.sim
 
 NOW = 1_700_000_000_000
 

@@ -11,7 +11,7 @@ from quorumd.client.coordination.contender import ClaimWrite, Contender, Intent,
 from quorumd.client.coordination.contest import AnsweredTime, Contest, SeenRecord
 from tests.quorumd.lock_model import LockModel, MakeContender, NoHeir, Overlap
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.sim
 
 SECONDS = 30.0
 SEEDS = range(60)

@@ -51,7 +51,7 @@ from tests.server.worst_requests import (
 from tests.support.serving import run
 from tests.support.work import STEPS_PER_MS, steps
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.sim
 
 STEPS_MAX = 5 * STEPS_PER_MS
 """Of the 10 ms that the loop may be held: the rest is for bytes, which are not counted, and for load."""

@@ -24,7 +24,7 @@ from tests.simulation import audited_disks
 from tests.simulation.audited_disks import Auditor
 
 # Whichever test comes first does all runs of its kind.
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.sim, pytest.mark.timeout(600)]
 
 SPLITS = frozenset({"deposed leader", "power loss at a write", "snapshot asked for"})
 DAMAGE = frozenset({"bit flip", "stale sector", "misplaced sector", "deposed leader"})

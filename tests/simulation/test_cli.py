@@ -50,7 +50,7 @@ from simulation.shrink import Shrinker
 from simulation.violation import Violation
 from simulation.world import World
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.sim
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANTED_PROPERTY = "nobody is killed and paused"

@@ -185,7 +185,7 @@ def test_mutants_that_read_alike_are_counted_and_all_of_them_compile() -> None:
     assert len(codes) > 3
 
 
-@pytest.mark.long
+@pytest.mark.sim
 def test_every_mutant_of_the_rules_compiles_and_has_a_name_of_its_own() -> None:
     for module in modules_in_scope(["raft/quorum.py", "high_watermark", "raft/voter_changes"]):
         found = mutants_of(module.name, module.source)
@@ -318,7 +318,7 @@ def test_the_report_counts_and_tells_survivors_without_a_reason() -> None:
 
 
 @pytest.mark.pure
-@pytest.mark.long
+@pytest.mark.sim
 def test_mutants_are_caught_by_tests_and_by_runs_or_survive(tmp_path: Path) -> None:
     (tmp_path / "made_up.py").write_text(MADE_UP)
     (tmp_path / "test_made_up.py").write_text(TESTS)

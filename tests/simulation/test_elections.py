@@ -10,7 +10,7 @@ from quorumd.raft.roles import Role
 from simulation.machines.machine import Machine
 from simulation.scenario import Scenario, settings_of
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.sim
 
 
 def established(seed: int, voters: int = 3) -> Scenario:

@@ -55,7 +55,7 @@ from simulation.exhaustive.scope import BASE, Scope
 from simulation.exhaustive.search import Count, Failed, explore
 from simulation.exhaustive.space import Space
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.sim
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL_TRAFFIC = Traffic(pre_votes=True, discovery=True, resignation=True)

@@ -10,7 +10,7 @@ from simulation.faults.chaos import Chaos
 from simulation.faults.hostile import send_forged
 from simulation.scenario import Scenario, settings_of
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.sim
 
 
 def established(seed: int) -> tuple[Scenario, Chaos]:

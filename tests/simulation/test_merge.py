@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from simulation.__main__ import cli
 from simulation.merge import cli as merge
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.sim
 
 
 def run_shard(folder: Path, shard: str, *options: str) -> Path:

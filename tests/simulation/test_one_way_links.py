@@ -9,7 +9,7 @@ import pytest
 from simulation.machines.machine import Machine
 from simulation.scenario import Scenario, settings_of
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.sim
 
 BOUND_MS = 8_000
 """Check quorum takes 3 s, a fetch timeout 2 s, and an election timeout up to 2 s."""

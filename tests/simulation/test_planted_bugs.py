@@ -18,7 +18,7 @@ from tests.simulation.planted_seeds import catch
 # Whichever test comes first tries all of the bugs.
 pytestmark = [
     pytest.mark.pure,
-    pytest.mark.long,
+    pytest.mark.sim,
     pytest.mark.timeout(900),
     # A process that is killed while a generator closes its file cannot raise that from there.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

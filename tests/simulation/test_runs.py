@@ -13,7 +13,7 @@ from simulation.report import command
 from simulation.runner import Tally, Task, run_many, run_one
 from simulation.world import World
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.sim
 
 SEEDS = range(1, 9)
 """Of each kind: voters that stay and voters that change, with the faults of the seed, or with all common

@@ -14,7 +14,7 @@ from simulation.machines.machine import Machine
 from simulation.machines.node_process import STORAGE
 from simulation.scenario import Scenario, settings_of
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.sim
 
 ADD, REMOVE = VoterChangeKind.ADD, VoterChangeKind.REMOVE
 REASSIGN, TRANSFER = VoterChangeKind.REASSIGN, VoterChangeKind.TRANSFER

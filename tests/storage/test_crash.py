@@ -27,7 +27,7 @@ from tests.storage.helpers import (
     open_log,
 )
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.sim
 
 SEGMENT_BYTES = 700
 SIZES = [10, 1200, 40, 300, 5000, 90]

@@ -25,7 +25,7 @@ from tests.storage.helpers import (
     put_snapshot,
 )
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.sim
 
 SEGMENT_BYTES = 700
 

@@ -25,7 +25,7 @@ from tests.storage.helpers import (
     open_log,
 )
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.sim
 
 SEGMENT_BYTES = 600
 

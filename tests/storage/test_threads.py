@@ -18,7 +18,7 @@ from quorumd.storage.log import Log
 from quorumd.wire.records import scan
 from tests.storage.helpers import START_MS, append, batch, contents, open_log, put_snapshot
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.sim
 
 
 def test_readers_see_whole_valid_batches_while_the_log_changes(tmp_path: Path) -> None:

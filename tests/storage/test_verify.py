@@ -214,7 +214,7 @@ def test_a_copied_snapshot_that_waits_for_its_log_is_noted(node: Node) -> None:
 # --- each kind of damage
 
 
-@pytest.mark.long
+@pytest.mark.sim
 @settings(max_examples=150)
 @given(seed=st.integers(0, 2**32), data=st.data())
 def test_any_bit_that_flips_in_what_was_synced_is_found(seed: int, data: st.DataObject) -> None:

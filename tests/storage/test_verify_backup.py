@@ -43,7 +43,7 @@ def test_a_sound_backup_is_sound(first: int, snapshot_after: int | None) -> None
         assert verified(BACKUP / file.name, fs).texts == []
 
 
-@pytest.mark.long
+@pytest.mark.sim
 @settings(max_examples=150)
 @given(data=st.data())
 def test_any_bit_that_flips_is_found(data: st.DataObject) -> None:

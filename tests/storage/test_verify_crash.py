@@ -16,7 +16,7 @@ from tests.storage.faulty_filesystem import FaultyFileSystem, Survival
 from tests.storage.helpers import DIRECTORY, crash, crash_points, empty_disk
 from tests.storage.verifying import put_real_snapshot, verified
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.sim
 
 
 def contents(fs: FaultyFileSystem) -> dict[str, bytes]:
