@@ -160,8 +160,7 @@ class Hardware(ABC):
         return self.random.randint(*self.speed.sync_us) + self._stall_us()
 
     def _stall_us(self) -> int:
-        stalled_until_us = self.speed.stalled_until_us
-        if stalled_until_us <= self.env.scheduler.now_us:
-            return 0
-        self.hangs_until_us = stalled_until_us
-        return stalled_until_us - self.env.scheduler.now_us
+        stall_us = max(0, self.speed.stalled_until_us - self.env.scheduler.now_us)
+        if stall_us:
+            self.hangs_until_us = max(self.hangs_until_us, self.speed.stalled_until_us)
+        return stall_us
