@@ -37,9 +37,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Hundreds of nodes and commands are started: each of them would compile all sources anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# Until all modules are loaded: little of what they make is garbage.
-gc.disable()
-
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=2_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
@@ -181,9 +178,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (-longest[item.path], -slow[item.path]))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Little of what the modules make while they are loaded is garbage."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
     """What all the modules have made stays to the end: the garbage collector need not look at it."""
-    gc.enable()
     gc.collect()
     gc.freeze()
 
