@@ -170,6 +170,7 @@ PROVENANCE = re.compile(
     r"|\bissues? (#?\d|show)|\bthis issue\b|\b(this|previous|next|other|my) session\b",
     re.IGNORECASE,
 )
+BARE_EXCEPT = re.compile(r"\bexcept\s*:")
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 SILENCED = re.compile(
     r"#\s*(?:type:\s*ignore|noqa)(?:\[[\w, -]*\]|:\s*[A-Z]+\d+(?:,\s*[A-Z]+\d+)*)?"
@@ -306,6 +307,13 @@ def test_only_storage_filesystem_touches_the_disk() -> None:
     assert [text for module in OURS["storage"] for text in violations_in_storage(module)] == []
 
 
+def test_every_module_says_what_it_is() -> None:
+    # Ruff (D100, D104) looks at public ones only.
+    private = [module for module in ALL_MODULES if module.path.name.startswith("_")]
+    written = [module for module in private if module.text or module.package != "tests"]
+    assert [str(m.path) for m in written if not ast.get_docstring(m.tree)] == []
+
+
 def test_no_file_is_longer_than_its_limit() -> None:
     lengths = [(str(m.path), len(m.text.splitlines())) for m in ALL_MODULES]
     too_long = [
@@ -314,6 +322,18 @@ def test_no_file_is_longer_than_its_limit() -> None:
         if lines > (TEST_LINES_MAX if path.startswith("tests/") else LINES_MAX)
     ]
     assert too_long == []
+
+
+def test_no_bare_except() -> None:
+    # Of all modules, few have to be parsed.
+    handlers = [
+        (module.path, node)
+        for module in ALL_MODULES
+        if BARE_EXCEPT.search(module.text)
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ExceptHandler)
+    ]
+    assert [f"{path}:{node.lineno}" for path, node in handlers if node.type is None] == []
 
 
 def test_no_file_speaks_of_how_it_came_to_be() -> None:
