@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.builds import build
-from bench.common import running_quorum, write_json
+from bench.common import die_with_parent, running_quorum, write_json
 from bench.pairs import Spread, in_turn
 from bench.peers import etcd_cluster, etcd_missing, zookeeper_cluster, zookeeper_missing
 
@@ -102,6 +102,7 @@ def hand_overs(locker: Locker, name: str, waiters: int) -> list[float]:
                 locker.command(name, script),
                 env={**os.environ, **variables},
                 stdout=subprocess.DEVNULL,
+                preexec_fn=die_with_parent,
             )
             for _ in range(waiters + 1)
         ]

@@ -304,10 +304,7 @@ async def _by_describe_cluster(connection: ClientConnection, timeout_s: float) -
         raise RetriableError(
             f"does not say who leads as long as it does not know its log: {response.error_message}"
         )
-    if response.error_code:
-        raise RequestRefused(
-            "learn who leads", error_code(response.error_code), response.error_message
-        )
+    check("learn who leads", response.error_code, message=response.error_message)
     brokers = {broker.broker_id: Address(broker.host, broker.port) for broker in response.brokers}
     return LeaderReply(brokers.get(response.controller_id), -1, tuple(brokers.values()))
 

@@ -401,6 +401,24 @@ def test_a_kafka_controller_that_has_just_started_is_asked_again() -> None:
     asyncio.run(run())
 
 
+def test_who_leads_is_asked_again_after_a_refusal_that_may_pass() -> None:
+    busy = DescribeClusterResponse(error_code=ErrorCode.REQUEST_TIMED_OUT, brokers=())
+
+    async def run() -> None:
+        async with FakeQuorum(size=1, offered=(18, 55, 60)) as quorum:
+            refusals = [busy] * 3
+            quorum.before_answer = lambda _, request, answer: (
+                refusals.pop()
+                if isinstance(request, DescribeClusterRequest) and refusals
+                else answer
+            )
+            async with QuorumClient(quorum.addresses, timeout_ms=20_000) as client:
+                assert (await client.describe_quorum()).leader_id == 1
+            assert not refusals
+
+    asyncio.run(run())
+
+
 # --- reading
 
 
