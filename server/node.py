@@ -208,7 +208,7 @@ def open_partition(
     runtime: Runtime,
 ) -> Partition:
     """Recover a partition and put it together; it does nothing before its `start`."""
-    state = directory.load_quorum_state() or QuorumState()
+    state = directory.begin()
     recovered = open_log(fs, directory, config, state.applied_offset)
     outbound = OutboundSettings(
         listener=config.advertised_listeners[0].name,

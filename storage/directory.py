@@ -10,6 +10,7 @@ can't take part in an election. The lock file stays behind after a stop: the loc
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from uuid import UUID
@@ -38,7 +39,12 @@ from quorumd.storage.meta_properties import (
     random_storage_id,
     save_meta_properties,
 )
-from quorumd.storage.quorum_state import QuorumState, load_quorum_state, save_quorum_state
+from quorumd.storage.quorum_state import (
+    QuorumState,
+    load_quorum_state,
+    missing_quorum_state,
+    save_quorum_state,
+)
 
 RESERVE_BYTES = 1 << 20
 
@@ -193,9 +199,21 @@ class Directory:
             self.reserve.release_if_full(lambda: save_meta_properties(self._fs, self.path, meta))
             self._meta = meta
 
-    def load_quorum_state(self) -> QuorumState | None:
-        """None on the first start. Raises DamagedFile."""
-        return load_quorum_state(self._fs, self.log_directory)
+    def begin(self) -> QuorumState:
+        """The stored quorum state. At the first start it is that of epoch 0, and stored by now.
+
+        Raises DamagedFile, also if there is none at a later start: a log that is lost, or not mounted, is
+        never taken for a new one.
+        """
+        state = load_quorum_state(self._fs, self.log_directory)
+        if state is None:
+            if self._meta.has_started:
+                raise missing_quorum_state(self.log_directory)
+            state = QuorumState()
+            self.save_quorum_state(state)
+        if not self._meta.has_started:
+            self.save_meta(replace(self._meta, has_started=True))
+        return state
 
     def save_quorum_state(self, state: QuorumState) -> None:
         """Replaces quorum-state.json, with the reserve given back if the disk is full."""

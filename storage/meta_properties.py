@@ -10,6 +10,7 @@
 | bootstrap | true: formatted as part of a new quorum, may campaign before the log names voters |
 | initial.voters | id@host:port:storage-id,...: who these are, if not those of quorum.voters |
 | removed | true: was a voter, and was removed on purpose; does not join again by itself |
+| started | true: the node has run, so that quorum-state.json and a storage id are never missing again |
 
 Unknown keys are kept when the file is rewritten.
 Source: KIP-856, "Log Directory Storage UUID"; KIP-631 (meta.properties version 1).
@@ -43,6 +44,7 @@ _OWN_KEYS = frozenset(
         "bootstrap",
         "initial.voters",
         "removed",
+        "started",
     }
 )
 
@@ -65,6 +67,7 @@ class MetaProperties:
     bootstrap: bool = False
     initial_voters: str = ""
     removed: bool = False
+    has_started: bool = False
     others: tuple[tuple[str, str], ...] = ()
 
 
@@ -84,12 +87,18 @@ def random_storage_id(draw: Callable[[int], int] = _system_random.randrange) -> 
 def load_meta_properties(
     fs: FileSystem, storage_dir: Path, *, new_storage_id: Callable[[], UUID] = random_storage_id
 ) -> MetaProperties:
-    """Reads the file; one without storage id gets one, written back atomically.
+    """Reads the file; one without storage id gets one before the first start, written back atomically.
 
-    Raises NotFormatted if there is no file, DamagedFile if it can't be understood.
+    Raises NotFormatted if there is no file, DamagedFile if it can't be understood or has lost the id.
     """
     meta = read_meta_properties(fs, storage_dir)
     if meta.storage_id == ZERO_UUID:
+        if meta.has_started:
+            raise DamagedFile(
+                "storage.id and directory.id are missing: a new one would make this node another replica",
+                path=storage_dir / META_PROPERTIES,
+                remedy="Put storage.id back, as `quorumctl describe --replication` shows it (ReplicaUuid)",
+            )
         meta = replace(meta, storage_id=new_storage_id())
         save_meta_properties(fs, storage_dir, meta)
     return meta
@@ -136,6 +145,8 @@ def save_meta_properties(fs: FileSystem, storage_dir: Path, meta: MetaProperties
         pairs["initial.voters"] = meta.initial_voters
     if meta.removed:
         pairs["removed"] = "true"
+    if meta.has_started:
+        pairs["started"] = "true"
     pairs |= dict(meta.others)
     text = "# Written by quorumd; says whose directory this is.\n" + java_properties.render(pairs)
     replace_file(fs, storage_dir / META_PROPERTIES, text.encode("ascii"))
@@ -156,6 +167,7 @@ def _from_pairs(pairs: dict[str, str], storage_id: UUID) -> MetaProperties:
         bootstrap=_flag(pairs, "bootstrap"),
         initial_voters=pairs.get("initial.voters", ""),
         removed=_flag(pairs, "removed"),
+        has_started=_flag(pairs, "started"),
         others=tuple((key, value) for key, value in pairs.items() if key not in _OWN_KEYS),
     )
 

@@ -65,6 +65,15 @@ def load_quorum_state(fs: FileSystem, directory: Path) -> QuorumState | None:
     return None
 
 
+def missing_quorum_state(directory: Path) -> DamagedFile:
+    """The error for a node that has run before, in whose partition directory there is no file."""
+    return DamagedFile(
+        "missing, though this node has run before: its log is lost, or on a disk that is not mounted",
+        path=directory / QUORUM_STATE,
+        remedy=f"Mount the disk, if that is it. {_REMEDY}",
+    )
+
+
 def save_quorum_state(fs: FileSystem, directory: Path, state: QuorumState) -> None:
     """Replaces quorum-state.json atomically and durably. Raises as `replace_file` does."""
     replace_file(fs, directory / QUORUM_STATE, render_quorum_state(state))

@@ -27,7 +27,7 @@ from quorumd.server.translate.voter_changes import ADD_VOTER, REMOVE_VOTER, TRAN
 from quorumd.storage.directory import open_directory
 from quorumd.storage.errors import StorageError
 from quorumd.storage.layout import LOG_SUFFIX, part_path, partition_directory, snapshot_path
-from quorumd.storage.quorum_state import QuorumState
+from quorumd.storage.quorum_state import QuorumState, load_quorum_state
 from quorumd.wire.codec import decode
 from quorumd.wire.headers import decode_request_header, decode_response_header
 from quorumd.wire.messages.add_raft_voter import AddRaftVoterRequest
@@ -75,7 +75,7 @@ class NodeProcess(Process):
             self._fail,
             self._make_runtime(),
         )
-        self._recovered(self.directory.load_quorum_state())
+        self._recovered(load_quorum_state(machine.disk, self.directory.log_directory))
         self.dispatch = Dispatch(self.partition, metrics)
 
     def _recovered(self, state: QuorumState | None) -> None:

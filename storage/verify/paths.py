@@ -10,6 +10,7 @@ from quorumd.storage import layout
 from quorumd.storage.errors import DamagedFile, NotFormatted, StorageError, from_os_error
 from quorumd.storage.filesystem import FileSystem, RealFileSystem
 from quorumd.storage.meta_properties import MetaProperties, read_meta_properties
+from quorumd.storage.quorum_state import missing_quorum_state
 from quorumd.storage.segment_removal import segment_bases
 from quorumd.storage.snapshot_file import SnapshotFacts
 from quorumd.storage.verify.backup import verify_backup
@@ -134,14 +135,14 @@ def verify(subject: Subject, report: VerifyReport, fs: FileSystem | None = None)
 def _verify_storage(fs: FileSystem, storage_dir: Path, report: VerifyReport) -> LogFacts:
     meta = _check_meta(fs, storage_dir, report)
     log = layout.partition_directory(storage_dir)
-    if not fs.exists(log):
-        report.on_note("there is no log yet: the node has never been started")
-        return LogFacts()
-    facts = verify_log(fs, log, report)
+    has_log = fs.exists(log)
+    facts = verify_log(fs, log, report) if has_log else LogFacts()
     states = (log / layout.QUORUM_STATE, log / layout.KAFKA_QUORUM_STATE)
-    if facts.batches and not any(map(fs.exists, states)):
-        what = "it is missing: this node could vote a second time in an epoch"
-        report.add(Finding(path=states[0], what=what))
+    has_started = bool(facts.batches) or (meta is not None and meta.has_started)
+    if has_started and not any(map(fs.exists, states)):
+        report.add(finding_of(missing_quorum_state(log)))
+    elif not has_log:
+        report.on_note("there is no log yet: the node has never been started")
     if meta is not None:
         for snapshot in facts.snapshots:
             _check_cluster(log, snapshot, meta, report)

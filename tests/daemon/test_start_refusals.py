@@ -245,6 +245,41 @@ def test_a_damaged_quorum_state_is_damage_and_not_taken_for_empty(node: Cluster)
     assert "vote twice" in text
 
 
+@pytest.mark.parametrize("lost", ["quorum-state.json", ""])
+def test_a_lost_log_is_damage_and_not_taken_for_a_first_start(node: Cluster, lost: str) -> None:
+    """A mount that is missing, say. It would vote for a candidate that lacks what it has acknowledged."""
+    node.start(1)
+    node.wait_ready(1)
+    node.kill(1)
+    path = node.log_folder(1) / lost if lost else node.log_folder(1)
+    path.rename(node.folder / "lost")
+    for text in (refused(node, DAMAGED), refused(node, DAMAGED)):
+        assert str(node.log_folder(1) / "quorum-state.json") in text
+        assert "this node has run before" in text
+        assert "not mounted" in text
+    if path.exists():
+        path.rmdir()  # the node has made it anew
+    (node.folder / "lost").rename(path)
+    node.start(1)
+    node.wait_ready(1)
+
+
+def test_a_lost_storage_id_is_damage_and_not_replaced_by_another(node: Cluster) -> None:
+    path = node.storage_dir(1) / "meta.properties"
+    node.start(1)
+    node.wait_ready(1)
+    node.stop(1)
+    found = path.read_text()
+    ids = ("storage.id=", "directory.id=")
+    lines = found.splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if not line.startswith(ids)))
+    text = refused(node, DAMAGED)
+    assert f"{path}: storage.id and directory.id are missing" in text
+    path.write_text(found)
+    node.start(1)
+    node.wait_ready(1)
+
+
 def test_a_storage_dir_that_is_a_file_is_refused(node: Cluster) -> None:
     shutil.rmtree(node.storage_dir(1))
     node.storage_dir(1).write_text("no directory")

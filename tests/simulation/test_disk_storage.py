@@ -53,7 +53,7 @@ def test_a_node_lives_on_it() -> None:
     directory.close()
 
     directory, log = opened(disk)
-    assert directory.load_quorum_state() == QuorumState(leader_epoch=2)
+    assert directory.begin() == QuorumState(leader_epoch=2)
     assert contents(log) == before
     assert log.recovery.messages() == []
     disk.power_loss()

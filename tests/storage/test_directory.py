@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from uuid import UUID
@@ -14,6 +15,7 @@ import pytest
 from quorumd.storage.directory import RESERVE_BYTES, format_directory, open_directory
 from quorumd.storage.errors import (
     AlreadyFormatted,
+    DamagedFile,
     DirectoryLocked,
     DiskFull,
     ForeignDirectory,
@@ -22,7 +24,7 @@ from quorumd.storage.errors import (
 )
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.meta_properties import LogOwner, MetaProperties
-from quorumd.storage.quorum_state import QuorumState
+from quorumd.storage.quorum_state import QuorumState, load_quorum_state
 from tests.storage.faulty_filesystem import FaultyFileSystem, PowerLoss, Survival
 
 ROOT = Path("/srv/quorumd/data")
@@ -53,13 +55,51 @@ def test_a_formatted_directory_opens() -> None:
         log_owner=LogOwner.KAFKA,
         bootstrap=True,
     )
-    assert directory.load_quorum_state() is None
+    assert directory.begin() == QuorumState()
     directory.save_quorum_state(QuorumState(leader_epoch=3))
-    directory.save_meta(MetaProperties(node_id=2, storage_id=ONE, cluster_id="d"))
+    directory.save_meta(replace(directory.meta, cluster_id="d"))
     directory.close()
     again = open_directory(fs, ROOT, node_id=2)
-    assert again.load_quorum_state() == QuorumState(leader_epoch=3)
+    assert again.begin() == QuorumState(leader_epoch=3)
     assert again.meta.cluster_id == "d"
+
+
+@pytest.mark.parametrize("lost", ["quorum-state.json", ""])
+def test_a_log_that_is_lost_is_not_taken_for_a_new_one(lost: str) -> None:
+    """Its votes and what it has acknowledged are lost, too: it could vote for one that lacks records."""
+    fs = formatted()
+    directory = open_directory(fs, ROOT, node_id=1)
+    directory.begin()
+    directory.close()
+    for name in [lost] if lost else fs.listdir(directory.log_directory):
+        fs.remove(directory.log_directory / name)
+    again = open_directory(fs, ROOT, node_id=1)
+    with pytest.raises(
+        DamagedFile, match=r"this node has run before.*Mount the disk.*Format a new"
+    ):
+        again.begin()
+
+
+def test_a_directory_of_an_earlier_version_has_started_when_it_has_a_state() -> None:
+    fs = formatted()
+    directory = open_directory(fs, ROOT, node_id=1)
+    directory.save_quorum_state(QuorumState(leader_epoch=5))
+    assert directory.begin() == QuorumState(leader_epoch=5)
+    assert directory.meta.has_started
+
+
+@pytest.mark.parametrize("survival", Survival)
+def test_a_crash_at_the_first_start_leaves_one_that_can_be_repeated(survival: Survival) -> None:
+    is_done, at = False, 0
+    while not is_done:
+        at += 1
+        fs = formatted()
+        fs.crash_at = fs.calls + at
+        with suppress(PowerLoss):
+            open_directory(fs, ROOT, node_id=1).begin()
+            is_done = True
+        after = fs.crash(survival, Random(at))
+        assert open_directory(after, ROOT, node_id=1).begin() == QuorumState()
 
 
 @pytest.mark.parametrize("survival", Survival)
@@ -159,7 +199,7 @@ def test_the_reserve_lets_a_full_disk_take_votes() -> None:
         if fs.exists(reserve):
             continue
         fs.capacity_bytes = used_bytes(fs) + 4096
-    assert directory.load_quorum_state() == QuorumState(leader_epoch=19)
+    assert directory.begin() == QuorumState(leader_epoch=19)
     assert not fs.exists(reserve)
     fs.capacity_bytes = None
     directory.save_quorum_state(QuorumState(leader_epoch=20))
@@ -172,7 +212,7 @@ def test_a_disk_without_any_space_is_full_even_with_the_reserve_spent() -> None:
     directory = open_directory(fs, ROOT, node_id=1)
     with pytest.raises(DiskFull):
         directory.save_quorum_state(QuorumState(leader_epoch=1))
-    assert directory.load_quorum_state() is None
+    assert load_quorum_state(fs, directory.log_directory) is None
 
 
 def test_leftovers_of_an_interrupted_replacement_are_deleted() -> None:

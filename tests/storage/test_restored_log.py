@@ -102,7 +102,7 @@ def open_restored(fs: FileSystem) -> tuple[Log, list[SnapshotFacts], list[BatchH
         directory.log_directory,
         segment_bytes=50_000,
         tail_cache_bytes=0,
-        committed_offset=(directory.load_quorum_state() or QuorumState()).applied_offset,
+        committed_offset=directory.begin().applied_offset,
         snapshots=[found.id for found in facts],
         observe=seen.append,
     )

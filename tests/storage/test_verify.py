@@ -490,7 +490,7 @@ def test_a_small_file_that_is_unreadable_is_named(node: Node, name: str) -> None
 
 def test_a_state_file_that_is_gone_is_missed(node: Node) -> None:
     node.fs.remove(DIRECTORY / QUORUM_STATE)
-    only(node.verified(), DIRECTORY / QUORUM_STATE, "could vote a second time")
+    only(node.verified(), DIRECTORY / QUORUM_STATE, "this node has run before")
 
 
 def test_names_beyond_all_offsets_are_foreign(node: Node) -> None:
