@@ -13,8 +13,8 @@ from quorumd.raft.types import VoterSet
 def halt_reason(core: Core) -> str | None:
     """Why this replica must not take part; None if it may.
 
-    Its log ends below the committed offset that is recorded, or names voters that quorum.voters does not,
-    or makes a voter of a Kafka quorum of a node that is no witness.
+    Its log ends below the committed offset that is recorded, is of another cluster, names voters that
+    quorum.voters does not, or makes a voter of a Kafka quorum of a node that is no witness.
     """
     if core.recorded_offset > core.log.end_offset:
         return (
@@ -22,6 +22,12 @@ def halt_reason(core: Core) -> str | None:
             f"{core.recorded_offset} was stored here and committed: this disk lost records that "
             "other replicas rely on. Restore the log directory, or format it anew so that it joins "
             "as a new replica with another storage id."
+        )
+    logged = core.committed_voters.record.cluster_id
+    if None not in (core.cluster_id, logged) and core.cluster_id != logged:
+        return (
+            f"the log is of cluster {logged}, but meta.properties says {core.cluster_id}. Correct cluster.id "
+            "there, or storage.dir if this is another node's directory."
         )
     if is_voter_by_mistake(core):
         return (

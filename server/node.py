@@ -140,7 +140,8 @@ def _check_cluster(facts: SnapshotFacts, cluster_id: str | None, path: Path) -> 
             f"a snapshot of cluster {named} in a directory of cluster {cluster_id}",
             path=path,
             position=0,
-            remedy="Move the file away: nothing was changed",
+            remedy="Correct cluster.id in meta.properties, or, if that is right, move the file away: nothing"
+            " was changed",
         )
 
 

@@ -280,6 +280,24 @@ def test_a_lost_storage_id_is_damage_and_not_replaced_by_another(node: Cluster) 
     node.wait_ready(1)
 
 
+def test_the_cluster_id_of_another_cluster_stops_the_start_before_anything_is_written(
+    node: Cluster,
+) -> None:
+    path = node.storage_dir(1) / "meta.properties"
+    node.start(1)
+    node.wait_ready(1)
+    node.stop(1)
+    found = path.read_text()
+    path.write_text(re.sub("cluster.id=.*", "cluster.id=4L6g3nShT-eMCtK--X86sw", found))
+    before = node.log_bytes(1)
+    text = refused(node, FAILED)
+    assert "meta.properties says 4L6g3nShT-eMCtK--X86sw. Correct cluster.id there" in text
+    assert node.log_bytes(1) == before
+    path.write_text(found)
+    node.start(1)
+    node.wait_ready(1)
+
+
 def test_a_storage_dir_that_is_a_file_is_refused(node: Cluster) -> None:
     shutil.rmtree(node.storage_dir(1))
     node.storage_dir(1).write_text("no directory")

@@ -8,6 +8,7 @@ from quorumd.raft.effects import AnnounceRole, CancelHeldRequests, Halt, Persist
 from quorumd.raft.roles import Role
 from quorumd.raft.types import ReplicaKey
 from tests.raft.harness import (
+    CLUSTER,
     endpoints,
     key,
     keyed_set,
@@ -27,6 +28,20 @@ def test_a_log_that_names_a_voter_that_quorum_voters_does_not_stops_the_node() -
     assert halt.reason.startswith(
         "the log says that replica 3 votes, which quorum.voters does not name (KIP-856)."
     )
+
+
+def test_the_log_of_another_cluster_stops_the_node_if_that_is_committed() -> None:
+    log = log_of(1, 2, 3, voters=voter_set(1, 2, 3), cluster_id="another")
+    bench = unattached(log=log, stored=StoredState(epoch=3, applied_offset=2))
+    [halt] = bench.last
+    assert isinstance(halt, Halt)
+    assert halt.reason.startswith(
+        f"the log is of cluster another, but meta.properties says {CLUSTER}. Correct cluster.id"
+    )
+    same = log_of(1, 2, 3, voters=voter_set(1, 2, 3))
+    assert not unattached(log=same, stored=StoredState(epoch=3, applied_offset=2)).find(Halt)
+    unknown = StoredState(epoch=3, applied_offset=2)
+    assert not unattached(log=log, stored=unknown, cluster_id=None).find(Halt)
 
 
 def test_the_leader_and_the_vote_of_the_logs_last_epoch_are_remembered() -> None:
