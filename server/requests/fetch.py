@@ -23,7 +23,6 @@ from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.translate.common import endpoint_on, id_or_minus_one
 from quorumd.storage.errors import OffsetNotInLog
 from quorumd.storage.log import Log
-from quorumd.storage.tail_cache import CHUNKS_READ_MAX
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.fast import replica_id_of
 from quorumd.wire.messages.fetch import (
@@ -36,6 +35,7 @@ from quorumd.wire.messages.fetch import (
     FetchResponsePartition,
     FetchResponseTopic,
 )
+from quorumd.wire.records import iter_headers
 
 FETCH_BYTES_MAX: Final = 4 * 2**20
 """Most bytes of one response, even if the consumer permits more; a first batch is whole all the same."""
@@ -114,6 +114,14 @@ def is_of_replica(
     if replica_id >= 0 or directory_id.int:
         return True
     return (fetch_offset, partition_max_bytes, max_bytes) == (0, 0, 1)
+
+
+def _reaches(records: list[bytes | memoryview], end: int) -> bool:
+    """True if a read got all below `end`: one that ended before, at a limit, gets no more by waiting."""
+    next_offset = end
+    for _, header in iter_headers(records[-1]) if records else ():
+        next_offset = header.next_offset
+    return next_offset >= end
 
 
 class FetchHandler:
@@ -234,43 +242,33 @@ class FetchHandler:
         return True
 
     def _read(self, fetch: ConsumerFetch, slot: PartitionFetch) -> None:
-        end = self._view.committed_offset
-        wanted = min(fetch.message.max_bytes, slot.asked.partition_max_bytes, FETCH_BYTES_MAX)
-        cached = self._reader.cached(slot.asked.fetch_offset, wanted, end)
+        """Answer, unless the consumer asked to wait for more than there is.
+
+        What is read from disk is not waited for: behind it is what is in memory.
+        """
+        message, asked, end = fetch.message, slot.asked, self._view.committed_offset
+        most = min(message.max_bytes, asked.partition_max_bytes, FETCH_BYTES_MAX)
+        cached = self._reader.cached(asked.fetch_offset, most, end)
         if cached is not None:
-            self._on_read(fetch, slot, cached, end)
+            wanted = min(message.min_bytes, message.max_bytes, asked.partition_max_bytes)
+            is_short = sum(map(len, cached)) < wanted and _reaches(cached, end)
+            if not (is_short and self._park(fetch)):
+                slot.records = cached
+                self._respond(fetch)
             return
 
         def done(outcome: bytes | BaseException) -> None:
             if isinstance(outcome, OffsetNotInLog):
                 slot.error = ErrorCode.OFFSET_OUT_OF_RANGE
-                self._respond(fetch)
             elif isinstance(outcome, BaseException):
                 slot.error = ErrorCode.KAFKA_STORAGE_ERROR
-                self._respond(fetch)
+            elif not (self._view.is_leader or fetch.is_debugging):
+                slot.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
             else:
-                self._on_read(fetch, slot, [outcome], end)
+                slot.records = [outcome]
+            self._respond(fetch)
 
-        self._reader.read(slot.asked.fetch_offset, wanted, end, done)
-
-    def _on_read(
-        self,
-        fetch: ConsumerFetch,
-        slot: PartitionFetch,
-        records: list[bytes | memoryview],
-        end: int,
-    ) -> None:
-        """Answer, unless the consumer asked to wait for more than there is."""
-        size = sum(map(len, records))
-        wanted = min(
-            fetch.message.min_bytes, fetch.message.max_bytes, slot.asked.partition_max_bytes
-        )
-        if not (self._view.is_leader or fetch.is_debugging):
-            slot.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        elif size < wanted and len(records) < CHUNKS_READ_MAX and self._park(fetch):
-            return
-        slot.records = records
-        self._respond(fetch)
+        self._reader.read(asked.fetch_offset, most, end, done)
 
     def on_high_watermark(self) -> None:
         """There may be something for the fetches that wait."""

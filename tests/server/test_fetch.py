@@ -316,8 +316,7 @@ def test_who_asks_for_nothing_more_is_answered_at_once(
     with_bench(tmp_path, work)
 
 
-@pytest.mark.parametrize("is_cached", [True, False])
-def test_min_bytes_are_waited_for(tmp_path: Path, is_cached: bool) -> None:
+def test_min_bytes_are_waited_for(tmp_path: Path) -> None:
     async def work(at: Bench) -> None:
         await at.parked(consumer(RECORDS - 1, min_bytes=BATCH_BYTES * 2 + 1, max_wait_ms=LONG_MS))
         at.append()
@@ -325,7 +324,7 @@ def test_min_bytes_are_waited_for(tmp_path: Path, is_cached: bool) -> None:
         at.append()
         assert offsets(only(await at.answer())) == [RECORDS - 1, RECORDS, RECORDS + 1]
 
-    with_bench(tmp_path, work, is_cached=is_cached)
+    with_bench(tmp_path, work)
 
 
 @pytest.mark.parametrize("is_cached", [True, False])
@@ -345,6 +344,44 @@ def test_min_bytes_beyond_max_bytes_are_met_by_max_bytes(tmp_path: Path) -> None
         assert len(offsets(only(await at.fetch(consumer(0, **limits))))) == 1
 
     with_bench(tmp_path, work)
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+@pytest.mark.parametrize("limit", ["partition_max_bytes", "max_bytes"])
+def test_no_wait_for_min_bytes_while_more_is_committed_than_one_response_holds(
+    tmp_path: Path, limit: str, is_cached: bool
+) -> None:
+    """The next batch does not fit: however much is committed behind it, a response holds no more."""
+
+    async def work(at: Bench) -> None:
+        size = BATCH_BYTES * 3 - 1
+        limits: dict[str, Any] = {limit: size, "min_bytes": size, "max_wait_ms": LONG_MS}
+        assert offsets(only(await at.fetch(consumer(0, **limits)))) == [0, 1]
+
+    with_bench(tmp_path, work, is_cached=is_cached)
+
+
+@pytest.mark.pure
+def test_no_wait_for_min_bytes_above_what_any_response_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consume, "FETCH_BYTES_MAX", BATCH_BYTES * 3 - 1)
+
+    async def work(at: Bench) -> None:
+        message = consumer(0, min_bytes=BATCH_BYTES * 4, max_wait_ms=LONG_MS)
+        assert offsets(only(await at.fetch(message))) == [0, 1]
+
+    with_bench(tmp_path, work)
+
+
+def test_no_wait_for_min_bytes_behind_what_is_on_disk_alone(tmp_path: Path) -> None:
+    """A read from disk ends with its segment."""
+
+    async def work(at: Bench) -> None:
+        message = consumer(0, min_bytes=BATCH_BYTES * 5, max_wait_ms=LONG_MS)
+        assert offsets(only(await at.fetch(message))) == [0, 1, 2]
+
+    with_bench(tmp_path, work, is_cached=False, segment_bytes=BATCH_BYTES * 3)
 
 
 def test_before_the_epoch_has_committed_a_fetch_waits(tmp_path: Path) -> None:
