@@ -209,7 +209,8 @@ class Config:
     retention_ms: int | None = key(
         Limit(0, _TEN_YEARS_MS, "milliseconds"),
         default=None,
-        doc="Behind a snapshot the log files whose records are all older are deleted; -1: never.",
+        doc="Behind a snapshot the log files whose records are all older are deleted; -1: never. A file "
+        "without a single timestamp goes with the next one that has any.",
     )
     socket_request_max_bytes: int = key(
         WholeNumber(4096, _MAX_FILE_BYTES, "bytes"),

@@ -16,7 +16,7 @@ SNAPSHOTS_KEPT = 2
 class Deletable(NamedTuple):
     """A closed segment, or a snapshot: everything in it ends at `end_offset` (exclusive).
 
-    `newest_ms` is the greatest timestamp in it.
+    `newest_ms` is the greatest timestamp in it, negative if no record has one.
     """
 
     end_offset: int
@@ -54,11 +54,11 @@ def plan_cleaning(
     droppable = sum(snapshot.end_offset < needed_offset for snapshot in snapshots)
     dropped = min(droppable, max(0, len(snapshots) - SNAPSHOTS_KEPT))
     total_bytes -= sum(snapshot.size_bytes for snapshot in snapshots[:dropped])
-    for segment in segments:
+    for segment, newest_ms in zip(segments, _newest_ms_of(segments, now_ms), strict=True):
         if segment.end_offset > needed_offset:
             break
         is_too_much = retention_bytes is not None and total_bytes > retention_bytes
-        is_too_old = retention_ms is not None and segment.newest_ms < now_ms - retention_ms
+        is_too_old = retention_ms is not None and newest_ms < now_ms - retention_ms
         if not (is_too_much or is_too_old):
             break
         start_offset = segment.end_offset
@@ -66,3 +66,14 @@ def plan_cleaning(
     while dropped < droppable and snapshots[dropped].end_offset < start_offset:
         dropped += 1
     return Deletion(start_offset, dropped)
+
+
+def _newest_ms_of(segments: Sequence[Deletable], now_ms: int) -> list[int]:
+    """The greatest timestamp of each. One without any is as old as the next that has one: what follows was
+    written later."""
+    found, newest_ms = [], now_ms
+    for segment in reversed(segments):
+        if segment.newest_ms >= 0:
+            newest_ms = segment.newest_ms
+        found.append(newest_ms)
+    return found[::-1]

@@ -53,6 +53,15 @@ def test_segments_go_by_age_and_a_younger_one_keeps_those_behind_it() -> None:
     assert plan([(30, 50)], segments, retention_ms=1000) == Deletion(10, 0)
 
 
+def test_segments_without_a_timestamp_go_with_the_next_one_that_has_one() -> None:
+    undated = [(10, 100, -1), (20, 100, -1)]
+    assert plan([(40, 50)], undated, retention_ms=1000) == Deletion(0, 0)
+    young, old = (30, 100, NOW_MS), (30, 100, 0)
+    assert plan([(40, 50)], [*undated, young], retention_ms=1000) == Deletion(0, 0)
+    assert plan([(40, 50)], [*undated, old, (40, 100, -1)], retention_ms=1000) == Deletion(30, 0)
+    assert plan([(25, 50)], [*undated, old], retention_ms=1000) == Deletion(20, 0)
+
+
 def test_older_snapshots_serve_nobody_but_the_one_before_the_newest_may_be_under_way() -> None:
     assert plan([(10, 5), (20, 5), (30, 5)], []) == Deletion(0, 3 - SNAPSHOTS_KEPT)
 
