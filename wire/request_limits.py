@@ -26,6 +26,8 @@ ONE_PARTITION: Final = RequestLimit(64, 16 * KIB)
 of a later release."""
 PARTITIONS: Final = RequestLimit(128, 64 * KIB)
 """For requests of clients that may have other topics in mind, too."""
+NAMES: Final = RequestLimit(512, 160 * KIB)
+"""For requests that list names: that many of the greatest length of a topic's."""
 OF_KAFKAS: Final = RequestLimit(128, 256 * KIB)
 """For requests to Kafka's active controller: they are refused unread."""
 RESPONSE_ELEMENTS_MAX: Final = 131_072
@@ -35,8 +37,8 @@ REQUEST_LIMITS: Final[Mapping[int, RequestLimit]] = MappingProxyType(
         0: RequestLimit(256, 16 << 20),  # Produce: two batches of the largest log.max.batch.bytes
         1: PARTITIONS,  # Fetch
         2: PARTITIONS,  # ListOffsets
-        3: RequestLimit(512, 160 * KIB),  # Metadata: that many names of the greatest length
-        10: PARTITIONS,  # FindCoordinator
+        3: NAMES,  # Metadata
+        10: NAMES,  # FindCoordinator: all groups that an admin client is asked about
         18: ONE_PARTITION,  # ApiVersions
         22: ONE_PARTITION,  # InitProducerId
         23: PARTITIONS,  # OffsetForLeaderEpoch

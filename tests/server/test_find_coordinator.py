@@ -25,3 +25,11 @@ def test_there_is_no_coordinator_and_the_error_is_not_retried(
     for code, text, node_id, port in found:
         assert (code, node_id, port) == (error, -1, -1)
         assert bool(text) == (version >= 1)
+
+
+def test_an_admin_client_may_ask_for_hundreds_of_groups_at_once() -> None:
+    """Without a response to all it would ask again, on and on."""
+    keys = tuple(f"group-{number:0243}" for number in range(500))
+    request = decoded_again(FindCoordinatorRequest(coordinator_keys=keys), 6)
+    answer = find_coordinator(request, 6)
+    assert [(c.key, c.error_code) for c in answer.coordinators] == [(key, 30) for key in keys]
