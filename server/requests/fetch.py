@@ -75,6 +75,7 @@ class ConsumerFetch:
     request: InboundRequest
     message: FetchRequest
     slots: dict[tuple[int, int], PartitionFetch]
+    """By the places of topic and partition in the request."""
     slot: PartitionFetch | None
     is_debugging: bool
     deadline: float
@@ -141,16 +142,15 @@ class FetchHandler:
 
     def fetch(self, request: InboundRequest, message: FetchRequest) -> None:
         """Respond to a consumer's fetch, now or when there are records."""
-        if message.session_id > 0:
-            self._refuse(request, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-            return
         if message.session_epoch not in (0, -1):
-            self._refuse(request, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            error = int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            request.respond_message(FetchResponse(error_code=error))
             return
         is_odd = message.isolation_level not in (0, 1) or message.max_bytes < 0
         is_debugging = is_for_debugging(message, request.api_version)
         slots: dict[tuple[int, int], PartitionFetch] = {}
         served: PartitionFetch | None = None
+        served_at = (0, 0)
         for i, topic in enumerate(message.topics):
             for k, asked in enumerate(topic.partitions):
                 slot = PartitionFetch(asked.partition, asked)
@@ -161,7 +161,9 @@ class FetchHandler:
                     slot.error = ErrorCode.UNKNOWN_SERVER_ERROR
                 slots[i, k] = slot
                 if slot.error is ErrorCode.NONE:
-                    served = slot
+                    if served is not None:  # asked for twice: the last counts
+                        del slots[served_at]
+                    served, served_at = slot, (i, k)
         # Who waits is sent to the next leader when there is one, and that is another log.
         wait_ms = 0 if is_debugging else max(0, message.max_wait_ms)
         deadline = self._runtime.monotonic_s() + wait_ms / 1000
@@ -174,9 +176,6 @@ class FetchHandler:
                 self._woken.append(fetch)
             else:
                 self._serve(fetch)
-
-    def _refuse(self, request: InboundRequest, error: ErrorCode) -> None:
-        request.respond_message(FetchResponse(error_code=int(error)))
 
     def _check(
         self,
@@ -335,16 +334,16 @@ class FetchHandler:
 
     def _respond(self, fetch: ConsumerFetch) -> None:
         request, message = fetch.request, fetch.message
+        rows: dict[int, list[FetchResponsePartition]] = {}
+        for (i, _), slot in fetch.slots.items():
+            rows.setdefault(i, []).append(self._partition_response(fetch, slot))
         responses = tuple(
             FetchResponseTopic(
-                topic=topic.topic,
-                topic_id=topic.topic_id,
-                partitions=tuple(
-                    self._partition_response(fetch, fetch.slots[i, k])
-                    for k in range(len(topic.partitions))
-                ),
+                topic=message.topics[i].topic,
+                topic_id=message.topics[i].topic_id,
+                partitions=tuple(row),
             )
-            for i, topic in enumerate(message.topics)
+            for i, row in rows.items()
         )
         errors = {slot.error for slot in fetch.slots.values()}
         nodes: tuple[FetchResponseNodeEndpoint, ...] = ()

@@ -133,13 +133,16 @@ def test_no_more_bytes_than_asked_for_but_one_whole_batch(
 
 @pytest.mark.parametrize(
     ("session", "code"),
-    [((7, 1), 70), ((7, 0), 70), ((7, -1), 70), ((0, 5), 70), ((0, 0), 0), ((0, -1), 0)],
+    [((7, 1), 70), ((7, 0), 0), ((7, -1), 0), ((0, 5), 70), ((0, 0), 0), ((0, -1), 0)],
 )
 def test_there_are_no_sessions(tmp_path: Path, session: tuple[int, int], code: int) -> None:
+    """Epochs 0 and -1 ask for everything, whatever the session was before (KIP-227)."""
+
     async def work(at: Bench) -> None:
         message = consumer(session_id=session[0], session_epoch=session[1])
         answer = await at.fetch(message)
         assert (answer.error_code, answer.session_id) == (code, 0)
+        assert code or offsets(only(answer)) == list(range(RECORDS))
 
     with_bench(tmp_path, work)
 
@@ -538,10 +541,19 @@ def test_more_fetches_than_may_wait_are_answered_empty(
     with_bench(tmp_path, work)
 
 
-def test_the_same_partition_twice_is_answered_twice(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_one_topic", [True, False])
+def test_of_the_same_partition_twice_the_last_is_answered(
+    tmp_path: Path, is_one_topic: bool
+) -> None:
+    """As in Kafka, which keeps one for each partition."""
+
     async def work(at: Bench) -> None:
-        topics = consumer(1).topics + consumer(2).topics
+        topics = consumer(1 << 40).topics + consumer(2).topics
+        if is_one_topic:
+            partitions = topics[0].partitions + topics[1].partitions
+            topics = (dataclasses.replace(topics[0], partitions=partitions),)
         answer = await at.fetch(FetchRequest(max_wait_ms=0, min_bytes=1, topics=topics))
-        assert [len(topic.partitions) for topic in answer.responses] == [1, 1]
+        row = only(answer)
+        assert (row.error_code, offsets(row)) == (0, list(range(2, RECORDS)))
 
     with_bench(tmp_path, work)
