@@ -141,7 +141,6 @@ class OffsetsHandler:
             LATEST: view.committed_offset,
             EARLIEST: view.log_start_offset,
             EARLIEST_LOCAL: view.log_start_offset,
-            EARLIEST_PENDING: view.log_start_offset,
         }.get(asked.timestamp, -1)
         return ListOffsetsResponsePartition(
             partition_index=asked.partition_index,

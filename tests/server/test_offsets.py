@@ -40,7 +40,7 @@ async def listed(
     return answer.topics[0].partitions[0]
 
 
-SPECIAL = {-1: (1, 8), -2: (1, 0), -3: (7, 7), -4: (8, 0), -5: (9, -1), -6: (11, 0)}
+SPECIAL = {-1: (1, 8), -2: (1, 0), -3: (7, 7), -4: (8, 0), -5: (9, -1), -6: (11, -1)}
 
 
 @pytest.mark.parametrize("version", range(1, 12))
