@@ -41,7 +41,6 @@ BLOCK_BYTES_MAX: Final = 4 * 1024 * 1024
 make one of the whole batch, which has 1 MB there unless they are told otherwise."""
 
 _NAMED_KEY: Final = NAMED_KEY.encode()
-_ANY_TIMESTAMP: Final = 1 << 70
 _FIRST_BYTES: Final = 512
 _CHUNK_BYTES: Final = 64 * 1024
 _VARINT_BYTES_MAX: Final = 10
@@ -92,7 +91,7 @@ def read_keyed(
         return KeyedBatch(None, None)
     keys = []
     try:
-        yield from check_records(payload, 0, header.record_count, _ANY_TIMESTAMP, keys)
+        yield from check_records(payload, 0, header.record_count, keys=keys)
     except RefusedBatch as refused:
         if is_marked:
             raise _refused(f"its condition cannot be read: {refused.message}") from None
@@ -114,7 +113,7 @@ def _read(
         raise _refused(f"a condition on more than {KEYS_MAX} keys")
     if keys is None or len(keys) != count:
         keys = []
-        yield from check_records(data, at, count, _ANY_TIMESTAMP, keys)
+        yield from check_records(data, at, count, keys=keys)
     if condition is not None:
         _check_keys(keys, condition)
     return KeyedBatch(keys, condition)

@@ -32,6 +32,8 @@ from quorumd.wire.record_walk import check_records, is_plain_record, plain_recor
 
 MAX_AHEAD_MS: Final = 3_600_000
 """How far a timestamp may be ahead of the clock: Kafka's message.timestamp.after.max.ms."""
+_MAX_BEHIND_MS: Final = 2**63 - 1
+"""How far behind it: Kafka's message.timestamp.before.max.ms, which leaves out what 64 bits do not hold."""
 
 _ZSTD: Final = 4
 _ZSTD_FROM_VERSION: Final = 7
@@ -113,7 +115,8 @@ def check_produced(
             f"Producer id {producer_id} comes with the sequence {base_sequence}.",
         )
     latest_ms = now_ms + max_ahead_ms
-    if max_timestamp > latest_ms or base_timestamp > latest_ms:
+    # Of records that are not unpacked the batch's own timestamps tell.
+    if max_timestamp > latest_ms or (base_timestamp > latest_ms and attributes & CODEC_MASK):
         raise _refused(
             ErrorCode.INVALID_TIMESTAMP,
             f"The batch's timestamps are more than {max_ahead_ms} ms ahead of the server's clock.",
@@ -131,12 +134,16 @@ def check_produced(
             )
         if codec:
             return header, None
-    if record_count == 1 and is_plain_record(data, BATCH_OVERHEAD):
+    if (
+        record_count == 1
+        and -1 <= base_timestamp <= latest_ms
+        and is_plain_record(data, BATCH_OVERHEAD)
+    ):
         if keys is not None:
             keys.append(plain_record_key(data, BATCH_OVERHEAD))
         return header, None
-    delta_max = latest_ms - base_timestamp
-    return header, check_records(data, BATCH_OVERHEAD, record_count, delta_max, keys)
+    deltas = range(now_ms - _MAX_BEHIND_MS - base_timestamp, latest_ms - base_timestamp + 1)
+    return header, check_records(data, BATCH_OVERHEAD, record_count, deltas, keys)
 
 
 def _refused(error: ErrorCode, message: str) -> RefusedBatch:

@@ -16,6 +16,7 @@ from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import RefusedBatch
 from quorumd.wire.varints import encode_varint, read_rest, read_rest_long
 
+ANY_DELTA: Final = range(-(1 << 70), 1 << 70)
 _RUN_RECORDS_MIN: Final = 4
 _RUN_PAYS: Final = 32
 """A run this long cost less than its records would have, one by one."""
@@ -102,18 +103,19 @@ def check_records(
     data: bytes,
     at: int,
     count: int,
-    timestamp_delta_max: int,
+    timestamp_deltas: range = ANY_DELTA,
     keys: list[bytes | None] | None = None,
 ) -> Iterator[None]:
     """Check that `data[at:]` is exactly `count` well-formed records with offset deltas 0..count-1.
 
     Goes on as the iterator is asked to, in steps of less than a millisecond: a batch of a megabyte can hold
-    100,000 records. `timestamp_delta_max` is how far (ms) a record may be ahead of the batch's base
-    timestamp. The key of each record is added to `keys`, where that is given. Raises RefusedBatch,
+    100,000 records. `timestamp_deltas` is how far (ms) a record may be ahead of the batch's base timestamp,
+    or behind it. The key of each record is added to `keys`, where that is given. Raises RefusedBatch,
     INVALID_RECORD or INVALID_TIMESTAMP, naming the record.
     """
     end = len(data)
-    delta_limit = timestamp_delta_max * 2
+    # In zig-zag form: up to here a delta is one of `timestamp_deltas`, whatever its sign.
+    sure = min(2 * (timestamp_deltas.stop - 1), -2 * timestamp_deltas.start - 1)
     index = 0
     run_from = 1
     run_wait = 1
@@ -134,10 +136,12 @@ def check_records(
                 timestamp = data[at - 1]
                 if timestamp > 127:
                     timestamp, at = read_rest_long(data, at, timestamp)
-                if timestamp > delta_limit and not timestamp & 1:
+                if timestamp > sure and (
+                    (timestamp >> 1) ^ -(timestamp & 1) not in timestamp_deltas
+                ):
                     raise RefusedBatch(
                         ErrorCode.INVALID_TIMESTAMP,
-                        f"Record {index}: its timestamp is too far ahead of the server's clock.",
+                        f"Record {index}: its timestamp is too far from the server's clock.",
                         index,
                     )
                 offset_at = at
@@ -184,7 +188,7 @@ def check_records(
                     and data[at] == data[start]
                 ):
                     fields = (start, body_at, offset_at, key_at, value_at, at)
-                    run = run_of_equals(data, fields, index, count - index, timestamp_delta_max)
+                    run = run_of_equals(data, fields, index, count - index, sure)
                     if keys is not None and run:
                         _add_keys_of_run(data, keys, value_at, at - start, run)
                     index += run
@@ -212,18 +216,19 @@ def run_of_equals(
     fields: tuple[int, int, int, int, int, int],
     index: int,
     count: int,
-    timestamp_delta_max: int,
+    timestamp_max: int,
 ) -> int:
     """How many of the next `count` records, the first being `index`, have the form of the one before them.
 
     `fields` are the positions of that record's parts; it has no headers. Every byte that decides
     the shape of a record is compared, so each counted record is as valid as the one before them.
-    Returns 0 where a closer comparison doesn't pay; the caller then goes on record by record.
+    Every timestamp delta whose zig-zag form is at most `timestamp_max` is valid. Returns 0 where a
+    closer comparison doesn't pay; the caller then goes on record by record.
     """
     start, body_at, offset_at, key_at, value_at, at = fields
     stride = at - start
     timestamp_bytes = offset_at - body_at - 1
-    if (1 << (7 * timestamp_bytes - 1)) > timestamp_delta_max:
+    if 1 << (7 * timestamp_bytes) > timestamp_max:
         return 0
     offset_bytes = key_at - offset_at
     place = index

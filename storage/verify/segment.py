@@ -25,8 +25,6 @@ from quorumd.wire.records import (
 )
 from quorumd.wire.sequence_check import epoch_problem, offset_problem
 
-_ANY_TIMESTAMP = 1 << 70
-
 
 @dataclass(slots=True, kw_only=True)
 class SegmentFacts:
@@ -193,8 +191,7 @@ class _Walk:
             elif header.codec:
                 self._unpack(header, batch)
             else:
-                count = header.record_count
-                for _ in check_records(batch, BATCH_OVERHEAD, count, _ANY_TIMESTAMP):
+                for _ in check_records(batch, BATCH_OVERHEAD, header.record_count):
                     pass
         except RefusedBatch as error:
             self._facts.add(error.message.rstrip("."), position, header.base_offset)

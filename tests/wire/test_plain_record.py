@@ -16,7 +16,7 @@ SIZES = (0, 1, 2, 57, 58, 63, 64, 65, 100, 1024, 8_183, 8_184, 2**20 + 2, 2**20 
 
 def is_well_formed(data: bytes, at: int) -> bool:
     try:
-        for _ in check_records(data, at, 1, 0):
+        for _ in check_records(data, at, 1, range(1)):
             pass
     except RefusedBatch:
         return False
