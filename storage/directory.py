@@ -3,8 +3,8 @@
 `format` and `restore` write meta.properties last, so a directory is formatted or it is not. `open` takes
 the lock before it reads, checks whose directory it is, and sets up the reserve: 1 MiB of written bytes
 that are given back when quorum-state.json finds the disk full, because a node that can't write its vote
-can't take part in an election. The lock file stays behind after a stop: the lock is the kernel's
-(flock) and ends with the process; deleting the file would let two processes lock two files.
+can't take part in an election. The lock file stays behind after a stop: its locks are the kernel's (flock,
+and fcntl for Kafka) and end with the process; deleting the file would let two processes lock two files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from quorumd.storage.errors import (
     NotFormatted,
     from_os_error,
 )
-from quorumd.storage.filesystem import FileSystem, read_file, replace_file, write_all
+from quorumd.storage.filesystem import FileSystem, replace_file, write_all
 from quorumd.storage.layout import (
     LOCK,
     META_PROPERTIES,
@@ -273,18 +273,32 @@ def _lock(fs: FileSystem, storage_dir: Path) -> int:
     path = storage_dir / LOCK
     try:
         handle = fs.open(path, writable=True, create=True)
+        try:
+            _take_locks(fs, storage_dir, handle)
+        except BaseException:
+            fs.close(handle)
+            raise
     except OSError as error:
         raise from_os_error(error, path, "locking the directory") from error
-    if fs.try_lock(handle):
-        _note_holder(fs, handle)
-        return handle
-    fs.close(handle)
-    holder = read_file(fs, path).decode("ascii", "replace").strip() or "unknown"
-    raise DirectoryLocked(
-        f"the directory is in use by the process with pid {holder}",
-        path=storage_dir,
-        remedy="Stop that process first, or correct storage.dir",
-    )
+    _note_holder(fs, handle)
+    return handle
+
+
+def _take_locks(fs: FileSystem, storage_dir: Path, handle: int) -> None:
+    if not fs.try_lock(handle):
+        holder = fs.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        raise DirectoryLocked(
+            f"the directory is in use by the process with pid {holder}",
+            path=storage_dir,
+            remedy="Stop that process first, or correct storage.dir",
+        )
+    if not fs.try_record_lock(handle):
+        raise DirectoryLocked(
+            "the directory is in use by a program that is not quorumd, such as a Kafka node",
+            path=storage_dir,
+            remedy="Correct storage.dir: no other program's directory may be shared (`lslocks` names"
+            " the holder of .lock)",
+        )
 
 
 def _note_holder(fs: FileSystem, handle: int) -> None:

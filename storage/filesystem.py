@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -65,7 +66,10 @@ class FileSystem(Protocol):
     def exists(self, path: Path) -> bool: ...
 
     def try_lock(self, handle: int) -> bool:
-        """Takes the exclusive lock of an open file; False if another process has it."""
+        """Takes the exclusive lock of an open file (flock); False if another process has it."""
+
+    def try_record_lock(self, handle: int) -> bool:
+        """The same for the locks of Java programs (fcntl), which flock does not see; needs `writable`."""
 
     def process_id(self) -> int:
         """The number that a lock file shows as its holder."""
@@ -137,6 +141,19 @@ class RealFileSystem:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        return True
+
+    def try_record_lock(self, handle: int) -> bool:
+        # Of the open file, not of the process: that lock would end as soon as anything here closes the file.
+        whole_file = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        try:
+            fcntl.fcntl(handle, fcntl.F_OFD_SETLK, whole_file)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            # What stands in for Linux, as gVisor does, may have none of these: flock has to do there.
+            if error.errno != errno.EINVAL:
+                raise
         return True
 
     def process_id(self) -> int:

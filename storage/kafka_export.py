@@ -345,7 +345,7 @@ def write_export(
     # The last one is what makes it a controller's directory.
     for path, data in (
         (log_directory / layout.EPOCH_CHECKPOINT, render_epochs(export.epochs)),
-        (log_directory / "partition.metadata", topic.encode()),
+        (log_directory / layout.KAFKA_PARTITION, topic.encode()),
         (log_directory / layout.KAFKA_QUORUM_STATE, json.dumps(state).encode()),
         (target / layout.META_PROPERTIES, java_properties.render(meta).encode("ascii")),
     ):

@@ -28,6 +28,8 @@ PARTITION_DIRECTORY = f"{TOPIC}-{PARTITION}"
 EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 QUORUM_STATE = "quorum-state.json"
 KAFKA_QUORUM_STATE = "quorum-state"
+KAFKA_PARTITION = "partition.metadata"
+KAFKA_BOOTSTRAP = "bootstrap.checkpoint"
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -43,12 +45,22 @@ _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 # Kafka puts a random number in between.
 _PART = re.compile(r"[0-9]{20}-([0-9]{10}(-[^.]*)?\.checkpoint|[0-9]+\.run)\.part")
 _KAFKA_LEFTOVER = re.compile(r"[0-9]{20}\.(txnindex|snapshot)|.*\.(deleted|part)")
-_KNOWN = frozenset({EPOCH_CHECKPOINT, QUORUM_STATE, KAFKA_QUORUM_STATE, "partition.metadata"})
+_KNOWN = frozenset({EPOCH_CHECKPOINT, QUORUM_STATE, KAFKA_QUORUM_STATE, KAFKA_PARTITION})
 
 
 def partition_directory(storage_dir: Path) -> Path:
     """The directory of the log and of the small files beside it."""
     return storage_dir / PARTITION_DIRECTORY
+
+
+def kafkas_own_files(storage_dir: Path) -> tuple[Path, ...]:
+    """What Kafka's nodes and tools write, and quorumd does not; each may be missing."""
+    directory = partition_directory(storage_dir)
+    return (
+        storage_dir / KAFKA_BOOTSTRAP,
+        directory / KAFKA_QUORUM_STATE,
+        directory / KAFKA_PARTITION,
+    )
 
 
 def log_path(directory: Path, base_offset: int) -> Path:

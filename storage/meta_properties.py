@@ -6,7 +6,7 @@
 | cluster.id | absent until the first leader's has reached this node through the log |
 | node.id | must be the configured one; broker.id is read too |
 | storage.id | the directory's uuid; directory.id holds the same value for Kafka's tools |
-| log.owner | kafka: this node follows a real Kafka quorum; else quorumd, also if absent |
+| log.owner | kafka: this node follows a real Kafka quorum; else quorumd, also if absent from quorumd's own |
 | bootstrap | true: formatted as part of a new quorum, may campaign before the log names voters |
 | initial.voters | id@host:port:storage-id,...: who these are, if not those of quorum.voters |
 | removed | true: was a voter, and was removed on purpose; does not join again by itself |
@@ -27,9 +27,9 @@ from uuid import UUID
 
 from quorumd.config import java_properties
 from quorumd.raft.types import uuid_from_text, uuid_to_text
-from quorumd.storage.errors import DamagedFile, NotFormatted, from_os_error
+from quorumd.storage.errors import DamagedFile, ForeignDirectory, NotFormatted, from_os_error
 from quorumd.storage.filesystem import FileSystem, read_file, replace_file
-from quorumd.storage.layout import META_PROPERTIES
+from quorumd.storage.layout import META_PROPERTIES, kafkas_own_files
 from quorumd.wire.schema import ZERO_UUID
 
 _OWN_KEYS = frozenset(
@@ -87,11 +87,14 @@ def random_storage_id(draw: Callable[[int], int] = _system_random.randrange) -> 
 def load_meta_properties(
     fs: FileSystem, storage_dir: Path, *, new_storage_id: Callable[[], UUID] = random_storage_id
 ) -> MetaProperties:
-    """Reads the file; one without storage id gets one before the first start, written back atomically.
+    """Reads the file of a node's own directory; one without storage id gets one before the first start.
 
-    Raises NotFormatted if there is no file, DamagedFile if it can't be understood or has lost the id.
+    Raises NotFormatted if there is no file, DamagedFile if it can't be understood or has lost the id,
+    ForeignDirectory if a Kafka node wrote it.
     """
-    meta = read_meta_properties(fs, storage_dir)
+    pairs, meta = _read(fs, storage_dir)
+    if "log.owner" not in pairs:
+        _refuse_kafkas_own(fs, storage_dir)
     if meta.storage_id == ZERO_UUID:
         if meta.has_started:
             raise DamagedFile(
@@ -105,10 +108,14 @@ def load_meta_properties(
 
 
 def read_meta_properties(fs: FileSystem, storage_dir: Path) -> MetaProperties:
-    """Reads the file and leaves it as it is: one without storage id has the zero uuid.
+    """Reads the file, Kafka's too, and leaves it as it is: one without storage id has the zero uuid.
 
-    Raises as `load_meta_properties`.
+    Raises NotFormatted, DamagedFile.
     """
+    return _read(fs, storage_dir)[1]
+
+
+def _read(fs: FileSystem, storage_dir: Path) -> tuple[dict[str, str], MetaProperties]:
     path = storage_dir / META_PROPERTIES
     try:
         text = read_file(fs, path).decode("latin-1")
@@ -122,11 +129,24 @@ def read_meta_properties(fs: FileSystem, storage_dir: Path) -> MetaProperties:
         raise from_os_error(error, path, "reading") from error
     try:
         pairs = java_properties.parse(text)
-        return _from_pairs(pairs, _storage_id(pairs) or ZERO_UUID)
+        return pairs, _from_pairs(pairs, _storage_id(pairs) or ZERO_UUID)
     except ValueError as error:
         raise DamagedFile(
             str(error), path=path, remedy="Correct the file by hand, or restore it from a backup"
         ) from None
+
+
+def _refuse_kafkas_own(fs: FileSystem, storage_dir: Path) -> None:
+    """Whose records are a controller's: a node that led with them would write what ends every controller."""
+    for path in kafkas_own_files(storage_dir):
+        if fs.exists(path):
+            raise ForeignDirectory(
+                f"the directory belongs to a Kafka node: there are its {path.name}, and no log.owner in"
+                f" {META_PROPERTIES}",
+                path=storage_dir,
+                remedy="Choose an empty storage.dir; to copy the log of that node's quorum, run"
+                " `quorumd format --kafka-log --cluster-id ID --config FILE` under a node.id of its own",
+            )
 
 
 def save_meta_properties(fs: FileSystem, storage_dir: Path, meta: MetaProperties) -> None:

@@ -11,7 +11,7 @@ an open handle outlives the name. Files only are renamed, within their directory
 
 **The end of a process.** `crash` is kill -9: handles and locks are gone, the page cache stays, what
 was not durable still isn't. `power_loss` also loses un-synced changes: how is drawn anew for each
-file and directory.
+file and directory. `wipe` and `restore` end a process too. The next process uses the same SimDisk.
 
 * NONE, ALL: nothing or everything survives.
 * PREFIX: changes survive in order, the last write of them up to a sector boundary.
@@ -20,8 +20,6 @@ file and directory.
   after it survive only with it. The file ends behind the last byte that survived, or where it ended
   in the cache; bytes never written are zeros.
 * Changes of names survive as a prefix in all three.
-
-The next process uses the same SimDisk. `wipe` and `restore` end a process too.
 
 **Kills.** `crash_after(n)`: the n-th call from then on raises `ProcessKilled` without an effect; a
 pwritev as often with a part of its bytes written, up to all of them. All calls count, also those that
@@ -444,6 +442,9 @@ class SimDisk:
             return False
         opened.file.locked_by = handle
         return True
+
+    def try_record_lock(self, handle: int) -> bool:
+        return handle in self._opened
 
     # --- FileSystem: names
 

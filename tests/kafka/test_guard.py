@@ -5,6 +5,7 @@ A record of its own would end every controller that reads it, for good.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,6 +106,24 @@ def test_a_node_that_is_configured_beside_controllers_neither_campaigns_nor_vote
         assert (seen.leader_id, seen.leader_epoch) == (before.leader_id, before.leader_epoch)
         done = quorumctl("append", "x", "--bootstrap-server", node.address(1))
         assert done.code, done.text
+
+
+def test_a_controllers_directory_is_refused_whether_it_runs_or_not(
+    kafka: KafkaQuorum, tmp_path: Path
+) -> None:
+    theirs, stopped = kafka.controllers[1].data_folder, tmp_path / "stopped"
+    shutil.copytree(theirs, stopped)
+    node = Cluster(tmp_path, size=1)
+    for storage_dir, refusal in ((theirs, "such as a Kafka node"), (stopped, ADVICE)):
+        before = {path: path.stat().st_ino for path in storage_dir.rglob("*.index")}
+        assert before
+        node.write_config(1, {"storage.dir": storage_dir})
+        node.start_with(1)
+        ended = node.wait_exit(1)
+        assert ended.exit_code == 1, ended.output
+        assert refusal in ended.output
+        assert {path: path.stat().st_ino for path in storage_dir.rglob("*.index")} == before
+    kafka.wait_leader()
 
 
 @pytest.mark.parametrize("software", ["apache-kafka-java", "somebody"])

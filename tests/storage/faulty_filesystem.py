@@ -287,6 +287,9 @@ class FaultyFileSystem:
         self._locked[handle] = file
         return True
 
+    def try_record_lock(self, handle: int) -> bool:
+        return handle in self._handles
+
     def process_id(self) -> int:
         return 4711
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -146,6 +147,27 @@ def test_the_directory_of_another_node_is_refused_and_unlocked() -> None:
     open_directory(fs, ROOT, node_id=1)
 
 
+@pytest.mark.parametrize(
+    "own",
+    [
+        "bootstrap.checkpoint",
+        "__cluster_metadata-0/quorum-state",
+        "__cluster_metadata-0/partition.metadata",
+    ],
+)
+def test_the_directory_of_a_kafka_node_is_refused_and_left_alone(own: str) -> None:
+    meta, fs = b"node.id=1\nversion=1\ncluster.id=c\n", formatted()
+    fs.put(ROOT / "meta.properties", meta)
+    fs.put(ROOT / own, b"")
+    with pytest.raises(ForeignDirectory, match="quorumd format --kafka-log --cluster-id"):
+        open_directory(fs, ROOT, node_id=1)
+    assert fs.open_handles == 0
+    assert fs.contents(ROOT / "meta.properties") == meta
+    # Where a Kafka node was started on a directory of quorumd by mistake, its owner still has it.
+    fs.put(ROOT / "meta.properties", meta + b"log.owner=quorumd\n")
+    open_directory(fs, ROOT, node_id=1).close()
+
+
 def test_a_locked_directory_names_the_process() -> None:
     fs = formatted()
     directory = open_directory(fs, ROOT, node_id=1)
@@ -178,6 +200,53 @@ def test_the_lock_is_seen_by_another_process_and_ends_with_it(tmp_path: Path) ->
         holder.kill()
         holder.communicate()
     open_directory(fs, tmp_path / "data", node_id=1).close()
+
+
+def test_a_directory_that_a_java_program_has_locked_is_refused(tmp_path: Path) -> None:
+    """Java's locks are those of fcntl, which flock does not see."""
+    fs = RealFileSystem()
+    format_directory(fs, tmp_path / "data", node_id=1)
+    with java_lock(tmp_path / "data") as is_taken:
+        assert is_taken
+        for _ in range(2):
+            with pytest.raises(DirectoryLocked, match="such as a Kafka node"):
+                open_directory(fs, tmp_path / "data", node_id=1)
+    open_directory(fs, tmp_path / "data", node_id=1).close()
+
+
+def test_an_open_directory_is_locked_for_java_programs(tmp_path: Path) -> None:
+    fs = RealFileSystem()
+    format_directory(fs, tmp_path / "data", node_id=1)
+    directory = open_directory(fs, tmp_path / "data", node_id=1)
+    with pytest.raises(DirectoryLocked, match="pid"):
+        open_directory(fs, tmp_path / "data", node_id=1)
+    with java_lock(tmp_path / "data") as is_taken:
+        assert not is_taken
+    directory.close()
+    with java_lock(tmp_path / "data") as is_taken:
+        assert is_taken
+
+
+@contextmanager
+def java_lock(storage_dir: Path) -> Iterator[bool]:
+    """Another process has asked for the lock as Java does; whether it got it."""
+    script = (
+        "import fcntl, sys; file = open(sys.argv[1], 'a')\n"
+        "try: fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "except BlockingIOError: print('refused', flush=True)\n"
+        "else: print('taken', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(storage_dir / ".lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline() == "taken\n"
+        finally:
+            process.kill()
 
 
 def test_a_read_only_directory_is_refused() -> None:
