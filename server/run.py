@@ -6,6 +6,7 @@ import gc
 import os
 import resource
 import sys
+from dataclasses import replace
 
 import uvloop
 
@@ -22,8 +23,14 @@ LOG = Logger("node")
 
 OTHER_FILES = 512
 """Of the log, of peers, of the page."""
+CLIENTS_MIN = 16
+"""The least that max.connections may be."""
 GC_THRESHOLD = 20_000
 """Objects made and not freed again before the garbage collector searches for cycles."""
+
+
+class TooFewFiles(Exception):
+    """The limit of open files does not leave room for clients; the text says what it has to be."""
 
 
 def run_node(config: Config) -> int:
@@ -34,10 +41,13 @@ def run_node(config: Config) -> int:
         print(f"quorumd: {error}", file=sys.stderr)
         return 2
     try:
-        uvloop.run(_serve(config, logs))
+        uvloop.run(_serve(_fit_to_file_limit(config), logs))
     except StorageError as error:
         LOG.error("cannot use the storage directory", error=str(error))
         return error.exit_code
+    except TooFewFiles as error:
+        LOG.error(str(error))
+        return 2
     except ListenError as error:
         LOG.error(str(error))
         return 1
@@ -46,19 +56,32 @@ def run_node(config: Config) -> int:
     return 0
 
 
-def _raise_file_limit(max_connections: int) -> None:
-    """Each connection is an open file; most systems permit a process more than it begins with."""
+def _fit_to_file_limit(config: Config) -> Config:
+    """With as many clients as there may be open files: without one no log can be rolled, no module loaded.
+
+    Most systems permit a process more files than it begins with. Raises TooFewFiles.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    wanted = max_connections + NEW_MAX + OTHER_FILES
-    if hard not in (resource.RLIM_INFINITY, -1) and hard < wanted:
-        LOG.warning(
-            "fewer files may be open than max.connections can take: raise the limit (ulimit -Hn, "
-            "LimitNOFILE), or lower max.connections",
-            limit=hard,
-            wanted=wanted,
+    reserved = NEW_MAX + OTHER_FILES
+    wanted = config.max_connections + reserved
+    if hard == resource.RLIM_INFINITY or hard >= wanted:
+        return config
+    fitting = hard - reserved
+    if fitting < CLIENTS_MIN:
+        raise TooFewFiles(
+            f"only {hard} files may be open, which leaves no room for clients: raise the limit (ulimit -Hn, "
+            f"LimitNOFILE) to {CLIENTS_MIN + reserved} at least, or to {wanted} for all of max.connections"
         )
+    LOG.warning(
+        "fewer clients are served than max.connections, as few files may be open: raise the limit (ulimit "
+        "-Hn, LimitNOFILE), or lower max.connections",
+        clients=fitting,
+        limit=hard,
+        wanted=wanted,
+    )
+    return replace(config, max_connections=fitting)
 
 
 async def _serve(config: Config, logs: BackgroundHandler) -> None:
@@ -69,7 +92,6 @@ async def _serve(config: Config, logs: BackgroundHandler) -> None:
 
     # Objects made so far live as long as the process; others are freed by reference counts, so that a
     # search for cycles is rarely worth a pause.
-    _raise_file_limit(config.max_connections)
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 50)
     fs = RealFileSystem()

@@ -13,7 +13,7 @@ from quorumd import KeyValueView, QuorumClient, Record
 from quorumd.server.net.connection_slots import OPERATOR_MAX
 from tests.support.commands import quorumctl
 from tests.support.crowd import crowd
-from tests.support.live_cluster import Cluster, running_cluster
+from tests.support.live_cluster import Cluster, limited_to, running_cluster
 from tests.support.load import Load
 
 ELECTED_S = 8.0
@@ -44,6 +44,27 @@ def test_a_new_leader_is_elected_and_commits_at_nodes_full_of_idle_clients(
             assert described.code == 0, described.text
             cluster.start(old)
             cluster.wait_ready(old)
+
+
+def test_a_node_with_few_files_serves_as_many_clients_as_fit_and_rolls_its_log(
+    folder: Path,
+) -> None:
+    settings = {"log.segment.bytes": 4096, "log.max.batch.bytes": 1024}
+    cluster = Cluster(folder, size=1, settings=settings)
+    cluster.format()
+    try:
+        cluster.start_with(1, prefix=limited_to(1600))
+        cluster.wait_ready()
+        with crowd([cluster.port(1)], 1900):
+            cluster.wait_for(lambda: is_full(cluster, 1, 64), "a full node")
+            for _ in range(20):
+                done = quorumctl("append", "x" * 500, "-b", cluster.address(1))
+                assert done.code == 0, done.text
+            assert cluster.status(1)["connections"]["client"] <= 64
+            assert len(list(cluster.log_folder(1).glob("*.log"))) > 1
+            cluster.wait_logged(1, "fewer clients are served than max.connections")
+    finally:
+        cluster.kill_all()
 
 
 def is_full(cluster: Cluster, node: int, limit: int) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.live_cluster import Cluster, Ended
+from tests.support.live_cluster import Cluster, Ended, limited_to
 from tests.support.mounts import mount_or_skip, mounted
 from tests.support.odd_certificates import HOUR, Authority, now
 from tests.support.ports import free_port
@@ -63,6 +63,15 @@ def quorumd(*arguments: str, cwd: Path, interpreter: tuple[str, ...] = (), **env
 
 
 # -- configuration
+
+
+def test_a_limit_of_open_files_that_leaves_no_room_for_clients_is_named(node: Cluster) -> None:
+    config = str(node.config_path(1))
+    ended = quorumd("start", "--config", config, cwd=node.folder, interpreter=limited_to(1500))
+    assert ended.exit_code == USAGE, ended.output
+    assert "LimitNOFILE" in ended.output
+    assert "to 1552 at least, or to 2536 for all of max.connections" in ended.output
+    assert "Traceback" not in ended.output
 
 
 def test_a_typo_in_the_configuration_is_named_with_file_and_line(node: Cluster) -> None:

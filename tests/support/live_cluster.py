@@ -59,6 +59,11 @@ M = TypeVar("M", bound=Message)
 C = TypeVar("C", bound="Cluster")
 
 
+def limited_to(open_files: int) -> tuple[str, ...]:
+    """A prefix of a command whose process can't have more."""
+    return "sh", "-c", f'ulimit -n {open_files} && exec "$@"', "sh"
+
+
 class Ended(NamedTuple):
     """How a node's process ended (negative: by that signal), and what it had logged."""
 
