@@ -17,10 +17,12 @@ from uuid import UUID
 
 from quorumd.storage.errors import (
     AlreadyFormatted,
+    DamagedFile,
     DirectoryLocked,
     DiskFull,
     ForeignDirectory,
     NotFormatted,
+    StorageError,
     from_os_error,
 )
 from quorumd.storage.filesystem import FileSystem, replace_file, write_all
@@ -230,21 +232,14 @@ class Directory:
 def open_directory(fs: FileSystem, storage_dir: Path, *, node_id: int) -> Directory:
     """Locks and checks a formatted directory.
 
-    Raises NotFormatted, DirectoryLocked, ForeignDirectory (another node's), DamagedFile,
+    Raises NotFormatted, DirectoryLocked, ForeignDirectory (another node's), DamagedFile, Misplaced,
     ReadOnlyDirectory. Leftovers of interrupted replacements are deleted.
     """
-    if not fs.exists(storage_dir / META_PROPERTIES):
-        if fs.exists(storage_dir / RESTORING):
-            raise NotFormatted(
-                "a restore was begun here and not finished",
-                path=storage_dir,
-                remedy="Run the same `quorumd restore` again, or correct storage.dir",
-            )
-        raise NotFormatted(
-            "the directory is not formatted: there is no meta.properties",
-            path=storage_dir,
-            remedy="Run `quorumd format --config FILE`, or correct storage.dir",
-        )
+    try:
+        if not fs.exists(storage_dir / META_PROPERTIES):
+            raise _not_formatted(fs, storage_dir)
+    except OSError as error:
+        raise from_os_error(error, storage_dir, "opening") from error
     handle = _lock(fs, storage_dir)
     try:
         meta = load_meta_properties(fs, storage_dir)
@@ -267,6 +262,27 @@ def open_directory(fs: FileSystem, storage_dir: Path, *, node_id: int) -> Direct
         fs.close(handle)
         raise
     return directory
+
+
+def _not_formatted(fs: FileSystem, storage_dir: Path) -> StorageError:
+    names = fs.listdir(storage_dir) if fs.exists(storage_dir) else []
+    if META_PROPERTIES in names:
+        return DamagedFile(
+            "it is a link to what is not there",
+            path=storage_dir / META_PROPERTIES,
+            remedy="Put the file that it names back, or mount what holds it",
+        )
+    if RESTORING in names:
+        return NotFormatted(
+            "a restore was begun here and not finished",
+            path=storage_dir,
+            remedy="Run the same `quorumd restore` again, or correct storage.dir",
+        )
+    return NotFormatted(
+        "the directory is not formatted: there is no meta.properties",
+        path=storage_dir,
+        remedy="Run `quorumd format --config FILE`, or correct storage.dir",
+    )
 
 
 def _lock(fs: FileSystem, storage_dir: Path) -> int:

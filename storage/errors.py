@@ -14,6 +14,7 @@ EXIT_DAMAGED = 3
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FORBIDDEN = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+_MISPLACED = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ESPIPE})
 
 
 class StorageError(Exception):
@@ -46,6 +47,12 @@ class DirectoryLocked(StorageError):
 
 class ReadOnlyDirectory(StorageError):
     """The file system refuses to write: read-only, or no permission."""
+
+
+class Misplaced(StorageError):
+    """Something was put, linked or mounted where a file or a directory belongs."""
+
+    exit_code = EXIT_DAMAGED
 
 
 class DiskFull(StorageError):
@@ -128,12 +135,24 @@ RESTORE = (
 
 
 def from_os_error(error: OSError, path: Path, doing: str) -> StorageError:
-    """The StorageError for a failed call; `doing` reads like "writing"."""
+    """The StorageError for a failed call; `doing` reads like "writing".
+
+    `path` may be a directory: the error then names the file in it, if the call did.
+    """
+    if isinstance(error.filename, (str, Path)) and path in Path(error.filename).parents:
+        path = Path(error.filename)
     what = f"{doing} failed: {error.strerror or error}"
     if error.errno in _FULL:
         return DiskFull(what, path=path, remedy="Free space on this disk; nothing was lost")
     if error.errno in _FORBIDDEN:
         return ReadOnlyDirectory(
-            what, path=path, remedy="Check the mount options and who owns the directory"
+            what, path=path, remedy="Check the mount options, and who owns it and what is above it"
+        )
+    if error.errno in _MISPLACED:
+        return Misplaced(
+            what,
+            path=path,
+            remedy="Put the file or directory that belongs there back, no old copy of it, or correct"
+            " the path",
         )
     return DiskFailed(what, path=path, remedy="Check the disk and the kernel log, then start again")

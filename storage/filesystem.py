@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ class FileSystem(Protocol):
     """What storage/ needs of an operating system. Handles are small integers."""
 
     def open(self, path: Path, *, writable: bool = False, create: bool = False) -> int:
-        """Opens a file; `create` makes an empty one if there is none."""
+        """Opens a regular file, and nothing else; `create` makes an empty one if there is none."""
 
     def close(self, handle: int) -> None: ...
 
@@ -63,7 +64,8 @@ class FileSystem(Protocol):
 
     def mkdir(self, path: Path) -> None: ...
 
-    def exists(self, path: Path) -> bool: ...
+    def exists(self, path: Path) -> bool:
+        """Raises OSError where that can't be told, as below a directory that one may not enter."""
 
     def try_lock(self, handle: int) -> bool:
         """Takes the exclusive lock of an open file (flock); False if another process has it."""
@@ -79,8 +81,16 @@ class RealFileSystem:
     """The operating system's files."""
 
     def open(self, path: Path, *, writable: bool = False, create: bool = False) -> int:
-        flags = os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY)
-        return os.open(path, flags | (os.O_CREAT if create else 0), 0o644)
+        # Of a pipe the call would wait for who writes to it.
+        flags = os.O_CLOEXEC | os.O_NONBLOCK | (os.O_RDWR if writable else os.O_RDONLY)
+        handle = os.open(path, flags | (os.O_CREAT if create else 0), 0o644)
+        mode = os.fstat(handle).st_mode
+        if not stat.S_ISREG(mode):
+            os.close(handle)
+            if stat.S_ISDIR(mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+            raise OSError(errno.ESPIPE, "Not a regular file", str(path))
+        return handle
 
     def close(self, handle: int) -> None:
         os.close(handle)
@@ -134,7 +144,11 @@ class RealFileSystem:
         os.mkdir(path)
 
     def exists(self, path: Path) -> bool:
-        return os.path.exists(path)
+        try:
+            os.stat(path)
+        except FileNotFoundError:
+            return False
+        return True
 
     def try_lock(self, handle: int) -> bool:
         try:
@@ -180,6 +194,15 @@ def read_file(fs: FileSystem, path: Path) -> bytes:
     handle = fs.open(path)
     try:
         return fs.pread(handle, fs.size(handle), 0)
+    finally:
+        fs.close(handle)
+
+
+def file_size(fs: FileSystem, path: Path) -> int:
+    """In bytes. Raises OSError."""
+    handle = fs.open(path)
+    try:
+        return fs.size(handle)
     finally:
         fs.close(handle)
 

@@ -138,15 +138,18 @@ def _read(fs: FileSystem, storage_dir: Path) -> tuple[dict[str, str], MetaProper
 
 def _refuse_kafkas_own(fs: FileSystem, storage_dir: Path) -> None:
     """Whose records are a controller's: a node that led with them would write what ends every controller."""
-    for path in kafkas_own_files(storage_dir):
-        if fs.exists(path):
-            raise ForeignDirectory(
-                f"the directory belongs to a Kafka node: there are its {path.name}, and no log.owner in"
-                f" {META_PROPERTIES}",
-                path=storage_dir,
-                remedy="Choose an empty storage.dir; to copy the log of that node's quorum, run"
-                " `quorumd format --kafka-log --cluster-id ID --config FILE` under a node.id of its own",
-            )
+    try:
+        found = [path.name for path in kafkas_own_files(storage_dir) if fs.exists(path)]
+    except OSError as error:
+        raise from_os_error(error, storage_dir, "opening") from error
+    if found:
+        raise ForeignDirectory(
+            f"the directory belongs to a Kafka node: there are its {found[0]}, and no log.owner in"
+            f" {META_PROPERTIES}",
+            path=storage_dir,
+            remedy="Choose an empty storage.dir; to copy the log of that node's quorum, run"
+            " `quorumd format --kafka-log --cluster-id ID --config FILE` under a node.id of its own",
+        )
 
 
 def save_meta_properties(fs: FileSystem, storage_dir: Path, meta: MetaProperties) -> None:

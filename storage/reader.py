@@ -7,6 +7,7 @@ and epochs either: a tool that prints or compares wants to see what is there.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -145,14 +146,14 @@ def find_files(path: Path, fs: FileSystem | None = None) -> list[LogFile]:
     Snapshots come first, each kind by offset. Raises StorageError if there is nothing to read.
     """
     fs = fs or RealFileSystem()
-    if not fs.exists(path):
-        raise _not_readable(FileNotFoundError(2, "there is no such file or directory"), path)
     try:
+        if not fs.exists(path):
+            raise FileNotFoundError(errno.ENOENT, "there is no such file or directory")
         names = fs.listdir(path)
     except NotADirectoryError:
         return [LogFile(path, fs)]
     except OSError as error:
-        raise from_os_error(error, path, "reading the directory") from error
+        raise _not_readable(error, path) from error
     if layout.PARTITION_DIRECTORY in names:
         return find_files(path / layout.PARTITION_DIRECTORY, fs)
     snapshots = [name for name in names if layout.parse_snapshot_name(name)]

@@ -51,7 +51,7 @@ from quorumd.storage.epoch_checkpoint import (
     save_epochs,
 )
 from quorumd.storage.errors import RESTORE, DamagedLog, from_os_error
-from quorumd.storage.filesystem import FileSystem
+from quorumd.storage.filesystem import FileSystem, file_size
 from quorumd.storage.index import SegmentIndex
 from quorumd.storage.index_checks import FoundSegment, IndexChecks
 from quorumd.storage.log_writer import new_segment
@@ -341,16 +341,19 @@ class _Inspection:
     ) -> None:
         """Bytes behind the last good batch: zeros or a torn write in the last segment, or damage."""
         position = segment.size_bytes
+        tail = examine_tail(
+            self.fs, handle, position, size, self.end_offset, epoch=self._epoch or 0
+        )
         if not is_last:
+            if not tail.torn_bytes:
+                self._check_next(segment)
             raise DamagedLog(
                 f"not a sequence of whole batches: {reason}",
                 path=segment.path,
                 position=position,
                 offset=self.end_offset,
             )
-        self.tail = examine_tail(
-            self.fs, handle, position, size, self.end_offset, epoch=self._epoch or 0
-        )
+        self.tail = tail
         self.tail_reason = self.tail.describe(reason)
         if self.tail.damage:
             where = "at the end" if self.tail.valid_after is None else "in the middle"
@@ -359,6 +362,19 @@ class _Inspection:
                 path=segment.path,
                 position=position,
                 offset=self.end_offset,
+            )
+
+    def _check_next(self, segment: Segment) -> None:
+        """Zeros behind the data are no damage where only an empty file makes a segment not the last."""
+        *_, last_but_one, base_offset = segment_bases(self.names)
+        path = layout.log_path(self.directory, base_offset)
+        if segment.base_offset == last_but_one and not file_size(self.fs, path):
+            raise DamagedLog(
+                f"an empty segment behind a gap: it begins at offset {base_offset}, the one before ends at"
+                f" {self.end_offset}",
+                path=path,
+                offset=self.end_offset,
+                remedy=f"If the file was put there by hand, move it away. Else: {RESTORE}",
             )
 
 
@@ -426,14 +442,7 @@ def _rebuild_indexes(fs: FileSystem, closed: Sequence[FoundSegment]) -> Iterator
 
 
 def _index_bytes(fs: FileSystem, segment: Segment) -> int:
-    size = 0
-    for path in (segment.index_path, segment.time_index_path):
-        handle = fs.open(path)
-        try:
-            size += fs.size(handle)
-        finally:
-            fs.close(handle)
-    return size
+    return file_size(fs, segment.index_path) + file_size(fs, segment.time_index_path)
 
 
 def _cut(fs: FileSystem, segment: Segment) -> None:

@@ -64,6 +64,7 @@ _NO_FILE = frozenset(
         errno.ENOENT,
         errno.ENOTDIR,
         errno.EISDIR,
+        errno.ESPIPE,
         errno.ELOOP,
         errno.ENXIO,
         errno.EACCES,

@@ -188,8 +188,11 @@ class SnapshotStore:
         Raises DamagedSnapshot, SnapshotNotFound.
         """
         part = self._part(snapshot_id)
-        if not self._fs.exists(part):
-            raise SnapshotNotFound(snapshot_id)
+        try:
+            if not self._fs.exists(part):
+                raise SnapshotNotFound(snapshot_id)
+        except OSError as error:
+            raise from_os_error(error, part, "reading the snapshot") from error
         return verify_snapshot(self._fs, part, snapshot_id, on_bytes)
 
     def part_batches(self, snapshot_id: SnapshotId) -> Iterator[bytes]:

@@ -78,7 +78,7 @@ def _has_turn(fs: FileSystem, directory: Path) -> bool:
     # Where directories can't be locked, as on NFS, the build goes on; if there is none, it says so.
     with suppress(OSError):
         # Stays open, and with it the lock, until this process has cleaned up and ends.
-        handle = fs.open(directory)
+        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         while not fs.try_lock(handle):
             if _is_input_at_end():
                 return False

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from quorumd.storage import layout
 from quorumd.storage.errors import DamagedFile, NotFormatted, StorageError, from_os_error
-from quorumd.storage.filesystem import FileSystem, RealFileSystem
+from quorumd.storage.filesystem import FileSystem, RealFileSystem, file_size
 from quorumd.storage.meta_properties import MetaProperties, read_meta_properties
 from quorumd.storage.quorum_state import missing_quorum_state
 from quorumd.storage.segment_removal import segment_bases
@@ -105,14 +105,10 @@ def _size_of_log(fs: FileSystem, directory: Path, names: list[str]) -> int:
 
 def _size(fs: FileSystem, path: Path) -> int:
     try:
-        handle = fs.open(path)
+        return file_size(fs, path)
     except FileNotFoundError:
         # Deleted since it was listed.
         return 0
-    try:
-        return fs.size(handle)
-    finally:
-        fs.close(handle)
 
 
 def verify(subject: Subject, report: VerifyReport, fs: FileSystem | None = None) -> LogFacts:

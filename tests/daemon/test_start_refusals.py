@@ -310,9 +310,9 @@ def test_the_cluster_id_of_another_cluster_stops_the_start_before_anything_is_wr
 def test_a_storage_dir_that_is_a_file_is_refused(node: Cluster) -> None:
     shutil.rmtree(node.storage_dir(1))
     node.storage_dir(1).write_text("no directory")
-    assert str(node.storage_dir(1)) in refused(node, FAILED)
+    assert str(node.storage_dir(1)) in refused(node, DAMAGED)
     ended = quorumd("format", "--config", str(node.config_path(1)), cwd=node.folder)
-    assert ended.exit_code == FAILED
+    assert ended.exit_code == DAMAGED
     assert "Traceback" not in ended.output
     assert str(node.storage_dir(1)) in ended.output
 

@@ -278,6 +278,7 @@ class FaultyFileSystem:
         self._note(path.parent, None, path, None)
 
     def exists(self, path: Path) -> bool:
+        self._fail_if_asked("exists")
         return path in self._live or path in self._directories
 
     def try_lock(self, handle: int) -> bool:

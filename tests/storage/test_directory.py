@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,11 +16,13 @@ import pytest
 
 from quorumd.storage.directory import RESERVE_BYTES, format_directory, open_directory
 from quorumd.storage.errors import (
+    EXIT_DAMAGED,
     AlreadyFormatted,
     DamagedFile,
     DirectoryLocked,
     DiskFull,
     ForeignDirectory,
+    Misplaced,
     NotFormatted,
     ReadOnlyDirectory,
 )
@@ -137,6 +140,38 @@ def test_a_log_without_meta_properties_is_not_formatted_over() -> None:
 def test_an_unformatted_directory_names_the_command() -> None:
     with pytest.raises(NotFormatted, match="quorumd format"):
         open_directory(FaultyFileSystem(), ROOT, node_id=1)
+
+
+def test_a_directory_that_one_may_not_look_into_is_not_taken_for_unformatted() -> None:
+    fs = formatted()
+    fs.errors["exists"] = errno.EACCES
+    with pytest.raises(ReadOnlyDirectory, match="who owns it and what is above it"):
+        open_directory(fs, ROOT, node_id=1)
+
+
+def test_meta_properties_that_link_to_nothing_are_not_taken_for_missing(tmp_path: Path) -> None:
+    fs, meta = RealFileSystem(), tmp_path / "meta.properties"
+    meta.symlink_to(tmp_path / "volume/meta.properties")
+    with pytest.raises(DamagedFile, match="a link to what is not there"):
+        open_directory(fs, tmp_path, node_id=1)
+
+
+@pytest.mark.parametrize("name", ["meta.properties", ".lock", ".reserve", "__cluster_metadata-0"])
+def test_what_lies_where_something_else_belongs_is_named(tmp_path: Path, name: str) -> None:
+    fs = RealFileSystem()
+    format_directory(fs, tmp_path, node_id=1)
+    path = tmp_path / name
+    if path.is_dir():
+        path.rmdir()
+        path.touch()
+        name += "/quorum-state.json"
+    else:
+        path.unlink(missing_ok=True)
+        path.mkdir()
+    with pytest.raises(Misplaced) as caught:
+        open_directory(fs, tmp_path, node_id=1).load_quorum_state()
+    assert caught.value.path == tmp_path / name
+    assert caught.value.exit_code == EXIT_DAMAGED
 
 
 def test_the_directory_of_another_node_is_refused_and_unlocked() -> None:

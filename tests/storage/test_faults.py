@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from quorumd.storage.errors import DamagedLog, DiskFailed, DiskFull, ReadOnlyDirectory
+from quorumd.raft.types import SnapshotId
+from quorumd.storage.errors import (
+    EXIT_DAMAGED,
+    DamagedLog,
+    DiskFailed,
+    DiskFull,
+    Misplaced,
+    ReadOnlyDirectory,
+)
 from quorumd.storage.filesystem import IOV_MAX, RealFileSystem, write_all
-from quorumd.storage.layout import log_path
+from quorumd.storage.layout import log_path, snapshot_path
 from quorumd.storage.log import Chunk, Log
+from quorumd.storage.recovery import recover
+from quorumd.storage.snapshot_store import SnapshotStore
 from quorumd.wire.batch_header import BATCH_OVERHEAD
 from simulation.machines.disk import SimDisk
 from tests.storage.faulty_filesystem import FaultyFileSystem, Survival
@@ -308,3 +319,25 @@ def test_a_header_with_a_wrong_bit_is_never_served(index_interval_bytes: int) ->
                     refused += 1
             fs.flip(log_path(DIRECTORY, 0), place, 1 << bit)
     assert refused
+
+
+@pytest.mark.parametrize("put", [os.mkdir, os.mkfifo, lambda path: os.symlink(path, path)])
+@pytest.mark.parametrize("others", [[], ["00000000000000000005.log"]])
+def test_what_is_no_file_where_a_segment_belongs_is_named(
+    tmp_path: Path, others: list[str], put: Callable[[Path], None]
+) -> None:
+    """The last segment is opened otherwise than closed ones; who opens a pipe waits for its other end."""
+    put(log_path(tmp_path, 0))
+    for name in others:
+        (tmp_path / name).touch()
+    with pytest.raises(Misplaced) as caught:
+        recover(RealFileSystem(), tmp_path, index_interval_bytes=4096)
+    assert caught.value.path == log_path(tmp_path, 0)
+    assert caught.value.exit_code == EXIT_DAMAGED
+
+
+def test_a_pipe_in_place_of_a_snapshot_is_an_unusable_snapshot(tmp_path: Path) -> None:
+    os.mkfifo(snapshot_path(tmp_path, SnapshotId(5, 1)))
+    snapshots = SnapshotStore(RealFileSystem(), tmp_path)
+    assert snapshots.open() == []
+    assert "Not a regular file" in str(snapshots.damaged[0])

@@ -279,6 +279,20 @@ def test_a_segment_under_a_wrong_name_is_refused(fs: FaultyFileSystem) -> None:
     assert_refused(fs, "offset 10 where 5 must follow")
 
 
+def test_an_empty_segment_that_was_put_behind_a_gap_is_named(fs: FaultyFileSystem) -> None:
+    stray = log_path(DIRECTORY, 99999)
+    fs.put(stray, b"")
+    error = assert_refused(fs, "an empty segment behind a gap: it begins at offset 99999, .* at 19")
+    assert error.path == stray
+    assert "move it away" in str(error)
+
+
+def test_damage_before_an_empty_segment_is_told_as_damage(fs: FaultyFileSystem) -> None:
+    fs.put(log_path(DIRECTORY, 99999), b"")
+    fs.put(LAST, fs.contents(LAST)[:SIZE] + b"\1" * SIZE)
+    assert assert_refused(fs, "not a sequence of whole batches").path == LAST
+
+
 def test_a_missing_first_segment_is_refused_unless_a_snapshot_covers_it(
     fs: FaultyFileSystem,
 ) -> None:
