@@ -139,6 +139,19 @@ class Transfer:
     deadline_ms: int
 
 
+PLACES_MS = 60_000
+"""How long a leader remembers that a voter was at another place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A voter says that it is reached elsewhere; `returns`: how often it has come back so."""
+
+    former: Voter
+    at_ms: int
+    returns: int
+
+
 @dataclass(slots=True)
 class Leader:
     """The one replica of its epoch that appends."""
@@ -159,6 +172,8 @@ class Leader:
     transfer: Transfer | None = None
     registered_observers: dict[ReplicaKey, Voter] = field(default_factory=dict)
     """Observers that have said where they are reached; voters that were removed are among them."""
+    moves: dict[ReplicaKey, Move] = field(default_factory=dict)
+    """The last one of each voter."""
 
 
 @dataclass(slots=True)

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from quorumd.raft.bootstrap import bootstrap_problem
 from quorumd.raft.core import Core
 from quorumd.raft.replica_progress import progress_of
-from quorumd.raft.roles import Candidate, FetchProgress, Leader, Prospective, Role
+from quorumd.raft.roles import PLACES_MS, Candidate, FetchProgress, Leader, Prospective, Role
 from quorumd.raft.startup import is_voter_by_mistake, unexpected_voters
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, SnapshotId, Voter, VoterSet
 from quorumd.raft.voter_changes.reassignment import reassignment_waits_for
+from quorumd.raft.voter_changes.voter_sets import listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,8 @@ class RaftStatus:
     """A Kafka quorum counts on this replica, which is not configured as its witness."""
     voters_without_endpoints: tuple[int, ...]
     """Ids of voters whose addresses are not known."""
+    running_twice: tuple[str, ...]
+    """Voters that run on a directory and on its copy, and where, in words; told by the leader."""
     registered_observers: tuple[Voter, ...]
     """Observers that registered their endpoints with this leader."""
     pending_changes: tuple[PendingVoterChange, ...]
@@ -117,6 +120,7 @@ def status_of(core: Core) -> RaftStatus:
         voters_without_endpoints=tuple(
             key.id for key in core.other_voters() if not core.endpoints_of(key)
         ),
+        running_twice=() if leader is None else _running_twice(core, leader),
         registered_observers=() if leader is None else tuple(leader.registered_observers.values()),
         pending_changes=() if leader is None else _pending_changes(core, leader),
         log_start_offset=log.start_offset,
@@ -126,6 +130,17 @@ def status_of(core: Core) -> RaftStatus:
             0 if leader is not None else max(0, core.known_leader.high_watermark - log.end_offset)
         ),
         is_ahead=_is_ahead(core),
+    )
+
+
+def _running_twice(core: Core, leader: Leader) -> tuple[str, ...]:
+    """A voter may be moved and moved back; not twice in a row."""
+    return tuple(
+        f"voter {key} is reached in turn at {listed(move.former.endpoints)} and at {listed(now.endpoints)}"
+        for key, move in leader.moves.items()
+        if move.returns > 1
+        and core.now_ms < move.at_ms + PLACES_MS
+        and (now := core.voters.find(key)) is not None
     )
 
 

@@ -21,7 +21,7 @@ from quorumd.raft.errors import KafkaError
 from quorumd.raft.events import UpdateVoterRequested
 from quorumd.raft.leader_discovery import is_foreign
 from quorumd.raft.replica_progress import MAX_OBSERVERS, longest_silent
-from quorumd.raft.roles import Leader
+from quorumd.raft.roles import PLACES_MS, Leader, Move
 from quorumd.raft.types import Voter
 from quorumd.raft.voter_changes.checks import pending_change_problem, voter_problem
 from quorumd.raft.voter_changes.requests import leader_of_request
@@ -73,9 +73,20 @@ def _append(core: Core, leader: Leader, reply_to: int, voter: Voter) -> None:
     if problem is not None:
         core.reply_to_change(reply_to, KafkaError.REQUEST_TIMED_OUT, problem)
         return
+    _note_move(core, leader, voter)
     core.report(f"voter {voter.key} is reached at {listed(voter.endpoints)} from now on")
     append_voters(core, leader, with_voter(core.voters, voter), core.electorate.entry.record.target)
     core.reply_to_change(reply_to)
+
+
+def _note_move(core: Core, leader: Leader, voter: Voter) -> None:
+    """One that comes back again and again is two processes, with one directory and its copy."""
+    former, last = core.voters.find(voter.key), leader.moves.get(voter.key)
+    assert former is not None, "only voters move"
+    returns = 0
+    if last is not None and last.former == voter and core.now_ms < last.at_ms + PLACES_MS:
+        returns = last.returns + 1
+    leader.moves[voter.key] = Move(former, core.now_ms, returns)
 
 
 def update_own_endpoints(core: Core, leader: Leader) -> None:

@@ -76,6 +76,11 @@ class PartitionHealth:
                 "this node votes in a Kafka quorum, but quorum.witness is off: it would not start again. Set "
                 "quorum.witness: true"
             )
+        unexpected += [
+            f"{where}: its directory was copied, and both copies run. Together they can vote twice and lose "
+            "records: end the copy, and never start it again"
+            for where in now.running_twice
+        ]
         if self._snapshots.is_limited_in_vain:
             unexpected.append(
                 "retention.bytes and retention.ms delete nothing beside Kafka: this node builds no "

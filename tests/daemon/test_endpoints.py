@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -212,3 +213,27 @@ def test_a_voter_at_an_address_of_a_bootstrap_server_is_asked_for_its_vote(
     leader = cluster.wait_leader(timeout_s=SOON_S)
     cluster.wait_for(cluster.is_led(1, 2, by=leader), "both know it", SOON_S)
     assert values(cluster, leader)[: len(before)] == before
+
+
+def test_a_voter_whose_directory_was_copied_is_seen_to_run_twice(cluster: Movable) -> None:
+    leader = cluster.wait_leader()
+    copied = next(node for node in cluster.voters if node != leader)
+    cluster.stop(copied)
+    found = {"node.id": copied, "quorum.bootstrap.servers": cluster.bootstrap}
+    twin = Cluster(cluster.folder / "twin", size=0, observers=1, settings={**QUICK, **found})
+    twin.folder.mkdir()
+    twin.write_config(1)
+    shutil.copytree(cluster.storage_dir(copied), twin.storage_dir(1))
+    try:
+        cluster.start(copied)
+        twin.start(1)
+        told = f"voter ({copied}, "
+        cluster.wait_for(
+            lambda: any(
+                told in text and "both copies run" in text
+                for text in cluster.status(cluster.wait_leader())["warnings"]
+            ),
+            "the leader to warn",
+        )
+    finally:
+        twin.kill_all()

@@ -10,7 +10,7 @@ from quorumd.raft.control import VotersRecord
 from quorumd.raft.effects import AddVoter, RemoveVoter, UpdateVoter
 from quorumd.raft.events import LeaderHint, TimerFired, VoterChangeResponseReceived
 from quorumd.raft.replica_progress import MAX_OBSERVERS
-from quorumd.raft.roles import Role
+from quorumd.raft.roles import PLACES_MS, Role
 from quorumd.raft.types import ReplicaKey, Voter
 from tests.raft.changes import FREE, MOVED, add, fetch_all, leading, refused, update, written
 from tests.raft.harness import (
@@ -163,6 +163,25 @@ def test_a_voter_that_moves_is_reported() -> None:
     assert f"voter {key_of(3)} is reached at CONTROLLER://elsewhere:1234 from now on" in (
         bench.reports
     )
+
+
+def test_a_voter_that_is_at_two_places_in_turn_runs_twice() -> None:
+    bench = leading()
+    places = (endpoints(3), MOVED)
+
+    def say(where: int) -> tuple[str, ...]:
+        update(bench, Voter(key_of(3), places[where % 2]))
+        fetch_all(bench)
+        return bench.node.status().running_twice
+
+    assert [say(1), say(2)] == [(), ()], "it was moved and moved back"
+    [text] = say(3)
+    assert f"voter {key_of(3)} is reached in turn at CONTROLLER://host3:9093 and at " in text
+    for _ in range(PLACES_MS // 500):
+        bench.wait(500)
+        fetch_all(bench)
+    assert bench.node.status().running_twice == ()
+    assert say(4) == ()
 
 
 def test_of_too_many_observers_that_say_where_they_are_the_longest_silent_is_forgotten() -> None:
