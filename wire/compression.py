@@ -3,6 +3,7 @@
 `unpack` yields chunks of bounded size whatever the input claims, so that a small batch that unpacks
 to gigabytes costs time but no memory beyond the codec's own: at most a window of 128 MiB, of which as much
 is used as was unpacked. Nothing here knows what the bytes mean.
+What is valid is what Kafka's own decompressors take: they pass over some of what the formats forbid.
 Source: Apache Kafka 4.3, org.apache.kafka.common.compress; KIP-57 (lz4 frame), KIP-110 (zstd); RFC 8878.
 """
 
@@ -22,10 +23,18 @@ PIECE_BYTES = 16 * 1024
 """So much is given to gzip and lz4 at once: where it unpacks to nothing, that is little work."""
 SNAPPY_BLOCK_BYTES_MAX = 64 * 1024 * 1024
 
+_GZIP_HEADER = b"\x1f\x8b\x08" + bytes(7)
+_GZIP_HEADER_CRC, _GZIP_EXTRA, _GZIP_NAME, _GZIP_COMMENT = 2, 4, 8, 16
+_GZIP_NEXT_BYTES_MIN = 19
+"""Fewer bytes behind a member are no further one to Java."""
+
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_CHECKSUM, _LZ4_SIZE = 4, 8
+_INT32 = Struct(">i")
 _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER = _XERIAL_MAGIC + (1).to_bytes(4, "big") * 2
+(_XERIAL_HEAD,) = _INT32.unpack_from(_XERIAL_MAGIC)
 _XERIAL_BLOCK_BYTES = 32 * 1024
-_INT32 = Struct(">i")
 
 
 class CompressionType(IntEnum):
@@ -96,42 +105,95 @@ def _pieces(data: bytes) -> Iterator[bytes]:
 
 
 def _unpack_gzip(data: bytes, size: int) -> Iterator[bytes]:
-    stream = zlib.decompressobj(wbits=31)
+    """Members that follow each other are one stream (RFC 1952, 2.2); what follows and is none is ignored."""
+    at = _gzip_deflated_at(data, 0)
+    if at < 0:
+        raise CorruptBatch("gzip: there is no header")
     try:
-        for piece in _pieces(data):
-            while piece:
-                if stream.eof:
-                    # Members that follow each other are one stream (RFC 1952, 2.2).
-                    stream = zlib.decompressobj(wbits=31)
-                yield stream.decompress(piece, size)
+        while at >= 0:
+            stream = zlib.decompressobj(wbits=31)
+            stream.decompress(_GZIP_HEADER)
+            while not stream.eof:
+                piece = data[at : at + PIECE_BYTES]
+                chunk = stream.decompress(piece, size)
+                if not (piece or chunk or stream.eof):
+                    raise CorruptBatch("the gzip stream is cut off")
+                yield chunk
                 size = CHUNK_BYTES_MAX
-                piece = stream.unused_data if stream.eof else stream.unconsumed_tail
-        while not stream.eof:
-            if not (chunk := stream.decompress(b"", size)):
-                raise CorruptBatch("the gzip stream is cut off")
-            yield chunk
+                at += len(piece) - len(stream.unconsumed_tail) - len(stream.unused_data)
+            at = _gzip_deflated_at(data, at) if len(data) - at >= _GZIP_NEXT_BYTES_MIN else -1
     except zlib.error as error:
         raise CorruptBatch(f"gzip: {error}") from None
+
+
+def _gzip_deflated_at(data: bytes, at: int) -> int:
+    """Where the deflated bytes of the member at `at` begin; -1 if its header is none.
+
+    Reserved flags mean nothing, as to Java, whereas zlib knows no such header.
+    """
+    if data[at : at + 3] != _GZIP_HEADER[:3] or len(data) < at + len(_GZIP_HEADER):
+        return -1
+    flags = data[at + 3]
+    end = at + len(_GZIP_HEADER)
+    if flags & _GZIP_EXTRA:
+        end += 2 + int.from_bytes(data[end : end + 2], "little")
+    for text in (_GZIP_NAME, _GZIP_COMMENT):
+        if flags & text:
+            end = data.find(b"\0", end) + 1
+            if not end:
+                return -1
+    if flags & _GZIP_HEADER_CRC:
+        crc = zlib.crc32(memoryview(data)[at:end]) & 0xFFFF
+        if crc.to_bytes(2, "little") != data[end : end + 2]:
+            return -1
+        end += 2
+    return end if end <= len(data) else -1
 
 
 def _unpack_lz4(data: bytes, size: int) -> Iterator[bytes]:
     import lz4.frame
 
-    stream = lz4.frame.LZ4FrameDecompressor()
     try:
+        data, checksum_bytes = _unverified_lz4(data)
+        stream = lz4.frame.LZ4FrameDecompressor()
+        left = len(data)
         for piece in _pieces(data):
+            left -= len(piece)
             yield stream.decompress(piece, size)
             size = CHUNK_BYTES_MAX
             while not (stream.eof or stream.needs_input):
                 yield stream.decompress(b"", size)
             if stream.eof:
-                return
+                break
         while not stream.eof:
             if not (chunk := stream.decompress(b"", size)):
                 raise CorruptBatch("the lz4 frame is cut off")
             yield chunk
+        if left + len(stream.unused_data or b"") < checksum_bytes:
+            raise CorruptBatch("the lz4 frame is cut off")
     except RuntimeError as error:
         raise CorruptBatch(f"lz4: {error}") from None
+
+
+def _unverified_lz4(data: bytes) -> tuple[bytes, int]:
+    """The frame without size and checksum of its content, and the bytes of that checksum, which is behind it.
+
+    Kafka's clients verify neither, and the library does. Clients in Java or with librdkafka send neither.
+    """
+    import lz4.frame
+
+    flags = data[4] if len(data) > 4 and data.startswith(_LZ4_MAGIC) else 0
+    if not flags & (_LZ4_SIZE | _LZ4_CHECKSUM):
+        return data, 0
+    info = lz4.frame.get_frame_info(data)
+    header = lz4.frame.compress_begin(
+        lz4.frame.create_compression_context(),
+        block_size=info["block_size_id"],
+        block_linked=info["block_linked"],
+        block_checksum=info["block_checksum"],
+    )
+    at = len(header) + (8 if flags & _LZ4_SIZE else 0)
+    return header + data[at:], 4 if flags & _LZ4_CHECKSUM else 0
 
 
 def _unpack_zstd(data: bytes) -> Iterator[bytes]:
@@ -190,10 +252,18 @@ def _unpack_snappy(data: bytes, block_bytes_max: int) -> Iterator[bytes]:
         yield _unpack_snappy_block(data, block_bytes_max)
         return
     at = len(_XERIAL_HEADER)
-    while at < len(data):
-        if at + _INT32.size > len(data):
-            raise CorruptBatch("the snappy stream is cut off")
+    while len(data) - at >= _INT32.size:  # fewer bytes at the end are ignored
         (size,) = _INT32.unpack_from(data, at)
+        if size == _XERIAL_HEAD:
+            # Streams that follow each other are one stream.
+            head = data[at : at + len(_XERIAL_HEADER)]
+            if len(head) == len(_XERIAL_HEADER) and not head.startswith(_XERIAL_MAGIC):
+                return
+            if len(head) < len(_XERIAL_HEADER) or _INT32.unpack_from(head, 8)[0] < 1:
+                raise CorruptBatch("the header of a further snappy stream is malformed")
+            at += len(head)
+            yield b""
+            continue
         at += _INT32.size
         if not 0 < size <= len(data) - at:
             raise CorruptBatch(f"a snappy block of {size} bytes where {len(data) - at} are left")

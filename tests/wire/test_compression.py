@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import random
+import zlib
 from contextlib import suppress
 
 import lz4.frame
 import pytest
+import snappy
 import zstandard
 
 from quorumd.wire.compression import PIECE_BYTES, CompressionType, pack, unpack, unpack_in_steps
@@ -75,3 +77,101 @@ def test_the_window_of_kafkas_highest_level_is_taken() -> None:
     packed = stream.compress(b"little") + stream.flush()
     assert zstandard.get_frame_parameters(packed).window_size == 128 << 20
     assert list(unpack(CompressionType.ZSTD, packed)) == [b"little"]
+
+
+# What Kafka 4.3's own decompressors do with each of these was observed.
+
+TEXT = random.Random(1).randbytes(3_000) + bytes(40_000)
+MEMBER = gzip.compress(TEXT, mtime=0)
+PLAIN = bytes(6)  # of a header: time, level and system
+XERIAL = b"\x82SNAPPY\0" + b"\0\0\0\1" * 2
+
+
+def gzip_header(flags: int, fields: bytes = b"", *, checksum: bool = False) -> bytes:
+    header = b"\x1f\x8b\x08" + bytes([flags]) + PLAIN + fields
+    return header + zlib.crc32(header).to_bytes(4, "little")[:2] * checksum
+
+
+def gzip_member(header: bytes) -> bytes:
+    return header + MEMBER[10:]
+
+
+def snappy_block(text: bytes) -> bytes:
+    block: bytes = snappy.compress(text)
+    return len(block).to_bytes(4, "big") + block
+
+
+BLOCKS = snappy_block(TEXT[:3_100]) + snappy_block(TEXT[3_100:])
+LZ4 = lz4.frame.compress(TEXT, content_checksum=True)
+LZ4_BLOCKS = lz4.frame.compress(TEXT, content_checksum=True, block_checksum=True, store_size=False)
+LZ4_OF_ANOTHER_SIZE = lz4.frame.compress_begin(
+    lz4.frame.create_compression_context(),
+    source_size=len(TEXT) - 1,
+    block_linked=False,
+    content_checksum=True,
+)
+WRONG = b"\1\2\3\4"
+ALL_FIELDS = b"\3\0abc" + b"name\0" + b"comment\0"
+
+
+@pytest.mark.parametrize(
+    ("codec", "data"),
+    [
+        (CompressionType.GZIP, gzip_member(gzip_header(0xFF, ALL_FIELDS, checksum=True))),
+        (CompressionType.GZIP, gzip_member(gzip_header(0xE0))),
+        (CompressionType.GZIP, MEMBER + bytes(64)),
+        (CompressionType.GZIP, MEMBER + b"garbage garbage garbage"),
+        (CompressionType.GZIP, MEMBER + b"\x1f"),
+        (CompressionType.GZIP, MEMBER + gzip_header(0) + b"\xff" * 8),
+        (CompressionType.GZIP, MEMBER + gzip_header(4, b"\xff\xff") + bytes(30)),
+        (CompressionType.GZIP, MEMBER + gzip_header(8) + b"\xff" * 30),
+        (CompressionType.GZIP, MEMBER + gzip_member(gzip_header(2) + b"no")),
+        (CompressionType.GZIP, MEMBER + gzip.compress(b"", mtime=0)),
+        (CompressionType.SNAPPY, snappy.compress(TEXT)),
+        (CompressionType.SNAPPY, XERIAL[:8] + bytes(8) + BLOCKS),
+        (CompressionType.SNAPPY, XERIAL + BLOCKS + b"\1"),
+        (CompressionType.SNAPPY, XERIAL + BLOCKS + b"\1\2\3"),
+        (CompressionType.SNAPPY, XERIAL + XERIAL + BLOCKS + XERIAL),
+        (
+            CompressionType.SNAPPY,
+            XERIAL + snappy_block(TEXT[:9]) + XERIAL + snappy_block(TEXT[9:]),
+        ),
+        (CompressionType.SNAPPY, XERIAL + BLOCKS + b"\x82SNA" + bytes(12) + BLOCKS),
+        (CompressionType.LZ4, LZ4 + b"garbage"),
+        (CompressionType.LZ4, LZ4[:-4] + WRONG),
+        (CompressionType.LZ4, LZ4_BLOCKS[:-4] + WRONG + b"garbage"),
+        (CompressionType.LZ4, LZ4_OF_ANOTHER_SIZE + LZ4[len(LZ4_OF_ANOTHER_SIZE) :]),
+    ],
+)
+def test_what_kafkas_consumer_reads_is_unpacked(codec: CompressionType, data: bytes) -> None:
+    assert b"".join(unpack(codec, data)) == TEXT
+
+
+@pytest.mark.parametrize(
+    ("codec", "data"),
+    [
+        (CompressionType.GZIP, b""),
+        (CompressionType.GZIP, zlib.compress(TEXT)),
+        (CompressionType.GZIP, gzip_header(0)),
+        (CompressionType.GZIP, gzip_member(gzip_header(2) + b"no")),
+        (CompressionType.GZIP, MEMBER[:-1]),
+        (CompressionType.GZIP, MEMBER[:-4] + WRONG),
+        (CompressionType.GZIP, MEMBER[:-8] + WRONG + MEMBER[-4:]),
+        (CompressionType.GZIP, MEMBER + MEMBER[:-1]),
+        (CompressionType.GZIP, MEMBER + gzip_header(0) + b"\xff" * 9),
+        (CompressionType.SNAPPY, XERIAL + BLOCKS + bytes(4)),
+        (CompressionType.SNAPPY, XERIAL + BLOCKS + b"\xff" * 4),
+        (CompressionType.SNAPPY, XERIAL + BLOCKS[:-1]),
+        (CompressionType.SNAPPY, XERIAL + BLOCKS + XERIAL[:15]),
+        (CompressionType.SNAPPY, XERIAL + BLOCKS + XERIAL[:8] + bytes(8)),
+        (CompressionType.LZ4, LZ4[:-1]),
+        (CompressionType.LZ4, LZ4[:-4]),
+        (CompressionType.LZ4, LZ4[:6] + bytes([LZ4[6] ^ 1]) + LZ4[7:]),
+        (CompressionType.LZ4, LZ4_BLOCKS[:-9] + bytes([LZ4_BLOCKS[-9] ^ 1]) + LZ4_BLOCKS[-8:]),
+    ],
+)
+def test_what_kafkas_consumer_cannot_read_is_not_unpacked(
+    codec: CompressionType, data: bytes
+) -> None:
+    with pytest.raises(CorruptBatch):
+        list(unpack(codec, data))
