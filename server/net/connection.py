@@ -17,14 +17,18 @@ from time import monotonic_ns
 from typing import Final, cast
 
 from quorumd.raft.types import Endpoint
-from quorumd.security.identity import ANONYMOUS, Identity
 from quorumd.security.tls_stream import TlsStream
-from quorumd.server.model.stream_protocol import StreamProtocol
+from quorumd.server.net.caller import Caller
 from quorumd.server.net.connection_group import ConnectionGroup
-from quorumd.server.net.connection_limits import LINGER_S, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES
+from quorumd.server.net.connection_limits import (
+    ENDED_S,
+    LINGER_S,
+    MAX_IN_FLIGHT,
+    MAX_IN_FLIGHT_BYTES,
+)
 from quorumd.server.net.connection_state import TAKES_REQUESTS, CloseReason, ConnectionState
 from quorumd.server.net.inbound_request import HEAD_BYTES, NO_KEY, InboundRequest, head_of
-from quorumd.server.net.sockets import Ends, ends_of, explained, set_options, write_together
+from quorumd.server.net.sockets import ends_of, explained, set_options, write_together
 from quorumd.server.net.turns import QUICK_BYTES_MAX, STRAYS_MAX, LongRequest, is_quick
 from quorumd.wire.errors import MalformedMessage
 from quorumd.wire.framing import FrameBuffer
@@ -38,7 +42,7 @@ _HEAD: Final = Struct(">ihhi")  # length, api key, version, correlation id
 _OPEN: Final = ConnectionState.OPEN
 
 
-class Connection(StreamProtocol):
+class Connection(Caller):
     """See the module's docstring. The event loop constructs one for each connection it accepts."""
 
     __slots__ = (
@@ -46,6 +50,7 @@ class Connection(StreamProtocol):
         "_body_at",
         "_buffer",
         "_client",
+        "_end_timer",
         "_error",
         "_goes_first",
         "_group",
@@ -53,7 +58,6 @@ class Connection(StreamProtocol):
         "_is_identified",
         "_is_queued",
         "_key",
-        "_linger_timer",
         "_out",
         "_out_bytes",
         "_partial_bytes",
@@ -63,31 +67,12 @@ class Connection(StreamProtocol):
         "_version",
         "_waiting",
         "_work",
-        "active_ns",
-        "client_software_name",
-        "client_software_version",
-        "identity",
         "in_flight_bytes",
-        "ip",
-        "is_local",
-        "listener",
-        "peer",
-        "principal",
-        "stalled_since_ns",
         "state",
     )
 
     def __init__(self, group: ConnectionGroup[Connection], listener: Endpoint) -> None:
-        self.listener = listener
-        self.peer, self.ip, self.is_local = Ends()
-        self.client_software_name = self.client_software_version = ""
-        """From ApiVersions on this connection, empty before it; set by the handler."""
-        self.identity: Identity | None = None
-        self.principal = ANONYMOUS
-        self.active_ns = monotonic_ns()
-        """When the last whole request came in, or the connection was opened."""
-        self.stalled_since_ns: int | None = None
-        """Since when more than WRITE_BUFFER_BYTES wait for the peer to read; None if they don't."""
+        super().__init__(listener, monotonic_ns())
         self._unread_bytes = self._partial_bytes = 0
         self._group = group
         self._transport: asyncio.Transport
@@ -109,7 +94,8 @@ class Connection(StreamProtocol):
         self._work: LongRequest | None = None
         self._error: MalformedMessage | None = None
         """What is wrong with the bytes behind the backlog."""
-        self._linger_timer: asyncio.TimerHandle | None = None
+        self._end_timer: asyncio.TimerHandle | None = None
+        """Aborts it, if one of both sides has ended and the other one does not in time."""
         self._reason: CloseReason | None = None
         """Why it is closed; None before."""
         self.state = ConnectionState.NEW
@@ -120,8 +106,8 @@ class Connection(StreamProtocol):
 
     @property
     def in_flight(self) -> int:
-        """Requests that were dispatched and whose responses have not been sent."""
-        return len(self._waiting)
+        """Requests whose responses have not been sent; none of a peer that has ended, for it may be gone."""
+        return len(self._waiting) if self._end_timer is None else 0
 
     @property
     def request_bytes(self) -> int:
@@ -158,8 +144,8 @@ class Connection(StreamProtocol):
         self._enter(ConnectionState.CLOSED)
         if not was_open:
             return
-        if self._linger_timer is not None:
-            self._linger_timer.cancel()
+        if self._end_timer is not None:
+            self._end_timer.cancel()
         group = self._group
         group.leave(self)
         group.partial_bytes -= self._partial_bytes
@@ -203,6 +189,16 @@ class Connection(StreamProtocol):
                 return
         if self.state in TAKES_REQUESTS and self._error is None:
             self._receive_pieces(data)
+
+    def eof_received(self) -> bool:
+        """The peer sends nothing more. What it has sent is taken, and responded to, before it is closed."""
+        has_more = self._is_queued or bool(self._backlog)
+        if self.state not in TAKES_REQUESTS or not (has_more or self._waiting):
+            return False  # the event loop closes the connection
+        self._end_timer = self._group.loop.call_later(ENDED_S, self._transport.abort)
+        if not has_more:
+            self.close_after_responses(CloseReason.BY_PEER)
+        return True
 
     def pause_writing(self) -> None:
         self.stalled_since_ns = monotonic_ns()
@@ -284,8 +280,11 @@ class Connection(StreamProtocol):
             key, version, correlation_id = head_of(frame)
             self._take(frame, key, version, correlation_id, now_ns)
         self._is_collecting = False
-        if self._error is not None and not backlog and not self._is_queued:
-            self._refuse(CloseReason.MALFORMED, str(self._error))
+        if not (backlog or self._is_queued):
+            if self._error is not None:
+                self._refuse(CloseReason.MALFORMED, str(self._error))
+            elif self._end_timer is not None:
+                self._begin_closing(CloseReason.BY_PEER)
         self.flush()
         if not waiting:
             self._linger()
@@ -391,9 +390,7 @@ class Connection(StreamProtocol):
             self.in_flight_bytes -= request.held_bytes
             self._group.requests.remove(len(request.frame))
             if isinstance(response, CloseReason):
-                self._group.requests.remove(self.request_bytes)
-                waiting.clear()
-                self._linger()
+                self.close(response, "")  # it is closing, and the log says why
                 return
             size = sum(map(len, response))
             out.extend(response)
@@ -438,7 +435,6 @@ class Connection(StreamProtocol):
     def _has_room(self) -> bool:
         return (
             not self._is_queued
-            and self._error is None
             and self.stalled_since_ns is None
             and len(self._waiting) <= MAX_IN_FLIGHT // 2
             and self.in_flight_bytes <= MAX_IN_FLIGHT_BYTES // 2
@@ -494,7 +490,10 @@ class Connection(StreamProtocol):
         if self.state is not ConnectionState.CLOSING or self._transport.is_closing():
             return
         self.flush()
+        if self._end_timer is not None:
+            self._transport.close()  # behind what is not sent yet: no byte of the peer's is left unread
+            return
         self._enter(ConnectionState.LINGERING)
         self._transport.write_eof()
         self._transport.resume_reading()
-        self._linger_timer = self._group.loop.call_later(LINGER_S, self._transport.abort)
+        self._end_timer = self._group.loop.call_later(LINGER_S, self._transport.abort)

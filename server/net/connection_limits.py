@@ -8,5 +8,7 @@ MAX_IN_FLIGHT: Final = 1_000
 """Requests that were dispatched and whose responses have not been sent."""
 MAX_IN_FLIGHT_BYTES: Final = 16 << 20
 """Of these requests, and of the responses that are expected for them."""
+ENDED_S: Final = 30.0
+"""How long a peer that sends nothing more may wait for its responses: it may be gone."""
 LINGER_S: Final = 1.0
 """How long a peer has to close a connection that has been closed here."""

@@ -24,7 +24,7 @@ from quorumd.server.net.connection import Connection
 from quorumd.server.net.connection_group import ConnectionGroup
 from quorumd.server.net.connection_quotas import NO_LIMITS, ConnectionLimits
 from quorumd.server.net.connection_slots import KnownPeers
-from quorumd.server.net.connection_state import CloseReason
+from quorumd.server.net.connection_state import TAKES_REQUESTS, CloseReason
 from quorumd.server.net.handshake_watch import HandshakeWatch
 from quorumd.server.net.inbound_request import Dispatcher
 
@@ -195,8 +195,8 @@ class Listeners:
     def _close_idle(self, now_ns: int) -> None:
         """Close connections that have been idle, or whose peer has not read, for too long.
 
-        One with a request in flight is not idle: a long poll may be parked for any time. Half a
-        request is no activity: a byte now and then does not keep a connection.
+        One with a request in flight is not idle: a long poll may be parked for any time, unless the peer has
+        ended. Half a request is no activity: a byte now and then does not keep a connection.
         """
         latest_ns = now_ns - self._max_idle_ms * 1_000_000
         for connection in self.connections:
@@ -205,4 +205,5 @@ class Listeners:
                 if stalled_ns <= latest_ns:
                     connection.abort(CloseReason.STALLED, "the peer does not read its responses")
             elif connection.active_ns <= latest_ns and not connection.in_flight:
-                connection.close(CloseReason.IDLE, "nothing was asked for connections.max.idle.ms")
+                end = connection.close if connection.state in TAKES_REQUESTS else connection.abort
+                end(CloseReason.IDLE, "nothing was asked for connections.max.idle.ms")

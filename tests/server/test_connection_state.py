@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import cast
+from contextlib import closing
+from typing import Any, cast
 
 import pytest
 
@@ -12,7 +13,7 @@ from quorumd.raft.types import Endpoint
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.net.connection import Connection
 from quorumd.server.net.connection_group import ConnectionGroup
-from quorumd.server.net.connection_limits import MAX_IN_FLIGHT
+from quorumd.server.net.connection_limits import ENDED_S, MAX_IN_FLIGHT
 from quorumd.server.net.connection_slots import ConnectionSlots
 from quorumd.server.net.connection_state import TRANSITIONS, CloseReason, ConnectionState
 from quorumd.server.net.inbound_request import InboundRequest
@@ -168,6 +169,27 @@ def test_one_whose_peer_stops_reading_again_at_once_stays_paused(
     at.turn()
     assert at.connection.state is S.PAUSED
     assert "resume_reading" not in at.transport.calls
+
+
+def test_one_that_ends_its_side_waits_so_long_for_its_responses() -> None:
+    later: list[tuple[float, Callable[..., object]]] = []
+
+    class Later(asyncio.SelectorEventLoop):
+        def call_later(
+            self, delay: float, callback: Callable[..., object], *args: object, **options: Any
+        ) -> asyncio.TimerHandle:
+            later.append((delay, callback))
+            return super().call_later(delay, callback, *args, **options)
+
+    with closing(Later()) as loop:
+        at = At(loop)
+        at.connection.data_received(request_frame(1))
+        assert at.connection.eof_received()
+        assert (at.connection.state, at.connection.in_flight) == (S.CLOSING, 0)
+        [(delay, end)] = later
+        assert delay == ENDED_S
+        end()
+        assert at.transport.calls == ["pause_reading", "abort"]
 
 
 def test_one_too_many_is_never_open(loop: asyncio.AbstractEventLoop) -> None:

@@ -445,7 +445,7 @@ def test_a_fetch_whose_connection_is_gone_does_not_wait_on(
 
     async def work(at: Bench) -> None:
         await at.parked(consumer(RECORDS, max_wait_ms=2**31 - 1))
-        at.client.close()
+        at.client.reset()
         await until(lambda: not at.handler._parked)
 
     with_bench(tmp_path, work)
@@ -518,7 +518,7 @@ def test_whose_connection_is_gone_has_no_turn(tmp_path: Path) -> None:
         await other.parked(consumer(RECORDS, min_bytes=1 << 20, max_wait_ms=LONG_MS), count=2)
         at.append()
         connection = cast(Connection, at.handler._woken[0].request.connection)
-        other.client.close()
+        other.client.reset()
         await until(lambda: not connection.is_open)
         later.pop()()
         assert not at.handler._parked

@@ -323,7 +323,7 @@ def test_an_answer_to_somebody_who_has_gone_is_no_fault() -> None:
             client = await served.connect()
             await client.send(b"".join(request_frame(n) for n in range(3)))
             requests = await parking.received(3)
-            client.close()
+            client.reset()
             await until(lambda: served.metrics.connections_open == 0)
             assert not requests[0].connection.is_open
             requests[1].respond((answer_frame(requests[1]),))

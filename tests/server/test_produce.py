@@ -450,7 +450,7 @@ def test_a_client_that_hangs_up_leaves_nothing_behind_and_its_batch_commits() ->
         (connection,) = at.served.listeners.connections
         (request,) = connection._waiting
         assert request.frame
-        at.client.close()
+        at.client.reset()
         await until(lambda: not at.served.listeners.connections)
         assert request.frame == b""
         at.partition.commit(1)
