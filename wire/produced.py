@@ -1,7 +1,8 @@
 """What a leader demands of a batch that a client sends, before it takes it into the log.
 
 Reads the bytes alone: topic, leadership and producer sequences are checked elsewhere. Compressed
-records are not unpacked here; a reader takes a batch that does not unpack for an empty one.
+records are not unpacked here, and may be as many as so many bytes can unpack to; a reader takes a batch
+that does not unpack to them for an empty one.
 Source: the order and codes of Apache Kafka 4.3 (LogValidator, UnifiedLog). Stricter in one point:
 offset deltas must be 0..n-1 in an uncompressed batch, because Kafka stores others as they are and
 readers then see wrong offsets.
@@ -35,6 +36,10 @@ MAX_AHEAD_MS: Final = 3_600_000
 _MAX_BEHIND_MS: Final = 2**63 - 1
 """How far behind it: Kafka's message.timestamp.before.max.ms, which leaves out what 64 bits do not hold."""
 
+UNPACKED_BYTES_MAX: Final = (1, 1032, 22, 255, 32_768)
+"""What a byte unpacks to at the most, by codec: none, gzip, snappy, lz4, zstd."""
+
+_RECORD_BYTES_MIN: Final = 7
 _ZSTD: Final = 4
 _ZSTD_FROM_VERSION: Final = 7
 _OLD_HEADER_BYTES: Final = 17
@@ -57,8 +62,8 @@ def check_produced(
     CORRUPT_MESSAGE or INVALID_RECORD (not one whole batch of magic 2), UNSUPPORTED_COMPRESSION_TYPE (zstd
     below version 7), INVALID_RECORD (base offset not 0), MESSAGE_TOO_LARGE, CORRUPT_MESSAGE (CRC),
     INVALID_RECORD (record count, control batch, producer id without sequence), INVALID_TIMESTAMP,
-    UNSUPPORTED_COMPRESSION_TYPE (codecs 5-7), TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and INVALID_RECORD or
-    INVALID_TIMESTAMP for a record.
+    UNSUPPORTED_COMPRESSION_TYPE (codecs 5-7), TRANSACTIONAL_ID_AUTHORIZATION_FAILED, INVALID_RECORD (more
+    records than the compressed bytes can hold), and INVALID_RECORD or INVALID_TIMESTAMP for a record.
     """
     if data is None:
         raise _not_a_batch(data)
@@ -133,6 +138,12 @@ def check_produced(
                 "Transactions are not available here: unset transactional.id.",
             )
         if codec:
+            packed_bytes = size - BATCH_OVERHEAD
+            if record_count * _RECORD_BYTES_MIN > packed_bytes * UNPACKED_BYTES_MAX[codec]:
+                raise _refused(
+                    ErrorCode.INVALID_RECORD,
+                    f"{record_count} records cannot be packed into {packed_bytes} bytes.",
+                )
             return header, None
     if (
         record_count == 1

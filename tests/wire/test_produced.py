@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import random
 import struct
+import zlib
 
+import lz4.frame
 import pytest
+import snappy
+import zstandard
 from crc32c import crc32c
 
 from quorumd.wire.batch_header import BATCH_OVERHEAD, LOG_OVERHEAD, BatchHeader
+from quorumd.wire.compression import CompressionType
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import RefusedBatch
-from quorumd.wire.produced import MAX_AHEAD_MS, check_produced
+from quorumd.wire.produced import MAX_AHEAD_MS, UNPACKED_BYTES_MAX, check_produced
 from quorumd.wire.records import Record, build_batch
 
 NOW = 1_700_000_000_000
@@ -128,6 +133,39 @@ def test_a_batch_beyond_a_bound_is_refused_with_its_reason(
 ) -> None:
     found, said = refused(data)
     assert (found, said.endswith(message)) == (error, True), said
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_a_packed_batch_has_no_more_records_than_so_many_bytes_can_unpack_to(codec: int) -> None:
+    packed_bytes = len(made()) - BATCH_OVERHEAD
+    most = packed_bytes * UNPACKED_BYTES_MAX[codec] // 7
+    for count in (1, most):
+        data = made((ATTRIBUTES, codec), (COUNT, count), (LAST_DELTA, count - 1))
+        assert check(data).record_count == count
+    for count in (most + 1, 2**31 - 1):
+        error, said = refused(made((ATTRIBUTES, codec), (COUNT, count), (LAST_DELTA, count - 1)))
+        assert (error, said) == (
+            ErrorCode.INVALID_RECORD,
+            f"{count} records cannot be packed into {packed_bytes} bytes.",
+        )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_no_codec_packs_records_more_tightly(codec: int) -> None:
+    """Nothing is packed more tightly than zeros; the smallest record has seven bytes."""
+    zeros = bytes(32 << 20)
+    if codec == CompressionType.LZ4:
+        packed = lz4.frame.compress(zeros)
+    elif codec == CompressionType.ZSTD:
+        packed = zstandard.ZstdCompressor().compress(zeros)
+    elif codec == CompressionType.GZIP:
+        packed = zlib.compress(zeros, level=9)
+    else:
+        packed = snappy.compress(zeros)
+    ratio = len(zeros) / len(packed)
+    assert UNPACKED_BYTES_MAX[codec] * 0.9 < ratio <= UNPACKED_BYTES_MAX[codec]
+    assert len(build_batch([Record(0, 0, None, None)])) == BATCH_OVERHEAD + 7
 
 
 def test_the_first_rule_that_is_broken_is_the_one_that_is_named() -> None:
