@@ -381,9 +381,13 @@ class MetricsText:
         PlatformCollector(registry=self._registry)
 
     def render(self, accept: str, disk_bytes: tuple[int, int] | None) -> tuple[bytes, str]:
-        """Body and content type, as the request's Accept header prefers."""
+        """Body and content type, as the request's Accept header prefers; plain text if it says nothing."""
         self._collector.disk_bytes = disk_bytes
-        encode, content_type = choose_encoder(accept)
+        try:
+            # The library takes the quotes of a parameter for a part of its value.
+            encode, content_type = choose_encoder(accept.replace('"', ""))
+        except (TypeError, ValueError):  # a version that it does not understand
+            encode, content_type = choose_encoder("")
         return encode(self._registry), content_type
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from quorumd.raft.types import Address
 from quorumd.security.errors import CertificateProblem
-from quorumd.server.model.logs import Logger
+from quorumd.server.model.logs import Logger, RateLimit
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.model.unhandled import unawaited
@@ -152,6 +152,7 @@ class HttpServer:
         self._status = status
         self._metrics = metrics
         self._server: asyncio.Server | None = None
+        self._failure_lines = RateLimit(per_second=0.1, burst=5)
         self._tasks: dict[asyncio.Task[None], str] = {}
         """One for each connection, with its address, the oldest first."""
         self._pages: Pages = {
@@ -241,9 +242,13 @@ class HttpServer:
         try:
             return _response(await page(request.accept), is_head=is_head)
         except Exception as error:  # a page that fails must not end the server
-            _LOGGER.exception("page failed", error)
-            failed = Page(b"the page could not be made; the log says why\n")
-            return _response(failed._replace(status=HTTPStatus.INTERNAL_SERVER_ERROR))
+            suppressed = self._failure_lines.take()
+            if suppressed is not None:
+                fields = {"lines_suppressed": suppressed} if suppressed else {}
+                _LOGGER.exception("page failed", error, path=request.path, **fields)
+            text = b"the page could not be made; the log says why\n"
+            failed = Page(text, status=HTTPStatus.INTERNAL_SERVER_ERROR)
+            return _response(failed, is_head=is_head)
 
     def _page_for(
         self, request: _Request, has_certificate: bool

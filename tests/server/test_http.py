@@ -259,6 +259,24 @@ def test_a_page_that_fails_is_a_500_and_the_next_works() -> None:
     run(work())
 
 
+def test_a_page_that_fails_time_after_time_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        async with serving(State(facts={"not": object()})) as pages:
+            for _ in range(12):
+                assert (await get(pages, "/status"))[0] == 500
+
+    run(work())
+    assert len(caplog.records) < 8
+
+
+def test_the_head_of_a_page_that_fails_has_no_body() -> None:
+    async def work() -> None:
+        async with serving(State(facts={"not": object()})) as pages:
+            assert await get(pages, "/status", "HEAD") == (500, "")
+
+    run(work())
+
+
 @pytest.mark.parametrize("path", ["/livez", "/status", "/metrics"])
 def test_a_client_that_resets_while_its_page_is_made_ends_nothing(path: str) -> None:
     async def work() -> list[BaseException | None]:

@@ -292,6 +292,28 @@ def test_open_metrics_is_given_to_those_who_ask() -> None:
     assert content_type.startswith("text/plain")
 
 
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        ('text/plain;version="0.0.4"', "text/plain; version=0.0.4"),
+        (
+            'application/openmetrics-text;version="1.0.0"',
+            "application/openmetrics-text; version=1.0.0",
+        ),
+        ("application/openmetrics-text;version=abc", "text/plain; version=0.0.4"),
+        ("text/plain;version=1.b;q=0.5", "text/plain; version=0.0.4"),
+        ('text/plain;version="', "text/plain; version=0.0.4"),
+    ],
+)
+def test_a_version_may_be_quoted_and_an_unknown_one_gets_plain_text(
+    accept: str, expected: str
+) -> None:
+    text = MetricsText(Metrics(), FixedView(), "0.1", lambda: True)
+    body, content_type = text.render(accept, None)
+    assert content_type.startswith(expected)
+    assert b"raft_manager_current_epoch 7.0" in body
+
+
 def test_the_page_renders_the_same_figures(tmp_path: Path) -> None:
     async def work() -> None:
         page = MetricsPage(Metrics(), FixedView(), "0.1", tmp_path, lambda: True)
