@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from quorumd.config.errors import BadValue
+from quorumd.config.regular_file import read_regular_file
 
 MAX_FILE_BYTES = 1 << 20
 _REFERENCE = re.compile(r"\$\{([^}]*)(\}?)")
@@ -75,8 +76,7 @@ def _variable(name: str, environ: Mapping[str, str]) -> str:
 
 def _text_of(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
+        raw = read_regular_file(path, MAX_FILE_BYTES + 1)
         text = raw.decode()
     except OSError as error:
         raise BadValue(

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
+from quorumd.config.regular_file import read_regular_file
 from quorumd.config.secrets import Secret
 from quorumd.config.tls import StoreType, TlsConfig
 from quorumd.security import pem_store, pkcs12_store
@@ -89,7 +90,7 @@ class _Reader:
         try:
             if path is None:
                 return self._inline_keystore(*texts)
-            data = path.read_bytes()
+            data = read_regular_file(path)
             if tls.ssl_keystore_type is StoreType.PKCS12:
                 key, found = pkcs12_store.keystore(data, path, tls.ssl_keystore_password)
             else:
@@ -134,10 +135,10 @@ class _Reader:
                 return ()
             elif tls.ssl_truststore_type is StoreType.PKCS12:
                 found = pkcs12_store.truststore(
-                    path.read_bytes(), path, tls.ssl_truststore_password
+                    read_regular_file(path), path, tls.ssl_truststore_password
                 )
             else:
-                found = pem_store.certificates(path.read_bytes(), str(path), TRUSTSTORE)
+                found = pem_store.certificates(read_regular_file(path), str(path), TRUSTSTORE)
             return tuple(dict.fromkeys(found))
         except OSError as error:
             self._report(TRUSTSTORE, f"{path} cannot be read: {error.strerror}")
@@ -151,7 +152,7 @@ class _Reader:
         if path is None:
             return ()
         try:
-            return _newest(pem_store.revocation_lists(path.read_bytes(), str(path), CRL))
+            return _newest(pem_store.revocation_lists(read_regular_file(path), str(path), CRL))
         except OSError as error:
             self._report(CRL, f"{path} cannot be read: {error.strerror}")
         except BadStore as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -17,12 +18,15 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from quorumd.config.errors import BadValue
+from quorumd.config.regular_file import read_regular_file
 from quorumd.config.tls_port import TlsPort
 from quorumd.security.errors import CertificateProblem, UnusableMaterial
 from quorumd.security.material import Material, read_material
 
 CHECK_S = 5.0
 """Between two checks of the files."""
+SLOW_S = 10.0
+"""A check that takes longer is a problem, which is told."""
 
 # By path: device, inode, size, times of modification and of change; None where there is no such file.
 _Stamp = tuple[tuple[int, ...] | None, ...]
@@ -169,49 +173,57 @@ class WatchedSet:
         digest = hashlib.sha256()
         for path in self._paths:
             with contextlib.suppress(OSError):
-                digest.update(hashlib.sha256(path.read_bytes()).digest())
+                digest.update(hashlib.sha256(read_regular_file(path)).digest())
             digest.update(b"\n")
         return digest.digest()
 
 
 class Watcher:
-    """Checks all sets, one after another. Belongs to the event loop's thread."""
+    """Checks each set in a task of its own: a file system that hangs holds up no other set.
+
+    Belongs to the event loop's thread.
+    """
 
     def __init__(self, sets: Sequence[WatchedSet], owner: WatcherOwner) -> None:
         """Nothing is checked before `open`."""
         self.sets = tuple(sets)
         self._owner = owner
-        self._is_asked = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._is_asked = tuple(asyncio.Event() for _ in self.sets)
+        self._tasks: list[asyncio.Task[None]] = []
 
     def open(self) -> None:
         """Begin to check, every CHECK_S."""
-        self._task = asyncio.get_running_loop().create_task(self._watch(), name="certificates")
+        loop = asyncio.get_running_loop()
+        for watched, is_asked in zip(self.sets, self._is_asked, strict=True):
+            task = loop.create_task(self._watch(watched, is_asked), name="certificates")
+            self._tasks.append(task)
 
     def close(self) -> None:
         """Check no more."""
-        if self._task is not None:
-            self._task.cancel()
+        for task in self._tasks:
+            task.cancel()
 
     def reload_now(self) -> None:
         """Check at once: the files are written whole."""
-        self._is_asked.set()
+        for is_asked in self._is_asked:
+            is_asked.set()
 
-    async def _watch(self) -> None:
+    async def _watch(self, watched: WatchedSet, is_asked: asyncio.Event) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CHECK_S):
-                    await self._is_asked.wait()
-            at_once = self._is_asked.is_set()
-            self._is_asked.clear()
-            for watched in self.sets:
-                # A file system that hangs holds up this task alone.
-                try:
-                    found = await asyncio.to_thread(watched.reload, at_once=at_once)
-                except Exception as error:  # such as a lack of threads: checked again later
-                    text = _unchecked(error)
-                    found = ReloadResult(Outcome.BAD, (text,), text.encode())
-                self._report(watched, found)
+                    await is_asked.wait()
+            at_once = is_asked.is_set()
+            is_asked.clear()
+            result = _reload_in_thread(watched, at_once)
+            await asyncio.wait([result], timeout=SLOW_S)
+            if not result.done():
+                paths = ", ".join(map(str, dict.fromkeys(watched.port.files)))
+                self._report(
+                    watched,
+                    _bad(f"the check goes on for more than {SLOW_S:.0f} s: can {paths} be read?"),
+                )
+            self._report(watched, await result)
 
     def _report(self, watched: WatchedSet, found: ReloadResult) -> None:
         if found.outcome is Outcome.UNSETTLED:
@@ -224,6 +236,34 @@ class Watcher:
             self._owner.on_loaded(name, found.has_new_trust)
         elif was_bad:
             self._owner.on_mended(name)
+
+
+def _reload_in_thread(watched: WatchedSet, at_once: bool) -> asyncio.Future[ReloadResult]:
+    """Not in a pool: the end of the process would wait for a file system that hangs."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[ReloadResult] = loop.create_future()
+
+    def settle(found: ReloadResult) -> None:
+        if not result.cancelled():
+            result.set_result(found)
+
+    def run() -> None:
+        try:
+            found = watched.reload(at_once=at_once)
+        except Exception as error:  # such as a lack of memory: checked again later
+            found = _bad(_unchecked(error))
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+            loop.call_soon_threadsafe(settle, found)
+
+    try:
+        threading.Thread(target=run, name="certificates", daemon=True).start()
+    except RuntimeError as error:  # a lack of threads: checked again later
+        settle(_bad(_unchecked(error)))
+    return result
+
+
+def _bad(text: str) -> ReloadResult:
+    return ReloadResult(Outcome.BAD, (text,), text.encode())
 
 
 def _unchecked(error: Exception) -> str:

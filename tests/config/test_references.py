@@ -121,6 +121,12 @@ def test_a_file_without_read_permission(write: Write, tmp_path: Path) -> None:
     assert "key cannot be read (Permission denied)" in problem
 
 
+def test_a_pipe_is_refused(write: Write, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "key")
+    (problem,) = refused(write(extra=f"{TLS}ssl.key.password: ${{dir:.:key}}\n"))
+    assert "key cannot be read (it is no regular file)" in problem
+
+
 @given(ANY_TEXT, ANY_TEXT, ANY_TEXT)
 def test_what_a_variable_holds_is_put_in_as_it_is(before: str, value: str, after: str) -> None:
     environ = {"A": value}

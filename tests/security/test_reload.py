@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trustme
@@ -203,14 +202,16 @@ def test_keys_certificates_and_passwords_behind_references_are_watched(tmp_path:
     assert [name_of(side) for side in sides] == ["CN=second"] * 2
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "gone", "key of another"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "gone", "pipe", "key of another"])
 def test_a_bad_set_changes_nothing_until_it_is_mended(
     files: Files, ca: trustme.CA, damage: str
 ) -> None:
     good, other = leaf(ca, "second"), leaf(ca, "other")
     key, end = good[: good.index(b"-----BEGIN CERT")], good[good.index(b"-----BEGIN CERT") :]
-    if damage == "gone":
+    if damage in ("gone", "pipe"):
         files.store.unlink()
+        if damage == "pipe":
+            os.mkfifo(files.store)
     else:
         bad = {"cut": good[:-300], "empty": b"", "key of another": key + other[len(key) :]}[damage]
         write(files.store, bad)
@@ -397,15 +398,15 @@ def test_a_check_that_cannot_be_made_is_reported_and_made_again(
     files: Files, ca: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reload, "CHECK_S", 0.05)
-    real = asyncio.to_thread
+    real = threading.Thread.start
 
-    async def to_thread(*args: Any, **kwargs: Any) -> Any:
+    def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     async def run() -> None:
         told = Told()
         watcher = Watcher([files.watched], told)
-        monkeypatch.setattr(asyncio, "to_thread", to_thread)
+        monkeypatch.setattr(threading.Thread, "start", start)
         watcher.open()
         assert await told.next() == "SECURE bad, news"
         assert files.watched.problems == (
@@ -413,7 +414,7 @@ def test_a_check_that_cannot_be_made_is_reported_and_made_again(
         )
         assert await told.next() == "SECURE bad"
         write(files.store, leaf(ca, "second"))
-        monkeypatch.setattr(asyncio, "to_thread", real)
+        monkeypatch.setattr(threading.Thread, "start", real)
         while (line := await told.next()) == "SECURE bad":
             pass
         assert line in ("SECURE mended", "SECURE loaded")
@@ -424,6 +425,72 @@ def test_a_check_that_cannot_be_made_is_reported_and_made_again(
     asyncio.run(run())
     assert not files.watched.problems
     assert files.name() == "CN=second"
+
+
+def test_a_check_that_hangs_is_told_and_holds_up_nothing_else(
+    files: Files, ca: trustme.CA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reload, "CHECK_S", 3600.0)
+    monkeypatch.setattr(reload, "SLOW_S", 0.05)
+    side = Credentials(files.tls, is_server=True)
+    other = WatchedSet(TlsPort("OTHER", "", files.tls), [side], sound)
+    let = threading.Event()
+
+    def check(material: Material) -> list[tuple[str, str]]:
+        assert let.wait(60)
+        return []
+
+    files.watched.check = check
+
+    async def run() -> None:
+        told = Told()
+        watcher = Watcher([files.watched, other], told)
+        watcher.open()
+        write(files.store, leaf(ca, "second"))
+        watcher.reload_now()
+        assert sorted([await told.next(), await told.next()]) == [
+            "OTHER loaded",
+            "SECURE bad, news",
+        ]
+        (problem,) = files.watched.problems
+        assert f"can {files.store}, {files.trust} be read?" in problem
+        let.set()
+        assert await told.next() == "SECURE loaded"
+        assert not files.watched.problems
+        watcher.close()
+
+    asyncio.run(run())
+
+
+def test_a_check_that_hangs_does_not_hold_up_the_end(
+    files: Files, ca: trustme.CA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reload, "CHECK_S", 3600.0)
+    hung: list[threading.Thread] = []
+    begun, let = threading.Event(), threading.Event()
+
+    def check(material: Material) -> list[tuple[str, str]]:
+        hung.append(threading.current_thread())
+        begun.set()
+        assert let.wait(60)
+        return []
+
+    files.watched.check = check
+
+    async def run() -> None:
+        watcher = Watcher([files.watched], Told())
+        watcher.open()
+        write(files.store, leaf(ca, "second"))
+        watcher.reload_now()
+        assert await asyncio.to_thread(begun.wait, 60)
+        watcher.close()
+
+    asyncio.run(run())
+    (thread,) = hung
+    assert thread.is_alive()
+    assert thread.daemon
+    let.set()
+    thread.join()
 
 
 def test_times_alone_are_no_news(files: Files) -> None:
