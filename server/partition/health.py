@@ -42,11 +42,16 @@ class PartitionHealth:
         if self.is_disk_full:
             found.append("the disk is full: free space, the node goes on by itself")
         if now.leader is None or now.role is Role.RESIGNED:
-            reachable = len(now.voters) - len(now.unreachable & set(now.voters.ids))
+            missing = [
+                voter_id
+                for voter_id in now.voters.ids
+                if voter_id in now.unreachable or self._links.is_missing(voter_id)
+            ]
             found.append(
-                f"no leader is known in epoch {now.epoch}: {reachable} of {len(now.voters)} voters "
-                "seem to be up, a majority is needed"
+                f"no leader is known in epoch {now.epoch}: {len(now.voters) - len(missing)} of "
+                f"{len(now.voters)} voters seem to be up, a majority is needed"
             )
+            found += self._links.unreachable()
         elif now.role is Role.LEADER:
             if now.bootstrap_problem is not None:
                 found.append(now.bootstrap_problem)

@@ -108,6 +108,10 @@ class PeerLinks:
         recent = (each for each in self.hang_ups.values() if not self._is_old(each))
         return [each.text for each in recent if each.count >= times]
 
+    def is_missing(self, replica_id: int) -> bool:
+        """This replica was not reached when that was last tried."""
+        return f"node {replica_id}" in self.problems
+
     def unreachable(self) -> list[str]:
         """Why peers are not reached, or do not respond."""
         return [*self.problems.values(), *self._hung_up(1)]

@@ -87,7 +87,7 @@ def test_a_node_that_lost_its_quorum_lives_is_not_ready_and_says_why(quorum: Clu
     text = page(quorum, leader, "/readyz")[1]
     assert "no leader is known" in text
     assert "1 of 3 voters seem to be up, a majority is needed" in text
-    assert quorum.status(leader)["problems"] == [text.strip()]
+    assert "; ".join(quorum.status(leader)["problems"]) == text.strip()
     assert not quorum.status(leader)["ready"]
     assert unreachable_at(quorum, leader) == others
     # A scrape works without a quorum, too.
@@ -95,6 +95,23 @@ def test_a_node_that_lost_its_quorum_lives_is_not_ready_and_says_why(quorum: Clu
     quorum.start()
     quorum.wait_ready()
     assert page(quorum, leader, "/readyz")[0] == 200
+
+
+def test_a_node_whose_peers_have_no_address_does_not_take_them_for_up(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, size=1)
+    others = "2@no-such-host.invalid:9093,3@nor-this.invalid:9093"
+    cluster.write_config(1, {"quorum.voters": f"1@{cluster.address(1)},{others}"})
+    cluster.format_one(1, "--bootstrap")
+    try:
+        cluster.start()
+        cluster.wait_for(
+            lambda: "1 of 3 voters seem to be up" in page(cluster, 1, "/readyz")[1], "both missing"
+        )
+        text = page(cluster, 1, "/readyz")[1]
+        assert "node 2 at no-such-host.invalid:9093: " in text
+        assert "node 3 at nor-this.invalid:9093: " in text
+    finally:
+        cluster.kill_all()
 
 
 def test_to_be_asked_to_look_at_certificates_harms_no_node_without_them(quorum: Cluster) -> None:
