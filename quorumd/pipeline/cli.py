@@ -125,6 +125,8 @@ def _message(error: Exception) -> str:
     """The error in a line; one that was not made for users is ours, and says so."""
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    if isinstance(error, ImportError) and not (error.name or "").startswith("quorumd"):
+        return f"this needs more packages ({error}): pip install 'quorumd[spark]'"
     is_known = hasattr(error, "exit_code") or type(error).__name__ == "DamagedBatch"
     if is_known or type(error).__module__.startswith(("pyspark.", "py4j.")):
         return plain_message(error)

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import click
 
-from quorumd.pipeline.errors import PipelineError
-
 _HELP = """Make one HTML page with plots of the tables in DIR: leaders and voters over time, epochs,
 append rate, lag of the tables, membership, and the findings of an audit. Spark and Java are not needed.
 
@@ -39,13 +37,9 @@ Examples:
 )
 def report(folder: Path, findings: Path | None, target: Path) -> None:
     """The subcommand."""
-    try:
-        from quorumd.pipeline.report.facts import read_facts
-        from quorumd.pipeline.report.page import page
-    except ImportError as error:
-        raise PipelineError(
-            f"the report needs more packages ({error}): pip install 'quorumd[spark]'"
-        ) from None
+    from quorumd.pipeline.report.facts import read_facts
+    from quorumd.pipeline.report.page import page
+
     text = page(read_facts(folder, findings), datetime.now(UTC))
     part = target.with_name(f".{target.name}.part")
     part.write_text(text)
