@@ -34,6 +34,11 @@ def first_voters(
 ) -> FirstVoters:
     """At most one of the last three is given. Raises FormatRefused."""
     voters = {voter.id for voter in config.quorum_voters}
+    if bootstrap and not voters:
+        raise FormatRefused(
+            "quorum.voters is not set: say who the first voters of the new quorum are by --standalone, for "
+            "this node alone, or by --initial-voters."
+        )
     if bootstrap and config.node_id not in voters:
         raise FormatRefused(
             f"--bootstrap is for the first voters, but node.id {config.node_id} is not in "

@@ -73,7 +73,8 @@ def restore_node(
     before anything is written. Raises FormatRefused and StorageError.
     """
     is_named = standalone or initial_voters is not None
-    if not is_named and config.node_id not in {voter.id for voter in config.quorum_voters}:
+    voters = {voter.id for voter in config.quorum_voters}
+    if not is_named and voters and config.node_id not in voters:
         raise FormatRefused(
             f"node.id {config.node_id} is not in quorum.voters. Restore on the voters "
             "of the new quorum; others join it with `quorumd format` and copy its log."

@@ -119,7 +119,7 @@ def test_quorum_voters_is_removed_by_a_rolling_restart_and_refuses_strangers_lat
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--bootstrap"], "node.id 1 is not in quorum.voters"),
+        (["--bootstrap"], "by --standalone, for this node alone, or by --initial-voters"),
         (["--standalone", "--bootstrap"], "exclude each other"),
         (["--initial-voters", "1@127.0.0.1:9093"], "is not of the form id@host:port:storage-id"),
         (["--initial-voters", "1@127.0.0.1:9093:nonsense"], "is not a uuid"),
