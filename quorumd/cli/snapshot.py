@@ -70,8 +70,7 @@ def _row(taken: TakenSnapshot) -> tuple[str, ...]:
 
 
 async def _take(target: Target, timeout_ms: int) -> list[TakenSnapshot]:
-    from quorumd.client.client import TIMEOUT_MS_DEFAULT
     from quorumd.client.snapshot_admin import take_snapshots
 
-    async with target.client(TIMEOUT_MS_DEFAULT) as client:
+    async with target.client(timeout_ms) as client:
         return await take_snapshots(client, timeout_ms)

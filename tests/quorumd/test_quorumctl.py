@@ -301,9 +301,10 @@ def test_a_success_is_recognised_by_its_first_bytes(version: int) -> None:
 # --- how commands end
 
 
-def test_an_unreachable_quorum_is_reported_after_the_timeout(quorumctl: Run) -> None:
+@pytest.mark.parametrize("command", ["describe", "snapshot"])
+def test_an_unreachable_quorum_is_reported_after_the_timeout(quorumctl: Run, command: str) -> None:
     port = free_port()
-    done = quorumctl("describe", "-b", f"127.0.0.1:{port}", "--timeout", "0.3")
+    done = quorumctl(command, "-b", f"127.0.0.1:{port}", "--timeout", "0.3")
     assert done.code == 1
     assert "could not describe the quorum within 0.3 s" in done.err
     assert f"127.0.0.1:{port}: connection refused: nothing listens there" in done.err
