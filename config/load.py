@@ -46,8 +46,9 @@ def load(path: Path | None, environ: Mapping[str, str], judge: JudgeOfPort | Non
     Raises ConfigError with every problem that the file and the environment have.
     """
     entries = read(path, environ)
+    folder = _folder_of(entries.path)
     problems = list(entries.problems)
-    found = _parse(entries, problems)
+    found = _parse(entries, folder, problems)
     _check_presence(entries, problems)
     _Checks(entries, found, problems).run()
     problems += _tls_problems(entries, found, judge)
@@ -58,7 +59,7 @@ def load(path: Path | None, environ: Mapping[str, str], judge: JudgeOfPort | Non
     return Config(
         **given,
         tls_ports=tuple(
-            port._replace(references=_references(entries, environ, port))
+            port._replace(references=_references(entries, environ, folder, port))
             for port in tls_ports(found)
         ),
         places={key: entry.where for key, entry in entries.by_key.items()},
@@ -71,10 +72,18 @@ def load(path: Path | None, environ: Mapping[str, str], judge: JudgeOfPort | Non
     )
 
 
-def _parse(entries: Entries, problems: list[ConfigProblem]) -> dict[str, Any]:
+def _folder_of(path: Path) -> Path:
+    """Where relative paths begin. Raises ConfigError."""
+    try:
+        return path.absolute().parent
+    except FileNotFoundError:
+        text = "the working directory of this process was removed: start it in one that is there"
+        raise ConfigError([ConfigProblem(str(path), text)]) from None
+
+
+def _parse(entries: Entries, folder: Path, problems: list[ConfigProblem]) -> dict[str, Any]:
     """Values by key; a text that is no value of its key becomes a problem."""
     found: dict[str, Any] = {}
-    folder = entries.path.absolute().parent
     for key, entry in entries.by_key.items():
         declared = entries.known[key]
         try:
@@ -116,11 +125,10 @@ def _tls_problems(
 
 
 def _references(
-    entries: Entries, environ: Mapping[str, str], port: TlsPort
+    entries: Entries, environ: Mapping[str, str], folder: Path, port: TlsPort
 ) -> dict[str, FileReference]:
     """By field of the port's keys of TLS, those that are in files which a node watches."""
     found = {}
-    folder = entries.path.absolute().parent
     for key in RENEWED:
         name, declared = port.key_of(key, entries.by_key), TLS_KEYS[key]
         entry = entries.by_key.get(name)

@@ -7,6 +7,7 @@ that both accept and refuse the same things.
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -83,6 +84,13 @@ def folder(text: str) -> Path:
         raise BadValue(f"{_shown(text)} is not the path of a folder")
     if text.startswith("~"):
         raise BadValue(f"{_shown(text)}: '~' is not expanded, write the whole path")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise BadValue(
+            f"{_shown(text)} has a character that no path has in this process ({error.encoding}): use "
+            "another name, or set LC_ALL=C.UTF-8"
+        ) from None
     return Path(text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -338,7 +339,12 @@ def main() -> None:
     """Entry point."""
     if sys.flags.optimize:
         fail("python -O removes the assertions that protect the log: run without it")
-    cli()
+    try:
+        cli()
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        fail(f"the output cannot be written: {error.strerror}")
 
 
 if __name__ == "__main__":

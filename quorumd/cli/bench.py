@@ -25,6 +25,7 @@ from quorumd.cli.options import (
     timeout_option,
     to_ms,
 )
+from quorumd.cli.seconds import Seconds
 from quorumd.cli.text import bytes_text, to_json
 
 if TYPE_CHECKING:
@@ -93,14 +94,14 @@ _load_options = option_group(
     click.option(
         "--seconds",
         "-s",
-        type=click.FloatRange(0.1),
+        type=Seconds(0.1),
         default=10.0,
         show_default=True,
         help="How long to measure.",
     ),
     click.option(
         "--warmup",
-        type=click.FloatRange(0),
+        type=Seconds(0),
         default=1.0,
         show_default=True,
         help="Seconds before that, not counted.",

@@ -18,6 +18,7 @@ from quorumd.cli.options import (
     to_ms,
 )
 from quorumd.cli.reassign_view import shown_reassignment, state_as_dict, state_lines
+from quorumd.cli.seconds import Seconds
 from quorumd.cli.text import to_json
 from quorumd.cli.wait_display import run_change, shown_while_waiting
 
@@ -76,7 +77,7 @@ def _to_ids(
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(min=0, min_open=True),
     metavar="SECONDS",
     help=f"How long to wait: {CHANGE_TIMEOUT_S_DEFAULT:g} until the leader has taken it; --watch waits "
     "for ever without it.",

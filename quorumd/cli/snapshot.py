@@ -14,6 +14,7 @@ from quorumd.cli.options import (
     run_async,
     to_ms,
 )
+from quorumd.cli.seconds import Seconds
 from quorumd.cli.text import aligned, to_json
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ Exit codes: 0 all have one, 1 a voter could not take it.
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(min=0, min_open=True),
     metavar="SECONDS",
     default=60.0,
     show_default=True,

@@ -17,6 +17,7 @@ from quorumd.cli.options import (
     COMMAND_CONFIG_VARIABLE,
     read_command_config,
 )
+from quorumd.cli.seconds import Seconds
 from quorumd.pipeline.errors import PipelineError, plain_message
 from quorumd.pipeline.session import build_session
 from quorumd.pipeline.tables.ingest import (
@@ -127,7 +128,7 @@ def log_options(command: F) -> F:
         click.option(
             "--timeout",
             "timeout_s",
-            type=click.FloatRange(min=0, min_open=True),
+            type=Seconds(min=0, min_open=True),
             default=30.0,
             show_default=True,
             metavar="SECONDS",
@@ -153,7 +154,7 @@ def master_option(command: F) -> F:
 @click.option(
     "--interval",
     "interval_s",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     default=10.0,
     show_default=True,
     metavar="SECONDS",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -279,6 +282,12 @@ LISTENER_FORM = "NAME://host:port, such as CONTROLLER://db1.example.com:9093"
             "~/data",
             "storage.dir: '~/data': '~' is not expanded, write the whole path",
         ),
+        (
+            "storage.dir",
+            '"a\\ud800b"',
+            "storage.dir: 'a\\ud800b' has a character that no path has in this process (utf-8): use another "
+            "name, or set LC_ALL=C.UTF-8",
+        ),
         ("storage.dir", '"a\\0b"', "storage.dir: 'a\\x00b' is not the path of a folder"),
         # voters
         ("quorum.voters", "db1:9093", f"quorum.voters: 'db1:9093' is not of the form {VOTER_FORM}"),
@@ -490,3 +499,31 @@ def test_every_problem_is_listed_at_once_in_the_order_of_the_file(write: Write) 
     ]
     with pytest.raises(ConfigError, match=r"^7 problems in the configuration:\n  /"):
         load(path, {"QUORUMD_HTTP_LISTEN": "x"})
+
+
+def test_a_path_that_the_locale_cannot_write_is_refused(write: Write) -> None:
+    path = write({"storage.dir": "d\u00e4t\u00e4"})
+    code = (
+        "import sys; from pathlib import Path; from quorumd.config.load import load; "
+        "load(Path(sys.argv[1]), {})"
+    )
+    posix = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, path],
+        env=os.environ | posix,
+        capture_output=True,
+        text=True,
+    )
+    assert "has a character that no path has in this process (ascii)" in done.stderr
+
+
+def test_a_working_directory_that_is_gone_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert refused(None, EVERYTHING) == [
+        "controller.yaml: the working directory of this process was removed: start it in one that is there"
+    ]

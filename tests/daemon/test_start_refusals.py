@@ -365,3 +365,19 @@ def handles(pid: int, number: signal.Signals) -> bool:
     status = Path(f"/proc/{pid}/status").read_text()
     (caught,) = [line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")]
     return bool(int(caught, 16) >> (number - 1) & 1)
+
+
+@pytest.mark.parametrize("arguments", ["--version", "certs ca", "random-uuid"])
+def test_output_to_a_full_disk_is_told_in_a_line(tmp_path: Path, arguments: str) -> None:
+    program = Path(sys.executable).with_name("quorumd")
+    done = subprocess.run(
+        f"{program} {arguments} >/dev/full",
+        shell=True,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == FAILED
+    assert done.stderr == "quorumd: the output cannot be written: No space left on device\n"
